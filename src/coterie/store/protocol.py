@@ -1,0 +1,147 @@
+"""What a store is: a revisioned log of keys with compare-and-swap, snapshots, watches, compaction and leases.
+
+Revisions are positive integers that grow by one with each change of a key, are never reused (also not after a
+crash), and are the only clock of the system. Revision 0 means "now" when reading and "does not exist" when expecting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class StoreError(Exception):
+    """Base of what a store can refuse."""
+
+
+class CompareFailed(StoreError):
+    """An operation's expectation does not hold; nothing of the batch was written."""
+
+    def __init__(self, index: int, key: str, expected: int, actual: int) -> None:
+        super().__init__(f"{key}: expected revision {expected}, found {actual}")
+        self.index = index
+        self.key = key
+        self.expected = expected
+        self.actual = actual
+
+
+class Compacted(StoreError):
+    """The asked revision is older than what the store still keeps."""
+
+    def __init__(self, asked: int, compacted: int) -> None:
+        super().__init__(f"revision {asked} was compacted away; the oldest kept is {compacted}")
+        self.asked = asked
+        self.compacted = compacted
+
+
+class FutureRevision(StoreError):
+    """The asked revision does not exist yet."""
+
+    def __init__(self, asked: int, current: int) -> None:
+        super().__init__(f"revision {asked} is in the future; the newest is {current}")
+        self.asked = asked
+        self.current = current
+
+
+class LeaseNotFound(StoreError):
+    """The lease expired, was revoked or never existed."""
+
+
+class StoreClosed(StoreError):
+    """The store was closed, or its disk failed: no write can be acknowledged any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    key: str
+    value: bytes
+    revision: int
+    """Revision of the last change."""
+    created: int
+    """Revision at which this incarnation of the key was created."""
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    key: str
+    value: bytes
+    expect: int | None = None
+    """Revision the key must have now; 0: must not exist; None: whatever it is."""
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    key: str
+    expect: int | None = None
+    """As for Put. Deleting a key that does not exist with expect=None raises CompareFailed(actual=0)."""
+
+
+Op = Put | Delete
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One change. `value` is None for a deletion; `previous` is the record before the change, if there was one."""
+
+    key: str
+    revision: int
+    value: bytes | None
+    created: int
+    previous: Record | None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    revision: int
+    """The revision this list is a snapshot of."""
+    records: list[Record]
+    more: bool
+    """True when `limit` cut the list: go on with after=<last key> and revision=<this revision>."""
+
+
+class Store(Protocol):
+    @property
+    def revision(self) -> int:
+        """The newest revision that readers may see (for SQLite: the newest on disk)."""
+
+    @property
+    def compacted(self) -> int:
+        """Reads and watches below this revision raise Compacted."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None:
+        """Finish writes that were accepted, end watches, release the files."""
+
+    async def get(self, key: str, revision: int = 0) -> Record | None: ...
+
+    async def list(self, prefix: str, *, revision: int = 0, after: str = "", limit: int = 0) -> Page:
+        """Records whose key starts with prefix, sorted by key, as they were at `revision`."""
+
+    async def commit(self, ops: Sequence[Op]) -> list[int]:
+        """Apply all ops or none; returns one revision for each. When it returns, they are durable and visible."""
+
+    def watch(self, prefix: str, after_revision: int) -> AsyncIterator[Sequence[Event]]:
+        """Batches of events with revision > after_revision, in order, without gap or duplicate.
+
+        Raises Compacted at the first step if history is gone, StoreClosed when the store closes, and SlowWatcher
+        when the consumer does not keep up.
+        """
+
+    async def compact(self, revision: int) -> None:
+        """Forget history below `revision`; what exists now stays readable."""
+
+    async def grant(self, ttl: float) -> int:
+        """A lease that ends after ttl seconds unless kept alive; keys put with it are deleted when it ends."""
+
+    async def keep_alive(self, lease: int) -> float:
+        """Start the lease's time anew; returns the ttl."""
+
+    async def revoke(self, lease: int) -> None: ...
+
+
+class SlowWatcher(StoreError):
+    """The watcher was dropped because it fell too far behind."""
