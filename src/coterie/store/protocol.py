@@ -118,7 +118,7 @@ class Store(Protocol):
 
     async def get(self, key: str, revision: int = 0) -> Record | None: ...
 
-    async def list(self, prefix: str, *, revision: int = 0, after: str = "", limit: int = 0) -> Page:
+    async def scan(self, prefix: str, *, revision: int = 0, after: str = "", limit: int = 0) -> Page:
         """Records whose key starts with prefix, sorted by key, as they were at `revision`."""
 
     async def commit(self, ops: Sequence[Op]) -> list[int]:
