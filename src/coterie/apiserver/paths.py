@@ -1,0 +1,59 @@
+"""From a URL path and method to what is asked: verb, group, version, namespace, resource, name, sub-resource."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_VERB_OF_METHOD = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+class Target(NamedTuple):
+    """What a request is about. `resource` is empty for paths that are no API objects."""
+
+    verb: str
+    group: str = ""
+    version: str = ""
+    namespace: str = ""
+    resource: str = ""
+    name: str = ""
+    subresource: str = ""
+    rest: str = ""
+    """Path behind the sub-resource (`proxy/...`)."""
+
+
+def parse(method: str, path: str) -> Target | None:
+    """The target of a path below /api/v1 or /apis/<group>/<version>; None for every other path.
+
+    The verb of a GET without a name is `list`; whether it is a `watch` only the query tells (see `with_watch`).
+    """
+    parts = path.split("/")
+    if len(parts) < 4 or parts[0] or not parts[-1]:
+        return None
+    if parts[1] == "api":
+        group, version, rest = "", parts[2], parts[3:]
+    elif parts[1] == "apis" and len(parts) >= 5:
+        group, version, rest = parts[2], parts[3], parts[4:]
+    else:
+        return None
+    namespace = ""
+    if rest[0] == "namespaces" and len(rest) >= 3 and (len(rest) > 3 or rest[2] not in _NAMESPACE_SUBRESOURCES):
+        namespace, rest = rest[1], rest[2:]
+        if not namespace:
+            return None
+    resource = rest[0]
+    name = rest[1] if len(rest) > 1 else ""
+    subresource = rest[2] if len(rest) > 2 else ""
+    if not resource or (len(rest) > 1 and not name):
+        return None
+    verb = _VERB_OF_METHOD.get(method)
+    if verb is None:
+        if method not in ("GET", "HEAD"):
+            verb = method.lower()
+        else:
+            verb = "get" if name else "list"
+    elif verb == "delete" and not name:
+        verb = "deletecollection"
+    return Target(verb, group, version, namespace, resource, name, subresource, "/".join(rest[3:]))
+
+
+_NAMESPACE_SUBRESOURCES = frozenset(("status", "finalize"))
