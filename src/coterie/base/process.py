@@ -1,0 +1,240 @@
+"""Child processes that are kept alive: started, watched, restarted with back-off, stopped with patience.
+
+    child = Supervised(ProcessSpec("envoy", ("envoy", "-c", path), log_file=paths.log("envoy")))
+    owner.start("envoy", child.run(), endless=True)
+    ...
+    await child.stop()
+
+Each child leads a session of its own, so that stopping it also stops what it started, and Ctrl-C in the terminal is
+ours to translate. What it writes goes straight into its own log file, not through this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from coterie.base.backoff import Backoff, Policy
+from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.log import Logger, logger
+
+_log = logger("base.process")
+_PR_SET_PDEATHSIG = 1
+RESTART_POLICY = Policy(first=0.5, factor=2.0, limit=30.0, jitter=0.2)
+# Loaded now: between fork and exec there is no safe moment to load a library.
+_LIBC = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str] | None = field(default=None, repr=False)
+    """The whole environment; None: ours. Not shown by repr: it may hold credentials."""
+    cwd: Path | None = None
+    log_file: Path | None = None
+    """None: output is thrown away."""
+    log_limit: int = 64 << 20
+    """A log larger than this is moved to `<log>.1` when the child starts."""
+    stop_grace: float = 10.0
+    """Seconds between SIGTERM and SIGKILL."""
+    restart: Policy = RESTART_POLICY
+    stable_after: float = 30.0
+    """A child that lived this long is forgiven its earlier failures."""
+    die_with_parent: bool = False
+    """Linux: the kernel ends the child when this process dies, even by SIGKILL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a child ended; `code` is negative for a signal."""
+
+    pid: int
+    code: int
+    lived: float
+
+    @property
+    def told(self) -> str:
+        if self.code >= 0:
+            return f"exit code {self.code}"
+        try:
+            return signal.Signals(-self.code).name
+        except ValueError:
+            return f"signal {-self.code}"
+
+
+class Supervised:
+    """One child that is to run for as long as `run()` does."""
+
+    def __init__(
+        self,
+        spec: ProcessSpec,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        random: Random | None = None,
+        on_start: Callable[[int], None] | None = None,
+        on_exit: Callable[[Exit], None] | None = None,
+        log: Logger = _log,
+    ) -> None:
+        self.spec = spec
+        self.restarts = 0
+        self.last_exit: Exit | None = None
+        self._clock = clock
+        self._backoff = Backoff(spec.restart, random)
+        self._on_start = on_start
+        self._on_exit = on_exit
+        self._log = log.bind(process=spec.name)
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._stopped.set()
+
+    @property
+    def pid(self) -> int | None:
+        """The running child's, or None."""
+        return self._process.pid if self._process is not None else None
+
+    async def run(self) -> None:
+        """Keep the child alive until `stop()` is called or the task is cancelled; the child never outlives this."""
+        self._stopping.clear()
+        self._stopped.clear()
+        try:
+            while not self._stopping.is_set():
+                wait = await self._one_life()
+                if self._stopping.is_set():
+                    break
+                self.restarts += 1
+                await self._pause(wait)
+        finally:
+            self._stopped.set()
+
+    async def _one_life(self) -> float:
+        """Start the child and see it end. Answers how long to wait before the next."""
+        started = self._clock.monotonic()
+        try:
+            process = await self._spawn()
+        except OSError as error:
+            self._log.error("Child process cannot be started", error=error)
+            return self._backoff.failed()
+        self._process = process
+        self._log.info("Child process started", pid=process.pid)
+        if self._on_start is not None:
+            self._on_start(process.pid)
+        try:
+            await self._until_exit_or_stop(process)
+        finally:
+            if process.returncode is None:
+                await self._terminate(process)
+            # What the child left in its group goes with it. The number cannot mean a stranger while any of them lives,
+            # and right after the end no new process has come round to it.
+            _signal_group(process.pid, signal.SIGKILL)
+            self._process = None
+        ended = Exit(process.pid, process.returncode or 0, self._clock.monotonic() - started)
+        self.last_exit = ended
+        if self._on_exit is not None:
+            self._on_exit(ended)
+        if self._stopping.is_set():
+            self._log.info("Child process stopped", pid=ended.pid, how=ended.told)
+            return 0.0
+        if ended.lived >= self.spec.stable_after:
+            self._backoff.succeeded()
+        wait = self._backoff.failed()
+        self._log.warning("Child process ended", pid=ended.pid, how=ended.told, lived=ended.lived, restart_in=wait)
+        return wait
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        spec = self.spec
+        output = _open_log(spec.log_file, spec.log_limit) if spec.log_file is not None else None
+        try:
+            return await asyncio.create_subprocess_exec(
+                *spec.argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL if output is None else output,
+                stderr=asyncio.subprocess.DEVNULL if output is None else asyncio.subprocess.STDOUT,
+                cwd=spec.cwd,
+                env=dict(spec.env) if spec.env is not None else None,
+                start_new_session=True,
+                preexec_fn=_die_with(os.getpid()) if spec.die_with_parent else None,
+            )
+        finally:
+            if output is not None:
+                os.close(output)
+
+    async def _until_exit_or_stop(self, process: asyncio.subprocess.Process) -> None:
+        ended = asyncio.ensure_future(process.wait())
+        asked = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((ended, asked), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+            asked.cancel()
+            await asyncio.gather(ended, asked, return_exceptions=True)
+
+    async def _terminate(self, process: asyncio.subprocess.Process) -> None:
+        _signal_group(process.pid, signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), self.spec.stop_grace)
+        except TimeoutError:
+            self._log.warning("Child process ignores SIGTERM and is killed", pid=process.pid)
+        finally:
+            # Also when this very wait is cancelled: a child that nobody awaits would be left behind.
+            if process.returncode is None:
+                _signal_group(process.pid, signal.SIGKILL)
+                await asyncio.shield(process.wait())
+
+    async def _pause(self, seconds: float) -> None:
+        pause = asyncio.ensure_future(self._clock.sleep(seconds))
+        asked = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((pause, asked), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            pause.cancel()
+            asked.cancel()
+            await asyncio.gather(pause, asked, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Ask the child to end, kill it after the grace, and return when it is gone. `run()` then returns."""
+        self._stopping.set()
+        await self._stopped.wait()
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to the child itself; False when none runs."""
+        if self._process is None or self._process.returncode is not None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+            return True
+        return False
+
+
+def _open_log(path: Path, limit: int) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > limit:
+            os.replace(path, path.with_name(path.name + ".1"))
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _signal_group(pid: int, number: int) -> None:
+    """The child leads its group, so the group's number is the child's."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    def before_exec() -> None:
+        if _LIBC is None:
+            return
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # The parent may have died before the wish was made.
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return before_exec
