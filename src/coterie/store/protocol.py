@@ -6,7 +6,8 @@ crash), and are the only clock of the system. Revision 0 means "now" when readin
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,10 +17,14 @@ class StoreError(Exception):
 
 
 class CompareFailed(StoreError):
-    """An operation's expectation does not hold; nothing of the batch was written."""
+    """An operation's expectation does not hold; nothing of the batch was written.
+
+    `expected` is -1 where any existing revision would have done (deleting what does not exist).
+    """
 
     def __init__(self, index: int, key: str, expected: int, actual: int) -> None:
-        super().__init__(f"{key}: expected revision {expected}, found {actual}")
+        wanted = "any revision" if expected < 0 else f"revision {expected}"
+        super().__init__(f"{key}: expected {wanted}, found {actual}")
         self.index = index
         self.key = key
         self.expected = expected
@@ -84,13 +89,17 @@ Op = Put | Delete
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One change. `value` is None for a deletion; `previous` is the record before the change, if there was one."""
+    """One change. `value` is None for a deletion, `created` then tells the incarnation that ended.
+
+    `previous` is the revision that the key had before, 0 when this change created it. It is a number and not a record,
+    because a store does not keep old values at hand: ask `get(key, revision=previous)` unless that is compacted.
+    """
 
     key: str
     revision: int
     value: bytes | None
     created: int
-    previous: Record | None
+    previous: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +109,9 @@ class Page:
     records: list[Record]
     more: bool
     """True when `limit` cut the list: go on with after=<last key> and revision=<this revision>."""
+
+
+Listener = Callable[[Sequence[Event]], None]
 
 
 class Store(Protocol):
@@ -124,11 +136,22 @@ class Store(Protocol):
     async def commit(self, ops: Sequence[Op]) -> list[int]:
         """Apply all ops or none; returns one revision for each. When it returns, they are durable and visible."""
 
+    def submit(self, ops: Sequence[Op]) -> asyncio.Future[list[int]]:
+        """`commit` in two steps, for callers on the hot path: expectations are decided at once, against all that was
+        submitted before (CompareFailed, LeaseNotFound and StoreClosed are raised here); the future resolves when the
+        writes are durable and visible, or fails with StoreError. Cancelling it does not undo the write.
+        """
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` on the event loop with every durable batch, in order, before the futures of its writes
+        resolve: a cache fed this way holds a write when its writer goes on. Returns what ends the subscription.
+        """
+
     def watch(self, prefix: str, after_revision: int) -> AsyncIterator[Sequence[Event]]:
         """Batches of events with revision > after_revision, in order, without gap or duplicate.
 
-        Raises Compacted at the first step if history is gone, StoreClosed when the store closes, and SlowWatcher
-        when the consumer does not keep up.
+        Raises Compacted at the first step if history is gone, FutureRevision if after_revision is newer than the
+        newest, StoreClosed when the store closes, and SlowWatcher when the consumer does not keep up.
         """
 
     async def compact(self, revision: int) -> None:
