@@ -25,7 +25,9 @@ for _line in Path(table.__file__).with_name("messages.tsv").read_text().splitlin
         _message, _number, _name, _kind, _shape, _keep = _line.split("\t")
         TABLE.setdefault(_message, []).append((int(_number), _name, _kind, _shape, _keep == "1"))
 
-CAPTURED = [json.loads(line) for line in Path(__file__).with_name("kubectl_protobuf_bodies.jsonl").read_text().splitlines()]
+CAPTURED = [
+    json.loads(line) for line in Path(__file__).with_name("kubectl_protobuf_bodies.jsonl").read_text().splitlines()
+]
 
 
 # ---- an encoder from the same table -------------------------------------------------------------------------------
@@ -266,17 +268,6 @@ def test_a_map_entry_without_key_or_value_has_zeros() -> None:
 
 
 # ---- the table -----------------------------------------------------------------------------------------------------
-
-    "Time",
-    "Quantity",
-    "IntOrString",
-    "FieldsV1",
-    "RawExtension",
-    "JSON",
-    "JSONSchemaProps",
-    "ExtraValue",
-    "List",
-)
 
 
 def _random_value(rng: random.Random, kind: str, depth: int) -> Any:
