@@ -1,0 +1,230 @@
+"""Signed tokens (JWT, compact form) with RS256 and ES256, and nothing else.
+
+The algorithm is a property of the key, never of the token: a token whose header names another one is refused, so `none`
+and the RSA-key-as-HMAC-secret trick have no way in. Signatures are checked before a single claim is believed.
+
+    TokenError
+    ├── Malformed        not three parts of base64url JSON
+    ├── BadSignature     unknown key, other algorithm, or the signature is wrong
+    ├── Expired          `exp` has passed
+    ├── NotYetValid      `nbf` has not come
+    ├── WrongIssuer      `iss` is another
+    └── WrongAudience    none of the wanted audiences is in `aud`
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+
+from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.pki import PrivateKey, PublicKey
+
+Claims = dict[str, Any]
+_LONGEST = 16 * 1024
+_ES256_HALF = 32
+
+
+class TokenError(Exception):
+    """A token that is not accepted. Messages never hold the token."""
+
+
+class Malformed(TokenError):
+    pass
+
+
+class BadSignature(TokenError):
+    pass
+
+
+class Expired(TokenError):
+    pass
+
+
+class NotYetValid(TokenError):
+    pass
+
+
+class WrongIssuer(TokenError):
+    pass
+
+
+class WrongAudience(TokenError):
+    pass
+
+
+def b64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+_URLSAFE_TO_STANDARD = bytes.maketrans(b"-_", b"+/")
+
+
+def b64url_decode(text: str) -> bytes:
+    """Strict: no padding, no foreign characters, no second spelling of the same bytes."""
+    try:
+        raw = text.encode("ascii")
+        if b"+" in raw or b"/" in raw or b"=" in raw:
+            raise Malformed("not base64url")
+        data = base64.b64decode(raw.translate(_URLSAFE_TO_STANDARD) + b"=" * (-len(raw) % 4), validate=True)
+    except ValueError as error:  # includes UnicodeEncodeError and binascii.Error
+        raise Malformed("not base64url") from error
+    if b64url(data) != text:
+        raise Malformed("not canonical base64url")
+    return data
+
+
+def key_id(key: PublicKey) -> str:
+    """The name of a key, as Kubernetes makes it: the hash of its public half."""
+    der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return b64url(hashlib.sha256(der).digest())
+
+
+def algorithm(key: PrivateKey | PublicKey) -> str:
+    if isinstance(key, (rsa.RSAPrivateKey, rsa.RSAPublicKey)):
+        return "RS256"
+    if isinstance(key.curve, ec.SECP256R1):
+        return "ES256"
+    raise ValueError(f"tokens are signed with RSA or P-256, not {key.curve.name}")
+
+
+def sign(claims: Mapping[str, Any], key: PrivateKey, *, kid: str | None = None) -> str:
+    header = {"alg": algorithm(key), "kid": key_id(key.public_key()) if kid is None else kid}
+    signed = f"{_encode(header)}.{_encode(claims)}".encode()
+    if isinstance(key, rsa.RSAPrivateKey):
+        signature = key.sign(signed, padding.PKCS1v15(), hashes.SHA256())
+    else:
+        r, s = decode_dss_signature(key.sign(signed, ec.ECDSA(hashes.SHA256())))
+        signature = r.to_bytes(_ES256_HALF, "big") + s.to_bytes(_ES256_HALF, "big")
+    return f"{signed.decode()}.{b64url(signature)}"
+
+
+def verify(
+    token: str,
+    keys: Mapping[str, PublicKey],
+    *,
+    issuer: str | None = None,
+    audiences: Iterable[str] = (),
+    clock: Clock = SYSTEM_CLOCK,
+    leeway: float = 0.0,
+) -> Claims:
+    """The claims of a good token. `keys` by their key id; a token must expire, name its issuer and, where asked, one of
+    `audiences`."""
+    if len(token) > _LONGEST:
+        raise Malformed("the token is too long")
+    parts = token.split(".")
+    if len(parts) != 3:
+        raise Malformed("a token has three parts")
+    header = _decode(parts[0])
+    signature = b64url_decode(parts[2])
+    _check_signature(header, f"{parts[0]}.{parts[1]}".encode(), signature, keys)
+    claims = _decode(parts[1])
+    _check_claims(claims, issuer, audiences, clock.now().timestamp(), leeway)
+    return claims
+
+
+def unverified_claims(token: str) -> Claims:
+    """What a token says of itself, to choose who shall check it. Believe none of it."""
+    parts = token.split(".")
+    if len(token) > _LONGEST or len(parts) != 3:
+        raise Malformed("a token has three parts")
+    return _decode(parts[1])
+
+
+def _check_signature(header: Claims, signed: bytes, signature: bytes, keys: Mapping[str, PublicKey]) -> None:
+    if "crit" in header:
+        raise BadSignature("the header demands extensions that are not known here")
+    kid = header.get("kid")
+    key = keys.get(kid) if isinstance(kid, str) else None
+    if key is None:
+        raise BadSignature("the token is signed with a key that is not known here")
+    if header.get("alg") != algorithm(key):
+        raise BadSignature("the header names another algorithm than the key's")
+    try:
+        if isinstance(key, rsa.RSAPublicKey):
+            key.verify(signature, signed, padding.PKCS1v15(), hashes.SHA256())
+        else:
+            if len(signature) != 2 * _ES256_HALF:
+                raise BadSignature("the signature has a wrong length")
+            r = int.from_bytes(signature[:_ES256_HALF], "big")
+            s = int.from_bytes(signature[_ES256_HALF:], "big")
+            key.verify(encode_dss_signature(r, s), signed, ec.ECDSA(hashes.SHA256()))
+    except InvalidSignature:
+        raise BadSignature("the signature is wrong") from None
+
+
+def _check_claims(claims: Claims, issuer: str | None, audiences: Iterable[str], now: float, leeway: float) -> None:
+    expires = _number(claims, "exp")
+    if expires is None:
+        raise Malformed("the token never expires")
+    if now >= expires + leeway:
+        raise Expired("the token has expired")
+    begins = _number(claims, "nbf")
+    if begins is not None and now + leeway < begins:
+        raise NotYetValid("the token is not valid yet")
+    if issuer is not None and claims.get("iss") != issuer:
+        raise WrongIssuer("the token comes from another issuer")
+    wanted = set(audiences)
+    if wanted and not wanted & set(audiences_of(claims)):
+        raise WrongAudience("the token is meant for somebody else")
+
+
+def audiences_of(claims: Mapping[str, Any]) -> tuple[str, ...]:
+    """`aud` is one text or a list of them."""
+    told = claims.get("aud")
+    if isinstance(told, str):
+        return (told,)
+    if isinstance(told, list) and all(isinstance(each, str) for each in told):
+        return tuple(told)
+    return ()
+
+
+def jwk(key: PublicKey) -> dict[str, str]:
+    """The public key as a JSON Web Key, for those who check our tokens themselves."""
+    common = {"use": "sig", "kid": key_id(key), "alg": algorithm(key)}
+    if isinstance(key, rsa.RSAPublicKey):
+        numbers = key.public_numbers()
+        return {"kty": "RSA", **common, "n": b64url(_bytes(numbers.n)), "e": b64url(_bytes(numbers.e))}
+    point = key.public_numbers()
+    x, y = point.x.to_bytes(_ES256_HALF, "big"), point.y.to_bytes(_ES256_HALF, "big")
+    return {"kty": "EC", **common, "crv": "P-256", "x": b64url(x), "y": b64url(y)}
+
+
+def _bytes(number: int) -> bytes:
+    return number.to_bytes((number.bit_length() + 7) // 8, "big")
+
+
+def _number(claims: Claims, name: str) -> float | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise Malformed(f"the claim {name} is not a number")
+    return value
+
+
+def _encode(value: Mapping[str, Any]) -> str:
+    return b64url(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
+
+
+def _decode(part: str) -> Claims:
+    try:
+        value = json.loads(b64url_decode(part), parse_constant=_no_constants)
+    except (ValueError, RecursionError) as error:
+        raise Malformed("a part of the token is not JSON") from error
+    if not isinstance(value, dict):
+        raise Malformed("a part of the token is not a JSON object")
+    return value
+
+
+def _no_constants(text: str) -> NoReturn:
+    """NaN and Infinity are no JSON, and an `exp` of that kind would never pass."""
+    raise ValueError(text)
