@@ -7,9 +7,10 @@ each of those is one walk over an object beside a schema. Nodes of built-in kind
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from coterie.api.schema.pattern import Pattern
 
 
 class _Missing:
@@ -71,7 +72,7 @@ class Schema:
     # Value checks.
     format: str = ""
     enum: tuple[Any, ...] | None = None
-    pattern: re.Pattern[str] | None = None
+    pattern: Pattern | None = None
     minimum: float | None = None
     maximum: float | None = None
     exclusive_minimum: bool = False
@@ -89,3 +90,9 @@ class Schema:
     one_of: tuple[Schema, ...] = ()
     not_: Schema | None = None
     rules: tuple[Rule, ...] = ()
+
+    # What walks learn about the node once and keep; never part of what the schema says.
+    fast_check: Any = field(default=None, repr=False, compare=False)
+    """The compiled decoder check (`decode.py`), made on first use."""
+    cel_type: Any = field(default=None, repr=False, compare=False)
+    """The node's type in CEL (`cel/decls.py`), made on first use."""
