@@ -1,0 +1,152 @@
+"""The transport to a server behind a socket: ours, K3s, any kube-apiserver. aiohttp does HTTP; the rest is here.
+
+Connections are kept and shared. A watch holds one of its own, so their number is not limited. Whole answers have a
+time limit; streams have one for silence only. A request that failed on a kept connection which the server had closed
+meanwhile is sent again by aiohttp when that is safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import tempfile
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+from yarl import URL
+
+from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.client.credentials import Credentials, credentials_for
+from coterie.client.kubeconfig import Connection
+from coterie.client.transport import Call, Disconnected, LineSplitter, NoAnswerInTime, NotSent, Reply
+
+_CONNECT_TIMEOUT = 10.0
+_PATH_SAFE = "/:@!$&'()*+,;=-._~"
+
+
+class HttpTransport:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        timeout: float = 30.0,
+        user_agent: str = "coterie",
+        credentials: Credentials | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._connection = connection
+        self._timeout = timeout
+        self._credentials = credentials or credentials_for(connection, clock)
+        self._headers = {"User-Agent": user_agent, "Accept-Encoding": "identity"}
+        if connection.impersonate:
+            self._headers["Impersonate-User"] = connection.impersonate
+        self._ssl = tls_context(connection) if connection.server.startswith("https://") else None
+        parts = urlsplit(connection.server)
+        self._origin = f"{parts.scheme}://{parts.netloc}"
+        self._prefix = parts.path.rstrip("/")
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    async def send(self, call: Call) -> Reply:
+        reply = await self._send_once(call)
+        if reply.status == 401 and self._credentials.refused():
+            reply = await self._send_once(call)
+        return reply
+
+    async def _send_once(self, call: Call) -> Reply:
+        headers = {**self._headers, **call.headers}
+        authorization = await self._credentials.authorization()
+        if authorization:
+            headers["Authorization"] = authorization
+        path = self._prefix + quote(call.path, safe=_PATH_SAFE)
+        url = URL(f"{self._origin}{path}?{call.query}" if call.query else self._origin + path, encoded=True)
+        try:
+            response = await self._open_session().request(
+                call.method,
+                url,
+                headers=headers,
+                data=call.body or None,
+                allow_redirects=False,
+                timeout=self._timeouts(call),
+                server_hostname=self._connection.tls_server_name or None,
+                proxy=self._connection.proxy_url or None,
+            )
+            answered = {name.lower(): value for name, value in response.headers.items()}
+            if call.stream and response.status < 300:
+                return Reply(response.status, answered, lines=_HttpLines(response))
+            async with response:
+                return Reply(response.status, answered, await response.read())
+        except aiohttp.ClientConnectorError as error:
+            raise NotSent(f"cannot connect to {self._origin}: {error.os_error or error}") from error
+        except TimeoutError as error:
+            raise NoAnswerInTime(f"{call.method} {call.path}: no answer in time") from error
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise Disconnected(f"{call.method} {call.path}: {error or type(error).__name__}") from error
+
+    def _timeouts(self, call: Call) -> aiohttp.ClientTimeout:
+        limit = call.timeout if call.timeout is not None else (None if call.stream else self._timeout)
+        if call.stream:
+            return aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=limit)
+        return aiohttp.ClientTimeout(total=limit, sock_connect=_CONNECT_TIMEOUT)
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        # Made at first use: a session belongs to the running event loop.
+        if self._closed:
+            raise NotSent("the transport is closed")
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=0, ssl=self._ssl or False, keepalive_timeout=60)
+            self._session = aiohttp.ClientSession(connector=connector, auto_decompress=True, read_bufsize=1 << 18)
+        return self._session
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+class _HttpLines:
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self._splitter = LineSplitter()
+
+    async def read(self) -> list[bytes]:
+        while True:
+            try:
+                chunk = await self._response.content.readany()
+            except TimeoutError as error:
+                raise NoAnswerInTime("the server was silent for too long") from error
+            except (aiohttp.ClientError, ConnectionError) as error:
+                raise Disconnected(f"the stream broke: {error or type(error).__name__}") from error
+            if not chunk:
+                rest = self._splitter.rest()
+                return [rest] if rest else []
+            lines = self._splitter.feed(chunk)
+            if lines:
+                return lines
+
+    async def close(self) -> None:
+        self._response.close()
+        # The socket is closed in the next turn of the loop; without that turn a stopping program would leak it.
+        await asyncio.sleep(0)
+
+
+def tls_context(connection: Connection) -> ssl.SSLContext:
+    """Who we trust and who we are. Without a CA of its own the system's authorities count."""
+    if connection.ca:
+        context = ssl.create_default_context(cadata=connection.ca.decode("ascii", "replace"))
+    else:
+        context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    if connection.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if connection.certificate:
+        # The ssl module reads a key only from a file; this one is private and gone before anything is sent.
+        with tempfile.TemporaryDirectory() as folder:
+            pair = Path(folder) / "pair.pem"
+            pair.touch(mode=0o600)
+            pair.write_bytes(connection.certificate + b"\n" + connection.key)
+            context.load_cert_chain(pair)
+    return context
