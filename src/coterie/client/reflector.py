@@ -78,18 +78,16 @@ class Reflector(Generic[T]):
         """How often everything was fetched again after the first time."""
 
     async def run(self) -> None:
-        started = False
         while True:
             try:
                 if not self.resource_version:
-                    self.restarts += started
                     await self._start()
-                    started = True
                 else:
                     await self._follow()
             except Gone:
                 self._log.info("Version is too old for the server; fetching everything again")
                 self.resource_version = ""
+                self.restarts += 1
             except (ApiError, TransportError) as error:
                 wait = self._backoff.failed()
                 self._log.warning("Watch failed; trying again", error=error, seconds=round(wait, 2))
