@@ -31,6 +31,7 @@ MAX_HEADER_BYTES = 64 * 1024
 MAX_EARLY_BYTES = 1024 * 1024
 
 _STATUS_LINES: dict[int, bytes] = {int(code): f"HTTP/1.1 {int(code)} {code.phrase}\r\n".encode() for code in HTTPStatus}
+_NO_CACHE = b"Cache-Control: no-cache, private\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -179,7 +180,11 @@ class HttpConnection(asyncio.Protocol):
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
             )
             return
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        if key in self._headers and key.startswith("impersonate-"):
+            # The only headers that may stand several times and mean several values.
+            text = f"{self._headers[key]}\n{text}"
+        self._headers[key] = text
 
     def on_headers_complete(self) -> None:
         self.deadline = self._server.now + self._server.limits.body_timeout
@@ -287,6 +292,8 @@ class HttpConnection(asyncio.Protocol):
         head = _STATUS_LINES[response.status] + self._server.common_headers
         if response.content_type:
             head += b"Content-Type: %b\r\n" % response.content_type.encode("latin-1")
+        if not any(name == "Cache-Control" for name, _ in response.headers):
+            head += _NO_CACHE
         for name, value in response.headers:
             head += f"{name}: {value}\r\n".encode("latin-1", "replace")
         return head
@@ -430,6 +437,12 @@ class _RawSink:
 
     def abort(self) -> None:
         self._connection.abort()
+
+    def pause(self) -> None:
+        self._connection.transport.pause_reading()
+
+    def resume(self) -> None:
+        self._connection.transport.resume_reading()
 
 
 def error_response(error: errors.ApiError) -> Response:

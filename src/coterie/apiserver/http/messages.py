@@ -101,10 +101,18 @@ class Stream(Protocol):
         """The client went away, the server stops, or the sink was closed."""
 
 
+class TunnelSink(Sink, Protocol):
+    """The client's end of a tunnel; it can also be told to send no more for a while."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
 class Tunnel(Protocol):
     """What takes the connection over after a `101 Switching Protocols`, byte by byte."""
 
-    def opened(self, sink: Sink) -> None: ...
+    def opened(self, sink: TunnelSink) -> None: ...
 
     def received(self, data: bytes) -> None: ...
 

@@ -147,7 +147,7 @@ class HttpServer:
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         self.now = loop.time()
-        self.common_headers = b"Date: %b\r\nCache-Control: no-cache, private\r\n" % formatdate(usegmt=True).encode()
+        self.common_headers = b"Date: %b\r\n" % formatdate(usegmt=True).encode()
         for connection in list(self._connections):
             if connection.deadline and connection.deadline < self.now:
                 connection.abort()

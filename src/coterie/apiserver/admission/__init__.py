@@ -1,0 +1,1 @@
+"""What may enter: checks that need more than the object itself (its namespace, quotas, other objects)."""

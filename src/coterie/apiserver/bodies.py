@@ -1,0 +1,115 @@
+"""Request bodies: JSON, YAML or protobuf in, plain objects out, with a bounded depth."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+import yaml
+
+from coterie.api import errors, wire
+
+MAX_DEPTH = 200
+_TYPES = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
+
+
+def media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
+def read(body: bytes, content_type: str) -> dict[str, Any]:
+    """The object in a request body. A body without a type is taken as JSON: kubectl sends one such."""
+    kind = media_type(content_type)
+    if kind in ("application/json", ""):
+        obj = read_json(body)
+    elif kind == "application/vnd.kubernetes.protobuf":
+        return wire.decode(body)
+    elif kind in ("application/yaml", "application/x-yaml", "text/yaml"):
+        obj = read_yaml(body)
+    else:
+        raise errors.UnsupportedMediaType(
+            f"the body of the request was in an unknown format - accepted media types include: {_TYPES}"
+        )
+    if not isinstance(obj, dict):
+        raise errors.BadRequest("the body of the request must be one JSON object")
+    return obj
+
+
+def read_json(body: bytes) -> Any:
+    if not body:
+        raise errors.BadRequest("the request has no body")
+    # Cheap bound first: only a body with many brackets can be deep.
+    if body.count(b"{") + body.count(b"[") > MAX_DEPTH and _depth(body) > MAX_DEPTH:
+        raise errors.BadRequest(f"the body of the request is nested deeper than {MAX_DEPTH} levels")
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as problem:
+        raise errors.BadRequest(f"the body of the request is not valid JSON: {problem}") from problem
+
+
+def read_yaml(body: bytes) -> Any:
+    """YAML without aliases: they can blow a small text up without bound."""
+    try:
+        text = body.decode()
+        for token in yaml.scan(text, Loader=yaml.CSafeLoader):
+            if isinstance(token, (yaml.AliasToken, yaml.AnchorToken)):
+                raise errors.BadRequest("the body of the request uses YAML anchors, which are not accepted")
+        obj = yaml.load(text, Loader=_JsonLoader)
+        encoded = orjson.dumps(obj)
+    except UnicodeDecodeError as problem:
+        raise errors.BadRequest("the body of the request is not valid UTF-8") from problem
+    except (yaml.YAMLError, orjson.JSONEncodeError, RecursionError, ValueError) as problem:
+        raise errors.BadRequest(f"the body of the request is not valid YAML: {str(problem)[:300]}") from problem
+    return read_json(encoded)
+
+
+class _JsonLoader(yaml.CSafeLoader):
+    """YAML as JSON sees it: a date stays the text it was."""
+
+
+_JsonLoader.yaml_implicit_resolvers = {
+    key: [(tag, regexp) for tag, regexp in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for key, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def duplicate_fields(body: bytes) -> list[str]:
+    """Keys that stand twice in one JSON object, for clients that asked for strict reading."""
+    found: list[str] = []
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+        for key, value in items:
+            if key in seen:
+                found.append(key)
+            seen[key] = value
+        return seen
+
+    json.loads(body, object_pairs_hook=pairs)
+    return found
+
+
+def _depth(body: bytes) -> int:
+    """How deep the brackets nest, strings left out."""
+    depth = deepest = 0
+    in_string = escaped = False
+    for byte in body:
+        if in_string:
+            if escaped:
+                escaped = False
+            elif byte == 0x5C:
+                escaped = True
+            elif byte == 0x22:
+                in_string = False
+        elif byte == 0x22:
+            in_string = True
+        elif byte in (0x7B, 0x5B):
+            depth += 1
+            if depth > deepest:
+                deepest = depth
+                if deepest > MAX_DEPTH:
+                    return deepest
+        elif byte in (0x7D, 0x5D):
+            depth -= 1
+    return deepest

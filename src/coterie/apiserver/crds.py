@@ -1,0 +1,203 @@
+"""Custom resources: a CustomResourceDefinition becomes served resources the moment it is durable.
+
+Names and schemas are judged before the write (`Definitions.admit`), so a stored definition can always be served; its
+conditions NamesAccepted and Established are part of that same write. Conversion between versions is `None`: the
+stored fields under another apiVersion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from coterie.api import cel, errors
+from coterie.api.resources import ALL_VERBS, SCALE, STATUS, Resource, Subresource
+from coterie.api.schema import structural, structural_check
+from coterie.api.schema.node import Schema
+from coterie.apiserver.admission.chain import Attempt
+from coterie.apiserver.kinds import CustomStrategy, Strategy
+from coterie.apiserver.state.entry import View, head_of
+from coterie.apiserver.state.state import State
+from coterie.apiserver.state.watching import Change
+from coterie.base.clock import Clock, rfc3339
+
+Object = dict[str, Any]
+CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
+
+
+def resources_of(crd: Object) -> list[tuple[Resource, Object]]:
+    """The resources a definition serves, each with its version's part of the definition."""
+    spec = crd["spec"]
+    names = (crd.get("status") or {}).get("acceptedNames") or spec["names"]
+    storage = next(version["name"] for version in spec["versions"] if version.get("storage"))
+    out = []
+    for version in spec["versions"]:
+        if not version.get("served"):
+            continue
+        subs: list[Subresource] = []
+        declared = version.get("subresources") or {}
+        if "status" in declared:
+            subs.append(STATUS)
+        if "scale" in declared:
+            subs.append(SCALE)
+        resource = Resource(
+            group=spec["group"],
+            version=version["name"],
+            plural=names["plural"],
+            kind=names["kind"],
+            namespaced=spec["scope"] == "Namespaced",
+            singular=names.get("singular") or names["kind"].lower(),
+            short_names=tuple(names.get("shortNames") or ()),
+            categories=tuple(names.get("categories") or ()),
+            verbs=ALL_VERBS,
+            subresources=tuple(subs),
+            storage=(spec["group"], storage),
+            custom=True,
+        )
+        out.append((resource, version))
+    return out
+
+
+def schema_of(version: Object, object_meta: Schema) -> Schema:
+    """The compiled schema of one version, its CEL rules included."""
+    raw = (version.get("schema") or {}).get("openAPIV3Schema") or {
+        "type": "object",
+        "x-kubernetes-preserve-unknown-fields": True,
+    }
+    schema = structural.compile_crd(raw, object_meta)
+    cel.compile_rules(schema, "")
+    return schema
+
+
+class Definitions:
+    """Keeps what is served in step with the stored CustomResourceDefinitions."""
+
+    def __init__(
+        self,
+        state: State,
+        strategies: dict[tuple[str, str, str], Strategy],
+        object_meta: Schema,
+        clock: Clock,
+        changed: Callable[[], None],
+    ) -> None:
+        self._state = state
+        self._strategies = strategies
+        self._object_meta = object_meta
+        self._clock = clock
+        self._changed = changed
+        self._served: dict[str, list[Resource]] = {}
+
+    # -- admission ----------------------------------------------------------------------------------------------
+
+    def admit(self, attempt: Attempt) -> None:
+        """An admission step: refuse schemas that cannot be served, set the conditions of those that can."""
+        if attempt.resource.kind != "CustomResourceDefinition" or attempt.subresource:
+            return
+        crd = attempt.obj
+        faults = [fault for index, version in enumerate(crd.get("spec", {}).get("versions") or ()) for fault in self._faults(index, version)]  # fmt: skip
+        if faults:
+            raise errors.invalid_object("CustomResourceDefinition", "apiextensions.k8s.io", attempt.name, faults)
+        finalizers = crd["metadata"].setdefault("finalizers", [])
+        if CLEANUP not in finalizers and "deletionTimestamp" not in crd["metadata"]:
+            crd["metadata"]["finalizers"] = [*finalizers, CLEANUP]
+        if not crd["metadata"]["finalizers"]:
+            del crd["metadata"]["finalizers"]
+        self._set_status(crd)
+
+    def _faults(self, index: int, version: Object) -> list[errors.FieldError]:
+        raw = (version.get("schema") or {}).get("openAPIV3Schema")
+        path = f"spec.versions[{index}].schema.openAPIV3Schema"
+        if raw is None:
+            return [errors.required(path, "schemas are required")]
+        faults = structural_check.check_structural(raw, path, self._object_meta)
+        if not faults:
+            faults = cel.compile_rules(structural.compile_crd(raw, self._object_meta), path)
+        return faults
+
+    def _set_status(self, crd: Object) -> None:
+        spec = crd.get("spec") or {}
+        names = spec.get("names") or {}
+        status = dict(crd.get("status") or {})
+        conflict = self._name_conflict(crd)
+        now = rfc3339(self._clock.now())
+        if not conflict:
+            status["acceptedNames"] = names
+        status.setdefault("acceptedNames", {"plural": names.get("plural", ""), "kind": names.get("kind", "")})
+        accepted = (
+            ("True", "NoConflicts", "no conflicts found") if not conflict else ("False", "NamesConflict", conflict)
+        )
+        established = (
+            ("True", "InitialNamesAccepted", "the initial names have been accepted")
+            if not conflict
+            else ("False", "NotAccepted", "not all names are accepted")
+        )
+        conditions = [c for c in status.get("conditions") or () if c["type"] not in ("NamesAccepted", "Established")]
+        before = {c["type"]: c for c in status.get("conditions") or ()}
+        for kind, (value, reason, message) in (("NamesAccepted", accepted), ("Established", established)):
+            old = before.get(kind)
+            since = old["lastTransitionTime"] if old and old["status"] == value else now
+            conditions.append(
+                {"type": kind, "status": value, "lastTransitionTime": since, "reason": reason, "message": message}
+            )
+        stored = next((v["name"] for v in spec.get("versions") or () if v.get("storage")), None)
+        kept = list(status.get("storedVersions") or ())
+        if stored and stored not in kept:
+            kept.append(stored)
+        status["storedVersions"] = kept
+        status["conditions"] = conditions
+        crd["status"] = status
+
+    def _name_conflict(self, crd: Object) -> str:
+        """The first name that another resource of the same group already has."""
+        spec = crd.get("spec") or {}
+        names = spec.get("names") or {}
+        for view in self._state.views():
+            other = view.resource
+            if other.group != spec.get("group") or f"{other.plural}.{other.group}" == crd["metadata"]["name"]:
+                continue
+            taken = {other.plural, other.singular, *other.short_names}
+            for name in (names.get("plural"), names.get("singular"), *(names.get("shortNames") or ())):
+                if name in taken:
+                    return f'"{name}" is already in use'
+            if names.get("kind") in (other.kind, other.list_kind):
+                return f'"{names["kind"]}" is already in use'
+        return ""
+
+    # -- serving ------------------------------------------------------------------------------------------------
+
+    def observe(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            crd = change.entry.load()
+            if change.kind == "DELETED":
+                self._withdraw(crd["metadata"]["name"])
+            else:
+                self.serve(crd)
+        self._changed()
+
+    def serve(self, crd: Object) -> None:
+        name = crd["metadata"]["name"]
+        conditions = {c["type"]: c["status"] for c in (crd.get("status") or {}).get("conditions") or ()}
+        if conditions.get("Established") != "True":
+            self._withdraw(name)
+            return
+        wanted = resources_of(crd)
+        keep = {(r.group, r.version, r.plural) for r, _ in wanted}
+        for old in self._served.get(name, ()):
+            if (old.group, old.version, old.plural) not in keep:
+                self._strategies.pop((old.group, old.version, old.plural), None)
+                self._state.withdraw(old)
+        for resource, version in wanted:
+            head = head_of(resource.storage_api_version, resource.kind)
+            self._strategies[(resource.group, resource.version, resource.plural)] = CustomStrategy(
+                resource, schema_of(version, self._object_meta), version
+            )
+            self._state.serve(View(resource, storage_head=head))
+        if wanted:
+            first = wanted[0][0]
+            self._state.set_storage(first.key, first.storage_api_version, first.kind)
+        self._served[name] = [resource for resource, _ in wanted]
+
+    def _withdraw(self, name: str) -> None:
+        for resource in self._served.pop(name, ()):
+            self._strategies.pop((resource.group, resource.version, resource.plural), None)
+            self._state.withdraw(resource)

@@ -1,0 +1,500 @@
+"""The API server: a `Handler` over a store.
+
+    server = ApiServer(MemoryStore())          # or SqliteStore(path)
+    await server.start()                       # load, bootstrap, be ready
+    response = await server.call(Request("GET", "/api/v1/namespaces", user=ADMIN))   # in-process
+    http = HttpServer(server.handle, user_of=user_from_certificate); await http.listen(...)   # on a socket
+    await server.stop()
+
+The path of a request, outermost first: count and audit, translate errors, authenticate, authorise, find the resource,
+dispatch to a verb. Everything up to the verb runs without a task, and reads are answered at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import orjson
+
+from coterie.api import convert, errors
+from coterie.api.resources import BUILTIN, Resource
+from coterie.api.schema import builtin as builtin_schemas
+from coterie.apiserver import bodies, bootstrap, discovery, options, paths
+from coterie.apiserver.admission.chain import Admission, Attempt
+from coterie.apiserver.admission.steps import LimitRanges, NamespaceLifecycle, Priorities, ServiceAccounts
+from coterie.apiserver.audit import Audit, AuditEvent, AuditSink, ObjectReference
+from coterie.apiserver.auth import grants, reviews
+from coterie.apiserver.auth.authn import Authenticator
+from coterie.apiserver.auth.rbac import Authorizer, forbidden
+from coterie.apiserver.auth.rules import Attributes
+from coterie.apiserver.auth.tokens import Lookups, TokenSigner, request_token
+from coterie.apiserver.call import Call
+from coterie.apiserver.crds import Definitions
+from coterie.apiserver.http.connection import error_response
+from coterie.apiserver.http.messages import Request, Response, UserInfo
+from coterie.apiserver.http.server import Tasks
+from coterie.apiserver.kinds import EventStrategy, Strategy
+from coterie.apiserver.metrics import Metrics
+from coterie.apiserver.openapi.service import OpenApi
+from coterie.apiserver.present import Presenter
+from coterie.apiserver.proxy import NodeProxy
+from coterie.apiserver.state.collection import Collection
+from coterie.apiserver.state.entry import View, head_of
+from coterie.apiserver.state.state import ROOT, State
+from coterie.apiserver.state.watching import Change
+from coterie.apiserver.verbs.delete import Deleter
+from coterie.apiserver.verbs.read import Reader
+from coterie.apiserver.verbs.subresources import Subresources
+from coterie.apiserver.verbs.watch import WatchVerb
+from coterie.apiserver.verbs.write import Writer
+from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.secret import Secret
+from coterie.store.protocol import Store
+
+log = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+Verb = Callable[[Call], Response | Awaitable[Response]]
+_CRDS = "/registry/apiextensions.k8s.io/customresourcedefinitions"
+_RBAC = "/registry/rbac.authorization.k8s.io/"
+_HEALTH = frozenset(("/healthz", "/livez", "/readyz"))
+_ROOT_PATHS = ("/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What can be chosen about an API server; the defaults are the safe ones."""
+
+    signer: TokenSigner | None = None
+    """Signs and checks service-account tokens; without it there are none."""
+    static_tokens: Sequence[tuple[Secret, UserInfo]] = ()
+    audit_sinks: Sequence[AuditSink] = ()
+    kuscia: bool = True
+    """Install the Kuscia definitions at start."""
+    agent_tls: Callable[[], ssl.SSLContext | None] = field(default=lambda: None)
+    """TLS towards node agents: the server's own certificate, and whose it trusts."""
+    event_ttl: float = 3600.0
+    """Seconds after which Event objects are forgotten."""
+    compact_every: float = 300.0
+    """Seconds between compactions; history of one to two such periods stays for watches and paged lists."""
+
+
+class ApiServer:
+    def __init__(self, store: Store, settings: Settings | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.settings = settings or Settings()
+        self.clock = clock
+        self.metrics = Metrics()
+        self.ready = False
+        self.state = State(store)
+        self._store = store
+        self._strategies: dict[tuple[str, str, str], Strategy] = {}
+        self._tasks = Tasks()
+        schemas = builtin_schemas.load()
+        self._definitions = Definitions(
+            self.state, self._strategies, schemas.object_meta, clock, self._catalogue_changed
+        )
+        for resource in BUILTIN:
+            if not resource.virtual:
+                self._serve_builtin(resource, schemas)
+        self._virtual = {(r.group, r.version, r.plural): r for r in BUILTIN if r.virtual}
+        self.authorizer = Authorizer(
+            roles=lambda: self._objects(_RBAC + "roles"),
+            role_bindings=lambda: self._objects(_RBAC + "rolebindings"),
+            cluster_roles=lambda: self._objects(_RBAC + "clusterroles"),
+            cluster_role_bindings=lambda: self._objects(_RBAC + "clusterrolebindings"),
+        )
+        self._lookups = Lookups(
+            service_account=self._finder("serviceaccounts"),
+            secret=self._finder("secrets"),
+            pod=self._finder("pods"),
+            node=lambda name: self._finder("nodes")("", name),
+        )
+        self.authenticator = Authenticator(
+            signer=self.settings.signer,
+            lookups=self._lookups,
+            authorizer=self.authorizer,
+            static_tokens=self.settings.static_tokens,
+            clock=clock,
+        )
+        self.audit = Audit(self.settings.audit_sinks)
+        self._discovery = discovery.Discovery(self.resources)
+        self._openapi = OpenApi(self.resources, lambda: self._objects(_CRDS))
+        self._build_verbs()
+        self._observe()
+        self._describe_metrics()
+
+    def _serve_builtin(self, resource: Resource, schemas: builtin_schemas.BuiltinSchemas) -> None:
+        to_view, to_storage = convert.BETWEEN.get((resource.api_version, resource.kind), (None, None))
+        head = head_of(resource.storage_api_version, resource.kind)
+        self.state.serve(View(resource, storage_head=head, to_view=to_view, to_storage=to_storage))
+        schema = schemas[resource.schema_name]
+        stored = schemas[f"{resource.storage_api_version}/{resource.kind}"]
+        kind = EventStrategy if resource.plural == "events" else Strategy
+        self._strategies[(resource.group, resource.version, resource.plural)] = kind(resource, schema, stored)
+
+    def _build_verbs(self) -> None:
+        core = self._collection
+        presenter = Presenter(self.clock)
+        # The order of admission: who may create here at all, what is filled in, what others have the last word on.
+        self._admission = Admission(
+            (
+                NamespaceLifecycle(core("namespaces")),
+                LimitRanges(core("limitranges")),
+                ServiceAccounts(core("serviceaccounts")),
+                Priorities(self.state.collection("/registry/scheduling.k8s.io/priorityclasses")),
+                self._definitions.admit,
+                self._no_escalation,
+            )
+        )
+        reader = Reader(self.state, presenter)
+        self._watch = WatchVerb(self.state, presenter, reader, self._tasks)
+        writer = Writer(self.state, self._admission, presenter, self.clock)
+        deleter = Deleter(self.state, presenter, self.clock)
+        subs = Subresources(
+            writer, deleter, presenter, self.state.collection("/registry/policy/poddisruptionbudgets"), self.clock
+        )
+        proxy = NodeProxy(core("nodes"), self._tasks, self.settings.agent_tls)
+        self._verbs: dict[str, Verb] = {
+            "get": reader.get,
+            "list": reader.list,
+            "watch": self._watch.watch,
+            "create": writer.create,
+            "update": writer.update,
+            "patch": writer.patch,
+            "delete": deleter.delete,
+            "deletecollection": deleter.delete_collection,
+        }
+        self._sub_verbs: dict[tuple[str, str], Verb] = {
+            ("status", "get"): reader.get,
+            ("status", "update"): writer.update,
+            ("status", "patch"): writer.patch,
+            ("scale", "get"): subs.get_scale,
+            ("scale", "update"): subs.put_scale,
+            ("scale", "patch"): subs.patch_scale,
+            ("binding", "create"): subs.bind,
+            ("eviction", "create"): subs.evict,
+            ("ephemeralcontainers", "get"): reader.get,
+            ("ephemeralcontainers", "update"): subs.put_ephemeral,
+            ("ephemeralcontainers", "patch"): subs.patch_ephemeral,
+            ("finalize", "update"): subs.finalize,
+            ("token", "create"): self._request_token,
+            ("log", "get"): proxy.log,
+            ("exec", "get"): proxy.stream,
+            ("exec", "create"): proxy.stream,
+            ("attach", "get"): proxy.stream,
+            ("attach", "create"): proxy.stream,
+            ("portforward", "get"): proxy.stream,
+            ("portforward", "create"): proxy.stream,
+        }
+        self._bind = subs.bind
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Read the store, make the first objects, become ready. The store must be open."""
+        self.state.revision = self._store.revision
+        await self.state.load(_CRDS + "/")
+        for crd in self._objects(_CRDS):
+            self._definitions.serve(crd)
+        self._clear(_CRDS)
+        count = await self.state.load(ROOT)
+        await self.state.start()
+        await self._renew_event_lease()
+        await bootstrap.ensure(self.call, kuscia=self.settings.kuscia)
+        self._tasks.create_task(self._housekeeping(), name="apiserver housekeeping")
+        self.ready = True
+        log.info("The API server is ready", extra={"objects": count, "revision": self.state.revision})
+
+    def _clear(self, key: str) -> None:
+        """Forget what was loaded ahead of the rest, so that the full load brings it in once."""
+        collection = self.state.collection(key)
+        for entry in list(collection):
+            collection.unload(entry)
+
+    async def stop(self) -> None:
+        self.ready = False
+        for collection in self.state.collections():
+            for watcher in collection.watchers:
+                watcher.end()
+        await self._tasks.cancel()
+        self.state.close()
+
+    async def _housekeeping(self) -> None:
+        """Compaction and the lease of events, at their pace, for as long as the server lives."""
+        compact_to = self.state.revision
+        while True:
+            await self.clock.sleep(self.settings.compact_every)
+            target, compact_to = compact_to, self.state.revision
+            if target > self._store.compacted:
+                await self._store.compact(target)
+            await self._renew_event_lease()
+
+    async def _renew_event_lease(self) -> None:
+        """Events written from now on share a new lease, so they end together, a while after they were written."""
+        ttl = self.settings.event_ttl + self.settings.compact_every
+        self._collection("events").lease = await self._store.grant(ttl)
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    async def call(self, request: Request) -> Response:
+        """`handle` for callers in this process who want to wait for the answer."""
+        answer = self.handle(request)
+        return answer if isinstance(answer, Response) else await answer
+
+    def handle(self, request: Request) -> Response | Awaitable[Response]:
+        started = perf_counter()
+        target = paths.parse(request.method, request.path)
+        try:
+            if target is None:
+                answer = self._other_request(request)
+            else:
+                if "watch=" in request.query and target.verb in ("list", "get") and not target.subresource:
+                    target = _maybe_watch(request, target)
+                answer = self._objects_request(request, target)
+        except errors.ApiError as error:
+            answer = error_response(error)
+        if isinstance(answer, Response):
+            self._answered(request, target, answer, started)
+            return answer
+        return self._finish(request, target, answer, started)
+
+    async def _finish(
+        self, request: Request, target: paths.Target | None, pending: Awaitable[Response], started: float
+    ) -> Response:
+        try:
+            answer = await pending
+        except errors.ApiError as error:
+            answer = error_response(error)
+        self._answered(request, target, answer, started)
+        return answer
+
+    def _answered(self, request: Request, target: paths.Target | None, answer: Response, started: float) -> None:
+        seconds = perf_counter() - started
+        if target is None:
+            self.metrics.request(request.method.lower(), "", "", "", answer.status, seconds)
+            return
+        self.metrics.request(target.verb, target.group, target.resource, target.subresource, answer.status, seconds)
+        if request.user is not None and self.audit.wants(target.verb):
+            self.audit.record(
+                AuditEvent(
+                    time=self.clock.now(),
+                    user=request.user,
+                    verb=target.verb,
+                    path=request.path,
+                    code=answer.status,
+                    source=request.peer.address,
+                    duration=seconds,
+                    object=ObjectReference(
+                        target.group, target.version, target.resource, target.subresource, target.namespace, target.name
+                    ),
+                    user_agent=request.headers.get("user-agent", ""),
+                    dry_run="dryRun=All" in request.query,
+                )
+            )
+
+    def _user(self, request: Request) -> UserInfo:
+        # Set only by callers inside this process: a connection makes requests without a user.
+        user = request.user
+        if user is None:
+            user = request.user = self.authenticator.authenticate(request)
+        return user
+
+    def _objects_request(self, request: Request, target: paths.Target) -> Response | Awaitable[Response]:
+        user = self._user(request)
+        attributes = Attributes(
+            target.verb, target.group, target.resource, target.subresource, target.namespace, "", target.name
+        )
+        decision = self.authorizer.allowed(user, attributes)
+        if not decision.allowed:
+            raise forbidden(user, attributes, decision.reason)
+        key = (target.group, target.version, target.resource)
+        view = self.state.view(*key)
+        if view is None:
+            virtual = self._virtual.get(key)
+            if virtual is None:
+                raise _no_resource()
+            return self._virtual_request(request, target, virtual, user)
+        resource = view.resource
+        if resource.namespaced:
+            if not target.namespace and (target.name or target.verb not in ("list", "watch")):
+                raise (
+                    _no_resource()
+                    if target.name
+                    else errors.BadRequest("an empty namespace may not be set during creation")
+                )
+        elif target.namespace and resource.plural != "namespaces":
+            raise _no_resource()
+        call = Call(
+            request, target, target.verb, view, self.state.collection(resource.key), self._strategies[key], user
+        )
+        if target.subresource:
+            sub = resource.subresource(target.subresource)
+            if sub is None:
+                raise _no_resource()
+            verb = self._sub_verbs.get((target.subresource, target.verb)) if target.verb in sub.verbs else None
+        else:
+            verb = self._verbs.get(target.verb) if target.verb in resource.verbs else None
+        if verb is None:
+            raise errors.MethodNotAllowed("the server does not allow this method on the requested resource")
+        return verb(call)
+
+    def _other_request(self, request: Request) -> Response | Awaitable[Response]:
+        user = self._user(request)
+        path = request.path
+        if path in _HEALTH or path.startswith(("/livez/", "/readyz/", "/healthz/")):
+            return self._health(path)
+        verb = request.method.lower() if request.method != "HEAD" else "get"
+        attributes = Attributes(verb, path=path)
+        decision = self.authorizer.allowed(user, attributes)
+        if not decision.allowed:
+            raise forbidden(user, attributes, decision.reason)
+        if path.startswith("/openapi/"):
+            return self._openapi.respond(request)
+        if path.startswith("/api"):
+            return self._discovery.respond(request)
+        if path == "/version":
+            return _json(discovery.version_document())
+        if path == "/metrics":
+            return Response(200, self.metrics.render().encode(), "text/plain; version=0.0.4; charset=utf-8")
+        if path == "/":
+            return _json({"paths": list(_ROOT_PATHS)})
+        signer = self.settings.signer
+        if signer is not None and path == "/openid/v1/jwks":
+            return Response(200, orjson.dumps(signer.key_set()), "application/jwk-set+json")
+        if signer is not None and path == "/.well-known/openid-configuration":
+            return _json(signer.discovery(f"{signer.issuer}/openid/v1/jwks"))
+        raise _no_resource()
+
+    def _health(self, path: str) -> Response:
+        if path.startswith("/livez") or self.ready:
+            return Response(200, b"ok", "text/plain; charset=utf-8")
+        return Response(503, b"the server is starting or stopping\n", "text/plain; charset=utf-8")
+
+    # -- answers that are no stored objects ---------------------------------------------------------------------
+
+    def _virtual_request(
+        self, request: Request, target: paths.Target, resource: Resource, user: UserInfo
+    ) -> Response | Awaitable[Response]:
+        if target.verb not in resource.verbs or target.name or target.subresource:
+            raise errors.MethodNotAllowed("the server does not allow this method on the requested resource")
+        if resource.namespaced != bool(target.namespace):
+            raise _no_resource()
+        body = bodies.read(request.body, request.headers.get("content-type", ""))
+        if body.get("kind", resource.kind) != resource.kind:
+            raise errors.BadRequest(f"this path takes {resource.kind}, not {str(body.get('kind'))[:64]}")
+        match resource.kind:
+            case "SubjectAccessReview":
+                answer = reviews.subject_access_review(body, self.authorizer)
+            case "LocalSubjectAccessReview":
+                answer = reviews.local_subject_access_review(body, self.authorizer, target.namespace)
+            case "SelfSubjectAccessReview":
+                answer = reviews.self_subject_access_review(body, self.authorizer, user)
+            case "SelfSubjectRulesReview":
+                answer = reviews.self_subject_rules_review(body, self.authorizer, user)
+            case "SelfSubjectReview":
+                answer = {**reviews.self_subject_review(body, user), "apiVersion": resource.api_version}
+            case "TokenReview":
+                answer = reviews.token_review(body, self.authenticator)
+            case _:
+                return self._bind_by_collection(request, target, body, user)
+        return _json(answer, 201)
+
+    def _bind_by_collection(
+        self, request: Request, target: paths.Target, body: Object, user: UserInfo
+    ) -> Response | Awaitable[Response]:
+        """POST bindings: the older form of POST pods/x/binding."""
+        metadata = body.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        if not isinstance(name, str) or not name:
+            raise errors.BadRequest("metadata.name: the pod to bind must be named")
+        pods = ("", "v1", "pods")
+        view = self.state.view(*pods)
+        assert view is not None
+        named = target._replace(resource="pods", name=name, subresource="binding")
+        return self._bind(Call(request, named, "create", view, self._collection("pods"), self._strategies[pods], user))
+
+    async def _request_token(self, call: Call) -> Response:
+        signer = self.settings.signer
+        if signer is None:
+            raise errors.ServiceUnavailable("this server was started without a key to sign service-account tokens")
+        body = bodies.read(call.request.body, call.request.headers.get("content-type", ""))
+        account = call.entry().load()
+        return _json(request_token(body, account, signer, self._lookups, self.clock.now()), 201)
+
+    def _no_escalation(self, attempt: Attempt) -> None:
+        """Nobody can hand out rights that he does not have himself."""
+        if attempt.resource.group != "rbac.authorization.k8s.io" or attempt.subresource:
+            return
+        if attempt.resource.plural in ("roles", "clusterroles"):
+            grants.check_role(self.authorizer, attempt.user, attempt.obj, attempt.old)
+        else:
+            grants.check_binding(self.authorizer, attempt.user, attempt.obj, attempt.old)
+
+    # -- state --------------------------------------------------------------------------------------------------
+
+    def resources(self) -> Sequence[Resource]:
+        """Everything that is served, for discovery."""
+        return [*self._virtual.values(), *(view.resource for view in self.state.views())]
+
+    def _collection(self, plural: str) -> Collection:
+        return self.state.collection(f"/registry/core/{plural}")
+
+    def _objects(self, key: str) -> list[Object]:
+        return [entry.load() for entry in self.state.collection(key)]
+
+    def _finder(self, plural: str) -> Callable[[str, str], Object | None]:
+        collection = self._collection(plural)
+
+        def find(namespace: str, name: str) -> Object | None:
+            entry = collection.get(namespace, name)
+            return entry.load() if entry is not None else None
+
+        return find
+
+    def _observe(self) -> None:
+        for plural in ("roles", "rolebindings", "clusterroles", "clusterrolebindings"):
+            self.state.observe(_RBAC + plural, lambda _: self.authorizer.invalidate())
+        self.state.observe(_CRDS, self._definitions.observe)
+        for kind, plural in (("ServiceAccount", "serviceaccounts"), ("Secret", "secrets"), ("Pod", "pods"), ("Node", "nodes")):  # fmt: skip
+            self.state.observe(f"/registry/core/{plural}", self._forget_tokens(kind))
+
+    def _forget_tokens(self, kind: str) -> Callable[[Sequence[Change]], None]:
+        def forget(changes: Sequence[Change]) -> None:
+            for change in changes:
+                if change.kind != "ADDED":
+                    self.authenticator.invalidate(kind, change.entry.namespace, change.entry.name)
+
+        return forget
+
+    def _catalogue_changed(self) -> None:
+        self._discovery.invalidate()
+        self._openapi.invalidate()
+
+    def _describe_metrics(self) -> None:
+        gauge = self.metrics.gauge
+        gauge(
+            "apiserver_storage_objects",
+            "Objects stored, by resource.",
+            lambda: [(f'resource="{c.key.removeprefix(ROOT)}"', len(c)) for c in self.state.collections()],
+        )
+        gauge("apiserver_longrunning_requests", "Watches under way.", lambda: [('verb="watch"', self._watch.count)])
+        gauge("coterie_store_revision", "Newest revision of the store.", lambda: [("", self.state.revision)])
+        gauge("coterie_store_compacted_revision", "History below is gone.", lambda: [("", self._store.compacted)])
+
+
+def _maybe_watch(request: Request, target: paths.Target) -> paths.Target:
+    """Only the query tells a watch from a list; a watch of one name is a watch with that name as filter."""
+    return target._replace(verb="watch") if options.boolean(request, "watch") else target
+
+
+def _json(obj: Object, status: int = 200) -> Response:
+    return Response(status, orjson.dumps(obj) + b"\n")
+
+
+def _no_resource() -> errors.NotFound:
+    return errors.NotFound("the server could not find the requested resource")
