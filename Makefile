@@ -1,0 +1,41 @@
+# Everything a person or CI needs. `make test` on a fresh machine needs Python 3.11, make and git, nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+JOBS ?= $(shell nproc)
+
+.PHONY: setup demo test lint types unit conformance bench clean help
+
+help:  ## show the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,guests]'
+	@touch $(STAMP)
+
+setup: $(STAMP)  ## create the virtual environment, install what is pinned, get kubectl
+	@scripts/get-kubectl
+
+demo: $(STAMP)  ## show the best that works so far
+	@$(BIN)/coterie demo
+
+lint: $(STAMP)  ## format check and lint
+	$(BIN)/ruff format --check src tests benchmarks scripts
+	$(BIN)/ruff check src tests benchmarks scripts
+
+types: $(STAMP)  ## mypy --strict
+	$(BIN)/mypy
+
+unit: $(STAMP)  ## fast tests only
+	$(BIN)/pytest -q -n $(JOBS) -m 'not conformance and not slow'
+
+test: setup lint types  ## lint, types, layers and all tests
+	$(BIN)/pytest -q -n $(JOBS) --dist loadgroup
+
+bench: $(STAMP)  ## measure; prints the table that docs/benchmarks.md keeps
+	$(BIN)/python -m benchmarks.run
+
+clean:  ## remove what make made
+	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
