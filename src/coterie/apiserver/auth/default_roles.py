@@ -177,8 +177,8 @@ _AGGREGATED: dict[tuple[str, str], Sequence[str]] = {
     ),
     ("kuscia:aggregate-to-view", "view"): (f"READ | {_KUSCIA} | *",),
     ("kuscia:aggregate-to-edit", "edit"): (
-        f"WRITE | {_KUSCIA} | appimages domaindatas domaindatagrants domaindatasources kusciabetadeployments "
-        "kusciadeployments kusciajobs kusciatasks",
+        f"WRITE | {_KUSCIA} | domainappimages domaindatas domaindatagrants domaindatasources kusciadeployments kusciajobs "
+        "kusciatasks",
     ),
     ("kuscia:aggregate-to-admin", "admin"): (f"WRITE | {_KUSCIA} | *",),
 }
