@@ -1,0 +1,1 @@
+"""The kit controllers are made of: queue, controller, manager, leader election, events, finalizers."""
