@@ -11,6 +11,7 @@ ten thousand pods is one question.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 from coterie.api.errors import Forbidden
@@ -43,9 +44,9 @@ class _Grant(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """A rule a user has, and the sentence that says why."""
+    """The rules one binding gives a user (shared with everyone who has the role), and the sentence that says why."""
 
-    rule: Rule
+    rules: tuple[Rule, ...]
     decision: Decision
 
 
@@ -127,7 +128,7 @@ class Authorizer:
             every = frozenset({ALL})
             return [Rule(every, every, every), Rule(every, urls=(ALL,))]
         local = rules.in_namespace.get(namespace, []) if namespace else []
-        return [held.rule for held in (*rules.everywhere, *local)]
+        return [rule for held in (*rules.everywhere, *local) for rule in held.rules]
 
     def rules_json(self, user: UserInfo, namespace: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """(resource rules, non-resource rules), as SelfSubjectRulesReview shows them."""
@@ -188,8 +189,7 @@ class Authorizer:
                 out.missing.setdefault(grant.namespace, []).append(grant.missing)
                 continue
             target = out.in_namespace.setdefault(grant.namespace, []) if grant.namespace else out.everywhere
-            decision = Decision(True, grant.reason)
-            target.extend(_Held(rule, decision) for rule in rules)
+            target.append(_Held(rules, Decision(True, grant.reason)))
         return out
 
     def _index(self) -> dict[tuple[str, str], list[_Grant]]:
@@ -254,14 +254,13 @@ def _decide(rules: _UserRules, attributes: Attributes) -> _Answer:
     verb, group, resource, subresource, namespace, path, _ = attributes
     if not resource:
         for held in rules.everywhere:
-            if held.rule.allows_url(verb, path):
+            if any(rule.allows_url(verb, path) for rule in held.rules):
                 return _Answer(held.decision)
         return _Answer(_denied(rules, ""))
     by_name: dict[str, Decision] = {}
     places = (rules.everywhere, rules.in_namespace.get(namespace, ()) if namespace else ())
-    for place in places:
-        for held in place:
-            rule = held.rule
+    for held in chain(*places):
+        for rule in held.rules:
             if not rule.allows_resource(verb, group, resource, subresource):
                 continue
             if not rule.names:
