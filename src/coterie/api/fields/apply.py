@@ -56,7 +56,7 @@ def apply(
     `live` is None when the apply creates the object. ApplyConflict when others own what would change and `force` is
     not given; BadRequest when the configuration does not fit the schema.
     """
-    if (config.get("metadata") or {}).get("managedFields"):
+    if _meta(config).get("managedFields"):
         raise BadRequest("metadata.managedFields must be nil")
     try:
         return _apply(live, config, schema, manager, force, api_version, now, subresource, has_status)
@@ -91,7 +91,7 @@ def _apply(
     new: Object = merge(layout, live, wanted)
     abandoned = difference(last, fields) if last != fields else {}
     if abandoned:
-        new = remove_abandoned(layout, new, last, [fields, *map(fields_of, others)])
+        new = remove_abandoned(layout, new, abandoned, [fields, *map(fields_of, others)])
     taken, removed = difference_of(layout, in_scope(live, scope), in_scope(new, scope))
     conflicts: Conflicts = [(entry, lost) for entry in others if (lost := intersection(fields_of(entry), taken))]
     if conflicts and not force:
@@ -118,15 +118,20 @@ def _claimed(layout: Layout, wanted: Object, config: Object, api_version: str) -
     try:
         return applied(layout, wanted)
     except Malformed as broken:
-        meta = config.get("metadata") or {}
+        meta = _meta(config)
         name = f"{meta.get('namespace') or ''}/{meta.get('name') or ''}"
         kind = f"{api_version}, Kind={config.get('kind') or ''}"
         raise Malformed(f"failed to create typed patch object ({name}; {kind}): {broken.message}") from None
 
 
 def _tracked(live: Object) -> list[Entry]:
-    entries: list[Entry] = (live.get("metadata") or {}).get("managedFields") or []
+    entries: list[Entry] = _meta(live).get("managedFields") or []
     return entries
+
+
+def _meta(obj: Object) -> Object:
+    meta = obj.get("metadata")
+    return meta if isinstance(meta, dict) else {}
 
 
 def _before_first_apply(

@@ -139,7 +139,7 @@ def _read(given: object) -> list[Entry] | None:
             return None
         try:
             fields = parse(entry.get("fieldsV1") or {})
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         same = fields == entry.get("fieldsV1")
         out[identity(entry)] = entry if same else with_fields(entry, fields)
@@ -181,6 +181,8 @@ def _validate_entry(entry: Entry, path: str) -> list[FieldError]:
             errors.append(invalid(f"{path}.{key}", entry[key], "must be a string"))
     try:
         parse(entry.get("fieldsV1") or {})
+    except RecursionError:
+        errors.append(invalid(f"{path}.fieldsV1", entry["fieldsV1"], "nested too deep"))
     except ValueError as broken:
         errors.append(invalid(f"{path}.fieldsV1", entry["fieldsV1"], str(broken)))
     return errors

@@ -219,6 +219,6 @@ def _canonical(element: str) -> str:
                 return "k:" + _compact(keys)
         elif kind == "i:":
             return f"i:{int(text)}"
-    except ValueError as broken:
+    except (ValueError, orjson.JSONEncodeError) as broken:
         raise ValueError(f"invalid path element {element[:80]!r}") from broken
     raise ValueError(f"invalid path element {element[:80]!r}")

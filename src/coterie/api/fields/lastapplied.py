@@ -19,6 +19,7 @@ from coterie.api.fields.layout import Layout
 ANNOTATION: Final = "kubectl.kubernetes.io/last-applied-configuration"
 KUBECTL: Final = "kubectl"
 _ANNOTATIONS_LIMIT: Final = 256 * 1024
+_LIKE_KUBECTL: Final = orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
 
 Object = dict[str, Any]
 
@@ -44,7 +45,10 @@ def refresh_annotation(obj: Object, config: Object) -> Object:
     annotations = _annotations(obj)
     if ANNOTATION not in annotations:
         return obj
-    text = orjson.dumps(_without_annotation(config), option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE).decode()
+    try:
+        text = orjson.dumps(_without_annotation(config), option=_LIKE_KUBECTL).decode()
+    except orjson.JSONEncodeError:
+        raise RecursionError from None
     if annotations[ANNOTATION] == text:
         return obj
     renewed = {**annotations, ANNOTATION: text}

@@ -41,13 +41,13 @@ class Layout:
     """One node. Read-only for everybody but the caches in here."""
 
     __slots__ = (
-        "key",
-        "names",
         "_children",
         "dotted",
         "form",
         "item",
+        "key",
         "keys",
+        "names",
         "parts",
         "plans",
         "prefix",
@@ -79,10 +79,10 @@ class Layout:
         """The constant beginning of items' path elements when one field is the key."""
         if form is Form.KEYED and schema.items is not None:
             self.keys = tuple((key, _key_default(schema.items, key)) for key in sorted(schema.list_keys))
-            self.parts = tuple((f',"{key}":', key, default) for key, default in self.keys)
+            self.parts = tuple((f",{encode_basestring(key)}:", key, default) for key, default in self.keys)
             if len(self.keys) == 1:
                 self.key = self.keys[0][0]
-                self.prefix = 'k:{"' + self.key + '":'
+                self.prefix = "k:{" + encode_basestring(self.key) + ":"
 
     def child(self, key: str) -> Layout:
         """The layout of a field of this MAP (or ANY)."""
@@ -154,7 +154,10 @@ class Layout:
 
 
 def _dumps(value: Any) -> str:
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    except orjson.JSONEncodeError:
+        raise RecursionError from None  # the encoder refuses depths that Python still walks: told as the same fault
 
 
 def _key_default(items: Schema, key: str) -> Any:

@@ -15,24 +15,24 @@ from coterie.api.fields.layout import Form, Layout
 _GONE: Final = object()
 
 
-def remove_abandoned(layout: Layout, obj: dict[str, Any], last: FieldsV1, owned: list[FieldsV1]) -> dict[str, Any]:
-    """`last`: what the manager owned before; `owned`: what everybody, the manager included, owns now."""
-    left = _remove_from_map(layout, obj, last, owned)
+def remove_abandoned(layout: Layout, obj: dict[str, Any], gone: FieldsV1, owned: list[FieldsV1]) -> dict[str, Any]:
+    """`gone`: what the manager owned before and does not now; `owned`: what everybody, the manager included, owns."""
+    left = _remove_from_map(layout, obj, gone, owned)
     return {} if left is _GONE else left
 
 
-def _remove(layout: Layout, value: Any, last: FieldsV1, owned: list[FieldsV1]) -> Any:
+def _remove(layout: Layout, value: Any, gone: FieldsV1, owned: list[FieldsV1]) -> Any:
     form = layout.form
     if form is Form.MAP or form is Form.ANY:
-        return _remove_from_map(layout, value, last, owned) if value.__class__ is dict else value
+        return _remove_from_map(layout, value, gone, owned) if value.__class__ is dict else value
     if form is Form.LEAF or value.__class__ is not list:
         return value
-    return _remove_from_list(layout, value, last, owned)
+    return _remove_from_list(layout, value, gone, owned)
 
 
-def _remove_from_map(layout: Layout, value: dict[str, Any], last: FieldsV1, owned: list[FieldsV1]) -> Any:
+def _remove_from_map(layout: Layout, value: dict[str, Any], gone: FieldsV1, owned: list[FieldsV1]) -> Any:
     out: dict[str, Any] | None = None
-    for element, node in last.items():
+    for element, node in gone.items():
         key = element[2:]
         if element == SELF or key not in value:
             continue
@@ -50,12 +50,12 @@ def _remove_from_map(layout: Layout, value: dict[str, Any], last: FieldsV1, owne
     return out or _GONE
 
 
-def _remove_from_list(layout: Layout, value: list[Any], last: FieldsV1, owned: list[FieldsV1]) -> Any:
+def _remove_from_list(layout: Layout, value: list[Any], gone: FieldsV1, owned: list[FieldsV1]) -> Any:
     out: list[Any] = []
     is_same = True
     for item in value:
         element = layout.element(item)
-        node = last.get(element) if element is not None else None
+        node = gone.get(element) if element is not None else None
         left = item
         if node is not None and element is not None:
             items = layout.items()

@@ -27,6 +27,7 @@ __all__ = [
     "MERGE_PATCH",
     "STRATEGIC_MERGE_PATCH",
     "apply_patch",
+    "check_media_type",
     "json_patch",
     "merge_patch",
     "strategic_merge_patch",
@@ -50,8 +51,19 @@ def apply_patch(
             return strategic_merge_patch(current, patch_body, schema)
     except RecursionError:
         raise BadRequest("the patch is nested too deep") from None
+    raise _unknown_format(schema)
+
+
+def check_media_type(kind_of_patch: str, schema: Schema | None) -> None:
+    """Refuse a patch by its type alone, before its body is read."""
+    known = (JSON_PATCH, MERGE_PATCH) if schema is None else (JSON_PATCH, MERGE_PATCH, STRATEGIC_MERGE_PATCH)
+    if kind_of_patch not in known:
+        raise _unknown_format(schema)
+
+
+def _unknown_format(schema: Schema | None) -> UnsupportedMediaType:
     accepted = [JSON_PATCH, MERGE_PATCH, *([STRATEGIC_MERGE_PATCH] if schema is not None else [])]
-    raise UnsupportedMediaType(
+    return UnsupportedMediaType(
         "the body of the request was in an unknown format - accepted media types include: "
         + ", ".join([*accepted, "application/apply-patch+yaml"])
     )

@@ -8,7 +8,6 @@ make a huge object; what all copies together add is bounded.
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any, Final
 
 import orjson
@@ -197,14 +196,18 @@ def _copy(document: _Document, path: list[str], source: list[str], _value: Any) 
     value = document.find(source)
     if value is _ABSENT:
         raise _missing("copy", source)
-    document.copied += len(orjson.dumps(value))
+    try:
+        encoded = orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        raise _refused(f'copy operation does not apply: "{_text(source)}" is nested too deep') from None
+    document.copied += len(encoded)
     if document.copied > MAX_COPIED_BYTES:
         raise _refused(
             f"Unable to complete the copy, the accumulated size increase of copy is {document.copied}, "
             f"exceeding the limit {MAX_COPIED_BYTES}"
         )
     # A true copy: containers in here may be ours to change in place, and must not then change in two places.
-    _add(document, path, [], deepcopy(value), "copy")
+    _add(document, path, [], orjson.loads(encoded), "copy")
 
 
 def _test(document: _Document, path: list[str], _source: list[str], value: Any) -> None:

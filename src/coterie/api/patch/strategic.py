@@ -49,10 +49,8 @@ def _merge_map(current: Object, patch: Object, schema: Schema) -> Object:
     for key, wanted in patch.items():
         if key.startswith(_DELETE):
             _delete_primitives(out, key.removeprefix(_DELETE), wanted)
-        elif key.startswith("$") and key not in (_PATCH, _RETAIN) and not key.startswith(_ORDER):
-            raise BadRequest(f"unknown patch directive: {key[:80]}")
     for key, wanted in patch.items():
-        if key[:1] == "$" or key in handled:
+        if key in handled or (key[:1] == "$" and _is_directive(key, schema)):
             continue
         if wanted is None:
             out.pop(key, None)
@@ -61,6 +59,15 @@ def _merge_map(current: Object, patch: Object, schema: Schema) -> Object:
         if merged is not _ABSENT:
             out[key] = merged
     return current if _same_items(out, current) else out
+
+
+def _is_directive(key: str, schema: Schema) -> bool:
+    """Fields may begin with a dollar too ($ref of a JSON schema); a typed object has only those it names."""
+    if key in (_PATCH, _RETAIN) or key.startswith((_ORDER, _DELETE)):
+        return True
+    if key in schema.properties or schema.additional is not None or not schema.properties:
+        return False
+    raise BadRequest(f"unknown patch directive: {key[:80]}")
 
 
 def _child(schema: Schema, key: str) -> Schema:
@@ -79,14 +86,10 @@ def _merge_value(before: Any, wanted: Any, schema: Schema) -> Any:
         is_merged = isinstance(before, dict) and "replace" not in schema.patch_strategy
         return _merge_map(before if is_merged else {}, wanted, schema)
     if isinstance(wanted, list):
-        if _merges(schema, wanted):
+        if "merge" in schema.patch_strategy:
             return _merge_list(before if isinstance(before, list) else [], wanted, schema)
         return [_plain(item, schema.items) for item in wanted]
     return before if before is wanted else wanted
-
-
-def _merges(schema: Schema, wanted: list[Any]) -> bool:
-    return "merge" in schema.patch_strategy
 
 
 def _plain(item: Any, schema: Schema | None) -> Any:
@@ -103,7 +106,7 @@ def _retained(current: Object, patch: Object) -> Object:
         raise BadRequest("invalid patch format of retainKeys")
     keep = set(retain)
     for key, wanted in patch.items():
-        if wanted is not None and key[:1] != "$" and key not in keep:
+        if wanted is not None and key not in keep and not key.startswith((_RETAIN, _ORDER, _DELETE)):
             raise BadRequest("invalid patch format of retainKeys")
     return {key: value for key, value in current.items() if key in keep}
 
@@ -151,7 +154,10 @@ def _namer(schema: Schema, *lists: list[Any]) -> Name:
 
 def _hashable(value: Any) -> Hashable:
     if isinstance(value, (dict, list)):
-        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+        try:
+            return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+        except orjson.JSONEncodeError:
+            raise BadRequest("the patch is nested too deep") from None
     return (value.__class__ is bool, value)
 
 
@@ -181,9 +187,7 @@ def _merge_list(before: list[Any], wanted: list[Any], schema: Schema) -> list[An
                 raise BadRequest(f"map: {_go(item)} does not contain declared merge key: {schema.patch_merge_key}")
             plain.append(item)
         elif directive == "replace":
-            is_replaced = True
-            if len(item) > 1:
-                plain.append(item)
+            is_replaced = True  # the item is a mark only
         elif directive == "delete":
             if schema.patch_merge_key not in item:
                 raise BadRequest(f"map: {_go(item)} does not contain declared merge key: {schema.patch_merge_key}")
