@@ -1,4 +1,4 @@
-"""Rows of nodes, namespaces, events, configuration, storage, access rules and the API's own objects."""
+"""Rows of nodes, namespaces, events, configuration, access rules and the API's own objects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from coterie.apiserver.tables.columns import (
     AGE,
     NAME,
     NONE,
-    UNSET,
     Cells,
     Column,
     Layout,
@@ -17,11 +16,9 @@ from coterie.apiserver.tables.columns import (
     number,
     text,
 )
-from coterie.apiserver.tables.formats import access_modes, created, items, name_of, part
+from coterie.apiserver.tables.formats import created, items, name_of, part
 
 _ROLE_PREFIX = "node-role.kubernetes.io/"
-_STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class"
-_DEFAULT_CLASS = ("storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class")
 
 
 def node(obj: Object, now: float) -> Cells:
@@ -115,66 +112,6 @@ def resource_quota(obj: Object, now: float) -> Cells:
     limits = [amount for name, amount in told if name.startswith("limits.")]
     requests = [amount for name, amount in told if not name.startswith("limits.")]
     return [name_of(obj), ", ".join(requests), ", ".join(limits), age(created(obj), now)]
-
-
-def persistent_volume(obj: Object, now: float) -> Cells:
-    spec, status = part(obj, "spec"), part(obj, "status")
-    claim = spec.get("claimRef")
-    return [
-        name_of(obj),
-        str(part(spec, "capacity").get("storage", 0)),
-        access_modes(spec.get("accessModes")),
-        spec.get("persistentVolumeReclaimPolicy") or "",
-        _volume_phase(obj),
-        f"{claim.get('namespace') or ''}/{claim.get('name') or ''}" if claim else "",
-        _storage_class(obj),
-        _or_unset(spec.get("volumeAttributesClassName")),
-        status.get("reason") or "",
-        age(created(obj), now),
-        _or_unset(spec.get("volumeMode")),
-    ]
-
-
-def persistent_volume_claim(obj: Object, now: float) -> Cells:
-    spec, status = part(obj, "spec"), part(obj, "status")
-    volume = spec.get("volumeName") or ""
-    return [
-        name_of(obj),
-        _volume_phase(obj),
-        volume,
-        str(part(status, "capacity").get("storage", 0)) if volume else "",
-        access_modes(status.get("accessModes")) if volume else "",
-        _storage_class(obj),
-        _or_unset(spec.get("volumeAttributesClassName")),
-        age(created(obj), now),
-        _or_unset(spec.get("volumeMode")),
-    ]
-
-
-def _volume_phase(obj: Object) -> str:
-    return "Terminating" if obj["metadata"].get("deletionTimestamp") else part(obj, "status").get("phase") or ""
-
-
-def _storage_class(obj: Object) -> str:
-    old = part(obj["metadata"], "annotations").get(_STORAGE_CLASS)
-    return old if old is not None else part(obj, "spec").get("storageClassName") or ""
-
-
-def _or_unset(value: str | None) -> str:
-    return UNSET if value is None else value
-
-
-def storage_class(obj: Object, now: float) -> Cells:
-    annotations = part(obj["metadata"], "annotations")
-    is_default = any(annotations.get(key) == "true" for key in _DEFAULT_CLASS)
-    return [
-        name_of(obj) + " (default)" if is_default else name_of(obj),
-        obj.get("provisioner") or "",
-        obj.get("reclaimPolicy") or "Delete",
-        obj.get("volumeBindingMode") or "Immediate",
-        bool(obj.get("allowVolumeExpansion")),
-        age(created(obj), now),
-    ]
 
 
 def priority_class(obj: Object, now: float) -> Cells:
@@ -282,36 +219,6 @@ CLUSTER: dict[tuple[str, str], Layout] = {
         ),
         node,
     ),
-    ("", "persistentvolumeclaims"): Layout(
-        (
-            NAME,
-            text("Status", "Phase of the claim."),
-            text("Volume", "Volume the claim is bound to."),
-            text("Capacity", "Size of the volume."),
-            text("Access Modes", "Ways in which the volume may be mounted."),
-            text("StorageClass", "Class of the claim."),
-            text("VolumeAttributesClass", "Attributes class of the claim."),
-            AGE,
-            text("VolumeMode", "Filesystem or Block.", 1),
-        ),
-        persistent_volume_claim,
-    ),
-    ("", "persistentvolumes"): Layout(
-        (
-            NAME,
-            text("Capacity", "Size of the volume."),
-            text("Access Modes", "Ways in which the volume may be mounted."),
-            text("Reclaim Policy", "What happens to the volume when its claim is gone."),
-            text("Status", "Phase of the volume."),
-            text("Claim", "Claim the volume is bound to."),
-            text("StorageClass", "Class of the volume."),
-            text("VolumeAttributesClass", "Attributes class of the volume."),
-            text("Reason", "Why the volume is in its phase."),
-            AGE,
-            text("VolumeMode", "Filesystem or Block.", 1),
-        ),
-        persistent_volume,
-    ),
     ("", "resourcequotas"): Layout(
         (
             NAME,
@@ -346,16 +253,5 @@ CLUSTER: dict[tuple[str, str], Layout] = {
             text("PreemptionPolicy", "Whether such pods may displace others."),
         ),
         priority_class,
-    ),
-    ("storage.k8s.io", "storageclasses"): Layout(
-        (
-            NAME,
-            text("Provisioner", "Who makes the volumes."),
-            text("ReclaimPolicy", "What happens to a volume when its claim is gone."),
-            text("VolumeBindingMode", "When a volume is bound."),
-            text("AllowVolumeExpansion", "Whether volumes may grow."),
-            AGE,
-        ),
-        storage_class,
     ),
 }

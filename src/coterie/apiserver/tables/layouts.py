@@ -9,18 +9,27 @@ import orjson
 
 from coterie.api.resources import Resource
 from coterie.apiserver.tables.ages import age
+from coterie.apiserver.tables.autoscaling import AUTOSCALING
 from coterie.apiserver.tables.cluster import CLUSTER, PLAIN
 from coterie.apiserver.tables.columns import NAME, Cell, Cells, Column, Layout, Object
 from coterie.apiserver.tables.formats import name_of
 from coterie.apiserver.tables.jsonpath import compile_path
 from coterie.apiserver.tables.network import NETWORK
 from coterie.apiserver.tables.pods import PODS
+from coterie.apiserver.tables.storage import STORAGE
 from coterie.apiserver.tables.workloads import WORKLOADS
 
 PrinterColumn = dict[str, Any]
 """One entry of `additionalPrinterColumns`: name, type, jsonPath; format, description, priority when given."""
 
-BUILTIN: dict[tuple[str, str], Layout] = {("", "pods"): PODS, **WORKLOADS, **NETWORK, **CLUSTER}
+BUILTIN: dict[tuple[str, str], Layout] = {
+    ("", "pods"): PODS,
+    **WORKLOADS,
+    **AUTOSCALING,
+    **NETWORK,
+    **CLUSTER,
+    **STORAGE,
+}
 
 _AGE: PrinterColumn = {
     "name": "Age",

@@ -1,10 +1,8 @@
-"""Rows of what makes and watches over pods: controllers, jobs, autoscalers, disruption budgets."""
+"""Rows of what makes pods and watches over them: controllers, jobs, disruption budgets."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from coterie.apiserver.tables.ages import UNKNOWN, age, human_duration, parse_time
+from coterie.apiserver.tables.ages import age, human_duration, parse_time
 from coterie.apiserver.tables.columns import (
     AGE,
     CONTAINERS,
@@ -30,7 +28,6 @@ from coterie.apiserver.tables.formats import (
     name_of,
     part,
     selector,
-    truncated,
 )
 
 _DESIRED = number("Desired", "Pods that should exist.")
@@ -156,69 +153,6 @@ def cron_job(obj: Object, now: float) -> Cells:
     ]
 
 
-def autoscaler(obj: Object, now: float) -> Cells:
-    spec, status = part(obj, "spec"), part(obj, "status")
-    target = part(spec, "scaleTargetRef")
-    least = spec.get("minReplicas")
-    return [
-        name_of(obj),
-        f"{target.get('kind') or ''}/{target.get('name') or ''}",
-        metrics(spec, status),
-        UNSET if least is None else str(least),
-        spec.get("maxReplicas") or 0,
-        status.get("currentReplicas") or 0,
-        age(created(obj), now),
-    ]
-
-
-def metrics(spec: Object, status: Object) -> str:
-    """Current and wanted value of each metric of an autoscaler, the first two of them."""
-    wanted = items(spec, "metrics")
-    current = items(status, "currentMetrics")
-    percent = spec.get("targetCPUUtilizationPercentage")
-    if not wanted and percent is not None:  # autoscaling/v1 knows only this one metric
-        now = status.get("currentCPUUtilizationPercentage")
-        return f"cpu: {UNKNOWN if now is None else f'{now}%'}/{percent}%"
-    if not wanted:
-        return NONE
-    told = [_metric(each, current[i] if i < len(current) else {}) for i, each in enumerate(wanted)]
-    return truncated(told, len(told), 2, ", ")
-
-
-_METRIC_FIELDS = {
-    "External": "external",
-    "Pods": "pods",
-    "Object": "object",
-    "Resource": "resource",
-    "ContainerResource": "containerResource",
-}
-
-
-def _metric(spec: Object, status: Object) -> str:
-    kind = spec.get("type") or ""
-    field = _METRIC_FIELDS.get(kind)
-    if field is None:
-        return "<unknown type>"
-    source = part(spec, field)
-    target = part(source, "target")
-    now = part(part(status, field), "current")
-    of_resource = kind in ("Resource", "ContainerResource")
-    prefix = f"{source.get('name') or ''}: " if of_resource else ""
-    average = target.get("averageValue")
-    if average is not None or kind == "Pods":
-        suffix = "" if of_resource or kind == "Pods" else " (avg)"
-        return f"{prefix}{_known(now, 'averageValue')}/{average or 0}{suffix}"
-    if of_resource:
-        used, aim = now.get("averageUtilization"), target.get("averageUtilization")
-        return f"{prefix}{UNKNOWN if used is None else f'{used}%'}/{'<auto>' if aim is None else f'{aim}%'}"
-    return f"{_known(now, 'value')}/{target.get('value') or 0}"
-
-
-def _known(now: Object, key: str) -> Any:
-    value = now.get(key)
-    return UNKNOWN if value is None else value
-
-
 def disruption_budget(obj: Object, now: float) -> Cells:
     spec = part(obj, "spec")
     return [
@@ -295,18 +229,6 @@ WORKLOADS: dict[tuple[str, str], Layout] = {
     ("apps", "replicasets"): Layout(_REPLICAS, replica_set),
     ("apps", "statefulsets"): Layout(
         (NAME, text("Ready", "Pods that are ready, of all that should be."), AGE, CONTAINERS, IMAGES), stateful_set
-    ),
-    ("autoscaling", "horizontalpodautoscalers"): Layout(
-        (
-            NAME,
-            text("Reference", "What is scaled."),
-            text("Targets", "Current and wanted value of the metrics."),
-            text("MinPods", "Fewest pods."),
-            text("MaxPods", "Most pods."),
-            text("Replicas", "Pods that exist."),
-            AGE,
-        ),
-        autoscaler,
     ),
     ("batch", "cronjobs"): Layout(
         (

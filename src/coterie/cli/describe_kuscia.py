@@ -1,0 +1,131 @@
+"""Descriptions of the Kuscia kinds that people follow: domains, jobs and tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coterie.apiserver.tables.ages import age, human_duration, parse_time
+from coterie.cli.describe_sheet import NONE, Sheet, moment, scalar, write_value
+
+Object = dict[str, Any]
+
+
+def domain(sheet: Sheet, obj: Object, now: float) -> None:
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    sheet.field("Created", _created(obj, now))
+    sheet.field("Role", spec.get("role") or "own")
+    if spec.get("master"):
+        sheet.field("Master", spec["master"])
+    sheet.field("Protocols", ", ".join(spec.get("interConnProtocols") or ()) or NONE)
+    sheet.field("Certificate", "present" if spec.get("cert") else NONE)
+    auth = spec.get("authCenter") or {}
+    sheet.field(
+        "Authentication", " ".join(filter(None, (auth.get("authenticationType"), auth.get("tokenGenMethod")))) or NONE
+    )
+    sheet.field("Most Pods", scalar((spec.get("resourceQuota") or {}).get("podMaxCount")))
+    nodes = status.get("nodeStatuses") or []
+    if nodes:
+        with sheet.section("Nodes"):
+            rows = (
+                (n.get("name"), n.get("status"), n.get("version"), age(n.get("lastHeartbeatTime"), now)) for n in nodes
+            )
+            sheet.table(("Name", "Status", "Version", "Heartbeat"), rows)
+    else:
+        sheet.field("Nodes", NONE)
+    tokens = [token.get("state") for token in status.get("deployTokenStatuses") or ()]
+    sheet.field("Deploy Tokens", f"{tokens.count('unused')} unused, {tokens.count('used')} used")
+
+
+def job(sheet: Sheet, obj: Object, now: float) -> None:
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    sheet.field("Initiator", spec.get("initiator") or "")
+    sheet.field("Schedule Mode", spec.get("scheduleMode") or "Strict")
+    sheet.field("Parallelism", spec.get("maxParallelism") or 1)
+    _progress(sheet, obj, now)
+    if status.get("approveStatus"):
+        write_value(sheet, "approvals", status["approveStatus"])
+    if status.get("stageStatus"):
+        write_value(sheet, "stages", status["stageStatus"])
+    phases = status.get("taskStatus") or {}
+    with sheet.section("Tasks"):
+        rows = [
+            (
+                task.get("alias"),
+                task.get("taskID") or NONE,
+                phases.get(task.get("taskID") or "", "Waiting"),
+                ",".join(task.get("dependencies") or ()) or NONE,
+                task.get("appImage"),
+                _parties(task.get("parties") or ()),
+            )
+            for task in spec.get("tasks") or ()
+        ]
+        sheet.table(("Alias", "Task", "Phase", "After", "Image", "Parties"), rows)
+    _conditions(sheet, status)
+
+
+def task(sheet: Sheet, obj: Object, now: float) -> None:
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    sheet.field("Initiator", spec.get("initiator") or "")
+    _progress(sheet, obj, now)
+    if status.get("progress") is not None:
+        sheet.field("Progress", f"{status['progress'] * 100:.0f}%")
+    phases = {(p.get("domainID"), p.get("role")): p for p in status.get("partyTaskStatus") or ()}
+    with sheet.section("Parties"):
+        rows = []
+        for party in spec.get("parties") or ():
+            told = phases.get((party.get("domainID"), party.get("role"))) or {}
+            rows.append(
+                (
+                    party.get("domainID"),
+                    party.get("role") or NONE,
+                    party.get("appImageRef"),
+                    told.get("phase") or NONE,
+                    told.get("message") or "",
+                )
+            )
+        sheet.table(("Domain", "Role", "Image", "Phase", "Message"), rows)
+    pods = status.get("podStatuses") or {}
+    if pods:
+        with sheet.section("Pods"):
+            told_pods = (
+                (key, pods[key].get("podPhase"), pods[key].get("nodeName") or NONE, _why(pods[key]))
+                for key in sorted(pods)
+            )
+            sheet.table(("Name", "Phase", "Node", "Reason"), told_pods)
+    _conditions(sheet, status)
+
+
+def _created(obj: Object, now: float) -> str:
+    created = (obj.get("metadata") or {}).get("creationTimestamp")
+    return f"{moment(created)} ({age(created, now)} ago)" if created else NONE
+
+
+def _progress(sheet: Sheet, obj: Object, now: float) -> None:
+    status = obj.get("status") or {}
+    sheet.field("Phase", status.get("phase") or "not taken up yet")
+    for name in ("reason", "message"):
+        if status.get(name):
+            sheet.field(name.title(), status[name])
+    sheet.field("Created", _created(obj, now))
+    started, ended = parse_time(status.get("startTime")), parse_time(status.get("completionTime"))
+    if started is not None:
+        sheet.field("Started", moment(status["startTime"]))
+        if ended is not None:
+            sheet.field("Completed", moment(status["completionTime"]))
+        sheet.field("Duration", human_duration((now if ended is None else ended) - started))
+
+
+def _parties(parties: Any) -> str:
+    return ", ".join(f"{p.get('domainID')} ({p['role']})" if p.get("role") else str(p.get("domainID")) for p in parties)
+
+
+def _why(pod: Object) -> str:
+    return ": ".join(filter(None, (pod.get("reason"), pod.get("message") or pod.get("terminationLog"))))
+
+
+def _conditions(sheet: Sheet, status: Object) -> None:
+    conditions = status.get("conditions") or []
+    if conditions:
+        with sheet.section("Conditions"):
+            rows = ((c.get("type"), c.get("status"), c.get("reason") or "", c.get("message") or "") for c in conditions)
+            sheet.table(("Type", "Status", "Reason", "Message"), rows)
