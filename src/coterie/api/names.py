@@ -232,7 +232,8 @@ def validate_meta(obj: Mapping[str, Any], resource: Resource, path: str = "metad
     if owners := meta.get("ownerReferences"):
         errors += validate_owners(owners, f"{path}.ownerReferences")
     if finalizers := meta.get("finalizers"):
-        errors += _validate_finalizers(finalizers, f"{path}.finalizers", not resource.custom)
+        # Only kinds of the core group insist on a qualified name; definitions have a bare one by design.
+        errors += _validate_finalizers(finalizers, f"{path}.finalizers", not resource.group)
     return errors
 
 

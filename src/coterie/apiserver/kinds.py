@@ -100,7 +100,7 @@ class CustomStrategy(Strategy):
         self.custom_fields = tuple(field["jsonPath"] for field in version.get("selectableFields") or ())
         self.table = build.builder_for(resource, version.get("additionalPrinterColumns") or ())
         self._metadata_schema = Schema(type="object", properties={"metadata": schema.properties["metadata"]})
-        self._scale_paths: Object = (version.get("subresources") or {}).get("scale") or {}
+        self._scale_paths = scale.ScalePaths.of((version.get("subresources") or {}).get("scale") or {})
 
     def read(self, obj: Object, validation: str) -> list[str]:
         unknown = prune.unknown_fields(obj, self.schema) if validation != "Ignore" else []

@@ -7,7 +7,6 @@ on and then copies bytes both ways, each side at the pace of the other.
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,8 +20,9 @@ from coterie.apiserver.call import Call
 from coterie.apiserver.http.messages import Response, Sink, TunnelSink
 from coterie.apiserver.http.server import Tasks
 from coterie.apiserver.state.collection import Collection
+from coterie.base.log import logger
 
-log = logging.getLogger(__name__)
+log = logger("apiserver.proxy")
 
 Object = dict[str, Any]
 _CONNECT_TIMEOUT = 10.0
@@ -253,7 +253,7 @@ class _Pipe:
                 sink.write(data)
                 await sink.drain()
         except OSError as problem:
-            log.debug("A tunnel broke", extra={"node": self._connection.address.node, "problem": str(problem)})
+            log.debug("A tunnel broke", node=self._connection.address.node, problem=str(problem))
         finally:
             self._copying = None
             sink.close()
@@ -302,7 +302,7 @@ class _BodyRelay:
                     break
                 self._parser.feed_data(data)
         except (OSError, httptools.HttpParserError) as problem:
-            log.debug("A log broke off", extra={"node": self._connection.address.node, "problem": str(problem)})
+            log.debug("A log broke off", node=self._connection.address.node, problem=str(problem))
             self._copying = None
             sink.abort()
             return

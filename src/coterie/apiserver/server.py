@@ -12,10 +12,10 @@ dispatch to a verb. Everything up to the verb runs without a task, and reads are
 
 from __future__ import annotations
 
-import logging
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -53,10 +53,11 @@ from coterie.apiserver.verbs.subresources import Subresources
 from coterie.apiserver.verbs.watch import WatchVerb
 from coterie.apiserver.verbs.write import Writer
 from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.log import logger
 from coterie.base.secret import Secret
 from coterie.store.protocol import Store
 
-log = logging.getLogger(__name__)
+log = logger("apiserver")
 
 Object = dict[str, Any]
 Verb = Callable[[Call], Response | Awaitable[Response]]
@@ -129,9 +130,12 @@ class ApiServer:
         self._describe_metrics()
 
     def _serve_builtin(self, resource: Resource, schemas: builtin_schemas.BuiltinSchemas) -> None:
-        to_view, to_storage = convert.BETWEEN.get((resource.api_version, resource.kind), (None, None))
         head = head_of(resource.storage_api_version, resource.kind)
-        self.state.serve(View(resource, storage_head=head, to_view=to_view, to_storage=to_storage))
+        if convert.is_converted(resource):
+            to_view, to_storage = partial(convert.from_storage, resource), partial(convert.to_storage, resource)
+            self.state.serve(View(resource, storage_head=head, to_view=to_view, to_storage=to_storage))
+        else:
+            self.state.serve(View(resource, storage_head=head))
         schema = schemas[resource.schema_name]
         stored = schemas[f"{resource.storage_api_version}/{resource.kind}"]
         kind = EventStrategy if resource.plural == "events" else Strategy
@@ -208,7 +212,7 @@ class ApiServer:
         await bootstrap.ensure(self.call, kuscia=self.settings.kuscia)
         self._tasks.create_task(self._housekeeping(), name="apiserver housekeeping")
         self.ready = True
-        log.info("The API server is ready", extra={"objects": count, "revision": self.state.revision})
+        log.info("The API server is ready", objects=count, revision=self.state.revision)
 
     def _clear(self, key: str) -> None:
         """Forget what was loaded ahead of the rest, so that the full load brings it in once."""

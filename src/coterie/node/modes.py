@@ -8,7 +8,6 @@ The first part that fails stops the rest, and its error is what `run` raises.
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from coterie.apiserver.http.messages import UserInfo
 from coterie.apiserver.http.server import HttpServer
 from coterie.apiserver.server import ApiServer, Settings
 from coterie.base.clock import SYSTEM_CLOCK, Clock
-from coterie.base.log import LogSettings, configure
+from coterie.base.log import LogSettings, configure, logger
 from coterie.client import kubeconfig
 from coterie.client.client import Client
 from coterie.client.inprocess import InProcessTransport
@@ -28,7 +27,7 @@ from coterie.node import identity
 from coterie.node.config import ConfigError, NodeSettings
 from coterie.store import SqliteStore
 
-log = logging.getLogger(__name__)
+log = logger("node")
 
 CONTROLLER_USER = UserInfo("system:coterie-controllers", ("system:masters", "system:authenticated"))
 
@@ -81,7 +80,7 @@ class ApiPlane:
             host, port = await self._http.listen(api.host, api.port, self._identity.server_tls())
             try:
                 self._write_kubeconfig(host, port)
-                log.info("The API is served", extra={"address": f"https://{host}:{port}"})
+                log.info("The API is served", address=f"https://{host}:{port}")
                 self.ready.set()
                 await self._stop.wait()
             finally:
@@ -96,13 +95,13 @@ class ApiPlane:
     def _write_kubeconfig(self, host: str, port: int) -> None:
         """The operator's way in. Written once the port is open, so whoever finds the file can use it."""
         reached = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-        own = self._identity
+        certificate, key = self._identity.pair("admin")
         kubeconfig.make(
             self._settings.domain,
             f"https://{reached}:{port}",
             ca=self.ca_pem,
-            certificate=own.admin_certificate.read_bytes(),
-            key=own.admin_key.read_bytes(),
+            certificate=certificate.read_bytes(),
+            key=key.read_bytes(),
         ).write(self._settings.paths.kubeconfig)
 
 
@@ -118,11 +117,11 @@ def groups(settings: NodeSettings, clock: Clock = SYSTEM_CLOCK) -> list[list[Run
 
 async def run(settings: NodeSettings, clock: Clock = SYSTEM_CLOCK) -> None:
     """Run a node until SIGTERM or SIGINT."""
-    configure(LogSettings(level=settings.log_level, json=settings.log_json))
+    configure(LogSettings(level=settings.log_level, format="json" if settings.log_json else "plain"))
     settings.paths.prepare()
     manager = Manager(groups(settings, clock), name=settings.domain, clock=clock)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, manager.stop)
     await manager.run()
-    log.info("The node stopped", extra={"domain": settings.domain})
+    log.info("The node stopped", domain=settings.domain)

@@ -8,7 +8,6 @@ response is not taken by the client, and so a client can neither pipeline memory
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable
 from http import HTTPStatus
@@ -23,8 +22,9 @@ from coterie.apiserver.http.messages import Peer, Request, Response, Stream, Tun
 
 if TYPE_CHECKING:
     from coterie.apiserver.http.server import HttpServer
+from coterie.base.log import logger
 
-log = logging.getLogger(__name__)
+log = logger("apiserver.http")
 
 MAX_URL_BYTES = 32 * 1024
 MAX_HEADER_BYTES = 64 * 1024
@@ -247,8 +247,8 @@ class HttpConnection(asyncio.Protocol):
         self.deadline = 0.0
         try:
             answer = self._server.handler(request)
-        except Exception:  # noqa: BLE001 - the edge of one request: report it, answer 500, keep serving others
-            answer = self._crashed(request)
+        except Exception as problem:  # noqa: BLE001 - the edge of one request: report, answer 500, serve the others
+            answer = self._crashed(request, problem)
         if isinstance(answer, Response):
             self._answer(request, answer)
         else:
@@ -259,16 +259,18 @@ class HttpConnection(asyncio.Protocol):
     async def _serve_later(self, request: Request, pending: Awaitable[Response]) -> None:
         try:
             response = await pending
-        except Exception:  # noqa: BLE001 - as above
-            response = self._crashed(request)
+        except Exception as problem:  # noqa: BLE001 - as above
+            response = self._crashed(request, problem)
         self._task = None
         if self._closing:
             _discard(response)
         else:
             self._answer(request, response)
 
-    def _crashed(self, request: Request) -> Response:
-        log.exception("A request failed inside the server", extra={"method": request.method, "path": request.path})
+    def _crashed(self, request: Request, problem: Exception) -> Response:
+        log.error(
+            "A request failed inside the server", error=problem, trace=True, method=request.method, path=request.path
+        )
         return error_response(errors.InternalError("the server failed inside; its log has the details"))
 
     def _answer(self, request: Request, response: Response) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +15,6 @@ from email.utils import formatdate
 
 from coterie.apiserver.http.connection import HttpConnection
 from coterie.apiserver.http.messages import Handler, Peer, UserInfo
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

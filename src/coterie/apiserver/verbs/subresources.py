@@ -16,8 +16,6 @@ from coterie.apiserver.verbs.write import Writer
 from coterie.base.clock import Clock, rfc3339
 
 Object = dict[str, Any]
-_PATCHES = {"application/merge-patch+json": "merge", "application/json-patch+json": "json",
-            "application/strategic-merge-patch+json": "merge"}  # fmt: skip
 
 
 class Subresources:
@@ -40,14 +38,12 @@ class Subresources:
         return await self._scale(call, lambda _: body)
 
     async def patch_scale(self, call: Call) -> Response:
-        kind = _PATCHES.get(bodies.media_type(call.request.headers.get("content-type", "")))
-        if kind is None:
-            raise errors.UnsupportedMediaType(
-                "the body of the request was in an unknown format - accepted media types include: "
-                + ", ".join(_PATCHES)
-            )
+        media = bodies.media_type(call.request.headers.get("content-type", ""))
+        # A Scale has no lists, so a strategic merge of it is a merge.
+        media = patch.MERGE_PATCH if media == patch.STRATEGIC_MERGE_PATCH else media
+        patch.check_media_type(media, None)
         body = bodies.read_json(call.request.body)
-        return await self._scale(call, lambda current: patch.apply_patch(kind, current, body, None))
+        return await self._scale(call, lambda current: patch.apply_patch(media, current, body))
 
     async def _scale(self, call: Call, change: Any) -> Response:
         def rescaled(current: Object) -> Object:
@@ -148,13 +144,10 @@ class Subresources:
         return await self._ephemeral(call, lambda _: body)
 
     async def patch_ephemeral(self, call: Call) -> Response:
-        kind = {"application/json-patch+json": "json", "application/merge-patch+json": "merge",
-                "application/strategic-merge-patch+json": "strategic"}.get(
-            bodies.media_type(call.request.headers.get("content-type", "")))  # fmt: skip
-        if kind is None:
-            raise errors.UnsupportedMediaType("the body of the request was in an unknown format")
+        media = bodies.media_type(call.request.headers.get("content-type", ""))
+        patch.check_media_type(media, call.strategy.schema)
         body = bodies.read_json(call.request.body)
-        return await self._ephemeral(call, lambda pod: patch.apply_patch(kind, pod, body, call.strategy.schema))
+        return await self._ephemeral(call, lambda pod: patch.apply_patch(media, pod, body, call.strategy.schema))
 
     async def _ephemeral(self, call: Call, change: Any) -> Response:
         """Only ephemeral containers are taken from what is sent, and they can only be added."""

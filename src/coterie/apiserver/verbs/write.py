@@ -12,7 +12,7 @@ from typing import Any
 
 from coterie.api import errors, names, patch
 from coterie.api.fields import apply as server_side_apply
-from coterie.api.fields import ownership
+from coterie.api.fields import entries, ownership
 from coterie.apiserver import accept, bodies, options, present
 from coterie.apiserver.admission.chain import Admission, Attempt, Reservations
 from coterie.apiserver.call import STALE, Call
@@ -27,13 +27,7 @@ Change = Callable[[Object], Object]
 """Current object (in the version of the request) -> wanted object."""
 
 _NAME_TRIES = 8
-_PATCH_TYPES = {
-    "application/json-patch+json": "json",
-    "application/merge-patch+json": "merge",
-    "application/strategic-merge-patch+json": "strategic",
-    "application/apply-patch+yaml": "apply",
-    "application/apply-patch+json": "apply",
-}
+_APPLY = frozenset(("application/apply-patch+yaml", "application/apply-patch+json"))
 _KEPT_BY_SERVER = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink")
 
 
@@ -182,9 +176,7 @@ class Writer:
             faults += strategy.validate_update(new, old)
         self._refuse(call, new, faults)
         if track:
-            managed = old["metadata"].get("managedFields") or []
-            if "managedFields" in wanted["metadata"]:
-                managed = self._managed_fields(wanted["metadata"]["managedFields"], managed)
+            managed = entries.choose_managed_fields(old, wanted, subresource)
             tracked = ownership.track_update(
                 managed, old, new, strategy.storage_schema, manager=asked.manager, operation="Update",
                 api_version=resource.api_version, subresource=subresource, now=rfc3339(self._clock.now()),
@@ -234,37 +226,22 @@ class Writer:
             metadata.setdefault("namespace", kept["namespace"])
         return {**wanted, "metadata": metadata}
 
-    @staticmethod
-    def _managed_fields(given: Any, current: list[Object]) -> list[Object]:
-        """managedFields sent by a client: `[{}]` or `[]` clears them, nonsense leaves them as they are."""
-        if given in ([], [{}]):
-            return []
-        if not isinstance(given, list) or ownership.validate_managed_fields(given):
-            return current
-        return given
-
     # -- patch --------------------------------------------------------------------------------------------------
 
     async def patch(self, call: Call) -> Response:
         asked = options.write_options(call.request)
         want = accept.negotiate(call.request.headers.get("accept", ""))
-        kind = _PATCH_TYPES.get(bodies.media_type(call.request.headers.get("content-type", "")))
-        if kind is None or (kind == "strategic" and not call.strategy.strategic_merge):
-            accepted = [
-                name for name, form in _PATCH_TYPES.items() if form != "strategic" or call.strategy.strategic_merge
-            ]
-            raise errors.UnsupportedMediaType(
-                "the body of the request was in an unknown format - accepted media types include: "
-                + ", ".join(accepted)
-            )
-        if kind == "apply":
+        media = bodies.media_type(call.request.headers.get("content-type", ""))
+        if media in _APPLY:
             return await self._apply(call, asked, want)
+        schema = call.strategy.schema if call.strategy.strategic_merge else None
+        patch.check_media_type(media, schema)
         body = bodies.read_json(call.request.body)
         if asked.force:
             raise errors.Invalid("force: Forbidden: may not be specified for non-apply patch")
 
         def change(current: Object) -> Object:
-            patched = patch.apply_patch(kind, current, body, call.strategy.schema)
+            patched = patch.apply_patch(media, current, body, schema)
             self._check_identity(call, patched, current)
             call.warnings += call.strategy.read(patched, asked.validation)
             return patched
