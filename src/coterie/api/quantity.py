@@ -143,7 +143,7 @@ def _parse_text(text: str) -> Quantity:
 def _exponent(suffix: str, digits: int) -> int:
     """The written exponent, held where capping and rounding already decide the result."""
     text = suffix[1:].lstrip("+-").lstrip("0")
-    size = int(text) if len(text) < 6 else 10**6
+    size = int(text or "0") if len(text) < 6 else 10**6
     bound = _FAR + digits
     return max(-size, -bound) if "-" in suffix else min(size, bound)
 
