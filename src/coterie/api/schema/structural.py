@@ -24,7 +24,7 @@ def compile_crd(openapi_v3_schema: Raw, object_meta: Schema | None = None) -> Sc
 
 def is_int_or_string_union(raw: Any) -> bool:
     """`anyOf: [{type: integer}, {type: string}]`, the one way in which a type may stand inside `anyOf`."""
-    return raw == [{"type": "integer"}, {"type": "string"}]
+    return bool(raw == [{"type": "integer"}, {"type": "string"}])
 
 
 def _node(raw: Raw, meta: Schema, root: bool = False) -> Schema:

@@ -231,9 +231,9 @@ def _outcome(value: Any, schema: Schema, path: str) -> list[FieldError]:
 
 def freeze(value: Any) -> object:
     """A hashable stand-in that is equal when two JSON values are: `1` and `1.0` are one value, `1` and `true` are not."""
-    if type(value) is dict:
+    if isinstance(value, dict):
         return frozenset((key, freeze(item)) for key, item in value.items())
-    if type(value) is list:
+    if isinstance(value, list):
         return tuple(freeze(item) for item in value)
     if type(value) is bool:
         return (bool, value)
