@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from coterie.api.errors import BadRequest
-from coterie.api.fields.collect import Malformed, applied, created
+from coterie.api.fields.collect import Malformed, applied, created_object
 from coterie.api.fields.conflicts import Conflicts, conflict_error
 from coterie.api.fields.diff import difference_of
 from coterie.api.fields.entries import (
@@ -138,7 +138,7 @@ def _before_first_apply(
     layout: Layout, live: Object, scope: str, api_version: str, now: str, subresource: str
 ) -> list[Entry]:
     """An object nobody tracked: what it has belongs to those who wrote before the first apply."""
-    fields = created(layout, in_scope(live, scope))
+    fields = created_object(layout, in_scope(live, scope))
     return [new_entry(BEFORE_FIRST_APPLY, UPDATE, api_version, now, fields, subresource)] if fields else []
 
 

@@ -35,6 +35,18 @@ def created(layout: Layout, value: Any) -> FieldsV1:
     return _CREATED[layout.form](layout, value)
 
 
+def created_object(root: Layout, obj: dict[str, Any]) -> FieldsV1:
+    """The fields of a whole new object; a root has no node of its own."""
+    return without_bare_metadata(_created_map(root, obj))
+
+
+def without_bare_metadata(fields: FieldsV1) -> FieldsV1:
+    """Metadata is nobody's, only fields in it are: it must not look like a member when all of them were skipped."""
+    if fields.get("f:metadata", True):
+        return fields
+    return {element: node for element, node in fields.items() if element != "f:metadata"}
+
+
 def _created_leaf(layout: Layout, value: Any) -> FieldsV1:
     return MEMBER
 
@@ -132,7 +144,7 @@ _CREATED: Final[dict[Form, Walk]] = {
 
 def applied(layout: Layout, value: dict[str, Any]) -> FieldsV1:
     """The fields that an applied configuration claims; `Malformed` when it does not fit the schema."""
-    return _applied_map(layout, value, ()) or {}
+    return without_bare_metadata(_applied_map(layout, value, ()) or {})
 
 
 def _applied(layout: Layout, value: Any, path: Path) -> FieldsV1 | None:

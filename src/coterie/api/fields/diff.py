@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.api.fields.collect import created
+from coterie.api.fields.collect import created, without_bare_metadata
 from coterie.api.fields.fieldset import MEMBER, SELF, FieldsV1
 from coterie.api.fields.layout import Form, Layout
 from coterie.api.schema.node import MISSING
@@ -22,7 +22,7 @@ def difference_of(layout: Layout, old: dict[str, Any], new: dict[str, Any]) -> t
     if old is new:
         return {}, {}
     changed, removed = _diff_map(layout, old, new)
-    return changed or {}, removed or {}
+    return without_bare_metadata(changed or {}), removed or {}
 
 
 def _diff(layout: Layout, old: Any, new: Any) -> Change:

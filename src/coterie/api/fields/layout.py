@@ -115,14 +115,13 @@ class Layout:
         self.names[name] = element
 
     def is_named(self, key: str) -> bool:
-        return key in self.schema.properties
+        return key in self.schema.properties or key in self._children
 
     def declares(self, key: str) -> bool:
         """May an applied configuration have this field? Open-ended nodes take any."""
         schema = self.schema
         return (
-            key in schema.properties
-            or key in self._children
+            self.is_named(key)
             or schema.additional is not None
             or schema.preserve_unknown
             or self.form is Form.ANY

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from coterie.api.errors import BadRequest
-from coterie.api.fields.collect import applied, created
+from coterie.api.fields.collect import applied, created_object
 from coterie.api.fields.diff import difference_of
 from coterie.api.fields.entries import UPDATE, Entry, arrange, cap_updaters, fields_of, identity, new_entry, with_fields
 from coterie.api.fields.fieldset import FieldsV1, union, without
@@ -34,7 +34,7 @@ def owned_by_object(obj: Object, schema: Schema, scope: str = WHOLE) -> FieldsV1
 def created_fields(obj: Object, schema: Schema, scope: str = WHOLE) -> FieldsV1:
     """The fields that the creator of an object owns. The result shares nodes with others: never change it."""
     try:
-        return created(root_layout(schema, scope), in_scope(obj, scope))
+        return created_object(root_layout(schema, scope), in_scope(obj, scope))
     except RecursionError:
         raise BadRequest(TOO_DEEP) from None
 
