@@ -73,7 +73,10 @@ def _remaining(layout: Layout, value: Any, node: FieldsV1, owned: list[FieldsV1]
     was_ours = named or is_member(node)
     if was_ours and not (owned and (named or any(map(is_member, owned)))):
         return _GONE
-    return _remove(layout, value, node, owned) if node else value
+    left = _remove(layout, value, node, owned) if node else value
+    if left is _GONE and not all(owned):
+        return value.__class__()  # somebody owns the container as an empty one
+    return left
 
 
 def _below(owned: list[FieldsV1], element: str) -> list[FieldsV1]:
