@@ -13,7 +13,7 @@ from coterie.api.cel.scope import Run, Scope
 from coterie.api.cel.types import Type
 
 BUDGET: Final = 1_000_000
-"""Steps one check may take; about a fifth of a second at worst."""
+"""Steps one check may take: a few tenths of a second for the worst rules that were tried."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,19 +13,15 @@ from typing import Any, Final
 from coterie.api.errors import FieldError, forbidden_field, invalid, not_supported, required, type_invalid
 from coterie.api.schema.defaulting import apply_defaults, copy_json
 from coterie.api.schema.node import MISSING, Schema
-from coterie.api.schema.pattern import Pattern, PatternError
 from coterie.api.schema.prune import unknown_fields
 from coterie.api.schema.structural import Raw, compile_crd, is_int_or_string_union
+from coterie.api.schema.structural_junctors import JUNCTORS, check_junctor, check_value_keywords
 from coterie.api.schema.structural_lists import check_list_and_map
 from coterie.api.schema.validate import validate
 
 MAX_DEPTH: Final = 100
 _TYPES: Final = ("array", "boolean", "integer", "number", "object", "string")
 _REASONS: Final = ("FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired", "FieldValueDuplicate")
-_JUNCTORS: Final = ("allOf", "anyOf", "oneOf")
-_NO: Final = "must be empty to be structural"
-_UNDEFINED: Final = "must be undefined to be structural"
-_FALSE: Final = "must be false to be structural"
 
 _SHAPES: Final[dict[str, tuple[str, tuple[type, ...]]]] = {
     "type": ("string", (str,)), "format": ("string", (str,)), "title": ("string", (str,)),
@@ -96,7 +92,7 @@ def _rule_shape_errors(rules: list[Any], path: str) -> Iterator[FieldError]:
 def _children(raw: Raw, path: str) -> Iterator[tuple[str, Any]]:
     """All schemas directly inside, whatever their shape."""
     yield from _skeleton(raw, path)
-    for junctor in _JUNCTORS:
+    for junctor in JUNCTORS:
         parts = raw.get(junctor)
         for index, part in enumerate(parts if type(parts) is list else ()):
             yield f"{path}.{junctor}[{index}]", part
@@ -141,14 +137,14 @@ def _node_errors(raw: Raw, path: str, root: bool = False) -> Iterator[FieldError
             yield required(f"{child_path}.type", f"must not be empty for specified {kind}")
         yield from _node_errors(child, child_path)
     union_allowed = bool(raw.get("x-kubernetes-int-or-string"))
-    for junctor in _JUNCTORS:
+    for junctor in JUNCTORS:
         for index, part in enumerate(raw.get(junctor) or ()):
             inner = f"{path}.{junctor}[{index}]"
             if union_allowed and _is_union_part(raw, junctor, part):
                 continue
-            yield from _junctor_errors(part, raw, inner)
+            yield from check_junctor(part, raw, inner)
     if raw.get("not"):
-        yield from _junctor_errors(raw["not"], raw, f"{path}.not")
+        yield from check_junctor(raw["not"], raw, f"{path}.not")
 
 
 def _may_lack_type(raw: Raw) -> bool:
@@ -167,9 +163,6 @@ def _keyword_errors(raw: Raw, path: str) -> Iterator[FieldError]:
         yield forbidden_field(f"{path}.type", "type cannot be set to null, use nullable as an alternative")
     elif kind and kind not in _TYPES:
         yield not_supported(f"{path}.type", kind, _TYPES)
-    for keyword in ("$ref", "definitions", "dependencies", "patternProperties", "additionalItems", "id"):
-        if raw.get(keyword):
-            yield forbidden_field(f"{path}.{keyword}", f"{keyword} is not supported")
     if raw.get("uniqueItems"):
         yield forbidden_field(
             f"{path}.uniqueItems", "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"
@@ -181,25 +174,9 @@ def _keyword_errors(raw: Raw, path: str) -> Iterator[FieldError]:
         yield forbidden_field(
             f"{path}.additionalProperties", "additionalProperties and properties are mutual exclusive"
         )
-    if type(raw.get("items")) is list:
-        yield forbidden_field(f"{path}.items", "items must be a schema object and not an array")
     if kind == "array" and raw.get("items") is None:
         yield required(f"{path}.items", "must be specified for arrays")
-    yield from _value_keyword_errors(raw, path)
-
-
-def _value_keyword_errors(raw: Raw, path: str) -> Iterator[FieldError]:
-    if raw.get("pattern"):
-        try:
-            Pattern(raw["pattern"])
-        except PatternError as fault:
-            yield invalid(f"{path}.pattern", raw["pattern"], f"must be a valid regular expression, but isn't: {fault}")
-    for keyword in ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"):
-        if (raw.get(keyword) or 0) < 0:
-            yield invalid(f"{path}.{keyword}", raw[keyword], "must be greater than or equal to 0")
-    step = raw.get("multipleOf")
-    if step is not None and step <= 0:
-        yield invalid(f"{path}.multipleOf", step, "must be greater than 0")
+    yield from check_value_keywords(raw, path)
 
 
 def _extension_errors(raw: Raw, path: str) -> Iterator[FieldError]:
@@ -255,65 +232,6 @@ def _rule_errors(raw: Raw, path: str) -> Iterator[FieldError]:
             yield required(f"{inner}.messageExpression", "must be non-empty if specified")
         if rule.get("reason") and rule["reason"] not in _REASONS:
             yield not_supported(f"{inner}.reason", rule["reason"], _REASONS)
-
-
-# -- inside allOf, anyOf, oneOf and not -------------------------------------------------------------------------------
-
-_FORBIDDEN_IN_JUNCTOR: Final = {
-    "type": _NO, "title": _NO, "description": _NO, "default": _UNDEFINED, "nullable": _FALSE,
-    "additionalProperties": _UNDEFINED, "x-kubernetes-preserve-unknown-fields": _UNDEFINED,
-    "x-kubernetes-embedded-resource": _FALSE, "x-kubernetes-int-or-string": _FALSE,
-    "x-kubernetes-list-type": _UNDEFINED, "x-kubernetes-list-map-keys": _NO, "x-kubernetes-map-type": _UNDEFINED,
-    "x-kubernetes-validations": _NO,
-}  # fmt: skip
-
-
-def _junctor_errors(raw: Raw, skeleton: Raw, path: str) -> Iterator[FieldError]:
-    """A part may narrow values; what it speaks of must exist outside, where pruning and defaulting can see it."""
-    for keyword, told in _FORBIDDEN_IN_JUNCTOR.items():
-        if raw.get(keyword):
-            yield forbidden_field(f"{path}.{keyword}", told)
-    yield from _keyword_errors_in_junctor(raw, path)
-    known = skeleton.get("properties") or {}
-    general = skeleton.get("additionalProperties")
-    for key, child in (raw.get("properties") or {}).items():
-        outside = known.get(key) or (general if type(general) is dict else None)
-        if outside is None:
-            yield required(_outside(path, f".properties[{key}]"), f"because it is defined in {path}.properties[{key}]")
-        else:
-            yield from _junctor_errors(child, outside, f"{path}.properties[{key}]")
-    items = raw.get("items")
-    if type(items) is dict:
-        if type(skeleton.get("items")) is not dict:
-            yield required(_outside(path, ".items"), f"because it is defined in {path}.items")
-        else:
-            yield from _junctor_errors(items, skeleton["items"], f"{path}.items")
-    for junctor in _JUNCTORS:
-        for index, part in enumerate(raw.get(junctor) or ()):
-            yield from _junctor_errors(part, skeleton, f"{path}.{junctor}[{index}]")
-    if raw.get("not"):
-        yield from _junctor_errors(raw["not"], skeleton, f"{path}.not")
-
-
-def _keyword_errors_in_junctor(raw: Raw, path: str) -> Iterator[FieldError]:
-    for keyword in ("$ref", "definitions", "dependencies", "patternProperties", "additionalItems", "id"):
-        if raw.get(keyword):
-            yield forbidden_field(f"{path}.{keyword}", f"{keyword} is not supported")
-    if raw.get("uniqueItems"):
-        yield forbidden_field(f"{path}.uniqueItems", "uniqueItems cannot be set to true")
-    if type(raw.get("items")) is list:
-        yield forbidden_field(f"{path}.items", "items must be a schema object and not an array")
-    yield from _value_keyword_errors(raw, path)
-
-
-def _outside(path: str, ending: str) -> str:
-    """The place outside all junctors: `a.anyOf[0].properties[b].not` + `.items` is `a.properties[b].items`."""
-    kept = [
-        part
-        for part in path.split(".")
-        if part != "not" and not part.startswith(tuple(f"{junctor}[" for junctor in _JUNCTORS))
-    ]
-    return ".".join(kept) + ending
 
 
 # -- defaults ---------------------------------------------------------------------------------------------------------
