@@ -58,17 +58,6 @@ def resources_of(crd: Object) -> list[tuple[Resource, Object]]:
     return out
 
 
-def schema_of(version: Object, object_meta: Schema) -> Schema:
-    """The compiled schema of one version, its CEL rules included."""
-    raw = (version.get("schema") or {}).get("openAPIV3Schema") or {
-        "type": "object",
-        "x-kubernetes-preserve-unknown-fields": True,
-    }
-    schema = structural.compile_crd(raw, object_meta)
-    cel.compile_rules(schema, "")
-    return schema
-
-
 class Definitions:
     """Keeps what is served in step with the stored CustomResourceDefinitions."""
 
@@ -189,7 +178,7 @@ class Definitions:
         for resource, version in wanted:
             head = head_of(resource.storage_api_version, resource.kind)
             self._strategies[(resource.group, resource.version, resource.plural)] = CustomStrategy(
-                resource, schema_of(version, self._object_meta), version
+                resource, version, self._object_meta
             )
             self._state.serve(View(resource, storage_head=head))
         if wanted:

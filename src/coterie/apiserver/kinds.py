@@ -7,16 +7,18 @@ is built in or custom. It keeps no state but what it was made from.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, Final
 
 from coterie.api import cel, errors, rules, selectors
 from coterie.api.resources import Resource
 from coterie.api.rules import scale
-from coterie.api.schema import decode, defaulting, prune, validate
+from coterie.api.schema import decode, defaulting, prune, structural, validate
 from coterie.api.schema.node import Schema
 from coterie.apiserver.tables import build
 
 Object = dict[str, Any]
+_ANYTHING: Final[Object] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
 class Strategy:
@@ -92,15 +94,29 @@ class CustomStrategy(Strategy):
     strategic_merge = False
     unconditional_update = False
 
-    def __init__(self, resource: Resource, schema: Schema, version: Object) -> None:
+    def __init__(self, resource: Resource, version: Object, object_meta: Schema) -> None:
         self.resource = resource
-        self.schema = schema
-        self.storage_schema = schema
         self.has_status = resource.subresource("status") is not None
         self.custom_fields = tuple(field["jsonPath"] for field in version.get("selectableFields") or ())
         self.table = build.builder_for(resource, version.get("additionalPrinterColumns") or ())
-        self._metadata_schema = Schema(type="object", properties={"metadata": schema.properties["metadata"]})
+        self._raw_schema: Object = (version.get("schema") or {}).get("openAPIV3Schema") or _ANYTHING
+        self._object_meta = object_meta
         self._scale_paths = scale.ScalePaths.of((version.get("subresources") or {}).get("scale") or {})
+
+    @cached_property
+    def schema(self) -> Schema:  # type: ignore[override]
+        """Compiled when first needed: most definitions of a node are never written to."""
+        schema = structural.compile_crd(self._raw_schema, self._object_meta)
+        cel.compile_rules(schema, "")
+        return schema
+
+    @property
+    def storage_schema(self) -> Schema:  # type: ignore[override]
+        return self.schema
+
+    @cached_property
+    def _metadata_schema(self) -> Schema:
+        return Schema(type="object", properties={"metadata": self.schema.properties["metadata"]})
 
     def read(self, obj: Object, validation: str) -> list[str]:
         unknown = prune.unknown_fields(obj, self.schema) if validation != "Ignore" else []

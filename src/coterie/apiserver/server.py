@@ -26,6 +26,7 @@ from coterie.api.resources import BUILTIN, Resource
 from coterie.api.schema import builtin as builtin_schemas
 from coterie.apiserver import bodies, bootstrap, discovery, options, paths
 from coterie.apiserver.admission.chain import Admission, Attempt
+from coterie.apiserver.admission.quotas import Quotas
 from coterie.apiserver.admission.steps import LimitRanges, NamespaceLifecycle, Priorities, ServiceAccounts
 from coterie.apiserver.audit import Audit, AuditEvent, AuditSink, ObjectReference
 from coterie.apiserver.auth import grants, reviews
@@ -153,6 +154,7 @@ class ApiServer:
                 Priorities(self.state.collection("/registry/scheduling.k8s.io/priorityclasses")),
                 self._definitions.admit,
                 self._no_escalation,
+                Quotas(core("resourcequotas"), lambda attempt: self.state.collection(attempt.resource.key)),
             )
         )
         reader = Reader(self.state, presenter)

@@ -1,6 +1,6 @@
 """What each mode runs, and in which order. `run` is one node's whole life.
 
-    master:  store ─> API server ─> API port + kubeconfig ─> controllers
+    master:  store ─> API server ─> API port + kubeconfig ─> informers ─> controllers
 
 The first part that fails stops the rest, and its error is what `run` raises.
 """
@@ -21,8 +21,16 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import LogSettings, configure, logger
 from coterie.client import kubeconfig
 from coterie.client.client import Client
+from coterie.client.informers import Informers
 from coterie.client.inprocess import InProcessTransport
 from coterie.control.manager import Manager, Runnable
+from coterie.controllers.clusterrole_aggregation import controller as clusterrole_aggregation
+from coterie.controllers.crd import controller as crd
+from coterie.controllers.gc import controller as gc
+from coterie.controllers.namespace import controller as namespace
+from coterie.controllers.quota import controller as quota
+from coterie.controllers.rootca import controller as rootca
+from coterie.controllers.serviceaccount import controller as serviceaccount
 from coterie.node import identity
 from coterie.node.config import ConfigError, NodeSettings
 from coterie.store import SqliteStore
@@ -112,7 +120,22 @@ def groups(settings: NodeSettings, clock: Clock = SYSTEM_CLOCK) -> list[list[Run
             f"mode: {settings.mode} needs the node agent, which this version does not have yet; use master"
         )
     plane = ApiPlane(settings, clock)
-    return [[plane]]
+    client = plane.client()
+    informers = Informers(client)
+    return [[plane], [informers], controllers(client, informers, plane.ca_pem.decode(), clock)]
+
+
+def controllers(client: Client, informers: Informers, ca: str, clock: Clock) -> list[Runnable]:
+    """What keeps the objects of every control plane in order."""
+    return [
+        gc.GarbageCollector(client, clock=clock),
+        namespace.make(client, informers, clock=clock),
+        crd.make(client, informers, clock=clock),
+        serviceaccount.make(client, informers, clock=clock),
+        rootca.make(client, informers, ca, clock=clock),
+        quota.make(client, informers, clock=clock),
+        clusterrole_aggregation.make(client, informers, clock=clock),
+    ]
 
 
 async def run(settings: NodeSettings, clock: Clock = SYSTEM_CLOCK) -> None:

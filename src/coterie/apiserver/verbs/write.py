@@ -28,6 +28,8 @@ Change = Callable[[Object], Object]
 
 _NAME_TRIES = 8
 _APPLY = frozenset(("application/apply-patch+yaml", "application/apply-patch+json"))
+_EXACT = frozenset(("binding", "ephemeralcontainers", "finalize"))
+"""Sub-resources that change just what they are for, also what an update of the object may not touch."""
 _KEPT_BY_SERVER = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink")
 
 
@@ -163,7 +165,7 @@ class Writer:
         new = call.view.to_stored(new)
         if subresource == "status":
             strategy.prepare_status(new, old)
-        else:
+        elif subresource not in _EXACT:
             strategy.default(new)
             strategy.prepare_update(new, old)
         reserved.admit(
@@ -172,7 +174,9 @@ class Writer:
         faults = names.validate_meta_update(new, old)
         if subresource == "status":
             faults += strategy.validate_status(new, old)
-        else:
+        elif subresource == "ephemeralcontainers":
+            faults += strategy.validate_create(new)
+        elif subresource not in _EXACT:
             faults += strategy.validate_update(new, old)
         self._refuse(call, new, faults)
         if track:
