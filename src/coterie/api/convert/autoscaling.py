@@ -211,6 +211,9 @@ def _status_to_v2(status: Obj, current: list[Obj] | None, conditions: list[Obj] 
         status["currentMetrics"] = measured
     if conditions:
         status["conditions"] = conditions
+    # Both are required in v1 and always shown.
+    status.setdefault("currentReplicas", 0)
+    status.setdefault("desiredReplicas", 0)
     return status
 
 
