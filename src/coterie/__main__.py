@@ -1,0 +1,8 @@
+"""`python -m coterie` is the command `coterie`."""
+
+import sys
+
+from coterie.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""`coterie apply`: server-side apply of files, object by object, each with one line about what became of it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Sequence
+
+from coterie.api.errors import ApiError, NotFound
+from coterie.api.meta import Object
+from coterie.api.resources import Resource
+from coterie.api.types.kind import Kind
+from coterie.cli import arguments as options
+from coterie.cli import manifests
+from coterie.cli import session as sessions
+from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.failures import refusal
+from coterie.cli.manifests import Manifest
+from coterie.cli.output import as_list, as_text, shown
+from coterie.cli.session import Session
+from coterie.cli.targets import kind_name
+from coterie.client.discovery import UnknownResource
+
+HELP = """
+Make the server's objects as the files say. Fields that the files do not name are left to whoever set them; fields that
+others manage are refused unless --force-conflicts takes them over. A new type and objects of it may stand in one file.
+
+Examples:
+  coterie apply -f job.yaml
+  coterie apply -f manifests/ -R                  # a directory and those below it
+  cat job.yaml | coterie apply -f -
+  coterie apply -f job.yaml --dry-run             # what would happen? the server checks and keeps nothing
+  coterie apply -f quota.yaml --force-conflicts   # take over fields that somebody else set
+"""
+_NEW_TYPE_PATIENCE = 10.0
+_CHANGED_BY_WRITING = ("managedFields", "resourceVersion", "generation")
+
+
+def arguments(parser: options.Parser) -> None:
+    options.file_options(parser, "what to apply")
+    options.namespace_option(parser)
+    parser.add_argument("--force-conflicts", action="store_true", help="take over fields that others manage")
+    parser.add_argument(
+        "--field-manager", metavar="NAME", default="coterie", help="who owns the fields (default: coterie)"
+    )
+    parser.add_argument("--server-side", action="store_true", help="accepted for kubectl's users; it is always so")
+    parser.add_argument(
+        "--dry-run", nargs="?", const="server", default="none", choices=("none", "server"), metavar="server",
+        help="let the server check everything and keep nothing",
+    )  # fmt: skip
+    options.output_option(parser, ("table", "json", "yaml", "name"))
+    options.connection_options(parser)
+
+
+def run(args: argparse.Namespace, app: App) -> int:
+    if not args.filename:
+        raise UsageError("say what to apply with -f FILE, -f DIRECTORY or -f - (see `coterie apply --help`)")
+    found = manifests.read(args.filename, app, recursive=args.recursive)
+    for manifest in found:
+        if not manifest.name:
+            raise CliError(
+                f"Error: {manifest.place}: metadata.name is missing; apply needs to know which object is meant"
+            )
+    return sessions.run(args, app, lambda session: _apply(session, args, found))
+
+
+async def _apply(session: Session, args: argparse.Namespace, found: Sequence[Manifest]) -> int:
+    """All of them, also when one is refused: the others may be fine, and the user sees all faults at once."""
+    applied: list[Object] = []
+    defined = {_defines(manifest) for manifest in found}
+    failed = 0
+    for manifest in found:
+        try:
+            resource = await _resource(session, manifest, defined)
+            obj, outcome = await _apply_one(session, args, manifest, resource)
+        except ApiError as error:
+            session.app.warn(f"{refusal(error)}\n  (from {manifest.place})")
+            failed = 1
+            continue
+        except UnknownResource as error:
+            session.app.warn(
+                f"Error: {error}; apply its definition first, or see `coterie api-resources` (from {manifest.place})"
+            )
+            failed = 1
+            continue
+        applied.append(shown(obj))
+        name = f"{kind_name(resource)}/{manifest.name}"
+        if args.output == "table":
+            session.app.say(f"{name} {outcome}" + (" (server dry run)" if args.dry_run != "none" else ""))
+        elif args.output == "name":
+            session.app.say(name)
+    if args.output in ("json", "yaml") and applied:
+        session.app.write(as_text(applied[0] if len(found) == 1 else as_list(applied), args.output))
+    return failed
+
+
+async def _apply_one(
+    session: Session, args: argparse.Namespace, manifest: Manifest, resource: Resource
+) -> tuple[Object, str]:
+    kind = Kind.dynamic(resource)
+    namespace = _namespace(session, args, manifest, resource)
+    try:
+        before = await session.client.get(kind, manifest.name, namespace)
+    except NotFound:
+        before = None
+    after = await session.client.apply(
+        kind,
+        manifest.object,
+        namespace,
+        force=args.force_conflicts,
+        dry_run=args.dry_run != "none",
+        field_manager=args.field_manager,
+    )
+    if before is None:
+        return after, "created"
+    same = kind.version(before) == kind.version(after) and _content(before) == _content(after)
+    return after, "unchanged" if same else "configured"
+
+
+def _content(obj: Object) -> Object:
+    """What a dry run would change: it is answered with the old version, so the version says nothing."""
+    meta = {key: value for key, value in obj["metadata"].items() if key not in _CHANGED_BY_WRITING}
+    return {**obj, "metadata": meta}
+
+
+def _namespace(session: Session, args: argparse.Namespace, manifest: Manifest, resource: Resource) -> str:
+    if not resource.namespaced:
+        return ""
+    if args.namespace and manifest.namespace and manifest.namespace != args.namespace:
+        raise CliError(
+            f'Error: {manifest.place} says namespace "{manifest.namespace}" but -n says "{args.namespace}"; '
+            "make them the same or leave one out"
+        )
+    return manifest.namespace or session.namespace
+
+
+async def _resource(session: Session, manifest: Manifest, defined: set[tuple[str, str]]) -> Resource:
+    """The resource of an object. One that these very files define may take a moment to be served."""
+    catalogue = await session.catalogue()
+    deadline = time.monotonic() + _NEW_TYPE_PATIENCE
+    while True:
+        try:
+            return catalogue.of_kind(manifest.api_version, manifest.kind)
+        except UnknownResource:
+            group = manifest.api_version.rpartition("/")[0]
+            if (group, manifest.kind) not in defined or time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(0.05)
+        catalogue = await session.catalogue(fresh=True)
+
+
+def _defines(manifest: Manifest) -> tuple[str, str]:
+    """(group, kind) that a CustomResourceDefinition brings; a pair that never occurs for anything else."""
+    spec = manifest.object.get("spec")
+    names = spec.get("names") if isinstance(spec, dict) else None
+    if manifest.kind != "CustomResourceDefinition" or not isinstance(names, dict) or not isinstance(spec, dict):
+        return "", ""
+    return str(spec.get("group")), str(names.get("kind"))

@@ -1,0 +1,194 @@
+"""`coterie delete`: objects by name, by selector or by file, and the wait until they are gone."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coterie.api.errors import ApiError, NotFound
+from coterie.api.meta import Object
+from coterie.api.resources import Resource
+from coterie.api.types.kind import Kind
+from coterie.cli import arguments as options
+from coterie.cli import manifests, targets
+from coterie.cli import session as sessions
+from coterie.cli.app import App, UsageError
+from coterie.cli.failures import refusal
+from coterie.cli.listing import JSON, Question, fetch
+from coterie.cli.manifests import Manifest
+from coterie.cli.session import Session
+from coterie.cli.targets import kind_name
+from coterie.client.requests import Propagation
+from coterie.client.wait import wait_for
+
+HELP = """
+Delete objects, and wait until they are gone. What an object owns goes too: `--cascade foreground` deletes it first,
+`--cascade orphan` leaves it alone.
+
+Examples:
+  coterie delete pod web-0 web-1
+  coterie delete kj/psi-demo -n cross-domain
+  coterie delete -f job.yaml                      # what this file would create
+  coterie delete pods -l app=web --no-wait        # by label, without waiting until they are gone
+  coterie delete pods --all --now                 # all of the namespace, without grace
+  coterie delete deploy web --cascade orphan      # keep its pods
+"""
+_CASCADES: dict[str, Propagation] = {"background": "Background", "foreground": "Foreground", "orphan": "Orphan"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Victim:
+    resource: Resource
+    namespace: str
+    name: str
+
+    @property
+    def told(self) -> str:
+        return f'{kind_name(self.resource)} "{self.name}"'
+
+
+def arguments(parser: options.Parser) -> None:
+    options.words_argument(parser)
+    options.file_options(parser, "the objects to delete")
+    options.namespace_option(parser)
+    parser.add_argument("-A", "--all-namespaces", action="store_true", help="with -l or --all: in all namespaces")
+    options.selector_options(parser)
+    parser.add_argument("--all", action="store_true", help="all objects of the type in the namespace")
+    parser.add_argument(
+        "--cascade", choices=tuple(_CASCADES), default="background", metavar="HOW",
+        help="what becomes of owned objects: background, foreground or orphan (default: background)",
+    )  # fmt: skip
+    parser.add_argument("--grace-period", type=int, metavar="SECONDS", default=None, help="time to stop in good order")
+    parser.add_argument("--now", action="store_true", help="the shortest grace: 1 second")
+    parser.add_argument("--force", action="store_true", help="no grace at all; the object is forgotten at once")
+    parser.add_argument(
+        "--wait",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="wait until the objects are gone (default: yes)",
+    )
+    parser.add_argument("--timeout", type=options.seconds, metavar="TIME", default=60.0, help="how long (default: 60s)")
+    parser.add_argument("--ignore-not-found", action="store_true", help="a missing object is no failure")
+    parser.add_argument("--dry-run", nargs="?", const="server", default="none", choices=("none", "server"), metavar="server",
+                        help="let the server check and delete nothing")  # fmt: skip
+    parser.add_argument("-o", "--output", choices=("table", "name"), default="table", metavar="FORMAT",
+                        help="name: print kind/name only")  # fmt: skip
+    options.connection_options(parser)
+
+
+def run(args: argparse.Namespace, app: App) -> int:
+    if args.filename and args.words:
+        raise UsageError("name objects either in words or with -f, not both at once")
+    if args.now and args.grace_period is not None:
+        raise UsageError("--now and --grace-period both say how long; leave one of them out")
+    by_rule = bool(args.selector or args.field_selector or args.all)
+    named = len(args.words) > 1 or any("/" in word for word in args.words)
+    if not args.filename and args.words and named == by_rule:
+        raise UsageError("name the objects, or choose them with -l SELECTOR or --all" + (", not both" if named else ""))
+    found = manifests.read(args.filename, app, recursive=args.recursive) if args.filename else []
+    return sessions.run(args, app, lambda session: _delete(session, args, found))
+
+
+async def _delete(session: Session, args: argparse.Namespace, found: Sequence[Manifest]) -> int:
+    victims = await _from_files(session, found) if found else await _from_words(session, args)
+    if not victims:
+        session.app.warn("No resources found")
+        return 0
+    failed = 0
+    waiting: list[tuple[_Victim, str]] = []
+    for victim in victims:
+        try:
+            uid = await _delete_one(session, args, victim)
+        except NotFound as error:
+            if not args.ignore_not_found:
+                session.app.warn(refusal(error))
+                failed = 1
+            continue
+        except ApiError as error:
+            session.app.warn(refusal(error))
+            failed = 1
+            continue
+        if args.output == "name":
+            session.app.say(f"{kind_name(victim.resource)}/{victim.name}")
+        else:
+            dry = " (server dry run)" if args.dry_run != "none" else ""
+            session.app.say(f"{victim.told} {'force deleted' if args.force else 'deleted'}{dry}")
+        if uid:
+            waiting.append((victim, uid))
+    if args.wait and args.dry_run == "none":
+        failed = await _wait(session, waiting, args.timeout) or failed
+    return failed
+
+
+async def _from_files(session: Session, found: Sequence[Manifest]) -> list[_Victim]:
+    """In reverse: what came last may need what came first."""
+    catalogue = await session.catalogue()
+    out = []
+    for manifest in reversed(found):
+        resource = catalogue.of_kind(manifest.api_version, manifest.kind)
+        namespace = (manifest.namespace or session.namespace) if resource.namespaced else ""
+        out.append(_Victim(resource, namespace, manifest.name))
+    return out
+
+
+async def _from_words(session: Session, args: argparse.Namespace) -> list[_Victim]:
+    out = []
+    for target in targets.parse(args.words, await session.catalogue(), "delete"):
+        namespace = session.place(target.resource, args.all_namespaces)
+        if target.names:
+            if target.resource.namespaced and not namespace:
+                raise UsageError("an object with a name lives in one namespace; use -n instead of -A")
+            out += [_Victim(target.resource, namespace, name) for name in target.names]
+            continue
+        question = Question(target.resource, namespace, labels=args.selector, fields=args.field_selector)
+        for item in (await fetch(session.client, question, JSON)).get("items") or ():
+            meta = item["metadata"]
+            out.append(_Victim(target.resource, meta.get("namespace") or "", meta["name"]))
+    return out
+
+
+async def _delete_one(session: Session, args: argparse.Namespace, victim: _Victim) -> str:
+    """The uid to wait for; empty when the server says that it is gone already and the uid is not known."""
+    grace = 0 if args.force else 1 if args.now else args.grace_period
+    answer = await session.client.delete(
+        Kind.dynamic(victim.resource),
+        victim.name,
+        victim.namespace,
+        propagation=_CASCADES[args.cascade],
+        grace=grace,
+        dry_run=args.dry_run != "none",
+    )
+    if answer.get("kind") == "Status":
+        return str((answer.get("details") or {}).get("uid") or "")
+    return str(answer["metadata"].get("uid") or "")
+
+
+async def _wait(session: Session, waiting: Sequence[tuple[_Victim, str]], timeout: float) -> int:
+    deadline = time.monotonic() + timeout
+    for victim, uid in waiting:
+
+        def gone(obj: Object | None, uid: str = uid) -> bool:
+            return obj is None or obj["metadata"].get("uid") != uid
+
+        kind = Kind.dynamic(victim.resource)
+        try:
+            left = max(0.1, deadline - time.monotonic())
+            await wait_for(session.client, kind, victim.name, victim.namespace, gone, left)
+        except TimeoutError:
+            session.app.warn(await _why_still_there(session, victim, timeout))
+            return 1
+    return 0
+
+
+async def _why_still_there(session: Session, victim: _Victim, timeout: float) -> str:
+    head = f"Error: {victim.told} is still there after {timeout:g} s"
+    try:
+        obj = await session.client.get(Kind.dynamic(victim.resource), victim.name, victim.namespace)
+    except NotFound:
+        return f"{head}, but gone now; run the command again to be sure of the rest"
+    finalizers = obj["metadata"].get("finalizers")
+    if finalizers:
+        return f"{head}: it waits for the finalizers {', '.join(finalizers)}; see `coterie describe`, or use --no-wait"
+    return f"{head}; see `coterie describe`, wait longer with --timeout, or use --no-wait"

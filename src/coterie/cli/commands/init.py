@@ -1,0 +1,89 @@
+"""`coterie init`: a first configuration file, short and with the rest as comments."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from coterie.base.files import create_exclusive, write_atomic
+from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.arguments import Parser
+from coterie.node import config
+
+HELP = """
+Write a configuration file for one node: its mode and domain, and everything else as comments with the defaults.
+A `master` is a control plane, a `lite` node works for one, an `autonomy` node is both.
+
+Examples:
+  coterie init --mode master --domain alice       # writes coterie.yaml
+  coterie init --mode autonomy --domain bob -o bob.yaml
+  coterie init --mode master --domain alice -o -  # to the standard output
+"""
+_MODES = {
+    "master": "a control plane: it serves the API, and nodes of its domains join it",
+    "lite": "a node of a domain: it runs pods and joins a master",
+    "autonomy": "a control plane and a node in one",
+}
+_TEMPLATE = """\
+# Configuration of one Coterie node. Run it with: coterie start -c {file}
+# A line that begins with "# " and a key shows the default; remove the "# " to change it.
+
+# {about}.
+mode: {mode}
+
+# The organisation this node belongs to: lower-case letters, digits and "-".
+domainID: {domain}
+
+# Where state lives; one directory for each domain. --root wins over it.
+# root: ~/.coterie
+
+# DEBUG, INFO, WARN or ERROR; and text for people or json for machines.
+# logLevel: INFO
+# logFormat: text
+
+# The Kubernetes API of this node.
+# apiServer:
+#   host: 127.0.0.1          # address to listen on; 0.0.0.0 for all
+#   port: 6443               # 0 picks a free one
+#   names: []                # more names and addresses under which clients reach it
+#   eventTTLSeconds: 3600    # how long Event objects are kept
+#   auditLog: ""             # a file below var/logs with one JSON line for each change; empty: none
+"""
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_argument("--mode", choices=config.MODES, default="", metavar="MODE", help="master, lite or autonomy")
+    parser.add_argument("--domain", metavar="ID", default=argparse.SUPPRESS, help="the domain the node belongs to")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", default="coterie.yaml", help="the file to write (default: coterie.yaml)"
+    )
+    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+
+
+def run(args: argparse.Namespace, app: App) -> int:
+    if not args.mode or not args.domain:
+        raise UsageError("both --mode and --domain are needed, e.g. `coterie init --mode master --domain alice`")
+    text = render(args.mode, args.domain, args.output if args.output != "-" else "FILE")
+    if args.output == "-":
+        app.write(text)
+        return 0
+    path = app.cwd / Path(args.output).expanduser()
+    try:
+        if args.force:
+            write_atomic(path, text)
+        elif not create_exclusive(path, text):
+            raise CliError(f"Error: {args.output} exists; choose another with -o, or write over it with --force")
+    except OSError as error:
+        raise CliError(f"Error: {args.output} cannot be written: {error.strerror}") from error
+    app.say(f"Wrote {args.output}. Next: coterie start -c {args.output}")
+    return 0
+
+
+def render(mode: str, domain: str, file: str) -> str:
+    """The text of the file, checked by the reader that will read it."""
+    text = _TEMPLATE.format(mode=mode, domain=domain, file=file, about=f"{mode}: {_MODES[mode]}")
+    try:
+        config.parse({"mode": mode, "domainID": domain})
+    except config.ConfigError as error:
+        raise UsageError(str(error).replace("domainID: ", "--domain: ")) from error
+    return text

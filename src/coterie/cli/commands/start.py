@@ -1,0 +1,57 @@
+"""`coterie start`: run one node in the foreground until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+from pathlib import Path
+
+import uvloop
+
+from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.arguments import Parser
+from coterie.control.manager import Failed
+from coterie.node import config, modes
+
+HELP = """
+Run a node in the foreground until Ctrl-C or SIGTERM. Its state lives in the directory of its domain under the root;
+once the API answers there is a kubeconfig in it, which the other commands find by themselves.
+
+Examples:
+  coterie init --mode master --domain alice       # write coterie.yaml first
+  coterie start -c coterie.yaml
+  coterie start -c coterie.yaml --root /srv/coterie
+"""
+
+
+def arguments(parser: Parser) -> None:
+    parser.add_argument("-c", "--config", metavar="FILE", default="", help="the node's configuration")
+    parser.add_argument(
+        "--root", metavar="DIR", default=argparse.SUPPRESS, help="where domains live ($COTERIE_ROOT, ~/.coterie)"
+    )
+
+
+def run(args: argparse.Namespace, app: App) -> int:
+    if not args.config:
+        raise UsageError("say which configuration to run with -c FILE; `coterie init` writes one")
+    root = (app.cwd / Path(args.root).expanduser()) if args.root else None
+    try:
+        uvloop.run(modes.run(config.load(app.cwd / Path(args.config).expanduser(), root=root)))
+    except config.ConfigError as error:
+        raise CliError(f"Error: {error}") from error
+    except Failed as error:
+        raise CliError(f"Error: the node stopped: {_told(error.__cause__ or error)}") from error
+    except OSError as error:
+        raise CliError(f"Error: the node cannot run: {_told(error)}") from error
+    return 0
+
+
+def _told(error: BaseException) -> str:
+    if not isinstance(error, OSError):
+        return f"{error}; its log above says more"
+    what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+    if error.errno == errno.EADDRINUSE:
+        return f"{what}; stop the other program, or choose another apiServer.port in the configuration"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"{what}; choose another --root or port, or run it as a user who may"
+    return what

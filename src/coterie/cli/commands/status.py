@@ -1,0 +1,138 @@
+"""`coterie status`: is the control plane well, how quickly does it answer, and what is in it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from typing import Any
+
+import orjson
+
+from coterie.api.errors import ApiError, Forbidden
+from coterie.api.meta import Object
+from coterie.api.resources import Resource
+from coterie.api.types.kind import Kind
+from coterie.cli import arguments as options
+from coterie.cli import session as sessions
+from coterie.cli.app import App
+from coterie.cli.output import as_text
+from coterie.cli.session import Session
+from coterie.client.client import Client
+
+HELP = """
+Say whether the control plane is ready, how quickly it answers, and how much is in it. Exits with 1 when it is not
+ready, so scripts can wait for it.
+
+Examples:
+  coterie status
+  coterie status --domain alice
+  coterie status -o json
+  until coterie status >/dev/null 2>&1; do sleep 1; done
+"""
+_COUNTED = (
+    ("namespaces", ""),
+    ("domains", "kuscia.secretflow"),
+    ("nodes", ""),
+    ("pods", ""),
+    ("kusciajobs", "kuscia.secretflow"),
+)
+_PHASES = {"kusciajobs": "new", "pods": "Pending"}
+"""Kinds that are worth splitting by phase, and what one without a phase yet counts as."""
+
+
+def arguments(parser: options.Parser) -> None:
+    options.output_option(parser, ("table", "json", "yaml"))
+    options.connection_options(parser)
+
+
+def run(args: argparse.Namespace, app: App) -> int:
+    return sessions.run(args, app, lambda session: _status(session, args))
+
+
+async def _status(session: Session, args: argparse.Namespace) -> int:
+    client = session.client
+    started = time.perf_counter()
+    ready, why = await _ready(client)
+    answered = time.perf_counter() - started
+    told: dict[str, Any] = {
+        "server": session.connection.server,
+        "ready": ready,
+        "answeredInMs": round(answered * 1000, 1),
+    }
+    if ready:
+        told["version"] = orjson.loads((await client.raw("GET", "/version")).body).get("gitVersion", "")
+        told["objects"] = await _counts(session)
+    else:
+        told["reason"] = why
+    if args.output == "table":
+        _say(session.app, told)
+    else:
+        session.app.write(as_text(told, args.output))
+    if not ready:
+        session.app.warn("Error: the control plane answers but is not ready; wait a little, then look into its log")
+    return 0 if ready else 1
+
+
+async def _ready(client: Client) -> tuple[bool, str]:
+    try:
+        await client.raw("GET", "/readyz", headers={"Accept": "*/*"})
+    except ApiError as error:
+        if error.code >= 500:
+            return False, error.message
+        raise
+    return True, ""
+
+
+async def _counts(session: Session) -> dict[str, Any]:
+    catalogue = await session.catalogue()
+    known = {(r.plural, r.group): r for r in catalogue.preferred("list")}
+    counts: dict[str, Any] = {}
+    for plural, group in _COUNTED:
+        resource = known.get((plural, group))
+        if resource is None:
+            continue
+        try:
+            counts[plural] = await _count(session.client, resource)
+        except Forbidden:
+            counts[plural] = {"total": None}
+    return counts
+
+
+async def _count(client: Client, resource: Resource) -> dict[str, Any]:
+    kind = Kind.dynamic(resource)
+    if resource.plural == "nodes":
+        nodes = (await client.list(kind)).items
+        return {"total": len(nodes), "ready": sum(map(_is_ready, nodes))}
+    if resource.plural in _PHASES:
+        unsaid = _PHASES[resource.plural]
+        objects = (await client.list(kind)).items
+        phases = Counter((obj.get("status") or {}).get("phase") or unsaid for obj in objects)
+        return {"total": len(objects), "phases": dict(sorted(phases.items()))}
+    page = await client.page(kind, limit=1)
+    # Without selectors a server says how many follow, so one object is enough to count them all.
+    return {"total": len(page.items) + (page.remaining or 0)}
+
+
+def _is_ready(node: Object) -> bool:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
+
+
+def _say(app: App, told: dict[str, Any]) -> None:
+    health = app.paint("ready", "green") if told["ready"] else app.paint(f"not ready: {told['reason']}", "red")
+    lines = [("Server", told["server"]), ("Health", f"{health} (answered in {told['answeredInMs']:g} ms)")]
+    if "version" in told:
+        lines.append(("Version", told["version"]))
+    lines += [(name.removeprefix("kuscia").capitalize(), _numbers(count)) for name, count in told.get("objects", {}).items()]
+    for name, value in lines:
+        app.say(f"{name + ':':<13}{value}")
+
+
+def _numbers(count: dict[str, Any]) -> str:
+    if count["total"] is None:
+        return "not visible with these credentials"
+    if "ready" in count and count["total"]:
+        return f"{count['total']} ({count['ready']} ready)"
+    phases = ", ".join(f"{number} {phase}" for phase, number in count.get("phases", {}).items())
+    return f"{count['total']} ({phases})" if phases else str(count["total"])

@@ -1,0 +1,172 @@
+"""`coterie`: find the command, load its module, run it, turn failures into one sentence and an exit status."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from coterie import __version__
+from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.arguments import CONNECTION, VALUED, HelpAsked, Parser, connection_options, namespace_option
+
+
+class CommandModule(Protocol):
+    """The shape of every module in `commands/`."""
+
+    HELP: str
+    """What the command does, then a blank line, then examples."""
+    arguments: Callable[[Any], None]
+    run: Callable[[argparse.Namespace, App], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    name: str
+    summary: str
+    group: str
+    usage: str
+    hands_on: bool = False
+    """All words after the name belong to another program and are not ours to understand."""
+
+    def load(self) -> CommandModule:
+        # The one place that imports by name: each command brings its own weight (HTTP, YAML, the whole server), and
+        # `coterie --help` or a typing error should not wait for any of it.
+        module = importlib.import_module(f"coterie.cli.commands.{self.name.replace('-', '_')}")
+        return cast(CommandModule, module)
+
+
+_SEE, _NODE, _OBJECTS = "See it work", "One node", "Objects, in kubectl's words"
+COMMANDS = (
+    Command("demo", "start a control plane, use it, clean up", _SEE, "[--keep]"),
+    Command("init", "write a configuration file", _NODE, "--mode MODE --domain ID [-o FILE]"),
+    Command("start", "run a node from its configuration", _NODE, "-c FILE [--root DIR]"),
+    Command("status", "is the control plane well, and what is in it", _NODE, "[-o FORMAT]"),
+    Command("version", "versions of this program and of the server", _NODE, "[--client] [-o FORMAT]"),
+    Command("get", "list objects, or show some", _OBJECTS, "TYPE[,TYPE...] [NAME...] | TYPE/NAME... [options]"),
+    Command("describe", "one object in detail, with its events", _OBJECTS, "TYPE [NAME...] | TYPE/NAME... [options]"),
+    Command("apply", "make the server's objects as files say", _OBJECTS, "-f FILE [options]"),
+    Command("delete", "delete objects", _OBJECTS, "TYPE NAME... | TYPE/NAME... | TYPE -l SELECTOR | -f FILE [options]"),
+    Command("api-resources", "the types the server knows", _OBJECTS, "[options]"),
+    Command("kubectl", "run the real kubectl on this control plane", _OBJECTS, "ARGUMENT...", hands_on=True),
+)
+BY_NAME = {command.name: command for command in COMMANDS}
+
+_INTRODUCTION = """\
+Coterie lets organisations compute together on data that none of them may hand over.
+
+usage: coterie COMMAND [options]
+"""
+_OUTRO = """\
+A first walk:
+  coterie demo                                    # watch a control plane at work, nothing is left behind
+  coterie init --mode master --domain alice       # write coterie.yaml
+  coterie start -c coterie.yaml                   # run it; leave it running and go on in another terminal
+  coterie status                                  # is it well?
+  coterie apply -f job.yaml && coterie get kj -A  # give it work, see the jobs
+
+`coterie COMMAND --help` explains a command with examples; `coterie --version` prints the version.
+Which control plane: --kubeconfig FILE, else $KUBECONFIG, else the domain under --root (--domain ID if there are
+several), else ~/.kube/config. These options may stand before or after the command.
+"""
+
+
+def main(argv: Sequence[str] | None = None, app: App | None = None) -> int:
+    app = app or App.standard()
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv), app)
+    except HelpAsked as asked:
+        app.write(asked.args[0])
+        return 0
+    except UsageError as error:
+        app.warn(f"Error: {error}")
+        return 2
+    except CliError as error:
+        app.warn(str(error))
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _run(words: list[str], app: App) -> int:
+    before, name, after = split(words)
+    chosen = _RootParser().parse_args(before)
+    if chosen.version:
+        app.say(f"coterie {__version__}")
+        return 0
+    if name == "help":
+        name, after = (after[0], ["--help"]) if after else ("", [])
+    if not name:
+        raise HelpAsked(top_help())
+    command = find(name)
+    module = command.load()
+    parser = command_parser(command, module)
+    if command.hands_on and after and after[0] not in ("-h", "--help"):
+        chosen.rest = after
+    else:
+        chosen = parser.parse(after, chosen)
+    for option in CONNECTION:
+        setattr(chosen, option, getattr(chosen, option, None) or "")
+    return module.run(chosen, app)
+
+
+def find(name: str) -> Command:
+    command = BY_NAME.get(name)
+    if command is None:
+        near = difflib.get_close_matches(name, BY_NAME, 1)
+        meant = f"did you mean `coterie {near[0]}`?" if near else "`coterie --help` lists the commands"
+        raise UsageError(f'there is no command "{name}"; {meant}')
+    return command
+
+
+def split(words: Sequence[str]) -> tuple[list[str], str, list[str]]:
+    """The words before the command's name, the name, and those after it."""
+    at = 0
+    while at < len(words):
+        word = words[at]
+        if not word.startswith("-"):
+            return list(words[:at]), word, list(words[at + 1 :])
+        at += 2 if word in VALUED else 1
+    return list(words), "", []
+
+
+def command_parser(command: Command, module: CommandModule) -> Parser:
+    description, _, examples = module.HELP.strip().partition("\n\nExamples:\n")
+    prog = f"coterie {command.name}"
+    parser = Parser(prog, description, f"Examples:\n{examples}", usage=f"{prog} {command.usage}")
+    module.arguments(parser)
+    return parser
+
+
+def top_help() -> str:
+    groups: dict[str, list[str]] = {}
+    for command in COMMANDS:
+        groups.setdefault(command.group, []).append(f"  {command.name:<15}{command.summary}")
+    listed = "\n\n".join(f"{title}:\n" + "\n".join(lines) for title, lines in groups.items())
+    return f"{_INTRODUCTION}\n{listed}\n\n{_OUTRO}"
+
+
+class _RootParser(Parser):
+    """Understands what stands before the command's name."""
+
+    def __init__(self) -> None:
+        super().__init__("coterie")
+        self.add_argument("--version", action="store_true")
+        connection_options(self)
+        namespace_option(self)
+
+    def format_help(self) -> str:
+        return top_help()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
