@@ -150,11 +150,7 @@ class _Parser:
             return self.bound(key, operator)
         if operator in ("in", "notin"):
             return self.checked(key, IN if operator == "in" else NOT_IN, self.value_list())
-        raise BadRequest(
-            f"unable to parse requirement: found '{operator}', expected: in, notin, =, ==, !=, gt, lt".replace(
-                "gt, lt", "<, >"
-            )
-        )
+        raise BadRequest(f"unable to parse requirement: found '{operator}', expected: in, notin, =, ==, !=, <, >")
 
     def exact_value(self) -> str:
         token = self.peek()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coterie.api import labels as well_known
 from coterie.api.errors import forbidden_field, invalid, not_supported, required
 from coterie.api.names import finalizer_faults
-from coterie.api.rules.base import Errors, KindRules, Obj, keep_generation, make_rules, section, setdefaults
+from coterie.api.rules.base import Errors, KindRules, Obj, make_rules, section, setdefaults
 from coterie.api.rules.common import canonicalize, check_quantity, immutable, not_negative, optional_one_of, valid_cidr
 from coterie.api.rules.scheduling import check_taints
 
@@ -133,7 +135,6 @@ def _keep_node_status(new: Obj, old: Obj) -> None:
         new["status"] = old["status"]
     else:
         new.pop("status", None)
-    keep_generation(new, old, ())
 
 
 def _node_rules() -> KindRules:
@@ -146,16 +147,7 @@ def _node_rules() -> KindRules:
         status_update=_status_of_node,
         validate_status=_check_node_status,
     )
-    return KindRules(
-        default=plain.default,
-        validate_create=plain.validate_create,
-        validate_update=plain.validate_update,
-        prepare_create=plain.prepare_create,
-        prepare_update=plain.prepare_update,
-        prepare_status_update=plain.prepare_status_update,
-        validate_status_update=plain.validate_status_update,
-        has_status=True,
-    )
+    return replace(plain, has_status=True)
 
 
 # ---- leases -------------------------------------------------------------------------------------------------------
