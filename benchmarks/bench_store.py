@@ -80,7 +80,9 @@ async def measure(folder: Path) -> None:
     opened = time.perf_counter() - before
     page = await again.scan("/", limit=10_000)
     scanned = time.perf_counter() - before - opened
-    print(f"open with {again.revision:,} keys: {opened * 1000:.0f} ms; scan of {len(page.records):,}: {scanned * 1000:.0f} ms")
+    print(
+        f"open with {again.revision:,} keys: {opened * 1000:.0f} ms; scan of {len(page.records):,}: {scanned * 1000:.0f} ms"
+    )
     await again.close()
 
 

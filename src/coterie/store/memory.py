@@ -1,11 +1,13 @@
 """The log in memory: for tests, for throw-away nodes, and as the plain reading of what a store must do.
 
 It takes the same two steps as the one on disk: a write is decided when submitted, and becomes visible at the end of the
-loop's turn. So nothing that works here depends on writes being instant.
+loop's turn. So nothing that works here depends on writes being instant. Reads give way once for the same reason: who
+lost a compare-and-swap and reads again must let the winner's write become visible.
 """
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left, bisect_right, insort
 from operator import attrgetter
 
@@ -62,9 +64,11 @@ class MemoryStore(LoggedStore):
         return self._whole(rows[found - 1]) if found else None
 
     async def _load(self, key: str, revision: int) -> Row | None:
+        await asyncio.sleep(0)
         return self._at(key, revision)
 
     async def _load_page(self, prefix: str, revision: int, after: str, limit: int) -> list[Row]:
+        await asyncio.sleep(0)
         first = bisect_right(self._keys, after) if after >= prefix else bisect_left(self._keys, prefix)
         end = prefix_end(prefix)
         stop = len(self._keys) if end is None else bisect_left(self._keys, end)
@@ -78,6 +82,7 @@ class MemoryStore(LoggedStore):
         return page
 
     async def _load_history(self, prefix: str, after: int, upto: int, limit: int) -> list[Row]:
+        await asyncio.sleep(0)
         page: list[Row] = []
         for at in range(bisect_right(self._log, after, key=_revision), len(self._log)):
             row = self._log[at]

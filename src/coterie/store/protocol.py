@@ -140,6 +140,9 @@ class Store(Protocol):
         """`commit` in two steps, for callers on the hot path: expectations are decided at once, against all that was
         submitted before (CompareFailed, LeaseNotFound and StoreClosed are raised here); the future resolves when the
         writes are durable and visible, or fails with StoreError. Cancelling it does not undo the write.
+
+        CompareFailed may name a revision that readers cannot see yet: who wants to read and try again awaits
+        `commit([])` first, which returns when all that was submitted before is visible.
         """
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
