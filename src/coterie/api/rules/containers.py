@@ -6,49 +6,20 @@ fields that are present are looked at, and text is built only for faults: this r
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from coterie.api.errors import duplicate, forbidden_field, invalid, not_found_field, not_supported, required
-from coterie.api.names import (
-    PORT_RANGE,
-    config_key_faults,
-    dns_label_faults,
-    dns_subdomain_faults,
-    env_name_faults,
-    port_name_faults,
-    qualified_name_faults,
-)
+from coterie.api.names import PORT_RANGE, dns_label_faults, port_name_faults
 from coterie.api.rules.base import Errors, Obj
-from coterie.api.rules.common import (
-    check_port_or_name,
-    check_resource_list,
-    named,
-    not_negative,
-    one_of,
-    optional_named,
-    overcommittable,
-    parse_quantity,
-    valid_ip,
-)
+from coterie.api.rules.common import check_resource_list, named, one_of, overcommittable, parse_quantity, valid_ip
+from coterie.api.rules.environment import check_env, check_env_from
+from coterie.api.rules.probes import check_handler, check_probe
 
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 PROTOCOLS = ("SCTP", "TCP", "UDP")
 _MESSAGE_POLICIES = ("FallbackToLogsOnError", "File")
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
-_HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
-_HEADER = re.compile("[-A-Za-z0-9]+")
-_DOWNWARD_KEY = re.compile(r"metadata\.(?:labels|annotations)\['(.*)'\]")
-_ENV_FIELDS = (
-    "metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",
-    "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs",
-)  # fmt: skip
-_VOLUME_FIELDS = ("metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid")
-_RESOURCE_FIELDS = (
-    "limits.cpu", "limits.ephemeral-storage", "limits.memory",
-    "requests.cpu", "requests.ephemeral-storage", "requests.memory",
-)  # fmt: skip
 _EPHEMERAL_FORBIDDEN = ("ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
 _MAX_ID = 2**31 - 1
 
@@ -72,9 +43,9 @@ def check_container(container: Obj, path: str, volumes: Mapping[str, Obj], host_
     if ports := get("ports"):
         errors += _check_ports(ports, f"{path}.ports", host_network)
     if env := get("env"):
-        errors += _check_env(env, f"{path}.env")
+        errors += check_env(env, f"{path}.env")
     if env_from := get("envFrom"):
-        errors += _check_env_from(env_from, f"{path}.envFrom")
+        errors += check_env_from(env_from, f"{path}.envFrom")
     if mounts := get("volumeMounts"):
         errors += _check_mounts(mounts, f"{path}.volumeMounts", volumes)
     if devices := get("volumeDevices"):
@@ -83,11 +54,11 @@ def check_container(container: Obj, path: str, volumes: Mapping[str, Obj], host_
         errors += check_resources(resources, f"{path}.resources")
     for key in _PROBES:
         if (probe := get(key)) is not None:
-            errors += _check_probe(probe, f"{path}.{key}", key)
+            errors += check_probe(probe, f"{path}.{key}", key)
     if lifecycle := get("lifecycle"):
         for key in ("postStart", "preStop"):
             if (hook := lifecycle.get(key)) is not None:
-                errors += _check_handler(hook, f"{path}.lifecycle.{key}")
+                errors += check_handler(hook, f"{path}.lifecycle.{key}")
     if context := get("securityContext"):
         errors += _check_security(context, f"{path}.securityContext")
     return errors
@@ -120,7 +91,7 @@ def check_ephemeral_container(container: Obj, path: str, targets: frozenset[str]
     return errors
 
 
-# ---- ports, environment -------------------------------------------------------------------------------------------
+# ---- ports --------------------------------------------------------------------------------------------------------
 
 
 def _check_ports(ports: list[Obj], path: str, host_network: bool) -> Errors:
@@ -163,90 +134,6 @@ def check_host_ports(containers: list[Obj], path: str) -> Errors:
             if held in seen:
                 errors.append(duplicate(f"{path}[{index}].ports[{place}].hostPort", held))
             seen.add(held)
-    return errors
-
-
-def _check_env(env: list[Obj], path: str) -> Errors:
-    errors: Errors = []
-    for index, item in enumerate(env):
-        name = item.get("name")
-        if not name or env_name_faults(name):
-            errors += named(name, f"{path}[{index}].name", env_name_faults)
-        if (source := item.get("valueFrom")) is not None:
-            errors += _check_env_source(source, f"{path}[{index}].valueFrom", bool(item.get("value")))
-    return errors
-
-
-def _check_env_source(source: Obj, path: str, has_value: bool) -> Errors:
-    errors: Errors = []
-    given = 0
-    if (ref := source.get("fieldRef")) is not None:
-        given += 1
-        errors += check_field_ref(ref, f"{path}.fieldRef", _ENV_FIELDS)
-    if (ref := source.get("resourceFieldRef")) is not None:
-        given += 1
-        errors += check_resource_ref(ref, f"{path}.resourceFieldRef", in_volume=False)
-    for key in ("configMapKeyRef", "secretKeyRef"):
-        if (ref := source.get(key)) is not None:
-            given += 1
-            errors += named(ref.get("name"), f"{path}.{key}.name", dns_subdomain_faults)
-            errors += named(ref.get("key"), f"{path}.{key}.key", config_key_faults)
-    if has_value:
-        if given:
-            errors.append(invalid(path, "", "may not be specified when `value` is not empty"))
-    elif given == 0:
-        why = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`"
-        errors.append(invalid(path, "", why))
-    elif given > 1:
-        errors.append(invalid(path, "", "may not have more than one field specified at a time"))
-    return errors
-
-
-def check_field_ref(ref: Obj, path: str, allowed: tuple[str, ...] = _VOLUME_FIELDS) -> Errors:
-    """A reference to the pod's own metadata or status."""
-    errors: Errors = []
-    if not ref.get("apiVersion"):
-        errors.append(required(f"{path}.apiVersion"))
-    elif ref["apiVersion"] != "v1":
-        errors.append(invalid(f"{path}.apiVersion", ref["apiVersion"], "pods are known only in version v1"))
-    field = ref.get("fieldPath") or ""
-    if not field:
-        errors.append(required(f"{path}.fieldPath"))
-    elif found := _DOWNWARD_KEY.fullmatch(field):
-        errors += [invalid(path, found[1], fault) for fault in qualified_name_faults(found[1].lower())]
-    elif field not in allowed:
-        errors.append(not_supported(f"{path}.fieldPath", field, allowed))
-    return errors
-
-
-def check_resource_ref(ref: Obj, path: str, *, in_volume: bool) -> Errors:
-    """A reference to a container's own requests or limits."""
-    errors: Errors = []
-    if in_volume and not ref.get("containerName"):
-        errors.append(required(f"{path}.containerName"))
-    resource = ref.get("resource") or ""
-    if not resource:
-        errors.append(required(f"{path}.resource"))
-    elif resource not in _RESOURCE_FIELDS and not resource.startswith(("limits.hugepages-", "requests.hugepages-")):
-        errors.append(not_supported(f"{path}.resource", resource, _RESOURCE_FIELDS))
-    divisor = ref.get("divisor")
-    if divisor is not None and parse_quantity(divisor) is None:
-        errors.append(invalid(f"{path}.divisor", divisor, "must be a quantity"))
-    return errors
-
-
-def _check_env_from(sources: list[Obj], path: str) -> Errors:
-    errors: Errors = []
-    for index, source in enumerate(sources):
-        at = f"{path}[{index}]"
-        errors += optional_named(source.get("prefix"), f"{at}.prefix", env_name_faults)
-        given = [key for key in ("configMapRef", "secretRef") if source.get(key) is not None]
-        for key in given:
-            errors += named(source[key].get("name"), f"{at}.{key}.name", dns_subdomain_faults)
-        if not given:
-            errors.append(invalid(at, "", "must specify one of: `configMapRef` or `secretRef`"))
-        elif len(given) > 1:
-            errors.append(invalid(at, "", "may not have more than one field specified at a time"))
     return errors
 
 
@@ -342,84 +229,6 @@ def check_resources(resources: Obj, path: str) -> Errors:
         elif request != limit:
             errors.append(invalid(f"{path}.requests", str(request), f"must be equal to {name} limit of {limit}"))
     return errors
-
-
-# ---- probes and hooks ---------------------------------------------------------------------------------------------
-
-
-def _check_probe(probe: Obj, path: str, kind: str) -> Errors:
-    errors = _check_handler(probe, path)
-    errors += not_negative(
-        probe, path, "initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"
-    )
-    grace = probe.get("terminationGracePeriodSeconds")
-    if grace is not None:
-        at = f"{path}.terminationGracePeriodSeconds"
-        if kind == "readinessProbe":
-            errors.append(invalid(at, grace, "must not be set for readinessProbes"))
-        elif grace <= 0:
-            errors.append(invalid(at, grace, "must be greater than 0"))
-    if kind != "readinessProbe" and (probe.get("successThreshold") or 1) != 1:
-        errors.append(invalid(f"{path}.successThreshold", probe["successThreshold"], "must be 1"))
-    return errors
-
-
-def _check_exec(action: Obj, path: str) -> Errors:
-    return [] if action.get("command") else [required(f"{path}.command")]
-
-
-def _check_http_get(action: Obj, path: str) -> Errors:
-    errors: Errors = []
-    if not action.get("path"):
-        errors.append(required(f"{path}.path"))
-    errors += check_port_or_name(action.get("port"), f"{path}.port")
-    if action.get("scheme") not in ("HTTP", "HTTPS"):
-        errors.append(not_supported(f"{path}.scheme", action.get("scheme") or "", ("HTTP", "HTTPS")))
-    for index, header in enumerate(action.get("httpHeaders") or ()):
-        if not _HEADER.fullmatch(header.get("name") or ""):
-            why = (
-                "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', "
-                "regex used for validation is '[-A-Za-z0-9]+')"
-            )
-            errors.append(invalid(f"{path}.httpHeaders[{index}].name", header.get("name") or "", why))
-    return errors
-
-
-def _check_tcp(action: Obj, path: str) -> Errors:
-    return check_port_or_name(action.get("port"), f"{path}.port")
-
-
-def _check_grpc(action: Obj, path: str) -> Errors:
-    port = action.get("port") or 0
-    return [] if 1 <= port <= 65535 else [invalid(f"{path}.port", port, PORT_RANGE)]
-
-
-def _check_sleep(action: Obj, path: str) -> Errors:
-    return not_negative(action, path, "seconds")
-
-
-_HANDLER_CHECKS: dict[str, Callable[[Obj, str], Errors]] = {
-    "exec": _check_exec,
-    "httpGet": _check_http_get,
-    "tcpSocket": _check_tcp,
-    "grpc": _check_grpc,
-    "sleep": _check_sleep,
-}
-
-
-def _check_handler(handler: Obj, path: str) -> Errors:
-    errors: Errors = []
-    given = 0
-    for key in _HANDLERS:
-        action = handler.get(key)
-        if action is None:
-            continue
-        given += 1
-        if given > 1:
-            errors.append(forbidden_field(f"{path}.{key}", "may not specify more than 1 handler type"))
-        else:
-            errors += _HANDLER_CHECKS[key](action, f"{path}.{key}")
-    return errors if given else [required(path, "must specify a handler type")]
 
 
 # ---- security -----------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from coterie.api.errors import duplicate, forbidden_field, invalid, not_supporte
 from coterie.api.names import config_key_faults, dns_label_faults, dns_subdomain_faults
 from coterie.api.rules.base import Errors, Obj
 from coterie.api.rules.common import named, optional_named, parse_quantity
-from coterie.api.rules.containers import check_field_ref, check_resource_ref, relative_path_faults
+from coterie.api.rules.containers import relative_path_faults
+from coterie.api.rules.environment import check_field_ref, check_resource_ref
 
 _MODE = "must be a number between 0 and 0777 (octal), both inclusive"
 _HOST_PATH_TYPES = (
