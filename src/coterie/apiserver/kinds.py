@@ -36,7 +36,7 @@ class Strategy:
         self.has_status = resource.subresource("status") is not None
         self.custom_fields: Sequence[str] = ()
         self.table = build.builder_for(resource)
-        self._rules = rules.RULES[(resource.storage[0], resource.kind)]
+        self._rules = rules.RULES[(resource.group, resource.kind)]
 
     # -- reading ------------------------------------------------------------------------------------------------
 

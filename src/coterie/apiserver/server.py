@@ -12,6 +12,7 @@ dispatch to a verb. Everything up to the verb runs without a task, and reads are
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,8 @@ import orjson
 from coterie.api import convert, errors
 from coterie.api.resources import BUILTIN, Resource
 from coterie.api.schema import builtin as builtin_schemas
-from coterie.apiserver import bodies, bootstrap, discovery, options, paths
+from coterie.api.selectors import parse_field_selector
+from coterie.apiserver import apiservices, bodies, bootstrap, discovery, options, paths
 from coterie.apiserver.admission.chain import Admission, Attempt
 from coterie.apiserver.admission.quotas import Quotas
 from coterie.apiserver.admission.steps import LimitRanges, NamespaceLifecycle, Priorities, ServiceAccounts
@@ -96,6 +98,7 @@ class ApiServer:
         self._store = store
         self._strategies: dict[tuple[str, str, str], Strategy] = {}
         self._tasks = Tasks()
+        self._catalogue_news = asyncio.Event()
         schemas = builtin_schemas.load()
         self._definitions = Definitions(
             self.state, self._strategies, schemas.object_meta, clock, self._catalogue_changed
@@ -212,7 +215,9 @@ class ApiServer:
         await self.state.start()
         await self._renew_event_lease()
         await bootstrap.ensure(self.call, kuscia=self.settings.kuscia)
+        await apiservices.reconcile(self.state, self.resources, self.clock)
         self._tasks.create_task(self._housekeeping(), name="apiserver housekeeping")
+        self._tasks.create_task(self._follow_catalogue(), name="apiserver catalogue")
         self.ready = True
         log.info("The API server is ready", objects=count, revision=self.state.revision)
 
@@ -239,6 +244,12 @@ class ApiServer:
             if target > self._store.compacted:
                 await self._store.compact(target)
             await self._renew_event_lease()
+
+    async def _follow_catalogue(self) -> None:
+        while True:
+            await self._catalogue_news.wait()
+            self._catalogue_news.clear()
+            await apiservices.reconcile(self.state, self.resources, self.clock)
 
     async def _renew_event_lease(self) -> None:
         """Events written from now on share a new lease, so they end together, a while after they were written."""
@@ -312,8 +323,12 @@ class ApiServer:
 
     def _objects_request(self, request: Request, target: paths.Target) -> Response | Awaitable[Response]:
         user = self._user(request)
+        name = target.name
+        if not name and "fieldSelector=metadata.name" in request.query:
+            # Whoever may only see certain names may list and watch them by name.
+            name = parse_field_selector(request.param("fieldSelector")).exact("metadata.name") or ""
         attributes = Attributes(
-            target.verb, target.group, target.resource, target.subresource, target.namespace, "", target.name
+            target.verb, target.group, target.resource, target.subresource, target.namespace, "", name
         )
         decision = self.authorizer.allowed(user, attributes)
         if not decision.allowed:
@@ -480,6 +495,7 @@ class ApiServer:
     def _catalogue_changed(self) -> None:
         self._discovery.invalidate()
         self._openapi.invalidate()
+        self._catalogue_news.set()
 
     def _describe_metrics(self) -> None:
         gauge = self.metrics.gauge
