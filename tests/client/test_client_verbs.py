@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -19,7 +20,9 @@ from coterie.api.types.coordination import LEASES, Lease, LeaseSpec
 from coterie.api.types.core import CONFIG_MAPS, NAMESPACES, ConfigMap
 from coterie.api.types.kind import Kind, builtin
 from coterie.apiserver.http.messages import Request, Response, UserInfo
+from coterie.base import pki
 from coterie.base.clock import VirtualClock
+from coterie.client import kubeconfig
 from coterie.client.client import Client, retry_on_conflict
 from coterie.client.discovery import Catalogue, UnknownResource, discover
 from coterie.client.fake import FakeTransport, json_reply, script
@@ -618,3 +621,31 @@ async def test_http_sends_tokens_and_reads_the_file_again_after_a_401(tmp_path: 
         assert (await client.get(CM, "a", "default"))["metadata"]["name"] == "a"
         await client.close()
     assert seen[-1] == "Bearer second"
+
+
+async def test_mutual_tls_with_what_a_kubeconfig_holds(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    authority = pki.self_signed_ca("test-ca", pki.new_key(), now=now)
+    server_key, client_key = pki.new_key(), pki.new_key()
+    server_cert = pki.issue_server(authority, "server", server_key.public_key(), names=["127.0.0.1"], now=now)
+    client_cert = pki.issue_client(authority, "alice", client_key.public_key(), groups=["dev"], now=now)
+    ca = pki.certificate_pem(authority.certificate)
+    pair = tmp_path / "server.pem"
+    pair.write_bytes(pki.certificate_pem(server_cert) + pki.key_pem(server_key))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=ca.decode())
+    context.load_cert_chain(pair)
+    context.verify_mode = ssl.CERT_REQUIRED
+    api = FakeApi()
+    api.seed("configmaps", "a", "default")
+    async with serve(api.handle, context) as url:
+        known = kubeconfig.make(
+            "t", url, ca=ca, certificate=pki.certificate_pem(client_cert), key=pki.key_pem(client_key)
+        )
+        client = Client(HttpTransport(known.resolve()))
+        assert (await client.get(CM, "a", "default"))["metadata"]["name"] == "a"
+        await client.close()
+        for stranger in (kubeconfig.make("t", url, ca=ca), kubeconfig.make("t", url)):
+            client = Client(HttpTransport(stranger.resolve()))
+            with pytest.raises(TransportError):
+                await client.get(CM, "a", "default")
+            await client.close()

@@ -124,6 +124,19 @@ async def test_terminal_errors_are_reported_and_not_tried_again() -> None:
         assert len(calls) == 2
 
 
+async def test_a_reconcile_that_never_waits_does_not_starve_the_others() -> None:
+    async def reconcile(key: ObjectKey) -> None:
+        setup.controller.enqueue(key)  # asks for itself again and again, without ever waiting
+
+    setup = Setup(reconcile, workers=1)
+    setup.api.seed("configmaps", "a", "default")
+    async with running(setup.informer.run(), setup.controller.run()):
+        await setup.controller.ready.wait()
+        setup.api.seed("configmaps", "b", "default")
+        await settle()
+        assert setup.informer.cache.get("b", "default") is not None
+
+
 async def test_one_key_is_never_reconciled_twice_at_once_but_others_go_on() -> None:
     active: list[str] = []
     most: dict[str, int] = {}

@@ -149,6 +149,22 @@ async def test_gc_foreground_goes_down_the_whole_tree_and_through_circles() -> N
     assert api.names("configmaps", "default") == [] and api.names("secrets", "default") == []
 
 
+async def test_gc_ends_a_circle_whose_parts_were_all_deleted_by_hand() -> None:
+    api, clock = new_api()
+    secrets = Kind.dynamic(builtin("secrets"))
+    previous = first = api.seed("secrets", "s0", "default")
+    for i in range(1, 4):
+        previous = api.seed("secrets", f"s{i}", "default", metadata=owned_by(previous, block=True))
+    await api.client().patch(
+        secrets, first["metadata"]["name"], "default", {"metadata": owned_by(previous, block=True)}
+    )
+    for i in range(4):
+        await api.client().delete(secrets, f"s{i}", "default", propagation="Foreground")
+    async with running(GarbageCollector(api.client(), clock=clock)):
+        await clock.advance(20)
+    assert api.names("secrets", "default") == []
+
+
 async def test_gc_orphan_releases_dependents() -> None:
     api, clock = new_api()
     parent = api.seed("configmaps", "parent", "default")

@@ -158,6 +158,7 @@ class Controller(Generic[K]):
                 await self._process(key)
             finally:
                 self.queue.done(key)
+            await asyncio.sleep(0)  # a reconcile that only reads caches has not let anybody else run
 
     async def _process(self, key: K) -> None:
         queue = self.queue

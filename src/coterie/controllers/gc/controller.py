@@ -189,7 +189,9 @@ class GarbageCollector:
         owners = await self._owners(node, live)
         action = self._plan(node, live, owners)
         if isinstance(action, AwaitDependents):
-            self._enqueue({dependent.meta.uid for dependent in self.graph.blocking(uid)})
+            # Those that are deleted in the foreground too are looked at for their own sake.
+            waited_for = self.graph.blocking(uid)
+            self._enqueue({dependent.meta.uid for dependent in waited_for if not dependent.deleting_dependents})
         elif isinstance(action, Orphan):
             await self._orphan(node)
         elif isinstance(action, Release):

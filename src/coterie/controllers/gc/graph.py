@@ -58,12 +58,32 @@ class Graph:
         return known if known.meta.namespace in ("", dependent.meta.namespace) else None
 
     def blocking(self, uid: str) -> list[Node]:
-        """Dependents that the owner's foreground deletion waits for."""
+        """Dependents that the owner's foreground deletion waits for.
+
+        One that is itself deleted in the foreground and waits for the owner does not count: a circle would never end.
+        """
         return [
             node
-            for node in self.dependents(uid)
-            if any(owner.uid == uid and owner.block_owner_deletion for owner in node.meta.owners)
+            for node in self._blocking(uid)
+            if not (node.deleting_dependents and self._waits_for(node.meta.uid, uid))
         ]
+
+    def _blocking(self, uid: str) -> Iterator[Node]:
+        for node in self.dependents(uid):
+            if any(owner.uid == uid and owner.block_owner_deletion for owner in node.meta.owners):
+                yield node
+
+    def _waits_for(self, start: str, target: str) -> bool:
+        seen, left = {start}, [start]
+        while left:
+            for node in self._blocking(left.pop()):
+                uid = node.meta.uid
+                if uid == target:
+                    return True
+                if node.deleting_dependents and uid not in seen:
+                    seen.add(uid)
+                    left.append(uid)
+        return False
 
     def put(self, node: Node) -> set[str]:
         uid = node.meta.uid
