@@ -1,0 +1,1 @@
+"""What runs containers: one protocol, one shared test suite, several implementations."""

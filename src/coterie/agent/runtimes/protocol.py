@@ -1,0 +1,229 @@
+"""`PodRuntime`: what the agent needs of whatever runs containers.
+
+The agent decides (what to start, restart, stop); a runtime only does what it is told and reports what is. It knows
+nothing of the API, of restart policies or of probes. A runtime outlives its agent: containers go on when the agent
+is killed, and the next agent finds them, their exit codes and their logs by `pods()`.
+
+    prepare_pod ──> start_container ──(runs, exits)──> ... ──> stop_pod ──> remove_pod
+
+All calls are idempotent: preparing a prepared pod or removing a removed one is no error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+
+class RuntimeProblem(Exception):
+    """The runtime cannot do it. `reason` is what container statuses show, e.g. ErrImageNeverPull."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file or directory of the host that a container sees at `target`."""
+
+    source: Path
+    target: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a container may use; 0 means no limit."""
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    pids: int = 0
+    cpu_shares_milli: int = 0
+    """Requested CPU: the share under contention."""
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """The security context as far as a runtime can give it."""
+
+    run_as_user: int | None = None
+    run_as_group: int | None = None
+    supplemental_groups: tuple[int, ...] = ()
+    read_only_root: bool = False
+    privileged: bool = False
+    allow_privilege_escalation: bool = False
+    seccomp_unconfined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodSandbox:
+    """What all containers of a pod share."""
+
+    uid: str
+    namespace: str
+    name: str
+    hostname: str
+    directory: Path
+    """The pod's own directory; removed with the pod."""
+    hosts: str = ""
+    """Content of the pod's /etc/hosts."""
+    resolv_conf: str = ""
+    """Content of the pod's /etc/resolv.conf."""
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """One run of one container. `attempt` counts its restarts; (pod, name, attempt) identifies the run."""
+
+    name: str
+    attempt: int
+    image: str
+    command: tuple[str, ...]
+    """Empty: the image's own entry point."""
+    args: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    working_dir: str
+    mounts: tuple[Mount, ...]
+    log_path: Path
+    """CRI-format log file of this run: `<RFC3339Nano> stdout|stderr F|P <line>`."""
+    limits: Limits = Limits()
+    security: Security = Security()
+    stdin: bool = False
+    tty: bool = False
+    writable_paths: tuple[str, ...] = ()
+    """Paths of the host that the process may write besides its mounts (for runtimes that share the host's files)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerState:
+    name: str
+    attempt: int
+    image: str
+    image_id: str
+    pid: int
+    """0 when it does not run."""
+    started_at: float
+    """Seconds since 1970."""
+    finished_at: float = 0.0
+    """0 while it runs."""
+    exit_code: int = 0
+    signal: int = 0
+    reason: str = ""
+    """Completed, Error, OOMKilled, ContainerCannotRun, ContainerStatusUnknown."""
+    message: str = ""
+    log_path: Path | None = None
+
+    @property
+    def running(self) -> bool:
+        return not self.finished_at
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    uid: str
+    namespace: str
+    name: str
+    containers: tuple[ContainerState, ...]
+    """The newest runs of each container, older ones as far as they are kept; newest last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a container used so far and uses now."""
+
+    cpu_nanoseconds: int
+    memory_bytes: int
+    pids: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInfo:
+    name: str
+    """`repository:tag`."""
+    id: str
+    """`sha256:...`"""
+    size: int
+    kind: str
+    """rootfs or host."""
+
+
+class Session(Protocol):
+    """A running exec, or an attachment to a container. Streams end with b""."""
+
+    async def read_stdout(self) -> bytes: ...
+
+    async def read_stderr(self) -> bytes: ...
+
+    async def write_stdin(self, data: bytes) -> None: ...
+
+    async def close_stdin(self) -> None: ...
+
+    def resize(self, columns: int, rows: int) -> None: ...
+
+    async def wait(self) -> int:
+        """The exit code of the command (of the container, for an attachment)."""
+
+    async def close(self) -> None:
+        """Let go; an exec that still runs is killed, an attached container is not."""
+
+
+class PodRuntime(Protocol):
+    @property
+    def name(self) -> str:
+        """runp, runc, runk, fake."""
+
+    async def open(self) -> None:
+        """Find what is running; after this `pods()` tells the truth."""
+
+    async def close(self) -> None:
+        """Let go of everything; containers go on."""
+
+    async def prepare_pod(self, sandbox: PodSandbox) -> None: ...
+
+    async def start_container(self, pod_uid: str, spec: ContainerSpec) -> ContainerState:
+        """Start a run. Raises RuntimeProblem (ErrImageNeverPull, CreateContainerError, ...)."""
+
+    async def stop_container(self, pod_uid: str, name: str, grace: float) -> None:
+        """SIGTERM, and after `grace` seconds SIGKILL, to all its processes; returns when it is gone."""
+
+    async def signal_container(self, pod_uid: str, name: str, number: int) -> None: ...
+
+    async def stop_pod(self, pod_uid: str, grace: float) -> None:
+        """Stop all containers of the pod side by side."""
+
+    async def remove_pod(self, pod_uid: str) -> None:
+        """Forget a stopped pod: its runs, cgroups and directory. Log files stay."""
+
+    def pods(self) -> Sequence[PodState]:
+        """All pods this runtime knows, from memory."""
+
+    def pod(self, pod_uid: str) -> PodState | None: ...
+
+    def events(self) -> AsyncIterator[str]:
+        """Yields the uid of each pod whose containers changed by themselves, as it happens; never polls."""
+
+    async def exec(
+        self, pod_uid: str, container: str, command: Sequence[str], *, stdin: bool, tty: bool, stderr: bool = True
+    ) -> Session: ...
+
+    async def attach(self, pod_uid: str, container: str, *, stdin: bool) -> Session: ...
+
+    async def usage(self, pod_uid: str) -> dict[str, Usage]:
+        """Use of each running container, by name."""
+
+    async def dial(self, pod_uid: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to a port inside the pod (port-forward, probes)."""
+
+    def pod_ip(self, pod_uid: str) -> str:
+        """The address at which the pod's ports are reached."""
+
+    def images(self) -> Sequence[ImageInfo]: ...
+
+    def limitations(self) -> Sequence[str]:
+        """What this runtime cannot isolate or limit on this machine, one sentence each; logged once and shown."""
