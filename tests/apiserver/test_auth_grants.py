@@ -3,13 +3,16 @@
 import copy
 from typing import Any
 
+import msgspec
 import pytest
 
+from coterie.api.aggregation import aggregated_rules
 from coterie.api.errors import Forbidden
 from coterie.api.resources import BUILTIN
+from coterie.api.types.rbac import ClusterRole
 from coterie.apiserver.auth.authn import ANONYMOUS
 from coterie.apiserver.auth.default_roles import AUTOUPDATE, default_objects, parse_rule, reconcile
-from coterie.apiserver.auth.grants import aggregate, check_binding, check_role, escalation_errors
+from coterie.apiserver.auth.grants import check_binding, check_role, escalation_errors
 from coterie.apiserver.auth.rbac import Authorizer
 from coterie.apiserver.auth.rules import Attributes, compile_rules
 from coterie.apiserver.http.messages import UserInfo
@@ -156,28 +159,6 @@ def test_a_binding_may_only_give_what_its_writer_holds_or_may_bind():
     check_binding(auth, ann, new_binding("x", kind="Nonsense"))  # validation says it better
 
 
-def test_aggregate_sums_selected_roles_once():
-    def part(name: str, *lines: str, **labels: str) -> dict[str, Any]:
-        return {"metadata": {"name": name, "labels": labels}, "rules": rules(*lines)}
-
-    total = {
-        "metadata": {"name": "total", "labels": {"sum": "yes"}},
-        "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"sum": "yes"}}, {"matchLabels": {"also": "1"}}]},
-        "rules": None,
-    }
-    roles = [
-        part("b", "get | core | b", sum="yes"),
-        part("a", "get | core | a", sum="yes"),
-        part("c", "get | core | a", also="1"),
-        part("other", "get | core | z"),
-        total,
-    ]
-    (update,) = aggregate(roles)
-    assert update["rules"] == rules("get | core | a", "get | core | b")
-    assert total["rules"] is None, "what is in a cache is not changed"
-    assert aggregate([*roles[:-1], update]) == []
-
-
 DEFAULTS = default_objects()
 AUTH = authorizer(DEFAULTS)
 
@@ -254,7 +235,9 @@ def test_default_bindings(user, attributes, allowed):
 def test_default_objects_are_well_formed_and_sums_are_added_up():
     names = [(each["kind"], each["metadata"]["name"]) for each in DEFAULTS]
     assert len(names) == len(set(names))
-    assert aggregate([each for each in DEFAULTS if each["kind"] == "ClusterRole"]) == []
+    roles = [msgspec.convert(each, ClusterRole) for each in DEFAULTS if each["kind"] == "ClusterRole"]
+    for role in roles:
+        assert aggregated_rules(role, roles) in (None, role.rules), f"{role.metadata.name} is not added up"
     for each in DEFAULTS:
         assert each["metadata"]["labels"]["kubernetes.io/bootstrapping"] == "rbac-defaults"
         assert each["metadata"]["annotations"][AUTOUPDATE] == "true"

@@ -1,6 +1,7 @@
 """The API server: a `Handler` over a store.
 
-    server = ApiServer(MemoryStore())          # or SqliteStore(path)
+    store = MemoryStore(); await store.open()  # or SqliteStore(path)
+    server = ApiServer(store)
     await server.start()                       # load, bootstrap, be ready
     response = await server.call(Request("GET", "/api/v1/namespaces", user=ADMIN))   # in-process
     http = HttpServer(server.handle, user_of=user_from_certificate); await http.listen(...)   # on a socket

@@ -1,4 +1,4 @@
-"""Nobody gives what they do not have: limits on writing roles and bindings, and the sum of aggregated roles.
+"""Nobody gives what they do not have: limits on writing roles and bindings.
 
 Who may create roles could otherwise create one that allows everything. So a role may only hold rules that its writer
 holds too, and a binding may only name a role whose rules its writer holds, unless the writer was given the verbs
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from coterie.api.selectors import selector_of
 from coterie.apiserver.auth.rbac import Authorizer, forbidden_because
 from coterie.apiserver.auth.rules import ALL, GROUP, Attributes, Rule, compile_rules, covers
 from coterie.apiserver.http.messages import UserInfo
@@ -89,23 +88,3 @@ def _refuse(authorizer: Authorizer, user: UserInfo, rules: Sequence[Rule], asked
             asked,
             f'user "{user.name}" (groups=[{groups}]) is attempting to grant RBAC permissions not currently held:\n{told}',
         )
-
-
-def aggregate(cluster_roles: Iterable[Object]) -> list[dict[str, Any]]:
-    """The ClusterRoles with an aggregation rule whose rules must change, as they must become."""
-    roles = sorted(cluster_roles, key=lambda role: str(role["metadata"]["name"]))
-    updates: list[dict[str, Any]] = []
-    for role in roles:
-        selectors = (role.get("aggregationRule") or {}).get("clusterRoleSelectors")
-        if not selectors:
-            continue
-        rules: list[Any] = []
-        for selector in map(selector_of, selectors):
-            for other in roles:
-                if other["metadata"]["name"] == role["metadata"]["name"]:
-                    continue
-                if selector.matches(other["metadata"].get("labels")):
-                    rules.extend(rule for rule in other.get("rules") or () if rule not in rules)
-        if rules != (role.get("rules") or []):
-            updates.append({**role, "rules": rules})
-    return updates
