@@ -68,7 +68,8 @@ def run(args: argparse.Namespace, app: App) -> int:
 async def _apply(session: Session, args: argparse.Namespace, found: Sequence[Manifest]) -> int:
     """All of them, also when one is refused: the others may be fine, and the user sees all faults at once."""
     applied: list[Object] = []
-    defined = {_defines(manifest) for manifest in found}
+    # A dry run keeps no definition, so there is no use in waiting for the types that the files define.
+    defined = {_defines(manifest) for manifest in found} if args.dry_run == "none" else set()
     failed = 0
     for manifest in found:
         try:
@@ -114,12 +115,12 @@ async def _apply_one(
     )
     if before is None:
         return after, "created"
-    same = kind.version(before) == kind.version(after) and _content(before) == _content(after)
-    return after, "unchanged" if same else "configured"
+    return after, "unchanged" if _content(before) == _content(after) else "configured"
 
 
 def _content(obj: Object) -> Object:
-    """What a dry run would change: it is answered with the old version, so the version says nothing."""
+    """What a user would call a change. Versions do not tell: a dry run is answered with the old one, and a server may
+    write a new one for its bookkeeping alone."""
     meta = {key: value for key, value in obj["metadata"].items() if key not in _CHANGED_BY_WRITING}
     return {**obj, "metadata": meta}
 

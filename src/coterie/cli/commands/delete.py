@@ -188,7 +188,8 @@ async def _why_still_there(session: Session, victim: _Victim, timeout: float) ->
         obj = await session.client.get(Kind.dynamic(victim.resource), victim.name, victim.namespace)
     except NotFound:
         return f"{head}, but gone now; run the command again to be sure of the rest"
-    finalizers = obj["metadata"].get("finalizers")
+    # A namespace has its own in the spec: it waits until everything in it is gone.
+    finalizers = obj["metadata"].get("finalizers") or (obj.get("spec") or {}).get("finalizers")
     if finalizers:
         return f"{head}: it waits for the finalizers {', '.join(finalizers)}; see `coterie describe`, or use --no-wait"
     return f"{head}; see `coterie describe`, wait longer with --timeout, or use --no-wait"
