@@ -53,6 +53,20 @@ async def test_pages_of_a_list_belong_to_one_revision(store: Store) -> None:
     assert rest.records[-1] == Record("/b/1", b"4", 4, 4)
 
 
+async def test_pages_are_in_order_among_many_keys_with_long_histories(store: Store) -> None:
+    for turn in range(4):
+        await store.commit([Put(f"/{i * 7919 % 1000:04}", b"%d" % turn) for i in range(1000)])
+    await store.commit([Delete(f"/{i:04}") for i in range(0, 1000, 3)])
+    wanted = [f"/{i:04}" for i in range(1000) if i % 3]
+    assert keys(await store.scan("/")) == wanted
+    walked: list[str] = []
+    page = await store.scan("/", limit=150)
+    while page.more:
+        walked += keys(page)
+        page = await store.scan("/", limit=150, after=walked[-1], revision=page.revision)
+    assert walked + keys(page) == wanted
+
+
 UNUSUAL = ["a\x00b", "a%", "a_", "aé", "a\ud7ff", "a\ue000", "a\U0010ffff", "a\U0010ffff\U0010ffff", "b"]
 
 

@@ -281,6 +281,21 @@ async def test_a_fault_of_ours_in_the_writer_leaves_nobody_waiting(tmp_path: Pat
     await again.close()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_fault_of_ours_in_a_compaction_leaves_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteStore(tmp_path / "s.db")
+    await store.open()
+    await store.commit([Put("a", b"")])
+    monkeypatch.setattr(store, "_sweep_blobs", lambda connection: 1 // 0)
+    with pytest.raises(StoreClosed):
+        await asyncio.wait_for(store.compact(1), 5)
+    with pytest.raises(StoreClosed, match="writer failed"):
+        await store.commit([Put("a", b"")])
+    await store.close()
+
+
 async def test_expiry_tries_again_when_its_write_failed(tmp_path: Path, disk: FailingDisk) -> None:
     clock = VirtualClock()
     store = SqliteStore(tmp_path / "s.db", clock=clock)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import sys
 from pathlib import Path
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
@@ -25,6 +26,7 @@ from coterie.store.sqlite_file import StoreFile
 from coterie.store.sqlite_reader import Readers
 from coterie.store.sqlite_writer import Writer
 
+_SWITCH_SECONDS = 0.001
 _DROP_BATCH = 1000
 """Revisions looked at in one transaction of a compaction; writes go in between."""
 
@@ -53,6 +55,10 @@ class SqliteStore(LoggedStore):
         self._writer: Writer
 
     async def _start(self) -> None:
+        # The writer wants the interpreter's lock a few times for each transaction. A loop whose turns are shorter than
+        # the switch interval lets go of it at each poll and has it back before a waiting thread is awake; the thread
+        # never waits long enough to demand it, and a busy server was seen to hold up a commit for seconds.
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SECONDS))
         file = await asyncio.to_thread(self._open_file)
         content = file.content
         self._revision = content.revision

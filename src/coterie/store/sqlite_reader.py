@@ -42,14 +42,15 @@ class Readers:
 
     async def page(self, prefix: str, revision: int, after: str, limit: int) -> list[Row]:
         where, values = _within(prefix, after)
-        # The inner query walks the index alone, in order of keys; CROSS JOIN keeps it the outer loop, so that nothing
-        # is sorted and a limit stops the walk.
+        # The inner query walks the index alone, in order of keys; CROSS JOIN keeps it the outer loop, so rows come out in
+        # that order and a limit stops the walk. An ORDER BY outside would sort again, whole values with it: six times
+        # slower, since SQLite does not see that the order is there already.
         return await self._rows(
             f"""SELECT log.* FROM (
-                    SELECT key AS found, max(revision) AS newest FROM log
-                    WHERE {where} AND revision <= ? GROUP BY key
+                    SELECT max(revision) AS newest FROM log
+                    WHERE {where} AND revision <= ? GROUP BY key ORDER BY key
                 ) CROSS JOIN log ON log.revision = newest
-                WHERE NOT log.deleted ORDER BY found LIMIT ?""",
+                WHERE NOT log.deleted LIMIT ?""",
             [*values, revision, limit or -1],
         )
 

@@ -81,6 +81,7 @@ class Writer:
         self._final = ""
         """Why nothing is written any more."""
         self._stopping = False
+        self._asked: set[asyncio.Future[Any]] = set()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         # A daemon: what it has acknowledged is on disk, so it need not hold up a program that forgot to close.
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
@@ -100,6 +101,8 @@ class Writer:
         if self._stopping:
             raise StoreClosed("the store is closed")
         future: asyncio.Future[Any] = self._loop.create_future()
+        self._asked.add(future)
+        future.add_done_callback(self._asked.discard)
         self._queue.put(_Task(job, future))
         return await future
 
@@ -127,10 +130,9 @@ class Writer:
     def _end(self) -> None:
         if not self._ended.done():
             self._ended.set_result(None)
-        while not self._queue.empty():
-            item = self._queue.get_nowait()
-            if isinstance(item, _Task) and not item.future.done():
-                item.future.set_exception(StoreClosed("the store is closed"))
+        self._stopping = True
+        for future in self._asked:
+            _answer(future, None, StoreClosed("the store is closed"))
 
     def _work(self) -> None:
         while True:
