@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coterie.api.errors import BadRequest, InternalError, Invalid
+from coterie.api.errors import BadRequest, Invalid
 from coterie.api.resources import BUILTIN, Resource
 from coterie.api.rules.scale import ScalePaths, apply_scale, scale_of
 
@@ -45,7 +45,7 @@ def test_scale_of_a_custom_resource() -> None:
     scale = scale_of(widget, WIDGETS, PATHS)
     assert (scale["spec"], scale["status"]) == ({"replicas": 4}, {"replicas": 1, "selector": "a=b"})
     assert apply_scale(widget, {"spec": {"replicas": 9}}, WIDGETS, PATHS)["spec"] == {"size": 9}
-    with pytest.raises(InternalError, match="does not exist"):
+    with pytest.raises(Invalid, match="does not exist"):
         scale_of({"spec": {}}, WIDGETS, PATHS)
 
 

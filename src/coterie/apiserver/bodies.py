@@ -9,6 +9,8 @@ import orjson
 import yaml
 
 from coterie.api import errors, wire
+from coterie.api.schema import decode
+from coterie.api.schema.node import Schema
 
 MAX_DEPTH = 200
 _TYPES = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
@@ -34,6 +36,22 @@ def read(body: bytes, content_type: str) -> dict[str, Any]:
     if not isinstance(obj, dict):
         raise errors.BadRequest("the body of the request must be one JSON object")
     return obj
+
+
+def read_kind(body: bytes, content_type: str, kind: str, schema: Schema) -> dict[str, Any]:
+    """The body as an object of a kind that a sub-resource or a review takes; its fields have their types."""
+    obj = read(body, content_type)
+    if obj.get("kind", kind) != kind:
+        raise errors.BadRequest(f"this path takes {kind}, not {str(obj['kind'])[:64]}")
+    check_types(obj, kind, schema)
+    return obj
+
+
+def check_types(obj: dict[str, Any], kind: str, schema: Schema) -> None:
+    """Refuse an object with a field of a wrong type, as Go's decoder would."""
+    wrong = decode.check_types(obj, schema)
+    if wrong:
+        raise errors.BadRequest(f"the object cannot be handled as a {kind}: {wrong[0]}")
 
 
 def read_json(body: bytes) -> Any:

@@ -100,7 +100,7 @@ class ApiServer:
         self._strategies: dict[tuple[str, str, str], Strategy] = {}
         self._tasks = Tasks()
         self._catalogue_news = asyncio.Event()
-        schemas = builtin_schemas.load()
+        self._schemas = schemas = builtin_schemas.load()
         self._definitions = Definitions(
             self.state, self._strategies, schemas.object_meta, clock, self._catalogue_changed
         )
@@ -166,7 +166,7 @@ class ApiServer:
         writer = Writer(self.state, self._admission, presenter, self.clock)
         deleter = Deleter(self.state, presenter, self.clock)
         subs = Subresources(
-            writer, deleter, presenter, self.state.collection("/registry/policy/poddisruptionbudgets"), self.clock
+            writer, deleter, self._schemas, self.state.collection("/registry/policy/poddisruptionbudgets"), self.clock
         )
         proxy = NodeProxy(core("nodes"), self._tasks, self.settings.agent_tls)
         self._verbs: dict[str, Verb] = {
@@ -406,9 +406,7 @@ class ApiServer:
             raise errors.MethodNotAllowed("the server does not allow this method on the requested resource")
         if resource.namespaced != bool(target.namespace):
             raise _no_resource()
-        body = bodies.read(request.body, request.headers.get("content-type", ""))
-        if body.get("kind", resource.kind) != resource.kind:
-            raise errors.BadRequest(f"this path takes {resource.kind}, not {str(body.get('kind'))[:64]}")
+        body = self._read(request, resource.kind, resource.schema_name)
         match resource.kind:
             case "SubjectAccessReview":
                 answer = reviews.subject_access_review(body, self.authorizer)
@@ -440,11 +438,14 @@ class ApiServer:
         named = target._replace(resource="pods", name=name, subresource="binding")
         return self._bind(Call(request, named, "create", view, self._collection("pods"), self._strategies[pods], user))
 
+    def _read(self, request: Request, kind: str, schema_name: str) -> Object:
+        return bodies.read_kind(request.body, request.headers.get("content-type", ""), kind, self._schemas[schema_name])
+
     async def _request_token(self, call: Call) -> Response:
         signer = self.settings.signer
         if signer is None:
             raise errors.ServiceUnavailable("this server was started without a key to sign service-account tokens")
-        body = bodies.read(call.request.body, call.request.headers.get("content-type", ""))
+        body = self._read(call.request, "TokenRequest", "authentication.k8s.io/v1/TokenRequest")
         account = call.entry().load()
         return _json(request_token(body, account, signer, self._lookups, self.clock.now()), 201)
 

@@ -55,7 +55,8 @@ def scale_of(obj: Obj, resource: Resource, paths: ScalePaths | None = None) -> O
     """The object as `autoscaling/v1` Scale; `paths` is needed for custom resources."""
     places = _places(resource, paths)
     if resource.custom and _read(obj, places.spec_replicas) is None:
-        raise InternalError(f'the spec replicas field "{places.spec_replicas}" does not exist')
+        # Kubernetes answers 500 here; but it is the object that lacks something, not the server that failed.
+        raise Invalid(f'the spec replicas field "{places.spec_replicas}" does not exist')
     meta = obj.get("metadata") or {}
     replicas = _number(obj, places.spec_replicas)
     status: Obj = {"replicas": _number(obj, places.status_replicas)}

@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 
 from coterie.api import errors, patch, selectors
-from coterie.apiserver import bodies, options, present
+from coterie.api.schema.builtin import BuiltinSchemas
+from coterie.apiserver import bodies, options
 from coterie.apiserver.call import Call
 from coterie.apiserver.http.messages import Response
 from coterie.apiserver.state.collection import Collection
@@ -20,13 +21,18 @@ Object = dict[str, Any]
 
 class Subresources:
     def __init__(
-        self, writer: Writer, deleter: Deleter, presenter: present.Presenter, budgets: Collection, clock: Clock
+        self, writer: Writer, deleter: Deleter, schemas: BuiltinSchemas, budgets: Collection, clock: Clock
     ) -> None:
         self._writer = writer
         self._deleter = deleter
-        self._present = presenter
+        self._schemas = schemas
         self._budgets = budgets
         self._clock = clock
+
+    def _read(self, call: Call, kind: str, schema_name: str) -> Object:
+        request = call.request
+        content_type = request.headers.get("content-type", "")
+        return bodies.read_kind(request.body, content_type, kind, self._schemas[schema_name])
 
     # -- scale --------------------------------------------------------------------------------------------------
 
@@ -34,7 +40,7 @@ class Subresources:
         return _answer(call.strategy.scale_of(call.view.load(call.entry().raw)))
 
     async def put_scale(self, call: Call) -> Response:
-        body = _read(call, "Scale")
+        body = self._read(call, "Scale", "autoscaling/v1/Scale")
         return await self._scale(call, lambda _: body)
 
     async def patch_scale(self, call: Call) -> Response:
@@ -48,19 +54,8 @@ class Subresources:
     async def _scale(self, call: Call, change: Any) -> Response:
         def rescaled(current: Object) -> Object:
             scale = change(call.strategy.scale_of(current))
-            spec = scale.get("spec") or {}
-            metadata = scale.get("metadata") or {}
-            replicas = spec.get("replicas", 0) if isinstance(spec, dict) else None
-            if not isinstance(replicas, int) or isinstance(replicas, bool) or not isinstance(metadata, dict):
-                raise errors.BadRequest("Scale cannot be read: spec.replicas must be an integer")
-            if not 0 <= replicas < 2**31:
-                fault = errors.invalid("spec.replicas", replicas, "must be greater than or equal to 0")
-                raise errors.invalid_object("Scale", "autoscaling", call.name, [fault])
-            version = metadata.get("resourceVersion")
-            wanted = call.strategy.apply_scale(current, scale)
-            if version and version != current["metadata"]["resourceVersion"]:
-                wanted = {**wanted, "metadata": {**wanted["metadata"], "resourceVersion": str(version)}}
-            return wanted
+            bodies.check_types(scale, "Scale", self._schemas["autoscaling/v1/Scale"])
+            return call.strategy.apply_scale(current, scale)
 
         asked = options.write_options(call.request)
         raw = await self._writer.change_object(call, rescaled, asked)
@@ -70,13 +65,12 @@ class Subresources:
 
     async def bind(self, call: Call) -> Response:
         """POST pods/x/binding: the scheduler's decision, taken once."""
-        body = _read(call, "Binding")
-        target = body.get("target")
-        node = target.get("name") if isinstance(target, dict) else None
-        if not isinstance(node, str) or not node:
+        body = self._read(call, "Binding", "v1/Binding")
+        node = (body.get("target") or {}).get("name")
+        if not node:
             raise errors.invalid_object("Binding", "", call.name, [errors.required("target.name")])
         now = rfc3339(self._clock.now())
-        given = body.get("metadata") if isinstance(body.get("metadata"), dict) else {}
+        given = body.get("metadata") or {}
 
         def bound(pod: Object) -> Object:
             spec, metadata = pod.get("spec") or {}, pod["metadata"]
@@ -86,9 +80,9 @@ class Subresources:
                 raise call.conflict(f'pod {call.name} is already assigned to node "{spec["nodeName"]}"')
             if spec.get("schedulingGates"):
                 raise call.conflict(f"pod {call.name} has non-empty .spec.schedulingGates")
-            if (given or {}).get("uid") not in (None, "", metadata["uid"]):
+            if given.get("uid") not in (None, "", metadata["uid"]):
                 raise call.conflict("the binding is for another pod of this name")
-            annotations = {**(metadata.get("annotations") or {}), **((given or {}).get("annotations") or {})}
+            annotations = {**(metadata.get("annotations") or {}), **(given.get("annotations") or {})}
             status = dict(pod.get("status") or {})
             others = [c for c in status.get("conditions") or () if c.get("type") != "PodScheduled"]
             status["conditions"] = [*others, {"type": "PodScheduled", "status": "True", "lastTransitionTime": now}]
@@ -101,10 +95,9 @@ class Subresources:
 
     async def evict(self, call: Call) -> Response:
         """POST pods/x/eviction: a deletion that a disruption budget may delay."""
-        body = _read(call, "Eviction")
+        body = self._read(call, "Eviction", "policy/v1/Eviction")
         pod = call.entry().load()
-        given = body.get("deleteOptions")
-        given = given if isinstance(given, dict) else {}
+        given = body.get("deleteOptions") or {}
         blocking = self._blocking_budget(pod)
         if blocking is not None:
             raise errors.TooManyRequests(
@@ -112,15 +105,14 @@ class Subresources:
                 causes=[errors.Cause("DisruptionBudget", f"The disruption budget {blocking} does not allow it now.")],
                 retry_after=10,
             )
-        preconditions = given.get("preconditions")
-        preconditions = preconditions if isinstance(preconditions, dict) else {}
+        preconditions = given.get("preconditions") or {}
         grace = given.get("gracePeriodSeconds")
-        if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool) or grace < 0):
+        if grace is not None and grace < 0:
             raise errors.Invalid("gracePeriodSeconds: Invalid value: must be a non-negative integer")
         asked = DeleteOptions(
             grace=grace,
-            uid=str(preconditions.get("uid") or ""),
-            resource_version=str(preconditions.get("resourceVersion") or ""),
+            uid=preconditions.get("uid") or "",
+            resource_version=preconditions.get("resourceVersion") or "",
             dry_run=options.write_options(call.request).dry_run or given.get("dryRun") == ["All"],
         )
         await self._deleter.delete_object(call, call.namespace, call.name, asked)
@@ -140,7 +132,7 @@ class Subresources:
         return None
 
     async def put_ephemeral(self, call: Call) -> Response:
-        body = _read(call, "Pod")
+        body = self._read(call, "Pod", "v1/Pod")
         return await self._ephemeral(call, lambda _: body)
 
     async def patch_ephemeral(self, call: Call) -> Response:
@@ -171,31 +163,20 @@ class Subresources:
 
     async def finalize(self, call: Call) -> Response:
         """PUT namespaces/x/finalize: who cleaned up takes its name off; with the last one the namespace goes."""
-        body = _read(call, "Namespace")
-        spec = body.get("spec")
-        wanted = (spec if isinstance(spec, dict) else {}).get("finalizers") or []
-        if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted):
-            raise errors.BadRequest("spec.finalizers must be a list of strings")
+        body = self._read(call, "Namespace", "v1/Namespace")
+        wanted = (body.get("spec") or {}).get("finalizers") or []
 
         def finalized(namespace: Object) -> Object:
             kept = {**namespace, "spec": {**(namespace.get("spec") or {}), "finalizers": wanted}}
             if not wanted:
                 kept["spec"].pop("finalizers")
-            metadata = body.get("metadata")
-            version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
+            version = (body.get("metadata") or {}).get("resourceVersion")
             if version:
-                kept["metadata"] = {**kept["metadata"], "resourceVersion": str(version)}
+                kept["metadata"] = {**kept["metadata"], "resourceVersion": version}
             return kept
 
         raw = await self._writer.change_object(call, finalized, options.write_options(call.request))
         return Response(200, raw)
-
-
-def _read(call: Call, kind: str) -> Object:
-    body = bodies.read(call.request.body, call.request.headers.get("content-type", ""))
-    if body.get("kind") not in (None, kind):
-        raise errors.BadRequest(f"the body must be of kind {kind}, not {str(body['kind'])[:64]}")
-    return body
 
 
 def _answer(obj: Object) -> Response:
