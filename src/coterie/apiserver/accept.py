@@ -47,7 +47,8 @@ def _negotiate(header: str) -> Want:
             quality = float(options.get("q", "1"))
         except ValueError:
             quality = 0.0
-        offers.append((-quality, index, media.lower(), options))
+        if quality > 0:
+            offers.append((-quality, index, media.lower(), options))
     for _, _, media, options in sorted(offers, key=lambda offer: offer[:2]):
         shape = options.get("as")
         if shape is None:

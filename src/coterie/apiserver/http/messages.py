@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import parse_qsl
 
+from coterie.api import errors
+
+_MAX_PARAMS = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class UserInfo:
@@ -62,9 +66,10 @@ class Request:
         """Query parameters, parsed when first asked for."""
         if self._params is None:
             params: dict[str, list[str]] = {}
-            if self.query:
-                for key, value in parse_qsl(self.query, keep_blank_values=True, max_num_fields=1000):
-                    params.setdefault(key, []).append(value)
+            if self.query.count("&") >= _MAX_PARAMS:
+                raise errors.BadRequest(f"the query has more than {_MAX_PARAMS} parameters")
+            for key, value in parse_qsl(self.query, keep_blank_values=True):
+                params.setdefault(key, []).append(value)
             self._params = params
         return self._params
 

@@ -15,6 +15,8 @@ import orjson
 from coterie.api.resources import Resource
 
 Object = dict[str, Any]
+Selectable = Callable[[Object], dict[str, str]]
+"""Object -> the values of the fields that selectors may ask for."""
 
 
 class _Meta(msgspec.Struct):
@@ -43,18 +45,20 @@ class Entry:
         self.created = created
         self.labels = header.labels
         self.uid = header.uid
-        self._fields: dict[str, str] | None = None
+        self._fields: tuple[Selectable, dict[str, str]] | None = None
 
     def load(self) -> Object:
         """A fresh copy of the object, the caller's to change."""
         obj: Object = orjson.loads(self.raw)
         return obj
 
-    def fields(self, selectable: Callable[[Object], dict[str, str]]) -> dict[str, str]:
-        """What field selectors may ask of this object; worked out when first asked."""
-        if self._fields is None:
-            self._fields = selectable(self.load())
-        return self._fields
+    def fields(self, selectable: Selectable) -> dict[str, str]:
+        """What field selectors may ask of this object, kept for whoever asks the same way next (each served version
+        has its own way)."""
+        known = self._fields
+        if known is None or known[0] != selectable:
+            known = self._fields = (selectable, selectable(self.load()))
+        return known[1]
 
     @property
     def key(self) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from coterie.apiserver.state.entry import Entry, Object
+from coterie.apiserver.state.entry import Entry, Selectable
 
 LabelMatch = Callable[[Mapping[str, str] | None], bool]
 FieldMatch = Callable[[Mapping[str, str]], bool]
-Selectable = Callable[[Object], dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
