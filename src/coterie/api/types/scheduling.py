@@ -1,0 +1,56 @@
+"""What the scheduler reads beside pods and nodes: reservations of gangs, and budgets that victims are spared for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coterie.api.kuscia.crds import GROUP, VERSION
+from coterie.api.meta import ApiObject, Condition, Model
+from coterie.api.resources import Resource
+from coterie.api.types.kind import Kind, builtin
+
+
+class TaskResourcePod(Model, frozen=True, kw_only=True):
+    name: str = ""
+
+
+class TaskResourceSpec(Model, frozen=True, kw_only=True):
+    min_reserved_pods: int = 1
+    role: str = ""
+    resource_reserved_seconds: int | None = None
+    initiator: str = ""
+    pods: tuple[TaskResourcePod, ...] | None = None
+
+
+class TaskResourceStatus(Model, frozen=True, kw_only=True):
+    phase: str = ""
+    conditions: tuple[Condition, ...] | None = None
+    start_time: str | None = None
+    completion_time: str | None = None
+    last_transition_time: str | None = None
+
+
+class TaskResource(ApiObject, frozen=True, kw_only=True):
+    """One domain's reservation for one task. It has no status sub-resource: status is written with the object."""
+
+    spec: TaskResourceSpec = TaskResourceSpec()
+    status: TaskResourceStatus = TaskResourceStatus()
+
+
+class PodDisruptionBudgetSpec(Model, frozen=True, kw_only=True):
+    selector: dict[str, Any] | None = None
+
+
+class PodDisruptionBudgetStatus(Model, frozen=True, kw_only=True):
+    disruptions_allowed: int = 0
+
+
+class PodDisruptionBudget(ApiObject, frozen=True, kw_only=True):
+    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
+
+
+TASK_RESOURCES = Kind(
+    Resource(GROUP, VERSION, "taskresources", "TaskResource", True, singular="taskresource", custom=True), TaskResource
+)
+POD_DISRUPTION_BUDGETS = Kind(builtin("poddisruptionbudgets", "policy"), PodDisruptionBudget)
