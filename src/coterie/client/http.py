@@ -1,8 +1,8 @@
 """The transport to a server behind a socket: ours, K3s, any kube-apiserver. aiohttp does HTTP; the rest is here.
 
 Connections are kept and shared. A watch holds one of its own, so their number is not limited. Whole answers have a
-time limit; streams have one for silence only. A request that failed on a kept connection which the server had closed
-meanwhile is sent again by aiohttp when that is safe.
+time limit; streams have one for silence only. A question that failed on a kept connection which the server had closed
+meanwhile is asked again by aiohttp; a change is never sent twice, because nobody knows whether the first was carried out.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from coterie.client.kubeconfig import Connection
 from coterie.client.transport import Call, Disconnected, LineSplitter, NoAnswerInTime, NotSent, Reply
 
 _CONNECT_TIMEOUT = 10.0
+_QUESTIONS = frozenset(("GET", "HEAD"))
 _PATH_SAFE = "/:@!$&'()*+,;=-._~"
 
 
@@ -96,7 +97,9 @@ class HttpTransport:
             raise NotSent("the transport is closed")
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, ssl=self._ssl or False, keepalive_timeout=60)
-            self._session = aiohttp.ClientSession(connector=connector, auto_decompress=True, read_bufsize=1 << 18)
+            self._session = aiohttp.ClientSession(
+                connector=connector, auto_decompress=True, read_bufsize=1 << 18, middlewares=(_change_once,)
+            )
         return self._session
 
     async def close(self) -> None:
@@ -130,6 +133,18 @@ class _HttpLines:
         self._response.close()
         # The socket is closed in the next turn of the loop; without that turn a stopping program would leak it.
         await asyncio.sleep(0)
+
+
+async def _change_once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """aiohttp repeats PUT and DELETE over a new connection. If that one is refused, the error would say "not sent"."""
+    try:
+        return await send(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+        if request.method in _QUESTIONS:
+            raise
+        raise Disconnected(f"{request.method} {request.url.path}: {error or type(error).__name__}") from error
 
 
 def tls_context(connection: Connection) -> ssl.SSLContext:
