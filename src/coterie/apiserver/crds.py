@@ -80,9 +80,12 @@ class Definitions:
 
     def admit(self, attempt: Attempt) -> None:
         """An admission step: refuse schemas that cannot be served, set the conditions of those that can."""
-        if attempt.resource.kind != "CustomResourceDefinition" or attempt.subresource:
+        if attempt.resource.kind != "CustomResourceDefinition":
             return
         crd = attempt.obj
+        if attempt.subresource:
+            self._set_status(crd, attempt.old)
+            return
         faults = [fault for index, version in enumerate(crd.get("spec", {}).get("versions") or ()) for fault in self._faults(index, version)]  # fmt: skip
         if faults:
             raise errors.invalid_object("CustomResourceDefinition", "apiextensions.k8s.io", attempt.name, faults)
@@ -91,7 +94,7 @@ class Definitions:
             crd["metadata"]["finalizers"] = [*finalizers, CLEANUP]
         if not crd["metadata"]["finalizers"]:
             del crd["metadata"]["finalizers"]
-        self._set_status(crd)
+        self._set_status(crd, attempt.old)
 
     def _faults(self, index: int, version: Object) -> list[errors.FieldError]:
         raw = (version.get("schema") or {}).get("openAPIV3Schema")
@@ -103,36 +106,32 @@ class Definitions:
             faults = cel.compile_rules(structural.compile_crd(raw, self._object_meta), path)
         return faults
 
-    def _set_status(self, crd: Object) -> None:
-        spec = crd.get("spec") or {}
-        names = spec.get("names") or {}
+    def _set_status(self, crd: Object, old: Object | None) -> None:
+        """What is served is said by the server alone, whoever writes the status."""
         status = dict(crd.get("status") or {})
+        served = (old or {}).get("status") or {}
+        before = {condition["type"]: condition for condition in served.get("conditions") or ()}
         conflict = self._name_conflict(crd)
         now = rfc3339(self._clock.now())
-        if not conflict:
-            status["acceptedNames"] = names
-        status.setdefault("acceptedNames", {"plural": names.get("plural", ""), "kind": names.get("kind", "")})
+        names = (crd.get("spec") or {}).get("names") or {}
+        # Names that were accepted once stay in service when new ones are not: there may be objects.
+        status["acceptedNames"] = names if not conflict else served.get("acceptedNames") or {"plural": "", "kind": ""}
         accepted = (
             ("True", "NoConflicts", "no conflicts found") if not conflict else ("False", "NamesConflict", conflict)
         )
         established = (
             ("True", "InitialNamesAccepted", "the initial names have been accepted")
-            if not conflict
+            if not conflict or before.get("Established", {}).get("status") == "True"
             else ("False", "NotAccepted", "not all names are accepted")
         )
-        conditions = [c for c in status.get("conditions") or () if c["type"] not in ("NamesAccepted", "Established")]
-        before = {c["type"]: c for c in status.get("conditions") or ()}
-        for kind, (value, reason, message) in (("NamesAccepted", accepted), ("Established", established)):
-            old = before.get(kind)
-            since = old["lastTransitionTime"] if old and old["status"] == value else now
+        own = (("NamesAccepted", accepted), ("Established", established))
+        conditions = [c for c in status.get("conditions") or () if c.get("type") not in dict(own)]
+        for kind, (value, reason, message) in own:
+            last = before.get(kind)
+            since = last["lastTransitionTime"] if last and last["status"] == value else now
             conditions.append(
                 {"type": kind, "status": value, "lastTransitionTime": since, "reason": reason, "message": message}
             )
-        stored = next((v["name"] for v in spec.get("versions") or () if v.get("storage")), None)
-        kept = list(status.get("storedVersions") or ())
-        if stored and stored not in kept:
-            kept.append(stored)
-        status["storedVersions"] = kept
         status["conditions"] = conditions
         crd["status"] = status
 

@@ -14,6 +14,7 @@ GROUP = "apiextensions.k8s.io"
 APPROVED = "api-approved.kubernetes.io"
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 _COLUMN_FORMATS = ("byte", "date", "date-time", "double", "float", "int32", "int64", "password")
+_CONDITION_STATES = ("False", "True", "Unknown")
 _PROTECTED = ("k8s.io", "kubernetes.io")
 
 
@@ -257,6 +258,17 @@ def _check_stored(new: Obj, old: Obj) -> Errors:
     return errors
 
 
+def _check_status(new: Obj, old: Obj) -> Errors:
+    errors: Errors = []
+    for index, condition in enumerate((new.get("status") or {}).get("conditions") or ()):
+        at = f"status.conditions[{index}]"
+        if not condition.get("type"):
+            errors.append(required(f"{at}.type"))
+        if condition.get("status") not in _CONDITION_STATES:
+            errors.append(not_supported(f"{at}.status", condition.get("status") or "", _CONDITION_STATES))
+    return errors + _check_stored(new, old)
+
+
 RULES: dict[tuple[str, str], KindRules] = {
     (GROUP, "CustomResourceDefinition"): make_rules(
         default=_default_definition,
@@ -266,6 +278,6 @@ RULES: dict[tuple[str, str], KindRules] = {
         generation=("spec",),
         initial_status=_initial_status,
         update=_add_stored_version,
-        validate_status=_check_stored,
+        validate_status=_check_status,
     ),
 }

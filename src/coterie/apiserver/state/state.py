@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import orjson
+
 from coterie.api import errors
 from coterie.api.resources import Resource
 from coterie.apiserver.state.collection import Collection
@@ -62,14 +64,17 @@ class State:
         self._views[(resource.group, resource.version, resource.plural)] = view
 
     def withdraw(self, resource: Resource) -> None:
-        """Stop serving a resource version; with its last version the collection goes, and its watches end."""
+        """Stop serving a resource version; with the last one watches end. Objects that are left are kept track of,
+        because the store has them still, and they are there again when the resource is."""
         self._views.pop((resource.group, resource.version, resource.plural), None)
         if any(view.resource.key == resource.key for view in self._views.values()):
             return
-        collection = self._collections.pop(resource.key, None)
+        collection = self._collections.get(resource.key)
         if collection is not None:
             for watcher in collection.watchers:
                 watcher.end()
+            if not len(collection):
+                del self._collections[resource.key]
 
     def set_storage(self, key: str, api_version: str, kind: str) -> None:
         """A custom resource changed its storage version: entries keep their bytes under the new head."""
@@ -111,16 +116,17 @@ class State:
         self._unsubscribe = self.store.subscribe(self._durable)
 
     async def load(self, prefix: str) -> int:
-        """Read what the store holds below a prefix into the collections that exist; returns how many objects."""
+        """Read what the store holds below a prefix into the collections; returns how many objects."""
         count, after, revision = 0, "", self.store.revision
         while True:
             page = await self.store.scan(prefix, revision=revision, after=after, limit=_LOAD_PAGE)
             for record in page.records:
                 key, namespace, name = split_key(record.key)
                 collection = self._collections.get(key)
-                if collection is not None:
-                    collection.load(namespace, name, self._under_head(collection, record.value), record.revision, record.created)  # fmt: skip
-                    count += 1
+                if collection is None:
+                    collection = self._unserved(key, namespace, record.value)
+                collection.load(namespace, name, self._under_head(collection, record.value), record.revision, record.created)  # fmt: skip
+                count += 1
             if not page.more:
                 break
             after = page.records[-1].key
@@ -191,7 +197,9 @@ class State:
             key, namespace, name = split_key(event.key)
             collection = self._collections.get(key)
             if collection is None:
-                continue
+                if event.value is None:
+                    continue
+                collection = self._unserved(key, namespace, event.value)
             value = event.value if event.value is None else self._under_head(collection, event.value)
             change = collection.apply(namespace, name, value, event.revision, event.created)
             touched.setdefault(key, []).append(change)
@@ -204,6 +212,14 @@ class State:
             collection = self._collections.get(key)
             if collection is not None:
                 collection.publish(changes)
+
+    def _unserved(self, key: str, namespace: str, value: bytes) -> Collection:
+        """The collection of objects that nobody can ask for now: their definition is gone or serves no version."""
+        head = orjson.loads(value)
+        collection = self._collections[key] = Collection(
+            key, api_version=head["apiVersion"], kind=head["kind"], namespaced=bool(namespace), revision=self.revision
+        )
+        return collection
 
     @staticmethod
     def _under_head(collection: Collection, value: bytes) -> bytes:

@@ -42,6 +42,6 @@ def terminating(crd: Object, remaining: int, now: str) -> list[Object]:
     )
     conditions = list((crd.get("status") or {}).get("conditions") or ())
     old = next((c for c in conditions if c["type"] == "Terminating"), None)
-    since = old["lastTransitionTime"] if old is not None and old["status"] == "True" else now
+    since = (old.get("lastTransitionTime") or now) if old is not None and old["status"] == "True" else now
     new = {"type": "Terminating", "status": "True", "lastTransitionTime": since, "reason": reason, "message": message}
     return [*(c for c in conditions if c["type"] != "Terminating"), new]
