@@ -84,11 +84,12 @@ class _ServerThread:
         self._loop = asyncio.new_event_loop()
         self._started = threading.Event()
         self._stop = asyncio.Event()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     async def _serve(self) -> None:
         user = UserInfo("tester", ("system:masters",))
         store = MemoryStore()
+        await store.open()
         server = ApiServer(store, Settings(static_tokens=[(Secret(TOKEN), user)]))
         await server.start()
         http = HttpServer(server.handle)
@@ -97,16 +98,24 @@ class _ServerThread:
         await self._stop.wait()
         await http.stop()
         await server.stop()
+        await store.close()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._started.set()  # also when it failed: nobody should wait for it
+            self._loop.close()
 
     def __enter__(self) -> _ServerThread:
         self._thread.start()
-        assert self._started.wait(30), "the API server did not start"
+        assert self._started.wait(30)
+        assert self.port, "the API server did not start"
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(30)
-        self._loop.close()
 
 
 @pytest.fixture(scope="module")

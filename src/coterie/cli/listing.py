@@ -17,6 +17,7 @@ from coterie.client.requests import path, query
 from coterie.client.transport import Call, Disconnected
 
 JSON = "application/json"
+_PAUSE = 0.2
 TABLE = f"{JSON};as=Table;v=v1;g=meta.k8s.io,{JSON}"
 
 
@@ -109,17 +110,22 @@ async def changes(client: Client, question: Question, accept: str, version: str)
     """
     while True:
         stream = await client.stream(question.watch_call(accept, version))
+        silent = True
         try:
             while lines := await stream.read():
+                silent = False
                 for line in lines:
                     kind, obj = _event(line)
                     version = _version(obj) or version
                     if kind != "BOOKMARK":
                         yield kind, obj
         except Disconnected:
-            continue
+            pass
         finally:
             await stream.close()
+        if silent:
+            # A server that ends every watch at once must not be asked without pause.
+            await client.clock.sleep(_PAUSE)
 
 
 def _event(line: bytes) -> tuple[str, Any]:

@@ -1,0 +1,288 @@
+"""init, start, kubectl and demo: the commands that deal with this machine instead of an API."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from coterie.cli.commands import kubectl as kubectl_command
+from coterie.client import kubeconfig
+from coterie.node import config
+
+# init
+
+
+@pytest.mark.parametrize("mode", config.MODES)
+def test_init_writes_what_start_reads(cli, mode):
+    told = cli("init", "--mode", mode, "--domain", "alice")
+    assert (told.code, told.out) == (0, "Wrote coterie.yaml. Next: coterie start -c coterie.yaml\n")
+    settings = config.load(cli.folder / "coterie.yaml", root=cli.folder)
+    assert (settings.mode, settings.domain) == (mode, "alice")
+
+
+def test_the_comments_of_init_are_the_defaults(cli):
+    """Every line that shows a default can be uncommented, and nothing changes."""
+    text = cli("init", "--mode", "master", "--domain", "alice", "-o", "-").out
+    keys = (
+        "root:",
+        "logLevel:",
+        "logFormat:",
+        "apiServer:",
+        "  host:",
+        "  port:",
+        "  names:",
+        "  eventTTL",
+        "  auditLog:",
+    )
+    lines = [line[2:] if line.startswith("# ") and line[2:].startswith(keys) else line for line in text.splitlines()]
+    everything = yaml.safe_load("\n".join(lines))
+    assert {"mode", "domainID", "root", "logLevel", "logFormat", "apiServer"} == everything.keys()
+    everything.pop("root")
+    minimal = {"mode": "master", "domainID": "alice"}
+    assert config.parse(everything, cli.folder) == config.parse(minimal, cli.folder)
+
+
+def test_init_does_not_write_over_a_file(cli):
+    target = cli.folder / "mine.yaml"
+    target.write_text("precious")
+    words = ("init", "--mode", "master", "--domain", "alice", "-o", "mine.yaml")
+    told = cli(*words)
+    assert told.code == 1
+    assert "mine.yaml exists" in told.err
+    assert target.read_text() == "precious"
+    assert cli(*words, "--force").code == 0
+    assert "domainID: alice" in target.read_text()
+
+
+@pytest.mark.parametrize("domain", ["Alice", "a_b", "master", "-x"])
+def test_init_refuses_names_that_cannot_be_domains(cli, domain):
+    told = cli("init", "--mode", "master", f"--domain={domain}")
+    assert told.code == 2
+    assert f'--domain: "{domain}" cannot be used' in told.err
+    assert list(cli.folder.iterdir()) == []
+
+
+def test_init_into_a_missing_directory(cli):
+    told = cli("init", "--mode", "master", "--domain", "alice", "-o", "no/such/file.yaml")
+    assert (told.code, told.err) == (1, "Error: no/such/file.yaml cannot be written: No such file or directory\n")
+
+
+# start
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot be read"),
+        ("mode: [", "is not YAML"),
+        ("mode: master\n", "domainID: is missing"),
+        ("mode: master\ndomainID: alice\nfoo: 1\n", "foo: is not a known key"),
+        ("mode: lite\ndomainID: alice\n", "mode: lite"),
+    ],
+    ids=["missing", "no-yaml", "no-domain", "unknown-key", "not-yet"],
+)
+def test_start_with_a_bad_file_is_one_sentence(cli, text, said):
+    if text is not None:
+        (cli.folder / "c.yaml").write_text(text)
+    told = cli("start", "-c", "c.yaml", "--root", str(cli.folder))
+    assert told.code == 1
+    assert told.err.startswith("Error: ")
+    assert said in told.err
+    assert "Traceback" not in told.err
+
+
+def _start(folder: Path, port: int = 0) -> subprocess.Popen[str]:
+    file = folder / f"c{port}.yaml"
+    file.write_text(f"mode: master\ndomainID: alice\nlogLevel: WARN\napiServer: {{port: {port}}}\n")
+    return subprocess.Popen(
+        [sys.executable, "-m", "coterie", "start", "-c", str(file), "--root", str(folder)],
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def _until(condition, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "ctrl-c"])
+def test_start_serves_until_it_is_told_to_stop(cli, number):
+    child = _start(cli.folder)
+    try:
+        _until(lambda: (cli.folder / "alice" / "kubeconfig").exists() or child.poll() is not None)
+        told = cli("--root", str(cli.folder), "status")
+        assert told.code == 0, told.err
+        child.send_signal(number)
+        assert child.wait(20) == 0
+        gone = cli("--root", str(cli.folder), "get", "ns")
+        assert gone.code == 1
+        assert "no control plane answers" in gone.err
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_a_port_that_is_taken_is_told(cli):
+    first = _start(cli.folder)
+    try:
+        file = cli.folder / "alice" / "kubeconfig"
+        _until(lambda: file.exists() or first.poll() is not None)
+        port = int(kubeconfig.read(file).resolve().server.rpartition(":")[2])
+        other = cli.folder / "other"
+        other.mkdir()
+        second = _start(other, port)
+        _, err = second.communicate(timeout=30)
+        assert second.returncode == 1
+        last = err.splitlines()[-1]
+        assert last.startswith("Error: the node stopped: ")
+        assert "choose another apiServer.port in the configuration" in last
+    finally:
+        first.kill()
+        first.communicate()
+
+
+# kubectl
+
+
+def _program(path: Path, text: str = "") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def executed(monkeypatch):
+    """What would have been executed instead of this process."""
+    calls: list[tuple[str, list[str], dict[str, str]]] = []
+
+    def remember(program: str, words: list[str], env: dict[str, str]) -> None:
+        calls.append((program, words, env))
+        raise OSError(0, "remembered")
+
+    monkeypatch.setattr(kubectl_command.os, "execvpe", remember)
+    return calls
+
+
+def _domain(cli, name: str) -> str:
+    file = cli.folder / ".coterie" / name / "kubeconfig"
+    kubeconfig.make(name, "https://x.test").write(file)
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("typed", "passed"),
+    [
+        ("kubectl get pods -A -o wide", ["get", "pods", "-A", "-o", "wide"]),
+        ("--domain alice kubectl get pods", ["get", "pods"]),
+        ("kubectl --domain alice get pods", ["get", "pods"]),
+        ("kubectl --domain=alice get pods --help", ["get", "pods", "--help"]),
+        ("-n x --context c kubectl get pods", ["--context", "c", "-n", "x", "get", "pods"]),
+    ],
+)
+def test_kubectl_gets_its_words_and_the_kubeconfig(cli, executed, typed, passed):
+    file = _domain(cli, "alice")
+    program = _program(cli.folder / "bin" / "kubectl")
+    cli.environ["PATH"] = str(program.parent)
+    cli(*typed.split())
+    ((ran, words, env),) = executed
+    assert (ran, words) == (str(program), [str(program), *passed])
+    assert env["KUBECONFIG"] == file
+
+
+def test_kubectls_own_kubeconfig_option_wins(cli, executed):
+    cli.environ["PATH"] = str(_program(cli.folder / "bin" / "kubectl").parent)
+    cli("kubectl", "get", "pods", "--kubeconfig", "theirs")
+    assert "KUBECONFIG" not in executed[0][2]
+
+
+def test_the_newest_fetched_kubectl_is_taken(cli, executed):
+    _domain(cli, "alice")
+    cli.environ["PATH"] = str(cli.folder)
+    for minor in ("9", "36", "27"):
+        _program(cli.folder / ".tools" / "kubectl" / f"kubectl-1.{minor}")
+    cli("kubectl", "get", "pods")
+    assert executed[0][0].endswith("kubectl-1.36")
+
+
+def test_without_kubectl_there_is_another_way(cli):
+    cli.environ["PATH"] = str(cli.folder)
+    told = cli("kubectl", "get", "pods")
+    assert told.code == 1
+    assert "there is no kubectl on the PATH" in told.err
+    assert told.err.count("\n") == 1
+
+
+def test_kubectl_really_runs_with_its_own_exit_status(tmp_path):
+    program = _program(tmp_path / "bin" / "kubectl", 'echo "$KUBECONFIG $*"; exit 7')
+    file = tmp_path / "alice" / "kubeconfig"
+    kubeconfig.make("a", "https://x.test").write(file)
+    done = subprocess.run(
+        [sys.executable, "-m", "coterie", "--root", str(tmp_path), "kubectl", "get", "pods"],
+        env={**os.environ, "PATH": str(program.parent)}, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (7, f"{file} get pods\n")
+
+
+# demo
+
+
+def test_the_demo_tells_its_story_and_leaves_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "coterie", "demo"],
+        env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, timeout=50, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    for expected in (
+        "== 1. Start a control plane ==",
+        "contract.demo.example/alice-bob created",
+        "a contract may not hand over more rows than its limit",
+        "spec.tasks[0].parties: Required value",
+        "Signed",
+        "Stopped and removed.",
+    ):
+        assert expected in done.stdout
+    assert "\x1b" not in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kept_demo_can_be_used_and_stopped(tmp_path, cli):
+    done = subprocess.run(
+        [sys.executable, "-m", "coterie", "demo", "--keep"],
+        env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, timeout=50, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder,) = (path for path in tmp_path.iterdir() if path.name.startswith("coterie-demo-"))
+    pid = int(done.stdout.partition("(process ")[2].partition(")")[0])
+    try:
+        told = cli("--root", str(folder), "get", "kj", "-A", "-o", "name")
+        assert told.lines == ["kusciajob.kuscia.secretflow/common-customers"]
+        assert f"rm -r {folder}" in done.stdout
+    finally:
+        os.kill(pid, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "ctrl-c"])
+def test_an_interrupted_demo_cleans_up(tmp_path, number):
+    child = subprocess.Popen(
+        [sys.executable, "-m", "coterie", "demo"],
+        env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        _until(lambda: list(tmp_path.glob("coterie-demo-*/demo.log")))
+        child.send_signal(number)
+        _, err = child.communicate(timeout=30)
+    finally:
+        child.kill()
+    assert child.returncode == 130
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
