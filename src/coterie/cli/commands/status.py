@@ -124,7 +124,9 @@ def _say(app: App, told: dict[str, Any]) -> None:
     lines = [("Server", told["server"]), ("Health", f"{health} (answered in {told['answeredInMs']:g} ms)")]
     if "version" in told:
         lines.append(("Version", told["version"]))
-    lines += [(name.removeprefix("kuscia").capitalize(), _numbers(count)) for name, count in told.get("objects", {}).items()]
+    lines += [
+        (name.removeprefix("kuscia").capitalize(), _numbers(count)) for name, count in told.get("objects", {}).items()
+    ]
     for name, value in lines:
         app.say(f"{name + ':':<13}{value}")
 
