@@ -32,6 +32,8 @@ MAX_EARLY_BYTES = 1024 * 1024
 
 _STATUS_LINES: dict[int, bytes] = {int(code): f"HTTP/1.1 {int(code)} {code.phrase}\r\n".encode() for code in HTTPStatus}
 _NO_CACHE = b"Cache-Control: no-cache, private\r\n"
+# A client offers each sub-protocol it speaks in a line of its own.
+_LISTS = frozenset(("accept", "sec-websocket-protocol", "x-stream-protocol-version"))
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -181,9 +183,12 @@ class HttpConnection(asyncio.Protocol):
             )
             return
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        if key in self._headers and key.startswith("impersonate-"):
-            # The only headers that may stand several times and mean several values.
-            text = f"{self._headers[key]}\n{text}"
+        if key in self._headers:
+            # Only these may stand several times and mean several values; of others the last counts.
+            if key.startswith("impersonate-"):
+                text = f"{self._headers[key]}\n{text}"
+            elif key in _LISTS:
+                text = f"{self._headers[key]}, {text}"
         self._headers[key] = text
 
     def on_headers_complete(self) -> None:

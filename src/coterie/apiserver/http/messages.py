@@ -38,7 +38,8 @@ class Peer:
 
 
 class Request:
-    """`path` is percent-decoded, `query` is raw; header names are lower-case, the last of equal ones wins."""
+    """`path` is percent-decoded, `query` is raw; header names are lower-case; of equal ones the last wins, but
+    lists (accept, sub-protocols) are joined by a comma and impersonation headers by a line feed."""
 
     __slots__ = ("_params", "body", "headers", "method", "path", "peer", "query", "user")
 
