@@ -100,10 +100,10 @@ class Subresources:
         given = body.get("deleteOptions") or {}
         blocking = self._blocking_budget(pod)
         if blocking is not None:
+            # Without Retry-After: client libraries would wait that long ten times before their caller sees the answer.
             raise errors.TooManyRequests(
                 "Cannot evict pod as it would violate the pod's disruption budget.",
                 causes=[errors.Cause("DisruptionBudget", f"The disruption budget {blocking} does not allow it now.")],
-                retry_after=10,
             )
         preconditions = given.get("preconditions") or {}
         grace = given.get("gracePeriodSeconds")
