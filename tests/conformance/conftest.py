@@ -1,0 +1,83 @@
+"""Real servers for other people's programs to speak with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from server_process import ServerProcess
+
+NODE = "edge-1"
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], ServerProcess]]:
+    """Servers by name, each started when first asked for; all are stopped when the tests of this worker end."""
+    running: dict[str, ServerProcess] = {}
+
+    def named(name: str) -> ServerProcess:
+        if name not in running:
+            running[name] = ServerProcess(tmp_path_factory.mktemp(f"server-{name}")).start()
+        return running[name]
+
+    yield named
+    for server in running.values():
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def server(servers: Callable[[str], ServerProcess]) -> ServerProcess:
+    """The server that tests of this worker share when they do not ask for one of their own."""
+    return servers("shared")
+
+
+@pytest.fixture(scope="session")
+def agents(servers: Callable[[str], ServerProcess]) -> Iterator[Callable[[str], str]]:
+    """Starts the stand-in for a node agent beside a named server and registers its node; returns the node's name."""
+    running: dict[str, subprocess.Popen[str]] = {}
+
+    def beside(name: str) -> str:
+        if name not in running:
+            server = servers(name)
+            work = server.root / "agent"
+            work.mkdir()
+            command = [sys.executable, str(Path(__file__).with_name("fake_agent.py")), str(server.pki), str(work)]
+            running[name] = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            _register(server, int(_first_line(running[name])))
+        return NODE
+
+    yield beside
+    for process in running.values():
+        process.terminate()
+        process.wait(10)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def _register(server: ServerProcess, port: int) -> None:
+    node = server.api("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+    node["status"] = {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+        "conditions": [{"type": "Ready", "status": "True", "reason": "AgentReady", "message": "stand-in"}],
+    }
+    server.api("PUT", f"/api/v1/nodes/{NODE}/status", node)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Beside a failure stands what the servers it used had to say."""
+    report = yield
+    if report.failed:
+        for value in getattr(item, "funcargs", {}).values():
+            if isinstance(value, ServerProcess):
+                report.sections.append(("server log", value.log_tail()))
+    return report

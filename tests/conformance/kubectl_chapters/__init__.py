@@ -1,0 +1,1 @@
+"""The commands of the kubectl conformance suite, by chapter."""

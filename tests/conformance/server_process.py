@@ -1,0 +1,126 @@
+"""A real API server in a child process, as an operator starts it: TLS, a directory of its own, a free port.
+
+Tests find it by the kubeconfig it writes. `api` is a side door with the operator's certificate, for what a test has to
+arrange and the program under test cannot do (the status of a node, the work of a controller that does not exist yet).
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+DOMAIN = "conformance"
+_START_SECONDS = 60.0
+_STOP_SECONDS = 15.0
+
+
+class ServerFailed(Exception):
+    """The server did not come up; the message ends with its log."""
+
+
+class ApiFailed(Exception):
+    def __init__(self, status: int, answer: Any) -> None:
+        message = answer.get("message") if isinstance(answer, dict) else answer
+        super().__init__(f"{status}: {message}")
+        self.status = status
+
+
+class ServerProcess:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.home = root / DOMAIN
+        self.pki = self.home / "var" / "certs" / "pki"
+        self.kubeconfig = self.home / "kubeconfig"
+        self._log = root / "server.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> ServerProcess:
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.kubeconfig.unlink(missing_ok=True)
+        settings = self.root / "coterie.yaml"
+        settings.write_text(f"mode: master\ndomainID: {DOMAIN}\napiServer: {{host: 127.0.0.1, port: 0}}\n")
+        command = [sys.executable, "-m", "coterie", "start", "-c", str(settings), "--root", str(self.root)]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.root
+            )
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _wait_until_ready(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise ServerFailed(f"the server ended with status {self._process.returncode}\n{self.log_tail()}")
+            if self.kubeconfig.exists():
+                try:
+                    if self.text("GET", "/readyz") == "ok":
+                        return
+                except (OSError, ApiFailed):
+                    pass  # Not listening yet, or not ready yet: both pass.
+            time.sleep(0.05)
+        raise ServerFailed(f"the server was not ready after {_START_SECONDS:.0f} s\n{self.log_tail()}")
+
+    def stop(self) -> None:
+        """Ask it to stop; what does not listen is killed."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def log_tail(self, lines: int = 60) -> str:
+        if not self._log.exists():
+            return "(no log)"
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
+
+    # -- the side door ------------------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        return str(yaml.safe_load(self.kubeconfig.read_text())["clusters"][0]["cluster"]["server"])
+
+    def api(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Any:
+        """One request with the operator's rights; the answer is an object."""
+        return json.loads(self.text(method, path, body, content_type))
+
+    def text(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> str:
+        context = ssl.create_default_context(cafile=str(self.pki / "ca.crt"))
+        context.load_cert_chain(self.pki / "admin.crt", self.pki / "admin.key")
+        where = urlsplit(self.url)
+        connection = http.client.HTTPSConnection(where.hostname or "", where.port, timeout=20, context=context)
+        try:
+            data = json.dumps(body) if body is not None else None
+            connection.request(method, path, data, {"Content-Type": content_type, "Accept": "application/json"})
+            answer = connection.getresponse()
+            content = answer.read().decode()
+        finally:
+            connection.close()
+        if answer.status >= 400:
+            raise ApiFailed(answer.status, _parsed(content))
+        return content
+
+
+def _parsed(content: str) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError:
+        return content

@@ -1,0 +1,88 @@
+"""Real kubectl binaries of several versions, command by command, against a real server.
+
+One server for each kubectl version, one namespace for each chapter: chapters do not depend on each other, so any one
+can be run alone (`-k '1.32 and custom'`). All versions found are used when COTERIE_ALL_KUBECTL=1.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import kubectl_runner
+import pytest
+import yaml
+from kubectl_chapters import access, changing, create, custom, discovery, reading, removal, streams, workloads
+from kubectl_runner import Kubectl, minor
+from kubectl_steps import Chapter, Scene, play
+from server_process import ServerProcess
+
+CHAPTERS = (
+    discovery.DISCOVERY, discovery.KUSCIA, create.CREATE, create.REFUSALS, reading.GET, reading.DESCRIBE, reading.WAIT,
+    changing.APPLY, changing.CHANGE, workloads.WORKLOADS, removal.DELETE, removal.NAMESPACES, access.AUTH, access.NODES,
+    streams.STREAMS, custom.CUSTOM,
+)  # fmt: skip
+VERSIONS = kubectl_runner.chosen()
+
+pytestmark = [
+    pytest.mark.conformance,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not VERSIONS, reason="no kubectl was found and none could be fetched: run `make setup`"),
+]
+
+
+def _rows() -> list[object]:
+    return [
+        pytest.param(version, chapter, id=f"{version}-{chapter.name}", marks=pytest.mark.xdist_group(f"kubectl-{version}"))
+        for version, chapter in itertools.product(VERSIONS or ["none"], CHAPTERS)
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def kubectl_server(servers: Callable[[str], ServerProcess], version: str) -> ServerProcess:
+    return servers(f"kubectl-{version}")
+
+
+@pytest.mark.parametrize(("version", "chapter"), _rows())
+def test_chapter(
+    version: str,
+    chapter: Chapter,
+    kubectl_server: ServerProcess,
+    agents: Callable[[str], str],
+    tmp_path: Path,
+) -> None:
+    if chapter.agent:
+        agents(f"kubectl-{version}")
+    failures = play(chapter, _scene(version, chapter, kubectl_server, tmp_path))
+    assert not failures, f"{len(failures)} of {len(chapter.commands(version))} commands failed\n\n" + "\n\n".join(
+        failures
+    )
+
+
+def _scene(version: str, chapter: Chapter, server: ServerProcess, directory: Path) -> Scene:
+    namespace = f"t-{chapter.name}"
+    server.api("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+    work, home = directory / "work", server.root / "home"
+    work.mkdir()
+    for name, text in chapter.files.items():
+        path = work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for extension in ("crt", "key"):
+        (work / f"tls.{extension}").write_bytes((server.pki / f"admin.{extension}").read_bytes())
+    config = yaml.safe_load(server.kubeconfig.read_text())
+    config["contexts"][0]["context"]["namespace"] = namespace
+    kubeconfig = directory / "kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(config))
+    allow = "--prune-allowlist" if minor(version) >= (1, 26) else "--prune-whitelist"
+    return Scene(server, Kubectl(version, kubeconfig, work, home), namespace, {"allow": allow})
+
+
+@pytest.mark.parametrize("version", VERSIONS or ["none"])
+def test_enough_commands(version: str) -> None:
+    assert sum(len(chapter.commands(version)) for chapter in CHAPTERS) >= 120
+
+
+def test_chapters_have_unique_names() -> None:
+    assert len({chapter.name for chapter in CHAPTERS}) == len(CHAPTERS)
