@@ -47,7 +47,8 @@ class ListOptions:
     field_selector: str = ""
     watch: bool = False
     bookmarks: bool = False
-    send_initial_events: bool = False
+    send_initial_events: bool | None = None
+    """None when the client does not say: `false` is a choice, too."""
     timeout: int = 0
 
     @property
@@ -70,7 +71,7 @@ def list_options(request: Request) -> ListOptions:
         field_selector=request.param("fieldSelector"),
         watch=boolean(request, "watch"),
         bookmarks=boolean(request, "allowWatchBookmarks"),
-        send_initial_events=boolean(request, "sendInitialEvents"),
+        send_initial_events=boolean(request, "sendInitialEvents") if "sendInitialEvents" in request.params else None,
         timeout=integer(request, "timeoutSeconds"),
     )
     if options.resource_version and not (options.resource_version.isdecimal() and len(options.resource_version) < 20):
@@ -84,14 +85,14 @@ def list_options(request: Request) -> ListOptions:
 def _check_match(options: ListOptions) -> None:
     match = options.resource_version_match
     if options.watch:
-        if options.send_initial_events and match != "NotOlderThan":
+        if options.send_initial_events is not None and match != "NotOlderThan":
             raise errors.Invalid(
                 "sendInitialEvents is set: resourceVersionMatch must be NotOlderThan, so that the watch has a beginning"
             )
-        if match and not options.send_initial_events:
+        if match and options.send_initial_events is None:
             raise errors.Invalid("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
         return
-    if options.send_initial_events:
+    if options.send_initial_events is not None:
         raise errors.Invalid("sendInitialEvents is forbidden for list")
     if not match:
         return

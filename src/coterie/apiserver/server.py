@@ -230,9 +230,7 @@ class ApiServer:
 
     async def stop(self) -> None:
         self.ready = False
-        for collection in self.state.collections():
-            for watcher in collection.watchers:
-                watcher.end()
+        self._watch.end_all()
         await self._tasks.cancel()
         self.state.close()
 

@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from coterie.apiserver.state.entry import Entry, head_of, respliced, splice
 from coterie.apiserver.state.filters import Filter
 from coterie.apiserver.state.watching import Change, Watcher, WatchGroup
+from coterie.base.log import logger
+
+log = logger("apiserver.state")
 
 RING_EVENTS = 4096
 RING_BYTES = 16 * 1024 * 1024
@@ -132,7 +135,12 @@ class Collection:
 
     def publish(self, changes: list[Change]) -> None:
         for group in list(self._groups.values()):
-            group.publish(changes)
+            try:
+                group.publish(changes)
+            except Exception as problem:  # noqa: BLE001 - a fault in one way to show objects must not silence the others
+                log.error("A watch broke", error=problem, trace=True, collection=self.key)
+                for watcher in list(group.members):
+                    watcher.abort()
 
     def _put(self, entry: Entry) -> None:
         names = self._spaces.get(entry.namespace)
@@ -165,6 +173,7 @@ class Collection:
         if group is None:
             group = self._groups[watcher.group_key] = WatchGroup(watcher)
         group.members.add(watcher)
+        watcher.live = True
 
     def leave(self, watcher: Watcher) -> None:
         group = self._groups.get(watcher.group_key)

@@ -64,17 +64,17 @@ class State:
         self._views[(resource.group, resource.version, resource.plural)] = view
 
     def withdraw(self, resource: Resource) -> None:
-        """Stop serving a resource version; with the last one watches end. Objects that are left are kept track of,
-        because the store has them still, and they are there again when the resource is."""
+        """Stop serving a resource version, and end its watches. Objects that are left are kept track of, because the
+        store has them still, and they are there again when the resource is."""
         self._views.pop((resource.group, resource.version, resource.plural), None)
-        if any(view.resource.key == resource.key for view in self._views.values()):
-            return
         collection = self._collections.get(resource.key)
-        if collection is not None:
-            for watcher in collection.watchers:
+        if collection is None:
+            return
+        for watcher in collection.watchers:
+            if watcher.version == resource.version:
                 watcher.end()
-            if not len(collection):
-                del self._collections[resource.key]
+        if not len(collection) and all(view.resource.key != resource.key for view in self._views.values()):
+            del self._collections[resource.key]
 
     def set_storage(self, key: str, api_version: str, kind: str) -> None:
         """A custom resource changed its storage version: entries keep their bytes under the new head."""
@@ -249,6 +249,8 @@ class State:
             raise too_old(after, gone.compacted) from gone
         except store_protocol.SlowWatcher as slow:
             raise too_old(after, floor) from slow
+        except store_protocol.StoreError as failed:
+            raise unreadable(failed) from failed
         return changes
 
     async def _past_change(self, collection: Collection, event: store_protocol.Event) -> Change:
@@ -256,7 +258,8 @@ class State:
         head = len(collection.head)
         old: Entry | None = None
         if event.previous:
-            record = await self.store.get(event.key, event.previous)
+            # Asked for by the revision just before: the object's own may lie below what compaction left readable.
+            record = await self.store.get(event.key, event.revision - 1)
             if record is not None:
                 raw = splice(self._under_head(collection, record.value), head, record.revision)
                 old = Entry(namespace, name, raw, record.revision, record.created)
@@ -276,6 +279,8 @@ class State:
             page = await self.store.scan(prefix, revision=revision, after=prefix + after if after else "", limit=limit)
         except store_protocol.Compacted as gone:
             raise too_old(revision, gone.compacted) from gone
+        except store_protocol.StoreError as failed:
+            raise unreadable(failed) from failed
         entries = []
         for record in page.records:
             _, namespace, name = split_key(record.key)
@@ -295,3 +300,7 @@ def split_key(key: str) -> tuple[str, str, str]:
 
 def too_old(asked: int, oldest: int) -> errors.Expired:
     return errors.Expired(f"too old resource version: {asked} ({oldest})")
+
+
+def unreadable(failed: store_protocol.StoreError) -> errors.ServiceUnavailable:
+    return errors.ServiceUnavailable(f"the store did not answer: {failed}", retry_after=1)

@@ -53,6 +53,7 @@ class Watcher:
         self,
         *,
         wanted: Filter,
+        version: str,
         encode: Encode,
         encoding: Hashable,
         gone: Callable[[Entry, int], Entry],
@@ -62,12 +63,16 @@ class Watcher:
         on_close: Callable[[Watcher], None],
     ) -> None:
         self.wanted = wanted
+        self.version = version
+        """The served version it shows objects in."""
         self.encode = encode
         self.gone = gone
         self.bookmark = bookmark
         self.group_key = (encoding, wanted.namespace, wanted.name, wanted.text)
         self.first_differs = first_differs
         """True until the first event is written, when that one is encoded differently."""
+        self.live = False
+        """It has seen everything up to now; before that a bookmark would make the client skip what it has not seen."""
         self._on_open = on_open
         self._on_close = on_close
         self._sink: Sink | None = None
@@ -104,7 +109,7 @@ class Watcher:
             self.write(self.lines(events))
 
     def send_bookmark(self, revision: int, *, initial_end: bool = False) -> None:
-        if self.bookmark is not None:
+        if self.bookmark is not None and (self.live or initial_end):
             self.write(self.bookmark(revision, initial_end))
 
     def send_error(self, error: errors.ApiError) -> None:
@@ -114,6 +119,10 @@ class Watcher:
     def end(self) -> None:
         if self._sink is not None:
             self._sink.close()
+
+    def abort(self) -> None:
+        if self._sink is not None:
+            self._sink.abort()
 
 
 class WatchGroup:

@@ -12,7 +12,7 @@ from coterie.apiserver.http.messages import Response
 from coterie.apiserver.http.server import Tasks
 from coterie.apiserver.state.collection import Collection
 from coterie.apiserver.state.entry import Entry, respliced
-from coterie.apiserver.state.state import State, too_old
+from coterie.apiserver.state.state import State
 from coterie.apiserver.state.watching import Watcher
 from coterie.apiserver.verbs import read
 
@@ -44,6 +44,7 @@ class WatchVerb:
 
         watcher = Watcher(
             wanted=wanted,
+            version=call.resource.version,
             encode=encode,
             encoding=encoding,
             gone=lambda old, revision: _gone(collection, old, revision),
@@ -83,10 +84,13 @@ class WatchVerb:
                 watcher.offer(await self._state.history(collection, revision))
                 revision = floor
         except errors.ApiError as error:
-            watcher.send_error(error if isinstance(error, errors.Gone) else too_old(revision, collection.floor))
+            watcher.send_error(error)
             return
-        watcher.offer(collection.changes_after(revision))
-        if watcher in self._timers:
+        if self._state.find_collection(collection.key) is not collection:
+            # The resource was withdrawn or stored anew meanwhile; the client asks again.
+            watcher.end()
+        elif watcher in self._timers:
+            watcher.offer(collection.changes_after(revision))
             collection.join(watcher)
 
     def _send_state(self, watcher: Watcher, collection: Collection) -> None:
@@ -115,6 +119,10 @@ class WatchVerb:
         collection.leave(watcher)
         for timer in self._timers.pop(watcher, ()):
             timer.cancel()
+
+    def end_all(self) -> None:
+        for watcher in list(self._timers):
+            watcher.end()
 
     @property
     def count(self) -> int:
