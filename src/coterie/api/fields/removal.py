@@ -13,11 +13,13 @@ from coterie.api.fields.fieldset import SELF, FieldsV1, is_member
 from coterie.api.fields.layout import Form, Layout
 
 _GONE: Final = object()
+_NAME: Final[FieldsV1] = {"f:metadata": {"f:name": {}}}
 
 
 def remove_abandoned(layout: Layout, obj: dict[str, Any], gone: FieldsV1, owned: list[FieldsV1]) -> dict[str, Any]:
     """`gone`: what the manager owned before and does not now; `owned`: what everybody, the manager included, owns."""
-    left = _remove_from_map(layout, obj, gone, owned)
+    # The object's name is in every configuration, but never recorded: it keeps the metadata standing.
+    left = _remove_from_map(layout, obj, gone, [*owned, _NAME])
     return {} if left is _GONE else left
 
 

@@ -179,17 +179,17 @@ class Writer:
         elif subresource not in _EXACT:
             faults += strategy.validate_update(new, old)
         self._refuse(call, new, faults)
+        owners = wanted["metadata"].get("managedFields")
         if track:
-            managed = entries.choose_managed_fields(old, wanted, subresource)
-            tracked = ownership.track_update(
-                managed, old, new, strategy.storage_schema, manager=asked.manager, operation="Update",
-                api_version=resource.api_version, subresource=subresource, now=rfc3339(self._clock.now()),
-                has_status=strategy.has_status,
+            owners = ownership.track_update(
+                entries.choose_managed_fields(old, wanted, subresource), old, new, strategy.storage_schema,
+                manager=asked.manager, operation="Update", api_version=resource.api_version,
+                subresource=subresource, now=rfc3339(self._clock.now()), has_status=strategy.has_status,
             )  # fmt: skip
-            if tracked:
-                new["metadata"]["managedFields"] = tracked
-            else:
-                new["metadata"].pop("managedFields", None)
+        if owners:
+            new["metadata"]["managedFields"] = owners
+        else:
+            new["metadata"].pop("managedFields", None)
         if is_gone(new):
             return Write(None)
         if same(new, old):
@@ -223,8 +223,6 @@ class Writer:
             metadata["generation"] = kept["generation"]
         if "generateName" in kept:
             metadata.setdefault("generateName", kept["generateName"])
-        if "managedFields" not in metadata and "managedFields" in kept:
-            metadata["managedFields"] = kept["managedFields"]
         metadata.setdefault("name", kept["name"])
         if "namespace" in kept:
             metadata.setdefault("namespace", kept["namespace"])
@@ -273,7 +271,8 @@ class Writer:
                 api_version=resource.api_version, subresource=call.target.subresource,
                 now=rfc3339(self._clock.now()), has_status=call.strategy.has_status,
             )  # fmt: skip
-            return {**obj, "metadata": {**obj["metadata"], "managedFields": managed}}
+            metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
+            return {**obj, "metadata": {**metadata, "managedFields": managed} if managed else metadata}
 
         if call.collection.get(call.namespace, call.name) is None:
             if call.target.subresource:
@@ -368,4 +367,7 @@ def same(new: Object, old: Object) -> bool:
 
 def _compared(obj: Object) -> Object:
     metadata = {k: v for k, v in obj["metadata"].items() if k != "resourceVersion"}
+    if "managedFields" in metadata:
+        # When an apply finds everything as it wants it (defaults filled in), its time alone is no change.
+        metadata["managedFields"] = [{**entry, "time": ""} for entry in metadata["managedFields"]]
     return {**obj, "metadata": metadata, "apiVersion": "", "kind": ""}
