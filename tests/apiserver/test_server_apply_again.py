@@ -1,6 +1,8 @@
 """Applying again: nothing changes when nothing is asked, and metadata survives the last owner."""
 
-from server_kit import CMS, Api
+from server_kit import CMS, Api, serving
+
+from coterie.apiserver.server import Settings
 
 JOBS = "/apis/kuscia.secretflow/v1alpha1/namespaces/default/kusciajobs"
 JOB = {
@@ -28,9 +30,10 @@ async def test_the_last_owner_leaves_and_metadata_stays(api: Api) -> None:
     assert applied.json["metadata"]["name"] == "x"
 
 
-async def test_defaults_inside_atomic_lists_are_no_change(api: Api) -> None:
-    first = await api.apply(f"{JOBS}/j", JOB)
-    assert first.json["spec"]["tasks"][0]["tolerable"] is False
-    await api.clock.advance(5)
-    again = await api.apply(f"{JOBS}/j", JOB)
-    assert again.json["metadata"]["resourceVersion"] == first.json["metadata"]["resourceVersion"]
+async def test_defaults_inside_atomic_lists_are_no_change() -> None:
+    async with serving(Settings(kuscia=True)) as api:
+        first = await api.apply(f"{JOBS}/j", JOB)
+        assert first.json["spec"]["tasks"][0]["tolerable"] is False
+        await api.clock.advance(5)
+        again = await api.apply(f"{JOBS}/j", JOB)
+        assert again.json["metadata"]["resourceVersion"] == first.json["metadata"]["resourceVersion"]
