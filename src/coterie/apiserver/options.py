@@ -116,6 +116,7 @@ class WriteOptions:
     explicit_manager: bool = False
     validation: str = "Warn"
     """Strict, Warn or Ignore: what happens to fields that the schema does not know."""
+    explicit_validation: bool = False
     force: bool = False
 
 
@@ -123,7 +124,8 @@ def write_options(request: Request) -> WriteOptions:
     manager = request.param("fieldManager") if request.query else ""
     if len(manager) > _MAX_MANAGER or not manager.isprintable():
         raise errors.Invalid(f"fieldManager: must be printable and at most {_MAX_MANAGER} characters long")
-    validation = (request.param("fieldValidation") if request.query else "") or "Warn"
+    said = request.param("fieldValidation") if request.query else ""
+    validation = said or "Warn"
     if validation not in ("Strict", "Warn", "Ignore"):
         raise errors.Invalid(
             f'fieldValidation: Unsupported value: "{validation[:64]}": supported values: "Ignore", "Warn", "Strict"'
@@ -133,6 +135,7 @@ def write_options(request: Request) -> WriteOptions:
         manager=manager or _agent_name(request),
         explicit_manager=bool(manager),
         validation=validation,
+        explicit_validation=bool(said),
         force=boolean(request, "force"),
     )
 

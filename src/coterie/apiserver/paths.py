@@ -17,14 +17,12 @@ class Target(NamedTuple):
     resource: str = ""
     name: str = ""
     subresource: str = ""
-    rest: str = ""
-    """Path behind the sub-resource (`proxy/...`)."""
 
 
 def parse(method: str, path: str) -> Target | None:
     """The target of a path below /api/v1 or /apis/<group>/<version>; None for every other path.
 
-    The verb of a GET without a name is `list`; whether it is a `watch` only the query tells (see `with_watch`).
+    The verb of a GET without a name is `list`; whether it is a `watch` only the query tells.
     """
     parts = path.split("/")
     if len(parts) < 4 or parts[0] or not parts[-1]:
@@ -43,7 +41,7 @@ def parse(method: str, path: str) -> Target | None:
     resource = rest[0]
     name = rest[1] if len(rest) > 1 else ""
     subresource = rest[2] if len(rest) > 2 else ""
-    if not resource or (len(rest) > 1 and not name):
+    if not resource or (len(rest) > 1 and not name) or len(rest) > 3:
         return None
     verb = _VERB_OF_METHOD.get(method)
     if verb is None:
@@ -53,7 +51,7 @@ def parse(method: str, path: str) -> Target | None:
             verb = "get" if name else "list"
     elif verb == "delete" and not name:
         verb = "deletecollection"
-    return Target(verb, group, version, namespace, resource, name, subresource, "/".join(rest[3:]))
+    return Target(verb, group, version, namespace, resource, name, subresource)
 
 
 _NAMESPACE_SUBRESOURCES = frozenset(("status", "finalize"))

@@ -21,6 +21,8 @@ from coterie.apiserver.tables.build import Include
 from coterie.base.clock import Clock
 
 _INCLUDES = ("None", "Metadata", "Object")
+_MOST_WARNINGS = 20
+_LONGEST_WARNING = 256
 
 
 class Presenter:
@@ -30,7 +32,7 @@ class Presenter:
     # -- one ----------------------------------------------------------------------------------------------------
 
     def one(self, call: Call, raw: bytes, want: Want, status: int = 200) -> Response:
-        headers = [("Warning", f'299 - "{_quoted(text)}"') for text in call.warnings] if call.warnings else []
+        headers = _warnings(call.warnings) if call.warnings else []
         body = call.view.render(raw)
         if want.shape == "plain":
             if want.yaml:
@@ -149,6 +151,12 @@ def _include(call: Call) -> Include:
 def _yaml(body: bytes) -> bytes:
     text: str = yaml.dump(orjson.loads(body), Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True)
     return text.encode()
+
+
+def _warnings(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Headers for the first few: clients refuse answers whose head is too large."""
+    shown = [text[:_LONGEST_WARNING] for text in texts[:_MOST_WARNINGS]]
+    return [("Warning", f'299 - "{_quoted(text)}"') for text in shown]
 
 
 def _quoted(text: str) -> str:

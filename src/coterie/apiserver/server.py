@@ -67,6 +67,7 @@ Object = dict[str, Any]
 Verb = Callable[[Call], Response | Awaitable[Response]]
 _CRDS = "/registry/apiextensions.k8s.io/customresourcedefinitions"
 _RBAC = "/registry/rbac.authorization.k8s.io/"
+_NEEDS_NAME = {"create": False, "update": True, "patch": True}
 _HEALTH = frozenset(("/healthz", "/livez", "/readyz"))
 _ROOT_PATHS = ("/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version")
 
@@ -340,15 +341,13 @@ class ApiServer:
                 raise _no_resource()
             return self._virtual_request(request, target, virtual, user)
         resource = view.resource
-        if resource.namespaced:
-            if not target.namespace and (target.name or target.verb not in ("list", "watch")):
-                raise (
-                    _no_resource()
-                    if target.name
-                    else errors.BadRequest("an empty namespace may not be set during creation")
-                )
-        elif target.namespace and resource.plural != "namespaces":
-            raise _no_resource()
+        if resource.namespaced != bool(target.namespace):
+            if target.namespace or target.name:
+                raise _no_resource()
+            if target.verb not in ("list", "watch"):
+                raise _not_allowed()
+        if not target.subresource and target.verb in _NEEDS_NAME and _NEEDS_NAME[target.verb] != bool(target.name):
+            raise _not_allowed()
         call = Call(
             request, target, target.verb, view, self.state.collection(resource.key), self._strategies[key], user
         )
@@ -360,7 +359,7 @@ class ApiServer:
         else:
             verb = self._verbs.get(target.verb) if target.verb in resource.verbs else None
         if verb is None:
-            raise errors.MethodNotAllowed("the server does not allow this method on the requested resource")
+            raise _not_allowed()
         return verb(call)
 
     def _other_request(self, request: Request) -> Response | Awaitable[Response]:
@@ -401,7 +400,7 @@ class ApiServer:
         self, request: Request, target: paths.Target, resource: Resource, user: UserInfo
     ) -> Response | Awaitable[Response]:
         if target.verb not in resource.verbs or target.name or target.subresource:
-            raise errors.MethodNotAllowed("the server does not allow this method on the requested resource")
+            raise _not_allowed()
         if resource.namespaced != bool(target.namespace):
             raise _no_resource()
         body = self._read(request, resource.kind, resource.schema_name)
@@ -520,3 +519,7 @@ def _json(obj: Object, status: int = 200) -> Response:
 
 def _no_resource() -> errors.NotFound:
     return errors.NotFound("the server could not find the requested resource")
+
+
+def _not_allowed() -> errors.MethodNotAllowed:
+    return errors.MethodNotAllowed("the server does not allow this method on the requested resource")
