@@ -11,6 +11,7 @@ All of them raise AssertionError at the moment the rule is broken.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -264,3 +265,12 @@ async def list_when_up(client: Client, labels: str = MARK) -> tuple[dict[str, Ob
             await asyncio.sleep(0.05)
             continue
         return {name_of(obj): obj for obj in page.items}, int(page.resource_version)
+
+
+async def until_equal(read: Callable[[], object], wanted: object, seconds: float = 30.0) -> None:
+    """Give what follows the server time to catch up; what differs then is a failure."""
+    for _ in range(int(seconds / 0.05)):
+        if read() == wanted:
+            return
+        await asyncio.sleep(0.05)
+    assert read() == wanted

@@ -9,7 +9,18 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from crash_model import CONFIGMAPS, MARK, NAMESPACE, Follower, Ledger, Listener, Writer, list_when_up
+from crash_model import (
+    CONFIGMAPS,
+    MARK,
+    NAMESPACE,
+    Follower,
+    Ledger,
+    Listener,
+    Writer,
+    list_when_up,
+    name_of,
+    until_equal,
+)
 from fault_server import FaultServer
 
 from coterie.client.informer import Informer
@@ -44,8 +55,7 @@ async def test_nothing_acknowledged_is_lost_over_fifty_kills(tmp_path: Path) -> 
             await _kill_again_and_again(server, random)
             stop.set()
             await asyncio.gather(*writing)
-            async with asyncio.timeout(60):
-                await _compare(server, ledger, writers, followers, informer, listener)
+            await _compare(server, ledger, writers, followers, informer, listener)
             for task in following:
                 task.cancel()
         acknowledged = sum(writer.acknowledged for writer in writers)
@@ -102,11 +112,9 @@ async def _compare(
         newest = max(max(follower.replay.newest.values(), default=0) for follower in followers)
         for follower in followers:
             expected = left if "one side" in follower.replay.who else listed
-            while follower.replay.state != expected:
-                await asyncio.sleep(0.05)
+            await until_equal(lambda who=follower: who.replay.state, expected)
         assert newest <= version
-        while {key.name: obj for key, obj in ((k, informer.cache.by_key(k)) for k in informer.cache.keys())} != listed:
-            await asyncio.sleep(0.05)
+        await until_equal(lambda: {name_of(obj): obj for obj in informer.cache}, listed)
         assert listener.state == listed
         assert max(ledger.seen) <= version
     finally:

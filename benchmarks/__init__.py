@@ -1,0 +1,1 @@
+"""How fast and how big: `make bench`, or `python -m benchmarks.run --help`."""

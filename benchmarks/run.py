@@ -1,0 +1,101 @@
+"""Measure everything and print one table.
+
+    python -m benchmarks.run                             print it
+    python -m benchmarks.run --write docs/benchmarks.md  and keep it
+    python -m benchmarks.run --only watches --quick      see that a part works
+
+The server has one core to itself, the load comes from another. "CPU µs each" is the server's CPU time for one operation
+and says more than the clock on a machine that does other things too. A ratio of 1 is the prototype's figure, more is
+better; 0.8 is what was asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks import bench_store, measures
+from benchmarks.measures import Bench, Plan
+from benchmarks.node import Cores
+from benchmarks.table import Row, markdown
+from coterie.store import SqliteStore
+
+Section = Callable[[Bench], list[Row]]
+
+
+def store(bench: Bench) -> list[Row]:
+    """The store alone, without HTTP: what the API server's writes cannot be faster than."""
+
+    async def measure(folder: Path) -> list[Row]:
+        log = SqliteStore(folder / "bench.db")
+        await log.open()
+        rows = []
+        for writers, prototype in ((1, None), (64, None)):
+            rate, median = await bench_store.commits(log, writers, bench.plan.seconds)
+            rows.append(Row(f"store: commit of 2.4 kB, {writers} at once", rate, "/s", None, prototype, note=f"p50 {median:.2f} ms"))  # fmt: skip
+        cost = await bench_store.settle_cost(log)
+        rows.append(Row("store: CPU of a commit, all threads", cost, "µs", cost))
+        await log.close()
+        return rows
+
+    with tempfile.TemporaryDirectory(dir=bench.folder) as place:
+        return asyncio.run(measure(Path(place)))
+
+
+SECTIONS: dict[str, Section] = {
+    "yardsticks": measures.yardsticks,
+    "store": store,
+    "requests": measures.creates_and_gets,
+    "lists": measures.lists_and_memory,
+    "watches": measures.watches,
+    "starts": measures.starts,
+}
+
+
+def document(rows: Sequence[Row], cores: Cores) -> str:
+    where = f"{_processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}"
+    one = "" if cores.server != cores.load else " **Only one core is available: server and load share it.**"
+    load = os.getloadavg()[0]
+    return (
+        f"# Benchmarks\n\n{__doc__.partition('The server has')[1]}{(__doc__ or '').partition('The server has')[2]}\n"
+        f"Measured {datetime.now(UTC):%Y-%m-%d} on {where}, load average {load:.1f} at the end.{one}\n\n{markdown(rows)}"
+    )
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.run", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a moment of everything; the numbers mean nothing")
+    parser.add_argument("--only", action="append", choices=SECTIONS, help="a part; may be given several times")
+    parser.add_argument("--write", metavar="FILE", type=Path, help="also write the table to a file")
+    parser.add_argument("--dir", metavar="DIR", type=Path, help="where the nodes live: the disk that is measured")
+    args = parser.parse_args(arguments)
+    cores = Cores.pick()
+    with tempfile.TemporaryDirectory(prefix="coterie-bench-", dir=args.dir) as folder:
+        bench = Bench(Plan.quick() if args.quick else Plan(), Path(folder), cores)
+        rows: list[Row] = []
+        for name in args.only or SECTIONS:
+            print(f"measuring {name} ...", file=sys.stderr, flush=True)
+            rows += SECTIONS[name](bench)
+    text = document(rows, cores)
+    print(text, end="")
+    if args.write:
+        args.write.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

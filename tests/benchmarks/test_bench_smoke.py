@@ -1,0 +1,54 @@
+"""The benchmarks run and print every row. What the numbers are is for `make bench`, not for a test."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+ROWS = (
+    "yardstick: constant answer, 32 connections",
+    "yardstick: 4 KiB append and fdatasync",
+    "store: commit of 2.4 kB, 1 at once",
+    "store: commit of 2.4 kB, 64 at once",
+    "store: CPU of a commit, all threads",
+    "create pod, 1 connection",
+    "create pod, 64 connections",
+    "get ConfigMap, 32 connections",
+    "get pod, 32 connections",
+    "list 50 pods, JSON",
+    "list 50 pods, Table",
+    "list limit=500, Table",
+    "list limit=500, JSON",
+    "list 50 pods, selector that matches none",
+    "idle memory, RSS",
+    "idle memory, PSS",
+    "memory per pod at 50",
+    "memory per pod at 100",
+    *(
+        f"watch delay, {watchers} watchers, {pace}, {part}"
+        for watchers in (3, 6)
+        for pace in ("each 10 ms", "flat out")
+        for part in ("p50", "p99")
+    ),
+    "first start to ready, keys made",
+    "start to ready, 0 objects",
+    "start to ready, 100 pods",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_quick_run_prints_and_writes_every_row(tmp_path: Path) -> None:
+    kept = tmp_path / "benchmarks.md"
+    command = [sys.executable, "-m", "benchmarks.run", "--quick", "--write", str(kept), "--dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    printed = [line.split("|")[1].strip() for line in done.stdout.splitlines() if line.startswith("| ")][1:]
+    assert printed == list(ROWS)
+    assert kept.read_text() == done.stdout
+    assert list(tmp_path.iterdir()) == [kept], "nothing else is left behind"
