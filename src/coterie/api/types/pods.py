@@ -71,6 +71,8 @@ class PodSpec(Model, frozen=True, kw_only=True):
     priority_class_name: str = ""
     preemption_policy: str | None = None
     host_network: bool = False
+    hostname: str = ""
+    subdomain: str = ""
     restart_policy: str = ""
     service_account_name: str = ""
     termination_grace_period_seconds: int | None = None
@@ -93,6 +95,10 @@ class ContainerStatus(Model, frozen=True, kw_only=True):
     last_state: dict[str, Any] | None = None
 
 
+class PodIP(Model, frozen=True, kw_only=True):
+    ip: str = ""
+
+
 class PodStatus(Model, frozen=True, kw_only=True):
     phase: str = ""
     reason: str = ""
@@ -103,6 +109,7 @@ class PodStatus(Model, frozen=True, kw_only=True):
     nominated_node_name: str = ""
     start_time: str | None = None
     pod_ip: str = msgspec.field(name="podIP", default="")
+    pod_ips: tuple[PodIP, ...] | None = msgspec.field(name="podIPs", default=None)
     host_ip: str = msgspec.field(name="hostIP", default="")
     qos_class: str = ""
 

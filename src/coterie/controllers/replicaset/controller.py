@@ -1,0 +1,128 @@
+"""Keeps as many pods running as each replica set asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coterie.api.errors import ApiError, NotFound
+from coterie.api.meta import Object, ObjectKey, ObjectMeta, controller_of
+from coterie.api.selectors import selector_of
+from coterie.api.types.apps import REPLICA_SETS, ReplicaSet
+from coterie.api.types.merge import changes
+from coterie.api.types.pods import PODS, Pod
+from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.client.client import Client
+from coterie.client.informers import Informers
+from coterie.control.claims import CONTROLLER_INDEX, Claimer, by_controller, candidates
+from coterie.control.controller import DONE, Controller, Result, Watches, own_key
+from coterie.control.events import EventRecorder
+from coterie.control.expectations import Expectations
+from coterie.control.podwork import BURST, PodWork, pod_from_template
+from coterie.controllers.replicaset.plan import Failure, plan, status
+
+_CACHE_PAUSE = 1.0
+"""Seconds after which a key is looked at again while the cache is behind; usually the pod's own event is faster."""
+
+
+class ReplicaSetReconciler:
+    def __init__(self, client: Client, informers: Informers, events: EventRecorder | None, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self.replica_sets = informers.get(REPLICA_SETS)
+        self.pods = informers.get(PODS)
+        self.replica_sets.cache.add_index(CONTROLLER_INDEX, by_controller)
+        self.pods.cache.add_index(CONTROLLER_INDEX, by_controller)
+        self._expected: Expectations[str] = Expectations(self.pods, clock)
+        self._claimer = Claimer(client, REPLICA_SETS, PODS)
+        self._work = PodWork(client, REPLICA_SETS, events, self._written)
+
+    def _written(self, owner: ObjectMeta, version: str) -> None:
+        self._expected.expect(owner.uid, version)
+
+    async def reconcile(self, key: ObjectKey) -> Result:
+        replica_set = self.replica_sets.cache.by_key(key)
+        if replica_set is None:
+            return DONE
+        meta = replica_set.metadata
+        # Asked before the pods are read: what is expected to be in the cache must be in what we count.
+        seen = self._expected.fulfilled(meta.uid)
+        found = candidates(self.pods.cache, key.namespace, meta.uid)
+        pods = await self._claimer.claim(meta, selector_of(replica_set.spec.selector), found)
+        refused: ApiError | None = None
+        failure: Failure | None = None
+        if seen and not meta.deleting:
+            refused, failure = await self._manage(replica_set, pods)
+        wait = await self._tell(replica_set, pods, failure)
+        if refused is not None:
+            raise refused  # the queue asks again, with pauses that grow
+        if not seen:
+            return Result(after=_CACHE_PAUSE)
+        return Result(after=wait)
+
+    async def _manage(self, replica_set: ReplicaSet, pods: list[Pod]) -> tuple[ApiError | None, Failure | None]:
+        wanted = plan(replica_set, pods, self._related(replica_set), self._clock.now(), BURST)
+        if wanted.create:
+            body = pod_from_template(REPLICA_SETS, replica_set.metadata, replica_set.spec.template or {})
+            outcome = await self._work.create(replica_set, [body] * wanted.create)
+            reason = "FailedCreate"
+        elif wanted.delete:
+            outcome = await self._work.delete(replica_set, wanted.delete)
+            reason = "FailedDelete"
+        else:
+            return None, None
+        if outcome.refused is None:
+            return None, None
+        return outcome.refused, Failure(reason, outcome.refused.message)
+
+    def _related(self, replica_set: ReplicaSet) -> list[Pod]:
+        """Pods of all replica sets that share our controller: of the whole deployment, that is."""
+        owner = controller_of(replica_set.metadata)
+        sets = [replica_set] if owner is None else self.replica_sets.cache.by_index(CONTROLLER_INDEX, owner.uid)
+        return [pod for one in sets for pod in self.pods.cache.by_index(CONTROLLER_INDEX, one.metadata.uid)]
+
+    async def _tell(self, replica_set: ReplicaSet, pods: list[Pod], failure: Failure | None) -> float | None:
+        new, wait = status(replica_set, pods, failure, self._clock.now())
+        patch = changes(replica_set.status, new)
+        if patch is None:
+            return wait
+        if patch.get("replicas", 0) is None:
+            patch["replicas"] = 0  # the one number that Kubernetes writes even when it is nought
+        meta = replica_set.metadata
+        body: Object = {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}, "status": patch}
+        try:
+            await self._client.patch_status(REPLICA_SETS, meta.name, meta.namespace, body)
+        except NotFound:
+            return None
+        return wait
+
+    def keys_of_pod(self, pod: Pod) -> list[ObjectKey]:
+        """The set that controls the pod; for an orphan all that might adopt it."""
+        meta = pod.metadata
+        owner = controller_of(meta)
+        if owner is not None:
+            same = owner.kind == "ReplicaSet" and owner.api_version.startswith("apps/")
+            return [ObjectKey(meta.namespace, owner.name)] if same else []
+        if not meta.labels or meta.deleting:
+            return []
+        return [
+            found.key
+            for found in self.replica_sets.cache.list(meta.namespace)
+            if selector_of(found.spec.selector).matches(meta.labels)
+        ]
+
+
+def make(
+    client: Client,
+    informers: Informers,
+    *,
+    events: EventRecorder | None = None,
+    workers: int = 4,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Controller[ObjectKey]:
+    """`events` is a recorder of the component `replicaset-controller`; the caller runs it."""
+    reconciler = ReplicaSetReconciler(client, informers, events, clock)
+    watches: list[Watches[Any, ObjectKey]] = [
+        Watches(reconciler.replica_sets, own_key),
+        Watches(reconciler.pods, reconciler.keys_of_pod),
+    ]
+    return Controller("replicaset", reconciler.reconcile, watches, workers=workers, clock=clock)
