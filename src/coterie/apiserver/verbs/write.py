@@ -162,7 +162,8 @@ class Writer:
     ) -> Write | None:
         strategy, resource, subresource = call.strategy, call.resource, call.target.subresource
         old = entry.load()
-        wanted = change(call.view.of_stored(old))
+        # From a copy of its own: what a change leaves alone it shares, and defaults are filled in in place.
+        wanted = change(call.view.load(entry.raw))
         new = self._with_kept_metadata(call, wanted, old)
         new = call.view.to_stored(new)
         if subresource == "status":
@@ -173,7 +174,7 @@ class Writer:
         reserved.admit(
             Attempt("update", resource, call.namespace, call.name, new, old, call.user, asked.dry_run, subresource)
         )
-        faults = names.validate_meta_update(new, old)
+        faults = [*names.validate_meta(new, resource), *names.validate_meta_update(new, old)]
         if subresource == "status":
             faults += strategy.validate_status(new, old)
         elif subresource == "ephemeralcontainers":
@@ -287,13 +288,13 @@ class Writer:
 
     @staticmethod
     def _check_identity(call: Call, patched: Object, current: Object) -> None:
-        """A patch may not turn an object into another one."""
+        """A patch may not turn an object into another one, or leave one that cannot be read."""
         for key in ("apiVersion", "kind"):
             if patched.get(key) != current.get(key):
                 raise errors.BadRequest(f"{key}: a patch may not change {current.get(key)!r} to {patched.get(key)!r}")
-        metadata = patched.get("metadata")
-        if not isinstance(metadata, dict):
+        if not isinstance(patched.get("metadata"), dict):
             raise errors.BadRequest("metadata: a patch may not remove it")
+        metadata = Writer._metadata(call, patched)
         if metadata.get("name", call.name) != call.name:
             raise errors.BadRequest(
                 f"the name of the object ({metadata['name']}) does not match the name on the URL ({call.name})"
