@@ -1,0 +1,1 @@
+"""Finds a node for every pod: snapshot -> plan -> bind. See README.md."""
