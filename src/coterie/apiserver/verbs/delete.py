@@ -27,13 +27,18 @@ from coterie.base.clock import Clock, rfc3339
 
 Object = dict[str, Any]
 _POLICIES = ("Background", "Foreground", "Orphan")
+_FINALIZER_OF = {"Foreground": FINALIZER_FOREGROUND, "Orphan": FINALIZER_ORPHAN}
+"""Who has to let go before the object vanishes: the garbage collector, once dependents are dealt with."""
 _PARALLEL = 64
+_LONGEST_GRACE = 10**9
+"""Seconds: some thirty years, so that the moment it ends can be written down."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
     grace: int | None = None
-    policy: str = "Background"
+    policy: str = ""
+    """Background, Foreground or Orphan; empty when the client does not say, and the object's finalizers decide."""
     uid: str = ""
     resource_version: str = ""
     dry_run: bool = False
@@ -136,13 +141,15 @@ def delete_options(call: Call) -> DeleteOptions:
         body = bodies.read(request.body, request.headers.get("content-type", ""))
         if body.get("kind") not in (None, "DeleteOptions"):
             raise errors.BadRequest(f"the body of a delete must be DeleteOptions, not {str(body['kind'])[:64]}")
-    preconditions = body.get("preconditions") or {}
-    if not isinstance(preconditions, dict):
-        raise errors.BadRequest("preconditions must be an object")
+    for name, kind in (("preconditions", dict), ("gracePeriodSeconds", int), ("propagationPolicy", str)):
+        value = body.get(name)
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise errors.BadRequest(f"DeleteOptions cannot be read: {name} is of the wrong type")
+    preconditions: Object = body.get("preconditions") or {}
     grace = body.get("gracePeriodSeconds")
     if grace is None and request.param("gracePeriodSeconds"):
         grace = options.integer(request, "gracePeriodSeconds")
-    if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool) or grace < 0):
+    if grace is not None and grace < 0:
         raise errors.Invalid("gracePeriodSeconds: Invalid value: must be a non-negative integer")
     policy = body.get("propagationPolicy") or request.param("propagationPolicy")
     orphan = body.get("orphanDependents")
@@ -160,7 +167,7 @@ def delete_options(call: Call) -> DeleteOptions:
         raise errors.BadRequest("dryRun must be a list of strings")
     return DeleteOptions(
         grace=grace,
-        policy=policy or "Background",
+        policy=policy,
         uid=str(preconditions.get("uid") or ""),
         resource_version=str(preconditions.get("resourceVersion") or ""),
         dry_run=options.dry_run(dry or request.params.get("dryRun")),
@@ -170,21 +177,16 @@ def delete_options(call: Call) -> DeleteOptions:
 def marked_for_deletion(obj: Object, asked: DeleteOptions, clock: Clock) -> Object:
     """The object as a deletion leaves it: who must let go, and how long it may take."""
     metadata = dict(obj["metadata"])
-    finalizers = [
-        name for name in metadata.get("finalizers") or () if name not in (FINALIZER_FOREGROUND, FINALIZER_ORPHAN)
-    ]
-    if asked.policy == "Foreground":
-        finalizers.append(FINALIZER_FOREGROUND)
-    elif asked.policy == "Orphan":
-        finalizers.append(FINALIZER_ORPHAN)
-    if "deletionTimestamp" in metadata:
-        # The first deletion chose how dependents are treated.
-        finalizers = metadata.get("finalizers") or []
-    if finalizers:
-        metadata["finalizers"] = finalizers
-    else:
-        metadata.pop("finalizers", None)
-    grace = _grace(obj, asked)
+    # The first deletion chooses how dependents are treated.
+    if asked.policy and "deletionTimestamp" not in metadata:
+        finalizers = [name for name in metadata.get("finalizers") or () if name not in _FINALIZER_OF.values()]
+        if asked.policy in _FINALIZER_OF:
+            finalizers.append(_FINALIZER_OF[asked.policy])
+        if finalizers:
+            metadata["finalizers"] = finalizers
+        else:
+            metadata.pop("finalizers", None)
+    grace = min(_grace(obj, asked), _LONGEST_GRACE)
     if "deletionTimestamp" not in metadata:
         metadata["deletionTimestamp"] = rfc3339(clock.now() + timedelta(seconds=grace))
         metadata["deletionGracePeriodSeconds"] = grace

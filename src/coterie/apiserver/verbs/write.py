@@ -277,14 +277,23 @@ class Writer:
             metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
             return {**obj, "metadata": {**metadata, "managedFields": managed} if managed else metadata}
 
-        if call.collection.get(call.namespace, call.name) is None:
+        # Others may create or delete the object between the look at it and the write: then look again.
+        while True:
+            if call.collection.get(call.namespace, call.name) is not None:
+                try:
+                    raw = await self.change_object(call, merged, asked, applying=True)
+                    return self._present.one(call, raw, want)
+                except errors.NotFound:
+                    continue
             if call.target.subresource:
                 raise call.not_found()
             if metadata.get("resourceVersion") not in (None, "", "0") or metadata.get("uid"):
                 raise call.conflict("the object does not exist, but the patch names a version or uid of it")
-            raw = await self._create_once(call, merged(None), replace(asked, manager=""))
-            return self._present.one(call, raw, want, status=201)
-        return self._present.one(call, await self.change_object(call, merged, asked, applying=True), want)
+            try:
+                raw = await self._create_once(call, merged(None), replace(asked, manager=""))
+                return self._present.one(call, raw, want, status=201)
+            except errors.AlreadyExists:
+                continue
 
     @staticmethod
     def _check_identity(call: Call, patched: Object, current: Object) -> None:
