@@ -147,14 +147,10 @@ class Subresources:
         def added(pod: Object) -> Object:
             sent = change(pod)
             call.warnings += call.strategy.read(sent, "Ignore")
-            wanted = (sent.get("spec") or {}).get("ephemeralContainers") or []
-            present_now = (pod.get("spec") or {}).get("ephemeralContainers") or []
-            if wanted[: len(present_now)] != present_now:
-                fault = errors.forbidden_field(
-                    "spec.ephemeralContainers", "existing ephemeral containers may not be changed or removed"
-                )
-                raise errors.invalid_object("Pod", "", call.name, [fault])
-            return {**pod, "spec": {**(pod.get("spec") or {}), "ephemeralContainers": wanted}}
+            spec = {k: v for k, v in (pod.get("spec") or {}).items() if k != "ephemeralContainers"}
+            if wanted := (sent.get("spec") or {}).get("ephemeralContainers"):
+                spec["ephemeralContainers"] = wanted
+            return {**pod, "spec": spec}
 
         raw = await self._writer.change_object(call, added, options.write_options(call.request))
         return Response(200, raw)

@@ -13,6 +13,7 @@ from typing import Any
 from coterie.api import errors, names, patch
 from coterie.api.fields import apply as server_side_apply
 from coterie.api.fields import entries, ownership
+from coterie.api.rules import pods
 from coterie.apiserver import accept, bodies, options, present
 from coterie.apiserver.admission.chain import Admission, Attempt, Reservations
 from coterie.apiserver.call import STALE, Call
@@ -168,6 +169,8 @@ class Writer:
         new = call.view.to_stored(new)
         if subresource == "status":
             strategy.prepare_status(new, old)
+        elif subresource == "ephemeralcontainers":
+            strategy.default(new)
         elif subresource not in _EXACT:
             strategy.default(new)
             strategy.prepare_update(new, old)
@@ -178,7 +181,7 @@ class Writer:
         if subresource == "status":
             faults += strategy.validate_status(new, old)
         elif subresource == "ephemeralcontainers":
-            faults += strategy.validate_create(new)
+            faults += pods.validate_ephemeral_update(new, old)
         elif subresource not in _EXACT:
             faults += strategy.validate_update(new, old)
         self._refuse(call, new, faults)
