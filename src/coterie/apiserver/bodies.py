@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import orjson
-import yaml
 
 from coterie.api import errors, wire
 from coterie.api.schema import decode
 from coterie.api.schema.node import Schema
+from coterie.apiserver import yaml_body
 
 MAX_DEPTH = 200
 _TYPES = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
@@ -67,29 +67,12 @@ def read_json(body: bytes) -> Any:
 
 
 def read_yaml(body: bytes) -> Any:
-    """YAML without aliases: they can blow a small text up without bound."""
     try:
-        text = body.decode()
-        for token in yaml.scan(text, Loader=yaml.CSafeLoader):
-            if isinstance(token, (yaml.AliasToken, yaml.AnchorToken)):
-                raise errors.BadRequest("the body of the request uses YAML anchors, which are not accepted")
-        obj = yaml.load(text, Loader=_JsonLoader)
-        encoded = orjson.dumps(obj)
+        return yaml_body.read(body.decode(), MAX_DEPTH)
     except UnicodeDecodeError as problem:
         raise errors.BadRequest("the body of the request is not valid UTF-8") from problem
-    except (yaml.YAMLError, orjson.JSONEncodeError, RecursionError, ValueError) as problem:
-        raise errors.BadRequest(f"the body of the request is not valid YAML: {str(problem)[:300]}") from problem
-    return read_json(encoded)
-
-
-class _JsonLoader(yaml.CSafeLoader):
-    """YAML as JSON sees it: a date stays the text it was."""
-
-
-_JsonLoader.yaml_implicit_resolvers = {
-    key: [(tag, regexp) for tag, regexp in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for key, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-}
+    except yaml_body.BadYaml as problem:
+        raise errors.BadRequest(f"the body of the request is not valid YAML: {problem}") from problem
 
 
 def duplicate_fields(body: bytes) -> list[str]:
