@@ -33,6 +33,8 @@ _MAX_PREFIX = 58
 _APPLY = frozenset(("application/apply-patch+yaml", "application/apply-patch+json"))
 _EXACT = frozenset(("binding", "ephemeralcontainers", "finalize"))
 """Sub-resources that change just what they are for, also what an update of the object may not touch."""
+_COLLECTIONS = frozenset(("annotations", "finalizers", "labels", "managedFields", "ownerReferences"))
+"""Of metadata: an empty one is the same as none and is not kept, or `kubectl diff` would show it as a change."""
 _KEPT_BY_SERVER = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink")
 
 
@@ -80,7 +82,7 @@ class Writer:
         metadata["uid"] = ids.uid4()
         metadata["creationTimestamp"] = now
         for key, value in given.items():
-            if key not in metadata and key not in _SERVER_ONLY:
+            if key not in metadata and key not in _SERVER_ONLY and (value or key not in _COLLECTIONS):
                 metadata[key] = value
         obj["metadata"] = metadata
         obj = call.view.to_stored(obj)
@@ -102,10 +104,12 @@ class Writer:
                 return Write(encode(obj, collection.api_version, collection.kind))
 
             if asked.manager:
-                obj["metadata"]["managedFields"] = ownership.track_update(
+                owners = ownership.track_update(
                     [], None, obj, strategy.storage_schema, manager=asked.manager, operation="Update",
                     api_version=resource.api_version, subresource="", now=now, has_status=strategy.has_status,
                 )  # fmt: skip
+                if owners:
+                    obj["metadata"]["managedFields"] = owners
             if asked.dry_run:
                 value = decide(collection.get(call.namespace, name)).value
                 assert value is not None
@@ -206,7 +210,7 @@ class Writer:
         """The wanted object with what only the server may set taken from the old one; preconditions checked."""
         if not isinstance(wanted.get("metadata"), dict):
             raise errors.BadRequest("metadata must be an object")
-        metadata = dict(wanted["metadata"])
+        metadata = {k: v for k, v in wanted["metadata"].items() if v or k not in _COLLECTIONS}
         kept = old["metadata"]
         version = metadata.pop("resourceVersion", None)
         if version not in (None, "", "0"):
