@@ -29,6 +29,8 @@ log = logger("apiserver.http")
 MAX_URL_BYTES = 32 * 1024
 MAX_HEADER_BYTES = 64 * 1024
 MAX_EARLY_BYTES = 1024 * 1024
+_PIECE = 128 * 1024
+"""Bytes of an answer that are handed to TLS at a time."""
 
 _STATUS_LINES: dict[int, bytes] = {int(code): f"HTTP/1.1 {int(code)} {code.phrase}\r\n".encode() for code in HTTPStatus}
 _NO_CACHE = b"Cache-Control: no-cache, private\r\n"
@@ -287,13 +289,26 @@ class HttpConnection(asyncio.Protocol):
             body = response.body
             if request.method == "HEAD":
                 body = b""
-            self.transport.write(b"%b%b\r\n%b" % (head, self._length_lines(len(response.body)), body))
+            head += self._length_lines(len(response.body)) + b"\r\n"
+            if len(body) <= _PIECE:
+                self.transport.write(head + body)
+            else:
+                self._write_big(head, body)
             self._finished()
             return
         sink = _ChunkedSink(self, response.stream)
         self._sink = sink
         self.transport.write(head + b"Transfer-Encoding: chunked\r\n\r\n")
         response.stream.opened(sink)
+
+    def _write_big(self, head: bytes, body: bytes) -> None:
+        """In pieces, so that the client decrypts the first while the next is encrypted, and no copy is as big."""
+        write, view = self.transport.write, memoryview(body)
+        write(head)
+        for start in range(0, len(body), _PIECE):
+            if self._closing:
+                return
+            write(view[start : start + _PIECE])
 
     def _head(self, response: Response) -> bytes:
         head = _STATUS_LINES[response.status] + self._server.common_headers
