@@ -10,14 +10,14 @@ import zlib
 from collections.abc import Awaitable, Callable
 
 _WORDS = (
-    "options head post put delete trace accept accept-charset accept-encoding accept-language accept-ranges age allow "
-    "authorization cache-control connection content-base content-encoding content-language content-length "
-    "content-location content-md5 content-range content-type date etag expect expires from host if-match "
-    "if-modified-since if-none-match if-range if-unmodified-since last-modified location max-forwards pragma "
-    "proxy-authenticate proxy-authorization range referer retry-after server te trailer transfer-encoding upgrade "
-    "user-agent vary via warning www-authenticate method get status 200_OK version HTTP/1.1 url public set-cookie "
-    "keep-alive origin"
-).split()
+    "options head post put delete trace accept accept-charset accept-encoding accept-language accept-ranges "
+    "age allow authorization cache-control connection content-base content-encoding content-language "
+    "content-length content-location content-md5 content-range content-type date etag expect expires from "
+    "host if-match if-modified-since if-none-match if-range if-unmodified-since last-modified location "
+    "max-forwards pragma proxy-authenticate proxy-authorization range referer retry-after server te trailer "
+    "transfer-encoding upgrade user-agent vary via warning www-authenticate method get status 200_OK version "
+    "HTTP/1.1 url public set-cookie keep-alive origin"
+)
 _TAIL = (
     "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505203 Non-Authoritative "
     "Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized403 Forbidden404 Not Found500 "
@@ -26,7 +26,7 @@ _TAIL = (
     "application/xhtml+xml,text/plain,text/javascript,publicprivatemax-age=gzip,deflate,sdchcharset=utf-8"
     "charset=iso-8859-1,utf-,*,enq=0."
 )
-DICTIONARY = b"".join(len(w).to_bytes(4) + w.replace("_", " ").encode() for w in _WORDS) + _TAIL.encode()
+DICTIONARY = b"".join(len(w).to_bytes(4) + w.replace("_", " ").encode() for w in _WORDS.split()) + _TAIL.encode()
 
 _SYN_STREAM, _SYN_REPLY, _RST_STREAM, _PING = 1, 2, 3, 6
 _FIN = 1

@@ -132,7 +132,7 @@ KUSCIA = Chapter(
         Command("job phase", "get kj psi", out=r"^psi .*Running$", since="1.24"),
         Command("job keeps its status", "patch kj psi --type=merge -p '{\"status\":{\"phase\":\"Failed\"}}' -o json", check=lambda j: j.get("status", {}).get("phase") != "Failed"),
         Command("describe job", "describe kj psi", out=(r"^Kind: +KusciaJob", r"Max Parallelism: +2")),
-        Command("job required", "create -f badjob.yaml", rc=1, err=r"KusciaJob.*(spec\.tasks\[0\]\.parties|Required value)"),
+        Command("job required", "create -f badjob.yaml", rc=1, err=r"KusciaJob.*(spec\.tasks\[0\]\.parties: Required value|missing required field)"),
         Command("delete job", "delete kj psi", out=r'"psi" deleted'),
         Command("delete several", "delete cdr/alice-carol domain/carol", out=(r'"alice-carol" deleted', r'"carol" deleted')),
     ),
