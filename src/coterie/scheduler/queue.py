@@ -77,8 +77,10 @@ class SchedulingQueue:
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = Entry(key, order)
-        elif entry.state == "active" and entry.order == order:
-            return
+        elif entry.state == "active":
+            if entry.order == order:
+                return
+            self.wake_next(entry.group)
         entry.order = order
         self._activate(entry)
 
@@ -87,6 +89,9 @@ class SchedulingQueue:
         if entry is not None:
             self._leave(entry)
             entry.token = -1
+            if entry.state == "active":
+                # It was woken for its whole group and goes without having tried.
+                self.wake_next(entry.group)
 
     def pop(self, now: float) -> Entry | None:
         """The next to try. It stays known until `remove`, `wait` or `retry_later`."""
@@ -134,6 +139,12 @@ class SchedulingQueue:
         for entry in woken:
             self._activate(entry)
         return len(woken)
+
+    def placed(self, key: str) -> None:
+        """It found its place. It stays known until it is bound, in case that fails; the next of its group may try."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            self.wake_next(entry.group)
 
     def wake_next(self, group: Hashable) -> None:
         """One of the group was placed; perhaps there is room for another."""
