@@ -30,6 +30,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 Status = dict[str, Any]
+MAX_TOLD = 100
+"""Faults of one object that are told one by one: nobody reads more, and a small object can have very many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +272,13 @@ def show_value(value: object) -> str:
 
 
 def invalid_object(kind: str, group: str, name: str, errors: Sequence[FieldError]) -> Invalid:
-    """The 422 that carries all field errors of one object, worded as Kubernetes words it."""
-    told = "; ".join(str(e) for e in errors) if len(errors) == 1 else "[" + ", ".join(str(e) for e in errors) + "]"
+    """The 422 that carries the field errors of one object, worded as Kubernetes words it."""
+    causes = [error.cause() for error in errors[:MAX_TOLD]]
+    texts = [str(error) for error in errors[:MAX_TOLD]]
+    if len(errors) > MAX_TOLD:
+        texts.append(f"and {len(errors) - MAX_TOLD} more")
+    told = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
     shown = f"{kind}.{group}" if group else kind
     return Invalid(
-        f'{shown} "{name}" is invalid: {told}', name=name, group=group, kind=kind, causes=[e.cause() for e in errors]
+        f'{shown} "{name}" is invalid: {told}', name=name, group=group, kind=kind, causes=causes
     )

@@ -13,6 +13,7 @@ from coterie.api.schema.node import Schema
 from coterie.apiserver import yaml_body
 
 MAX_DEPTH = 200
+_LONGEST_KEY = 512
 _TYPES = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
 
 
@@ -82,8 +83,8 @@ def duplicate_fields(body: bytes) -> list[str]:
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: dict[str, Any] = {}
         for key, value in items:
-            if key in seen:
-                found.append(key)
+            if key in seen and len(found) < errors.MAX_TOLD:
+                found.append(key[:_LONGEST_KEY])
             seen[key] = value
         return seen
 

@@ -18,6 +18,7 @@ from coterie.api.schema.node import Schema
 from coterie.apiserver.tables import build
 
 Object = dict[str, Any]
+_LONGEST_PATH: Final = 512
 _ANYTHING: Final[Object] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
@@ -208,7 +209,9 @@ def _without_bookkeeping(obj: Object, has_status: bool) -> Object:
 def _unknown(paths: list[str], validation: str) -> list[str]:
     if not paths or validation == "Ignore":
         return []
-    told = [f'unknown field "{path}"' for path in paths]
+    told = [f'unknown field "{path[:_LONGEST_PATH]}"' for path in paths[: errors.MAX_TOLD]]
+    if len(paths) > errors.MAX_TOLD:
+        told.append(f"{len(paths) - errors.MAX_TOLD} more unknown fields")
     if validation == "Strict":
         raise errors.BadRequest("strict decoding error: " + ", ".join(told))
     return told
