@@ -67,7 +67,10 @@ Object = dict[str, Any]
 Verb = Callable[[Call], Response | Awaitable[Response]]
 _CRDS = "/registry/apiextensions.k8s.io/customresourcedefinitions"
 _RBAC = "/registry/rbac.authorization.k8s.io/"
+_SELECTING = frozenset(("list", "watch", "deletecollection"))
 _NEEDS_NAME = {"create": False, "update": True, "patch": True}
+_CLIENT_LEFT = 499
+"""For metrics and audit: who asked went away before the answer."""
 _HEALTH = frozenset(("/healthz", "/livez", "/readyz"))
 _ROOT_PATHS = ("/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version")
 
@@ -287,6 +290,10 @@ class ApiServer:
             answer = await pending
         except errors.ApiError as error:
             answer = error_response(error)
+        except asyncio.CancelledError:
+            # Nobody waits for the answer, but a write that was under way is done all the same.
+            self._answered(request, target, Response(_CLIENT_LEFT), started)
+            raise
         self._answered(request, target, answer, started)
         return answer
 
@@ -310,7 +317,7 @@ class ApiServer:
                         target.group, target.version, target.resource, target.subresource, target.namespace, target.name
                     ),
                     user_agent=request.headers.get("user-agent", ""),
-                    dry_run="dryRun=All" in request.query,
+                    dry_run=request.param("dryRun") == "All",
                 )
             )
 
@@ -323,13 +330,14 @@ class ApiServer:
 
     def _objects_request(self, request: Request, target: paths.Target) -> Response | Awaitable[Response]:
         user = self._user(request)
-        name = target.name
-        if not name and "fieldSelector=metadata.name" in request.query:
+        namespace, name = target.namespace, target.name
+        if target.resource == "namespaces" and not target.group:
+            # For rules a namespace lies in itself: who has rights in it may look at it.
+            namespace = name
+        if not name and target.verb in _SELECTING and "fieldSelector=metadata.name" in request.query:
             # Whoever may only see certain names may list and watch them by name.
             name = parse_field_selector(request.param("fieldSelector")).exact("metadata.name") or ""
-        attributes = Attributes(
-            target.verb, target.group, target.resource, target.subresource, target.namespace, "", name
-        )
+        attributes = Attributes(target.verb, target.group, target.resource, target.subresource, namespace, "", name)
         decision = self.authorizer.allowed(user, attributes)
         if not decision.allowed:
             raise forbidden(user, attributes, decision.reason)

@@ -2,12 +2,12 @@
 
 Used amounts are kept per quota and resource and brought up to date from the collection's own history of changes, so a
 create costs the changes since the last one and not a walk over the namespace. Writes that were admitted but are not
-durable yet hold their share as reservations.
+durable yet hold their share as reservations; each counts once, as a reservation or as the object it became.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,20 @@ Object = dict[str, Any]
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reservation:
+    """Room for a write that was admitted, until the collection shows it: from then on the object itself counts."""
+
+    name: str
+    base: int
+    """Revision of the object that the write replaces; 0 when it creates one."""
+    usage: quota.Usage
+
+    def stands(self, names: Mapping[str, Entry]) -> bool:
+        entry = names.get(self.name)
+        return (entry.revision if entry is not None else 0) == self.base
+
+
 @dataclass(slots=True)
 class _Account:
     """What one quota counts of one resource in its namespace."""
@@ -27,7 +41,7 @@ class _Account:
     spec: Object
     revision: int = 0
     used: quota.Usage = field(default_factory=dict)
-    reserved: list[quota.Usage] = field(default_factory=list)
+    reserved: list[_Reservation] = field(default_factory=list)
 
 
 class Quotas:
@@ -65,7 +79,8 @@ class Quotas:
         if not any(amount > quantity.ZERO for amount in wanted.values()):
             return
         account = self._account(attempt, entry, spec, counted)
-        used = _total((account.used, *account.reserved))
+        names = self._collection_of(attempt).names(attempt.namespace)
+        used = _total((account.used, *(held.usage for held in account.reserved if held.stands(names))))
         broken = quota.exceeded(hard, used, wanted)
         if broken:
             raise _refusal(
@@ -74,8 +89,10 @@ class Quotas:
                 f"used: {_listed(broken, used)}, limited: " + ",".join(f"{name}={hard[name]}" for name in broken),
             )
         if not attempt.dry_run:
-            account.reserved.append(wanted)
-            attempt.release.append(lambda: account.reserved.remove(wanted))
+            base = int(attempt.old["metadata"]["resourceVersion"]) if attempt.old else 0
+            held = _Reservation(attempt.name, base, wanted)
+            account.reserved.append(held)
+            attempt.release.append(lambda: account.reserved.remove(held))
 
     def _account(self, attempt: Attempt, entry: Entry, spec: Object, counted: str) -> _Account:
         collection = self._collection_of(attempt)

@@ -11,6 +11,7 @@ from coterie.apiserver.admission.chain import Attempt
 from coterie.apiserver.state.collection import Collection
 
 Object = dict[str, Any]
+_LIMITED_KINDS = frozenset(("Pod", "PersistentVolumeClaim"))
 PROTECTED_NAMESPACES = frozenset(("default", "kube-system", "kube-public"))
 
 
@@ -120,7 +121,7 @@ class LimitRanges:
         self._limits = limits
 
     def __call__(self, attempt: Attempt) -> None:
-        if attempt.verb != "create" or not _is_pod(attempt):
+        if attempt.verb != "create" or attempt.resource.group or attempt.resource.kind not in _LIMITED_KINDS:
             return
         items = [
             item
@@ -129,13 +130,20 @@ class LimitRanges:
         ]
         if not items:
             return
-        spec = attempt.obj["spec"]
+        spec = attempt.obj.get("spec") or {}
         containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
         for item in items:
             if item.get("type") == "Container":
                 for container in containers:
                     _default_resources(container, item)
-        faults = [fault for item in items for fault in _limit_faults(item, spec, containers)]
+        subjects = {
+            "Pod": {
+                "Container": [container.get("resources") or {} for container in containers],
+                "Pod": [_pod_total(spec.get("containers") or ())],
+            },
+            "PersistentVolumeClaim": {"PersistentVolumeClaim": [_claimed(spec)]},
+        }[attempt.resource.kind]
+        faults = [fault for item in items for fault in _limit_faults(item, subjects.get(item.get("type") or "", []))]
         if faults:
             raise _forbidden(attempt, faults[0] if len(faults) == 1 else "[" + ", ".join(faults) + "]")
 
@@ -157,14 +165,8 @@ def _default_resources(container: Object, item: Object) -> None:
         container["resources"] = given
 
 
-def _limit_faults(item: Object, spec: Object, containers: list[Object]) -> list[str]:
+def _limit_faults(item: Object, subjects: list[Object]) -> list[str]:
     kind = item.get("type")
-    if kind == "Container":
-        subjects = [container.get("resources") or {} for container in containers]
-    elif kind == "Pod":
-        subjects = [_pod_total(spec.get("containers") or ())]
-    else:
-        return []
     faults = []
     for resources in subjects:
         requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
@@ -186,6 +188,12 @@ def _limit_faults(item: Object, spec: Object, containers: list[Object]) -> list[
                         f"{name} max limit to request ratio per {kind} is {ratio}, but provided ratio is {float(actual):f}"
                     )
     return faults
+
+
+def _claimed(spec: Object) -> Object:
+    """What a volume claim asks for is also the most it gets."""
+    requests = (spec.get("resources") or {}).get("requests") or {}
+    return {"requests": requests, "limits": requests}
 
 
 def _pod_total(containers: list[Object] | tuple[()]) -> Object:

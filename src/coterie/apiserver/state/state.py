@@ -169,6 +169,10 @@ class State:
             try:
                 # The write goes on when the client does not wait for it any more, hence the shield.
                 revision = (await asyncio.shield(done))[0]
+            except asyncio.CancelledError:
+                # What the caller holds for this write (room in a quota) must not be given away before it is settled.
+                await asyncio.wait((done,))
+                raise
             finally:
                 if busy.get(key) is done:
                     if done.done():
