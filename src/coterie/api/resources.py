@@ -36,6 +36,8 @@ class Resource:
     categories: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ALL_VERBS
     subresources: tuple[Subresource, ...] = ()
+    list_name: str = ""
+    """Kind of lists, when it is not the kind with "List" behind it."""
     storage: tuple[str, str] = ("", "")
     """(group, version) in which objects are stored; differs from (group, version) only for converted views."""
     custom: bool = False
@@ -55,7 +57,7 @@ class Resource:
 
     @property
     def list_kind(self) -> str:
-        return self.kind + "List"
+        return self.list_name or self.kind + "List"
 
     @property
     def storage_api_version(self) -> str:

@@ -47,6 +47,7 @@ def resources_of(crd: Object) -> list[tuple[Resource, Object]]:
             kind=names["kind"],
             namespaced=spec["scope"] == "Namespaced",
             singular=names.get("singular") or names["kind"].lower(),
+            list_name=names.get("listKind") or "",
             short_names=tuple(names.get("shortNames") or ()),
             categories=tuple(names.get("categories") or ()),
             verbs=ALL_VERBS,
@@ -75,11 +76,15 @@ class Definitions:
         self._clock = clock
         self._changed = changed
         self._served: dict[str, list[Resource]] = {}
+        self._ending: set[str] = set()
+        """Names of definitions that are being deleted: their objects are cleaned up, and no new ones made."""
 
     # -- admission ----------------------------------------------------------------------------------------------
 
     def admit(self, attempt: Attempt) -> None:
         """An admission step: refuse schemas that cannot be served, set the conditions of those that can."""
+        if attempt.verb == "create" and attempt.resource.group_resource in self._ending:
+            raise errors.MethodNotAllowed("create not allowed while custom resource definition is terminating")
         if attempt.resource.kind != "CustomResourceDefinition":
             return
         crd = attempt.obj
@@ -164,6 +169,8 @@ class Definitions:
 
     def serve(self, crd: Object) -> None:
         name = crd["metadata"]["name"]
+        if "deletionTimestamp" in crd["metadata"]:
+            self._ending.add(name)
         conditions = {c["type"]: c["status"] for c in (crd.get("status") or {}).get("conditions") or ()}
         if conditions.get("Established") != "True":
             self._withdraw(name)
@@ -186,6 +193,7 @@ class Definitions:
         self._served[name] = [resource for resource, _ in wanted]
 
     def _withdraw(self, name: str) -> None:
+        self._ending.discard(name)
         for resource in self._served.pop(name, ()):
             self._strategies.pop((resource.group, resource.version, resource.plural), None)
             self._state.withdraw(resource)
