@@ -64,7 +64,7 @@ class Kubectl:
             "KUBECONFIG": str(kubeconfig),
             "TZ": "UTC",
         }
-        # kubectl before 1.29 knows no variable for its cache and keeps it below HOME.
+        # Older ones know no variable for their cache and keep it below HOME.
         (home / ".kube").mkdir(parents=True, exist_ok=True)
 
     def run(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import ssl
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import yaml
 DOMAIN = "conformance"
 _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
+_COMPLAINT = re.compile(r"^\S+ error |Traceback \(most recent call last\)")
 
 
 class ServerFailed(Exception):
@@ -86,6 +88,14 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    def log_size(self) -> int:
+        return self._log.stat().st_size if self._log.exists() else 0
+
+    def complaints(self, since: int = 0) -> list[str]:
+        """Errors the server wrote into its log behind that many bytes: none are expected, whatever clients do."""
+        text = self._log.read_bytes()[since:].decode(errors="replace") if self._log.exists() else ""
+        return [line for line in text.splitlines() if _COMPLAINT.search(line)]
 
     def log_tail(self, lines: int = 60) -> str:
         if not self._log.exists():

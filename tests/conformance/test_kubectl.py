@@ -54,10 +54,11 @@ def test_chapter(
 ) -> None:
     if chapter.agent:
         agents(f"kubectl-{version}")
+    logged = kubectl_server.log_size()
     failures = play(chapter, _scene(version, chapter, kubectl_server, tmp_path))
-    assert not failures, f"{len(failures)} of {len(chapter.commands(version))} commands failed\n\n" + "\n\n".join(
-        failures
-    )
+    count = len(chapter.commands(version))
+    assert not failures, f"{len(failures)} of {count} commands failed\n\n" + "\n\n".join(failures)
+    assert kubectl_server.complaints(logged) == []
 
 
 def _scene(version: str, chapter: Chapter, server: ServerProcess, directory: Path) -> Scene:
