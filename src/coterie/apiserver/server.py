@@ -52,6 +52,7 @@ from coterie.apiserver.state.entry import View, head_of
 from coterie.apiserver.state.state import ROOT, State
 from coterie.apiserver.state.watching import Change
 from coterie.apiserver.verbs.delete import Deleter
+from coterie.apiserver.verbs.eviction import Evictions
 from coterie.apiserver.verbs.read import Reader
 from coterie.apiserver.verbs.subresources import Subresources
 from coterie.apiserver.verbs.watch import WatchVerb
@@ -169,9 +170,9 @@ class ApiServer:
         self._watch = WatchVerb(self.state, presenter, reader, self._tasks)
         writer = Writer(self.state, self._admission, presenter, self.clock)
         deleter = Deleter(self.state, presenter, self.clock)
-        subs = Subresources(
-            writer, deleter, self._schemas, self.state.collection("/registry/policy/poddisruptionbudgets"), self.clock
-        )
+        subs = Subresources(writer, self._schemas, self.clock)
+        budgets = self.state.collection("/registry/policy/poddisruptionbudgets")
+        evictions = Evictions(self.state, deleter, budgets, self._schemas["policy/v1/Eviction"], self.clock)
         proxy = NodeProxy(core("nodes"), self._tasks, self.settings.agent_tls)
         self._verbs: dict[str, Verb] = {
             "get": reader.get,
@@ -191,7 +192,7 @@ class ApiServer:
             ("scale", "update"): subs.put_scale,
             ("scale", "patch"): subs.patch_scale,
             ("binding", "create"): subs.bind,
-            ("eviction", "create"): subs.evict,
+            ("eviction", "create"): evictions.evict,
             ("ephemeralcontainers", "get"): reader.get,
             ("ephemeralcontainers", "update"): subs.put_ephemeral,
             ("ephemeralcontainers", "patch"): subs.patch_ephemeral,

@@ -1,4 +1,4 @@
-"""Sub-resources with a life of their own: scale, binding, eviction, finalize, ephemeral containers."""
+"""Sub-resources with a life of their own: scale, binding, finalize, ephemeral containers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from typing import Any
 
 import orjson
 
-from coterie.api import errors, patch, selectors
+from coterie.api import errors, patch
 from coterie.api.schema.builtin import BuiltinSchemas
 from coterie.apiserver import bodies, options
 from coterie.apiserver.call import Call
 from coterie.apiserver.http.messages import Response
-from coterie.apiserver.state.collection import Collection
-from coterie.apiserver.verbs.delete import DeleteOptions, Deleter
 from coterie.apiserver.verbs.write import Writer
 from coterie.base.clock import Clock, rfc3339
 
@@ -20,13 +18,9 @@ Object = dict[str, Any]
 
 
 class Subresources:
-    def __init__(
-        self, writer: Writer, deleter: Deleter, schemas: BuiltinSchemas, budgets: Collection, clock: Clock
-    ) -> None:
+    def __init__(self, writer: Writer, schemas: BuiltinSchemas, clock: Clock) -> None:
         self._writer = writer
-        self._deleter = deleter
         self._schemas = schemas
-        self._budgets = budgets
         self._clock = clock
 
     def _read(self, call: Call, kind: str, schema_name: str) -> Object:
@@ -66,11 +60,16 @@ class Subresources:
     async def bind(self, call: Call) -> Response:
         """POST pods/x/binding: the scheduler's decision, taken once."""
         body = self._read(call, "Binding", "v1/Binding")
-        node = (body.get("target") or {}).get("name")
-        if not node:
-            raise errors.invalid_object("Binding", "", call.name, [errors.required("target.name")])
+        target, given = body.get("target") or {}, body.get("metadata") or {}
+        node = target.get("name")
+        faults = [] if node else [errors.required("target.name")]
+        if target.get("kind") not in (None, "", "Node"):
+            faults.append(errors.not_supported("target.kind", target["kind"], ("Node", "<empty>")))
+        if faults:
+            raise errors.invalid_object("Binding", "", call.name, faults)
+        if given.get("name") not in (None, "", call.name):
+            raise errors.BadRequest("the name in the binding does not match the name on the URL")
         now = rfc3339(self._clock.now())
-        given = body.get("metadata") or {}
 
         def bound(pod: Object) -> Object:
             spec, metadata = pod.get("spec") or {}, pod["metadata"]
@@ -92,44 +91,6 @@ class Subresources:
 
         await self._writer.change_object(call, bound, options.write_options(call.request))
         return _success(201)
-
-    async def evict(self, call: Call) -> Response:
-        """POST pods/x/eviction: a deletion that a disruption budget may delay."""
-        body = self._read(call, "Eviction", "policy/v1/Eviction")
-        pod = call.entry().load()
-        given = body.get("deleteOptions") or {}
-        blocking = self._blocking_budget(pod)
-        if blocking is not None:
-            # Without Retry-After: client libraries would wait that long ten times before their caller sees the answer.
-            raise errors.TooManyRequests(
-                "Cannot evict pod as it would violate the pod's disruption budget.",
-                causes=[errors.Cause("DisruptionBudget", f"The disruption budget {blocking} does not allow it now.")],
-            )
-        preconditions = given.get("preconditions") or {}
-        grace = given.get("gracePeriodSeconds")
-        if grace is not None and grace < 0:
-            raise errors.Invalid("gracePeriodSeconds: Invalid value: must be a non-negative integer")
-        asked = DeleteOptions(
-            grace=grace,
-            uid=preconditions.get("uid") or "",
-            resource_version=preconditions.get("resourceVersion") or "",
-            dry_run=options.write_options(call.request).dry_run or given.get("dryRun") == ["All"],
-        )
-        await self._deleter.delete_object(call, call.namespace, call.name, asked)
-        return _success(201)
-
-    def _blocking_budget(self, pod: Object) -> str | None:
-        """The name of a budget that covers the pod and has no disruption left to give."""
-        if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Pending"):
-            return None
-        for entry in self._budgets.entries(pod["metadata"]["namespace"]):
-            budget = entry.load()
-            selector = selectors.selector_of((budget.get("spec") or {}).get("selector"))
-            if selector.matches(pod["metadata"].get("labels")):
-                allowed = (budget.get("status") or {}).get("disruptionsAllowed", 0)
-                if allowed <= 0:
-                    return entry.name
-        return None
 
     async def put_ephemeral(self, call: Call) -> Response:
         body = self._read(call, "Pod", "v1/Pod")
