@@ -321,7 +321,8 @@ async def test_rolled_scaled_undone_paused() -> None:
         await set_image(w, "i:3")
         await w.settle(5)
         assert {image(p) for p in await w.pods()} == {"i:1"} and len(await w.list(RS)) == 2
-        assert condition(await w.status(DEPLOYMENT, "web"), "Progressing")["reason"] == "DeploymentPaused"
+        paused = condition(await w.status(DEPLOYMENT, "web"), "Progressing")
+        assert (paused["status"], paused["reason"]) == ("Unknown", "DeploymentPaused")
         await w.client.scale(DEPLOYMENT, "web", "default", 3)
         await w.settle(5)
         assert len(await w.pods()) == 3

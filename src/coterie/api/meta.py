@@ -93,7 +93,8 @@ class PartialObjectMetadata(ApiObject, frozen=True, kw_only=True):
 
 class Condition(Model, frozen=True, kw_only=True):
     type: str
-    status: str = "Unknown"
+    status: str = ""
+    """No word as default: defaults are not written, and `Unknown` has to be."""
     reason: str = ""
     message: str = ""
     last_transition_time: str | None = None

@@ -122,8 +122,10 @@ class PodWork:
         meta = pod.metadata
         try:
             gone = await self._client.delete(PODS, meta.name, meta.namespace, uid=meta.uid)
-        except (NotFound, Conflict):
-            return  # gone already, or another pod of this name
+        except NotFound:
+            return
+        except Conflict:
+            raise  # another pod of this name: our cache is behind
         except ApiError as error:
             self.tell(owner, "Warning", "FailedDelete", f"Error deleting: {error.message}")
             raise
