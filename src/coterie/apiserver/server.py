@@ -60,7 +60,7 @@ from coterie.apiserver.verbs.write import Writer
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
 from coterie.base.secret import Secret
-from coterie.store.protocol import Store
+from coterie.store.protocol import Store, StoreError
 
 log = logger("apiserver")
 
@@ -100,6 +100,8 @@ class ApiServer:
         self.clock = clock
         self.metrics = Metrics()
         self.ready = False
+        self._loaded = False
+        """Between start and stop the collections hold what the store holds; outside no object may be asked for."""
         self.state = State(store)
         self._store = store
         self._strategies: dict[tuple[str, str, str], Strategy] = {}
@@ -219,6 +221,7 @@ class ApiServer:
         self._clear(_CRDS)
         count = await self.state.load(ROOT)
         await self.state.start()
+        self._loaded = True
         await self._renew_event_lease()
         await bootstrap.ensure(self.call, kuscia=self.settings.kuscia)
         await apiservices.reconcile(self.state, self.resources, self.clock)
@@ -234,7 +237,7 @@ class ApiServer:
             collection.unload(entry)
 
     async def stop(self) -> None:
-        self.ready = False
+        self.ready = self._loaded = False
         self._watch.end_all()
         await self._tasks.cancel()
         self.state.close()
@@ -245,9 +248,12 @@ class ApiServer:
         while True:
             await self.clock.sleep(self.settings.compact_every)
             target, compact_to = compact_to, self.state.revision
-            if target > self._store.compacted:
-                await self._store.compact(target)
-            await self._renew_event_lease()
+            try:
+                if target > self._store.compacted:
+                    await self._store.compact(target)
+                await self._renew_event_lease()
+            except StoreError as problem:
+                log.error("The store was not tidied up; it is tried again later", error=problem)
 
     async def _follow_catalogue(self) -> None:
         while True:
@@ -303,7 +309,7 @@ class ApiServer:
         if target is None:
             self.metrics.request(request.method.lower(), "", "", "", answer.status, seconds)
             return
-        self.metrics.request(target.verb, target.group, target.resource, target.subresource, answer.status, seconds)
+        self.metrics.request(target.verb, *self._counted_as(target), answer.status, seconds)
         if request.user is not None and self.audit.wants(target.verb):
             self.audit.record(
                 AuditEvent(
@@ -317,10 +323,21 @@ class ApiServer:
                     object=ObjectReference(
                         target.group, target.version, target.resource, target.subresource, target.namespace, target.name
                     ),
+                    impersonator=request.impersonator,
                     user_agent=request.headers.get("user-agent", ""),
                     dry_run=request.param("dryRun") == "All",
                 )
             )
+
+    def _counted_as(self, target: paths.Target) -> tuple[str, str, str]:
+        """Group, resource and sub-resource of what exists; what does not exist must not grow the page of metrics."""
+        key = (target.group, target.version, target.resource)
+        view = self.state.view(*key)
+        resource = view.resource if view is not None else self._virtual.get(key)
+        if resource is None:
+            return "", "unknown", ""
+        known = not target.subresource or resource.subresource(target.subresource) is not None
+        return target.group, target.resource, target.subresource if known else "unknown"
 
     def _user(self, request: Request) -> UserInfo:
         # Set only by callers inside this process: a connection makes requests without a user.
@@ -330,6 +347,8 @@ class ApiServer:
         return user
 
     def _objects_request(self, request: Request, target: paths.Target) -> Response | Awaitable[Response]:
+        if not self._loaded:
+            raise errors.ServiceUnavailable("the server is starting or stopping", retry_after=1)
         user = self._user(request)
         namespace, name = target.namespace, target.name
         if target.resource == "namespaces" and not target.group:

@@ -89,7 +89,10 @@ class Authenticator:
                 raise Unauthorized("Unauthorized")
         # One search in the joined names is several times cheaper than looking at each of them.
         if "impersonate-" in ",".join(headers):
-            return self._impersonated(user, headers)
+            acting = self._impersonated(user, headers)
+            if acting is not user:
+                request.impersonator = user
+            return acting
         return user
 
     def verify_token(self, token: str, audiences: Sequence[str] = ()) -> VerifiedToken:

@@ -41,7 +41,7 @@ class Request:
     """`path` is percent-decoded, `query` is raw; header names are lower-case; of equal ones the last wins, but
     lists (accept, sub-protocols) are joined by a comma and impersonation headers by a line feed."""
 
-    __slots__ = ("_params", "body", "headers", "method", "path", "peer", "query", "user")
+    __slots__ = ("_params", "body", "headers", "impersonator", "method", "path", "peer", "query", "user")
 
     def __init__(
         self,
@@ -60,6 +60,8 @@ class Request:
         self.body = body
         self.peer = peer if peer is not None else Peer()
         self.user = user
+        self.impersonator: UserInfo | None = None
+        """Who really asks, when `user` is somebody else."""
         self._params: dict[str, list[str]] | None = None
 
     @property
