@@ -232,3 +232,11 @@ def test_anything_decodes_or_is_refused_and_a_repaired_object_stays_clean(value:
         again = orjson.loads(orjson.dumps(value))
         assert decode_check(again, POD) == ([], [])
         assert again == value
+
+
+def test_a_null_in_a_map_of_times_can_be_read_again() -> None:
+    schema = SCHEMAS["policy/v1/PodDisruptionBudget"]
+    budget = {"kind": "PodDisruptionBudget", "status": {"disruptedPods": {"a": None, "b": "2026-01-01T00:00:00Z"}}}
+    before = copy.deepcopy(budget)
+    assert decode_check(budget, schema) == ([], [])
+    assert budget == before

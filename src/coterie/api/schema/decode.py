@@ -281,5 +281,8 @@ def _zero(node: Schema) -> Any:
         return "0"
     if node.int_or_string:
         return 0
+    if node.format == "date-time":
+        # Go writes the time that is none as null, and so can read it again.
+        return None
     make = _ZERO.get(node.type)
     return make() if make else None
