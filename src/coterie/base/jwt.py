@@ -115,9 +115,10 @@ def verify(
     audiences: Iterable[str] = (),
     clock: Clock = SYSTEM_CLOCK,
     leeway: float = 0.0,
+    early: float = 0.0,
 ) -> Claims:
     """The claims of a good token. `keys` by their key id; a token must expire, name its issuer and, where asked, one of
-    `audiences`."""
+    `audiences`. `leeway` seconds are allowed at both ends of its life, `early` ones only at the beginning."""
     if len(token) > _LONGEST:
         raise Malformed("the token is too long")
     parts = token.split(".")
@@ -127,7 +128,7 @@ def verify(
     signature = b64url_decode(parts[2])
     _check_signature(header, f"{parts[0]}.{parts[1]}".encode(), signature, keys)
     claims = _decode(parts[1])
-    _check_claims(claims, issuer, audiences, clock.now().timestamp(), leeway)
+    _check_claims(claims, issuer, audiences, clock.now().timestamp(), leeway, early)
     return claims
 
 
@@ -161,14 +162,16 @@ def _check_signature(header: Claims, signed: bytes, signature: bytes, keys: Mapp
         raise BadSignature("the signature is wrong") from None
 
 
-def _check_claims(claims: Claims, issuer: str | None, audiences: Iterable[str], now: float, leeway: float) -> None:
+def _check_claims(
+    claims: Claims, issuer: str | None, audiences: Iterable[str], now: float, leeway: float, early: float
+) -> None:
     expires = _number(claims, "exp")
     if expires is None:
         raise Malformed("the token never expires")
     if now >= expires + leeway:
         raise Expired("the token has expired")
     begins = _number(claims, "nbf")
-    if begins is not None and now + leeway < begins:
+    if begins is not None and now + max(leeway, early) < begins:
         raise NotYetValid("the token is not valid yet")
     if issuer is not None and claims.get("iss") != issuer:
         raise WrongIssuer("the token comes from another issuer")

@@ -28,6 +28,8 @@ _SHORTEST, _LONGEST = 600, 1 << 32
 _DEFAULT_LIFE = 3600
 # A pod that is told to end may still report and clean up.
 _LAST_WORDS = timedelta(seconds=60)
+_EARLY = 60.0
+"""Seconds a token is good before it was made: a clock that is set back a little must not refuse it."""
 AUTHENTICATED = "system:authenticated"
 
 BoundTo = tuple[str, str, str]
@@ -189,7 +191,7 @@ def verify_service_account(
 ) -> VerifiedToken:
     """Who a service account's token stands for. Raises jwt.TokenError when for nobody (any more)."""
     wanted = tuple(audiences) or signer.audiences
-    claims = jwt.verify(token, signer.keys, issuer=signer.issuer, audiences=wanted, clock=clock)
+    claims = jwt.verify(token, signer.keys, issuer=signer.issuer, audiences=wanted, clock=clock, early=_EARLY)
     now = clock.now()
     about = claims.get(CLAIM)
     if not isinstance(about, dict):
