@@ -10,13 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import load, watchers
+from benchmarks import watchers
+from benchmarks.load import Load, Outcome, run
 from benchmarks.node import Cores, Node, Pinned, free_port
-from benchmarks.objects import PLACE, configmap, pod, template
+from benchmarks.objects import PLACE, Object, configmap, pod, template
 from benchmarks.table import Row
 
 PODS = "/api/v1/namespaces/default/pods"
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
+JSON = "application/json"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 _SMALL = 600
 
@@ -47,80 +49,93 @@ class Bench:
     folder: Path
     cores: Cores
 
+    @property
+    def bytecode(self) -> Path:
+        return self.folder / "bytecode"
+
     @contextmanager
     def node(self) -> Iterator[Node]:
         """A fresh node, gone afterwards."""
-        with tempfile.TemporaryDirectory(dir=self.folder) as place, Node(Path(place), self.cores) as node:
+        with (
+            tempfile.TemporaryDirectory(dir=self.folder) as place,
+            Node(Path(place), self.cores, self.bytecode) as node,
+        ):
             yield node
 
-    def loaded(self, node: Node, what: load.Load) -> tuple[load.Outcome, float]:
-        """The generator's outcome, and the server's CPU microseconds for one request."""
-        before = node.process.cpu()
-        outcome = load.run(what)
-        return outcome, (node.process.cpu() - before) / outcome.requests * 1e6
+    def create(
+        self, node: Node, path: str, obj: Object, *, connections: int = 64, first: int = 0, count: int = 0,
+        seconds: float = 0.0,
+    ) -> Outcome:  # fmt: skip
+        """Create objects that differ in the number that stands where `PLACE` is."""
+        before, after = template(obj)
+        return run(
+            Load(
+                node.port, node.identity, connections, "POST", path, body_before=before.decode(),
+                body_after=after.decode(), first=first, count=count, seconds=seconds, pid=node.process.pid,
+                core=self.cores.load,
+            )
+        )  # fmt: skip
 
-    def pods(self, node: Node, count: int, first: int = 0, connections: int = 64) -> load.Load:
-        before, after = template(pod(f"pod-{PLACE}"))
-        return load.Load(
-            node.port, node.identity, connections, "POST", PODS, body_before=before.decode(),
-            body_after=after.decode(), first=first, count=count, core=self.cores.load,
+    def create_pods(self, node: Node, count: int, first: int = 0) -> Outcome:
+        return self.create(node, PODS, pod(f"pod-{PLACE}"), first=first, count=count)
+
+    def get(
+        self, node: Node, path: str, *, connections: int = 1, accept: str = JSON, count: int = 0, seconds: float = 0.0
+    ) -> Outcome:
+        return run(
+            Load(
+                node.port, node.identity, connections, "GET", path, accept, count=count, seconds=seconds,
+                pid=node.process.pid, core=self.cores.load,
+            )
         )  # fmt: skip
 
 
 def yardsticks(bench: Bench) -> list[Row]:
     """The machine itself: a server that does nothing but HTTP and TLS, and the disk."""
+    seconds, cores = bench.plan.seconds, bench.cores
     with bench.node() as node:
         node.stop()
         port = free_port()
         arguments = ["-m", "benchmarks.bare", str(port), *node.server_certificate, str(_SMALL)]
-        bare = Pinned(arguments, bench.cores.server, node.root / "bare.log")
+        bare = Pinned(arguments, cores.server, node.root / "bare.log")
         try:
             bare.wait_for(port)
-            before = bare.cpu()
-            outcome = load.run(
-                load.Load(port, node.identity, 32, "GET", "/", seconds=bench.plan.seconds, core=bench.cores.load)
-            )
-            cpu = (bare.cpu() - before) / outcome.requests * 1e6
+            done = run(Load(port, node.identity, 32, "GET", "/", seconds=seconds, pid=bare.pid, core=cores.load))
         finally:
             bare.stop()
+    note = f"{_SMALL} B over TLS; the generator takes {done.own_cpu:.0f} µs"
     return [
-        Row("yardstick: constant answer, 32 connections", outcome.rate, "/s", cpu, note=f"{_SMALL} B over TLS; generator {outcome.cpu:.0f} µs"),
-        Row("yardstick: 4 KiB append and fdatasync", _syncs(bench), "/s"),
-    ]  # fmt: skip
+        Row("yardstick: constant answer, 32 connections", done.rate, "/s", done.cpu, note=note),
+        Row("yardstick: 4 KiB append and fdatasync", _syncs(bench.folder, seconds / 2), "/s"),
+    ]
 
 
-def _syncs(bench: Bench) -> float:
-    with tempfile.NamedTemporaryFile(dir=bench.folder) as file:
-        count, end = 0, time.perf_counter() + bench.plan.seconds / 2
+def _syncs(folder: Path, seconds: float) -> float:
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        count, end = 0, time.perf_counter() + seconds
         while time.perf_counter() < end:
             os.pwrite(file.fileno(), b"x" * 4096, count * 4096)
             os.fdatasync(file.fileno())
             count += 1
-        return count / (bench.plan.seconds / 2)
+        return count / seconds
 
 
 def creates_and_gets(bench: Bench) -> list[Row]:
-    rows, seconds = [], bench.plan.seconds
+    rows, seconds, first = [], bench.plan.seconds, 0
     with bench.node() as node:
-        first = 0
         for connections, prototype in ((1, 433.0), (64, 3734.0)):
-            spec = bench.pods(node, 0, first, connections)
-            outcome, cpu = bench.loaded(node, _for(spec, seconds))
-            first += outcome.requests
-            plural = "s" if connections > 1 else ""
-            rows.append(
-                Row(f"create pod, {connections} connection{plural}", outcome.rate, "/s", cpu, prototype, note=f"{outcome.bytes} B stored; p50 {outcome.p50:.2f} ms, p99 {outcome.p99:.2f} ms")
-            )  # fmt: skip
-        small = configmap("small", note="x" * 180)
-        _create(bench, node, CONFIGMAPS, small)
-        for what, path, prototype in (
-            ("get ConfigMap, 32 connections", f"{CONFIGMAPS}/small", 33_329.0),
+            done = bench.create(node, PODS, pod(f"pod-{PLACE}"), connections=connections, first=first, seconds=seconds)
+            first += done.requests
+            note = f"{done.bytes} B stored; p50 {done.p50:.2f} ms, p99 {done.p99:.2f} ms"
+            what = f"create pod, {connections} connection{'s' if connections > 1 else ''}"
+            rows.append(Row(what, done.rate, "/s", done.cpu, prototype, note=note))
+        bench.create(node, CONFIGMAPS, configmap(f"small-{PLACE}", note="x" * 190), connections=1, count=1)
+        for what, path, known in (
+            ("get ConfigMap, 32 connections", f"{CONFIGMAPS}/small-00000000", 33_329.0),
             ("get pod, 32 connections", f"{PODS}/pod-00000000", None),
         ):
-            outcome, cpu = bench.loaded(node, _get(bench, node, path, 32, seconds=seconds))
-            rows.append(
-                Row(what, outcome.rate, "/s", cpu, prototype, note=f"{outcome.bytes} B; p99 {outcome.p99:.2f} ms")
-            )
+            done = bench.get(node, path, connections=32, seconds=seconds)
+            rows.append(Row(what, done.rate, "/s", done.cpu, known, note=f"{done.bytes} B; p99 {done.p99:.2f} ms"))
     return rows
 
 
@@ -129,26 +144,33 @@ def lists_and_memory(bench: Bench) -> list[Row]:
     with bench.node() as node:
         time.sleep(plan.settle)
         idle, shared = node.process.memory()
-        bench.loaded(node, bench.pods(node, plan.pods))
-        lists = [_list(bench, node, *asked) for asked in (
-            (f"list {plan.pods} pods, JSON", PODS, "application/json", 10.9),
-            (f"list {plan.pods} pods, Table", PODS, TABLE, 76.0),
-            ("list limit=500, Table", f"{PODS}?limit=500", TABLE, 11.0),
-            ("list limit=500, JSON", f"{PODS}?limit=500", "application/json", 3.5),
-            (f"list {plan.pods} pods, selector that matches none", f"{PODS}?labelSelector=app%3Dnone", "application/json", 1.1),
-        )]  # fmt: skip
+        bench.create_pods(node, plan.pods)
         time.sleep(plan.settle)
         some = node.process.memory()[0]
-        bench.loaded(node, bench.pods(node, plan.many_pods - plan.pods, plan.pods))
+        lists = [
+            _list(bench, node, f"list {plan.pods} pods, JSON", PODS, JSON, 10.9),
+            _list(bench, node, f"list {plan.pods} pods, Table", PODS, TABLE, 76.0),
+            _list(bench, node, "list limit=500, Table", f"{PODS}?limit=500", TABLE, 11.0),
+            _list(bench, node, "list limit=500, JSON", f"{PODS}?limit=500", JSON, 3.5),
+            _list(bench, node, f"list {plan.pods} pods, none selected", f"{PODS}?labelSelector=app%3Dx", JSON, 1.1),
+        ]
+        bench.create_pods(node, plan.many_pods - plan.pods, plan.pods)
         time.sleep(plan.settle)
         many = node.process.memory()[0]
+    each, each_of_many = (some - idle) * 1024 / plan.pods, (many - idle) * 1024 / plan.many_pods
     return [
         *lists,
-        Row("idle memory, RSS", idle, "MB", None, 36.0, True, note="all controllers on; 1 MB = 10^6 B"),
-        Row("idle memory, PSS", shared, "MB"),
-        Row(f"memory per pod at {plan.pods}", (some - idle) * 1e3 / plan.pods, "kB", None, 8.8, True, f"RSS {some:.0f} MB"),
-        Row(f"memory per pod at {plan.many_pods}", (many - idle) * 1e3 / plan.many_pods, "kB", None, 9.3, True, f"RSS {many:.0f} MB"),
-    ]  # fmt: skip
+        Row("idle memory, RSS", idle, "MiB", None, 36.0, True, "with all controllers"),
+        Row("idle memory, PSS", shared, "MiB"),
+        Row(f"memory per pod at {plan.pods}", each, "KiB", None, 8.8, True, f"RSS {some:.0f} MiB"),
+        Row(f"memory per pod at {plan.many_pods}", each_of_many, "KiB", None, 9.3, True, f"RSS {many:.0f} MiB"),
+    ]
+
+
+def _list(bench: Bench, node: Node, what: str, path: str, accept: str, prototype: float) -> Row:
+    done = bench.get(node, path, accept=accept, count=bench.plan.lists)
+    note = f"{done.bytes / 1e6:.2f} MB, p99 {done.p99:.1f} ms"
+    return Row(what, done.p50, "ms", done.cpu, prototype, True, note)
 
 
 def watches(bench: Bench) -> list[Row]:
@@ -159,15 +181,9 @@ def watches(bench: Bench) -> list[Row]:
             for pace, how in ((0.01, "each 10 ms"), (0.0, "flat out")):
                 label = f"w{count}-{int(pace * 1000)}"
                 spec = watchers.Watching(
-                    node.port,
-                    node.identity,
-                    count,
-                    plan.creates_watched,
-                    pace,
-                    label,
-                    node.process.pid,
+                    node.port, node.identity, count, plan.creates_watched, pace, label, node.process.pid,
                     bench.cores.load,
-                )
+                )  # fmt: skip
                 delays = watchers.run(spec)
                 p50, p99 = known.get((count, pace), (None, None))
                 what, rate = f"watch delay, {count} watchers, {how}", delays.deliveries / delays.seconds
@@ -181,12 +197,13 @@ def watches(bench: Bench) -> list[Row]:
 def starts(bench: Bench) -> list[Row]:
     plan = bench.plan
     with tempfile.TemporaryDirectory(dir=bench.folder) as place:
-        node = Node(Path(place), bench.cores)
-        rows = [_started(node, 1, "first start to ready, keys made")]
-        rows.append(_started(node, plan.starts, "start to ready, 0 objects"))
-        node.start()
-        bench.loaded(node, bench.pods(node, plan.start_objects))
-        node.stop()
+        node = Node(Path(place), bench.cores, bench.bytecode)
+        rows = [
+            _started(node, 1, "first start to ready, keys made"),
+            _started(node, plan.starts, "start to ready, 0 objects"),
+        ]
+        with node:
+            bench.create_pods(node, plan.start_objects)
         rows.append(_started(node, plan.starts, f"start to ready, {plan.start_objects} pods"))
     return rows
 
@@ -198,33 +215,4 @@ def _started(node: Node, times: int, what: str) -> Row:
         seconds.append(node.start())
         cpu.append(node.process.cpu())
         node.stop()
-    middle = sorted(seconds)[times // 2]
-    return Row(what, middle * 1e3, "ms", sorted(cpu)[times // 2] * 1e6)
-
-
-def _list(bench: Bench, node: Node, what: str, path: str, accept: str, prototype: float) -> Row:
-    outcome, cpu = bench.loaded(node, _get(bench, node, path, 1, accept=accept, count=bench.plan.lists))
-    note = f"{outcome.bytes / 1e6:.2f} MB, p99 {outcome.p99:.1f} ms"
-    return Row(what, outcome.p50, "ms", cpu, prototype, True, note)
-
-
-def _get(
-    bench: Bench, node: Node, path: str, connections: int, *, accept: str = "application/json", seconds: float = 0.0, count: int = 0,
-) -> load.Load:  # fmt: skip
-    return load.Load(
-        node.port, node.identity, connections, "GET", path, accept, seconds=seconds, count=count, core=bench.cores.load
-    )
-
-
-def _for(spec: load.Load, seconds: float) -> load.Load:
-    return load.Load(**{**{name: getattr(spec, name) for name in load.Load.__slots__}, "seconds": seconds})
-
-
-def _create(bench: Bench, node: Node, path: str, obj: dict[str, object]) -> None:
-    before, after = template({**obj, "data": {**obj["data"], "number": PLACE}})  # type: ignore[dict-item]
-    load.run(
-        load.Load(
-            node.port, node.identity, 1, "POST", path, body_before=before.decode(), body_after=after.decode(), count=1,
-            core=bench.cores.load,
-        )
-    )  # fmt: skip
+    return Row(what, sorted(seconds)[times // 2] * 1e3, "ms", sorted(cpu)[times // 2] * 1e6)

@@ -48,10 +48,15 @@ class Identity:
 class Pinned:
     """A Python process on one core."""
 
-    def __init__(self, arguments: Sequence[str], core: int, log: Path) -> None:
+    def __init__(self, arguments: Sequence[str], core: int, log: Path, bytecode: Path | None = None) -> None:
+        """`bytecode`: where compiled modules are kept, as an installed package has them; a checkout may have none."""
+        environment = dict(os.environ)
+        if bytecode is not None:
+            environment.pop("PYTHONDONTWRITEBYTECODE", None)
+            environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
         with log.open("ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                [sys.executable, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment
             )
         os.sched_setaffinity(self._process.pid, {core})
         self._log = log
@@ -78,11 +83,11 @@ class Pinned:
         return cpu_of(self.pid)
 
     def memory(self) -> tuple[float, float]:
-        """RSS and PSS in MB."""
+        """RSS and PSS in MiB."""
         found = {}
         for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines()[1:]:
             name, _, rest = line.partition(":")
-            found[name] = int(rest.split()[0]) * 1024 / 1e6
+            found[name] = int(rest.split()[0]) / 1024
         return found["Rss"], found["Pss"]
 
     def stop(self) -> None:
@@ -97,8 +102,9 @@ class Pinned:
 class Node:
     """A directory with a node in it, and its process while it runs."""
 
-    def __init__(self, root: Path, cores: Cores) -> None:
+    def __init__(self, root: Path, cores: Cores, bytecode: Path) -> None:
         self.root = root
+        self._bytecode = bytecode
         self.cores = cores
         self.port = free_port()
         self.process: Pinned
@@ -114,7 +120,7 @@ class Node:
         """Returns the seconds until the API answered."""
         command = ["-m", "coterie", "start", "-c", str(self.root / "coterie.yaml"), "--root", str(self.root)]
         began = time.monotonic()
-        self.process = Pinned(command, self.cores.server, self.root / "server.log")
+        self.process = Pinned(command, self.cores.server, self.root / "server.log", self._bytecode)
         try:
             self.process.wait_for(self.port)
         except BaseException:

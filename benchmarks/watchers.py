@@ -143,13 +143,14 @@ async def watch(spec: Watching) -> Delays:
     if len(delays) != expected:
         raise RuntimeError(f"{len(delays)} deliveries of {expected} arrived")
     delays.sort()
-    for connection in (*watchers, creator):
-        connection.transport.abort()
+    for watcher in watchers:
+        watcher.transport.abort()
+    creator.transport.abort()
     return Delays(expected, delays[expected // 2], delays[expected * 99 // 100], seconds, cpu / expected * 1e6)
 
 
 def run(spec: Watching) -> Delays:
-    return Delays(**child("benchmarks.watchers", asdict(spec)))  # type: ignore[arg-type]
+    return Delays(**child("benchmarks.watchers", asdict(spec)))
 
 
 def main() -> None:

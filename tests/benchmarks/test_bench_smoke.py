@@ -24,7 +24,7 @@ ROWS = (
     "list 50 pods, Table",
     "list limit=500, Table",
     "list limit=500, JSON",
-    "list 50 pods, selector that matches none",
+    "list 50 pods, none selected",
     "idle memory, RSS",
     "idle memory, PSS",
     "memory per pod at 50",

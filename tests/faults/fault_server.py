@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import ssl
@@ -32,6 +33,9 @@ class FaultServer:
         self.process: subprocess.Popen[bytes] | None = None
         beside = files or root
         beside.mkdir(parents=True, exist_ok=True)
+        # Half of a start would be compiling: an installed package brings its bytecode, a checkout may be read-only.
+        self._environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(beside / "bytecode")}
+        self._environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self._log = beside / "server.log"
         self._settings = beside / "coterie.yaml"
         self._settings.write_text(
@@ -44,7 +48,9 @@ class FaultServer:
         """Start a process; `ready` tells when it serves."""
         command = [sys.executable, "-m", "coterie", "start", "-c", str(self._settings), "--root", str(self.root)]
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
+            )
 
     async def ready(self) -> None:
         deadline = time.monotonic() + START_SECONDS

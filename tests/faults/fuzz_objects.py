@@ -295,3 +295,11 @@ def every_wrong_type(obj: Object, schema: Schema) -> Iterator[tuple[Path, Object
                 place = place[part]
             place[path[-1]] = copy.deepcopy(value)
             yield path, out
+
+
+def pointers(obj: Object, schema: Schema) -> list[str]:
+    """JSON pointers to every place in an object."""
+    return [
+        "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+        for _, _, path, _ in _places(obj, schema, ())
+    ]
