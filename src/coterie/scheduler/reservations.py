@@ -84,8 +84,8 @@ class Reservations:
                 self._release(gang, task.failure or self._who_is_missing(gang), mark=False)
             elif task.phase == SCHEDULABLE:
                 self._bind(gang)
-        elif before is None or before.phase != task.phase:
-            if task.phase == RESERVING:
+        elif before != task:
+            if task.phase == RESERVING and (before is None or before.phase != RESERVING):
                 self._desk.queue.forgive(gang.id)
             if self._unplaced(gang):
                 self._desk.queue.put(gang.id, gang.order)
