@@ -128,6 +128,7 @@ _POD_SUBS = (
     STATUS,
 )
 _CREATE = ("create",)
+_READ = ("get", "list")
 _RBAC = "rbac.authorization.k8s.io"
 _AUTHZ = "authorization.k8s.io"
 _AUTHN = "authentication.k8s.io"
@@ -194,3 +195,9 @@ BUILTIN: tuple[Resource, ...] = (
     _r("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", cluster=True, short="pc"),
     _r("storage.k8s.io", "v1", "storageclasses", "StorageClass", cluster=True, short="sc", returns_deleted=True),
 )  # fmt: skip
+
+USAGE: tuple[Resource, ...] = (
+    _r("metrics.k8s.io", "v1beta1", "nodes", "NodeMetrics", cluster=True, verbs=_READ, virtual=True),
+    _r("metrics.k8s.io", "v1beta1", "pods", "PodMetrics", verbs=_READ, virtual=True),
+)
+"""What is used now, asked of the agents. Not among the built-in kinds: nothing is written or stored."""

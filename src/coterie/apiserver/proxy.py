@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import httptools
+import orjson
 
 from coterie.api import errors
 from coterie.apiserver.call import Call
@@ -29,6 +30,8 @@ _CONNECT_TIMEOUT = 10.0
 _HEAD_TIMEOUT = 60.0
 _MAX_HEAD = 64 * 1024
 _MAX_ERROR_BODY = 64 * 1024
+_MAX_JSON = 16 * 1024 * 1024
+_JSON_TIMEOUT = 3.0
 _CHUNK = 64 * 1024
 _HIGH_WATER = 1024 * 1024
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
@@ -101,6 +104,24 @@ class NodeProxy:
         return Response(
             200, content_type="text/plain", stream=_BodyRelay(connection, status, answered, rest, self._tasks)
         )
+
+    async def get_json(self, node: Object, path: str) -> Object:
+        """What an agent tells about itself; ServiceUnavailable when it does not, or not in time."""
+        connection = await self._open(agent_address(node))
+        try:
+            status, answered, rest = await connection.request("GET", path, {})
+            if status != 200:
+                raise await connection.refusal(status, answered, rest)
+            length = answered.get("content-length", "")
+            if not length.isdigit() or int(length) > _MAX_JSON:
+                raise errors.ServiceUnavailable(f"the agent's answer to {path} has no length that can be read")
+            body = rest + await asyncio.wait_for(connection.reader.readexactly(int(length) - len(rest)), _JSON_TIMEOUT)
+            answer: Object = orjson.loads(body)
+            return answer
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, orjson.JSONDecodeError) as problem:
+            raise errors.ServiceUnavailable(f"the agent did not answer {path} ({type(problem).__name__})") from problem
+        finally:
+            connection.close()
 
     def _agent_of(self, call: Call, pod: Object) -> AgentAddress:
         node = (pod.get("spec") or {}).get("nodeName")

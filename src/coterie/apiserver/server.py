@@ -24,10 +24,10 @@ from typing import Any
 import orjson
 
 from coterie.api import convert, errors
-from coterie.api.resources import BUILTIN, Resource
+from coterie.api.resources import BUILTIN, USAGE, Resource
 from coterie.api.schema import builtin as builtin_schemas
 from coterie.api.selectors import parse_field_selector
-from coterie.apiserver import apiservices, bodies, bootstrap, discovery, options, paths
+from coterie.apiserver import apiservices, bodies, bootstrap, discovery, options, paths, usage
 from coterie.apiserver.admission.chain import Admission, Attempt
 from coterie.apiserver.admission.quotas import Quotas
 from coterie.apiserver.admission.steps import LimitRanges, NamespaceLifecycle, Priorities, ServiceAccounts
@@ -114,7 +114,7 @@ class ApiServer:
         for resource in BUILTIN:
             if not resource.virtual:
                 self._serve_builtin(resource, schemas)
-        self._virtual = {(r.group, r.version, r.plural): r for r in BUILTIN if r.virtual}
+        self._virtual = {(r.group, r.version, r.plural): r for r in (*BUILTIN, *USAGE) if r.virtual}
         self.authorizer = Authorizer(
             roles=lambda: self._objects(_RBAC + "roles"),
             role_bindings=lambda: self._objects(_RBAC + "rolebindings"),
@@ -136,7 +136,7 @@ class ApiServer:
         )
         self.audit = Audit(self.settings.audit_sinks)
         self._discovery = discovery.Discovery(self.resources)
-        self._openapi = OpenApi(self.resources, lambda: self._objects(_CRDS))
+        self._openapi = OpenApi(self._described, lambda: self._objects(_CRDS))
         self._build_verbs()
         self._observe()
         self._describe_metrics()
@@ -176,6 +176,7 @@ class ApiServer:
         budgets = self.state.collection("/registry/policy/poddisruptionbudgets")
         evictions = Evictions(self.state, deleter, budgets, self._schemas["policy/v1/Eviction"], self.clock)
         proxy = NodeProxy(core("nodes"), self._tasks, self.settings.agent_tls)
+        self._usage = usage.UsageApi(core("nodes"), core("pods"), proxy, self.clock)
         self._verbs: dict[str, Verb] = {
             "get": reader.get,
             "list": reader.list,
@@ -427,6 +428,10 @@ class ApiServer:
     def _virtual_request(
         self, request: Request, target: paths.Target, resource: Resource, user: UserInfo
     ) -> Response | Awaitable[Response]:
+        if resource.group == usage.GROUP:
+            if target.verb not in resource.verbs or target.subresource:
+                raise _not_allowed()
+            return self._usage.respond(request, target, resource)
         if target.verb not in resource.verbs or target.name or target.subresource:
             raise _not_allowed()
         if resource.namespaced != bool(target.namespace):
@@ -488,6 +493,10 @@ class ApiServer:
     def resources(self) -> Sequence[Resource]:
         """Everything that is served, for discovery."""
         return [*self._virtual.values(), *(view.resource for view in self.state.views())]
+
+    def _described(self) -> Sequence[Resource]:
+        """Everything that has a schema."""
+        return [resource for resource in self.resources() if resource.group != usage.GROUP]
 
     def _collection(self, plural: str) -> Collection:
         return self.state.collection(f"/registry/core/{plural}")
