@@ -1,0 +1,1 @@
+"""Pods: what to do next (`decide`), how they are (`status`), and the workers that carry it out."""

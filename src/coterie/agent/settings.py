@@ -1,0 +1,159 @@
+"""Everything about an agent that can be set, as documented data. Whoever reads the configuration fills these in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from coterie.base.paths import DomainPaths
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CapacitySettings:
+    """What the node offers. An empty text or 0 means: measure it."""
+
+    cpu: str = ""
+    """Cores, as a quantity; measured: the cgroup's quota, else the machine's processors."""
+    memory: str = ""
+    """Bytes, as a quantity; measured: the cgroup's limit, else the machine's memory."""
+    storage: str = ""
+    """Disk for data, as a quantity; measured: the size of the file system below the agent's root."""
+    ephemeral_storage: str = ""
+    """Disk for pods, as a quantity; measured likewise."""
+    bandwidth_mbit: int = 0
+    """`kuscia.io/bandwidth`; measured: the speed of the network card, else 1000."""
+    pods: int = 500
+    """How many pods may run at once."""
+    reserved_cpu: str = "500m"
+    """CPU kept for Coterie itself; taken off what is allocatable."""
+    reserved_memory: str = "500Mi"
+    reserved_bandwidth_mbit: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class PressureSettings:
+    """When the node says that something runs short."""
+
+    memory_used: float = 0.90
+    """MemoryPressure at this share of the limit."""
+    disk_used: float = 0.95
+    """DiskPressure at this share of the space, and only with less than `disk_free` left."""
+    disk_free: int = 3 * GIB
+    inodes_used: float = 0.95
+    pids_used: float = 0.90
+    out_of_disk_free: int = 100 * MIB
+    out_of_disk_inodes: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """The Node object and its heartbeat."""
+
+    lease_seconds: int = 40
+    """After this long without renewal the node counts as gone."""
+    renew_seconds: float = 10.0
+    status_seconds: float = 300.0
+    """The status is written this often even when nothing changed."""
+    measure_seconds: float = 30.0
+    """How often conditions are looked at; a change is written at once."""
+    collision_retry_seconds: float = 5.0
+    """How often to try again while another machine still runs a node of our name."""
+    on_exit: Literal["keep", "cordon", "delete"] = "keep"
+    """What an orderly stop does to the Node: nothing (pods go on, the next agent takes over), Ready=False and
+    unschedulable, or delete it."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """More labels for the Node, besides Kuscia's."""
+    taint: bool = True
+    """Whether a new Node gets Kuscia's taint `kuscia.secretflow/agent=v1:NoSchedule`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodSettings:
+    """How pods are run."""
+
+    namespace: str = ""
+    """Only pods of this namespace; empty: of all."""
+    backoff_first: float = 10.0
+    """Pause before the second restart of a container; doubles with each."""
+    backoff_limit: float = 300.0
+    backoff_reset: float = 600.0
+    """A run that lasted this long starts the pauses anew."""
+    start_failure_seconds: float = 60.0
+    """A pod that is never restarted (`restartPolicy: Never`) fails when one of its containers could not be started
+    for this long (image missing, configuration missing): a task that fails instead of one that hangs. 0: wait for ever,
+    as a kubelet does."""
+    start_retry_first: float = 5.0
+    """Pause before a start that failed is tried again; doubles up to `backoff_limit`."""
+    min_grace: float = 2.0
+    """Seconds a container has after its preStop hook, however long that took."""
+    orphan_grace: float = 30.0
+    """Seconds to end for containers whose pod is unknown to the API."""
+    workers: int = 8
+    """Pods looked at side by side."""
+    status_writers: int = 8
+    """Status writes under way at once; the limit of the load one agent puts on the API."""
+    status_pause: float = 0.0
+    """Least seconds between two status writes of one pod."""
+    pids_limit: int = 0
+    """Most processes of one container; 0: no limit."""
+    allow_privileged: bool = False
+    """Otherwise `privileged: true` is dropped."""
+    host_paths: tuple[str, ...] = ()
+    """Directories below which hostPath volumes may lie. Empty: hostPath is refused."""
+    extra_mounts: tuple[tuple[Path, str, bool], ...] = ()
+    """(source, target, read only) that every container gets."""
+    termination_message_limit: int = 4096
+    termination_log_limit: int = 2048
+    """Bytes of log that stand in for a missing termination message; at most 80 lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class DnsSettings:
+    """What a pod's resolver file says."""
+
+    servers: tuple[str, ...] = ()
+    """The domain's DNS; empty: pods get a copy of the machine's file."""
+    domain: str = "cluster.local"
+    ndots: int = 5
+    host_resolv_conf: Path = Path("/etc/resolv.conf")
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """What happens to the output of pods that are gone."""
+
+    max_age_days: float = 30.0
+    """Output of a pod that the API no longer knows is kept this long."""
+    gc_seconds: float = 600.0
+    gc_batch: int = 100
+    """Most directories removed in one round."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    node_name: str
+    domain: str
+    """The namespace whose pods the node is for; also in the Node's labels."""
+    paths: DomainPaths
+    """The agent's own root: several agents on one machine have one each."""
+    address: str = "127.0.0.1"
+    """InternalIP of the node, and the address of pods that share the machine's network."""
+    port: int = 10250
+    """Where the kubelet-like endpoint listens; told in the Node's status."""
+    machine_id: str = ""
+    """Who the machine is; empty: the system's. Tests with several "machines" set it."""
+    capacity: CapacitySettings = CapacitySettings()
+    pressure: PressureSettings = PressureSettings()
+    node: NodeSettings = field(default_factory=NodeSettings)
+    pods: PodSettings = PodSettings()
+    dns: DnsSettings = DnsSettings()
+    logs: LogSettings = LogSettings()
+
+    @property
+    def pods_directory(self) -> Path:
+        """One directory per pod: volumes, history and the runtime's files."""
+        return self.paths.var / "pods"

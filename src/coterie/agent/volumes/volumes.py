@@ -1,0 +1,98 @@
+"""All volumes of one pod: made before its containers, kept up to date, freed after them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from coterie.agent.pods import shape
+from coterie.agent.pods.downward import ConfigProblem, NodeFacts
+from coterie.agent.pods.environment import expand
+from coterie.agent.runtimes.protocol import Mount
+from coterie.agent.settings import PodSettings
+from coterie.agent.volumes import atomic, places
+from coterie.agent.volumes.objects import ObjectSource
+from coterie.agent.volumes.sources import FILE_SOURCES, Given, payload_of, references
+from coterie.agent.volumes.tokens import PodTokens
+from coterie.api.meta import Object
+from coterie.base.files import private_directory
+
+
+class PodVolumes:
+    def __init__(self, directory: Path, objects: ObjectSource, tokens: PodTokens, rules: PodSettings) -> None:
+        """`directory` is the pod's own; volumes lie below it."""
+        self._directory = directory / "volumes"
+        self._objects = objects
+        self._tokens = tokens
+        self._rules = rules
+        self._sources: dict[str, Path] = {}
+
+    @property
+    def refresh_in(self) -> float | None:
+        return self._tokens.renew_in
+
+    async def make(self, pod: Object, node: NodeFacts) -> bool:
+        """Make every volume, or bring it up to date; says whether files changed. Raises ConfigProblem."""
+        namespace = shape.key_of(pod).namespace
+        await self._objects.ready(shape.uid_of(pod), namespace, references(pod))
+        await self._tokens.ensure(pod)
+        given = Given(pod, self._objects.lookup(namespace), node, self._tokens.token)
+        # Only whoever runs the pods may look in from outside; inside, each volume has its own modes.
+        private_directory(self._directory.parent)
+        self._directory.mkdir(exist_ok=True)
+        group = (shape.spec_of(pod).get("securityContext") or {}).get("fsGroup")
+        changed = False
+        for volume in shape.spec_of(pod).get("volumes") or ():
+            changed = self._make(volume, given, group) or changed
+        return changed
+
+    def _make(self, volume: Object, given: Given, group: int | None) -> bool:
+        name = volume["name"]
+        path = self._directory / name
+        changed = False
+        if any(source in volume for source in FILE_SOURCES):
+            try:
+                changed = atomic.write(path, payload_of(volume, given), group=group, owner=_user(given.pod))
+            except atomic.UnsafePath as error:
+                raise ConfigProblem(f"volume {name}: {error}") from error
+        elif "hostPath" in volume:
+            path = places.host_path(volume["hostPath"] or {}, self._rules.host_paths)
+        elif "emptyDir" in volume or set(volume) == {"name"}:
+            places.empty_directory(path, volume.get("emptyDir") or {}, group)
+        else:
+            kinds = ", ".join(sorted(set(volume) - {"name"}))
+            raise ConfigProblem(f"volume {name}: {kinds} volumes are not supported on this node")
+        self._sources[name] = path
+        return changed
+
+    def mounts(self, container: Object, variables: Mapping[str, str]) -> tuple[Mount, ...]:
+        """What a container sees, in the order of its volumeMounts."""
+        found = []
+        for wanted in container.get("volumeMounts") or ():
+            source = self._sources.get(wanted["name"])
+            if source is None:
+                raise ConfigProblem(f"the pod has no volume {wanted['name']}")
+            inside = wanted.get("subPath") or expand(wanted.get("subPathExpr") or "", variables)
+            if inside:
+                source = places.sub_path(source, inside)
+            found.append(Mount(source, wanted["mountPath"], bool(wanted.get("readOnly"))))
+        found += [Mount(source, target, read_only) for source, target, read_only in self._rules.extra_mounts]
+        return tuple(found)
+
+    def release(self, uid: str) -> None:
+        """Let go of everything outside the pod's directory. The directory itself goes with the pod."""
+        self._objects.release(uid)
+        if self._directory.is_dir():
+            for path in self._directory.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    places.unmount(path)
+
+
+def _user(pod: Object) -> int | None:
+    """The one user all containers run as, if there is one: then files may be private to it."""
+    told = (shape.spec_of(pod).get("securityContext") or {}).get("runAsUser")
+    for container in shape.all_containers(pod):
+        own = (container.get("securityContext") or {}).get("runAsUser")
+        if own is not None and own != told:
+            return None
+    return told if told is None else int(told)
