@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 from urllib.parse import unquote_to_bytes
 
 import httptools
@@ -29,6 +29,8 @@ log = logger("apiserver.http")
 MAX_URL_BYTES = 32 * 1024
 MAX_HEADER_BYTES = 64 * 1024
 MAX_EARLY_BYTES = 1024 * 1024
+LINGER = 0.5
+"""Seconds in which a client that was refused may read why."""
 _PIECE = 128 * 1024
 """Bytes of an answer that are handed to TLS at a time."""
 
@@ -36,7 +38,19 @@ _STATUS_LINES: dict[int, bytes] = {int(code): f"HTTP/1.1 {int(code)} {code.phras
 _NO_CACHE = b"Cache-Control: no-cache, private\r\n"
 # A client offers each sub-protocol it speaks in a line of its own.
 _LISTS = frozenset(("accept", "sec-websocket-protocol", "x-stream-protocol-version"))
+_COMMON_NAMES = {
+    name.encode(): name.lower()
+    for name in ("Accept", "Accept-Encoding", "Authorization", "Connection", "Content-Length", "Content-Type", "Host", "User-Agent")
+}  # fmt: skip
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class _Waiting(NamedTuple):
+    """A request that has arrived, and how its connection goes on afterwards."""
+
+    request: Request
+    keep_alive: bool
+    upgrade: bool
 
 
 class HttpConnection(asyncio.Protocol):
@@ -47,11 +61,14 @@ class HttpConnection(asyncio.Protocol):
         "_closing",
         "_drained",
         "_early",
+        "_eof",
         "_header_bytes",
         "_headers",
         "_keep_alive",
         "_parser",
         "_queue",
+        "_raw",
+        "_receiving",
         "_server",
         "_sink",
         "_task",
@@ -59,6 +76,7 @@ class HttpConnection(asyncio.Protocol):
         "_upgrade",
         "_url",
         "_write_paused",
+        "_writing",
         "deadline",
         "peer",
         "transport",
@@ -69,15 +87,22 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, server: HttpServer) -> None:
         self._server = server
         self._parser = httptools.HttpRequestParser(self)
-        self._queue: deque[tuple[Request, bool]] = deque()
+        self._queue: deque[_Waiting] = deque()
         self._busy = False
+        self._receiving = False
+        """A request has begun to arrive and is not complete."""
+        self._eof = False
+        self._raw = False
+        """The client asked for another protocol: what follows is not HTTP."""
         self._closing = False
         self._write_paused = False
+        self._writing = False
         self._drained: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._sink: _ChunkedSink | None = None
         self._tunnel: Tunnel | None = None
         self._upgrade = False
+        """The request being served asks for another protocol."""
         self._early = b""
         self._keep_alive = True
         self.deadline = server.now + server.limits.header_timeout
@@ -103,11 +128,10 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._server.unregister(self)
-        self._server.body_bytes -= self._body_size
-        self._body_size = 0
+        self._release_body()
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
-        if self._task is not None:
+        if self._task is not None and not self._writing:
             self._task.cancel()
         if self._sink is not None:
             self._sink.lost()
@@ -116,10 +140,10 @@ class HttpConnection(asyncio.Protocol):
             tunnel.closed()
 
     def eof_received(self) -> bool:
-        # A client may half-close after its request and still wait for the answer.
-        if self._tunnel is None and not self._busy:
-            return False
-        return self._tunnel is None and not self.peer.encrypted
+        # A client may half-close after its requests and still wait for the answers. But a stream has no end of its own,
+        # and only this tells that its reader left.
+        self._eof = True
+        return self._busy and self._sink is None and self._tunnel is None and not self.peer.encrypted
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -127,7 +151,7 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self.deadline = 0.0 if self._busy else self._server.now + self._server.limits.idle_timeout
+        self._set_deadline()
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._drained = None
@@ -152,7 +176,7 @@ class HttpConnection(asyncio.Protocol):
             return
         if self._closing:
             return
-        if self._upgrade:
+        if self._raw:
             # The client may speak the new protocol before it has our 101; what it says waits for the tunnel.
             self._early += data
             if len(self._early) > MAX_EARLY_BYTES:
@@ -169,7 +193,9 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._start_message()
-        self.deadline = self._server.now + self._server.limits.header_timeout
+        self._receiving = True
+        if not self._busy and not self._write_paused:
+            self.deadline = self._server.now + self._server.limits.header_timeout
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -184,7 +210,8 @@ class HttpConnection(asyncio.Protocol):
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
             )
             return
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        key = _COMMON_NAMES.get(name) or name.decode("latin-1").lower()
+        text = value.decode("latin-1")
         if key in self._headers:
             # Only these may stand several times and mean several values; of others the last counts.
             if key.startswith("impersonate-"):
@@ -194,11 +221,13 @@ class HttpConnection(asyncio.Protocol):
         self._headers[key] = text
 
     def on_headers_complete(self) -> None:
-        self.deadline = self._server.now + self._server.limits.body_timeout
+        if not self._write_paused:
+            self._set_deadline()
         length = self._headers.get("content-length")
         if length is not None and length.isdigit() and int(length) > self._server.limits.max_body:
             self._fail(self._too_large())
-        elif self._headers.get("expect", "").lower() == "100-continue":
+        elif self._headers.get("expect", "").lower() == "100-continue" and not self._busy:
+            # While another answer is under way it would land in its midst; the client will send the body unasked.
             self.transport.write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
@@ -218,9 +247,10 @@ class HttpConnection(asyncio.Protocol):
             return
         self._server.body_bytes -= self._body_size
         self._body_size = 0
+        self._receiving = False
         method = self._parser.get_method().decode("ascii")
         keep_alive = self._parser.should_keep_alive()
-        self._upgrade = self._parser.should_upgrade()
+        self._raw = self._parser.should_upgrade()
         url = self._url
         path, _, query = url.partition(b"?")
         try:
@@ -235,11 +265,18 @@ class HttpConnection(asyncio.Protocol):
             self._fail(errors.BadRequest("the request path is not valid UTF-8"))
             return
         self._body = []
-        if self._busy or self._write_paused:
-            self._queue.append((request, keep_alive))
+        waiting = _Waiting(request, keep_alive, self._raw)
+        if self._busy or self._queue or self._write_paused:
+            self._queue.append(waiting)
             self.transport.pause_reading()
         else:
-            self._serve(request, keep_alive)
+            self._serve(waiting)
+
+    def _release_body(self) -> None:
+        """What has arrived of a request that will not be served."""
+        self._server.body_bytes -= self._body_size
+        self._body_size = 0
+        self._body = []
 
     def _too_large(self) -> errors.ApiError:
         return errors.RequestEntityTooLarge(
@@ -248,9 +285,11 @@ class HttpConnection(asyncio.Protocol):
 
     # -- serving ------------------------------------------------------------------------------------------------
 
-    def _serve(self, request: Request, keep_alive: bool) -> None:
+    def _serve(self, waiting: _Waiting) -> None:
+        request, self._keep_alive, self._upgrade = waiting
         self._busy = True
-        self._keep_alive = keep_alive
+        # A write whose client leaves is finished all the same, so that it is known how it ended.
+        self._writing = request.method not in ("GET", "HEAD")
         self.deadline = 0.0
         try:
             answer = self._server.handler(request)
@@ -285,6 +324,11 @@ class HttpConnection(asyncio.Protocol):
             self._start_tunnel(response)
             return
         head = self._head(response)
+        if request.method == "HEAD" and response.stream is not None:
+            _discard(response)
+            self.transport.write(head + b"\r\n")
+            self._finished()
+            return
         if response.stream is None:
             body = response.body
             if request.method == "HEAD":
@@ -311,6 +355,15 @@ class HttpConnection(asyncio.Protocol):
             write(view[start : start + _PIECE])
 
     def _head(self, response: Response) -> bytes:
+        if response.headers:
+            return self._make_head(response)
+        heads, kind = self._server.plain_heads, (response.status, response.content_type)
+        head = heads.get(kind)
+        if head is None:
+            head = heads[kind] = self._make_head(response)
+        return head
+
+    def _make_head(self, response: Response) -> bytes:
         head = _STATUS_LINES[response.status] + self._server.common_headers
         if response.content_type:
             head += b"Content-Type: %b\r\n" % response.content_type.encode("latin-1")
@@ -327,14 +380,22 @@ class HttpConnection(asyncio.Protocol):
 
     def _finished(self) -> None:
         self._busy = False
-        if not self._keep_alive or self._upgrade or self._server.stopping:
+        done = self._eof and not self._queue
+        if not self._keep_alive or self._upgrade or self._server.stopping or done:
             self._closing = True
             self.transport.close()
             return
         if not self._write_paused:
-            self.deadline = self._server.now + self._server.limits.idle_timeout
+            self._set_deadline()
             if self._queue:
                 asyncio.get_running_loop().call_soon(self._next)
+
+    def _set_deadline(self) -> None:
+        limits = self._server.limits
+        if self._busy:
+            self.deadline = 0.0
+        else:
+            self.deadline = self._server.now + (limits.body_timeout if self._receiving else limits.idle_timeout)
 
     def _next(self) -> None:
         if self._closing or self._busy or self._write_paused or self._tunnel is not None:
@@ -342,24 +403,28 @@ class HttpConnection(asyncio.Protocol):
         if not self._queue:
             self.transport.resume_reading()
             return
-        request, keep_alive = self._queue.popleft()
+        waiting = self._queue.popleft()
         if not self._queue:
             self.transport.resume_reading()
-        self._serve(request, keep_alive)
+        self._serve(waiting)
 
     def _fail(self, error: errors.ApiError, code: int = 0) -> None:
         """Answer a request that cannot be understood and close: what follows cannot be trusted either."""
         if self._closing:
             return
         self._closing = True
-        if not self._busy:
-            response = error_response(error)
-            response.status = code or response.status
-            body = response.body
-            self.transport.write(
-                b"%bContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (self._head(response), len(body), body)
-            )
-        self.transport.close()
+        self._release_body()
+        if self._busy:
+            self.transport.close()
+            return
+        response = error_response(error)
+        response.status = code or response.status
+        body = response.body
+        self.transport.write(
+            b"%bContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (self._head(response), len(body), body)
+        )
+        # Closing at once, with bytes of the client unread, would reset the connection and lose the answer.
+        asyncio.get_running_loop().call_later(LINGER, self.transport.close)
 
     # -- streams and tunnels ------------------------------------------------------------------------------------
 

@@ -72,6 +72,8 @@ class HttpServer:
         self.now = 0.0
         """Loop time, renewed each second: exact enough for time-outs and free to read."""
         self.common_headers = b""
+        self.plain_heads: dict[tuple[int, str], bytes] = {}
+        """Heads of answers without headers of their own, by status and type; made anew with each Date."""
         self._user_of = user_of
         self._connections: set[HttpConnection] = set()
         self._listeners: list[asyncio.Server] = []
@@ -145,6 +147,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         self.now = loop.time()
         self.common_headers = b"Date: %b\r\n" % formatdate(usegmt=True).encode()
+        self.plain_heads.clear()
         for connection in list(self._connections):
             if connection.deadline and connection.deadline < self.now:
                 connection.abort()
