@@ -7,7 +7,7 @@ stored fields under another apiVersion.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from coterie.api import cel, errors
@@ -19,6 +19,7 @@ from coterie.apiserver.kinds import CustomStrategy, Strategy
 from coterie.apiserver.state.entry import View, head_of
 from coterie.apiserver.state.state import State
 from coterie.apiserver.state.watching import Change
+from coterie.apiserver.tables.jsonpath import PathError, compile_path
 from coterie.base.clock import Clock, rfc3339
 
 Object = dict[str, Any]
@@ -57,6 +58,15 @@ def resources_of(crd: Object) -> list[tuple[Resource, Object]]:
         )
         out.append((resource, version))
     return out
+
+
+def _bad_columns(columns: Sequence[Object]) -> Iterator[tuple[int, str, PathError]]:
+    for place, column in enumerate(columns):
+        text = column.get("jsonPath") or ""
+        try:
+            compile_path(text)
+        except PathError as problem:
+            yield place, text, problem
 
 
 class Definitions:
@@ -106,7 +116,11 @@ class Definitions:
         path = f"spec.versions[{index}].schema.openAPIV3Schema"
         if raw is None:
             return [errors.required(path, "schemas are required")]
-        faults = structural_check.check_structural(raw, path, self._object_meta)
+        faults = [
+            errors.invalid(f"spec.versions[{index}].additionalPrinterColumns[{place}].jsonPath", text, str(problem))
+            for place, text, problem in _bad_columns(version.get("additionalPrinterColumns") or ())
+        ]
+        faults += structural_check.check_structural(raw, path, self._object_meta)
         if not faults:
             faults = cel.compile_rules(structural.compile_crd(raw, self._object_meta), path)
         return faults

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 Values = list[Any]
@@ -18,6 +19,8 @@ Path = Callable[[Any], Values]
 _FIELD = re.compile(r"(?:[^\\.\[\]{}()'\"\s]|\\.)+")
 _INTEGER = re.compile(r"-?\d+")
 _FILTER = re.compile(r"^\s*(?P<left>@[^=!<>]*?)\s*(?:(?P<operator>==|!=|<=|>=|<|>)\s*(?P<right>.+?))?\s*$")
+_LONGEST = 512
+_MOST_VALUES = 1000
 
 
 class PathError(ValueError):
@@ -26,6 +29,8 @@ class PathError(ValueError):
 
 def compile_path(text: str) -> Path:
     """A function that finds the values of `text` in an object; `{...}` around the path is allowed."""
+    if len(text) > _LONGEST:
+        raise PathError(f"the path is longer than {_LONGEST} characters")
     path = text.strip()
     if path.startswith("{") and path.endswith("}"):
         path = path[1:-1].strip()
@@ -34,7 +39,8 @@ def compile_path(text: str) -> Path:
     def find(root: Any) -> Values:
         found = [root]
         for step in steps:
-            found = [value for each in found for value in step(each)]
+            # Some paths find more with each step than there is: `..[*]..[*]`.
+            found = list(islice((value for each in found for value in step(each)), _MOST_VALUES))
             if not found:
                 break
         return found
