@@ -66,6 +66,7 @@ def _register(server: ServerProcess, port: int) -> None:
     node = server.api("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
     node["status"] = {
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "100"},
         "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
         "conditions": [{"type": "Ready", "status": "True", "reason": "AgentReady", "message": "stand-in"}],
     }

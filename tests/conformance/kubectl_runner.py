@@ -85,8 +85,8 @@ class Kubectl:
             return Result(args, -1, out, f"{err}\n(still running after {timeout} s)")
         return Result(args, done.returncode, done.stdout, done.stderr)
 
-    def start(self, *args: str) -> Running:
-        return Running(args, [self._binary, *args], self.directory, self._environment)
+    def start(self, *args: str, environment: Mapping[str, str] | None = None) -> Running:
+        return Running(args, [self._binary, *args], self.directory, {**self._environment, **(environment or {})})
 
 
 def _text(part: bytes | str | None) -> str:

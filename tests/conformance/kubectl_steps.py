@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kubectl_runner import Kubectl, Result, minor
+from kubectl_runner import Kubectl, Result, Running, minor
 from server_process import ServerProcess
 
 Patterns = str | tuple[str, ...]
@@ -103,13 +103,12 @@ def _run(step: Command, scene: Scene) -> tuple[Result, list[str]]:
         text = text.replace("{" + key + "}", value)
     args = shlex.split(text)
     if step.meanwhile is not None:
-        return _run_meanwhile(step.meanwhile, args, scene)
+        return _run_meanwhile(step.meanwhile, scene.kubectl.start(*args, environment=step.env), scene)
     result = scene.kubectl.run(*args, stdin=step.stdin, environment=step.env)
     return result, problems_of(step, result)
 
 
-def _run_meanwhile(meanwhile: Meanwhile, args: list[str], scene: Scene) -> tuple[Result, list[str]]:
-    running = scene.kubectl.start(*args)
+def _run_meanwhile(meanwhile: Meanwhile, running: Running, scene: Scene) -> tuple[Result, list[str]]:
     problems = []
     try:
         match = running.wait_for(meanwhile.ready)

@@ -118,8 +118,8 @@ REFUSALS = Chapter(
         Command("role reference refused", "patch rolebinding b1 --type=merge -p '{\"roleRef\":{\"name\":\"edit\"}}'", rc=1, err=r"roleRef: Invalid value: .*cannot change roleRef"),
         Command("protected namespace", "delete ns default", rc=1, err=r"Forbidden.*may not be deleted"),
         Command("certificate", "certificate approve nobody", rc=1, err=r"the server doesn't have a resource type|could not find the requested resource|no matches for kind"),
-        Command("top nodes", "top nodes", rc=1, err="Metrics API not available"),
-        Command("top pods", "top pods", rc=1, err="Metrics API not available"),
+        Command("top nodes", "top nodes", rc=1, err="[Mm]etrics (API )?not available"),
+        Command("top pods", "top pods", rc=1, err="[Mm]etrics (API )?not available"),
     ),
     files={
         "faults.yaml": "apiVersion: v1\nkind: Pod\nmetadata: {name: faults}\nspec: {restartPolicy: Sometimes, containers: [{name: c}]}\n",

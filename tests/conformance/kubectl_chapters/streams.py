@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import urllib.request
@@ -31,6 +32,22 @@ def _run_pods(scene: Scene) -> None:
         scene.server.api("PATCH", path, {"status": status}, "application/merge-patch+json")
 
 
+def _measure(scene: Scene) -> None:
+    pod = scene.server.api("GET", f"/api/v1/namespaces/{scene.namespace}/pods/talk")["metadata"]
+    used = {"cpu": {"usageNanoCores": 30_000_000}, "memory": {"workingSetBytes": 32 * 1024**2}}
+    summary = {
+        "node": {"nodeName": "edge-1", "cpu": {"usageNanoCores": 500_000_000}, "memory": {"workingSetBytes": 2**31}},
+        "pods": [
+            {
+                "podRef": {"name": "talk", "namespace": scene.namespace, "uid": pod["uid"]},
+                "containers": [{"name": "main", **used}],
+                **used,
+            }
+        ],
+    }
+    (scene.server.root / "agent" / "summary.json").write_text(json.dumps(summary))
+
+
 def _talk(scene: Scene, match: re.Match[str]) -> None:
     """Two connections through one forwarded port, the second while the first is still open."""
     where = ("127.0.0.1", int(match[1]))
@@ -51,6 +68,9 @@ def _browse(scene: Scene, match: re.Match[str]) -> None:
     with urllib.request.urlopen(url, timeout=10) as answer:
         assert b'"talk"' in answer.read()
 
+
+# What kubectl falls back to when something between it and the server knows no WebSocket.
+_SPDY = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false"}
 
 STREAMS = Chapter(
     "streams",
@@ -84,11 +104,17 @@ STREAMS = Chapter(
         Command("cp directory", "cp tree talk:box/tree -c main"),
         Command("cp directory arrived", "exec talk -- cat box/tree/leaf.txt", out="a leaf"),
         Command("port-forward", "port-forward pod/talk :8080", meanwhile=Meanwhile(r"^Forwarding from 127\.0\.0\.1:(\d+) -> 8080", _talk)),
+        Command("port-forward SPDY", "port-forward pod/talk :8080", env=_SPDY, meanwhile=Meanwhile(r"^Forwarding from 127\.0\.0\.1:(\d+) -> 8080", _talk)),
+        Command("exec SPDY", "exec -i talk -- sh -c 'cat; exit 3'", env=_SPDY, stdin="x" * 100_000, rc=3, out=r"\Ax{100000}\Z"),
         Command("proxy", "proxy --port=0", meanwhile=Meanwhile(r"^Starting to serve on 127\.0\.0\.1:(\d+)", _browse)),
         Command("debug", "debug talk --image=busybox --target=main -c probe --attach=false -- sleep 9", since="1.25"),
         Command("debug container", "get pod talk -o json", check=lambda p: p["spec"]["ephemeralContainers"][0]["name"] == "probe", since="1.25"),
         Command("debug copy", "debug talk --image=busybox --copy-to=twin --attach=false -- sleep 9", since="1.22"),
         Command("debug twin", "get pod twin -o json", check=lambda p: len(p["spec"]["containers"]) == 2, since="1.22"),
+        Act("measure", _measure),
+        Command("top node", "top node edge-1", out=r"^edge-1\s+500m\s+12%\s+2048Mi\s+25%"),
+        Command("top pods", "top pods", out=r"^talk\s+30m\s+32Mi", absent="two"),
+        Command("top containers", "top pod talk --containers", out=r"^talk\s+main\s+30m\s+32Mi"),
         Command("came back", "create cm copied --from-file=back.txt -o json", check=lambda c: c["data"] == {"back.txt": "carried over\n"}),
         Command("finish", "delete pods --all --force --grace-period=0", out="deleted"),
     ),
