@@ -92,6 +92,13 @@ class World:
         await self.store.close()
 
     async def start_agent(self) -> None:
+        self._begin()
+        await self.until(lambda: self.manager.ready.is_set() or self._task.done())
+        if self._task.done():
+            self.agent = None
+            self._task.result()
+
+    def _begin(self) -> None:
         self.transport = CountingTransport(InProcessTransport(self.api.handle, ADMIN))
         self.client = Client(self.transport, clock=self.clock)
         self.informers = Informers(self.client)
@@ -99,7 +106,6 @@ class World:
         self.agent = make(self.client, self.informers, self.runtime, self.settings, self.clock)
         self.manager = Manager([[self.informers], *self.agent.groups], clock=self.clock)
         self._task = asyncio.create_task(self.manager.run())
-        await self.until(self.manager.ready.is_set)
 
     async def stop_agent(self) -> None:
         """An orderly end: containers go on."""
