@@ -139,6 +139,8 @@ async def test_custom_resources(api: Api):
         ),
         ({**config_map("a"), "metadata": {"name": "a", "uid": "u"}}, "fieldManager=x", 409, "does not exist"),
         ({**config_map("a"), "metadata": {"name": "a", "managedFields": [{}]}}, "fieldManager=x", 400, "managedFields"),
+        ({**config_map("a"), "metadata": "x"}, "fieldManager=x", 400, "metadata must be an object"),
+        ({**config_map("a"), "metadata": []}, "fieldManager=x", 400, "metadata must be an object"),
         ({**config_map("a"), "oops": 1}, "fieldManager=x&fieldValidation=Strict", 400, "oops"),
         ({**config_map("a"), "data": {"x": 1}}, "fieldManager=x", 400, "data"),
         ({**config_map("a"), "metadata": {"name": "a", "labels": {"l": "no!"}}}, "fieldManager=x", 422, "labels"),

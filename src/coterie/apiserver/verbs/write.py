@@ -343,7 +343,11 @@ class Writer:
 
     @staticmethod
     def _metadata(call: Call, obj: Object) -> Object:
-        metadata: Object = obj.setdefault("metadata", {})
+        if obj.get("metadata") is None:
+            obj["metadata"] = {}
+        metadata: Object = obj["metadata"]
+        if not isinstance(metadata, dict):
+            raise errors.BadRequest("metadata must be an object")
         if call.resource.namespaced:
             given = metadata.get("namespace")
             if given not in (None, "", call.namespace):
