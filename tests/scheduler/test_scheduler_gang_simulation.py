@@ -26,8 +26,12 @@ DOMAINS = ("alice", "bob")
 
 
 class World:
-    def __init__(self, seed: int, gangs: dict[str, dict[str, float]], pods: int, work: float) -> None:
-        """`gangs`: name -> when its TaskResource appears in each domain."""
+    def __init__(
+        self, seed: int, gangs: dict[str, dict[str, float]], pods: int, work: float, jitter: float = 1.0
+    ) -> None:
+        """`gangs`: name -> when its TaskResource appears in each domain. `jitter`: how much of a delay is random."""
+        self.jitter = jitter
+        self.starts = gangs
         self.random = Random(seed)
         self.now = 0.0
         self.work = work
@@ -53,7 +57,8 @@ class World:
 
     def send(self, channel: str, act: Callable[[], None]) -> None:
         """After a random time, but never before what was sent earlier on the same channel."""
-        when = max(self.now + self.random.uniform(0, DELAY), self._channels.get(channel, 0.0))
+        delay = self.random.uniform(DELAY * (1 - self.jitter), DELAY) if self.jitter else DELAY / 2
+        when = max(self.now + delay, self._channels.get(channel, 0.0))
         self._channels[channel] = when
         self.at(when, act)
 
@@ -95,7 +100,9 @@ class World:
             self.send(f"to-{domain}", lambda p=made: self.engines[domain].pod_seen(p))  # type: ignore[misc]
 
     def _tell(self, name: str, domain: str) -> None:
-        seen = task(name, self.phases[(name, domain)], domain, least=self.pods, seconds=int(HOLD), group=name)
+        created = f"2026-01-01T00:00:{self.starts[name][domain] * 10:04.1f}Z"
+        phase = self.phases[(name, domain)]
+        seen = task(name, phase, domain, least=self.pods, seconds=int(HOLD), group=name, created=created)
         self.send(f"to-{domain}", lambda: self.engines[domain].task_seen(seen))
 
     def _set(self, name: str, domain: str, phase: str) -> None:
@@ -151,13 +158,19 @@ class World:
 
 
 @settings(max_examples=150, deadline=None)
-@given(seed=st.integers(0, 1 << 32), gap=st.floats(0, 3), other_gap=st.floats(0, 3), first=st.booleans())
+@given(
+    seed=st.integers(0, 1 << 32),
+    gap=st.floats(0, 3),
+    other_gap=st.floats(0, 3),
+    first=st.booleans(),
+    jitter=st.sampled_from([0.0, 0.1, 1.0]),
+)
 def test_two_gangs_in_opposite_order_never_block_each_other(
-    seed: int, gap: float, other_gap: float, first: bool
+    seed: int, gap: float, other_gap: float, first: bool, jitter: float
 ) -> None:
     a, b = ("a", "b") if first else ("b", "a")
     gangs = {a: {"alice": 0.0, "bob": gap}, b: {"alice": other_gap, "bob": 0.0}}
-    world = World(seed, gangs, pods=2, work=20.0)
+    world = World(seed, gangs, pods=2, work=20.0, jitter=jitter)
     world.run(until=60.0, enough=lambda: bool(world.started))
     assert world.started, "nobody proceeded"
     world.run(until=200.0, enough=lambda: len(world.finished) == 2)

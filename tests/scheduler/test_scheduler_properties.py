@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from scheduling_kit import BANDWIDTH, bound, gang_pod, node, pod, task
 
 from coterie.api.meta import ObjectKey
@@ -34,6 +34,27 @@ class Cluster(RuleBasedStateMachine):
         self.binding: list[Bind] = []
         self.marks: list[MarkReserved | MarkFailed] = []
         self.count = 0
+        self.prompt = False
+
+    @initialize(prompt=st.booleans(), cores=st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    def begin(self, prompt: bool, cores: list[int]) -> None:
+        """`prompt`: the machinery keeps up with every change; otherwise changes pile up."""
+        self.prompt = prompt
+        for name, cpu in zip(NODES, cores, strict=False):
+            self.node_appears_or_grows(name, cpu, 1)
+
+    def settle(self) -> None:
+        if not self.prompt:
+            return
+        for _ in range(20):
+            self.engine_runs()
+            while self.marks:
+                self.a_mark_is_written()
+            while self.binding:
+                self.a_binding_is_answered(0, True)
+            due = self.engine.next_due()
+            if due is None or due > self.now:
+                return
 
     # What users do.
 
@@ -44,6 +65,7 @@ class Cluster(RuleBasedStateMachine):
         self.rooms[name] = (max(cpu, old[0]), max(bandwidth, old[1]))
         cores, megabits = self.rooms[name]
         self.engine.node_seen(node(name, str(cores), bandwidth=megabits, labels={"zone": name[-1]}))
+        self.settle()
 
     @rule(name=st.sampled_from(NODES))
     def node_leaves(self, name: str) -> None:
@@ -52,6 +74,10 @@ class Cluster(RuleBasedStateMachine):
             if one.spec.node_name == name:
                 self.engine.pod_gone(self.truth.pop(uid))
         self.rooms.pop(name, None)
+        for effect in [effect for effect in self.binding if effect.node == name]:
+            self.binding.remove(effect)
+            self.engine.bind_failed(effect.pod)
+        self.settle()
 
     @rule(cpu=cpus, bandwidth=st.integers(0, 1), priority=st.integers(0, 1), picky=st.booleans(), away=st.booleans())
     def pod_is_made(self, cpu: str, bandwidth: int, priority: int, picky: bool, away: bool) -> None:
@@ -70,6 +96,7 @@ class Cluster(RuleBasedStateMachine):
         )
         self.truth[made.metadata.uid] = made
         self.engine.pod_seen(made)
+        self.settle()
 
     @rule(pods=st.integers(1, 3), cpu=cpus, spare=st.integers(0, 1))
     def gang_is_made(self, pods: int, cpu: str, spare: int) -> None:
@@ -80,12 +107,14 @@ class Cluster(RuleBasedStateMachine):
             made = gang_pod(f"{name}-{i}", name, cpu=cpu)
             self.truth[made.metadata.uid] = made
             self.engine.pod_seen(made)
+        self.settle()
 
     @rule(which=choice)
     def pod_is_deleted(self, which: int) -> None:
         alone = [uid for uid, one in self.truth.items() if one.spec.scheduler_name == "default-scheduler"]
         if alone:
             self.engine.pod_gone(self.truth.pop(alone[which % len(alone)]))
+        self.settle()
 
     @rule(which=choice, phase=st.sampled_from(["Schedulable", "Failed", "Reserving"]))
     def group_decides(self, which: int, phase: str) -> None:
@@ -94,6 +123,7 @@ class Cluster(RuleBasedStateMachine):
         if ready:
             name = ready[which % len(ready)]
             self.set_phase(name, phase, self.phases[name][1])
+        self.settle()
 
     # What the machinery does.
 
@@ -139,6 +169,7 @@ class Cluster(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.5, 3.0, 11.0, 31.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
+        self.settle()
 
     def set_phase(self, name: str, phase: str, least: int) -> None:
         self.phases[name] = (phase, least)
@@ -166,6 +197,11 @@ class Cluster(RuleBasedStateMachine):
         assert sum(snapshot.priorities.values()) == len(snapshot.places)
 
     @invariant()
+    def only_what_is_decided_takes_room(self) -> None:
+        bound_to = {uid for uid, one in self.truth.items() if one.spec.node_name}
+        assert set(self.engine.snapshot.places) <= bound_to | set(self.engine.desk.assumed)
+
+    @invariant()
     def gangs_are_whole(self) -> None:
         for gang in self.engine.holding():
             assert gang.hold is not None and gang.task is not None
@@ -186,6 +222,8 @@ class Cluster(RuleBasedStateMachine):
             due = self.engine.next_due()
             if due is None or due > self.now:
                 break
+        if self.binding:
+            return  # these may still fail and then wake others
         for uid, one in self.engine.desk.pending.items():
             if one.gang is None and self.engine.queue.state(uid) == "waiting":
                 assert isinstance(plan(self.engine.snapshot, one), Unschedulable), one.key
@@ -196,7 +234,7 @@ class Cluster(RuleBasedStateMachine):
 
 TestCluster = Cluster.TestCase
 TestCluster.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -67,6 +67,7 @@ class Engine:
     def node_gone(self, name: str) -> None:
         self.snapshot.remove_node(name)
         self._touched.discard(name)
+        self.reservations.node_gone(name)
 
     def pod_seen(self, pod: Pod, old: Pod | None = None) -> None:
         if old is not None and _same_to_us(old, pod):

@@ -99,6 +99,11 @@ class Reservations:
             self._release(gang, f'task resource "{key}" is gone', mark=False)
         self._drop_if_empty(gang)
 
+    def node_gone(self, name: str) -> None:
+        """Room on a node that is not there any more is none."""
+        for gang in [g for g in self.held.values() if g.hold is not None and name in g.hold.placed.values()]:
+            self._release(gang, f'node "{name}" is gone', mark=True)
+
     def failed_marked(self, key: ObjectKey) -> None:
         """The TaskResource says Failed now, even if we have not been shown it."""
         gang = self.gangs.get(key)
