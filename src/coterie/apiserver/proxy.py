@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -17,6 +16,7 @@ import httptools
 import orjson
 
 from coterie.api import errors
+from coterie.apiserver import agents
 from coterie.apiserver.call import Call
 from coterie.apiserver.http.messages import Response, Sink, TunnelSink
 from coterie.apiserver.http.server import Tasks
@@ -26,13 +26,8 @@ from coterie.base.log import logger
 log = logger("apiserver.proxy")
 
 Object = dict[str, Any]
-_CONNECT_TIMEOUT = 10.0
-_HEAD_TIMEOUT = 60.0
-_MAX_HEAD = 64 * 1024
-_MAX_ERROR_BODY = 64 * 1024
 _MAX_JSON = 16 * 1024 * 1024
 _JSON_TIMEOUT = 3.0
-_CHUNK = 64 * 1024
 _HIGH_WATER = 1024 * 1024
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 _UPGRADE_HEADERS = (
@@ -44,13 +39,6 @@ _LOG_OPTIONS = (
     "follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream",
 )  # fmt: skip
 _TRUE = frozenset(("1", "t", "T", "true", "True", "TRUE"))
-
-
-@dataclass(frozen=True, slots=True)
-class AgentAddress:
-    node: str
-    host: str
-    port: int
 
 
 class NodeProxy:
@@ -83,12 +71,12 @@ class NodeProxy:
             query = urlencode(options)
             path = f"/{kind}/{where}/{quote(container)}"
         headers = {name: request.headers[name] for name in _UPGRADE_HEADERS if name in request.headers}
-        connection = await self._open(address)
-        status, answered, rest = await connection.request(request.method, f"{path}?{query}", headers)
+        connection = await agents.connect(address, self._client_tls())
+        status, answered = await connection.request(request.method, f"{path}?{query}", headers)
         if status != 101:
-            raise await connection.refusal(status, answered, rest)
+            raise await connection.refusal(status, answered)
         passed = [(name, value) for name, value in answered.items() if name != "content-length"]
-        return Response(101, headers=passed, upgrade=_Pipe(connection, rest, self._tasks))
+        return Response(101, headers=passed, upgrade=_Pipe(connection, self._tasks))
 
     async def log(self, call: Call) -> Response:
         pod = call.entry().load()
@@ -97,33 +85,30 @@ class NodeProxy:
         address = self._agent_of(call, pod)
         query = urlencode([(name, request.param(name)) for name in _LOG_OPTIONS if request.param(name)])
         path = f"/containerLogs/{quote(call.namespace)}/{quote(call.name)}/{quote(container)}"
-        connection = await self._open(address)
-        status, answered, rest = await connection.request("GET", f"{path}?{query}" if query else path, {})
+        connection = await agents.connect(address, self._client_tls())
+        status, answered = await connection.request("GET", f"{path}?{query}" if query else path, {})
         if status != 200:
-            raise await connection.refusal(status, answered, rest)
-        return Response(
-            200, content_type="text/plain", stream=_BodyRelay(connection, status, answered, rest, self._tasks)
-        )
+            raise await connection.refusal(status, answered)
+        body = connection.body(status, answered)
+        return Response(200, content_type="text/plain", stream=_BodyRelay(connection, body, self._tasks))
 
     async def get_json(self, node: Object, path: str) -> Object:
         """What an agent tells about itself; ServiceUnavailable when it does not, or not in time."""
-        connection = await self._open(agent_address(node))
+        connection = await agents.connect(agents.address_of(node), self._client_tls())
         try:
-            status, answered, rest = await connection.request("GET", path, {})
+            status, answered = await connection.request("GET", path, {})
             if status != 200:
-                raise await connection.refusal(status, answered, rest)
-            length = answered.get("content-length", "")
-            if not length.isdigit() or int(length) > _MAX_JSON:
-                raise errors.ServiceUnavailable(f"the agent's answer to {path} has no length that can be read")
-            body = rest + await asyncio.wait_for(connection.reader.readexactly(int(length) - len(rest)), _JSON_TIMEOUT)
-            answer: Object = orjson.loads(body)
+                raise await connection.refusal(status, answered)
+            async with asyncio.timeout(_JSON_TIMEOUT):
+                text = await connection.read(connection.body(status, answered), _MAX_JSON)
+            answer: Object = orjson.loads(text)
             return answer
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, orjson.JSONDecodeError) as problem:
+        except (OSError, TimeoutError, httptools.HttpParserError, orjson.JSONDecodeError) as problem:
             raise errors.ServiceUnavailable(f"the agent did not answer {path} ({type(problem).__name__})") from problem
         finally:
             connection.close()
 
-    def _agent_of(self, call: Call, pod: Object) -> AgentAddress:
+    def _agent_of(self, call: Call, pod: Object) -> agents.Address:
         node = (pod.get("spec") or {}).get("nodeName")
         if not node:
             raise errors.BadRequest(f"pod {call.name} does not have a host assigned")
@@ -132,32 +117,7 @@ class NodeProxy:
             raise errors.ServiceUnavailable(
                 f"the node {node} of pod {call.name} is not registered; wait until it is back"
             )
-        return agent_address(entry.load())
-
-    async def _open(self, address: AgentAddress) -> _AgentConnection:
-        try:
-            reader, writer = await asyncio.wait_for(
-                asyncio.open_connection(address.host, address.port, ssl=self._client_tls(), limit=_MAX_HEAD),
-                _CONNECT_TIMEOUT,
-            )
-        except (OSError, TimeoutError) as problem:
-            raise errors.ServiceUnavailable(
-                f"the agent of node {address.node} does not answer at {address.host}:{address.port} "
-                f"({type(problem).__name__}); check that the node is running"
-            ) from problem
-        return _AgentConnection(address, reader, writer)
-
-
-def agent_address(node: Object) -> AgentAddress:
-    """Where the agent of a node listens, from its status."""
-    status = node.get("status") or {}
-    name = node["metadata"]["name"]
-    port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
-    by_type = {address.get("type"): address.get("address") for address in status.get("addresses") or ()}
-    host = by_type.get("InternalIP") or by_type.get("ExternalIP") or by_type.get("Hostname")
-    if not host or not port:
-        raise errors.ServiceUnavailable(f"node {name} has not reported an address and port of its agent yet")
-    return AgentAddress(name, host, int(port))
+        return agents.address_of(entry.load())
 
 
 def choose_container(pod: Object, asked: str) -> str:
@@ -175,66 +135,16 @@ def choose_container(pod: Object, asked: str) -> str:
         return str(default)
     main = [container["name"] for container in spec.get("containers") or ()]
     if len(main) != 1:
-        raise errors.BadRequest(f"a container name must be specified for pod {name}, choose one of: {main}")
+        listed = " ".join(main)
+        raise errors.BadRequest(f"a container name must be specified for pod {name}, choose one of: [{listed}]")
     return str(main[0])
-
-
-class _AgentConnection:
-    def __init__(self, address: AgentAddress, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.address = address
-        self.reader = reader
-        self.writer = writer
-
-    async def request(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
-        """Send a request; returns status, headers and the first bytes behind them."""
-        lines = [f"{method} {path} HTTP/1.1", f"Host: {self.address.host}:{self.address.port}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        self.writer.write(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
-        try:
-            head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), _HEAD_TIMEOUT)
-            first, *rest = head.decode("latin-1").split("\r\n")
-            status = int(first.split(" ", 2)[1])
-        except (
-            OSError,
-            TimeoutError,
-            asyncio.IncompleteReadError,
-            asyncio.LimitOverrunError,
-            ValueError,
-            IndexError,
-        ) as problem:
-            self.close()
-            raise errors.ServiceUnavailable(
-                f"the agent of node {self.address.node} broke off ({type(problem).__name__}); try again"
-            ) from problem
-        answered: dict[str, str] = {}
-        for line in rest:
-            name, separator, value = line.partition(":")
-            if separator:
-                answered[name.strip().lower()] = value.strip()
-        return status, answered, b""
-
-    async def refusal(self, status: int, headers: dict[str, str], rest: bytes) -> errors.ApiError:
-        """What the agent said instead of doing it."""
-        length = headers.get("content-length", "")
-        size = min(int(length) if length.isdigit() else _MAX_ERROR_BODY, _MAX_ERROR_BODY)
-        try:
-            text = rest + await asyncio.wait_for(self.reader.read(size), 5.0)
-        except (OSError, TimeoutError):
-            text = rest
-        self.close()
-        message = text.decode("utf-8", "replace").strip() or f"the agent answered {status}"
-        return errors.from_status({"message": message, "code": status}, status)
-
-    def close(self) -> None:
-        self.writer.close()
 
 
 class _Pipe:
     """Copies bytes between a client's tunnel and an agent's connection."""
 
-    def __init__(self, connection: _AgentConnection, rest: bytes, tasks: Tasks) -> None:
+    def __init__(self, connection: agents.Connection, tasks: Tasks) -> None:
         self._connection = connection
-        self._rest = rest
         self._tasks = tasks
         self._sink: TunnelSink | None = None
         self._copying: asyncio.Task[None] | None = None
@@ -268,9 +178,7 @@ class _Pipe:
 
     async def _to_client(self, sink: TunnelSink) -> None:
         try:
-            if self._rest:
-                sink.write(self._rest)
-            while data := await self._connection.reader.read(_CHUNK):
+            while data := await self._connection.reader.read(agents.CHUNK):
                 sink.write(data)
                 await sink.drain()
         except OSError as problem:
@@ -283,23 +191,11 @@ class _Pipe:
 class _BodyRelay:
     """Copies the body of an agent's answer (a log, perhaps one that is followed) into our answer."""
 
-    def __init__(
-        self, connection: _AgentConnection, status: int, headers: dict[str, str], rest: bytes, tasks: Tasks
-    ) -> None:
+    def __init__(self, connection: agents.Connection, body: agents.Body, tasks: Tasks) -> None:
         self._connection = connection
+        self._body = body
         self._tasks = tasks
         self._copying: asyncio.Task[None] | None = None
-        self._done = False
-        self._chunks: list[bytes] = []
-        self._parser = httptools.HttpResponseParser(self)
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        self._parser.feed_data(f"HTTP/1.1 {status} OK\r\n{lines}\r\n".encode("latin-1") + rest)
-
-    def on_body(self, body: bytes) -> None:
-        self._chunks.append(body)
-
-    def on_message_complete(self) -> None:
-        self._done = True
 
     def opened(self, sink: Sink) -> None:
         self._copying = self._tasks.create_task(self._copy(sink), name="log relay")
@@ -310,22 +206,16 @@ class _BodyRelay:
         self._connection.close()
 
     async def _copy(self, sink: Sink) -> None:
+        whole = False
         try:
-            while True:
-                for chunk in self._chunks:
-                    sink.write(chunk)
-                self._chunks.clear()
+            while not self._body.complete and (data := await self._connection.reader.read(agents.CHUNK)):
+                sink.write(self._body.feed(data))
                 await sink.drain()
-                if self._done:
-                    break
-                data = await self._connection.reader.read(_CHUNK)
-                if not data:
-                    break
-                self._parser.feed_data(data)
+            whole = self._body.complete or self._body.open_ended
         except (OSError, httptools.HttpParserError) as problem:
             log.debug("A log broke off", node=self._connection.address.node, problem=str(problem))
-            self._copying = None
-            sink.abort()
-            return
         self._copying = None
-        sink.close()
+        if whole:
+            sink.close()
+        else:
+            sink.abort()
