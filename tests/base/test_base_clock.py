@@ -2,11 +2,12 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta, timezone
+from email.utils import formatdate
 
 import pytest
 
 from coterie.base import clock as clocks
-from coterie.base.clock import SystemClock, VirtualClock, now_rfc3339, parse_rfc3339, rfc3339, rfc3339_micro
+from coterie.base.clock import SystemClock, VirtualClock, http_date, now_rfc3339, parse_rfc3339, rfc3339, rfc3339_micro
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -134,3 +135,8 @@ def test_now_rfc3339_follows_the_second(monkeypatch):
     at += 0.2
     assert now_rfc3339() == "2026-01-02T03:04:06Z"
     assert now_rfc3339(VirtualClock(START)) == "2026-01-02T03:04:05Z"
+
+
+@pytest.mark.parametrize("seconds", [0, 951_782_400.9, 1_767_323_045, 1_798_761_599, 4_102_444_800])
+def test_http_date_is_that_of_the_standard_library(seconds: float) -> None:
+    assert http_date(seconds) == formatdate(int(seconds), usegmt=True)

@@ -42,6 +42,9 @@ class SystemClock:
 
 SYSTEM_CLOCK = SystemClock()
 
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
 _SETTLE_ROUNDS = 20
 """Turns of the event loop given to woken tasks before time goes on: enough for a few awaits each."""
 
@@ -108,6 +111,13 @@ def rfc3339(moment: datetime) -> str:
 def rfc3339_micro(moment: datetime) -> str:
     """`2026-01-02T03:04:05.000006Z`, always with six digits."""
     return _utc(moment).isoformat(timespec="microseconds")[:26] + "Z"
+
+
+def http_date(seconds: float) -> str:
+    """`Fri, 02 Jan 2026 03:04:05 GMT`, as HTTP writes it, from seconds since 1970. English in every locale."""
+    at = time.gmtime(seconds)
+    clock = f"{at.tm_hour:02}:{at.tm_min:02}:{at.tm_sec:02}"
+    return f"{_DAYS[at.tm_wday]}, {at.tm_mday:02} {_MONTHS[at.tm_mon - 1]} {at.tm_year} {clock} GMT"
 
 
 def _utc(moment: datetime) -> datetime:

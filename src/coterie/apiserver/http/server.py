@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from email.utils import formatdate
 
 from coterie.apiserver.http.connection import HttpConnection
 from coterie.apiserver.http.messages import Handler, Peer, UserInfo
+from coterie.base.clock import http_date
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class HttpServer:
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         self.now = loop.time()
-        self.common_headers = b"Date: %b\r\n" % formatdate(usegmt=True).encode()
+        self.common_headers = b"Date: %b\r\n" % http_date(time.time()).encode()
         self.plain_heads.clear()
         for connection in list(self._connections):
             if connection.deadline and connection.deadline < self.now:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from email.utils import formatdate
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import orjson
@@ -20,7 +18,7 @@ import orjson
 from coterie import __version__
 from coterie.api.errors import NotFound
 from coterie.api.resources import Resource
-from coterie.api.schema.builtin import VERSION
+from coterie.api.schema.builtin import definitions_file
 from coterie.apiserver import documents
 from coterie.apiserver.documents import Document, content_hash
 from coterie.apiserver.http.messages import Request, Response
@@ -28,6 +26,7 @@ from coterie.apiserver.openapi import gnostic
 from coterie.apiserver.openapi.custom import CustomDefinition
 from coterie.apiserver.openapi.v2 import v2_document
 from coterie.apiserver.openapi.v3 import v3_document
+from coterie.base.clock import http_date
 
 JSON = "application/json"
 _YEAR = 365 * 24 * 3600
@@ -74,7 +73,7 @@ class OpenApi:
             return Response(301, headers=[("Location", _url(group_version, current)), _NO_CACHE])
         forever = [
             ("Cache-Control", "public, immutable"),
-            ("Expires", formatdate(time.time() + _YEAR, usegmt=True)),
+            ("Expires", http_date(time.time() + _YEAR)),
         ]
         return self._answer(request, group_version, media, forever)
 
@@ -156,7 +155,7 @@ def hashes(resources: Sequence[Resource], crds: Sequence[CustomDefinition]) -> d
         parts.append(repr(resource).encode())
         if resource.custom:
             parts.append(schemas.get((resource.group, resource.plural), b""))
-    source = f"{__version__} {VERSION} {_package_version()}".encode()
+    source = f"{__version__} {_source_of_builtins()}".encode()
     found = {path: content_hash(source, *parts) for path, parts in sorted(by_path.items())}
     found[_V2] = content_hash(*(each.encode() for each in found.values()))
     return found
@@ -172,11 +171,9 @@ def _identity(crd: CustomDefinition) -> bytes:
 
 
 @cache
-def _package_version() -> str:
-    try:
-        return version("kubernetes-validate")
-    except PackageNotFoundError:
-        return ""
+def _source_of_builtins() -> str:
+    """The definitions by their content: asking for the package's version would load 2 MB of modules."""
+    return content_hash(definitions_file().read_bytes())
 
 
 def _etag(current: str, media: str) -> str:
