@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from coterie.api.errors import Conflict, Invalid, NotFound
-from coterie.api.meta import ApiObject, ObjectMeta, OwnerReference, controller_of
+from coterie.api.meta import ApiObject, Object, ObjectMeta, OwnerReference, controller_of
 from coterie.api.selectors import LabelSelector
 from coterie.api.types.kind import Kind
 from coterie.client.cache import Cache
@@ -90,10 +90,12 @@ def reference(kind: Kind[Any], meta: ObjectMeta) -> OwnerReference:
 class Claimer:
     """Writes claims of owners of one kind on dependents of another."""
 
-    def __init__(self, client: Client, owner_kind: Kind[Any], kind: Kind[Any]) -> None:
+    def __init__(self, client: Client, owner_kind: Kind[Any], kind: Kind[Any], finalizer: str = "") -> None:
+        """`finalizer` is put on what is adopted and taken off what is released."""
         self._client = client
         self._owner_kind = owner_kind
         self._kind = kind
+        self._finalizer = finalizer
 
     async def claim(self, owner: ObjectMeta, selector: LabelSelector, found: Iterable[T]) -> list[T]:
         """The objects that are the owner's, after adopting and releasing what has to be."""
@@ -117,21 +119,26 @@ class Claimer:
 
     async def _adopt(self, owner: ObjectMeta, obj: T) -> T | None:
         references = [*obj.metadata.owners, reference(self._owner_kind, owner)]
-        return await self._write(obj, references)
+        return await self._write(obj, references, [*self._other_finalizers(obj), self._finalizer])
 
     async def _release(self, owner: ObjectMeta, obj: T) -> None:
-        await self._write(obj, [held for held in obj.metadata.owners if held.uid != owner.uid])
+        references = [held for held in obj.metadata.owners if held.uid != owner.uid]
+        await self._write(obj, references, self._other_finalizers(obj))
 
-    async def _write(self, obj: T, references: list[OwnerReference]) -> T | None:
+    def _other_finalizers(self, obj: ApiObject) -> list[str]:
+        return [name for name in obj.metadata.finalizers or () if name != self._finalizer]
+
+    async def _write(self, obj: T, references: list[OwnerReference], finalizers: list[str]) -> T | None:
         meta = obj.metadata
         # The version makes a change that crossed ours show up as Conflict: then the key is worked on again.
-        patch = {
-            "metadata": {
-                "uid": meta.uid,
-                "resourceVersion": meta.resource_version,
-                "ownerReferences": msgspec.to_builtins(references) or None,
-            }
+        changed: Object = {
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+            "ownerReferences": msgspec.to_builtins(references) or None,
         }
+        if self._finalizer:
+            changed["finalizers"] = finalizers or None
+        patch = {"metadata": changed}
         try:
             written: T = await self._client.patch(self._kind, meta.name, meta.namespace, patch)
         except (NotFound, Invalid):

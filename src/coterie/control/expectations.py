@@ -18,6 +18,7 @@ K = TypeVar("K", bound=Hashable)
 
 PATIENCE = 300.0
 """Seconds after which an expectation is dropped: better to act on an old cache than never again."""
+_MANY = 4096
 
 
 class Expectations(Generic[K]):
@@ -34,6 +35,8 @@ class Expectations(Generic[K]):
             known = self._wanted.get(key)
             highest = number if known is None else max(number, known[0])
             self._wanted[key] = (highest, self._clock.monotonic() + self._patience)
+            if len(self._wanted) > _MANY:
+                self._sweep()
 
     def fulfilled(self, key: K) -> bool:
         wanted = self._wanted.get(key)
@@ -45,6 +48,11 @@ class Expectations(Generic[K]):
             del self._wanted[key]
             return True
         return False
+
+    def _sweep(self) -> None:
+        """Keys of objects that are gone are never asked for again."""
+        for key in list(self._wanted):
+            self.fulfilled(key)
 
     def forget(self, key: K) -> None:
         self._wanted.pop(key, None)
