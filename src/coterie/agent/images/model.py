@@ -1,0 +1,75 @@
+"""Images as plain data: names, what they consist of, and how a container's words follow from an image's.
+
+A *host* image is a command on this machine with its environment. A *rootfs* image has a file system of its own: layers
+from an archive, or a directory that somebody unpacked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+HOST, ROOTFS = "host", "rootfs"
+_NAME = re.compile(r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?::[0-9]+)?(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*", re.ASCII)
+_TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
+_DEFAULTS = ("docker.io/library/", "index.docker.io/library/", "docker.io/", "index.docker.io/", "library/")
+
+
+class ImageError(Exception):
+    """The image cannot be used, or what was asked of the store cannot be done; told to the user as it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    name: str
+    """`repository:tag`, normalised."""
+    id: str
+    """`sha256:...`"""
+    kind: str
+    size: int = 0
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    workdir: str = ""
+    user: str = ""
+    """`uid`, `uid:gid`, or names that the image's own /etc/passwd knows."""
+    layers: tuple[str, ...] = ()
+    """Digests of the unpacked layers, lowest first."""
+    directory: str = ""
+    """A root file system that lies where the user put it."""
+    builtin: bool = False
+
+
+def normalise(name: str) -> str:
+    """`nginx` and `docker.io/library/nginx:latest` are the same image."""
+    name, _, digest = name.partition("@")
+    for prefix in _DEFAULTS:
+        if name.startswith(prefix):
+            name = name[len(prefix) :]
+            break
+    repository, tag = split(name)
+    if not _NAME.fullmatch(repository) or not _TAG.fullmatch(tag):
+        raise ImageError(f'"{name}" is not an image name such as secretflow/engine:1.0')
+    return f"{repository}:{tag}@{digest}" if digest else f"{repository}:{tag}"
+
+
+def split(name: str) -> tuple[str, str]:
+    """Repository and tag; a colon before a slash belongs to a port."""
+    head, colon, tag = name.rpartition(":")
+    if not colon or "/" in tag:
+        return name, "latest"
+    return head, tag
+
+
+def without_registry(name: str) -> str:
+    """`registry.example:5000/team/app:1` -> `team/app:1`; names that have no registry stay."""
+    first, slash, rest = name.partition("/")
+    return rest if slash and ("." in first or ":" in first or first == "localhost") else name
+
+
+def argv(image: Image, command: Sequence[str], args: Sequence[str]) -> tuple[str, ...]:
+    """A pod's command replaces the entry point and with it the image's arguments; args alone replace the arguments."""
+    if command:
+        return (*command, *args)
+    return (*image.entrypoint, *(args or image.cmd))

@@ -1,0 +1,149 @@
+"""A child on its way from fork to exec, watched without waiting for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+
+from coterie.agent.runtimes.runp import child
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from coterie.agent.runtimes.runp.cgroups import Cgroups
+    from coterie.agent.runtimes.runp.loop import Loop
+    from coterie.agent.runtimes.runp.records import Records
+
+
+class Home:
+    """What all containers of one shepherd share."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        records: Records,
+        groups: Cgroups | None,
+        powers: dict[str, Any],
+        scratch: str,
+        filter_program: bytes,
+        init: int,
+    ) -> None:
+        self.loop = loop
+        self.records = records
+        self.groups = groups
+        self.powers = powers
+        self.scratch = scratch
+        self.filter_program = filter_program
+        self.init = init
+        self.children: dict[int, Callable[[int], None]] = {}
+        """By pid: who wants to know how it ended."""
+        self._unclaimed: dict[int, int] = {}
+
+    def reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            heir = self.children.pop(pid, None)
+            if heir is not None:
+                heir(status)
+            else:
+                # Middles and orphans, mostly; but also a child that ended before it could tell its number.
+                self._unclaimed[pid] = status
+                if len(self._unclaimed) > 1024:
+                    del self._unclaimed[next(iter(self._unclaimed))]
+
+    def claim(self, pid: int, heir: Callable[[int], None]) -> None:
+        status = self._unclaimed.pop(pid, None)
+        if status is None:
+            self.children[pid] = heir
+        else:
+            heir(status)
+
+
+class Launch:
+    """`on_pid` hears of the process and its init (0: none) before it may go; `on_done` of the error or, with None, of
+    success. `note` is where the init is to write how the program ended."""
+
+    def __init__(
+        self,
+        home: Home,
+        spec: dict[str, Any],
+        streams: tuple[int, int, int],
+        *,
+        tty: bool,
+        group: str,
+        join: int = 0,
+        note: int = -1,
+        on_pid: Callable[[int, int], None],
+        on_done: Callable[[tuple[int, str] | None], None],
+    ) -> None:
+        self._home = home
+        self._on_pid = on_pid
+        self._on_done = on_done
+        self._news = b""
+        self._problem: tuple[int, str] | None = None
+        self._pid = self._init = 0
+        self._needs_init = bool(home.powers["namespaces"]) and not join
+        doors = home.groups.doors(group) if home.groups is not None else []
+        self._status, status = os.pipe2(os.O_CLOEXEC)
+        go, self._go = os.pipe2(os.O_CLOEXEC)
+        birth = child.Birth(spec, home.powers, streams, tty=tty)
+        birth.cgroup, birth.status, birth.go = doors, status, go
+        birth.scratch, birth.filter_program, birth.init, birth.note = home.scratch, home.filter_program, home.init, note
+        try:
+            pid = os.fork()
+            if not pid:
+                # Only the shepherd may hold the end that says "go": should it die, the child reads the end of the pipe.
+                os.close(self._go)
+                if join:
+                    child.join(birth, join)
+                child.start(birth)
+        except BaseException:
+            os.close(self._status)
+            os.close(self._go)
+            raise
+        finally:
+            for handle in (*doors, status, go):
+                os.close(handle)
+        home.loop.watch(self._status, select.EPOLLIN, self._read)
+
+    def _read(self, _: int) -> None:
+        data = os.read(self._status, 65536)
+        if not data:
+            self._home.loop.forget(self._status)
+            os.close(self._status)
+            if self._go >= 0:
+                os.close(self._go)
+            self._on_done(self._problem)
+            return
+        *lines, self._news = (self._news + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"E"):
+                code, message = json.loads(line[1:])
+                self._problem = (code, message)
+                continue
+            if line.startswith(b"I"):
+                self._init = int(line[1:])
+            else:
+                self._pid = int(line[1:])
+            if self._pid and (self._init or not self._needs_init):
+                self._release()
+
+    def _release(self) -> None:
+        try:
+            self._on_pid(self._pid, self._init)
+            os.write(self._go, b"g")
+        except BrokenPipeError:
+            pass  # it failed meanwhile; what it said comes next
+        except OSError as problem:
+            # It could not be written down, so it must not run: without the word it ends.
+            self._problem = (child.NOT_SET_UP, f"cannot record the container: {problem.strerror}")
+        os.close(self._go)
+        self._go = -1

@@ -1,0 +1,170 @@
+"""The system calls that Python has no words for: namespaces, mounts, capabilities, pidfd.
+
+Every function raises OSError with the name of what it worked on. Only what x86_64 and aarch64 share is used by number
+(all calls from 424 on have the same number everywhere); the rest goes through the C library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REC = 0x4000
+MS_PRIVATE = 0x40000
+MNT_DETACH = 2
+
+ATTR_RDONLY = 1
+ATTR_NOSUID = 2
+ATTR_NODEV = 4
+
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+_AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
+_OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH = 1, 4
+
+_PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 24, 36, 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_CAP_VERSION_3 = 0x20080522
+
+CAPABILITIES = {
+    "CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "FSETID": 4, "KILL": 5, "SETGID": 6, "SETUID": 7, "SETPCAP": 8,
+    "NET_BIND_SERVICE": 10,
+}  # fmt: skip
+"""What an unprivileged container's root keeps. Not MKNOD: without a device cgroup it would open the host's disks."""
+
+
+def machine() -> str:
+    return platform.machine()
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
+    return result
+
+
+def unshare(flags: int) -> None:
+    _checked(_libc.unshare(ctypes.c_int(flags)), "unshare")
+
+
+def setns(handle: int, kind: int) -> None:
+    _checked(_libc.setns(ctypes.c_int(handle), ctypes.c_int(kind)), "setns")
+
+
+def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    result = _libc.mount(
+        os.fsencode(source), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), os.fsencode(data) or None
+    )
+    _checked(result, target)
+
+
+def unmount(target: str, flags: int = MNT_DETACH) -> None:
+    _checked(_libc.umount2(os.fsencode(target), ctypes.c_int(flags)), target)
+
+
+def clone_tree(path: str, *, recursive: bool = True) -> int:
+    """A detached copy of what is mounted at `path`, as a handle that `attach` puts somewhere."""
+    flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | (_AT_RECURSIVE if recursive else 0)
+    return _checked(_libc.syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(path), ctypes.c_uint(flags)), path)
+
+
+def set_attributes(handle: int, attributes: int, *, recursive: bool = True) -> None:
+    """Make a detached tree read-only, without devices, and so on; flags that it has already stay."""
+    attr = struct.pack("QQQQ", attributes, 0, 0, 0)
+    flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
+    result = _libc.syscall(_MOUNT_SETATTR, handle, b"", ctypes.c_uint(flags), attr, ctypes.c_size_t(len(attr)))
+    _checked(result, "mount_setattr")
+
+
+def attach(handle: int, target: str) -> None:
+    result = _libc.syscall(_MOVE_MOUNT, handle, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
+    _checked(result, target)
+
+
+def change_root(new: str) -> None:
+    """Make `new`, a mount point, the root of this mount namespace and forget the old one."""
+    os.chdir(new)
+    # Old and new root are the same place for a moment; the old one ends up on top and is taken away.
+    _checked(_libc.syscall(_PIVOT_ROOT[machine()], b".", b"."), new)
+    unmount(".")
+    os.chdir("/")
+
+
+def become_subreaper() -> None:
+    """Orphans below this process become its children, not those of process 1."""
+    _checked(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "subreaper")
+
+
+def no_new_privileges() -> None:
+    _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+
+
+def drop_bounding(keep: int) -> None:
+    """Nothing executed from here on can gain a capability outside of `keep`."""
+    for number in range(64):
+        if not keep >> number & 1 and _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) < 0:
+            if ctypes.get_errno() == errno.EINVAL:
+                return  # this kernel has no more of them
+            _checked(-1, "capability bounding set")
+
+
+def effective_capabilities() -> int:
+    with open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith("CapEff:"):
+                return int(line.split()[1], 16)
+    return 0
+
+
+def set_capabilities(wanted: int) -> None:
+    """Have exactly `wanted`, as far as we have it, now and after exec; nothing is inherited beyond that."""
+    _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    low, high = wanted & 0xFFFFFFFF, wanted >> 32
+    header = struct.pack("Ii", _CAP_VERSION_3, 0)
+    data = struct.pack("IIIIII", low, low, 0, high, high, 0)
+    _checked(_libc.capset(header, data), "capset")
+
+
+def prctl(option: int, a: object, b: object = 0) -> None:
+    _checked(_libc.prctl(option, a, b, 0, 0), f"prctl {option}")
+
+
+def syscall(number: int, *arguments: object) -> int:
+    return _checked(_libc.syscall(number, *arguments), f"system call {number}")
+
+
+def exit_status_of(pidfd: int) -> int | None:
+    """How a process that is not our child ended, as `waitpid` would tell it; None where the kernel (< 6.15) cannot."""
+    info = bytearray(64)
+    struct.pack_into("=Q", info, 0, _PIDFD_INFO_EXIT)
+    try:
+        # fcntl is a module of its own; this is the only ioctl we need outside of terminals.
+        _checked(_libc.ioctl(pidfd, ctypes.c_ulong(_PIDFD_GET_INFO), (ctypes.c_char * 64).from_buffer(info)), "pidfd")
+    except OSError:
+        return None
+    mask = struct.unpack_from("=Q", info, 0)[0]
+    return struct.unpack_from("=i", info, _PIDFD_EXIT_OFFSET)[0] if mask & _PIDFD_INFO_EXIT else None
+
+
+# struct pidfd_info: mask u64, cgroupid u64, then pid, tgid, ppid and eight user and group ids (u32), exit code i32.
+_PIDFD_INFO_EXIT = 1 << 3
+_PIDFD_EXIT_OFFSET = 16 + 11 * 4
+_PIDFD_GET_INFO = (3 << 30) | (64 << 16) | (0xFF << 8) | 11

@@ -1,0 +1,26 @@
+"""What can be set about RunP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class RunpSettings:
+    directory: Path
+    """The runtime's own: the shepherd's socket, records of pods and runs. One for each node."""
+    images: Path
+    """The image store, which several nodes of a machine may share."""
+    node: str
+    """Name of the node; part of its control groups' names."""
+    address: str = "127.0.0.1"
+    """Where the ports of pods are reached: they share the machine's network."""
+    hidden: tuple[Path, ...] = ()
+    """Directories that no container may see: the agent's root with its keys."""
+    log_bytes: int = 10 << 20
+    """A log larger than this is rotated; 0: never."""
+    log_files: int = 5
+    """How many files of one log are kept, the current one among them."""
+    log_age: float = 0.0
+    """A log file is rotated after this many seconds even if it is small; 0: never."""

@@ -1,0 +1,84 @@
+"""How agent and shepherd talk: JSON with a length in front, on a Unix socket, with file handles riding along.
+
+    request  {"id": 7, "op": "start", ...}
+    answer   {"id": 7, "ok": {...}} or {"id": 7, "error": ["CreateContainerError", "..."]}; "fds": how many handles
+    event    {"event": "run", ...}
+
+`VERSION` grows when an old shepherd could not do what a new agent asks. A shepherd is told at `hello` who speaks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+VERSION = 1
+OLDEST = 1
+"""The oldest shepherd this agent can still talk to."""
+SOCKET_NAME = "shepherd.sock"
+MOST_HANDLES = 8
+_LONGEST = 16 << 20
+_HEAD = struct.Struct(">I")
+
+
+class WireError(Exception):
+    """The other side does not speak as agreed."""
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    # ASCII: file names and arguments that are no UTF-8 travel as lone surrogates, which only escapes can carry.
+    data = json.dumps(message, separators=(",", ":")).encode("ascii")
+    if len(data) > _LONGEST:
+        raise WireError(f"a message of {len(data)} bytes is too long")
+    return _HEAD.pack(len(data)) + data
+
+
+class Inbox:
+    """Bytes and handles as they arrive in; whole messages, each with its handles, out."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._handles: list[int] = []
+
+    def feed(self, data: bytes, handles: list[int]) -> list[tuple[dict[str, Any], list[int]]]:
+        self._data += data
+        self._handles += handles
+        found = []
+        while len(self._data) >= 4:
+            (length,) = _HEAD.unpack_from(self._data)
+            if length > _LONGEST:
+                raise WireError(f"a message of {length} bytes is too long")
+            if len(self._data) < 4 + length:
+                break
+            message = json.loads(self._data[4 : 4 + length])
+            del self._data[: 4 + length]
+            count = message.get("fds", 0)
+            found.append((message, self._handles[:count]))
+            del self._handles[:count]
+        return found
+
+    def close(self) -> None:
+        for handle in self._handles:
+            os.close(handle)
+        self._handles.clear()
+
+
+def address(directory: str) -> tuple[str, int]:
+    """A name for the socket that fits into the 107 bytes of a Unix address however deep the directory lies.
+
+    The handle must stay open while the name is used.
+    """
+    handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    return f"/proc/self/fd/{handle}/{SOCKET_NAME}", handle
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Process and user id at the other end."""
+    pid, uid, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid
