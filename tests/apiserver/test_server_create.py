@@ -97,7 +97,8 @@ async def test_the_same_name_twice(api: Api):
         (b"", 400, "no body"),
         (b"\xff\xfe", 400, "not valid JSON"),
         (b'{"metadata":{"name":"\\ud800"}}', 400, "not valid JSON"),
-        (b"[" * 100_000, 400, "nested deeper"),
+        (b"[" * 100_000, 400, "not valid JSON"),
+        (b"[" * 500 + b"]" * 500, 400, "nested deeper"),
         (b'{"metadata":{"name":"a"},"data":' + b'{"a":' * 300 + b"1" + b"}" * 301, 400, "nested deeper"),
     ],
 )

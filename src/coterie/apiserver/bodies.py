@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import orjson
@@ -13,6 +14,9 @@ from coterie.api.schema.node import Schema
 from coterie.apiserver import yaml_body
 
 MAX_DEPTH = 200
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_ONE_KIND = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 _LONGEST_KEY = 512
 _TYPES = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
 
@@ -58,13 +62,14 @@ def check_types(obj: dict[str, Any], kind: str, schema: Schema) -> None:
 def read_json(body: bytes) -> Any:
     if not body:
         raise errors.BadRequest("the request has no body")
-    # Cheap bound first: only a body with many brackets can be deep.
-    if body.count(b"{") + body.count(b"[") > MAX_DEPTH and _depth(body) > MAX_DEPTH:
-        raise errors.BadRequest(f"the body of the request is nested deeper than {MAX_DEPTH} levels")
     try:
-        return orjson.loads(body)
+        obj = orjson.loads(body)
     except orjson.JSONDecodeError as problem:
         raise errors.BadRequest(f"the body of the request is not valid JSON: {problem}") from problem
+    # Whatever walks the object recurses. Cheap bound first: only a body with many brackets can be deep.
+    if body.count(b"{") + body.count(b"[") > MAX_DEPTH and _too_deep(body):
+        raise errors.BadRequest(f"the body of the request is nested deeper than {MAX_DEPTH} levels")
+    return obj
 
 
 def read_yaml(body: bytes) -> Any:
@@ -92,26 +97,11 @@ def duplicate_fields(body: bytes) -> list[str]:
     return found
 
 
-def _depth(body: bytes) -> int:
-    """How deep the brackets nest, strings left out."""
-    depth = deepest = 0
-    in_string = escaped = False
-    for byte in body:
-        if in_string:
-            if escaped:
-                escaped = False
-            elif byte == 0x5C:
-                escaped = True
-            elif byte == 0x22:
-                in_string = False
-        elif byte == 0x22:
-            in_string = True
-        elif byte in (0x7B, 0x5B):
-            depth += 1
-            if depth > deepest:
-                deepest = depth
-                if deepest > MAX_DEPTH:
-                    return deepest
-        elif byte in (0x7D, 0x5D):
-            depth -= 1
-    return deepest
+def _too_deep(body: bytes) -> bool:
+    """Whether valid JSON nests deeper than it may: each round takes the innermost pairs of brackets out."""
+    left = _STRINGS.sub(b"", body).translate(_ONE_KIND, _NO_BRACKETS)
+    for _ in range(MAX_DEPTH):
+        if not left:
+            return False
+        left = left.replace(b"[]", b"")
+    return bool(left)
