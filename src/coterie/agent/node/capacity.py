@@ -5,9 +5,9 @@ from __future__ import annotations
 from coterie.agent.node.facts import MachineFacts
 from coterie.agent.settings import CapacitySettings
 from coterie.api import quantity
+from coterie.api.labels import KUSCIA_BANDWIDTH
 from coterie.api.quantity import BINARY_SI, Quantity
 
-BANDWIDTH = "kuscia.io/bandwidth"
 DEFAULT_BANDWIDTH_MBIT = 1000
 """Told when neither the configuration nor the network card says anything."""
 
@@ -24,7 +24,7 @@ def capacity(facts: MachineFacts, wanted: CapacitySettings) -> Resources:
         "storage": _told(wanted.storage) or quantity.from_units(facts.disk_total, BINARY_SI),
         "ephemeral-storage": _told(wanted.ephemeral_storage) or quantity.from_units(facts.disk_total, BINARY_SI),
         "pods": quantity.from_units(wanted.pods),
-        BANDWIDTH: quantity.from_units(wanted.bandwidth_mbit or facts.nic_mbit or DEFAULT_BANDWIDTH_MBIT),
+        KUSCIA_BANDWIDTH: quantity.from_units(wanted.bandwidth_mbit or facts.nic_mbit or DEFAULT_BANDWIDTH_MBIT),
     }
     return {name: str(value) for name, value in found.items()}
 
@@ -37,7 +37,7 @@ def allocatable(offered: Resources, wanted: CapacitySettings) -> Resources:
     """
     reserved = {
         "memory": quantity.parse(wanted.reserved_memory),
-        BANDWIDTH: quantity.from_units(wanted.reserved_bandwidth_mbit),
+        KUSCIA_BANDWIDTH: quantity.from_units(wanted.reserved_bandwidth_mbit),
     }
     cpu = quantity.parse(wanted.reserved_cpu)
     if cpu > quantity.from_milli(500):

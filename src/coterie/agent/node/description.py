@@ -6,11 +6,11 @@ from importlib.metadata import PackageNotFoundError, version
 
 from coterie.agent.node.facts import MachineFacts
 from coterie.agent.settings import AgentSettings
+from coterie.api.labels import KUSCIA, KUSCIA_AGENT_TAINT, KUSCIA_NODE_NAMESPACE
 from coterie.api.meta import Object
 
-NAMESPACE_LABEL = "kuscia.secretflow/namespace"
-RUNTIME_LABEL = "kuscia.secretflow/runtime"
-TAINT = {"key": "kuscia.secretflow/agent", "value": "v1", "effect": "NoSchedule"}
+RUNTIME_LABEL = KUSCIA + "runtime"
+TAINT = {"key": KUSCIA_AGENT_TAINT, "value": "v1", "effect": "NoSchedule"}
 _API_VERSION = "0.26.6"
 """What Kuscia's agents say of themselves."""
 
@@ -31,7 +31,7 @@ def labels(settings: AgentSettings, facts: MachineFacts, runtime: str) -> dict[s
         "kubernetes.io/role": "agent",
         "kubernetes.io/apiVersion": _API_VERSION,
         "domain": settings.domain,
-        NAMESPACE_LABEL: settings.domain,
+        KUSCIA_NODE_NAMESPACE: settings.domain,
         RUNTIME_LABEL: runtime,
         **settings.node.labels,
     }
@@ -76,7 +76,7 @@ def static_status(settings: AgentSettings, facts: MachineFacts, runtime: str) ->
 def check_name(node: Object, settings: AgentSettings, facts: MachineFacts) -> None:
     """Whether the Node that has our name is ours to take over. Raises NameTaken."""
     name = settings.node_name
-    owner = (node["metadata"].get("labels") or {}).get(NAMESPACE_LABEL)
+    owner = (node["metadata"].get("labels") or {}).get(KUSCIA_NODE_NAMESPACE)
     if owner and owner != settings.domain:
         raise NameTaken(
             f"node {name} belongs to domain {owner}; give this agent another name with --node-name", forever=True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coterie.agent.pods import shape
-from coterie.agent.pods.view import View, anything_runs, initialized
+from coterie.agent.pods.view import View, anything_runs, init_done, initialized
 from coterie.api.meta import Object
 
 OURS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
@@ -16,7 +16,7 @@ def conditions_of(view: View, phase: str, inits: list[Object], main: list[Object
     containers_ready = _containers_ready(phase, serving)
     found = [
         {"type": "PodReadyToStartContainers", "status": _truth(phase not in _FINAL and _has_sandbox(view))},
-        _initialized(view, phase, inits),
+        _initialized(view, phase),
         _ready(view, phase, containers_ready, before),
         containers_ready,
         # Whoever sees the pod here sees it bound.
@@ -39,12 +39,12 @@ def conditions_of(view: View, phase: str, inits: list[Object], main: list[Object
 _FINAL = ("Succeeded", "Failed")
 
 
-def _initialized(view: View, phase: str, inits: list[Object]) -> Object:
+def _initialized(view: View, phase: str) -> Object:
     if phase == "Succeeded":
         return {"type": "Initialized", "status": "True", "reason": "PodCompleted"}
     if initialized(view):
         return {"type": "Initialized", "status": "True"}
-    missing = [status["name"] for status in inits if not (status["ready"] or status["started"])]
+    missing = [container["name"] for container in shape.init_containers(view.pod) if not init_done(view, container)]
     return {
         "type": "Initialized",
         "status": "False",
