@@ -15,8 +15,10 @@ from coterie.agent.settings import AgentSettings, NodeSettings, PodSettings
 from coterie.api.errors import NotFound
 from coterie.api.meta import Object
 from coterie.api.types.kind import Kind, builtin
+from coterie.apiserver.auth.tokens import TokenSigner
 from coterie.apiserver.http.messages import UserInfo
-from coterie.apiserver.server import ApiServer
+from coterie.apiserver.server import ApiServer, Settings
+from coterie.base import pki
 from coterie.base.clock import VirtualClock
 from coterie.base.paths import DomainPaths
 from coterie.client.client import Client
@@ -74,7 +76,7 @@ class World:
 
     async def open(self) -> None:
         await self.store.open()
-        self.api = ApiServer(self.store, clock=self.clock)
+        self.api = ApiServer(self.store, Settings(signer=TokenSigner(pki.new_key())), self.clock)
         await self.api.start()
         self.user = Client(InProcessTransport(self.api.handle, ADMIN))
         for name in ("alice", "kube-node-lease"):

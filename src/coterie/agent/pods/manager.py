@@ -93,6 +93,15 @@ class PodManager:
     def worker(self, uid: str) -> PodWorker | None:
         return self._workers.get(uid)
 
+    def evict(self, uid: str, message: str) -> bool:
+        """Fail a pod because the node runs short of something; its owner may replace it elsewhere."""
+        worker = self._workers.get(uid)
+        if worker is None:
+            return False
+        worker.give_up("Evicted", message)
+        self._queue.add(uid)
+        return True
+
     def known_uids(self) -> set[str]:
         """All pods that are still somebody's: the API's, the runtime's or a worker's."""
         listed = {shape.uid_of(pod) for pod in self._informer.cache.list()}

@@ -60,6 +60,8 @@ log = logger("agent.pods")
 _SETUP_RETRY = Policy(first=0.5, factor=2.0, limit=120.0, jitter=0.0)
 _FINISH_RETRY = Policy(first=0.2, factor=2.0, limit=30.0, jitter=0.2)
 _REMEMBERED_RUNS = 256
+_BROKEN = "the agent met an error of its own; its log says which"
+_BROKEN_PAUSE = 5.0
 
 
 class PodWorker:
@@ -125,6 +127,12 @@ class PodWorker:
             if container.problem is not None:
                 hastened = replace(container, problem=replace(container.problem, retry_at=now))
                 self.history = self.history.with_container(name, hastened)
+
+    def give_up(self, reason: str, message: str) -> None:
+        """Fail the pod: an eviction, or a node that cannot run it."""
+        if self.history.failure is None:
+            self._tools.tell(self.pod, "Warning", reason, message)
+            self._remember(replace(self.history, failure=Failure(reason, message)))
 
     async def close(self) -> None:
         """The agent ends: leave the containers alone."""
@@ -272,8 +280,7 @@ class PodWorker:
                 self._operations[name] = Operation("stopping", self._tools.time.now())
                 self._run_task(f"kill/{name}", self._kill(name))
             case Fail(reason, message):
-                self._tools.tell(self.pod, "Warning", reason, message)
-                self._remember(replace(self.history, failure=Failure(reason, message)))
+                self.give_up(reason, message)
                 self._tools.wake(self.uid, 0)
             case Release():
                 self._released = True
@@ -374,6 +381,12 @@ class PodWorker:
 
     async def _finish(self) -> None:
         """Tell how it ended, free everything, and let the API forget the pod. Tried until done."""
+        # A set-up that is still under way would make anew what is removed here.
+        begun = [task for name in ("prepare", "refresh") if (task := self._tasks.get(name)) is not None]
+        for task in begun:
+            task.cancel()
+        if begun:
+            await asyncio.wait(begun)
         retry = Backoff(_FINISH_RETRY)
         told = False
         while True:
@@ -416,16 +429,27 @@ class PodWorker:
         task.add_done_callback(ended)
 
     def _recover(self, name: str) -> None:
-        """An operation broke in a way nobody foresaw (it is in the log): the pod must not hang because of it."""
+        """An operation broke in a way nobody foresaw (it is in the log). The pod must neither hang nor spin: whatever it
+        was is tried again after a pause."""
         kind, _, container = name.partition("/")
+        now = self._tools.time.now()
         if kind == "prepare":
-            now = self._tools.time.now()
             self._stage = "new"
-            why = "the pod could not be set up; the agent's log says why"
-            self._setup = Problem("FailedCreatePodSandBox", why, now, now + self._setup_backoff.failed())
-        elif kind in ("start", "stop"):
+            self._setup = Problem("FailedCreatePodSandBox", _BROKEN, now, now + self._setup_backoff.failed())
+        elif kind == "start":
+            known = self.history.of(container)
+            problem = Problem("CreateContainerError", _BROKEN, now, now + self._rules.start_retry_first)
+            self._remember(self.history.with_container(container, replace(known, problem=problem)))
+        elif kind in ("stop", "finish"):
+            if kind == "stop":
+                self._operations[container] = Operation("stopping", now)
+            self._run_task(f"pause/{name}", self._pause(kind, container))
+
+    async def _pause(self, kind: str, container: str) -> None:
+        await self._tools.clock.sleep(_BROKEN_PAUSE)
+        if kind == "stop":
             self._operations.pop(container, None)
-        elif kind == "finish":
+        else:
             self._finishing = False
 
     # Remembering and reporting.
