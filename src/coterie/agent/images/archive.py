@@ -178,7 +178,7 @@ def _layer(
     try:
         (aside / "fs").mkdir(mode=0o755)
         stream = _Hashing(_uncompressed(_open(archive, members, path)))
-        with tarfile.open(fileobj=stream, mode="r|") as inner:  # type: ignore[call-overload]
+        with tarfile.open(fileobj=stream, mode="r|") as inner:
             size = unpack(inner, aside / "fs")
         stream.drain()
         if stream.digest != digest:

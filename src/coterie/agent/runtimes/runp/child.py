@@ -1,11 +1,14 @@
 """From fork to exec: the child's own steps, in plain Python in a process with a single thread.
 
-    shepherd ──fork──> middle: new namespaces ──fork──> process 1: init ──fork──> process 2 ──exec──> the program
-                         │ tells the pid, ends                                      │ waits for the word to go
+    shepherd ──clone into new namespaces──> process 1: init ──fork──> process 2 ──exec──> the program
+                                                                        │ waits for the word to go
 
-The middle is needed because a new pid namespace begins with the next fork. The shepherd is the reaper of its orphans, so
-the container's init becomes its child. All news goes through the status pipe: `I<pid>` of the init, `P<pid>` of the
-program, then `E<json>` or the end of the pipe, which exec closes. Without namespaces there is neither middle nor init.
+    shepherd ──fork──> middle: joins the namespaces ──fork──> a further process ──exec──> the program of an exec
+                         │ tells the pid, ends
+
+The middle is needed because a pid namespace that is joined begins with the next fork; the shepherd is the reaper of its
+orphans. All news goes through the status pipe: `P<pid>` of the program, then `E<json>` or the end of the pipe, which exec
+closes. Without namespaces there is neither middle nor init.
 """
 
 from __future__ import annotations
@@ -36,6 +39,11 @@ _JOINED = (
 NOT_FOUND, NOT_EXECUTABLE, NOT_SET_UP = 127, 126, 128
 
 
+def namespaces_of(mode: str) -> int:
+    """The flags to clone with; 0: a plain fork."""
+    return {"root": NAMESPACES, "user": NAMESPACES | linux.CLONE_NEWUSER}.get(mode, 0)
+
+
 class Birth:
     """What a child needs from the shepherd: its streams and the pipes to the shepherd."""
 
@@ -51,6 +59,8 @@ class Birth:
         self.scratch = ""
         self.filter_program = b""
         self.init = self.note = -1
+        self.owner = (os.getuid(), os.getgid())
+        """Who we are before a user namespace makes us nobody."""
 
 
 def start(birth: Birth) -> NoReturn:
@@ -87,9 +97,7 @@ def _start(birth: Birth) -> None:
     mode = birth.powers["namespaces"]
     if mode:
         if mode == "user":
-            _own_user_namespace(birth.spec)
-        linux.unshare(NAMESPACES)
-        _fork_and_tell(birth, b"I")
+            map_user(birth.spec, birth.owner)
         if os.fork():
             init.become(birth.init, birth.note)
         # This /proc is still the machine's, so it tells the number that the machine knows us by.
@@ -114,7 +122,7 @@ def _join(birth: Birth, pid: int) -> None:
                 handles.append((os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind))
         for handle, kind in handles:
             linux.setns(handle, kind)
-        _fork_and_tell(birth, b"P")
+        _fork_and_tell(birth)
         _fresh_process(birth)
         os.chdir(birth.spec["cwd"])
     else:
@@ -124,10 +132,9 @@ def _join(birth: Birth, pid: int) -> None:
     _finish(birth, birth.spec["exec"])
 
 
-def _own_user_namespace(spec: dict[str, Any]) -> None:
+def map_user(spec: dict[str, Any], owner: tuple[int, int]) -> None:
     """Without root we are whoever the container asks for, inside a namespace where only we exist."""
-    user, group = os.getuid(), os.getgid()
-    linux.unshare(linux.CLONE_NEWUSER)
+    user, group = owner
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/gid_map", f"{_group_of(spec, group)} {group} 1")
     _write("/proc/self/uid_map", f"{user if spec['user'] is None else spec['user']} {user} 1")
@@ -145,10 +152,10 @@ def _write(path: str, text: str) -> None:
     os.close(handle)
 
 
-def _fork_and_tell(birth: Birth, what: bytes) -> None:
+def _fork_and_tell(birth: Birth) -> None:
     pid = os.fork()
     if pid:
-        os.write(birth.status, b"%s%d\n" % (what, pid))
+        os.write(birth.status, b"P%d\n" % pid)
         os._exit(0)
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import select
 
-from coterie.agent.runtimes.runp import child
+from coterie.agent.runtimes.runp import child, linux
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ class Launch:
         self._on_done = on_done
         self._news = b""
         self._problem: tuple[int, str] | None = None
-        self._pid = self._init = 0
-        self._needs_init = bool(home.powers["namespaces"]) and not join
+        flags = 0 if join else child.namespaces_of(home.powers["namespaces"])
         doors = home.groups.doors(group) if home.groups is not None else []
         self._status, status = os.pipe2(os.O_CLOEXEC)
         go, self._go = os.pipe2(os.O_CLOEXEC)
@@ -98,7 +97,7 @@ class Launch:
         birth.cgroup, birth.status, birth.go = doors, status, go
         birth.scratch, birth.filter_program, birth.init, birth.note = home.scratch, home.filter_program, home.init, note
         try:
-            pid = os.fork()
+            pid = linux.clone(flags) if flags else os.fork()
             if not pid:
                 # Only the shepherd may hold the end that says "go": should it die, the child reads the end of the pipe.
                 os.close(self._go)
@@ -112,6 +111,7 @@ class Launch:
         finally:
             for handle in (*doors, status, go):
                 os.close(handle)
+        self._init = pid if flags else 0
         home.loop.watch(self._status, select.EPOLLIN, self._read)
 
     def _read(self, _: int) -> None:
@@ -129,16 +129,11 @@ class Launch:
                 code, message = json.loads(line[1:])
                 self._problem = (code, message)
                 continue
-            if line.startswith(b"I"):
-                self._init = int(line[1:])
-            else:
-                self._pid = int(line[1:])
-            if self._pid and (self._init or not self._needs_init):
-                self._release()
+            self._release(int(line[1:]))
 
-    def _release(self) -> None:
+    def _release(self, pid: int) -> None:
         try:
-            self._on_pid(self._pid, self._init)
+            self._on_pid(pid, self._init)
             os.write(self._go, b"g")
         except BrokenPipeError:
             pass  # it failed meanwhile; what it said comes next

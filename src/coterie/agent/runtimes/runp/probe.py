@@ -59,11 +59,15 @@ def probe(scratch: str, groups: Cgroups | None) -> dict[str, Any]:
 def _works(mode: str, scratch: str, *, overlay: bool = False) -> bool:
     if mode == "root" and os.getuid() != 0:
         return False
-    pid = os.fork()
+    owner = (os.getuid(), os.getgid())
+    try:
+        pid = linux.clone(child.namespaces_of(mode))
+    except OSError:
+        return False
     if not pid:
         result = 1
         try:
-            _try(mode, scratch, overlay)
+            _try(mode, scratch, owner, overlay)
             result = 0
         except (OSError, filesystem.SetupError):
             result = 1
@@ -73,20 +77,16 @@ def _works(mode: str, scratch: str, *, overlay: bool = False) -> bool:
     return status == 0
 
 
-def _try(mode: str, scratch: str, overlay: bool) -> None:
+def _try(mode: str, scratch: str, owner: tuple[int, int], overlay: bool) -> None:
     trial = f"{os.path.dirname(scratch)}/trial"
     spec: dict[str, Any] = {
         "root": {"kind": "host", "hidden": []}, "files": [], "mounts": [], "writable": [], "cwd": "/", "work": "",
         "tmp": trial, "privileged": False, "read_only_root": False, "user": None, "group": None, "user_group": 0,
     }  # fmt: skip
     if mode == "user":
-        child._own_user_namespace(spec)
-    linux.unshare(child.NAMESPACES)
+        child.map_user(spec, owner)
     if overlay:
         options = f"lowerdir={trial}/lower,upperdir={trial}/upper,workdir={trial}/work"
         linux.mount("overlay", scratch, "overlay", 0, options + (",userxattr" if mode == "user" else ""))
         return
-    pid = os.fork()
-    if pid:
-        os._exit(os.waitpid(pid, 0)[1] and 1)
     filesystem.enter(spec, scratch)

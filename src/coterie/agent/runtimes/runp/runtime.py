@@ -188,8 +188,8 @@ class RunpRuntime:
         old = [
             path for path in pod_files(pod.directory).glob(f"{spec.name}.*") if path != files and _is_older(path, spec)
         ]
-        if old:
-            await asyncio.to_thread(lambda: [remove_tree(path) for path in old])
+        for path in old:
+            await asyncio.to_thread(remove_tree, path)
 
     async def stop_container(self, pod_uid: str, name: str, grace: float) -> None:
         await self._ask("stop", uid=pod_uid, name=name, grace=grace)

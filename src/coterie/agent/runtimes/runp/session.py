@@ -13,6 +13,11 @@ from collections.abc import Awaitable, Callable
 _CHUNK = 64 << 10
 
 
+def _wake(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
 class Source:
     """The reading end of a pipe or a terminal. Reads only when somebody waits, so a slow reader slows the writer."""
 
@@ -36,9 +41,9 @@ class Source:
 
     async def _ready(self) -> None:
         loop = asyncio.get_running_loop()
-        ready = loop.create_future()
+        ready: asyncio.Future[None] = loop.create_future()
         handle = self._handle
-        loop.add_reader(handle, lambda: ready.done() or ready.set_result(None))
+        loop.add_reader(handle, _wake, ready)
         try:
             await ready
         finally:
@@ -73,9 +78,9 @@ class Sink:
 
     async def _ready(self) -> None:
         loop = asyncio.get_running_loop()
-        ready = loop.create_future()
+        ready: asyncio.Future[None] = loop.create_future()
         handle = self._handle
-        loop.add_writer(handle, lambda: ready.done() or ready.set_result(None))
+        loop.add_writer(handle, _wake, ready)
         try:
             await ready
         finally:
