@@ -60,6 +60,7 @@ def test_a_decision_counts_before_it_is_seen() -> None:
     bench.see(pod("a", "1"), pod("b", "1"))
     effects = bench.run()
     assert names(effects, Bind) == ["a"] and names(effects, Report) == ["b"]
+    assert bench.run() == []
     assert bench.engine.next_due() == 300.0  # nothing but the insurance
 
 
@@ -67,7 +68,7 @@ def test_an_idle_engine_wants_nothing() -> None:
     bench = Bench(node("n"))
     bench.see(pod("a"))
     bench.bind_all(bench.run())
-    bench.run()
+    assert bench.run() == []
     assert bench.engine.next_due() is None
     assert len(bench.engine.queue) == 0 and not bench.engine.desk.assumed and not bench.engine.desk.pending
 
@@ -95,6 +96,21 @@ def test_a_waiting_pod_is_tried_when_it_could_help(change: Any, helps: bool) -> 
     effects = bench.run()
     assert names(effects, Bind) == (["waiting"] if helps else [])
     assert names(effects, Report) == []  # it was not even tried
+
+
+def test_a_pod_that_wants_company_is_tried_when_it_comes() -> None:
+    def near(app: str) -> dict[str, Any]:
+        term = {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": "kubernetes.io/hostname"}
+        return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+    bench = Bench(node("n"), node("m"))
+    bench.see(pod("lonely", affinity=near("db")))
+    assert names(bench.run(), Report) == ["lonely"]
+    bench.see(pod("web", labels={"app": "web"}))
+    assert names(bench.run(), Bind) == ["web"]
+    assert bench.run() == []  # not whom it waits for
+    bench.see(pod("db", labels={"app": "db"}, node="m"))
+    assert bench.bind_all(bench.run()) == {"lonely": "m"}
 
 
 def test_many_alike_cost_one_try_and_all_go_when_there_is_room() -> None:

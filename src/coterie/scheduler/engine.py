@@ -9,7 +9,7 @@ it is synchronous and deterministic for a seed, so that a test can run hours of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from coterie.api.meta import ObjectKey
 from coterie.api.selectors import selector_of
@@ -22,7 +22,7 @@ from coterie.scheduler.effects import Bind, Effect, Evict
 from coterie.scheduler.facts import PodFacts, node_facts, pod_facts
 from coterie.scheduler.filters import Cause
 from coterie.scheduler.gangs import WAITING_FOR_TASK_RESOURCE, Gang, task_facts
-from coterie.scheduler.neighbours import helped_by_arrivals
+from coterie.scheduler.neighbours import helped_by
 from coterie.scheduler.plan import SAMPLING, UNSCHEDULABLE_REASON, Placement, Sampling, Unschedulable, could_take, plan
 from coterie.scheduler.preemption import Budget, Preemption, preempt
 from coterie.scheduler.reservations import Reservations
@@ -52,7 +52,8 @@ class Engine:
         self._budgets: dict[ObjectKey, Budget] = {}
         self._touched: set[str] = set()
         """Nodes that are new or changed since waiting pods were looked through last."""
-        self._arrived = False
+        self._arrived: list[PodFacts] = []
+        """Pods that were placed since then."""
         self._failures: dict[Hashable, tuple[int, Unschedulable]] = {}
         self._evicting: dict[str, frozenset[str]] = {}
         """Which pods were asked to leave for which."""
@@ -149,7 +150,7 @@ class Engine:
         return self.desk.take_effects()
 
     def next_due(self) -> float | None:
-        if self.queue.has_active or self.desk.freed or self._touched or self.desk.effects:
+        if self.queue.has_active or self.desk.freed or self._touched or self._arrived or self.desk.effects:
             return self.desk.now()
         moments = [at for at in (self.queue.next_due(), self.reservations.next_deadline()) if at is not None]
         return min(moments, default=None)
@@ -170,7 +171,7 @@ class Engine:
             known = self.snapshot.places.get(uid)
             self.snapshot.place(pod, node)
             if known is None:
-                self._arrived = True
+                self._arrived.append(pod)
             elif known.name != node:
                 desk.freed.add(known.name)
         if pod.gang is not None:
@@ -217,25 +218,31 @@ class Engine:
             if freed:
                 self.queue.wake(Cause.ROOM | Cause.NEIGHBOURS, lambda key: self._helps(key, freed, patiently=True))
         if self._arrived:
-            self._arrived = False
-            self.queue.wake(Cause.NEIGHBOURS, self._likes_company)
+            arrived, self._arrived = self._arrived, []
+            self.queue.wake(Cause.NEIGHBOURS, lambda key: self._waits_for(key, arrived))
 
     def _helps(self, key: str, nodes: Iterable[str], *, patiently: bool = False) -> bool:
         pod = self.desk.pending.get(key)
         if pod is not None:
-            return any(could_take(self.snapshot, node, pod) for node in nodes) or pod.terms is not NO_TERMS
-        gang = self.reservations.find(key)
-        if gang is None or not self.reservations.helped_by(gang, nodes):
-            return False
-        if patiently:
-            # A part of the room it needs is not worth an attempt each time.
+            if any(could_take(self.snapshot, node, pod) for node in nodes):
+                return True
+            # What left this node may have evened out a spread elsewhere.
+            maybe = pod.terms is not NO_TERMS
+        else:
+            gang = self.reservations.find(key)
+            maybe = gang is not None and self.reservations.helped_by(gang, nodes)
+        if maybe and patiently:
+            # Only a part of what it needs, perhaps: not worth an attempt each time.
             self.queue.wake_after_backoff(key, self.desk.now())
             return False
-        return True
+        return maybe
 
-    def _likes_company(self, key: str) -> bool:
+    def _waits_for(self, key: str, arrived: Sequence[PodFacts]) -> bool:
+        """Whether one of these is whom it wants to be near, or evens out what it spreads among."""
         pod = self.desk.pending.get(key)
-        return pod is None or helped_by_arrivals(pod)
+        gang = self.reservations.find(key) if pod is None else None
+        waiting = [pod] if pod is not None else [m.pod for m in gang.members.values()] if gang is not None else []
+        return any(helped_by(one, other, self.snapshot.namespaces) for one in waiting for other in arrived)
 
     # Inside: attempts.
 
@@ -251,7 +258,7 @@ class Engine:
             desk.assumed[pod.uid] = found.node
             desk.effects.append(Bind(pod, found.node))
             self.queue.placed(pod.uid)
-            self._arrived = True
+            self._arrived.append(pod)
             return
         if alike is not None:
             if len(self._failures) > _REMEMBERED_FAILURES:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from coterie.scheduler.facts import NodeFacts, PodFacts
 from coterie.scheduler.filters import ANTI_AFFINITY, ANTI_AFFINITY_OF_OTHERS, NO_AFFINITY, NO_TOPOLOGY, SKEWED
 from coterie.scheduler.snapshot import Snapshot
-from coterie.scheduler.terms import NO_TERMS, PodTerm, Spread
+from coterie.scheduler.terms import NO_TERMS, Labels, PodTerm, Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,13 @@ def examine(snapshot: Snapshot, pod: PodFacts) -> Neighbourhood | None:
     return Neighbourhood(near, away, forbidden, spreads)
 
 
-def helped_by_arrivals(pod: PodFacts) -> bool:
-    """Whether another pod being placed can make this one fit; for all others it only takes room."""
+def helped_by(pod: PodFacts, arrived: PodFacts, namespaces: Mapping[str, Labels]) -> bool:
+    """Whether that pod being placed may make this one fit; most only take room."""
     terms = pod.terms
-    return terms is not NO_TERMS and bool(terms.affinity or terms.spread)
+    if terms is NO_TERMS or pod.uid == arrived.uid:
+        return False
+    wanted = (*(term.neighbours for term in terms.affinity), *(spread.neighbours for spread in terms.spread))
+    return any(neighbours.match(arrived.namespace, arrived.labels, namespaces) for neighbours in wanted)
 
 
 def _near(snapshot: Snapshot, pod: PodFacts) -> tuple[tuple[str, frozenset[str]], ...]:
@@ -93,8 +96,8 @@ def _all_values(snapshot: Snapshot, pod: PodFacts, key: str) -> frozenset[str]:
 
 def _forbidden(snapshot: Snapshot, pod: PodFacts) -> tuple[tuple[str, frozenset[str]], ...]:
     out = []
-    for wish, nodes in snapshot.wishes.items():
-        if wish.weight == 0 and wish.term.neighbours.match(pod.namespace, pod.labels, snapshot.namespaces):
+    for wish, nodes in snapshot.wishes_about(pod):
+        if wish.weight == 0:
             key = wish.term.topology_key
             values = frozenset(v for v in (snapshot.label(node, key) for node in nodes) if v is not None)
             if values:

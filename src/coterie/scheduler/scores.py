@@ -118,8 +118,8 @@ def _attraction(snapshot: Snapshot, pod: PodFacts) -> list[Callable[[NodeFacts],
     for weight, term in pod.terms.preferred:
         for value, count in snapshot.tally(term.neighbours, term.topology_key).items():
             found[(term.topology_key, value)] = found.get((term.topology_key, value), 0) + weight * count
-    for wish, nodes in snapshot.wishes.items():
-        if wish.weight and wish.term.neighbours.match(pod.namespace, pod.labels, snapshot.namespaces):
+    for wish, nodes in snapshot.wishes_about(pod):
+        if wish.weight:
             key = wish.term.topology_key
             for name, count in nodes.items():
                 value_at = snapshot.label(name, key)

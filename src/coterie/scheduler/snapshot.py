@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from coterie.scheduler.facts import NodeFacts, PodFacts
 from coterie.scheduler.filters import static_rejection
+from coterie.scheduler.labelindex import LabelIndex
 from coterie.scheduler.nodestate import NodeState
 from coterie.scheduler.terms import NO_TERMS, Labels, Neighbours, PodTerm, StaticDemand
 
@@ -69,6 +70,8 @@ class Snapshot:
         self._candidates: OrderedDict[StaticDemand, Candidates] = OrderedDict()
         self._domains: dict[tuple[str, StaticDemand, bool, bool], Domains] = {}
         self._matches: OrderedDict[Neighbours, dict[str, int]] = OrderedDict()
+        self._counted: LabelIndex[Neighbours] = LabelIndex()
+        self._wished: LabelIndex[PlacedTerm] = LabelIndex()
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -158,6 +161,7 @@ class Snapshot:
             self.namespaces[name] = labels
         for neighbours in [n for n in self._matches if n.namespace_selector is not None]:
             del self._matches[neighbours]
+            self._counted.discard(neighbours.selector, neighbours)
         self.release_version += 1
         return True
 
@@ -189,8 +193,10 @@ class Snapshot:
                 if neighbours.match(pod.namespace, pod.labels, self.namespaces):
                     found[state.name] = found.get(state.name, 0) + 1
             self._matches[neighbours] = found
+            self._counted.add(neighbours.selector, neighbours)
             if len(self._matches) > _CACHED_NEIGHBOURS:
-                self._matches.popitem(last=False)
+                oldest, _ = self._matches.popitem(last=False)
+                self._counted.discard(oldest.selector, oldest)
         else:
             self._matches.move_to_end(neighbours)
         return found
@@ -229,6 +235,12 @@ class Snapshot:
                 out[value] = out.get(value, 0) + count
         return out
 
+    def wishes_about(self, pod: PodFacts) -> Iterator[tuple[PlacedTerm, Mapping[str, int]]]:
+        """What pods that are placed wish concerning this one, and how many on which node."""
+        for wish in self._wished.about(pod.labels):
+            if wish.term.neighbours.match(pod.namespace, pod.labels, self.namespaces):
+                yield wish, self.wishes[wish]
+
     # Inside.
 
     def _faces_changed(self) -> None:
@@ -248,17 +260,25 @@ class Snapshot:
         terms = pod.terms
         if terms is not NO_TERMS:
             for term in terms.anti:
-                _change(self.wishes, PlacedTerm(term, 0), node, sign)
+                self._wish(PlacedTerm(term, 0), node, sign)
             for term in terms.affinity:
-                _change(self.wishes, PlacedTerm(term, _HARD_AFFINITY_WEIGHT), node, sign)
+                self._wish(PlacedTerm(term, _HARD_AFFINITY_WEIGHT), node, sign)
             for weight, term in terms.preferred:
                 if weight:
-                    _change(self.wishes, PlacedTerm(term, weight), node, sign)
-        for neighbours, counts in self._matches.items():
+                    self._wish(PlacedTerm(term, weight), node, sign)
+        for neighbours in self._counted.about(pod.labels):
             if neighbours.match(pod.namespace, pod.labels, self.namespaces):
+                counts = self._matches[neighbours]
                 counts[node] = counts.get(node, 0) + sign
                 if not counts[node]:
                     del counts[node]
+
+    def _wish(self, wish: PlacedTerm, node: str, sign: int) -> None:
+        known = wish in self.wishes
+        _change(self.wishes, wish, node, sign)
+        if known != (wish in self.wishes):
+            selector = wish.term.neighbours.selector
+            (self._wished.discard if known else self._wished.add)(selector, wish)
 
 
 def _counts_alike(one: PodFacts, other: PodFacts) -> bool:
