@@ -6,8 +6,9 @@ Time is virtual. `world.until(question)` lets the kubelet work and time pass unt
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 from coterie.api.errors import ApiError, NotFound
@@ -19,6 +20,7 @@ from coterie.base.clock import VirtualClock, rfc3339, rfc3339_micro
 from coterie.client.client import Client
 from coterie.client.informers import Informers
 from coterie.client.inprocess import InProcessTransport
+from coterie.client.transport import Call, Reply, Transport, TransportError
 from coterie.control.events import EventRecorder
 from coterie.store.memory import MemoryStore
 
@@ -40,12 +42,37 @@ Make = Callable[..., Any]
 STEP = 0.2
 
 
+class Faulty:
+    """A transport for controllers that now and then loses a request, or worse, the answer to one that was carried out."""
+
+    def __init__(self, inner: Transport, random: Random) -> None:
+        self._inner = inner
+        self._random = random
+        self.share = 0.0
+        """Part of the writes that go wrong."""
+
+    async def send(self, call: Call) -> Reply:
+        luck = self._random.random()
+        if call.mutating and luck < self.share / 2:
+            raise TransportError("the request was lost")
+        reply = await self._inner.send(call)
+        if call.mutating and luck < self.share:
+            raise TransportError("the answer was lost")
+        return reply
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
 class World:
-    def __init__(self, client: Client, clock: VirtualClock, server: ApiServer, informers: Informers) -> None:
+    def __init__(
+        self, client: Client, clock: VirtualClock, faults: Faulty, makes: Sequence[tuple[str, Make] | Make]
+    ) -> None:
         self.client = client
         self.clock = clock
-        self.server = server
-        self.informers = informers
+        self.faults = faults
+        self._makes = makes
+        self._tasks: list[asyncio.Task[None]] = []
         self.nodes: list[str] = ["node-a", "node-b"]
         self.down: set[str] = set()
         """Nodes whose kubelet does nothing."""
@@ -127,11 +154,10 @@ class World:
 
     # Time and questions.
 
-    async def settle(self, seconds: float = 1.0) -> None:
-        steps = max(1, round(seconds / STEP))
-        for _ in range(steps):
+    async def settle(self, seconds: float = 1.0, step: float = STEP) -> None:
+        for _ in range(max(1, round(seconds / step))):
             await self.kubelet()
-            await self.clock.advance(STEP)
+            await self.clock.advance(step)
 
     async def until(self, question: Callable[[], Awaitable[bool]], seconds: float = 60.0) -> None:
         for _ in range(round(seconds / STEP)):
@@ -192,36 +218,46 @@ class World:
             await self.settle(min(10.0, left))
             left -= 10.0
 
+    # The controllers.
+
+    async def start(self) -> None:
+        """New controllers with new caches."""
+        client = Client(self.faults, clock=self.clock)
+        informers = Informers(client)
+        runnables = list(_assemble(client, informers, self.clock, self._makes))
+        self._tasks = [asyncio.create_task(r.run()) for r in (informers, *runnables)]
+        for _ in range(200):
+            await self.clock.advance(0.01)
+            if all(r.ready.is_set() for r in runnables):
+                return
+        raise AssertionError([r.name for r in runnables if not r.ready.is_set()])
+
+    async def stop(self) -> None:
+        """The controllers die where they stand."""
+        for task in self._tasks:
+            assert not task.done(), task
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._tasks = []
+
 
 @asynccontextmanager
-async def world(*makes: tuple[str, Make] | Make, settings: Settings | None = None) -> AsyncIterator[World]:
+async def world(*makes: tuple[str, Make] | Make, seed: int = 1) -> AsyncIterator[World]:
     """Makes are `make` functions, alone or with the component's name when they take events."""
     clock = VirtualClock()
     store = MemoryStore()
     await store.open()
-    server = ApiServer(store, settings or Settings(kuscia=False), clock)
+    server = ApiServer(store, Settings(kuscia=False), clock)
     await server.start()
-    client = Client(InProcessTransport(server.handle, ADMIN), clock=clock)
-    tasks: list[asyncio.Task[None]] = []
+    transport = InProcessTransport(server.handle, ADMIN)
+    made = World(Client(transport, clock=clock), clock, Faulty(transport, Random(seed)), makes)
     try:
-        informers = Informers(client)
-        runnables = list(_assemble(client, informers, clock, makes))
-        tasks = [asyncio.create_task(r.run()) for r in (informers, *runnables)]
-        for _ in range(200):
-            await clock.advance(0.01)
-            if all(r.ready.is_set() for r in runnables):
-                break
-        else:
-            raise AssertionError([r.name for r in runnables if not r.ready.is_set()])
-        yield World(client, clock, server, informers)
-        for task in tasks:
-            assert not task.done(), task
+        await made.start()
+        yield made
     finally:
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        await client.close()
+        await made.stop()
+        await transport.close()
         await server.stop()
         await store.close()
 
