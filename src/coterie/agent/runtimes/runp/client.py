@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -117,7 +118,7 @@ class ShepherdClient:
 
     async def _start(self) -> None:
         source = str(Path(coterie.__file__).parents[1])
-        process = await asyncio.create_subprocess_exec(
+        command = (
             sys.executable,
             # Without `site` it starts faster and loads nothing of what else is installed.
             "-S",
@@ -127,16 +128,22 @@ class ShepherdClient:
             str(self._directory),
             "--group",
             self._group,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
+        )
+        # Not the loop's own subprocess: uvloop's children start with signals blocked, and SIGCHLD is the shepherd's
+        # whole life.
+        done = await asyncio.to_thread(
+            subprocess.run,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             env={"PYTHONPATH": source, "PATH": os.defpath, "LANG": "C.UTF-8"},
             cwd="/",
             start_new_session=True,
+            check=False,
         )
-        _, said = await process.communicate()
-        if process.returncode:
-            _log.warning("The shepherd did not start", said=said.decode(errors="replace").strip())
+        if done.returncode:
+            _log.warning("The shepherd did not start", said=done.stderr.decode(errors="replace").strip())
             await asyncio.sleep(0.1)
 
     async def ask(self, op: str, **fields: Any) -> Answer:
