@@ -186,6 +186,7 @@ async def test_an_hour_of_jobs() -> None:
             and status["lastSuccessfulTime"]
         )
         await w.settle(40 * 60, 5)
+        await w.settle(10)
         assert len(await names(w)) == 2 and len(w.started) == 5
         created = [
             message for reason, message in await w.events() if reason == "SuccessfulCreate" and "job tick" in message
