@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +16,18 @@ from typing import Any
 
 import yaml
 
+from coterie.agent.settings import CapacitySettings
+from coterie.api.names import dns_subdomain_faults
+from coterie.api.quantity import QuantityError, canonical
 from coterie.base.paths import DomainPaths, default_root
 
 MODES = ("master", "lite", "autonomy")
 LOG_LEVELS = ("DEBUG", "INFO", "WARN", "ERROR")
 RESERVED_DOMAINS = frozenset(("master", "default", "kube-system", "kube-public", "kube-node-lease", "cross-domain"))
+_KNOWN = {
+    "mode", "domainID", "logLevel", "logFormat", "root", "apiServer", "join", "runtime", "agent", "capacity",
+    "reservedResources",
+}  # fmt: skip
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -44,6 +52,26 @@ class ApiSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """`agent`, `capacity`, `reservedResources`: the node agent (modes lite and autonomy)."""
+
+    node_name: str
+    """Name of the Node object; the machine's host name unless given."""
+    address: str = "127.0.0.1"
+    """The node's address: where its endpoint listens and its pods are reached."""
+    port: int = 10250
+    """Port of the agent's endpoint (logs, exec, ...); 0 picks a free one."""
+    taint: bool = True
+    """Whether the Node gets Kuscia's taint, which only pods of tasks tolerate."""
+    host_paths: tuple[str, ...] = ()
+    """Directories below which hostPath volumes may lie; none unless given."""
+    allow_privileged: bool = False
+    lease_seconds: int = 40
+    """After this long without a sign of life the node counts as gone."""
+    capacity: CapacitySettings = field(default_factory=CapacitySettings)
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSettings:
     mode: str
     """master, lite or autonomy."""
@@ -54,6 +82,10 @@ class NodeSettings:
     log_json: bool = False
     """Log lines as JSON objects instead of text."""
     api: ApiSettings = field(default_factory=ApiSettings)
+    agent: AgentConfig | None = None
+    """Of nodes that run pods: lite and autonomy."""
+    join: Path | None = None
+    """lite: the file that `coterie node add` made at the master."""
 
 
 def load(path: Path, root: Path | None = None) -> NodeSettings:
@@ -75,8 +107,7 @@ def load(path: Path, root: Path | None = None) -> NodeSettings:
 def parse(document: Any, root: Path | None = None) -> NodeSettings:
     if not isinstance(document, Mapping):
         raise ConfigError("the configuration must be a mapping with at least mode and domainID")
-    known = {"mode", "domainID", "logLevel", "logFormat", "root", "apiServer"}
-    _only(document, known, "")
+    _only(document, _KNOWN, "")
     mode = _text(document, "mode").lower()
     if mode not in MODES:
         raise ConfigError(f'mode: must be one of master, lite, autonomy, not "{mode}"')
@@ -93,26 +124,71 @@ def parse(document: Any, root: Path | None = None) -> NodeSettings:
         raise ConfigError(f'logFormat: must be text or json, not "{form}"')
     given_root = _text(document, "root", "")
     base = root or (Path(given_root).expanduser() if given_root else default_root())
+    join = _text(document, "join", "")
+    if (mode == "lite") != bool(join):
+        raise ConfigError(
+            "join: must name the file that `coterie node add` made at the master"
+            if mode == "lite"
+            else f"join: is only for mode lite, not for {mode}"
+        )
+    runtime = _text(document, "runtime", "runp")
+    if runtime != "runp":
+        raise ConfigError(f'runtime: this version has runp, not "{runtime}"')
     return NodeSettings(
         mode=mode,
         domain=domain,
         paths=DomainPaths.of(base.absolute(), domain),
         log_level=level,
         log_json=form == "json",
-        api=_api(document.get("apiServer", {})),
+        api=_api(_block(document, "apiServer")),
+        agent=_agent(document) if mode != "master" else None,
+        join=Path(join).expanduser().absolute() if join else None,
     )
 
 
-def _api(block: Any) -> ApiSettings:
-    if not isinstance(block, Mapping):
-        raise ConfigError("apiServer: must be a mapping")
+def _agent(document: Mapping[Any, Any]) -> AgentConfig:
+    block, given, kept = (_block(document, name) for name in ("agent", "capacity", "reservedResources"))
+    _only(block, {"nodeName", "address", "port", "taint", "hostPaths", "allowPrivileged", "leaseSeconds"}, "agent.")
+    _only(given, {"cpu", "memory", "bandwidth", "pods", "storage", "ephemeralStorage"}, "capacity.")
+    _only(kept, {"cpu", "memory", "bandwidth"}, "reservedResources.")
+    name = _text(block, "nodeName", socket.gethostname().lower(), "agent.")
+    if dns_subdomain_faults(name):
+        raise ConfigError(f'agent.nodeName: "{name}" is no valid name; take lower-case letters, digits, "-" and "."')
+    default = AgentConfig(name)
+    paths = block.get("hostPaths", ())
+    if not isinstance(paths, (list, tuple)) or not all(
+        isinstance(path, str) and path.startswith("/") for path in paths
+    ):
+        raise ConfigError("agent.hostPaths: must be a list of absolute paths")
+    unlimited = CapacitySettings()
+    return AgentConfig(
+        node_name=name,
+        address=_address(block, "address", default.address, "agent."),
+        port=_number(block, "port", default.port, lambda n: 0 <= n < 65536, "agent."),
+        taint=_flag(block, "taint", default.taint, "agent."),
+        host_paths=tuple(paths),
+        allow_privileged=_flag(block, "allowPrivileged", default.allow_privileged, "agent."),
+        lease_seconds=_number(block, "leaseSeconds", default.lease_seconds, lambda n: n >= 3, "agent."),
+        capacity=CapacitySettings(
+            cpu=_quantity(given, "cpu", "", "capacity."),
+            memory=_quantity(given, "memory", "", "capacity."),
+            storage=_quantity(given, "storage", "", "capacity."),
+            ephemeral_storage=_quantity(given, "ephemeralStorage", "", "capacity."),
+            bandwidth_mbit=_number(given, "bandwidth", 0, lambda n: n >= 0, "capacity."),
+            pods=_number(given, "pods", unlimited.pods, lambda n: n > 0, "capacity."),
+            reserved_cpu=_quantity(kept, "cpu", unlimited.reserved_cpu, "reservedResources."),
+            reserved_memory=_quantity(kept, "memory", unlimited.reserved_memory, "reservedResources."),
+            reserved_bandwidth_mbit=_number(
+                kept, "bandwidth", unlimited.reserved_bandwidth_mbit, lambda n: n >= 0, "reservedResources."
+            ),
+        ),
+    )
+
+
+def _api(block: Mapping[Any, Any]) -> ApiSettings:
     _only(block, {"host", "port", "names", "eventTTLSeconds", "auditLog"}, "apiServer.")
     default = ApiSettings()
-    host = _text(block, "host", default.host, "apiServer.")
-    try:
-        ipaddress.ip_address(host)
-    except ValueError as problem:
-        raise ConfigError(f'apiServer.host: "{host}" is not an IP address to listen on') from problem
+    host = _address(block, "host", default.host, "apiServer.")
     names = block.get("names", ())
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) and name for name in names):
         raise ConfigError("apiServer.names: must be a list of host names and addresses")
@@ -146,3 +222,38 @@ def _number(block: Mapping[Any, Any], key: str, default: int, fits: Callable[[in
     if not isinstance(value, int) or isinstance(value, bool) or not fits(value):
         raise ConfigError(f"{prefix}{key}: {value!r} is not a number that can be used here")
     return value
+
+
+def _block(document: Mapping[Any, Any], key: str) -> Mapping[Any, Any]:
+    block = document.get(key, {})
+    if not isinstance(block, Mapping):
+        raise ConfigError(f"{key}: must be a mapping")
+    return block
+
+
+def _address(block: Mapping[Any, Any], key: str, default: str, prefix: str) -> str:
+    text = _text(block, key, default, prefix)
+    try:
+        ipaddress.ip_address(text)
+    except ValueError as problem:
+        raise ConfigError(f'{prefix}{key}: "{text}" is not an IP address to listen on') from problem
+    return text
+
+
+def _flag(block: Mapping[Any, Any], key: str, default: bool, prefix: str) -> bool:
+    value = block.get(key, default)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{prefix}{key}: must be true or false")
+    return value
+
+
+def _quantity(block: Mapping[Any, Any], key: str, default: str, prefix: str) -> str:
+    value = block.get(key, default)
+    if value == "":
+        return ""
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ConfigError(f"{prefix}{key}: must be a quantity such as 500m or 4Gi")
+    try:
+        return canonical(value)
+    except QuantityError as problem:
+        raise ConfigError(f'{prefix}{key}: "{value}" is not a quantity such as 500m or 4Gi') from problem

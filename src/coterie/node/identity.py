@@ -18,6 +18,7 @@ from coterie.base import pki, pki_files
 from coterie.base.clock import Clock
 from coterie.base.paths import DomainPaths
 
+AUTHORITY = "coterie-api"
 ADMIN_GROUP = "system:masters"
 SERVICE_NAMES = (
     "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
@@ -49,18 +50,16 @@ class ApiIdentity:
         return context
 
     def agent_tls(self) -> ssl.SSLContext:
-        """TLS from the API server to node agents: both sides show a certificate of this authority."""
+        """TLS from the API server to node agents: both show certificates of this authority, the agent for its address."""
         context = ssl.create_default_context(cafile=str(self.ca_file))
         context.load_cert_chain(*self.pair("agent-client"))
-        # Agents are dialled by the address their Node object reports, and prove themselves by the authority.
-        context.check_hostname = False
         return context
 
 
 def ensure(paths: DomainPaths, names: Sequence[str], clock: Clock) -> ApiIdentity:
     """Load the API's identity, making or renewing what is missing or due."""
     where, now = paths.pki, clock.now()
-    authority = pki_files.ensure_authority(where, "coterie-api", now=now)
+    authority = pki_files.ensure_authority(where, AUTHORITY, now=now)
     wanted = tuple(dict.fromkeys((*SERVICE_NAMES, *names)))
     pki_files.ensure_server(where, "apiserver", authority, names=wanted, now=now)
     pki_files.ensure_client(where, "admin", authority, user="coterie-admin", groups=(ADMIN_GROUP,), now=now)

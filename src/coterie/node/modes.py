@@ -1,134 +1,82 @@
 """What each mode runs, and in which order. `run` is one node's whole life.
 
-    master:  store ─> API server ─> API port + kubeconfig ─> informers ─> controllers
+    master:    store, API server, port ─> informers ─> controllers, scheduler
+    lite:      informers ─> runtime ─> node ─> pods
+    autonomy:  all of master, then all of lite, in one process
 
-The first part that fails stops the rest, and its error is what `run` raises.
+The first part that fails stops the rest, and its error is what `run` raises. Pods go on: the next start finds them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc as gc_module
+import gc as collector
 import signal
-from pathlib import Path
 
-from coterie.apiserver.audit import AuditSink, FileSink
-from coterie.apiserver.auth.authn import user_from_certificate
-from coterie.apiserver.auth.tokens import TokenSigner
-from coterie.apiserver.http.messages import UserInfo
-from coterie.apiserver.http.server import HttpServer
-from coterie.apiserver.server import ApiServer, Settings
+from coterie.agent import agent as agents
+from coterie.agent.runtimes.runp.runtime import RunpRuntime
+from coterie.agent.runtimes.runp.settings import RunpSettings
+from coterie.agent.settings import AgentSettings, PodSettings
+from coterie.agent.settings import NodeSettings as NodeObjectSettings
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import LogSettings, configure, logger
-from coterie.client import kubeconfig
 from coterie.client.client import Client
+from coterie.client.http import HttpTransport
 from coterie.client.informers import Informers
-from coterie.client.inprocess import InProcessTransport
+from coterie.control.events import EventRecorder
 from coterie.control.manager import Manager, Runnable
 from coterie.controllers.clusterrole_aggregation import controller as clusterrole_aggregation
 from coterie.controllers.crd import controller as crd
+from coterie.controllers.cronjob import controller as cronjob
+from coterie.controllers.deployment import controller as deployment
+from coterie.controllers.endpoints import controller as endpoints
+from coterie.controllers.endpointslice import controller as endpointslice
 from coterie.controllers.gc import controller as gc
+from coterie.controllers.job import controller as job
 from coterie.controllers.namespace import controller as namespace
+from coterie.controllers.nodelifecycle import controller as nodelifecycle
+from coterie.controllers.podgc import controller as podgc
 from coterie.controllers.quota import controller as quota
+from coterie.controllers.replicaset import controller as replicaset
 from coterie.controllers.rootca import controller as rootca
 from coterie.controllers.serviceaccount import controller as serviceaccount
-from coterie.node import identity
-from coterie.node.config import ConfigError, NodeSettings
-from coterie.store import SqliteStore
+from coterie.node import joining
+from coterie.node.agentport import AgentPort, AgentTls
+from coterie.node.config import AgentConfig, NodeSettings
+from coterie.node.plane import ApiPlane
+from coterie.scheduler import runnable as scheduler
 
 log = logger("node")
-
-CONTROLLER_USER = UserInfo("system:coterie-controllers", ("system:masters", "system:authenticated"))
-
-
-class ApiPlane:
-    """The store, the API server on it and the port: one runnable, because none of them is of use without the others."""
-
-    name = "api"
-
-    def __init__(self, settings: NodeSettings, clock: Clock) -> None:
-        self.ready = asyncio.Event()
-        self._settings = settings
-        self._clock = clock
-        self._stop = asyncio.Event()
-        api = settings.api
-        self._identity = identity.ensure(settings.paths, (api.host, *api.names), clock)
-        self._sinks: list[AuditSink] = []
-        if api.audit_log:
-            target = Path(api.audit_log)
-            self._sinks.append(FileSink(target if target.is_absolute() else settings.paths.logs / target))
-        self._store = SqliteStore(settings.paths.database, clock=clock)
-        self.server = ApiServer(
-            self._store,
-            Settings(
-                signer=TokenSigner(self._identity.token_key),
-                audit_sinks=self._sinks,
-                agent_tls=self._identity.agent_tls,
-                event_ttl=api.event_ttl_seconds,
-            ),
-            clock,
-        )
-        self._http = HttpServer(self.server.handle, user_of=user_from_certificate)
-
-    @property
-    def ca_pem(self) -> bytes:
-        return self._identity.ca_file.read_bytes()
-
-    def client(self, user: UserInfo = CONTROLLER_USER) -> Client:
-        """A client inside this process."""
-        return Client(InProcessTransport(self.server.handle, user))
-
-    def stop(self) -> None:
-        self._stop.set()
-
-    async def run(self) -> None:
-        await self._store.open()
-        try:
-            await self.server.start()
-            api = self._settings.api
-            host, port = await self._http.listen(api.host, api.port, self._identity.server_tls())
-            try:
-                self._write_kubeconfig(host, port)
-                log.info("The API is served", address=f"https://{host}:{port}")
-                self.ready.set()
-                await self._stop.wait()
-            finally:
-                await self._http.stop()
-                await self.server.stop()
-        finally:
-            await self._store.close()
-            for sink in self._sinks:
-                if isinstance(sink, FileSink):
-                    sink.close()
-
-    def _write_kubeconfig(self, host: str, port: int) -> None:
-        """The operator's way in. Written once the port is open, so whoever finds the file can use it."""
-        reached = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-        certificate, key = self._identity.pair("admin")
-        kubeconfig.make(
-            self._settings.domain,
-            f"https://{reached}:{port}",
-            ca=self.ca_pem,
-            certificate=certificate.read_bytes(),
-            key=key.read_bytes(),
-        ).write(self._settings.paths.kubeconfig)
 
 
 def groups(settings: NodeSettings, clock: Clock = SYSTEM_CLOCK) -> list[list[Runnable]]:
     """The parts of a node in the order in which they start."""
-    if settings.mode != "master":
-        raise ConfigError(
-            f"mode: {settings.mode} needs the node agent, which this version does not have yet; use master"
-        )
+    if settings.mode == "lite":
+        assert settings.join is not None and settings.agent is not None
+        bundle = joining.read_bundle(settings.join)
+        client = Client(HttpTransport(bundle.connection()))
+        informers = Informers(client)
+        tls = AgentTls.of_bundle(bundle, settings.paths)
+        return [[informers], *agent_groups(settings, settings.agent, client, informers, tls, clock)]
     plane = ApiPlane(settings, clock)
     client = plane.client()
     informers = Informers(client)
-    return [[plane], [informers], controllers(client, informers, plane.ca_pem.decode(), clock)]
+    out: list[list[Runnable]] = [
+        [plane],
+        [informers],
+        [*controllers(client, informers, plane.ca_pem.decode(), clock), scheduler.make(client, informers, clock=clock)],
+    ]
+    if settings.agent is not None:
+        tls = AgentTls.of_plane(settings.paths, settings.agent.node_name, settings.agent.address, clock)
+        out += agent_groups(settings, settings.agent, client, informers, tls, clock)
+    return out
 
 
 def controllers(client: Client, informers: Informers, ca: str, clock: Clock) -> list[Runnable]:
     """What keeps the objects of every control plane in order."""
+    events = EventRecorder(client, "controllers", clock=clock)
     return [
+        events,
         gc.GarbageCollector(client, clock=clock),
         namespace.make(client, informers, clock=clock),
         crd.make(client, informers, clock=clock),
@@ -136,7 +84,50 @@ def controllers(client: Client, informers: Informers, ca: str, clock: Clock) -> 
         rootca.make(client, informers, ca, clock=clock),
         quota.make(client, informers, clock=clock),
         clusterrole_aggregation.make(client, informers, clock=clock),
+        replicaset.make(client, informers, events=events, clock=clock),
+        deployment.make(client, informers, events=events, clock=clock),
+        job.make(client, informers, events=events, clock=clock),
+        cronjob.make(client, informers, events=events, clock=clock),
+        endpoints.make(client, informers, clock=clock),
+        endpointslice.make(client, informers, clock=clock),
+        nodelifecycle.make(client, informers, events=events, clock=clock),
+        podgc.make(client, informers, clock=clock),
     ]
+
+
+def agent_groups(
+    settings: NodeSettings, chosen: AgentConfig, client: Client, informers: Informers, tls: AgentTls, clock: Clock
+) -> list[list[Runnable]]:
+    """The node agent with its endpoint. The endpoint's port is known before the Node object names it."""
+    paths = settings.paths
+    runtime = RunpRuntime(
+        RunpSettings(
+            directory=paths.run / "runp",
+            images=paths.images,
+            node=chosen.node_name,
+            address=chosen.address,
+            hidden=(paths.certs, paths.etc, paths.database.parent),
+        )
+    )
+    port = AgentPort(runtime, chosen, tls, clock)
+    agent = agents.make(
+        client,
+        informers,
+        runtime,
+        AgentSettings(
+            node_name=chosen.node_name,
+            domain=settings.domain,
+            paths=settings.paths,
+            address=chosen.address,
+            port=port.port,
+            capacity=chosen.capacity,
+            node=NodeObjectSettings(lease_seconds=chosen.lease_seconds, taint=chosen.taint),
+            pods=PodSettings(host_paths=chosen.host_paths, allow_privileged=chosen.allow_privileged),
+        ),
+        clock,
+    )
+    first, *rest = agent.groups
+    return [first, [port], *rest]
 
 
 async def run(settings: NodeSettings, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -155,6 +146,6 @@ async def run(settings: NodeSettings, clock: Clock = SYSTEM_CLOCK) -> None:
 def _spare_the_collector() -> None:
     """What was loaded at start lives as long as the process, and caches hold many small objects that have no cycles:
     looking at all of them again and again would cost more than it could ever free."""
-    gc_module.collect()
-    gc_module.freeze()
-    gc_module.set_threshold(50_000, 20, 50)
+    collector.collect()
+    collector.freeze()
+    collector.set_threshold(50_000, 20, 50)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -90,6 +91,13 @@ class HttpServer:
         self._listeners.append(listener)
         address = listener.sockets[0].getsockname()
         return address[0], address[1]
+
+    async def serve(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """As `listen`, on a socket that is bound already."""
+        if self._sweeper is None:
+            self._sweep()
+        loop = asyncio.get_running_loop()
+        self._listeners.append(await loop.create_server(lambda: HttpConnection(self), sock=bound, ssl=tls))
 
     def connection(self) -> HttpConnection:
         """A connection that is not on a socket (for tests that play bytes)."""

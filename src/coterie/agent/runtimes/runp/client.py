@@ -129,8 +129,7 @@ class ShepherdClient:
             "--group",
             self._group,
         )
-        # Not the loop's own subprocess: uvloop's children start with signals blocked, and SIGCHLD is the shepherd's
-        # whole life.
+        # A plain child in a thread works on every loop; started as uvloop's own subprocess, the shepherd never came up.
         done = await asyncio.to_thread(
             subprocess.run,
             command,
