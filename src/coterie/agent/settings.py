@@ -98,6 +98,8 @@ class PodSettings:
     """Status writes under way at once; the limit of the load one agent puts on the API."""
     status_pause: float = 0.0
     """Least seconds between two status writes of one pod."""
+    pending_status_delay: float = 0.1
+    """A pod that starts faster than this is told as Running at once: nobody waits to hear that it is still Pending."""
     pids_limit: int = 0
     """Most processes of one container; 0: no limit."""
     allow_privileged: bool = False

@@ -489,7 +489,8 @@ class PodWorker:
             return
         self._written = status
         self._writing = True
-        self._tools.writer.put(self.pod, status, self._was_written)
+        delay = self._rules.pending_status_delay if status["phase"] == "Pending" else 0.0
+        self._tools.writer.put(self.pod, status, self._was_written, delay)
 
     def _was_written(self, pod: Object) -> None:
         self._writing = False

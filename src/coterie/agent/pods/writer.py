@@ -57,15 +57,17 @@ class StatusWriter:
                 owner.start(f"writer-{i}", self._work())
             await owner.wait()
 
-    def put(self, pod: Object, status: Object, on_written: Callable[[Object], None]) -> asyncio.Future[None]:
-        """Have the status written; a newer one for the same pod takes its place. The result comes when it is settled:
+    def put(
+        self, pod: Object, status: Object, on_written: Callable[[Object], None], delay: float = 0.0
+    ) -> asyncio.Future[None]:
+        """Have the status written, after `delay` seconds if nothing newer comes before; a newer one for the same pod takes its place. The result comes when it is settled:
         written, or of no use because the pod is gone."""
         uid = shape.uid_of(pod)
         known = self._wanted.get(uid)
         settled = known.settled if known is not None else asyncio.get_running_loop().create_future()
         self._wanted[uid] = _Wanted(pod, status, on_written, settled)
         due = self._last.get(uid, float("-inf")) + self._pause - self._clock.monotonic()
-        self._queue.add_after(uid, due)
+        self._queue.add_after(uid, max(due, delay))
         return settled
 
     def forget(self, uid: str) -> None:
