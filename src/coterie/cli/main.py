@@ -46,6 +46,7 @@ COMMANDS = (
     Command("demo", "start a control plane, use it, clean up", _SEE, "[--keep]"),
     Command("init", "write a configuration file", _NODE, "--mode MODE --domain ID [-o FILE]"),
     Command("start", "run a node from its configuration", _NODE, "-c FILE [--root DIR]"),
+    Command("image", "what pods on this machine are started from", _NODE, "ls|add|load|tag|rm [NAME...] [options]"),
     Command("status", "is the control plane well, and what is in it", _NODE, "[-o FORMAT]"),
     Command("version", "versions of this program and of the server", _NODE, "[--client] [-o FORMAT]"),
     Command("get", "list objects, or show some", _OBJECTS, "TYPE[,TYPE...] [NAME...] | TYPE/NAME... [options]"),

@@ -222,7 +222,9 @@ def _load(path: Path) -> Image:
 
 
 def _id_of(image: Image) -> str:
-    text = json.dumps({**asdict(image), "name": "", "id": "", "size": 0}, sort_keys=True)
+    """From what the image is, not what it is called. A built-in one is what this machine has: only its name tells."""
+    facts = {"builtin": image.name} if image.builtin else {**asdict(image), "name": "", "id": "", "size": 0}
+    text = json.dumps(facts, sort_keys=True)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 

@@ -1,0 +1,203 @@
+"""`coterie image`: what pods on this machine are started from. Works on the store itself; no server is asked."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from coterie.agent.images import archive
+from coterie.agent.images.model import Image, ImageError, split
+from coterie.agent.images.store import ImageStore
+from coterie.base.paths import DomainPaths
+from coterie.cli import arguments as options
+from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.output import as_text, plain_table
+from coterie.cli.session import root_of
+from coterie.cli.tables import render_table
+
+HELP = """
+Manage the images on this machine. An image is either a host environment, i.e. a command that is installed here, or a root
+file system from an archive or a directory. Built in are coterie/host (the machine's own programs, for any command) and
+coterie/python (the interpreter that Coterie runs on). There is no registry: what is not here cannot be started.
+
+  ls                    list the images
+  add NAME              make one from a command (--command) or a directory (--rootfs)
+  load [FILE]           take all images of an archive made by docker save, skopeo or buildah; without FILE from the input
+  tag IMAGE NAME        give an image another name
+  rm IMAGE...           remove names, and the layers that nothing needs any more
+
+Examples:
+  coterie image ls
+  coterie image add engine:1.0 --command /opt/engine/bin/python --arg=-m --arg=engine --env THREADS=4
+  coterie image add alpine:3.20 --rootfs /srv/alpine
+  coterie image load secretflow.tar
+  coterie image tag engine:1.0 engine:latest
+  coterie image rm engine:1.0
+"""
+_ACTIONS = ("ls", "list", "add", "load", "tag", "rm")
+
+
+def arguments(parser: options.Parser) -> None:
+    parser.add_argument("action", choices=_ACTIONS, metavar="ls|add|load|tag|rm", help="what to do")
+    options.words_argument(parser)
+    make = parser.add_argument_group("for add")
+    make.add_argument("--command", metavar="PATH", default="", help="the program that containers run")
+    make.add_argument("--arg", metavar="WORD", action="append", default=[], help="an argument for it; may be repeated")
+    make.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help="a variable; may be repeated")
+    make.add_argument("--workdir", metavar="DIR", default="", help="where it starts")
+    make.add_argument("--rootfs", metavar="DIR", default="", help="an unpacked root file system, used where it lies")
+    take = parser.add_argument_group("for load")
+    take.add_argument("-i", "--input", metavar="FILE", default="", help="the archive, as docker load has it")
+    take.add_argument("--name", metavar="NAME", default="", help="for an image that bears no name")
+    parser.add_argument("--store", metavar="DIR", default="", help="the store (default: var/images of the domain)")
+    options.output_option(parser, ("table", "json", "yaml", "name"))
+    options.connection_options(parser)
+
+
+def run(args: argparse.Namespace, app: App) -> int:
+    action = _RUN["ls" if args.action == "list" else args.action]
+    try:
+        action(args, app, ImageStore(store_directory(args, app)))
+    except ImageError as problem:
+        raise CliError(f"Error: {problem}") from problem
+    except OSError as problem:
+        where = f"{problem.filename}: " if problem.filename else ""
+        raise CliError(f"Error: {where}{problem.strerror}") from problem
+    return 0
+
+
+def store_directory(args: argparse.Namespace, app: App) -> Path:
+    if args.store:
+        return (app.cwd / Path(args.store).expanduser()).absolute()
+    root = root_of(args, app)
+    if args.domain:
+        return DomainPaths.of(root, args.domain).images
+    found = sorted(path.parents[1] for path in root.glob("*/var/images"))
+    if len(found) == 1:
+        return DomainPaths(found[0]).images
+    if found:
+        names = "|".join(path.name for path in found)
+        raise CliError(f"Error: there are several domains under {root}: choose one with --domain {names}")
+    raise CliError(f"Error: there is no domain under {root} yet; name one with --domain, or a directory with --store")
+
+
+def _list(args: argparse.Namespace, app: App, store: ImageStore) -> None:
+    images = store.images()
+    if args.words:
+        wanted = {store.resolve(word).id for word in args.words}
+        images = [image for image in images if image.id in wanted]
+    if args.output == "name":
+        for image in images:
+            app.say(image.name)
+    elif args.output in ("json", "yaml"):
+        app.write(as_text([_entry(image) for image in images], args.output))
+    else:
+        rows = [
+            (*split(image.name), image.id.removeprefix("sha256:")[:12], human_size(image.size), image.kind)
+            for image in images
+        ]
+        table = plain_table(("REPOSITORY", "TAG", "IMAGE ID", "SIZE", "KIND"), rows)
+        app.write(render_table(table, wide=False, no_headers=False, colour=app.colour))
+
+
+def _entry(image: Image) -> dict[str, object]:
+    entry: dict[str, object] = {"name": image.name, "id": image.id, "size": image.size, "kind": image.kind}
+    details = {
+        "entrypoint": list(image.entrypoint),
+        "cmd": list(image.cmd),
+        "env": [f"{name}={value}" for name, value in image.env],
+        "workdir": image.workdir,
+        "user": image.user,
+        "directory": image.directory,
+    }
+    return entry | {key: value for key, value in details.items() if value}
+
+
+def human_size(size: int) -> str:
+    """As docker writes it: powers of ten, three digits."""
+    value = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.3g}{unit}"
+        value /= 1000
+    return f"{value:.3g}TB"
+
+
+def _add(args: argparse.Namespace, app: App, store: ImageStore) -> None:
+    (name,) = _words(args, 1, "add NAME --command PATH, or add NAME --rootfs DIR")
+    env = []
+    for text in args.env:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise UsageError(f'--env "{text}" is not NAME=VALUE')
+        env.append((key, value))
+    command = (args.command,) if args.command else ()
+    if args.rootfs:
+        directory = app.cwd / Path(args.rootfs).expanduser()
+        image = store.add_rootfs(name, directory, command=command, args=args.arg, env=env, workdir=args.workdir)
+    elif command:
+        if not _executable(args.command, app):
+            app.warn(f"Warning: there is no program {args.command} on this machine yet")
+        image = store.add_host(name, command, args=args.arg, env=env, workdir=args.workdir)
+    else:
+        raise UsageError("say what the image is: --command PATH for a host environment, --rootfs DIR for a file system")
+    app.say(f"added {image.name} ({image.kind})")
+
+
+def _executable(command: str, app: App) -> bool:
+    return shutil.which(command, path=app.environ.get("PATH")) is not None
+
+
+def _load(args: argparse.Namespace, app: App, store: ImageStore) -> None:
+    names = [*args.words, *([args.input] if args.input else [])]
+    if len(names) > 1:
+        raise UsageError("load takes one archive")
+    with _archive(names[0] if names else "-", app) as file:
+        for image in archive.load(store, file, args.name):
+            app.say(f"loaded {image.name} ({human_size(image.size)})")
+
+
+@contextlib.contextmanager
+def _archive(name: str, app: App) -> Iterator[IO[bytes]]:
+    if name != "-":
+        with (app.cwd / Path(name).expanduser()).open("rb") as file:
+            yield file
+        return
+    # An archive is read from front to back and again, which a pipe does not allow.
+    with tempfile.TemporaryFile() as copy:
+        shutil.copyfileobj(getattr(app.stdin, "buffer", sys.stdin.buffer), copy)
+        copy.seek(0)
+        yield copy
+
+
+def _tag(args: argparse.Namespace, app: App, store: ImageStore) -> None:
+    source, name = _words(args, 2, "tag IMAGE NAME")
+    app.say(f"tagged {store.tag(source, name).name}")
+
+
+def _remove(args: argparse.Namespace, app: App, store: ImageStore) -> None:
+    if not args.words:
+        raise UsageError("say which images to remove: coterie image rm IMAGE...")
+    for word in args.words:
+        app.say(f"removed {store.remove(word).name}")
+
+
+def _words(args: argparse.Namespace, count: int, usage: str) -> list[str]:
+    if len(args.words) != count:
+        raise UsageError(f"write it as: coterie image {usage}")
+    return list(args.words)
+
+
+_RUN: dict[str, Callable[[argparse.Namespace, App, ImageStore], None]] = {
+    "ls": _list,
+    "add": _add,
+    "load": _load,
+    "tag": _tag,
+    "rm": _remove,
+}

@@ -1,0 +1,76 @@
+"""`coterie image` as it is typed."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from image_kit import entry, oci, tar
+
+from coterie.cli.app import App
+from coterie.cli.main import main
+
+
+@pytest.fixture
+def cli(tmp_path: Path):
+    def call(*words: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        out, err = io.StringIO(), io.StringIO()
+        app = App(
+            out, err, {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, io.TextIOWrapper(io.BytesIO(stdin)), tmp_path
+        )
+        code = main(["image", *words], app)
+        return code, out.getvalue(), err.getvalue()
+
+    return call
+
+
+def test_a_walk_through_all_actions(cli, tmp_path):
+    at = ("--store", "store")
+    assert cli("add", "engine:1", "--command", "sh", "--arg=-c", "--env", "A=b", *at)[:2] == (
+        0,
+        "added engine:1 (host)\n",
+    )
+    (tmp_path / "i.tar").write_bytes(oci([tar([entry("f", b"12345")])]))
+    assert cli("load", "i.tar", *at)[:2] == (0, "loaded team/app:1 (5B)\n")
+    assert cli("load", *at, stdin=(tmp_path / "i.tar").read_bytes())[0] == 0
+    assert cli("tag", "team/app:1", "app", *at)[0] == 0
+    code, out, _ = cli("ls", *at)
+    assert code == 0 and out.splitlines()[0].split() == ["REPOSITORY", "TAG", "IMAGE", "ID", "SIZE", "KIND"]
+    assert [line.split()[:2] for line in out.splitlines()[3:]] == [
+        ["app", "latest"],
+        ["engine", "1"],
+        ["team/app", "1"],
+    ]
+    (found,) = json.loads(cli("ls", "engine:1", "-o", "json", *at)[1])
+    assert (found["entrypoint"], found["cmd"], found["env"]) == (["sh"], ["-c"], ["A=b"])
+    assert cli("rm", "engine:1", "app", *at)[0] == 0
+    assert cli("ls", "-o", "name", *at)[1].splitlines()[2:] == ["team/app:1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("rm", "nothing"), 1, "there is no image"),
+        (("rm",), 2, "which images"),
+        (("add", "x"), 2, "--command PATH"),
+        (("add", "x", "--command", "sh", "--env", "A"), 2, "NAME=VALUE"),
+        (("add", "x", "--rootfs", "/nowhere"), 1, "not a directory"),
+        (("load", "missing.tar"), 1, "No such file"),
+        (("tag", "one"), 2, "tag IMAGE NAME"),
+        (("dance",), 2, "invalid choice"),
+    ],
+)
+def test_mistakes_are_told(cli, words, code, told):
+    got, _, err = cli(*words, "--store", "store")
+    assert got == code and told in err
+
+
+def test_the_store_of_the_only_domain_is_found(cli, tmp_path):
+    assert "no domain" in cli("ls")[2]
+    (tmp_path / ".coterie/alice/var/images").mkdir(parents=True)
+    assert cli("ls")[0] == 0
+    (tmp_path / ".coterie/bob/var/images").mkdir(parents=True)
+    assert "--domain alice|bob" in cli("ls")[2]
+    assert cli("ls", "--domain", "bob")[0] == 0
