@@ -19,6 +19,7 @@ from coterie.client.client import Client
 from coterie.control.claims import reference
 from coterie.control.events import EventRecorder, reference_to
 
+_PLAIN = PODS.as_dynamic
 BURST = 500
 """Pods made or removed in one round at most."""
 
@@ -94,7 +95,7 @@ class PodWork:
     async def create(self, owner: ApiObject, pods: Sequence[Object]) -> Outcome:
         async def one(i: int) -> None:
             try:
-                made = await self._client.create(PODS.as_dynamic, pods[i])
+                made = await self._client.create(_PLAIN, pods[i])
             except ApiError as error:
                 if not namespace_is_going(error):
                     self.tell(owner, "Warning", "FailedCreate", f"Error creating: {error.message}")

@@ -17,6 +17,7 @@ from coterie.control.events import EventRecorder, reference_to
 from coterie.control.podwork import namespace_is_going
 from coterie.controllers.cronjob.plan import Plan, plan, started
 
+_PLAIN = JOBS.as_dynamic
 _CACHE_PAUSE = 1.0
 _LONGEST_SLEEP = 300.0
 """Seconds after which the clock is looked at again, however far the next firing: it may have been set meanwhile."""
@@ -57,7 +58,7 @@ class CronJobReconciler:
                 self._note(cron, "Normal", "SuccessfulDelete", f"Deleted job {job.metadata.name}")
         name, namespace = wanted.create["metadata"]["name"], cron.metadata.namespace
         try:
-            made = await self._client.create(JOBS.as_dynamic, wanted.create)
+            made = await self._client.create(_PLAIN, wanted.create)
         except AlreadyExists:
             there = await self._client.get(JOBS, name, namespace)
             owner = controller_of(there.metadata)

@@ -21,6 +21,7 @@ from coterie.control.podwork import namespace_is_going
 from coterie.controllers.deployment.plan import Plan, collided, observed, plan, refused
 from coterie.controllers.deployment.revisions import newest_of, same_template
 
+_PLAIN = REPLICA_SETS.as_dynamic
 _CACHE_PAUSE = 0.5
 _SCALING = "ScalingReplicaSet"
 
@@ -89,7 +90,7 @@ class DeploymentReconciler:
         """None when the set is there now."""
         name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
         try:
-            await self._client.create(REPLICA_SETS.as_dynamic, body)
+            await self._client.create(_PLAIN, body)
         except AlreadyExists:
             try:
                 there = await self._client.get(REPLICA_SETS, name, namespace)

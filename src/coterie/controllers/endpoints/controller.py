@@ -17,6 +17,8 @@ from coterie.control.podwork import namespace_is_going
 from coterie.control.servicepods import SETTLE, follow_pods
 from coterie.controllers.endpoints.plan import correction, new_body, wanted
 
+_PLAIN = ENDPOINTS.as_dynamic
+
 
 class EndpointsReconciler:
     def __init__(self, client: Client, informers: Informers) -> None:
@@ -39,7 +41,7 @@ class EndpointsReconciler:
         found = self.endpoints.cache.by_key(key)
         if found is None:
             try:
-                await self._client.create(ENDPOINTS.as_dynamic, new_body(service, right))
+                await self._client.create(_PLAIN, new_body(service, right))
             except AlreadyExists:
                 return  # its event is on its way and brings the key up again
             except ApiError as error:

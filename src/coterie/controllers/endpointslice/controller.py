@@ -20,6 +20,7 @@ from coterie.control.servicepods import SETTLE, follow_pods
 from coterie.controllers.endpointslice.plan import CONTROLLER, Plan, patch_of, plan
 
 BY_SERVICE = "endpointslice/service"
+_PLAIN = ENDPOINT_SLICES.as_dynamic
 _CACHE_PAUSE = 1.0
 
 
@@ -63,7 +64,7 @@ class EndpointSliceReconciler:
     async def _apply(self, key: ObjectKey, wanted: Plan) -> None:
         # New and changed ones first: for a moment an endpoint may stand in two slices, but never in none.
         for body in wanted.create:
-            made = await self._client.create(ENDPOINT_SLICES.as_dynamic, body)
+            made = await self._client.create(_PLAIN, body)
             self._expected.expect(key, made["metadata"].get("resourceVersion") or "")
         for change in wanted.change:
             patch = patch_of(change, wanted.labels)
