@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
+from coterie import __version__
 from coterie.agent.node.facts import MachineFacts
 from coterie.agent.settings import AgentSettings
 from coterie.api.labels import KUSCIA, KUSCIA_AGENT_TAINT, KUSCIA_NODE_NAMESPACE
@@ -51,7 +50,7 @@ def new_node(settings: AgentSettings, facts: MachineFacts, runtime: str) -> Obje
 
 def static_status(settings: AgentSettings, facts: MachineFacts, runtime: str) -> Object:
     """The parts of the status that do not change while the agent runs, besides resources."""
-    ours = _our_version()
+    ours = __version__
     return {
         "addresses": [
             {"type": "InternalIP", "address": settings.address},
@@ -89,10 +88,3 @@ def check_name(node: Object, settings: AgentSettings, facts: MachineFacts) -> No
     )
     if machine and machine != facts.machine_id and ready:
         raise NameTaken(f"node {name} runs on another machine and is ready; waiting until it is not", forever=False)
-
-
-def _our_version() -> str:
-    try:
-        return version("coterie")
-    except PackageNotFoundError:
-        return "0.0.0"
