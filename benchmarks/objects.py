@@ -24,6 +24,8 @@ def pod(name: str) -> Object:
             "annotations": {"example.com/checksum": "4f1c9be1d1a9c2"},
         },
         "spec": {
+            # Nobody's: the scheduler would otherwise answer each create with a write of its own.
+            "schedulerName": "bench",
             "containers": [
                 {
                     "name": "web",
