@@ -106,7 +106,7 @@ BAD: list[tuple[Kind, str, Any, str]] = [
     (("", "ConfigMap"), "data", {"a": "x" * 1048577}, "[]: Too long: may not be more than 1048576 bytes"),
     (("", "ConfigMap"), "data", {"a": "é" * 600000}, "[]: Too long: may not be more than 1048576 bytes"),
     (("", "Endpoints"), "subsets[0].addresses[0].ip", "x", 'subsets[0].addresses[0].ip: Invalid value: "x": must be a valid'),
-    (("", "Endpoints"), "subsets[0].addresses[0].ip", "127.0.0.1", 'subsets[0].addresses[0].ip: Invalid value: "127.0.0.1": may not'),
+    (("", "Endpoints"), "subsets[0].addresses[0].ip", "169.254.0.1", 'subsets[0].addresses[0].ip: Invalid value: "169.254.0.1": may not'),
     (("", "Endpoints"), "subsets[0].ports[0].port", 0, "subsets[0].ports[0].port: Invalid value: 0"),
     (("", "Event"), "involvedObject.namespace", "m", 'involvedObject.namespace: Invalid value: "m": does not match event.namespace'),
     (("", "Event"), "eventTime", "t", "reportingController: Required value"),

@@ -79,12 +79,12 @@ NAMED = {"port": 80, "targetPort": "http", "name": "web"}
         (service(NAMED), [pod("a", "1.0.0.1", port=81, port_name="other")], []),
         (service({"port": 80}), [pod("a", "1.0.0.1")], [(["1.0.0.1"], [], [80])]),
         (service({"port": 80, "name": "a"}, {"port": 90, "name": "b"}), [pod("a", "1.0.0.1")], [(["1.0.0.1"], [], [80, 90])]),
-        (service(), [pod("a", "127.0.0.1"), pod("b", "1.0.0.2")], [(["1.0.0.2"], [], [8080])]),
+        (service(), [pod("a", "169.254.0.1"), pod("b", "127.0.1.2")], [(["127.0.1.2"], [], [8080])]),
         (service(ipFamilies=["IPv6"]), [pod("a", "1.0.0.1", more_ips=("fd00::1",))], [(["fd00::1"], [], [8080])]),
     ],
     ids=[
         "ready", "not-ready", "going", "ended-or-no-address", "other-labels", "publish-all", "one-name-two-numbers",
-        "no-such-name", "no-target", "two-ports", "loopback-left-out", "ipv6",
+        "no-such-name", "no-target", "two-ports", "link-local-left-out", "ipv6",
     ],
 )  # fmt: skip
 def test_endpoints(wanted: Service, pods: list[Pod], subsets: Any) -> None:

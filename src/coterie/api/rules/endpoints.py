@@ -43,12 +43,12 @@ def _validate_endpoints(obj: Obj) -> Errors:
 
 
 def check_endpoint_address(address: str, path: str) -> Errors:
+    """Loopback addresses are taken, unlike in Kubernetes: several domains on one machine have one each."""
     if not valid_ip(address):
         return [invalid(path, address, _BAD_ENDPOINT)]
     parsed = ipaddress.ip_address(address)
     for faulty, why in (
         (parsed.is_unspecified, f"may not be unspecified ({address})"),
-        (parsed.is_loopback, "may not be in the loopback range (127.0.0.0/8, ::1/128)"),
         (parsed.is_link_local, "may not be in the link-local range (169.254.0.0/16, fe80::/10)"),
     ):
         if faulty:

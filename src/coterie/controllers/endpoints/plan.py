@@ -79,12 +79,12 @@ def _address(service: Service, pod: Pod) -> EndpointAddress | None:
 
 
 def _can_be_listed(ip: str) -> bool:
-    """The API takes no loopback or link-local addresses here; one such pod must not keep the others out."""
+    """The API takes no link-local addresses here; one such pod must not keep the others out."""
     try:
         parsed = ipaddress.ip_address(ip)
     except ValueError:
         return False
-    return not (parsed.is_loopback or parsed.is_link_local or parsed.is_unspecified)
+    return not (parsed.is_link_local or parsed.is_unspecified)
 
 
 def _subsets(found: Iterable[tuple[Ports, EndpointAddress, bool]]) -> tuple[EndpointSubset, ...]:
