@@ -135,17 +135,21 @@ def _image_root(scratch: str, root: dict[str, Any]) -> None:
         handle = linux.clone_tree(root["directory"])
         linux.attach(handle, scratch)
         os.close(handle)
-        return
-    # Relative names: the options of one mount must fit into a page, and layers have long names.
-    os.chdir(root["base"])
-    lowers = ":".join(name.replace("\\", "\\\\").replace(":", "\\:") for name in root["lowers"])
-    options = f"lowerdir={lowers},upperdir={root['upper']},workdir={root['scratch']}"
-    if root.get("userxattr"):
-        options += ",userxattr"
-    linux.mount("overlay", scratch, "overlay", linux.MS_NODEV, options)
-    os.chdir("/")
+    else:
+        # Relative names: the options of one mount must fit into a page, and layers have long names.
+        os.chdir(root["base"])
+        lowers = ":".join(name.replace("\\", "\\\\").replace(":", "\\:") for name in root["lowers"])
+        options = f"lowerdir={lowers},upperdir={root['upper']},workdir={root['scratch']}"
+        if root.get("userxattr"):
+            options += ",userxattr"
+        linux.mount("overlay", scratch, "overlay", linux.MS_NODEV, options)
+        os.chdir("/")
     for name in ("proc", "dev", "sys", "tmp", "etc"):
-        os.makedirs(f"{scratch}/{name}", exist_ok=True)
+        path = f"{scratch}/{name}"
+        if os.path.islink(path):
+            os.unlink(path)  # an image must not choose where our mounts go
+        os.makedirs(path, exist_ok=True)
+    os.chmod(f"{scratch}/tmp", 0o1777)
 
 
 def _proc(*, privileged: bool) -> None:

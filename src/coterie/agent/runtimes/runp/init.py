@@ -34,9 +34,9 @@ _X86_64 = bytes.fromhex(
     "83 f8 02"  # cmp eax, 2
     "74 09"  # je done
     "85 c0"  # test eax, eax
-    "7f e1"  # jg again                           an orphan
+    "7f e4"  # jg again                           an orphan
     "83 f8 fc"  # cmp eax, -4
-    "74 dc"  # je again                           interrupted
+    "74 df"  # je again                           interrupted
     "b8 01 00 00 00"  # done: mov eax, 1          write
     "bf 03 00 00 00"  # mov edi, 3
     "48 89 e6"  # mov rsi, rsp
