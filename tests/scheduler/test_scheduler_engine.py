@@ -424,6 +424,18 @@ def test_whoever_goes_first_claims_room_after_a_fair_time() -> None:
     assert [g.key.name for g in bench.engine.holding()] == ["a"]
 
 
+def test_room_that_was_given_and_not_needed_is_used_by_others() -> None:
+    bench = Bench(node("n", "2"))
+    gang(bench, "b", 2, seconds=9)
+    bench.run()
+    gang(bench, "a", 1, seconds=9)
+    bench.see(pod("other", "1"))
+    assert not names(bench.run(), Bind)
+    bench.now = 4.0
+    bench.run()
+    assert names(bench.run(), Bind) == ["other"]
+
+
 def test_older_task_resources_are_tried_first() -> None:
     bench = Bench(node("n", "1"))
     bench.engine.task_seen(task("young", created="2026-01-02T00:00:00Z"))

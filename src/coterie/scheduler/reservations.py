@@ -320,6 +320,8 @@ class Reservations:
             if found.enough:
                 break
         if found is not None and found.enough and fair <= desk.now():
+            # More may have been given than was needed: others look at these nodes too.
+            desk.freed.update(node for _, node in lifted)
             for rival in giving:
                 self._release(rival, f'gave way to the pods of task resource "{gang.key}"', mark=True)
             return found, None
