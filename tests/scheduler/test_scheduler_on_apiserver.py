@@ -163,8 +163,8 @@ async def test_a_more_important_pod_takes_the_place_of_another() -> None:
         await until(client, "high", is_bound)
 
 
-async def gang(client: Client, task: str, pods: int, cpu: str, namespace: str = "alice") -> None:
-    wanted = task_object(task, namespace=namespace, least=pods, seconds=30)
+async def gang(client: Client, task: str, pods: int, cpu: str, namespace: str = "alice", seconds: int = 30) -> None:
+    wanted = task_object(task, namespace=namespace, least=pods, seconds=seconds)
     wanted["metadata"].pop("uid")
     wanted["metadata"].pop("creationTimestamp")
     await client.create(TASK, wanted)
@@ -220,6 +220,33 @@ async def test_a_failed_reservation_gives_its_room_back() -> None:
         await until(client, "other", is_bound)
         pod = await until(client, "t-0", lambda p: condition(p).get("status") == "False", "alice")
         assert not is_bound(pod)
+
+
+async def test_a_reservation_that_is_not_confirmed_in_time_is_marked_failed() -> None:
+    async with cluster() as client:
+        await client.create(NS, {"metadata": {"name": "alice"}})
+        await add_node(client, "n", "1")
+        await gang(client, "t", 1, "1", seconds=1)
+        await phase(client, "t", "Reserved")
+        failed = await phase(client, "t", "Failed")
+        reason = "other domains can not reserve resources for pods"
+        assert failed["status"]["conditions"][-1]["reason"] == reason
+        await until(client, "t-0", lambda p: condition(p).get("message", "").endswith(reason), "alice")
+        await client.patch(TASK, "t", "alice", {"status": {"phase": "Reserving"}})
+        await phase(client, "t", "Reserved")
+
+
+async def test_a_pod_that_somebody_else_bound_is_left_where_it_is() -> None:
+    async with cluster() as client:
+        await add_node(client, "n", "1")
+        await add_pod(client, pod_object("p", "2"))
+        await until(client, "p", lambda p: condition(p).get("status") == "False")
+        binding = {"apiVersion": "v1", "kind": "Binding", "target": {"name": "elsewhere"}}
+        await client.create(POD, binding, "default", name="p", subresource="binding")
+        await add_node(client, "m", "4")
+        await add_pod(client, pod_object("q", "4"))
+        await until(client, "q", is_bound)
+        assert (await client.get(POD, "p", "default"))["spec"]["nodeName"] == "elsewhere"
 
 
 async def test_an_elected_scheduler_works() -> None:
