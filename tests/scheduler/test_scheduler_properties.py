@@ -161,10 +161,10 @@ class Cluster(RuleBasedStateMachine):
         if isinstance(effect, MarkReserved):
             if phase == "Reserving" and effect.task in self.engine.reservations.held:
                 self.set_phase(name, "Reserved", least)
+        elif phase in ("Reserving", "Reserved"):
+            self.set_phase(name, "Failed", least)
         else:
-            if phase in ("Reserving", "Reserved"):
-                self.set_phase(name, "Failed", least)
-            self.engine.failed_marked(effect.task)
+            self.set_phase(name, phase, least)
 
     @rule(seconds=st.sampled_from([0.5, 3.0, 11.0, 31.0]))
     def time_passes(self, seconds: float) -> None:
@@ -222,14 +222,14 @@ class Cluster(RuleBasedStateMachine):
             due = self.engine.next_due()
             if due is None or due > self.now:
                 break
-        if self.binding:
+        if self.binding or self.marks:
             return  # these may still fail and then wake others
         for uid, one in self.engine.desk.pending.items():
             if one.gang is None and self.engine.queue.state(uid) == "waiting":
                 assert isinstance(plan(self.engine.snapshot, one), Unschedulable), one.key
                 assert one.terms is NO_TERMS or one.labels
         for gang in self.engine.holding():
-            assert gang.hold is not None and gang.hold.deadline > self.now
+            assert gang.giving_up or (gang.hold is not None and gang.hold.deadline > self.now)
 
 
 TestCluster = Cluster.TestCase

@@ -143,20 +143,17 @@ class Applier:
     async def _mark_reserved(self, key: ObjectKey) -> None:
         """Until it is written or the room is not held any more."""
         held = self._engine.reservations.held
-        while key in held:
+        while key in held and not held[key].giving_up:
             if await self._modify_task(key, lambda task: self._in_phase(task, (RESERVING,), RESERVED, "")):
                 return
             await self._clock.sleep(_MARK_PAUSE)
 
     async def _mark_failed(self, key: ObjectKey, message: str) -> None:
         deadline = self._clock.monotonic() + _MARK_FAILED_SECONDS
-        while True:
-            # What became schedulable in the last moment stays so: its pods are placed again and bound at once.
-            if await self._modify_task(
-                key, lambda task: self._in_phase(task, (RESERVING, RESERVED, "", "Pending"), FAILED, message)
-            ):
-                self._engine.failed_marked(key)
-                return
+        # What became schedulable in the last moment stays so; the answer tells the engine, which then binds.
+        while not await self._modify_task(
+            key, lambda task: self._in_phase(task, (RESERVING, RESERVED, "", "Pending"), FAILED, message)
+        ):
             if self._clock.monotonic() >= deadline:
                 _log.warning("TaskResource could not be marked as failed", task=str(key))
                 self._engine.mark_gave_up(key)
@@ -164,13 +161,16 @@ class Applier:
             await self._clock.sleep(_MARK_PAUSE)
 
     async def _modify_task(self, key: ObjectKey, change: Callable[[TaskResource], TaskResource]) -> bool:
+        """True when it is done; what the server answers is as good as seen."""
         try:
-            await self._client.modify(TASK_RESOURCES, key.name, key.namespace, change)
+            task = await self._client.modify(TASK_RESOURCES, key.name, key.namespace, change)
         except NotFound:
-            return True  # seen as gone soon
+            self._engine.task_gone(key)
         except _Failure as error:
             _log.debug("TaskResource was not written", task=str(key), why=str(error))
             return False
+        else:
+            self._engine.task_seen(task)
         return True
 
     def _in_phase(self, task: TaskResource, before: tuple[str, ...], phase: str, reason: str) -> TaskResource:

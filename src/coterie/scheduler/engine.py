@@ -1,7 +1,7 @@
 """The engine: is told what is seen, is asked what to do. It knows no server, no task and no clock but a function.
 
     node_seen, pod_seen, task_seen, ...  ──>  desk (snapshot, queue, reservations)  ──run()──>  effects
-                    bind_failed, failed_marked, ...  <── how it went ── whoever applies the effects
+                     bind_failed, mark_gave_up, ...  <── how it went ── whoever applies the effects
 
 `run` tries what is active and returns effects; `next_due` says when it wants to run again if nothing happens. All of
 it is synchronous and deterministic for a seed, so that a test can run hours of a cluster in milliseconds.
@@ -121,9 +121,6 @@ class Engine:
         self._evicting.pop(pod.uid, None)
         self.snapshot.nominate(pod, "")
         self.queue.retry_later(pod.uid, self.desk.now())
-
-    def failed_marked(self, task: ObjectKey) -> None:
-        self.reservations.failed_marked(task)
 
     def mark_gave_up(self, task: ObjectKey) -> None:
         self.reservations.mark_gave_up(task)

@@ -5,6 +5,8 @@
                                takes room, marks it       at most N seconds                        back; refuses
                                Reserved
 
+Room is given back only when the TaskResource says Failed: that write is refused once it says Schedulable, so it can
+never happen that one domain binds while another has just let go.
 Inside a domain `minReservedPods` pods must fit at once. Across domains nobody binds before enough TaskResources of the
 group are Reserved; that is decided by the group's controller, and seen here as the phase Schedulable.
 """
@@ -37,6 +39,8 @@ class TaskFacts:
     created: str
     group: str
     failure: str = ""
+    version: int = 0
+    """Of the object, to tell news from echoes; 0 when the server does not number."""
 
 
 @dataclass(slots=True)
@@ -53,6 +57,10 @@ class Hold:
     placed: dict[str, str]
     since: float
     deadline: float
+    why_over: str = ""
+    """Set when the room is to be given back, and that is being written."""
+    claimant: ObjectKey | None = None
+    """The gang it is given back for."""
 
 
 @dataclass(slots=True)
@@ -80,9 +88,12 @@ class Gang:
     @property
     def order(self) -> Order:
         priority = max((m.pod.priority for m in self.members.values()), default=0)
-        created = self.task.created if self.task is not None else ""
-        if not created:
+        if self.task is None:
             created = min((m.pod.created for m in self.members.values()), default="")
+        else:
+            # Whoever is promised room already, and lost it (to a restart, to a node), goes before all of its priority.
+            # "!" sorts before every digit.
+            created = "!" * (self.task.phase in (RESERVED, SCHEDULABLE)) + self.task.created
         return (-priority, created, str(self.key))
 
 
@@ -106,6 +117,7 @@ def task_facts(task: TaskResource) -> TaskFacts:
         created=meta.creation_timestamp or "",
         group=(meta.annotations or {}).get(TASK_RESOURCE_GROUP) or (meta.labels or {}).get(TASK_RESOURCE_GROUP_UID, ""),
         failure=failed,
+        version=int(meta.resource_version) if meta.resource_version.isdecimal() else 0,
     )
 
 

@@ -106,6 +106,15 @@ class SchedulingQueue:
                 return entry
         return None
 
+    def take(self, key: str, now: float) -> None:
+        """As if it had been popped: it is tried out of turn."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._leave(entry)
+            entry.state, entry.tried_at = "popped", now
+            entry.attempts += 1
+            entry.token = -1
+
     def wait(self, key: str, causes: Cause, now: float, group: Hashable = None) -> None:
         """It does not fit. Until a change may help, it is left alone."""
         entry = self._entries.get(key)

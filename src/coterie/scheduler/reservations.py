@@ -5,13 +5,15 @@ could meet again in the same way for ever. Therefore a gang that goes first (`ga
 domains) may claim the room of one that does not, once that has had a fair time (`patience`) to be confirmed. The first
 of all competing gangs so gets its room everywhere within one round, as long as its parties start within the time that
 is left of a hold.
+
+Giving back is a question put to the API server (`MarkFailed`): the room is free when the TaskResource says Failed, and
+is bound after all when it turned Schedulable in the last moment.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from coterie.api.meta import ObjectKey
 from coterie.scheduler.desk import Desk
@@ -71,17 +73,19 @@ class Reservations:
         if gang is None or gang.members.pop(pod.uid, None) is None:
             return
         if gang.hold is not None and gang.hold.placed.pop(pod.uid, None) is not None and not self._complete(gang):
-            self._release(gang, f'pod "{pod.key.name}" of task resource "{gang.key}" is gone', mark=True)
+            self._give_up(gang, f'pod "{pod.key.name}" of task resource "{gang.key}" is gone')
         self._drop_if_empty(gang)
 
     def task_seen(self, task: TaskFacts) -> None:
         gang = self._gang(task.key)
+        if gang.task is not None and task.version < gang.task.version:
+            return  # an echo: the answer to our own write came first
         before, gang.task = gang.task, task
-        if task.phase == FAILED:
+        if task.phase in (FAILED, SCHEDULABLE):
             gang.giving_up = False
         if gang.hold is not None:
             if task.phase == FAILED:
-                self._release(gang, task.failure or self._who_is_missing(gang), mark=False)
+                self._release(gang, gang.hold.why_over or task.failure or self._who_is_missing(gang), mark=False)
             elif task.phase == SCHEDULABLE:
                 self._bind(gang)
         elif before != task:
@@ -104,24 +108,15 @@ class Reservations:
         for gang in [g for g in self.held.values() if g.hold is not None and name in g.hold.placed.values()]:
             self._release(gang, f'node "{name}" is gone', mark=True)
 
-    def failed_marked(self, key: ObjectKey) -> None:
-        """The TaskResource says Failed now, even if we have not been shown it."""
-        gang = self.gangs.get(key)
-        if gang is not None and gang.giving_up:
-            gang.giving_up = False
-            if gang.task is not None and gang.task.phase != SCHEDULABLE:
-                gang.task = replace(gang.task, phase=FAILED)
-            if self._unplaced(gang):
-                self._desk.queue.put(gang.id, gang.order)
-
     def mark_gave_up(self, key: ObjectKey) -> None:
-        """The TaskResource could not be marked; the next attempt starts from whatever phase it is in."""
+        """The TaskResource could not be marked; the room is free, and the next attempt starts from whatever phase it has."""
         gang = self.gangs.get(key)
         if gang is None:
             return
+        if gang.hold is not None:
+            self._release(gang, gang.hold.why_over, mark=False)
         gang.giving_up = False
-        if gang.hold is None:
-            self._desk.queue.retry_later(gang.id, self._desk.now())
+        self._desk.queue.retry_later(gang.id, self._desk.now())
 
     # What is done.
 
@@ -145,9 +140,7 @@ class Reservations:
         desk.cursor = found.next_cursor
         look_again: float | None = None
         if not found.enough:
-            claimed, look_again = self._claim(gang, ready, needed)
-            found = claimed or found
-        if not found.enough:
+            look_again = self._claim(gang, ready, needed)
             self._report_failures(gang, found, len(ready), needed)
             desk.queue.wait(gang.id, _causes(found), desk.now())
             if look_again is not None:
@@ -171,7 +164,7 @@ class Reservations:
             deadline, key = heapq.heappop(self._deadlines)
             gang = self.held.get(key)
             if gang is not None and gang.hold is not None and gang.hold.deadline == deadline:
-                self._release(gang, self._who_is_missing(gang), mark=True)
+                self._give_up(gang, self._who_is_missing(gang))
 
     def next_deadline(self) -> float | None:
         while self._deadlines:
@@ -267,9 +260,19 @@ class Reservations:
         elif left:
             desk.queue.put(gang.id, gang.order)
 
+    def _give_up(self, gang: Gang, why: str, claimant: ObjectKey | None = None) -> None:
+        """Ask for the end of the hold; it ends when the TaskResource says so."""
+        assert gang.hold is not None
+        if gang.giving_up:
+            return
+        gang.giving_up = True
+        gang.hold.why_over, gang.hold.claimant = why, claimant
+        self._desk.effects.append(MarkFailed(gang.key, why))
+
     def _release(self, gang: Gang, message: str, *, mark: bool) -> None:
         desk = self._desk
         assert gang.hold is not None
+        claimant = self.gangs.get(gang.hold.claimant) if gang.hold.claimant is not None else None
         for uid in gang.hold.placed:
             desk.forget(uid)
         gang.hold = None
@@ -281,6 +284,10 @@ class Reservations:
             desk.effects.append(MarkFailed(gang.key, message))
         desk.queue.put(gang.id, gang.order)
         desk.queue.wait(gang.id, Cause.GANG, desk.now())
+        if claimant is not None and claimant.hold is None and claimant.id in desk.queue:
+            # At once, before anybody else takes what was given for it.
+            desk.queue.take(claimant.id, desk.now())
+            self.attempt(claimant)
 
     def _who_is_missing(self, gang: Gang) -> str:
         """Names the domains of the group that did not reserve, as far as they can be seen from here."""
@@ -297,59 +304,61 @@ class Reservations:
 
     # Claiming.
 
-    def _claim(self, gang: Gang, pods: Sequence[PodFacts], needed: int) -> tuple[GangPlan | None, float | None]:
-        """A plan on room that others gave way from, or the moment at which they would."""
+    def _claim(self, gang: Gang, pods: Sequence[PodFacts], needed: int) -> float | None:
+        """Asks those who go later for their room when that helps. The moment to look again, if they need not give it yet."""
         desk = self._desk
-        rivals = self._rivals(gang, pods)
-        if not rivals:
-            return None, None
         snapshot, version = desk.snapshot, desk.snapshot.release_version
         lifted: list[tuple[PodFacts, str]] = []
         giving: list[Gang] = []
-        fair = 0.0
-        found: GangPlan | None = None
-        for rival in rivals:
+        enough = False
+        for rival in self._rivals(gang, pods):
             assert rival.hold is not None
-            fair = max(fair, self._fair_until(rival.hold))
             giving.append(rival)
             for uid, node in rival.hold.placed.items():
                 pod = snapshot.remove(uid)
                 if pod is not None:
                     lifted.append((pod, node))
             found = plan_gang(snapshot, pods, needed, desk.cursor, desk.sampling)
-            if found.enough:
-                break
-        if found is not None and found.enough and fair <= desk.now():
-            # More may have been given than was needed: others look at these nodes too.
-            desk.freed.update(node for _, node in lifted)
-            for rival in giving:
-                self._release(rival, f'gave way to the pods of task resource "{gang.key}"', mark=True)
-            return found, None
-        if found is not None:
             for uid in found.placed:
                 snapshot.remove(uid)
+            if found.enough:
+                enough = True
+                break
         for pod, node in lifted:
             snapshot.place(pod, node)
         snapshot.release_version = version
-        return None, fair if found is not None and found.enough else None
+        if not enough:
+            return None
+        assert gang.task is not None
+        promised = gang.task.phase == SCHEDULABLE
+        fair = max(desk.now() if promised or g.giving_up else self._fair_until(g) for g in giving)
+        if fair > desk.now():
+            return fair
+        for rival in giving:
+            self._give_up(rival, f'gave way to the pods of task resource "{gang.key}"', gang.key)
+        return None
 
     def _rivals(self, gang: Gang, pods: Sequence[PodFacts]) -> list[Gang]:
         """Those who hold room that these pods could use and do not go first; the last of them first."""
-        if not self.held:
+        if not self.held or gang.task is None:
             return []
+        promised = gang.task.phase == SCHEDULABLE
         usable = {node.name for pod in pods for node in self._desk.snapshot.candidates(pod.static).nodes}
         found = [
             other
             for other in self.held.values()
             if other.hold is not None
-            and goes_first(gang, other)
+            and (other.giving_up or promised or goes_first(gang, other))
             and other.task is not None
             and other.task.phase != SCHEDULABLE
             and not usable.isdisjoint(other.hold.placed.values())
         ]
-        return sorted(found, key=lambda other: other.group, reverse=True)[:_RIVALS]
+        found.sort(key=lambda other: (other.giving_up, other.group), reverse=True)
+        return found[:_RIVALS]
 
-    def _fair_until(self, hold: Hold) -> float:
+    def _fair_until(self, gang: Gang) -> float:
+        hold = gang.hold
+        assert hold is not None
         return hold.since + self._patience * (hold.deadline - hold.since)
 
 

@@ -76,9 +76,11 @@ class Scheduler:
     async def run(self) -> None:
         removers = self._listen()
         try:
-            # TaskResources are not waited for: their pods are refused until they are seen, and then woken.
             for informer in (self._nodes, self._pods, self._namespaces, self._budgets):
                 await informer.ready.wait()
+            if self._tasks is not None:
+                # Gangs that were promised room before a restart come first; they must be known.
+                await self._tasks.ready.wait()
             async with self._owner as owner:
                 owner.start("events", self._events.run())
                 for i, lane in enumerate(self._lanes):
