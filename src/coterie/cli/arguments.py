@@ -45,11 +45,16 @@ class Parser(argparse.ArgumentParser):
             add_help=False,
         )
         self.add_argument("-h", "--help", action=_Help, nargs=0, help="show this text")
+        self.takes_command = False
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see `{self.prog} --help`")
 
     def parse(self, words: Sequence[str], namespace: argparse.Namespace) -> argparse.Namespace:
+        if self.takes_command:
+            at = words.index("--") if "--" in words else len(words)
+            namespace.command = list(words[at + 1 :])
+            words = words[:at]
         return self.parse_intermixed_args(self._plain_switches(words), namespace)
 
     def _plain_switches(self, words: Sequence[str]) -> list[str]:
@@ -69,6 +74,11 @@ class Parser(argparse.ArgumentParser):
         return out
 
 
+def command_argument(parser: Parser) -> None:
+    """What stands after `--` is a command for somewhere else, whatever it looks like: `args.command`."""
+    parser.takes_command = True
+
+
 def words_argument(parser: argparse.ArgumentParser) -> None:
     """TYPE [NAME...] or TYPE/NAME...; the usage line explains it better than a list of arguments could."""
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
@@ -82,6 +92,13 @@ def connection_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--context", metavar="NAME", default=none, help="use this context of the kubeconfig")
     group.add_argument("--root", metavar="DIR", default=none, help="where domains live ($COTERIE_ROOT, ~/.coterie)")
     group.add_argument("--domain", metavar="ID", default=none, help="the domain under the root, when there are several")
+
+
+def root_option(parser: argparse.ArgumentParser) -> None:
+    """For commands that work on this machine's files and ask no server by themselves."""
+    parser.add_argument(
+        "--root", metavar="DIR", default=argparse.SUPPRESS, help="where domains live ($COTERIE_ROOT, ~/.coterie)"
+    )
 
 
 def namespace_option(parser: argparse.ArgumentParser) -> None:

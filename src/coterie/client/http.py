@@ -114,14 +114,18 @@ class _HttpLines:
         self._response = response
         self._splitter = LineSplitter()
 
+    async def chunk(self) -> bytes:
+        """Bytes as they come, for streams whose lines mean nothing; empty at the end."""
+        try:
+            return await self._response.content.readany()
+        except TimeoutError as error:
+            raise NoAnswerInTime("the server was silent for too long") from error
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise Disconnected(f"the stream broke: {error or type(error).__name__}") from error
+
     async def read(self) -> list[bytes]:
         while True:
-            try:
-                chunk = await self._response.content.readany()
-            except TimeoutError as error:
-                raise NoAnswerInTime("the server was silent for too long") from error
-            except (aiohttp.ClientError, ConnectionError) as error:
-                raise Disconnected(f"the stream broke: {error or type(error).__name__}") from error
+            chunk = await self.chunk()
             if not chunk:
                 rest = self._splitter.rest()
                 return [rest] if rest else []

@@ -311,3 +311,18 @@ def leave_service(prefix: str) -> None:
             _write(f"{tree}/{prefix}/shepherd/cgroup.procs", "0")
         except OSError:
             continue  # not ours to leave; the unit then needs KillMode=process
+
+
+def remove_node(prefix: str) -> bool:
+    """Remove the groups of a node that is given up, in every tree. False while something is still inside."""
+    table = _read("/proc/self/mounts")
+    v1, v2 = mounts(table)
+    named = [line.split()[1] for line in table.splitlines() if " cgroup2 " in line or "name=systemd" in line]
+    own = [v2 + _own_group()] if v2 else []
+    empty = True
+    for tree in dict.fromkeys((*v1.values(), *named, *own)):
+        try:
+            empty &= _remove(f"{tree}/{prefix}")
+        except OSError:
+            continue  # not ours to change, so nothing of ours is there
+    return empty

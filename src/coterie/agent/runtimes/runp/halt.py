@@ -1,0 +1,76 @@
+"""End all containers of a node whose agent is gone: `coterie down`.
+
+Containers outlive their agent by design, so somebody has to tell the shepherd when they are not to. What ran is stopped
+and stays in the records: the next agent sees how it ended and restarts what is to run always, as after a reboot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+from coterie.agent.runtimes.protocol import RuntimeProblem
+from coterie.agent.runtimes.runp import cgroups, wire
+from coterie.agent.runtimes.runp.client import ConnectionLost, ShepherdClient, group_of
+
+_PATIENCE = 10.0
+"""Seconds beyond the grace for the shepherd to kill, to answer and to go."""
+_LOOK = 0.02
+
+
+async def halt(directory: Path, node: str, grace: float, *, forget: bool = False) -> int:
+    """Stop what runs, then the shepherd; answers how many pods ran. `forget` drops records and control groups as well.
+
+    Raises RuntimeProblem when the shepherd cannot be reached or does not come to an end.
+    """
+    group = group_of(node, directory)
+    if not _anything_in(directory):
+        return 0
+    client = ShepherdClient(directory, group, without=(), on_event=lambda event: None, on_lost=lambda: None)
+    try:
+        async with asyncio.timeout(grace + _PATIENCE):
+            hello = await client.connect()
+            running = [(pod["uid"], run["name"]) for pod in hello["pods"] for run in pod["runs"] if _runs(run)]
+            await _each(client, "stop", [{"uid": uid, "name": name, "grace": grace} for uid, name in running])
+            if forget:
+                await _each(client, "remove", [{"uid": pod["uid"]} for pod in hello["pods"]])
+            await client.ask("quit")
+            await _until_gone(hello["pid"])
+            while forget and not cgroups.remove_node(hello["group"]):
+                await asyncio.sleep(_LOOK)
+    except (ConnectionLost, OSError) as problem:
+        raise RuntimeProblem("RuntimeNotReady", "the process that keeps containers went away") from problem
+    except TimeoutError as problem:
+        raise RuntimeProblem(
+            "RuntimeNotReady", "the process that keeps containers does not come to an end"
+        ) from problem
+    finally:
+        client.close()
+    return len({uid for uid, _ in running})
+
+
+def _anything_in(directory: Path) -> bool:
+    """Without records there is nothing to stop; without a socket nobody listens. A shepherd is started for neither."""
+    with contextlib.suppress(FileNotFoundError):
+        return (directory / wire.SOCKET_NAME).exists() or any((directory / "state").iterdir())
+    return False
+
+
+def _runs(run: dict[str, Any]) -> bool:
+    return not run["finished_at"]
+
+
+async def _each(client: ShepherdClient, op: str, orders: list[dict[str, Any]]) -> None:
+    await asyncio.gather(*(client.ask(op, **order) for order in orders))
+
+
+async def _until_gone(pid: int) -> None:
+    while True:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        await asyncio.sleep(_LOOK)

@@ -1,0 +1,102 @@
+"""`coterie down`: stop the network of domains that `coterie up` brought up."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import socket
+from pathlib import Path
+
+from coterie.agent.images.store import remove_tree
+from coterie.agent.runtimes.protocol import RuntimeProblem
+from coterie.agent.runtimes.runp.halt import halt
+from coterie.cli import arguments as options
+from coterie.cli import background, network
+from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.session import root_of
+from coterie.node.config import NodeSettings
+
+HELP = """
+Stop the network of domains under the root, and the pods that run on it. Its files stay, so `coterie up` brings it back
+with all its objects; pods that are to run always run again then.
+
+Examples:
+  coterie down
+  coterie down --keep-pods                  # only the nodes; pods go on, and `coterie up` finds them again
+  coterie down --root /srv/coterie --purge  # remove the files of its domains as well
+"""
+_NODE_GRACE = 10.0
+
+
+def arguments(parser: options.Parser) -> None:
+    parser.add_argument("--purge", action="store_true", help="remove all files of the domains: objects, keys, data, logs")
+    parser.add_argument("--keep-pods", action="store_true", help="leave the processes of pods running")
+    parser.add_argument(
+        "--grace",
+        metavar="SECONDS",
+        type=options.seconds,
+        default=5.0,
+        help="time for containers between SIGTERM and SIGKILL (default: 5)",
+    )
+    options.root_option(parser)
+
+
+def run(args: argparse.Namespace, app: App) -> int:
+    if args.purge and args.keep_pods:
+        raise UsageError("--purge removes the files of pods, so they cannot be kept; leave out --keep-pods or --purge")
+    root = root_of(args, app)
+    nodes = network.members(root)
+    if not nodes:
+        app.say(f"There is no network under {root}.")
+        return 0
+    try:
+        ran = background.stop([node.paths for node in nodes], _NODE_GRACE)
+    except PermissionError as problem:
+        raise CliError(f"Error: {problem}; run this as the user who started it") from problem
+    _refuse_strangers(nodes)
+    pods: dict[str, int] = {}
+    if not args.keep_pods:
+        pods = asyncio.run(_stop_pods(nodes, args.grace, forget=args.purge))
+    for node in nodes:
+        if args.purge:
+            remove_tree(node.paths.home)
+        app.say(_told(node.domain, node.paths in ran, pods.get(node.domain, 0), args.purge))
+    if args.purge:
+        _remove_if_empty(root)
+    return 0
+
+
+def _refuse_strangers(nodes: list[NodeSettings]) -> None:
+    """A node that somebody runs with `coterie start` is not ours to stop, and its files not ours to pull away."""
+    for node in nodes:
+        place = network.place_of(node)
+        for port in filter(None, (place.api, place.agent)):
+            with contextlib.suppress(OSError), socket.create_connection((place.address, port), timeout=1):
+                raise CliError(
+                    f"Error: something that `coterie up` did not start serves {node.domain} at {place.address}:{port}; "
+                    "stop it first"
+                )
+
+
+async def _stop_pods(nodes: list[NodeSettings], grace: float, *, forget: bool) -> dict[str, int]:
+    """How many pods of each domain ran."""
+    agents = [(node, node.agent) for node in nodes if node.agent is not None]
+    try:
+        counts = await asyncio.gather(
+            *(halt(node.paths.run / "runp", agent.node_name, grace, forget=forget) for node, agent in agents)
+        )
+    except RuntimeProblem as problem:
+        raise CliError(f"Error: the pods could not be stopped: {problem}; try again") from problem
+    return {node.domain: count for (node, _), count in zip(agents, counts, strict=True)}
+
+
+def _told(domain: str, ran: bool, pods: int, purged: bool) -> str:
+    what = "stopped" if ran else "was not running"
+    with_pods = f", {pods} pod{'s' if pods > 1 else ''} stopped" if pods else ""
+    return f"{domain} {what}{with_pods}{', files removed' if purged else ''}."
+
+
+def _remove_if_empty(root: Path) -> None:
+    with contextlib.suppress(OSError):
+        root.rmdir()
