@@ -9,7 +9,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,9 +52,15 @@ class ShepherdClient:
     """One connection. `on_event` hears events; `on_lost` that the connection broke (not when `close` was called)."""
 
     def __init__(
-        self, directory: Path, group: str, on_event: Callable[[dict[str, Any]], None], on_lost: Callable[[], None]
+        self,
+        directory: Path,
+        group: str,
+        without: Sequence[str],
+        on_event: Callable[[dict[str, Any]], None],
+        on_lost: Callable[[], None],
     ) -> None:
         self._directory = directory
+        self._without = ",".join(without)
         self._group = group
         self._on_event = on_event
         self._on_lost = on_lost
@@ -71,12 +77,15 @@ class ShepherdClient:
     async def connect(self) -> dict[str, Any]:
         """Reach the shepherd, starting it when there is none. Answers its greeting: powers, pods and runs."""
         problem: Exception | None = None
+        replaced = False
         for _ in range(_CONNECT_TRIES):
             try:
                 await self._dial()
                 hello: dict[str, Any] = (await self.ask("hello", version=wire.VERSION)).result
-                if await self._fits(hello):
+                # Once only: where the files on disk are newer than this very agent, no new one would please it.
+                if replaced or await self._fits(hello):
                     return hello
+                replaced = True
             except (OSError, ConnectionLost) as error:
                 problem = error
                 self._drop()
@@ -128,6 +137,8 @@ class ShepherdClient:
             str(self._directory),
             "--group",
             self._group,
+            "--without",
+            self._without,
         )
         # A plain child in a thread works on every loop; started as uvloop's own subprocess, the shepherd never came up.
         done = await asyncio.to_thread(

@@ -12,34 +12,34 @@ if TYPE_CHECKING:
 
     from coterie.agent.runtimes.runp.cgroups import Cgroups
 
-_NO_NAMESPACES = (
-    "Containers share the machine's files, processes and host name, because neither root nor user namespaces are "
-    "available; volumes are reached by their place on the machine, and images with a file system of their own do not run."
-)
+_NO_NAMESPACES = "Containers share the machine's files, processes and host name, because namespaces are not available; volumes are reached by their place on the machine, and images with a file system of their own do not run."
 _OWN_USER_ONLY = (
     "Containers run as the agent's own user whatever runAsUser says (inside they see the user they ask for), and "
     "supplemental groups are not given, because the agent is not root."
 )
-_NO_LANDLOCK = "Landlock is not in this kernel: only file permissions and read-only mounts keep containers from files."
-_NO_SECCOMP = "There is no list of system calls for this processor, so none are refused to containers."
+_NO_LANDLOCK = "Landlock is not used: only file permissions and read-only mounts keep containers from files."
+_NO_SECCOMP = "No system calls are refused to containers: there is no list of them for this machine."
 _NO_CGROUPS = (
     "CPU, memory and process limits are not enforced for a container as a whole, because control groups cannot be made "
     "here; its memory limit holds for each of its processes."
 )
 
 
-def probe(scratch: str, groups: Cgroups | None) -> dict[str, Any]:
-    """The powers: `namespaces` is root, user or empty."""
-    namespaces = next((mode for mode in ("root", "user") if _works(mode, scratch)), "")
+def probe(scratch: str, groups: Cgroups | None, without: list[str]) -> dict[str, Any]:
+    """The powers: `namespaces` is root, user or empty. What is in `without` is not even tried."""
+    namespaces = ""
+    if "namespaces" not in without:
+        namespaces = next((mode for mode in ("root", "user") if _works(mode, scratch)), "")
     told = []
     if not namespaces:
         told.append(_NO_NAMESPACES)
     if os.getuid() != 0:
         told.append(_OWN_USER_ONLY)
-    version = landlock.abi()
+    version = 0 if "landlock" in without else landlock.abi()
+    filtering = seccomp.supported() and "seccomp" not in without
     if not version:
         told.append(_NO_LANDLOCK)
-    if not seccomp.supported():
+    if not filtering:
         told.append(_NO_SECCOMP)
     if groups is None:
         told.append(_NO_CGROUPS)
@@ -48,7 +48,7 @@ def probe(scratch: str, groups: Cgroups | None) -> dict[str, Any]:
     return {
         "namespaces": namespaces,
         "landlock": version,
-        "seccomp": seccomp.supported(),
+        "seccomp": filtering,
         "cgroup": groups.version if groups is not None else 0,
         "cgroup_memory": groups is not None and "memory" not in groups.missing,
         "overlay": bool(namespaces) and _works(namespaces, scratch, overlay=True),

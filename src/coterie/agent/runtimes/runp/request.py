@@ -57,6 +57,8 @@ def start_request(
             "CreateContainerError",
             f"image {image.name} has a file system of its own, which needs root or user namespaces on this machine",
         )
+    if not powers["namespaces"]:
+        _refuse_unreachable(spec)
     host = image.kind == HOST
     files = run_files(pod.directory, spec)
     user, group = _user(store, image, spec)
@@ -102,6 +104,29 @@ def start_request(
         "locks": [str(store.layer(digest) / "lock") for digest in image.layers],
         "log": {"bytes": settings.log_bytes, "files": settings.log_files, "age": settings.log_age},
     }
+
+
+def links(spec: ContainerSpec) -> dict[str, Path]:
+    """Without mounts, volumes below the working directory become links in it: their place there, and what they are."""
+    top = os.path.normpath(spec.working_dir or DEFAULT_WORKING_DIR)
+    found = {}
+    for mount in spec.mounts:
+        target = os.path.normpath(mount.target)
+        if target.startswith(top + "/"):
+            found[target[len(top) + 1 :]] = mount.source
+    return found
+
+
+def _refuse_unreachable(spec: ContainerSpec) -> None:
+    """A container whose configuration is not where it looks for it fails in ways that nobody understands."""
+    linked = set(links(spec).values())
+    for mount in spec.mounts:
+        target = os.path.normpath(mount.target)
+        if target != str(mount.source) and mount.source not in linked and not target.startswith("/dev/"):
+            raise RuntimeProblem(
+                "CreateContainerError",
+                f"a volume cannot be put at {target}: this machine allows no mounts; choose a place below workingDir",
+            )
 
 
 def _root(

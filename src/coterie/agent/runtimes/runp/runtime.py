@@ -28,7 +28,7 @@ from coterie.agent.runtimes.protocol import (
 )
 from coterie.agent.runtimes.runp import cgroups
 from coterie.agent.runtimes.runp.client import Answer, ConnectionLost, Refused, ShepherdClient, group_of
-from coterie.agent.runtimes.runp.request import pod_files, run_files, start_request
+from coterie.agent.runtimes.runp.request import links, pod_files, run_files, start_request
 from coterie.agent.runtimes.runp.session import FailedSession, Sink, Source, StreamSession
 from coterie.agent.runtimes.runp.settings import RunpSettings
 from coterie.agent.runtimes.runp.usage import usage_of
@@ -48,7 +48,7 @@ class RunpRuntime:
         self._settings = settings
         self.store = ImageStore(settings.images)
         self._group = group_of(settings.node, settings.directory)
-        self._client = ShepherdClient(settings.directory, self._group, self._heard, self._lost)
+        self._client = ShepherdClient(settings.directory, self._group, settings.without, self._heard, self._lost)
         self._powers: dict[str, Any] = {}
         self._groups: cgroups.Cgroups | None = None
         self._sandboxes: dict[str, PodSandbox] = {}
@@ -182,6 +182,12 @@ class RunpRuntime:
             path.chmod(mode)
             if name == "work" and request["user"] is not None and os.getuid() == 0:
                 os.chown(path, request["user"], request["user_group"])
+        if not self._powers["namespaces"]:
+            for name, source in links(spec).items():
+                place = files / "work" / name
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.unlink(missing_ok=True)
+                place.symlink_to(source)
         if image.kind != HOST and not self._powers["overlay"]:
             layers = [Path(image.directory)] if image.directory else self.store.layer_paths(image)[::-1]
             await asyncio.to_thread(flatten, layers, files / "upper")

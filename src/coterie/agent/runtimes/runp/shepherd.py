@@ -1,6 +1,6 @@
 """The shepherd: one small process for each node that is the parent of all its containers and outlives the agent.
 
-    python -m coterie.agent.runtimes.runp.shepherd --root DIR --group NAME
+    python -m coterie.agent.runtimes.runp.shepherd --root DIR --group NAME [--without namespaces,groups]
 
 It starts containers, writes their logs, keeps their exit codes and does what an agent tells it on a Unix socket in its
 directory. It decides nothing. Agents come and go; when none is there and nothing runs, it goes too. Should it be killed,
@@ -55,16 +55,16 @@ class Pod:
 
 
 class Shepherd:
-    def __init__(self, directory: str, group: str) -> None:
+    def __init__(self, directory: str, group: str, without: list[str]) -> None:
         self.loop = Loop()
         self._group = group
         self._records = Records(directory)
-        groups = cgroups.detect(group)
+        groups = None if "groups" in without else cgroups.detect(group)
         scratch = f"{directory}/newroot"
         for path in (scratch, *(f"{directory}/trial/{name}" for name in ("lower", "upper", "work"))):
             os.makedirs(path, exist_ok=True)
-        self._powers = probe.probe(scratch, groups)
-        program = seccomp.program(linux.machine()) if seccomp.supported() else b""
+        self._powers = probe.probe(scratch, groups, without)
+        program = seccomp.program(linux.machine()) if self._powers["seccomp"] else b""
         self._home = Home(self.loop, self._records, groups, self._powers, scratch, program, init.program())
         self._pods: dict[str, Pod] = {}
         self._connections: list[Connection] = []
@@ -325,9 +325,12 @@ class Shepherd:
 
 def main(words: list[str]) -> int:
     options = dict(zip(words[::2], words[1::2], strict=False))
-    if set(options) != {"--root", "--group"} or len(words) != 4:
-        sys.stderr.write("usage: python -m coterie.agent.runtimes.runp.shepherd --root DIR --group NAME\n")
+    if set(options) - {"--without"} != {"--root", "--group"} or len(words) % 2:
+        sys.stderr.write(
+            "usage: python -m coterie.agent.runtimes.runp.shepherd --root DIR --group NAME [--without A,B]\n"
+        )
         return 2
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whoever started us may have kept signals back
     directory = os.path.abspath(options["--root"])
     os.makedirs(directory, mode=0o700, exist_ok=True)
     reading, writing = os.pipe2(os.O_CLOEXEC)
@@ -342,7 +345,7 @@ def main(words: list[str]) -> int:
     os.setsid()
     try:
         lock = _lock(directory)
-        shepherd = Shepherd(directory, options["--group"])
+        shepherd = Shepherd(directory, options["--group"], options.get("--without", "").split(","))
         shepherd.listen(directory)
         _be_quiet(directory)
     except (OSError, TimeoutError) as problem:
