@@ -401,6 +401,8 @@ class ApiServer:
         decision = self.authorizer.allowed(user, attributes)
         if not decision.allowed:
             raise forbidden(user, attributes, decision.reason)
+        if verb != "get":
+            raise errors.MethodNotAllowed("the server does not allow this method on the requested resource")
         if path.startswith("/openapi/"):
             return self._openapi.respond(request)
         if path.startswith("/api"):

@@ -417,11 +417,10 @@ class HttpConnection(asyncio.Protocol):
         if self._busy:
             self.transport.close()
             return
-        response = error_response(error)
-        response.status = code or response.status
-        body = response.body
+        response = error_response(error, code)
+        body = response.body if self._parser.get_method() != b"HEAD" else b""
         self.transport.write(
-            b"%bContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (self._head(response), len(body), body)
+            b"%bContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (self._head(response), len(response.body), body)
         )
         # Closing at once, with bytes of the client unread, would reset the connection and lose the answer.
         asyncio.get_running_loop().call_later(LINGER, self.transport.close)
@@ -532,10 +531,12 @@ class _RawSink:
         self._connection.transport.resume_reading()
 
 
-def error_response(error: errors.ApiError) -> Response:
-    """The error as an HTTP answer. The text ends in a newline, as Go's encoder leaves it."""
+def error_response(error: errors.ApiError, code: int = 0) -> Response:
+    """The error as an HTTP answer, `code` if HTTP has a closer one. Ends in a newline, as Go's encoder leaves it."""
     headers = [("Retry-After", str(error.retry_after))] if error.retry_after else []
-    return Response(error.code, orjson.dumps(error.status()) + b"\n", headers=headers)
+    status = error.status()
+    status["code"] = code or error.code
+    return Response(status["code"], orjson.dumps(status) + b"\n", headers=headers)
 
 
 def _path_of_absolute(url: bytes) -> bytes:
