@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from kept_nodes import KeptNodes
 from server_process import ServerProcess
 
 NODE = "edge-1"
@@ -35,7 +36,24 @@ def server(servers: Callable[[str], ServerProcess]) -> ServerProcess:
 
 
 @pytest.fixture(scope="session")
-def agents(servers: Callable[[str], ServerProcess]) -> Iterator[Callable[[str], str]]:
+def kept_nodes(servers: Callable[[str], ServerProcess]) -> Iterator[Callable[[str], KeptNodes]]:
+    """The nodes beside a named server that have no agent of ours."""
+    keepers: dict[str, KeptNodes] = {}
+
+    def beside(name: str) -> KeptNodes:
+        if name not in keepers:
+            keepers[name] = KeptNodes(servers(name))
+        return keepers[name]
+
+    yield beside
+    for keeper in keepers.values():
+        keeper.stop()
+
+
+@pytest.fixture(scope="session")
+def agents(
+    servers: Callable[[str], ServerProcess], kept_nodes: Callable[[str], KeptNodes]
+) -> Iterator[Callable[[str], str]]:
     """Starts the stand-in for a node agent beside a named server and registers its node; returns the node's name."""
     running: dict[str, subprocess.Popen[str]] = {}
 
@@ -46,7 +64,7 @@ def agents(servers: Callable[[str], ServerProcess]) -> Iterator[Callable[[str], 
             work.mkdir()
             command = [sys.executable, str(Path(__file__).with_name("fake_agent.py")), str(server.pki), str(work)]
             running[name] = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-            _register(server, int(_first_line(running[name])))
+            kept_nodes(name).register(NODE, int(_first_line(running[name])))
         return NODE
 
     yield beside
@@ -60,17 +78,6 @@ def agents(servers: Callable[[str], ServerProcess]) -> Iterator[Callable[[str], 
 def _first_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline()
-
-
-def _register(server: ServerProcess, port: int) -> None:
-    node = server.api("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
-    node["status"] = {
-        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
-        "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "100"},
-        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
-        "conditions": [{"type": "Ready", "status": "True", "reason": "AgentReady", "message": "stand-in"}],
-    }
-    server.api("PUT", f"/api/v1/nodes/{NODE}/status", node)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,10 +13,11 @@ from pathlib import Path
 import kubectl_runner
 import pytest
 import yaml
+from kept_nodes import QUIET, KeptNodes
 from kubectl_chapters import access, changing, create, custom, discovery, reading, removal, streams, workloads
 from kubectl_runner import Kubectl, minor
 from kubectl_steps import Chapter, Scene, play
-from server_process import ServerProcess
+from server_process import ApiFailed, ServerProcess
 
 CHAPTERS = (
     discovery.DISCOVERY, discovery.KUSCIA, create.CREATE, create.REFUSALS, reading.GET, reading.DESCRIBE, reading.WAIT,
@@ -40,8 +41,23 @@ def _rows() -> list[object]:
 
 
 @pytest.fixture
-def kubectl_server(servers: Callable[[str], ServerProcess], version: str) -> ServerProcess:
-    return servers(f"kubectl-{version}")
+def kubectl_server(
+    servers: Callable[[str], ServerProcess], kept_nodes: Callable[[str], KeptNodes], version: str
+) -> ServerProcess:
+    server = servers(f"kubectl-{version}")
+    if not _exists(server, f"/api/v1/nodes/{QUIET}"):
+        kept_nodes(f"kubectl-{version}").register(QUIET)
+    return server
+
+
+def _exists(server: ServerProcess, path: str) -> bool:
+    try:
+        server.api("GET", path)
+    except ApiFailed as failed:
+        if failed.status == 404:
+            return False
+        raise
+    return True
 
 
 @pytest.mark.parametrize(("version", "chapter"), _rows())

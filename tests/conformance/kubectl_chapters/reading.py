@@ -27,7 +27,7 @@ data: {a: "5"}
 apiVersion: v1
 kind: Pod
 metadata: {name: p1, labels: {app: x}}
-spec: {containers: [{name: c, image: "busybox:1"}], nodeName: absent}
+spec: {containers: [{name: c, image: "busybox:1"}], nodeName: quiet-1}
 ---
 apiVersion: v1
 kind: Pod
@@ -103,7 +103,7 @@ GET = Chapter(
         Command("one", "get cm cm1", out=r"^cm1\s+2\s", absent="cm2"),
         Command("two by name", "get cm/cm1 cm/cm2", out=(r"cm1\s+2", r"cm2\s+1")),
         Command("pods", "get pods", out=(r"^p1\s+1/1\s+Running\s+2", r"^p2\s+0/1\s+Pending\s+0")),
-        Command("wide", "get pods -o wide", out=(r"NOMINATED NODE\s+READINESS GATES", r"^p1\s+.*10\.0\.0\.7\s+absent")),
+        Command("wide", "get pods -o wide", out=(r"NOMINATED NODE\s+READINESS GATES", r"^p1\s+.*10\.0\.0\.7\s+quiet-1")),
         Command("yaml", "get cm cm1 -o yaml", out=(r"^kind: ConfigMap", r"^  a: \"1\"")),
         Command("yaml is short", "get cm cm1 -o yaml", absent="managedFields", since="1.21"),
         Command("json", "get cm cm1 -o json", check=lambda c: c["data"]["b"] == "2"),
@@ -125,7 +125,7 @@ GET = Chapter(
         Command("label absent", "get cm -l '!app' -o name", out="cm3", absent="cm1"),
         Command("field name", "get cm --field-selector=metadata.name=cm2 -o name", out=r"\Aconfigmap/cm2\n\Z"),
         Command("field phase", "get pods --field-selector=status.phase=Running -o name", out=r"\Apod/p1\n\Z"),
-        Command("field node", "get pods --field-selector=spec.nodeName!=absent -o name", out=r"\Apod/p2\n\Z"),
+        Command("field node", "get pods --field-selector=spec.nodeName!=quiet-1 -o name", out=r"\Apod/p2\npod/web-\w+-\w+\n\Z"),
         Command("sort by name", "get cm -l app --sort-by=.metadata.name --no-headers", out=r"\Acm1.*\ncm2"),
         Command("sort by data", "get cm --sort-by=.data.a -l 'app' -o name", out=r"\Aconfigmap/cm1\nconfigmap/cm2"),
         Command("show labels", "get cm cm1 --show-labels", out=r"app=x,tier=front"),
@@ -183,7 +183,7 @@ DESCRIBE = Chapter(
     (
         Command("create", "create -f objects.yaml", out="pod/p1 created"),
         Act("write events", _event),
-        Command("pod", "describe pod p1", out=(r"^Name: +p1", r"^Node: +absent", r"Normal\s+Scheduled.*put on the node")),
+        Command("pod", "describe pod p1", out=(r"^Name: +p1", r"^Node: +quiet-1", r"Normal\s+Scheduled.*put on the node")),
         Command("pod without events", "describe pod p1 --show-events=false", absent="put on the node", out="^Name: +p1"),
         Command("pods by label", "describe pods -l app=z", out=r"^Name: +p2"),
         Command("deployment", "describe deploy web", out=(r"^Selector: +app=web", r"^Replicas: +1 desired", r"Image: +nginx")),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from kubectl_steps import Act, Chapter, Command, Scene
 from server_process import ApiFailed
 
-_POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: %s, labels: {app: gone}}\nspec: {nodeName: absent, containers: [{name: c, image: x}]}\n"
+_POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: %s, labels: {app: gone}}\nspec: {nodeName: quiet-1, containers: [{name: c, image: x}]}\n"
 
 
 def _family(name: str) -> Callable[[Scene], None]:
@@ -94,7 +94,7 @@ DELETE = Chapter(
             + ["apiVersion: v1\nkind: Secret\nmetadata: {name: e2, labels: {kind: e}}\n"]
             + ["apiVersion: v1\nkind: ConfigMap\nmetadata: {name: held, finalizers: [example.com/hold]}\n"]
             + [_POD % name for name in ("p1", "p2", "p3")]
-            + [(_POD % "p4").replace("nodeName: absent, ", "")]
+            + [(_POD % "p4").replace("nodeName: quiet-1, ", "")]
         ),
         "c1.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c1}\n",
     },

@@ -1,53 +1,48 @@
-"""run, expose, scale, autoscale, set, rollout: on objects, with the test in the place of their controllers."""
+"""run, expose, scale, autoscale, set, rollout: the controllers are real, the test stands in for the agents."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from kubectl_steps import Act, Chapter, Command, Scene
+from server_process import ApiFailed
 
 
-def _finish_rollout(scene: Scene) -> None:
-    path = f"/apis/apps/v1/namespaces/{scene.namespace}/deployments/web"
-    deployment = scene.server.api("GET", path)
-    count = deployment["spec"]["replicas"]
-    status = {
-        "observedGeneration": deployment["metadata"]["generation"],
-        "replicas": count,
-        "updatedReplicas": count,
-        "readyReplicas": count,
-        "availableReplicas": count,
-        "conditions": [{"type": "Available", "status": "True", "reason": "x", "message": "y"}],
-    }
-    scene.server.api("PATCH", f"{path}/status", {"status": status}, "application/merge-patch+json")
+def _run_until_rolled_out(name: str) -> Callable[[Scene], None]:
+    """What an agent would do: every pod of the deployment runs and is ready, until its controller is content."""
+
+    def act(scene: Scene) -> None:
+        base = f"/apis/apps/v1/namespaces/{scene.namespace}/deployments/{name}"
+        deadline = time.monotonic() + 30
+        while not _rolled_out(scene.server.api("GET", base)):
+            assert time.monotonic() < deadline, f"deployment {name} was not rolled out"
+            _run_pods(scene, name)
+            time.sleep(0.05)
+
+    return act
 
 
-def _revisions(scene: Scene) -> None:
-    """Two replica sets, as the deployment controller leaves them behind: revision 1 and 2."""
-    base = f"/apis/apps/v1/namespaces/{scene.namespace}"
-    deployment = scene.server.api("GET", f"{base}/deployments/web")
-    owner = {
-        "apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": deployment["metadata"]["uid"],
-        "controller": True, "blockOwnerDeletion": True,
-    }  # fmt: skip
-    for number, image in ((1, "nginx:old"), (2, deployment["spec"]["template"]["spec"]["containers"][0]["image"])):
-        labels = {"app": "web", "pod-template-hash": f"h{number}"}
-        template: dict[str, Any] = {
-            "metadata": {"labels": labels},
-            "spec": {"containers": [{"name": "nginx", "image": image}]},
-        }
-        body = {
-            "metadata": {
-                "name": f"web-h{number}",
-                "labels": labels,
-                "annotations": {"deployment.kubernetes.io/revision": str(number)},
-                "ownerReferences": [owner],
-            },
-            "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
-        }
-        scene.server.api("POST", f"{base}/replicasets", body)
-    change = {"metadata": {"annotations": {"deployment.kubernetes.io/revision": "2"}}}
-    scene.server.api("PATCH", f"{base}/deployments/web", change, "application/merge-patch+json")
+def _rolled_out(deployment: dict[str, Any]) -> bool:
+    count, status = deployment["spec"]["replicas"], deployment.get("status", {})
+    seen = status.get("observedGeneration") == deployment["metadata"]["generation"]
+    return seen and all(status.get(key) == count for key in ("replicas", "updatedReplicas", "availableReplicas"))
+
+
+def _run_pods(scene: Scene, app: str) -> None:
+    pods = f"/api/v1/namespaces/{scene.namespace}/pods"
+    for pod in scene.server.api("GET", f"{pods}?labelSelector=app%3D{app}")["items"]:
+        if pod["status"]["phase"] == "Running":
+            continue
+        condition = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        status = {"phase": "Running", "conditions": [condition]}
+        try:
+            path = f"{pods}/{pod['metadata']['name']}/status"
+            scene.server.api("PATCH", path, {"status": status}, "application/merge-patch+json")
+        except ApiFailed as failed:
+            if failed.status != 404:  # The controller was quicker to remove it.
+                raise
 
 
 WORKLOADS = Chapter(
@@ -74,20 +69,29 @@ WORKLOADS = Chapter(
         Command("set env list", "set env deployment/web --list", out="COLOUR=blue"),
         Command("set env remove", "set env deployment/web COLOUR-", out="env updated"),
         Command("set resources", "set resources deployment web --limits=cpu=200m,memory=64Mi --requests=cpu=100m", out="resource requirements updated"),
+        Command("serviceaccount", "create sa robot", out="created"),
         Command("set serviceaccount", "set serviceaccount deployment web robot", out="serviceaccount updated"),
         Command("set selector", "set selector svc web app=web,tier=front", out="selector updated"),
         Command("set subject", "create rolebinding rb --clusterrole=view --user=a", out="created"),
         Command("set subject user", "set subject rolebinding rb --user=b", out="subjects updated"),
         Command("set all", "get deploy web -o json", check=lambda d: d["spec"]["template"]["spec"]["serviceAccountName"] == "robot" and d["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "200m", "memory": "64Mi"}),
         Command("rollout status waits", "rollout status deployment/web --timeout=1s", rc=1, out="Waiting for"),
-        Act("the controller is done", _finish_rollout),
+        Act("its pods run", _run_until_rolled_out("web")),
         Command("rollout status", "rollout status deployment/web --timeout=20s", out="successfully rolled out"),
         Command("wait available", "wait --for=condition=available deployment/web --timeout=10s", out="condition met"),
-        Act("leave revisions", _revisions),
-        Command("rollout history", "rollout history deployment/web", out=(r"^1\s+<none>", r"^2\s+<none>")),
-        Command("rollout history revision", "rollout history deployment/web --revision=1", out="Image:.*nginx:old"),
-        Command("rollout undo", "rollout undo deployment/web", out="rolled back"),
-        Command("rolled back", "get deploy web -o 'jsonpath={.spec.template.spec.containers[0].image}'", out=r"\Anginx:old\Z"),
+        Command("only one set of pods", "get rs -l app=web -o json", check=lambda r: sorted(s["spec"]["replicas"] for s in r["items"])[-2:] == [0, 3]),
+        Command("history begins", "create deployment hist --image=nginx:old", out="created"),
+        Act("revision 1 runs", _run_until_rolled_out("hist")),
+        Command("revision 2", "set image deployment/hist nginx=nginx:new", out="image updated"),
+        Act("revision 2 runs", _run_until_rolled_out("hist")),
+        Command("rollout history", "rollout history deployment/hist", out=(r"^1\s+<none>", r"^2\s+<none>"), absent=r"^3\s"),
+        Command("rollout history revision", "rollout history deployment/hist --revision=1", out="Image:.*nginx:old"),
+        Command("rollout undo", "rollout undo deployment/hist", out="rolled back"),
+        Command("rolled back", "get deploy hist -o 'jsonpath={.spec.template.spec.containers[0].image}'", out=r"\Anginx:old\Z"),
+        Act("revision 3 runs", _run_until_rolled_out("hist")),
+        Command("an old revision is new again", "rollout history deployment/hist", out=(r"^2\s+<none>", r"^3\s+<none>"), absent=r"^1\s"),
+        Command("rollout undo to", "rollout undo deployment/hist --to-revision=2", out="rolled back"),
+        Command("rolled forward", "get deploy hist -o 'jsonpath={.spec.template.spec.containers[0].image}'", out=r"\Anginx:new\Z"),
         Command("rollout undo missing", "rollout undo deployment/web --to-revision=9", rc=1, err="unable to find specified revision"),
         Command("rollout restart", "rollout restart deployment/web", out="restarted"),
         Command("restarted", "get deploy web -o json", check=lambda d: "kubectl.kubernetes.io/restartedAt" in d["spec"]["template"]["metadata"]["annotations"]),
