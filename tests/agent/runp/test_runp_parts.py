@@ -130,6 +130,7 @@ def test_filter_decides_as_meant(machine):
 def test_everything_beside_what_is_hidden(tmp_path):
     for name in ("a/b/secret", "a/b/open", "a/c"):
         (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "a/b/link").symlink_to(tmp_path / "a/b")
     found = landlock.beside([str(tmp_path / "a/b/secret")], str(tmp_path))
     assert sorted(found) == [str(tmp_path / "a/b/open"), str(tmp_path / "a/c")]
     assert landlock.beside([], "/x") == ["/x"] and landlock.beside(["/x"], "/x") == []

@@ -55,8 +55,8 @@ def _fence_files(spec: dict[str, Any], powers: dict[str, Any]) -> None:
     else:
         for path in landlock.beside(spec["root"]["hidden"]):
             rules.allow(path, landlock.READ)
-        # The pod's own directories lie in what is hidden.
-        writable = ["/tmp", spec["work"], *_DEVICES]
+        # The pod's own directories lie in what is hidden, and what is hidden may lie in /tmp.
+        writable = [*landlock.beside(spec["root"]["hidden"], "/tmp"), spec["work"], spec["tmp"], *_DEVICES]
     for source, target, read_only in spec["mounts"]:
         for path in {source, target} if not powers["namespaces"] else {target}:
             if read_only:

@@ -45,9 +45,12 @@ def enter(spec: dict[str, Any], scratch: str) -> None:
     else:
         volumes.append(("/sys", _source("/sys", True)))
         _image_root(scratch, root)
+    # Before the old root goes: a user namespace may mount a /proc only while it sees another.
+    linux.mount("proc", f"{scratch}/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     linux.change_root(scratch)
     _dev(devices)
-    _proc(privileged=spec["privileged"])
+    if not spec["privileged"]:
+        _guard_proc()
     for target, source in sorted(volumes, key=lambda pair: pair[0].rstrip("/").count("/")):
         _put(source, target)
     if spec["read_only_root"] or root["kind"] == "host":
@@ -152,11 +155,8 @@ def _image_root(scratch: str, root: dict[str, Any]) -> None:
     os.chmod(f"{scratch}/tmp", 0o1777)
 
 
-def _proc(*, privileged: bool) -> None:
-    flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
-    linux.mount("proc", "/proc", "proc", flags)
-    if privileged:
-        return
+def _guard_proc() -> None:
+    """The switches in /proc are the whole machine's."""
     for name in _READ_ONLY_PROC:
         path = f"/proc/{name}"
         if os.path.exists(path):

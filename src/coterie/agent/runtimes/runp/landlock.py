@@ -79,5 +79,8 @@ def beside(hidden: list[str], start: str = "/") -> list[str]:
     except OSError:
         return []
     for name in names:
-        found += beside(inside, f"{start.rstrip('/')}/{name}")
+        path = f"{start.rstrip('/')}/{name}"
+        # A link would give away what it points to, maybe the hidden itself; what it names has its own place.
+        if not os.path.islink(path):
+            found += beside(inside, path)
     return found

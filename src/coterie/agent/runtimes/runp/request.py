@@ -71,7 +71,7 @@ def start_request(
         "image_id": image.id,
         "log_path": str(spec.log_path),
         "argv": list(words),
-        "env": list(_environment(image, pod, spec, user)),
+        "env": list(_environment(image, pod, spec, user, "" if powers["namespaces"] else str(files / "tmp"))),
         "cwd": os.path.normpath(cwd),
         "hostname": pod.hostname[:63],
         "root": _root(settings, store, image, files, powers),
@@ -148,8 +148,10 @@ def _root(
     }
 
 
-def _environment(image: Image, pod: PodSandbox, spec: ContainerSpec, user: int | None) -> Iterator[list[str]]:
+def _environment(image: Image, pod: PodSandbox, spec: ContainerSpec, user: int | None, tmp: str) -> Iterator[list[str]]:
     values = {"PATH": _PATH, "HOSTNAME": pod.hostname}
+    if tmp:
+        values["TMPDIR"] = tmp  # without mounts /tmp is everybody's
     if image.kind != HOST or user is None:
         values["HOME"] = "/root" if not user else "/"
     if spec.tty:
