@@ -38,7 +38,16 @@ def pid_file(paths: DomainPaths) -> Path:
 
 def start(paths: DomainPaths, environ: Mapping[str, str]) -> int:
     """Run the node whose configuration lies in its directory; answers its process id."""
-    command = [sys.executable, "-m", "coterie", "start", "-c", str(config_file(paths)), "--root", str(paths.home.parent)]
+    command = [
+        sys.executable,
+        "-m",
+        "coterie",
+        "start",
+        "-c",
+        str(config_file(paths)),
+        "--root",
+        str(paths.home.parent),
+    ]
     with _open_log(log_file(paths)) as log:
         child = subprocess.Popen(
             command,

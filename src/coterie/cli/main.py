@@ -44,6 +44,8 @@ class Command:
 _SEE, _NODE, _OBJECTS = "See it work", "One node", "Objects, in kubectl's words"
 COMMANDS = (
     Command("demo", "start a control plane, use it, clean up", _SEE, "[--keep]"),
+    Command("up", "bring a network of domains up on this machine", _SEE, "[--topology center|p2p] [--domains IDS]"),
+    Command("down", "stop it", _SEE, "[--purge] [--keep-pods]"),
     Command("init", "write a configuration file", _NODE, "--mode MODE --domain ID [-o FILE]"),
     Command("start", "run a node from its configuration", _NODE, "-c FILE [--root DIR]"),
     Command("image", "what pods on this machine are started from", _NODE, "ls|add|load|tag|rm [NAME...] [options]"),
@@ -53,6 +55,9 @@ COMMANDS = (
     Command("describe", "one object in detail, with its events", _OBJECTS, "TYPE [NAME...] | TYPE/NAME... [options]"),
     Command("apply", "make the server's objects as files say", _OBJECTS, "-f FILE [options]"),
     Command("delete", "delete objects", _OBJECTS, "TYPE NAME... | TYPE/NAME... | TYPE -l SELECTOR | -f FILE [options]"),
+    Command("logs", "what a container wrote", _OBJECTS, "POD|TYPE/NAME [-c CONTAINER] [-f] [options]"),
+    Command("exec", "run a command in a container", _OBJECTS, "[-it] POD [-c CONTAINER] -- COMMAND..."),
+    Command("top", "what nodes or pods use", _OBJECTS, "node|pod [NAME] [options]"),
     Command("api-resources", "the types the server knows", _OBJECTS, "[options]"),
     Command("kubectl", "run the real kubectl on this control plane", _OBJECTS, "ARGUMENT...", hands_on=True),
 )

@@ -30,7 +30,9 @@ _NODE_GRACE = 10.0
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("--purge", action="store_true", help="remove all files of the domains: objects, keys, data, logs")
+    parser.add_argument(
+        "--purge", action="store_true", help="remove all files of the domains: objects, keys, data, logs"
+    )
     parser.add_argument("--keep-pods", action="store_true", help="leave the processes of pods running")
     parser.add_argument(
         "--grace",

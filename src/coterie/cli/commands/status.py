@@ -1,8 +1,10 @@
-"""`coterie status`: is the control plane well, how quickly does it answer, and what is in it."""
+"""`coterie status`: which domains of this machine run, and is the control plane well, how quickly does it answer, and
+what is in it."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import time
 from collections import Counter
 from typing import Any
@@ -14,18 +16,22 @@ from coterie.api.meta import Object
 from coterie.api.resources import Resource
 from coterie.api.types.kind import Kind
 from coterie.cli import arguments as options
+from coterie.cli import health, network
 from coterie.cli import session as sessions
 from coterie.cli.app import App
-from coterie.cli.output import as_text
+from coterie.cli.output import as_text, plain_table
 from coterie.cli.session import Session
+from coterie.cli.tables import render_table
 from coterie.client.client import Client
+from coterie.node.config import NodeSettings
 
 HELP = """
-Say whether the control plane is ready, how quickly it answers, and how much is in it. Exits with 1 when it is not
-ready, so scripts can wait for it.
+Say whether the control plane is ready, how quickly it answers, and how much is in it. When there is a network that
+`coterie up` brought up, its domains come first. Exits with 1 when something is not ready, so scripts can wait for it.
 
 Examples:
   coterie status
+  coterie status --root /srv/coterie
   coterie status --domain alice
   coterie status -o json
   until coterie status >/dev/null 2>&1; do sleep 1; done
@@ -47,15 +53,41 @@ def arguments(parser: options.Parser) -> None:
 
 
 def run(args: argparse.Namespace, app: App) -> int:
-    return sessions.run(args, app, lambda session: _status(session, args))
+    nodes = local_nodes(args, app)
+    if not nodes:
+        return sessions.run(args, app, lambda session: _status(session, args))
+    states = asyncio.run(health.of_all(nodes))
+    well = all(state.ready for state in states)
+    told: dict[str, Any] = {"domains": [state.told() for state in states]}
+    if args.output == "table":
+        app.write(render_table(plain_table(health.COLUMNS, [state.row for state in states]), colour=app.colour))
+    planes = [state for state in states if state.mode != "lite"]
+    if len(planes) == 1 and planes[0].ready:
+        if args.output == "table":
+            app.say()
+        return max(sessions.run(args, app, lambda session: _status(session, args, told)), int(not well))
+    if args.output != "table":
+        app.write(as_text(told, args.output))
+    if not well:
+        late = ", ".join(state.domain for state in states if not state.ready)
+        app.warn(f"Error: not ready: {late}; start what is stopped with `coterie up`, then look into var/logs")
+    return 0 if well else 1
 
 
-async def _status(session: Session, args: argparse.Namespace) -> int:
+def local_nodes(args: argparse.Namespace, app: App) -> list[NodeSettings]:
+    """The network that is meant when nobody named a control plane in another way."""
+    if args.kubeconfig or args.context or args.domain or (app.environ.get("KUBECONFIG") and not args.root):
+        return []
+    return network.members(sessions.root_of(args, app))
+
+
+async def _status(session: Session, args: argparse.Namespace, before: dict[str, Any] | None = None) -> int:
     client = session.client
     started = time.perf_counter()
     ready, why = await _ready(client)
     answered = time.perf_counter() - started
     told: dict[str, Any] = {
+        **(before or {}),
         "server": session.connection.server,
         "ready": ready,
         "answeredInMs": round(answered * 1000, 1),

@@ -47,7 +47,10 @@ _FRAMES = "|/-\\"
 
 def arguments(parser: options.Parser) -> None:
     parser.add_argument(
-        "--topology", choices=network.TOPOLOGIES, default="", help="one control plane for all (center, the default), or p2p"
+        "--topology",
+        choices=network.TOPOLOGIES,
+        default="",
+        help="one control plane for all (center, the default), or p2p",
     )
     parser.add_argument("--domains", metavar="IDS", default="", help="who takes part (default: alice,bob)")
     parser.add_argument(
@@ -136,7 +139,9 @@ class _Start:
         except TimeoutError as problem:
             late = ", ".join(self.waiting)
             words = "".join(_words(node) for node in self.nodes if node.domain in self.waiting)
-            raise CliError(f"Error: {late} not ready within {patience:g} s, so all was stopped again.{words}") from problem
+            raise CliError(
+                f"Error: {late} not ready within {patience:g} s, so all was stopped again.{words}"
+            ) from problem
         except ExceptionGroup as problems:
             raise problems.exceptions[0] from problems  # the first node that failed says enough
 

@@ -19,6 +19,7 @@ from coterie.agent.runtimes.runp.client import ConnectionLost, ShepherdClient, g
 _PATIENCE = 10.0
 """Seconds beyond the grace for the shepherd to kill, to answer and to go."""
 _LOOK = 0.02
+_GROUP_TRIES = 100
 
 
 async def halt(directory: Path, node: str, grace: float, *, forget: bool = False) -> int:
@@ -39,8 +40,8 @@ async def halt(directory: Path, node: str, grace: float, *, forget: bool = False
                 await _each(client, "remove", [{"uid": pod["uid"]} for pod in hello["pods"]])
             await client.ask("quit")
             await _until_gone(hello["pid"])
-            while forget and not cgroups.remove_node(hello["group"]):
-                await asyncio.sleep(_LOOK)
+            if forget:
+                await _remove_groups(hello["group"])
     except (ConnectionLost, OSError) as problem:
         raise RuntimeProblem("RuntimeNotReady", "the process that keeps containers went away") from problem
     except TimeoutError as problem:
@@ -65,6 +66,14 @@ def _runs(run: dict[str, Any]) -> bool:
 
 async def _each(client: ShepherdClient, op: str, orders: list[dict[str, Any]]) -> None:
     await asyncio.gather(*(client.ask(op, **order) for order in orders))
+
+
+async def _remove_groups(group: str) -> None:
+    """The kernel takes a moment to let go of a process that has ended."""
+    for _ in range(_GROUP_TRIES):
+        if cgroups.remove_node(group):
+            return
+        await asyncio.sleep(_LOOK)
 
 
 async def _until_gone(pid: int) -> None:
