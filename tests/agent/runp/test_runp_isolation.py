@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +46,8 @@ async def test_own_names_processes_and_files(fenced):
         ("echo x > /etc/coterie-was-here", False),
         ("echo x > /usr/coterie-was-here", False),
         ("mkdir /coterie-was-here", False),
+        ("mkdir /run/mine", True),
+        ('test -n "$(ls -A /run | grep -v systemd)"', False),
         ("echo b > /proc/sysrq-trigger", False),
         ("echo 1 > /proc/sys/kernel/panic", False),
         ("mknod disk b 8 0", False),
@@ -80,6 +83,18 @@ async def test_hidden_below_a_visible_directory(fenced, tmp_path):
     finally:
         (home / "key").unlink()
         home.rmdir()
+
+
+async def test_sockets_of_the_machine_are_out_of_reach(fenced):
+    if fenced.powers["landlock"] < 6:
+        pytest.skip("this Landlock does not know about sockets")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("\0coterie-abstract-test")
+        server.listen()
+        code = "import socket; socket.socket(socket.AF_UNIX).connect('\\0coterie-abstract-test')"
+        await fenced.start("", image=PYTHON_IMAGE, command=(), args=("-c", code))
+        assert (await fenced.ended()).exit_code == 1
+        assert "PermissionError" in log_text(fenced.state().log_path)
 
 
 async def test_volumes_at_places_that_do_not_exist(fenced, tmp_path):

@@ -22,13 +22,13 @@ from coterie.cli.session import root_of
 from coterie.cli.tables import render_table
 
 HELP = """
-Manage the images on this machine. An image is either a host environment, i.e. a command that is installed here, or a root
-file system from an archive or a directory. Built in are coterie/host (the machine's own programs, for any command) and
-coterie/python (the interpreter that Coterie runs on). There is no registry: what is not here cannot be started.
+Manage the images on this machine. An image is either a host environment, i.e. a command that is installed here, or
+a root file system from an archive or a directory. Built in are coterie/host (the machine's own programs, for any
+command) and coterie/python (the interpreter that Coterie runs on). There is no registry: what is not here cannot run.
 
   ls                    list the images
   add NAME              make one from a command (--command) or a directory (--rootfs)
-  load [FILE]           take all images of an archive made by docker save, skopeo or buildah; without FILE from the input
+  load [FILE]           take all images of an archive by docker save, skopeo or buildah; without FILE from the input
   tag IMAGE NAME        give an image another name
   rm IMAGE...           remove names, and the layers that nothing needs any more
 

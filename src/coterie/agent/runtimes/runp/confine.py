@@ -30,8 +30,11 @@ def confine(spec: dict[str, Any], powers: dict[str, Any], filter_program: bytes)
     _limit(spec, powers)
     if not privileged and not (spec["escalation"] and may_admin):
         linux.no_new_privileges()
-    if not privileged and powers["landlock"] and spec["root"]["kind"] == "host":
-        _fence_files(spec, powers)
+    if not privileged and powers["landlock"]:
+        if spec["root"]["kind"] == "host":
+            _fence_files(spec, powers)
+        elif landlock.Ruleset.has_scopes(powers["landlock"]):
+            landlock.Ruleset(powers["landlock"], files=False).enforce()
     if not privileged and spec["seccomp"] and filter_program:
         seccomp.enforce(filter_program)
     _become(spec, capabilities)
@@ -51,7 +54,7 @@ def _fence_files(spec: dict[str, Any], powers: dict[str, Any]) -> None:
     rules = landlock.Ruleset(powers["landlock"], keep_signals_inside=not powers["namespaces"])
     if powers["namespaces"]:
         rules.allow("/", landlock.READ)
-        writable = ["/tmp", spec["cwd"], *_DEVICES]
+        writable = ["/tmp", "/run", spec["cwd"], *_DEVICES]
     else:
         for path in landlock.beside(spec["root"]["hidden"]):
             rules.allow(path, landlock.READ)

@@ -26,6 +26,8 @@ _ACCELERATORS = ("nvidia", "dri", "kfd", "infiniband", "davinci", "accel")
 _READ_ONLY_PROC = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 _MASKED_PROC = ("kcore", "keys", "timer_list", "latency_stats", "sched_debug")
 _MOST_MIRRORED = 4096
+_OWN = ("proc", "dev", "tmp", "run")
+"""Directories that a host environment does not share with the machine."""
 _VOLUME = linux.ATTR_NOSUID | linux.ATTR_NODEV
 
 
@@ -106,7 +108,7 @@ def _source(path: str, read_only: bool) -> tuple[int, bool]:
 
 
 def _host_root(scratch: str, hidden: list[str]) -> None:
-    entries = [(name, f"/{name}") for name in os.listdir("/") if name not in ("proc", "dev", "tmp")]
+    entries = [(name, f"/{name}") for name in os.listdir("/") if name not in _OWN]
     trees = [(name, os.readlink(path) if os.path.islink(path) else _frozen(path)) for name, path in entries]
     covers = [path for path in hidden if os.path.isdir(path)]
     linux.mount("none", scratch, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=1m")
@@ -117,8 +119,10 @@ def _host_root(scratch: str, hidden: list[str]) -> None:
             _mount_point(f"{scratch}/{name}", tree[1])
             linux.attach(tree[0], f"{scratch}/{name}")
             os.close(tree[0])
-    for name in ("proc", "dev", "tmp"):
+    for name in _OWN:
         os.mkdir(f"{scratch}/{name}")
+    # The sockets of the machine's services lie here, and a read-only mount does not keep anybody from connecting.
+    linux.mount("none", f"{scratch}/run", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=16m")
     for path in covers:
         if os.path.isdir(scratch + path):
             linux.mount("none", scratch + path, "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID, "mode=000,size=4k")
@@ -228,9 +232,10 @@ def _make_way(target: str, directory: bool) -> None:
         step = f"{at}/{part}"
         if not os.path.exists(step):
             try:
-                if os.path.islink(step):
-                    raise OSError(30, "a link that leads nowhere")
-                _mount_point(step, directory or not last)
+                # A link that leads nowhere, as /etc/resolv.conf into an empty /run: make the place it names.
+                place = os.path.realpath(step)
+                os.makedirs(os.path.dirname(place), exist_ok=True)
+                _mount_point(place, directory or not last)
             except OSError:
                 _mirror(at or "/", without=part)
                 _mount_point(step, directory or not last)

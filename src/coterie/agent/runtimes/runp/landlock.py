@@ -19,7 +19,8 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 _ALL_OF_FIRST = (1 << 13) - 1
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
-_SCOPE_SIGNAL = 2
+_SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNALS = 1, 2
+_FIRST_WITH_SCOPES = 6
 
 READ = _EXECUTE | _READ_FILE | _READ_DIR
 WRITE = READ | _ALL_OF_FIRST | _REFER | _TRUNCATE | _IOCTL_DEV
@@ -35,14 +36,25 @@ def abi() -> int:
 
 
 class Ruleset:
-    def __init__(self, version: int, *, keep_signals_inside: bool = False) -> None:
-        self._handled = _ALL_OF_FIRST
+    """From version 6 on, the machine's nameless ("abstract") sockets are out of reach as well, and if wished signals.
+
+    With `files` off, only these: for processes that have a root file system of their own.
+    """
+
+    def __init__(self, version: int, *, files: bool = True, keep_signals_inside: bool = False) -> None:
+        self._handled = _ALL_OF_FIRST if files else 0
         for since, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEV)):
-            if version >= since:
+            if files and version >= since:
                 self._handled |= right
-        scoped = _SCOPE_SIGNAL if keep_signals_inside and version >= 6 else 0
+        scoped = 0
+        if version >= _FIRST_WITH_SCOPES:
+            scoped = _SCOPE_ABSTRACT_SOCKETS | (_SCOPE_SIGNALS if keep_signals_inside else 0)
         attr = struct.pack("QQQ", self._handled, 0, scoped)[: 24 if version >= 6 else 16 if version >= 4 else 8]
         self._handle = linux.syscall(_CREATE, attr, ctypes.c_size_t(len(attr)), 0)
+
+    @staticmethod
+    def has_scopes(version: int) -> bool:
+        return version >= _FIRST_WITH_SCOPES
 
     def allow(self, path: str, rights: int) -> None:
         """Grant rights at and below a path; one that does not exist needs no rights."""

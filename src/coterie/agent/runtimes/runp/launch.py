@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 
-from coterie.agent.runtimes.runp import child, linux
+from coterie.agent.runtimes.runp import child, linux, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from coterie.agent.runtimes.runp.cgroups import Cgroups
     from coterie.agent.runtimes.runp.loop import Loop
     from coterie.agent.runtimes.runp.records import Records
+
+
+LONGEST_LAUNCH = 60.0
 
 
 class Home:
@@ -112,16 +116,30 @@ class Launch:
             for handle in (*doors, status, go):
                 os.close(handle)
         self._init = pid if flags else 0
+        self._child = pid
         home.loop.watch(self._status, select.EPOLLIN, self._read)
+        home.loop.later(LONGEST_LAUNCH, self._too_long)
+
+    def _too_long(self) -> None:
+        """A volume on a server that is gone can hold a child for ever; nobody should wait that long for an answer."""
+        if self._status >= 0:
+            self._problem = (child.NOT_SET_UP, f"setting up the container took more than {LONGEST_LAUNCH:.0f} seconds")
+            processes.send(self._child, signal.SIGKILL)
+            self._finish()
+
+    def _finish(self) -> None:
+        self._home.loop.forget(self._status)
+        os.close(self._status)
+        self._status = -1
+        if self._go >= 0:
+            os.close(self._go)
+            self._go = -1
+        self._on_done(self._problem)
 
     def _read(self, _: int) -> None:
         data = os.read(self._status, 65536)
         if not data:
-            self._home.loop.forget(self._status)
-            os.close(self._status)
-            if self._go >= 0:
-                os.close(self._go)
-            self._on_done(self._problem)
+            self._finish()
             return
         *lines, self._news = (self._news + data).split(b"\n")
         for line in lines:

@@ -56,6 +56,9 @@ def in_namespace(pid: int) -> list[int]:
 
 
 def send(pid: int, number: int) -> None:
+    """Signal one process; a number that names none, or all of them, is nobody's."""
+    if pid <= 1:
+        return
     try:
         os.kill(pid, number)
     except ProcessLookupError:
