@@ -32,11 +32,16 @@ class NodeCondition(Condition, frozen=True, kw_only=True):
     last_heartbeat_time: str | None = None
 
 
+class NodeInfo(Model, frozen=True, kw_only=True):
+    kubelet_version: str = ""
+
+
 class NodeStatus(Model, frozen=True, kw_only=True):
     capacity: dict[str, QuantityText] | None = None
     allocatable: dict[str, QuantityText] | None = None
     conditions: tuple[NodeCondition, ...] | None = None
     addresses: tuple[NodeAddress, ...] | None = None
+    node_info: NodeInfo | None = None
 
 
 class Node(ApiObject, frozen=True, kw_only=True):
