@@ -25,8 +25,8 @@ MODES = ("master", "lite", "autonomy")
 LOG_LEVELS = ("DEBUG", "INFO", "WARN", "ERROR")
 RESERVED_DOMAINS = frozenset(("master", "default", "kube-system", "kube-public", "kube-node-lease", "cross-domain"))
 _KNOWN = {
-    "mode", "domainID", "logLevel", "logFormat", "root", "apiServer", "join", "runtime", "agent", "capacity",
-    "reservedResources",
+    "mode", "domainID", "logLevel", "logFormat", "root", "apiServer", "controllers", "join", "runtime", "agent",
+    "capacity", "reservedResources",
 }  # fmt: skip
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -52,6 +52,16 @@ class ApiSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """`controllers`: how patient a control plane is with nodes (modes master and autonomy)."""
+
+    node_grace_seconds: int = 40
+    """A node that gave no sign of life for this long is not ready. At least `agent.leaseSeconds` of each of its nodes."""
+    pod_eviction_seconds: int = 300
+    """Pods without a toleration of their own leave a node that is not ready after this long."""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentConfig:
     """`agent`, `capacity`, `reservedResources`: the node agent (modes lite and autonomy)."""
 
@@ -67,7 +77,7 @@ class AgentConfig:
     """Directories below which hostPath volumes may lie; none unless given."""
     allow_privileged: bool = False
     lease_seconds: int = 40
-    """After this long without a sign of life the node counts as gone."""
+    """How long a sign of life is good for; a new one is given four times in this time."""
     capacity: CapacitySettings = field(default_factory=CapacitySettings)
 
 
@@ -82,6 +92,7 @@ class NodeSettings:
     log_json: bool = False
     """Log lines as JSON objects instead of text."""
     api: ApiSettings = field(default_factory=ApiSettings)
+    controllers: ControllerSettings = field(default_factory=ControllerSettings)
     agent: AgentConfig | None = None
     """Of nodes that run pods: lite and autonomy."""
     join: Path | None = None
@@ -141,6 +152,7 @@ def parse(document: Any, root: Path | None = None) -> NodeSettings:
         log_level=level,
         log_json=form == "json",
         api=_api(_block(document, "apiServer")),
+        controllers=_controllers(_block(document, "controllers")),
         agent=_agent(document) if mode != "master" else None,
         join=Path(join).expanduser().absolute() if join else None,
     )
@@ -181,6 +193,19 @@ def _agent(document: Mapping[Any, Any]) -> AgentConfig:
             reserved_bandwidth_mbit=_number(
                 kept, "bandwidth", unlimited.reserved_bandwidth_mbit, lambda n: n >= 0, "reservedResources."
             ),
+        ),
+    )
+
+
+def _controllers(block: Mapping[Any, Any]) -> ControllerSettings:
+    _only(block, {"nodeGraceSeconds", "podEvictionSeconds"}, "controllers.")
+    default = ControllerSettings()
+    return ControllerSettings(
+        node_grace_seconds=_number(
+            block, "nodeGraceSeconds", default.node_grace_seconds, lambda n: n >= 3, "controllers."
+        ),
+        pod_eviction_seconds=_number(
+            block, "podEvictionSeconds", default.pod_eviction_seconds, lambda n: n >= 0, "controllers."
         ),
     )
 

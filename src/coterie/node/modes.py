@@ -35,6 +35,7 @@ from coterie.controllers.gc import controller as gc
 from coterie.controllers.job import controller as job
 from coterie.controllers.namespace import controller as namespace
 from coterie.controllers.nodelifecycle import controller as nodelifecycle
+from coterie.controllers.nodelifecycle.plan import Settings as NodeLifecycleSettings
 from coterie.controllers.podgc import controller as podgc
 from coterie.controllers.quota import controller as quota
 from coterie.controllers.replicaset import controller as replicaset
@@ -64,7 +65,10 @@ def groups(settings: NodeSettings, clock: Clock = SYSTEM_CLOCK) -> list[list[Run
     out: list[list[Runnable]] = [
         [plane],
         [informers],
-        [*controllers(client, informers, plane.ca_pem.decode(), clock), scheduler.make(client, informers, clock=clock)],
+        [
+            *controllers(settings, client, informers, plane.ca_pem.decode(), clock),
+            scheduler.make(client, informers, clock=clock),
+        ],
     ]
     if settings.agent is not None:
         tls = AgentTls.of_plane(settings.paths, settings.agent.node_name, settings.agent.address, clock)
@@ -72,8 +76,11 @@ def groups(settings: NodeSettings, clock: Clock = SYSTEM_CLOCK) -> list[list[Run
     return out
 
 
-def controllers(client: Client, informers: Informers, ca: str, clock: Clock) -> list[Runnable]:
+def controllers(settings: NodeSettings, client: Client, informers: Informers, ca: str, clock: Clock) -> list[Runnable]:
     """What keeps the objects of every control plane in order."""
+    patience = NodeLifecycleSettings(
+        grace=settings.controllers.node_grace_seconds, eviction=settings.controllers.pod_eviction_seconds
+    )
     events = EventRecorder(client, "controllers", clock=clock)
     return [
         events,
@@ -90,7 +97,7 @@ def controllers(client: Client, informers: Informers, ca: str, clock: Clock) -> 
         cronjob.make(client, informers, events=events, clock=clock),
         endpoints.make(client, informers, clock=clock),
         endpointslice.make(client, informers, clock=clock),
-        nodelifecycle.make(client, informers, events=events, clock=clock),
+        nodelifecycle.make(client, informers, events=events, settings=patience, clock=clock),
         podgc.make(client, informers, clock=clock),
     ]
 
@@ -121,7 +128,9 @@ def agent_groups(
             address=chosen.address,
             port=port.port,
             capacity=chosen.capacity,
-            node=NodeObjectSettings(lease_seconds=chosen.lease_seconds, taint=chosen.taint),
+            node=NodeObjectSettings(
+                lease_seconds=chosen.lease_seconds, renew_seconds=chosen.lease_seconds / 4, taint=chosen.taint
+            ),
             pods=PodSettings(host_paths=chosen.host_paths, allow_privileged=chosen.allow_privileged),
         ),
         clock,
