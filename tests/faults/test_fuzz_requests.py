@@ -91,7 +91,7 @@ def test_paths_that_are_none(server: FuzzServer, method: str) -> None:
         server.ask(method, path, b"{}" if method in ("POST", "PUT", "PATCH") else b"")
 
 
-@pytest.mark.parametrize("path", ["/", "/version", "/metrics", "/openapi/v2", "/api", "/apis/apps/v1"])
+@pytest.mark.parametrize("path", ["/", "/version", "/version/", "/metrics", "/openapi/v2", "/api", "/apis/apps/v1"])
 def test_documents_can_only_be_read(server: FuzzServer, path: str) -> None:
     for method in METHODS:
         assert (server.ask(method, path).status == 405) == (method not in ("GET", "HEAD")), method

@@ -407,7 +407,7 @@ class ApiServer:
             return self._openapi.respond(request)
         if path.startswith("/api"):
             return self._discovery.respond(request)
-        if path == "/version":
+        if path in ("/version", "/version/"):
             return _json(discovery.version_document())
         if path == "/metrics":
             return Response(200, self.metrics.render().encode(), "text/plain; version=0.0.4; charset=utf-8")
