@@ -1,4 +1,4 @@
-"""The suite that all runtimes share lies one directory up."""
+"""The suite that all runtimes share lies one directory up, image archives made by hand one beside."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "images"))
 
 from runp_kit import RunpHarness
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from image_kit import entry, folder, link, oci, tar
 from runp_kit import RunpHarness, log_text
 
+from coterie.agent.images import archive
 from coterie.agent.images.store import PYTHON_IMAGE
 from coterie.agent.runtimes.protocol import Mount, RuntimeProblem, Security
 
 HERE = Path(__file__).parents[3]
 exists = os.path.exists
+LINKS = [link(n, os.readlink(f"/{n}")) for n in ("bin", "lib", "lib64", "sbin") if os.path.islink(f"/{n}")]
 
 
 @pytest.fixture
@@ -253,3 +257,29 @@ class TestRootfs:
     async def test_without_overlay_the_layers_are_copied(self, rooted):
         rooted.powers["overlay"] = False
         assert "copy" in await rooted.output("echo copy > /etc/new; cat /etc/new", mounts=self.usr)
+
+    async def test_a_loaded_image_runs_with_its_layers_merged(self, rooted):
+        base = tar(
+            [
+                *links,
+                folder("usr"),
+                folder("etc"),
+                entry("etc/a", b"old"),
+                entry("etc/gone", b"x"),
+                folder("d"),
+                entry("d/x"),
+            ]
+        )
+        top = tar([entry("etc/a", b"new"), entry("etc/.wh.gone"), folder("d"), entry("d/.wh..wh..opq"), entry("d/y")])
+        archive.load(rooted.runtime.store, io.BytesIO(oci([base, top], "app:1", Env=["X=from image"])))
+        text = await rooted.output(
+            "cat /etc/a; echo; ls /etc/gone || echo gone; ls /d; echo $X", image="app:1", mounts=self.usr
+        )
+        assert [line for line in text.splitlines() if "cannot" not in line] == ["new", "gone", "y", "from image"]
+        await rooted.start("sleep 600", "user", image="app:1", mounts=self.usr)
+        layer = rooted.runtime.store.layer(rooted.runtime.store.resolve("app:1").layers[0])
+        rooted.runtime.store.remove("app:1")
+        assert layer.exists()
+        await rooted.runtime.stop_pod("uid-1", 0)
+        rooted.runtime.store.collect()
+        assert not layer.exists()
