@@ -1,0 +1,279 @@
+"""The plan of a local network, its files and addresses, and the processes in the background."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from coterie.agent.runtimes.runp import halt
+from coterie.base.paths import DomainPaths
+from coterie.cli import background, health, network
+from coterie.cli.app import CliError, UsageError
+from coterie.node import config, joining
+
+
+@pytest.fixture
+def anywhere(monkeypatch):
+    """Every address is free, whatever else this machine runs."""
+    monkeypatch.setattr(network, "_refusal", lambda address, port: 0)
+
+
+# The plan.
+
+
+@pytest.mark.parametrize(
+    ("topology", "expected"),
+    [
+        (
+            "center",
+            [
+                ("kuscia-system", "master", "127.0.1.1", 6443, 0, ""),
+                ("alice", "lite", "127.0.1.2", 0, 10250, "alice-node"),
+                ("bob", "lite", "127.0.1.3", 0, 10250, "bob-node"),
+            ],
+        ),
+        (
+            "p2p",
+            [
+                ("alice", "autonomy", "127.0.1.1", 6443, 10250, "alice-node"),
+                ("bob", "autonomy", "127.0.1.2", 6443, 10250, "bob-node"),
+            ],
+        ),
+    ],
+    ids=["center", "p2p"],
+)
+def test_what_a_new_network_looks_like(tmp_path, anywhere, topology, expected):
+    nodes = network.choose(tmp_path, topology, ["alice", "bob"])
+    told = []
+    for node in nodes:
+        place = network.place_of(node)
+        name = node.agent.node_name if node.agent else ""
+        told.append((node.domain, node.mode, place.address, place.api, place.agent, name))
+    assert told == expected
+    assert all(node.agent.taint for node in nodes if node.agent)
+    again = network.choose(tmp_path, "", [])
+    assert again == nodes
+    assert network.topology_of(network.members(tmp_path)) == topology
+
+
+def test_a_domain_may_come_later_and_what_was_changed_by_hand_stays(tmp_path, anywhere):
+    network.choose(tmp_path, "center", ["alice"])
+    file = background.config_file(DomainPaths.of(tmp_path, "alice"))
+    file.write_text(file.read_text().replace("taint: true", "taint: false"))
+    nodes = network.choose(tmp_path, "", ["alice", "carol"])
+    assert [node.domain for node in nodes] == ["kuscia-system", "alice", "carol"]
+    assert nodes[1].agent.taint is False
+    assert network.place_of(nodes[2]).address == "127.0.1.3"
+    assert [node.domain for node in network.members(tmp_path)] == ["kuscia-system", "alice", "carol"]
+
+
+def test_one_root_has_one_topology(tmp_path, anywhere):
+    network.choose(tmp_path, "p2p", ["alice"])
+    with pytest.raises(CliError, match="is of topology p2p; remove it with `coterie down --purge`"):
+        network.choose(tmp_path, "center", [])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Alice", '"Alice" cannot be used'),
+        ("alice,default", '"default" cannot be used'),
+        ("alice,alice", "once"),
+        ("kuscia-system", "needs not be named"),
+    ],
+)
+def test_names_that_cannot_be_domains(cli, text, said):
+    with pytest.raises(UsageError, match=said):
+        network.check_domains(text)
+    told = cli("up", "--domains", text)
+    assert told.code == 2
+    assert said in told.err
+    assert list(cli.folder.iterdir()) == []
+
+
+def test_keys_and_join_files_are_there_before_anything_starts(tmp_path, anywhere):
+    master, alice = network.choose(tmp_path, "center", ["alice"])
+    network.prepare(master, master)
+    network.prepare(alice, master)
+    bundle = joining.read_bundle(alice.join)
+    assert (bundle.server, bundle.node) == ("https://127.0.1.1:6443", "alice-node")
+    assert bundle.ca == (master.paths.pki / "ca.crt").read_bytes()
+    assert health.plane_of(alice, [master, alice]) is master
+    assert config.load(background.config_file(alice.paths), root=tmp_path) == alice
+
+
+def test_a_broken_file_is_named(cli):
+    file = background.config_file(DomainPaths.of(cli.folder, "alice"))
+    file.parent.mkdir(parents=True)
+    file.write_text("mode: nonsense\n")
+    for command in ("up", "down", "status"):
+        told = cli(command, "--root", str(cli.folder))
+        assert (told.code, str(file) in told.err, told.err.count("\n")) == (1, True, 1)
+
+
+# Addresses.
+
+
+def test_an_address_in_use_is_passed_over():
+    first = next(network.free_places())
+    with socket.create_server((first.address, network.AGENT_PORT)):
+        second = next(network.free_places())
+    assert second.address != first.address
+    assert next(network.free_places({first.address})).address != first.address
+
+
+def test_without_loopback_addresses_ports_are_free_ones(monkeypatch):
+    monkeypatch.setattr(network, "_refusal", lambda address, port: 99)
+    places = list(itertools.islice(network.free_places(), 2))
+    assert {place.address for place in places} == {"127.0.0.1"}
+    assert all(port > 1024 for place in places for port in (place.api, place.agent))
+    assert places[0].api != places[0].agent
+
+
+def test_two_at_once_wait_for_each_other(monkeypatch):
+    monkeypatch.setattr(network, "_LOCK", f"\0coterie-test-{os.getpid()}")
+    with network.alone(), socket.socket(socket.AF_UNIX) as other, pytest.raises(OSError):
+        other.bind(network._LOCK)
+    with network.alone(patience=0), network.alone(patience=0):
+        pass  # somebody who never ends does not keep others away for ever
+
+
+# Processes.
+
+
+@pytest.fixture
+def sleeper(tmp_path):
+    """A process that pretends to be the node of `alice`."""
+    paths = DomainPaths.of(tmp_path, "alice").prepare()
+    children = []
+
+    def start(script: str = "import time; time.sleep(60)") -> DomainPaths:
+        child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+        children.append(child)
+        background.pid_file(paths).write_text(f"{child.pid} {background._began(child.pid)}\n")
+        return paths
+
+    yield start
+    for child in children:
+        child.kill()
+        child.communicate()
+
+
+def test_a_process_is_known_by_its_number_and_its_beginning(sleeper):
+    paths = sleeper()
+    pid = background.running(paths)
+    assert pid
+    background.pid_file(paths).write_text(f"{pid} 12345\n")
+    assert background.running(paths) == 0, "a stranger with the same number"
+    for text in ("", "x", "1 2 3", "999999999 5"):
+        background.pid_file(paths).write_text(text)
+        assert background.running(paths) == 0
+
+
+def test_stopping_ends_it_and_takes_the_file_away(sleeper):
+    paths = sleeper()
+    assert background.stop([paths], 5) == [paths]
+    assert background.running(paths) == 0
+    assert not background.pid_file(paths).exists()
+    assert background.stop([paths], 5) == []
+
+
+def test_one_that_does_not_listen_is_killed(sleeper, tmp_path):
+    ready = tmp_path / "ready"
+    paths = sleeper(
+        f"import signal, time, pathlib; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        f"pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"
+    )
+    while not ready.exists():
+        assert background.running(paths)
+    assert background._signal([paths], signal.SIGTERM, 0.1) == [paths]
+    assert background.stop([paths], 0.2) == [paths]
+    assert background.running(paths) == 0
+
+
+def test_last_words(tmp_path):
+    paths = DomainPaths.of(tmp_path, "alice").prepare()
+    assert background.last_words(paths) == []
+    background.log_file(paths).write_bytes(b"".join(b"line %d \xff\n" % i for i in range(30)))
+    assert background.last_words(paths, 2) == ["line 28 \ufffd", "line 29 \ufffd"]
+
+
+async def test_where_no_pod_ever_ran_nothing_is_started_to_stop_them(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(halt, "ShepherdClient", None)
+    assert await halt.halt(tmp_path / "nowhere", "node", 1.0) == 0
+    (tmp_path / "state").mkdir()
+    assert await halt.halt(tmp_path, "node", 1.0, forget=True) == 0
+
+
+# The commands, where nothing has to start.
+
+
+def test_down_of_nothing(cli):
+    told = cli("down")
+    assert (told.code, told.err) == (0, "")
+    assert told.out == f"There is no network under {cli.folder / '.coterie'}.\n"
+    assert cli("down", "--purge", "--keep-pods").code == 2
+
+
+def test_a_network_that_is_down(cli, anywhere):
+    root = cli.folder / "net"
+    network.choose(root, "p2p", ["alice", "bob"])
+    told = cli("status", "--root", "net")
+    assert told.code == 1
+    assert [line.split() for line in told.lines] == [
+        ["DOMAIN", "MODE", "API", "NODE", "STATUS"],
+        ["alice", "autonomy", "https://127.0.1.1:6443", "alice-node", "Stopped"],
+        ["bob", "autonomy", "https://127.0.1.2:6443", "bob-node", "Stopped"],
+    ]
+    assert "not ready: alice, bob" in told.err
+    as_yaml = yaml.safe_load(cli("status", "--root", "net", "-o", "yaml").out)
+    assert [(each["domain"], each["running"]) for each in as_yaml["domains"]] == [("alice", False), ("bob", False)]
+
+
+def test_purge_leaves_what_it_does_not_know(cli, monkeypatch):
+    root = cli.folder / "net"
+    monkeypatch.setattr(network, "_refusal", lambda address, port: 99)
+    network.choose(root, "p2p", ["alice"])
+    (root / "mine").mkdir()
+    told = cli("down", "--root", "net", "--purge")
+    assert (told.code, told.out) == (0, "alice was not running, files removed.\n")
+    assert [path.name for path in root.iterdir()] == ["mine"]
+
+
+def test_files_of_a_node_that_somebody_else_runs_stay(cli, monkeypatch):
+    monkeypatch.setattr(network, "_refusal", lambda address, port: 99)
+    (node,) = network.choose(cli.folder / "net", "p2p", ["alice"])
+    place = network.place_of(node)
+    with socket.create_server((place.address, place.api)):
+        told = cli("down", "--root", "net", "--purge")
+    assert told.code == 1
+    assert "something that `coterie up` did not start serves alice" in told.err
+    assert background.config_file(node.paths).exists()
+
+
+def test_a_node_that_does_not_start_shows_its_last_words(cli, monkeypatch):
+    monkeypatch.setattr(network, "_refusal", lambda address, port: 99)
+    (node,) = network.choose(cli.folder / "net", "p2p", ["alice"])
+    with socket.create_server(("127.0.0.1", node.api.port)):
+        told = cli("up", "--root", "net")
+    assert told.code == 1
+    assert told.err.startswith("Error: alice did not start, so all was stopped again.\n")
+    assert f"The end of {background.log_file(node.paths)}:" in told.err
+    assert "ddress already in use" in told.err
+    assert background.running(node.paths) == 0
+
+
+def test_waiting_has_an_end(cli, monkeypatch):
+    monkeypatch.setattr(network, "_refusal", lambda address, port: 99)
+    told = cli("up", "--root", "net", "--topology", "p2p", "--domains", "alice", "--wait", "0.1")
+    assert told.code == 1
+    assert "Error: alice not ready within 0.1 s, so all was stopped again." in told.err
+    assert background.running(DomainPaths.of(cli.folder / "net", "alice")) == 0

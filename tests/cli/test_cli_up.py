@@ -1,0 +1,128 @@
+"""A whole network of real processes: up, a pod on it, its log, a command in it, down, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: hello, namespace: alice, labels: {app: hello}}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 1
+  nodeSelector: {kuscia.secretflow/namespace: alice}
+  tolerations: [{key: kuscia.secretflow/agent, operator: Exists}]
+  containers:
+  - name: main
+    image: coterie/host:latest
+    command: [sh, -c, 'echo one; echo; echo "two of $MARK"; exec sleep 600']
+    env: [{name: MARK, value: MARK-OF-THIS-TEST}]
+"""
+
+
+def _processes(mark: str) -> list[str]:
+    """Command lines and environments that mention the mark."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+            if mark.encode() in text:
+                found.append(text.replace(b"\0", b" ").decode(errors="replace"))
+    return found
+
+
+@pytest.fixture
+def network(cli):
+    """`net("get", "pods")` on a network under a directory of the test's own; it is removed whatever happens."""
+    root = str(cli.folder / "net")
+
+    def net(*words: str, stdin: str = ""):
+        return cli("--root", root, *words, stdin=stdin)
+
+    yield net
+    net("down", "--purge", "--grace", "1")
+
+
+def _until(condition, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_center(network, cli):
+    root = cli.folder / "net"
+    mark = f"mark-{cli.folder.name}"
+    up = network("up", "--domains", "alice,bob")
+    assert up.code == 0, up.err
+    rows = [line.split() for line in up.lines if "Ready" in line.split()[-1:]]
+    assert [(row[0], row[1], row[3]) for row in rows] == [
+        ("kuscia-system", "master", "<none>"),
+        ("alice", "lite", "alice-node"),
+        ("bob", "lite", "bob-node"),
+    ]
+    assert f"  export KUBECONFIG={root}/kuscia-system/kubeconfig" in up.lines
+    assert "\x1b" not in up.out
+
+    again = json.loads(network("up", "-o", "json").out)
+    assert [each["ready"] for each in again] == [True, True, True]
+    assert network("status").lines[1].startswith("kuscia-system")
+    assert network("get", "domains,ns", "-o", "name").lines[:2] == [
+        "domain.kuscia.secretflow/alice",
+        "domain.kuscia.secretflow/bob",
+    ]
+
+    assert network("apply", "-f", "-", stdin=POD.replace("MARK-OF-THIS-TEST", mark)).code == 0
+    _until(lambda: "Running" in network("get", "pod", "hello", "-n", "alice").out)
+    assert "alice-node" in network("get", "pod", "hello", "-n", "alice", "-o", "wide").out
+    logs = network("logs", "pod/hello", "-n", "alice")
+    assert (logs.code, logs.out) == (0, f"one\n\ntwo of {mark}\n")
+    last = network("logs", "hello", "-n", "alice", "--tail", "1", "--timestamps")
+    assert last.out.endswith(f"Z two of {mark}\n")
+    done = network("exec", "hello", "-n", "alice", "--", "sh", "-c", "echo out; echo err >&2; exit 7")
+    assert (done.code, done.out, done.err) == (7, "out\n", "err\n")
+    piped = network("exec", "-i", "hello", "-n", "alice", "--", "tr", "a-z", "A-Z", stdin="typed\n")
+    assert (piped.code, piped.out) == (0, "TYPED\n")
+    missing = network("exec", "hello", "-n", "alice", "--", "no-such-program")
+    assert missing.code == 127
+    assert network("top", "pod", "-A", "--no-headers").out.startswith("alice")
+    assert len(network("top", "node", "--no-headers").lines) == 2
+    assert _processes(mark) and _processes(str(root))
+
+    down = network("down", "--purge", "--grace", "1")
+    assert down.lines == [
+        "kuscia-system stopped, files removed.",
+        "alice stopped, 1 pod stopped, files removed.",
+        "bob stopped, files removed.",
+    ]
+    assert not root.exists()
+    assert _processes(mark) + _processes(str(root)) == []
+
+
+@pytest.mark.slow
+def test_p2p_keeps_its_objects_and_its_pods(network, cli):
+    root = cli.folder / "net"
+    mark = f"mark-{cli.folder.name}"
+    assert network("up", "--topology", "p2p", "--domains", "alice").code == 0
+    assert network("apply", "-f", "-", stdin=POD.replace("MARK-OF-THIS-TEST", mark)).code == 0
+    _until(lambda: "Running" in network("get", "pod", "hello", "-n", "alice").out)
+
+    assert network("down", "--keep-pods").lines == ["alice stopped."]
+    assert _processes(mark)
+    assert network("status").code == 1
+    assert network("up").code == 0
+    told = network("get", "pod", "hello", "-n", "alice", "--no-headers").out.split()
+    assert told[1:4] == ["1/1", "Running", "0"]
+
+    assert network("down", "--grace", "1").lines == ["alice stopped, 1 pod stopped."]
+    assert _processes(mark) + _processes(str(root)) == []
+    assert (root / "alice" / "kubeconfig").exists()
