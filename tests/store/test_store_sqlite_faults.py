@@ -303,7 +303,7 @@ async def test_expiry_tries_again_when_its_write_failed(tmp_path: Path, disk: Fa
     await store.commit([Put("a", b"", lease=await store.grant(10))])
     disk.error = _sqlite_error(sqlite3.SQLITE_FULL)
     await clock.advance(11)
-    while disk.error is not None or clock.sleepers == 0:  # noqa: ASYNC110 - the writer is a thread
+    while disk.error is not None or clock.sleepers == 0:
         await asyncio.sleep(0.001)
     assert await store.get("a") is not None
     await clock.advance(1.1)

@@ -279,6 +279,4 @@ def invalid_object(kind: str, group: str, name: str, errors: Sequence[FieldError
         texts.append(f"and {len(errors) - MAX_TOLD} more")
     told = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
     shown = f"{kind}.{group}" if group else kind
-    return Invalid(
-        f'{shown} "{name}" is invalid: {told}', name=name, group=group, kind=kind, causes=causes
-    )
+    return Invalid(f'{shown} "{name}" is invalid: {told}', name=name, group=group, kind=kind, causes=causes)

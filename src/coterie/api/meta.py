@@ -17,7 +17,6 @@ Object = dict[str, Any]
 """An object as plain JSON data."""
 
 
-
 class ObjectKey(NamedTuple):
     """The name of an object within its kind; `namespace` is empty for cluster-scoped kinds."""
 
