@@ -261,7 +261,7 @@ class TestRootfs:
     async def test_a_loaded_image_runs_with_its_layers_merged(self, rooted):
         base = tar(
             [
-                *links,
+                *LINKS,
                 folder("usr"),
                 folder("etc"),
                 entry("etc/a", b"old"),
