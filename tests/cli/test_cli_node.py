@@ -12,19 +12,31 @@ from pathlib import Path
 import pytest
 import yaml
 
+from coterie.base import pki
+from coterie.base.clock import SYSTEM_CLOCK
+from coterie.base.paths import DomainPaths
 from coterie.cli.commands import kubectl as kubectl_command
 from coterie.client import kubeconfig
-from coterie.node import config
+from coterie.node import config, identity, joining
 
 # init
 
 
 @pytest.mark.parametrize("mode", config.MODES)
 def test_init_writes_what_start_reads(cli, mode):
-    told = cli("init", "--mode", mode, "--domain", "alice")
+    join = ("--join", "a.join") if mode == "lite" else ()
+    told = cli("init", "--mode", mode, "--domain", "alice", *join)
     assert (told.code, told.out) == (0, "Wrote coterie.yaml. Next: coterie start -c coterie.yaml\n")
     settings = config.load(cli.folder / "coterie.yaml", root=cli.folder)
     assert (settings.mode, settings.domain) == (mode, "alice")
+    assert (settings.join is not None, settings.agent is not None) == (mode == "lite", mode != "master")
+
+
+def test_init_of_a_node_that_joins_needs_its_file(cli):
+    told = cli("init", "--mode", "lite", "--domain", "alice")
+    assert told.code == 2
+    assert "--join FILE" in told.err
+    assert cli("init", "--mode", "master", "--domain", "alice", "--join", "x").code == 2
 
 
 def test_the_comments_of_init_are_the_defaults(cli):
@@ -74,6 +86,59 @@ def test_init_into_a_missing_directory(cli):
     assert (told.code, told.err) == (1, "Error: no/such/file.yaml cannot be written: No such file or directory\n")
 
 
+# node
+
+
+@pytest.fixture
+def plane(cli):
+    """The files of a control plane that ran once."""
+    paths = DomainPaths.of(cli.folder / "root", "alice")
+    paths.prepare()
+    identity.ensure(paths, ("127.0.0.1", "api.example"), SYSTEM_CLOCK)
+    ca = (paths.pki / "ca.crt").read_bytes()
+    kubeconfig.make("alice", "https://127.0.0.1:6443", ca=ca).write(paths.kubeconfig)
+    return paths
+
+
+def test_node_add_makes_a_secret_file_with_which_a_node_joins(cli, plane):
+    words = ("--server", "https://api.example:6443", "--address", "10.0.0.2", "-o", "n.join")
+    told = cli("--root", "root", "node", "add", "node-2", *words)
+    assert (told.code, told.err) == (0, "")
+    assert "coterie init --mode lite --domain alice --join n.join" in told.out
+    file = cli.folder / "n.join"
+    assert file.stat().st_mode & 0o777 == 0o600
+    bundle = joining.read_bundle(file)
+    assert (bundle.server, bundle.node) == ("https://api.example:6443", "node-2")
+    served = pki.load_certificate(bundle.serving_certificate)
+    assert {"node-2", "10.0.0.2"} <= set(pki.names_of(served))
+    assert pki.subject_of(pki.load_certificate(bundle.certificate)) == ("system:node:node-2", ("system:nodes",))
+
+
+def test_node_add_beside_the_control_plane_needs_no_server(cli, plane):
+    assert cli("--root", "root", "node", "add", "node-2", "--address", "127.0.0.1", "-o", "n.join").code == 0
+    assert joining.read_bundle(cli.folder / "n.join").server == "https://127.0.0.1:6443"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("Node_2", "--address", "10.0.0.2", "-o", "f"), 2, "no valid name"),
+        (("n", "--address", "elsewhere", "-o", "f"), 2, "is not an IP address"),
+        (("n", "--address", "10.0.0.2"), 2, "both --address and -o"),
+        (("n", "--address", "10.0.0.2", "-o", "f"), 2, "cannot reach it; say how with --server"),
+        (("n", "--address", "10.0.0.2", "-o", "f", "--server", "api.example"), 2, "is not an address such as"),
+        (("n", "--address", "10.0.0.2", "-o", "f", "--server", "https://other:1"), 1, "apiServer.names"),
+        (("n", "--address", "127.0.0.1", "-o", "no/f"), 1, "no/f cannot be written"),
+        (("n", "--address", "127.0.0.1", "-o", "f", "--domain", "bob"), 1, "bob"),
+    ],
+    ids=["name", "address", "no-file", "loopback", "no-url", "certificate", "directory", "domain"],
+)
+def test_node_add_refuses(cli, plane, words, code, said):
+    told = cli("--root", "root", "node", "add", *words)
+    assert (told.code, said in told.err) == (code, True), told.err
+    assert not (cli.folder / "f").exists()
+
+
 # start
 
 
@@ -84,9 +149,9 @@ def test_init_into_a_missing_directory(cli):
         ("mode: [", "is not YAML"),
         ("mode: master\n", "domainID: is missing"),
         ("mode: master\ndomainID: alice\nfoo: 1\n", "foo: is not a known key"),
-        ("mode: lite\ndomainID: alice\n", "mode: lite"),
+        ("mode: lite\ndomainID: alice\n", "join: must name the file"),
     ],
-    ids=["missing", "no-yaml", "no-domain", "unknown-key", "not-yet"],
+    ids=["missing", "no-yaml", "no-domain", "unknown-key", "no-join"],
 )
 def test_start_with_a_bad_file_is_one_sentence(cli, text, said):
     if text is not None:

@@ -48,6 +48,7 @@ COMMANDS = (
     Command("down", "stop it", _SEE, "[--purge] [--keep-pods]"),
     Command("init", "write a configuration file", _NODE, "--mode MODE --domain ID [-o FILE]"),
     Command("start", "run a node from its configuration", _NODE, "-c FILE [--root DIR]"),
+    Command("node", "let another machine join a control plane", _NODE, "add NAME --address IP -o FILE [options]"),
     Command("image", "what pods on this machine are started from", _NODE, "ls|add|load|tag|rm [NAME...] [options]"),
     Command("status", "is the control plane well, and what is in it", _NODE, "[-o FORMAT]"),
     Command("version", "versions of this program and of the server", _NODE, "[--client] [-o FORMAT]"),

@@ -66,7 +66,7 @@ class AgentConfig:
     """`agent`, `capacity`, `reservedResources`: the node agent (modes lite and autonomy)."""
 
     node_name: str
-    """Name of the Node object; the machine's host name unless given."""
+    """Name of the Node object; the machine's host name unless given. Empty: as the file says with which it joins."""
     address: str = "127.0.0.1"
     """The node's address: where its endpoint listens and its pods are reached."""
     port: int = 10250
@@ -153,18 +153,18 @@ def parse(document: Any, root: Path | None = None) -> NodeSettings:
         log_json=form == "json",
         api=_api(_block(document, "apiServer")),
         controllers=_controllers(_block(document, "controllers")),
-        agent=_agent(document) if mode != "master" else None,
+        agent=_agent(document, joins=bool(join)) if mode != "master" else None,
         join=Path(join).expanduser().absolute() if join else None,
     )
 
 
-def _agent(document: Mapping[Any, Any]) -> AgentConfig:
+def _agent(document: Mapping[Any, Any], *, joins: bool) -> AgentConfig:
     block, given, kept = (_block(document, name) for name in ("agent", "capacity", "reservedResources"))
     _only(block, {"nodeName", "address", "port", "taint", "hostPaths", "allowPrivileged", "leaseSeconds"}, "agent.")
     _only(given, {"cpu", "memory", "bandwidth", "pods", "storage", "ephemeralStorage"}, "capacity.")
     _only(kept, {"cpu", "memory", "bandwidth"}, "reservedResources.")
-    name = _text(block, "nodeName", socket.gethostname().lower(), "agent.")
-    if dns_subdomain_faults(name):
+    name = _text(block, "nodeName", "" if joins else socket.gethostname().lower(), "agent.")
+    if dns_subdomain_faults(name) and not (joins and not name):
         raise ConfigError(f'agent.nodeName: "{name}" is no valid name; take lower-case letters, digits, "-" and "."')
     default = AgentConfig(name)
     paths = block.get("hostPaths", ())

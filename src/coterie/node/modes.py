@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import gc as collector
 import signal
+from dataclasses import replace
 
 from coterie.agent import agent as agents
 from coterie.agent.runtimes.runp.runtime import RunpRuntime
@@ -43,7 +44,7 @@ from coterie.controllers.rootca import controller as rootca
 from coterie.controllers.serviceaccount import controller as serviceaccount
 from coterie.node import joining
 from coterie.node.agentport import AgentPort, AgentTls
-from coterie.node.config import AgentConfig, NodeSettings
+from coterie.node.config import AgentConfig, ConfigError, NodeSettings
 from coterie.node.plane import ApiPlane
 from coterie.scheduler import runnable as scheduler
 
@@ -58,7 +59,8 @@ def groups(settings: NodeSettings, clock: Clock = SYSTEM_CLOCK) -> list[list[Run
         client = Client(HttpTransport(bundle.connection()))
         informers = Informers(client)
         tls = AgentTls.of_bundle(bundle, settings.paths)
-        return [[informers], *agent_groups(settings, settings.agent, client, informers, tls, clock)]
+        chosen = named_by(bundle, settings.agent)
+        return [[informers], *agent_groups(settings, chosen, client, informers, tls, clock)]
     plane = ApiPlane(settings, clock)
     client = plane.client()
     informers = Informers(client)
@@ -74,6 +76,13 @@ def groups(settings: NodeSettings, clock: Clock = SYSTEM_CLOCK) -> list[list[Run
         tls = AgentTls.of_plane(settings.paths, settings.agent.node_name, settings.agent.address, clock)
         out += agent_groups(settings, settings.agent, client, informers, tls, clock)
     return out
+
+
+def named_by(bundle: joining.Bundle, chosen: AgentConfig) -> AgentConfig:
+    """A node that joined is who its certificate says it is."""
+    if chosen.node_name not in ("", bundle.node):
+        raise ConfigError(f'agent.nodeName: the file under `join` is for "{bundle.node}", not "{chosen.node_name}"')
+    return replace(chosen, node_name=bundle.node)
 
 
 def controllers(settings: NodeSettings, client: Client, informers: Informers, ca: str, clock: Clock) -> list[Runnable]:

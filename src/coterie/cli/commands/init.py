@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
+
+import yaml
 
 from coterie.base.files import create_exclusive, write_atomic
 from coterie.cli.app import App, CliError, UsageError
@@ -17,6 +20,7 @@ A `master` is a control plane, a `lite` node works for one, an `autonomy` node i
 Examples:
   coterie init --mode master --domain alice       # writes coterie.yaml
   coterie init --mode autonomy --domain bob -o bob.yaml
+  coterie init --mode lite --domain bob --join bob.join       # the file is made by `coterie node add` at the master
   coterie init --mode master --domain alice -o -  # to the standard output
 """
 _MODES = {
@@ -34,13 +38,20 @@ mode: {mode}
 # The organisation this node belongs to: lower-case letters, digits and "-".
 domainID: {domain}
 
-# Where state lives; one directory for each domain. --root wins over it.
+{join}# Where state lives; one directory for each domain. --root wins over it.
 # root: ~/.coterie
 
 # DEBUG, INFO, WARN or ERROR; and text for people or json for machines.
 # logLevel: INFO
 # logFormat: text
 
+{parts}"""
+_JOIN = """\
+# How it came to its master: a file of `coterie node add`, which holds a key.
+join: {file}
+
+"""
+_API = """\
 # The Kubernetes API of this node.
 # apiServer:
 #   host: 127.0.0.1          # address to listen on; 0.0.0.0 for all
@@ -48,6 +59,14 @@ domainID: {domain}
 #   names: []                # more names and addresses under which clients reach it
 #   eventTTLSeconds: 3600    # how long Event objects are kept
 #   auditLog: ""             # a file below var/logs with one JSON line for each change; empty: none
+"""
+_AGENT = """\
+# The agent, which runs pods.
+# agent:
+#   address: 127.0.0.1       # the node's address: its endpoint and its pods are reached there
+#   port: 10250              # of its endpoint; 0 picks a free one
+#   taint: true              # only pods of tasks are placed here
+#   hostPaths: []            # directories below which hostPath volumes may lie
 """
 
 
@@ -57,13 +76,14 @@ def arguments(parser: Parser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", default="coterie.yaml", help="the file to write (default: coterie.yaml)"
     )
+    parser.add_argument("--join", metavar="FILE", default="", help="lite: the file made by `coterie node add`")
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
 
 
 def run(args: argparse.Namespace, app: App) -> int:
     if not args.mode or not args.domain:
         raise UsageError("both --mode and --domain are needed, e.g. `coterie init --mode master --domain alice`")
-    text = render(args.mode, args.domain, args.output if args.output != "-" else "FILE")
+    text = render(args.mode, args.domain, args.output if args.output != "-" else "FILE", args.join)
     if args.output == "-":
         app.write(text)
         return 0
@@ -79,11 +99,21 @@ def run(args: argparse.Namespace, app: App) -> int:
     return 0
 
 
-def render(mode: str, domain: str, file: str) -> str:
+def render(mode: str, domain: str, file: str, join: str = "") -> str:
     """The text of the file, checked by the reader that will read it."""
-    text = _TEMPLATE.format(mode=mode, domain=domain, file=file, about=f"{mode}: {_MODES[mode]}")
+    if mode == "lite" and not join:
+        raise UsageError("a lite node joins a master: name the file made there by `coterie node add` with --join FILE")
+    parts = "\n".join(part for part, wanted in ((_API, mode != "lite"), (_AGENT, mode != "master")) if wanted)
+    text = _TEMPLATE.format(
+        mode=mode,
+        domain=domain,
+        file=file,
+        about=f"{mode}: {_MODES[mode]}",
+        join=_JOIN.format(file=json.dumps(join)) if join else "",
+        parts=parts,
+    )
     try:
-        config.parse({"mode": mode, "domainID": domain})
+        config.parse(yaml.safe_load(text))
     except config.ConfigError as error:
-        raise UsageError(str(error).replace("domainID: ", "--domain: ")) from error
+        raise UsageError(str(error).replace("domainID: ", "--domain: ").replace("join: ", "--join: ")) from error
     return text
