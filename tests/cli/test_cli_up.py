@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 POD = """
 apiVersion: v1
@@ -126,3 +128,16 @@ def test_p2p_keeps_its_objects_and_its_pods(network, cli):
     assert network("down", "--grace", "1").lines == ["alice stopped, 1 pod stopped."]
     assert _processes(mark) + _processes(str(root)) == []
     assert (root / "alice" / "kubeconfig").exists()
+
+
+@pytest.mark.slow
+def test_a_node_that_does_not_come_back_stops_the_others(network, cli):
+    assert network("up", "--domains", "alice").code == 0
+    assert network("down").code == 0
+    agent = yaml.safe_load((cli.folder / "net" / "alice" / "etc" / "coterie.yaml").read_text())["agent"]
+    with socket.create_server((agent["address"], agent["port"])):
+        told = network("up")
+    assert told.code == 1
+    assert told.err.startswith("Error: alice did not start, so all was stopped again.\n")
+    assert "ddress already in use" in told.err
+    assert _processes(str(cli.folder / "net")) == []

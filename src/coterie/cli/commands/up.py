@@ -152,8 +152,6 @@ class _Start:
         since = self.since.get(node.domain)
         introduced = False
         while True:
-            if not background.running(node.paths):
-                raise CliError(f"Error: {node.domain} did not start, so all was stopped again.{_words(node)}")
             with contextlib.suppress(ApiError, TransportError, KubeconfigError):
                 async with health.client_of(plane) as client:
                     while await health.answers(client):
@@ -164,10 +162,15 @@ class _Start:
                             self.waiting.remove(node.domain)
                             self.tell_ready(node, since)
                             return
-                        tick()
-                        await asyncio.sleep(_LOOK)
-            tick()
-            await asyncio.sleep(_LOOK)
+                        await self.pause(node, tick)
+            await self.pause(node, tick)
+
+    async def pause(self, node: NodeSettings, tick: Callable[[], None]) -> None:
+        """Between two looks. A node that has ended need not be waited for."""
+        if not background.running(node.paths):
+            raise CliError(f"Error: {node.domain} did not start, so all was stopped again.{_words(node)}")
+        tick()
+        await asyncio.sleep(_LOOK)
 
     # What the user sees meanwhile: lines that stay, and on a terminal one that moves.
 

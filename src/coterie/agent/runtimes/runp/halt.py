@@ -29,6 +29,8 @@ async def halt(directory: Path, node: str, grace: float, *, forget: bool = False
     """
     group = group_of(node, directory)
     if not _anything_in(directory):
+        if forget:
+            await _remove_groups(group)
         return 0
     client = ShepherdClient(directory, group, without=(), on_event=lambda event: None, on_lost=lambda: None)
     try:
