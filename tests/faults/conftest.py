@@ -17,8 +17,23 @@ settings.register_profile(
 )
 
 
+@pytest.fixture(scope="session")
+def untouched() -> Iterator[list[FuzzServer]]:
+    """Servers that are as they were when they started."""
+    servers: list[FuzzServer] = []
+    yield servers
+    for server in servers:
+        server.close()
+
+
 @pytest.fixture
-def server() -> Iterator[FuzzServer]:
-    with FuzzServer() as running:
-        yield running
-        running.alive()
+def server(untouched: list[FuzzServer]) -> Iterator[FuzzServer]:
+    """A server that no other test has changed; it must be well afterwards."""
+    running = untouched.pop() if untouched else FuzzServer().open()
+    before = running.store.revision
+    yield running
+    running.alive()
+    if running.store.revision == before:
+        untouched.append(running)
+    else:
+        running.close()

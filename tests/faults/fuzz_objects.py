@@ -7,6 +7,7 @@ a wrong type (the decoder must refuse them) and values of the right type that ma
 from __future__ import annotations
 
 import copy
+import os
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,8 @@ from coterie.api.schema.node import Schema
 
 Object = dict[str, Any]
 Path = tuple[str | int, ...]
+SEED = int(os.environ.get("COTERIE_FUZZ_SEED", "0")) * 1_000_003
+"""Other numbers give other objects; without it every run tries the same."""
 
 _POD: Object = {
     "containers": [
@@ -200,7 +203,7 @@ class Maker:
     """Values along a schema, from a seeded generator."""
 
     def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
+        self.random = random.Random(seed + SEED)
 
     def value(self, schema: Schema | None, depth: int = 5) -> Any:
         """A value whose type fits (mostly), whatever it means."""
@@ -285,16 +288,19 @@ def _places(value: Any, schema: Schema | None, path: Path) -> Iterator[Place]:
             yield from _places(item, node, (*path, index))
 
 
-def every_wrong_type(obj: Object, schema: Schema) -> Iterator[tuple[Path, Object]]:
-    """The object with each of its places, one after the other, holding each of the wrong values."""
-    for _, _, path, _ in list(_places(obj, schema, ())):
-        for value in WRONG:
-            out = copy.deepcopy(obj)
-            place: Any = out
-            for part in path[:-1]:
-                place = place[part]
-            place[path[-1]] = copy.deepcopy(value)
-            yield path, out
+def wrong_types(obj: Object, schema: Schema) -> list[tuple[Path, Any]]:
+    """Each place that the object has or could have, with each of the wrong values."""
+    return [(path, value) for _, _, path, _ in _places(obj, schema, ()) for value in WRONG]
+
+
+def changed(obj: Object, path: Path, value: Any) -> Object:
+    """A copy with another value at a place."""
+    out = copy.deepcopy(obj)
+    place: Any = out
+    for part in path[:-1]:
+        place = place[part]
+    place[path[-1]] = value
+    return out
 
 
 def pointers(obj: Object, schema: Schema) -> list[str]:

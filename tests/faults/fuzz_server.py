@@ -14,9 +14,8 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeVar
 
 from coterie.apiserver.auth.tokens import TokenSigner
@@ -33,6 +32,7 @@ LONG = os.environ.get("COTERIE_FUZZ") == "long"
 """COTERIE_FUZZ=long runs many more examples than a test run has time for."""
 _REFUSALS = {"Timeout": 504}
 """Refusals above 4xx that are not the server's fault: a resourceVersion that does not exist yet."""
+_LISTENED_TO = ("coterie", "asyncio")
 _MAX_HEADERS = 32 * 1024
 """Clients refuse answers with more; Go's and Python's limits are higher."""
 
@@ -128,11 +128,11 @@ class FuzzServer:
         self.complaints = Complaints()
         self._connection: HttpConnection | None = None
 
-    def __enter__(self) -> FuzzServer:
+    def open(self) -> FuzzServer:
         self._runner = asyncio.Runner()
         self.run(self._start())
-        logging.getLogger("coterie").addHandler(self.complaints)
-        logging.getLogger("asyncio").addHandler(self.complaints)
+        for name in _LISTENED_TO:
+            logging.getLogger(name).addHandler(self.complaints)
         return self
 
     async def _start(self) -> None:
@@ -142,16 +142,20 @@ class FuzzServer:
         await self.api.start()
         self.http = HttpServer(self.api.handle, limits=self._limits, user_of=lambda _: ADMIN)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self.run(self._stop())
         self._runner.close()
-        logging.getLogger("coterie").removeHandler(self.complaints)
-        logging.getLogger("asyncio").removeHandler(self.complaints)
+        for name in _LISTENED_TO:
+            logging.getLogger(name).removeHandler(self.complaints)
         left = self.complaints.take()
-        if left and problem is None:
+        if left:
             raise BrokenPromise(f"the server logged an error\n{left}")
+
+    def __enter__(self) -> FuzzServer:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     async def _stop(self) -> None:
         await self.http.stop(0.1)
@@ -221,7 +225,7 @@ class FuzzServer:
         if 100 <= answer.status < 400:
             return
         if method == "HEAD":
-            if answer.body or not 400 <= answer.status < 500:
+            if answer.body or not (400 <= answer.status < 500 or answer.status in _REFUSALS.values()):
                 raise BrokenPromise(f"{answer.status} to HEAD with {len(answer.body)} bytes\n{about}")
             return
         try:
@@ -283,13 +287,21 @@ def complete(data: bytes | bytearray, bodyless: bool = False) -> bool:
 
 
 def parse(data: bytes, closed: bool) -> Answer:
-    head, _, rest = data.partition(b"\r\n\r\n")
-    while head.startswith(b"HTTP/1.1 100"):
-        head, _, rest = rest.partition(b"\r\n\r\n")
-    if not head:
-        return Answer(0, {}, b"", closed)
-    if len(head) > _MAX_HEADERS:
-        raise BrokenPromise(f"an answer with {len(head)} bytes of headers")
-    first, *lines = head.decode("latin-1").split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    return Answer(int(first.split(" ")[1]), headers, rest, closed)
+    """The first answer in the bytes."""
+    return next(answers(data, closed), Answer(0, {}, b"", closed))
+
+
+def answers(data: bytes, closed: bool = False) -> Iterator[Answer]:
+    """All answers in the bytes; one without a length takes the rest."""
+    while data:
+        head, _, rest = data.partition(b"\r\n\r\n")
+        if head.startswith(b"HTTP/1.1 100"):
+            data = rest
+            continue
+        if len(head) > _MAX_HEADERS:
+            raise BrokenPromise(f"an answer with {len(head)} bytes of headers")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        length = int(headers.get("content-length", len(rest)))
+        yield Answer(int(first.split(" ")[1]), headers, rest[:length], closed)
+        data = rest[length:]

@@ -14,7 +14,7 @@ from random import Random
 import orjson
 import pytest
 from fuzz_objects import STORED, good, path_of
-from fuzz_server import Answer, FuzzServer, examples, parse, request_bytes
+from fuzz_server import FuzzServer, answers, examples, parse, request_bytes
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -39,17 +39,6 @@ GARBAGE = {
 
 
 UNFINISHED = {GARBAGE[name] for name in ("nothing", "a line")}
-
-
-def answers(data: bytes) -> list[Answer]:
-    """All answers in a stretch of bytes that ends with a whole one."""
-    found = []
-    while data:
-        answer = parse(data, False)
-        length = int(answer.headers.get("content-length", len(answer.body)))
-        found.append(Answer(answer.status, answer.headers, answer.body[:length]))
-        data = answer.body[length:]
-    return found
 
 
 @pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE)

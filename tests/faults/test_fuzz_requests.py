@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64decode
+from pathlib import Path
+from random import Random
 from urllib.parse import quote
 from zlib import crc32
 
@@ -43,6 +46,7 @@ PATHS = (
     "/api/v1/namespaces/" + "a" * 9000 + "/pods", "/api/v1/" + "/a" * 3000, "/version/", "/version/x", "/metrics/x", "/healthz/x/y", "/livez/../x", "/openapi", "/openapi/", "/openapi/v2/", "/openapi/v3/", "/openapi/v3/x", "/openapi/v3/apis/x/y", "/openapi/v3/api/v9", "/openid/v1/jwks", "/.well-known/openid-configuration",
     "*", "x", "http://", "http://x", "http://x/api", "https://h/api/v1/pods?limit=x", "?", "#", "/#", "/?a", "/api?%", "/apis?x=%ff", "\\", "/\xff", "/api/v1/pods?\xff", "/api/v1/pods#x",
 )  # fmt: skip
+RECORDED = Path(__file__).parent.parent / "api" / "kubectl_protobuf_bodies.jsonl"
 BODIES = (b"", b"{}", b"[]", b"{", b'{"kind":"DeleteOptions"}', b'{"kind":"Status"}', b'{"metadata":{}}')
 
 
@@ -184,22 +188,27 @@ def test_callers_inside_the_process_get_the_same(server: FuzzServer) -> None:
 
 def test_protobuf_of_every_recorded_body_spoiled(server: FuzzServer) -> None:
     """Bodies as kubectl sends them, with bytes changed, cut and repeated."""
-    maker = Maker(7)
-    namespaces = next(each for each in STORED if each.plural == "namespaces")
-    unknown = b'\n\x0f\n\x02v1\x12\tNamespace\x12\x13\n\x11\n\x04fuzz\x12\x00\x1a\x00"\x00*\x002\x00\x1a\x00"\x00'
-    for _ in range(examples(400)):
-        body = bytearray(b"k8s\0" + unknown)
-        for _ in range(maker.random.choice((1, 1, 2, 5))):
-            at = maker.random.randrange(4, len(body))
-            match maker.random.choice(("change", "cut", "repeat", "insert")):
-                case "change":
-                    body[at] = maker.random.randrange(256)
-                case "cut":
-                    del body[at : at + maker.random.randrange(1, 5)]
-                case "repeat":
-                    body[at:at] = body[at : at + 8]
-                case "insert":
-                    body[at:at] = b"\xff" * maker.random.randrange(1, 12)
-            if len(body) < 6:
-                break
-        server.ask("POST", path_of(namespaces) + "?dryRun=All", bytes(body), content_type="application/vnd.kubernetes.protobuf")  # fmt: skip
+    draw = Random(7)
+    places = {(each.api_version, each.kind): path_of(each) for each in (*STORED, *VIRTUAL)}
+    for line in RECORDED.read_text().splitlines():
+        recorded = orjson.loads(line)
+        place = places.get((recorded["json"]["apiVersion"], recorded["json"]["kind"]), path_of(STORED[0]))
+        whole = b64decode(recorded["body"])
+        for _ in range(examples(25)):
+            server.ask("POST", place + "?dryRun=All", cut_up(whole, draw), content_type="application/vnd.kubernetes.protobuf")  # fmt: skip
+
+
+def cut_up(whole: bytes, draw: Random) -> bytes:
+    body = bytearray(whole)
+    for _ in range(draw.choice((1, 1, 2, 5))):
+        at = draw.randrange(4, max(5, len(body)))
+        match draw.choice(("change", "cut", "repeat", "insert")):
+            case "change":
+                body[at : at + 1] = bytes([draw.randrange(256)])
+            case "cut":
+                del body[at : at + draw.randrange(1, 5)]
+            case "repeat":
+                body[at:at] = body[at : at + 8]
+            case "insert":
+                body[at:at] = b"\xff" * draw.randrange(1, 12)
+    return bytes(body)
