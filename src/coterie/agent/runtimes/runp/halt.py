@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +78,13 @@ async def _remove_groups(group: str) -> None:
 
 
 async def _until_gone(pid: int) -> None:
-    while True:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return
+    while _alive(pid):  # noqa: ASYNC110 - a process that is not our child tells nobody of its end
         await asyncio.sleep(_LOOK)
+
+
+def _alive(pid: int) -> bool:
+    """A process that has ended but was not reaped yet (a container's init may take its time) counts as gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
