@@ -308,7 +308,10 @@ def test_the_demo_tells_its_story_and_leaves_nothing(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     for expected in (
-        "== 1. Start a control plane ==",
+        "== 1. Start a node: control plane and agent in one ==",
+        "primes below 100000 are 9592",
+        "greets the world",
+        "still here",
         "contract.demo.example/alice-bob created",
         "a contract may not hand over more rows than its limit",
         "spec.tasks[0].parties: Required value",
@@ -327,13 +330,16 @@ def test_a_kept_demo_can_be_used_and_stopped(tmp_path, cli):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     (folder,) = (path for path in tmp_path.iterdir() if path.name.startswith("coterie-demo-"))
-    pid = int(done.stdout.partition("(process ")[2].partition(")")[0])
     try:
         told = cli("--root", str(folder), "get", "kj", "-A", "-o", "name")
         assert told.lines == ["kusciajob.kuscia.secretflow/common-customers"]
-        assert f"rm -r {folder}" in done.stdout
+        pods = cli("--root", str(folder), "get", "pods", "-l", "app=greeter", "--no-headers").lines
+        assert len(pods) == 2 and all("Running" in line for line in pods)
+        assert f"coterie down --root {folder} --purge" in done.stdout
     finally:
-        os.kill(pid, signal.SIGTERM)
+        ended = cli("down", "--root", str(folder), "--purge")
+    assert (ended.code, ended.out) == (0, "demo stopped, 2 pods stopped, files removed.\n")
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "ctrl-c"])
@@ -343,7 +349,7 @@ def test_an_interrupted_demo_cleans_up(tmp_path, number):
         env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        _until(lambda: list(tmp_path.glob("coterie-demo-*/demo.log")))
+        _until(lambda: list(tmp_path.glob("coterie-demo-*/demo/var/logs/coterie.log")))
         child.send_signal(number)
         _, err = child.communicate(timeout=30)
     finally:

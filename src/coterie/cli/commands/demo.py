@@ -1,25 +1,29 @@
-"""`coterie demo`: a control plane from start to stop in a few seconds, with the very commands a user would type."""
+"""`coterie demo`: a node from start to stop in a few seconds, with the very commands a user would type."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from coterie.api.errors import ApiError
+from coterie.agent.images.store import remove_tree
+from coterie.agent.runtimes.protocol import RuntimeProblem
+from coterie.agent.runtimes.runp.halt import halt
+from coterie.api.types.apps import DEPLOYMENTS
+from coterie.api.types.batch import JOBS
 from coterie.api.types.kind import Kind
 from coterie.base.paths import DomainPaths
+from coterie.cli import background, health
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError
 from coterie.cli.arguments import Parser
@@ -29,22 +33,30 @@ from coterie.cli.listing import TABLE, Question, changes
 from coterie.cli.main import main
 from coterie.cli.session import Session
 from coterie.cli.tables import render_table
-from coterie.client.transport import TransportError
+from coterie.node import config as node_config
 
 HELP = """
-Show the best that works so far: start a control plane in a directory of its own, give it objects, look at them, see bad
-ones refused and changes arrive, and clean up. Takes a few seconds and touches nothing outside that directory.
+Show the best that works so far: start a node in a directory of its own, run pods, kill the node under them, give it
+objects of Kuscia and of a new type, see bad ones refused and changes arrive, and clean up. Takes a few seconds and
+touches nothing outside that directory.
 
 Examples:
   coterie demo
   coterie demo --keep        # leave it running, to look around with coterie or kubectl
 """
 _DOMAIN = "demo"
+_NODE = "demo-node"
 _PATIENCE = 30.0
+_LOOK = 0.02
+_GRACE = 10.0
+_CONFIG = """
+apiServer: {port: 0}
+agent: {nodeName: %s, port: 0, taint: false}
+"""
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("--keep", action="store_true", help="leave the control plane running and say how to stop it")
+    parser.add_argument("--keep", action="store_true", help="leave the node running and say how to stop it")
 
 
 def run(args: argparse.Namespace, app: App) -> int:
@@ -59,7 +71,7 @@ def run(args: argparse.Namespace, app: App) -> int:
     finally:
         if not kept:
             demo.stop()
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder)
     demo.farewell(kept)
     return 0
 
@@ -73,26 +85,37 @@ class _Demo:
         self.app = app
         self.folder = folder
         self.paths = DomainPaths.of(folder, _DOMAIN)
-        self.log = folder / "demo.log"
         self.began = time.perf_counter()
         self.step = 0
-        self.child: subprocess.Popen[bytes] | None = None
 
     # The story.
 
     def start(self) -> None:
-        self.heading("Start a control plane")
-        config = self.folder / "coterie.yaml"
-        config.write_text(render("master", _DOMAIN, str(config)) + "\napiServer: {port: 0}\n")
+        self.heading("Start a node: control plane and agent in one")
+        self.paths.prepare()
+        config = background.config_file(self.paths)
+        config.write_text(render("autonomy", _DOMAIN, str(config)) + _CONFIG % _NODE)
         self.typed(f"coterie start -c {config} --root {self.folder}")
         with self.took() as took:
-            self.child = self.spawn(config)
-            self.until_ready()
+            self.spawn()
         self.app.say(
-            f"The Kubernetes API is served: store, discovery, OpenAPI, RBAC, admission, 18 Kuscia types. {took()}"
+            "The Kubernetes API is served: store, discovery, OpenAPI, RBAC, admission, 18 Kuscia types, with\n"
+            f"controllers and a scheduler; the agent runs pods as confined processes. {took()}"
         )
 
     def tell(self) -> None:
+        self.heading("Run pods: a Deployment and a Job")
+        self.coterie("apply", "-f", str(self.sample("pods.yaml")))
+        with self.took() as took:
+            self.ask(_pods_are_done)
+        self.app.say(f"The Deployment is available and the Job complete. {took()}")
+        self.coterie("get", "deploy,jobs,pods")
+        self.coterie("logs", "job/primes")
+        self.coterie("logs", "deploy/greeter")
+        self.heading("Kill the node under its pods: they go on")
+        self.crash()
+        self.coterie("get", "pods", "-l", "app=greeter")
+        self.coterie("exec", "deploy/greeter", "--", "echo", "still here")
         self.heading("Apply Kuscia objects, a ConfigMap, and a type of your own with a CEL rule")
         self.coterie("apply", "-f", str(self.sample("objects.yaml")))
         self.heading("Look at them")
@@ -111,11 +134,11 @@ class _Demo:
     def farewell(self, kept: bool) -> None:
         total = time.perf_counter() - self.began
         self.app.say()
-        if kept and self.child is not None:
-            self.app.say(f"It is still running (process {self.child.pid}). Look around:")
+        if kept:
+            self.app.say(f"It is still running (process {background.running(self.paths)}). Look around:")
             self.app.say(f"  export KUBECONFIG={self.paths.kubeconfig}")
-            self.app.say("  coterie get kj -A        # or: kubectl get kj -A")
-            self.app.say(f"and when done: kill {self.child.pid}; rm -r {self.folder}")
+            self.app.say("  coterie get pods         # or: kubectl get pods")
+            self.app.say(f"and when done: coterie down --root {self.folder} --purge")
         else:
             self.app.say(self.app.paint(f"Stopped and removed. The whole demo took {total:.1f} s.", "green"))
             self.app.say("Keep one to look around with `coterie demo --keep`, or begin your own: coterie init --help")
@@ -149,7 +172,7 @@ class _Demo:
         return {**self.app.environ, "KUBECONFIG": str(self.paths.kubeconfig)}
 
     def sample(self, name: str) -> Path:
-        target = self.folder / name
+        target = self.paths.home / name
         target.write_text(resources.files("coterie.cli").joinpath("demo", name).read_text())
         return target
 
@@ -175,10 +198,13 @@ class _Demo:
 
     def watch(self) -> None:
         self.typed("coterie get contracts -w     # and, elsewhere, somebody signs the contract")
+        self.ask(self.sign_and_see)
+
+    def ask(self, action: Callable[[Session], Awaitable[int]]) -> int:
         args = argparse.Namespace(
             kubeconfig=str(self.paths.kubeconfig), context="", root="", domain="", namespace="default"
         )
-        sessions.run(args, self.app, self.sign_and_see)
+        return sessions.run(args, self.app, action)
 
     async def sign_and_see(self, session: Session) -> int:
         resource = (await session.catalogue()).find("contracts")
@@ -202,51 +228,71 @@ class _Demo:
             await session.client.patch_status(kind, "alice-bob", "default", {"status": {"state": "Signed"}})
         return 0
 
-    # The child.
+    # The node.
 
-    def spawn(self, config: Path) -> subprocess.Popen[bytes]:
-        with self.log.open("wb") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "coterie", "start", "-c", str(config), "--root", str(self.folder)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is ours to translate
-                env=dict(os.environ),
-            )
-
-    def until_ready(self) -> None:
-        args = argparse.Namespace(kubeconfig=str(self.paths.kubeconfig), context="", root="", domain="", namespace="")
+    def spawn(self) -> None:
+        """Start it and wait until it does its work."""
+        since = datetime.now(UTC)
+        with _Uninterrupted():
+            background.start(self.paths, self.app.environ)
+        node = node_config.load(background.config_file(self.paths), root=self.folder)
         deadline = time.monotonic() + _PATIENCE
-        while time.monotonic() < deadline:
-            if self.child is not None and self.child.poll() is not None:
-                raise CliError(f"Error: the control plane ended with status {self.child.returncode}; {self.log_hint()}")
-            if self.paths.kubeconfig.exists() and sessions.run(args, self.app, _is_ready):
-                return
-            time.sleep(0.02)
-        raise CliError(f"Error: the control plane was not ready within {_PATIENCE:g} s; {self.log_hint()}")
+        while not asyncio.run(health.is_ready(node, node, since)):
+            if not background.running(self.paths):
+                raise CliError(f"Error: the node has ended; {self.log_hint()}")
+            if time.monotonic() > deadline:
+                raise CliError(f"Error: the node was not ready within {_PATIENCE:g} s; {self.log_hint()}")
+            time.sleep(_LOOK)
+
+    def crash(self) -> None:
+        pid = background.running(self.paths)
+        self.typed(f"kill -9 {pid}; coterie start -c {background.config_file(self.paths)} --root {self.folder}")
+        with self.took() as took:
+            os.kill(pid, signal.SIGKILL)
+            while background.running(self.paths):
+                time.sleep(_LOOK)
+            self.spawn()
+        self.app.say(f"The node is back and has found its pods. {took()}")
 
     def log_hint(self) -> str:
-        lines = self.log.read_text(errors="replace").splitlines()[-3:] if self.log.exists() else []
-        return "its last words: " + (" | ".join(lines) or "none")
+        return "its last words: " + (" | ".join(background.last_words(self.paths, 3)) or "none")
 
     def stop(self) -> None:
-        if self.child is None or self.child.poll() is not None:
-            return
-        self.child.terminate()
-        try:
-            self.child.wait(10)
-        except subprocess.TimeoutExpired:
-            self.child.kill()
-            self.child.wait()
+        with _Uninterrupted():
+            background.stop([self.paths], _GRACE)
+            # Pods outlive their node, so they are ended by themselves.
+            try:
+                asyncio.run(halt(self.paths.run / "runp", _NODE, 1.0, forget=True))
+            except RuntimeProblem as problem:
+                self.app.warn(f"Pods of the demo may still run: {problem}")
 
 
-async def _is_ready(session: Session) -> int:
-    try:
-        await session.client.raw("GET", "/readyz", headers={"Accept": "*/*"})
-    except (ApiError, TransportError):
-        return 0
-    return 1
+async def _pods_are_done(session: Session) -> int:
+    """The Deployment is available and the Job complete."""
+    async with asyncio.timeout(_PATIENCE):
+        while True:
+            greeter = await session.client.get(DEPLOYMENTS, "greeter", "default")
+            primes = await session.client.get(JOBS, "primes", "default")
+            if greeter.status.available_replicas == greeter.spec.replicas and primes.status.succeeded:
+                return 0
+            await asyncio.sleep(_LOOK)
+
+
+class _Uninterrupted:
+    """Whoever wants to end us meanwhile has to wait: something is begun that must be known or finished."""
+
+    def __enter__(self) -> None:
+        self._asked = False
+        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._asked:
+            raise KeyboardInterrupt
 
 
 class _Timer:
