@@ -28,6 +28,8 @@ class ServiceSpec(Model, frozen=True, kw_only=True):
     cluster_ip: str = msgspec.field(name="clusterIP", default="")
     ip_families: tuple[str, ...] | None = None
     publish_not_ready_addresses: bool = False
+    external_name: str = ""
+    session_affinity: str = ""
 
 
 class Service(ApiObject, frozen=True, kw_only=True):

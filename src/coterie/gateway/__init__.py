@@ -1,0 +1,1 @@
+"""The domain gateway: what crosses between domains, and who may."""

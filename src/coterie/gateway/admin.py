@@ -1,0 +1,114 @@
+"""Envoy's own word: is it live, which configuration did it take, what did it refuse.
+
+Spoken over a Unix socket in a private directory; there is no port. Reading the answers is pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+_TIMEOUT = aiohttp.ClientTimeout(total=5)
+_STATS = re.compile(r"^(?P<key>[^:]+): (?P<value>.*)$", re.MULTILINE)
+_SUBSCRIPTIONS = {
+    "cds.json": "cluster_manager.cds.",
+    "lds.json": "listener_manager.lds.",
+    "rds-external.json": "http.external.rds.external.",
+    "rds-internal.json": "http.internal.rds.internal.",
+    "ecds-auth.json": "extension_config_discovery.http_filter.auth.",
+    "ecds-guard.json": "extension_config_discovery.http_filter.guard.",
+}
+_FILTER = r"version_text$|update_rejected$|update_failure$|config_fail$|config_reload$|^server\.(live|total_connections|uptime)$"
+_REFUSAL = re.compile(r"(?:rejected|update failed|Unable to|Error adding/updating)[^\n]*", re.IGNORECASE)
+
+
+class AdminError(Exception):
+    """Envoy does not answer on its admin socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    version: str
+    rejected: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Readback:
+    live: bool
+    connections: int
+    files: Mapping[str, Subscription]
+
+    @property
+    def refusals(self) -> int:
+        return sum(each.rejected + each.failed for each in self.files.values())
+
+
+def read_stats(text: str) -> Readback:
+    stats = {match["key"]: match["value"].strip('"') for match in _STATS.finditer(text)}
+
+    def number(key: str) -> int:
+        value = stats.get(key, "0")
+        return int(value) if value.isdigit() else 0
+
+    files = {
+        name: Subscription(
+            stats.get(prefix + "version_text", ""),
+            number(prefix + "update_rejected") + number(prefix + "config_fail"),
+            number(prefix + "update_failure"),
+        )
+        for name, prefix in _SUBSCRIPTIONS.items()
+    }
+    return Readback(number("server.live") == 1, number("server.total_connections"), files)
+
+
+def pending(written: Mapping[str, str], seen: Readback) -> tuple[str, ...]:
+    """Files whose written version Envoy has not taken."""
+    return tuple(
+        name for name, version in written.items() if name in seen.files and seen.files[name].version != version
+    )
+
+
+def refusals(log: str, limit: int = 5) -> tuple[str, ...]:
+    """What Envoy's log says about configuration it refused, the latest last."""
+    return tuple(dict.fromkeys(match.group(0)[:500] for match in _REFUSAL.finditer(log)))[-limit:]
+
+
+class Admin:
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self._session: aiohttp.ClientSession | None = None
+
+    async def ask(self, path: str, *, post: bool = False) -> str:
+        session = self._open()
+        try:
+            async with session.request("POST" if post else "GET", f"http://envoy{path}") as response:
+                text = await response.text()
+                if response.status >= 400:
+                    raise AdminError(f"{path}: {response.status} {text[:200]}")
+                return text
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise AdminError(f"{path}: {type(error).__name__}: {error}") from error
+
+    async def live(self) -> bool:
+        try:
+            return (await self.ask("/ready")).startswith("LIVE")
+        except AdminError:
+            return False
+
+    async def readback(self) -> Readback:
+        return read_stats(await self.ask(f"/stats?filter={_FILTER}"))
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None or self._session.closed:
+            connector = aiohttp.UnixConnector(path=str(self.socket), force_close=True)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=_TIMEOUT)
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()

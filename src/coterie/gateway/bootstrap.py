@@ -1,0 +1,46 @@
+"""What Envoy is started with: who it is, where its configuration lies, its private admin socket. Pure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coterie.gateway.model import Tuning
+from coterie.gateway.names import Json, T, file_source
+from coterie.gateway.snapshot import CLUSTERS_FILE, LISTENERS_FILE
+
+_LONGEST_SOCKET_PATH = 107
+_MAX_CONNECTIONS = T + "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
+
+
+def bootstrap(domain: str, instance: str, directory: Path, socket: Path, tuning: Tuning) -> Json:
+    if len(str(socket).encode()) > _LONGEST_SOCKET_PATH:
+        raise ValueError(f"the path of the admin socket is too long for a socket: {socket}")
+    return {
+        "node": {"cluster": f"kuscia-gateway-{domain}", "id": f"kuscia-gateway-{domain}-{instance}"},
+        "admin": {"address": {"pipe": {"path": str(socket), "mode": 0o600}}},
+        "dynamic_resources": {
+            "cds_config": file_source(directory / CLUSTERS_FILE),
+            "lds_config": file_source(directory / LISTENERS_FILE),
+        },
+        # Thousands of services: a cluster's counters are made when its first request comes.
+        "deferred_stat_options": {"enable_deferred_creation_stats": True},
+        "overload_manager": {
+            "resource_monitors": [
+                {
+                    "name": "envoy.resource_monitors.global_downstream_max_connections",
+                    "typed_config": {
+                        "@type": _MAX_CONNECTIONS,
+                        "max_active_downstream_connections": tuning.max_connections,
+                    },
+                }
+            ]
+        },
+    }
+
+
+def arguments(binary: Path, config: Path, tuning: Tuning, workers: int) -> tuple[str, ...]:
+    return (
+        str(binary), "-c", str(config), "--concurrency", str(workers), "--disable-hot-restart",
+        "--drain-time-s", str(tuning.drain_seconds), "--log-level", "warning",
+        "--log-format", "%Y-%m-%dT%T.%eZ %l %n: %v",
+    )  # fmt: skip

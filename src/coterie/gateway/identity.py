@@ -1,0 +1,197 @@
+"""Who calls: the caller's key, the table of keys, and what an authenticated caller may claim and reach. Pure.
+
+    early mutation   x-coterie-peer-key := <certificate fingerprint>|<claimed source>|<token>
+    auth             the key is one of the claimed source's; else 401
+    guard            that source calls from an allowed address and names no origin it may not speak for; else 403
+    access           the service is opened to the origin; else 403
+
+All of it is Envoy's RBAC filter, compiled and within Envoy's own threat model (its API-key filter would be a shorter way,
+but is marked as not covered by it); no script runs per request. The two tables arrive in files of their own, so
+that a token rolls without touching a listener (which would cut every stream). Because the key holds the claimed source,
+routes may already match on that header before `auth` has run: a false claim never gets past it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Any
+
+from coterie.base.pki import PkiError, fingerprint, load_certificate
+from coterie.gateway.model import NOOP_TOKEN, Authentication, Inputs, Problem, Protocol, Route, Service
+from coterie.gateway.names import (
+    EARLY_MUTATION,
+    HANDSHAKE_CLUSTER,
+    HOST,
+    IF_ABSENT,
+    IF_PRESENT,
+    ORIGIN,
+    OVERWRITE,
+    PEER_FINGERPRINT,
+    PEER_KEY,
+    RBAC,
+    RBAC_PER_ROUTE,
+    SOURCE,
+    TOKEN,
+    TRANSIT_FLAG,
+    Json,
+)
+
+_SEPARATOR = "|"
+UNAUTHORIZED = "unauthorized"
+"""The rule by which `auth` refuses; its name tells that refusal from the others."""
+_ANYONE: Json = {"any": True}
+
+
+def early_mutation(mutations: list[Json]) -> list[Json]:
+    return [{"name": "headers", "typed_config": {"@type": EARLY_MUTATION, "mutations": mutations}}]
+
+
+def _set(key: str, value: str, action: str = OVERWRITE) -> Json:
+    return {"append": {"header": {"key": key, "value": value}, "append_action": action}}
+
+
+def external_mutations() -> list[Json]:
+    """On arrival from outside: forget what only we may say, note the true host, and compose the caller's key."""
+    return [
+        {"remove": PEER_FINGERPRINT},
+        {"remove": TRANSIT_FLAG},
+        {"remove": HANDSHAKE_CLUSTER},
+        # Of a header sent twice the first is read here; what reads it later must see the same.
+        *(_set(each, f"%REQ({each})%", IF_PRESENT) for each in (SOURCE, ORIGIN, TOKEN, HOST)),
+        _set(HOST, "%REQ(:authority)%", IF_ABSENT),
+        _set(PEER_KEY, _SEPARATOR.join(("%DOWNSTREAM_PEER_FINGERPRINT_256%", f"%REQ({SOURCE})%", f"%REQ({TOKEN})%"))),
+    ]
+
+
+def internal_mutations(domain: str) -> list[Json]:
+    """On arrival from our own pods: they are this domain, whatever they say."""
+    forgotten = (SOURCE, TOKEN, HOST, PEER_KEY, PEER_FINGERPRINT, TRANSIT_FLAG, HANDSHAKE_CLUSTER)
+    return [*({"remove": each} for each in forgotten), _set(ORIGIN, domain)]
+
+
+def pins(route: Route) -> tuple[tuple[str, ...], Problem | None]:
+    """The fingerprints of the partner's certificates."""
+    try:
+        return tuple(sorted({fingerprint(load_certificate(pem.encode())) for pem in route.certificates})), None
+    except PkiError as error:
+        return (), Problem(about(route), f"the partner's certificate: {error}")
+
+
+def about(route: Route) -> str:
+    return f"route {route.source}-{route.destination}"
+
+
+def auth_config(inputs: Inputs) -> tuple[Json, list[Problem]]:
+    """The table of keys: each source with its accepted tokens (and certificates). Everybody else is refused."""
+    known: list[Json] = []
+    problems: list[Problem] = []
+    for route in inputs.inbound:
+        keys, problem = _keys(route, inputs.protocol)
+        if problem is not None:
+            problems.append(problem)
+        if keys:
+            known.append(_all_of([_is(SOURCE, route.source), _any_of([_is(PEER_KEY, key) for key in sorted(keys)])]))
+    stranger = {"permissions": [_ANYONE], "principals": [{"not_id": _any_of(known)}]}
+    return {"@type": RBAC, "rules": {"action": "DENY", "policies": {UNAUTHORIZED: stranger}}}, problems
+
+
+def _keys(route: Route, protocol: Protocol) -> tuple[list[str], Problem | None]:
+    if route.via:
+        return [], None  # it comes with the carrier's key; `guard` knows for whom the carrier speaks
+    certificates: tuple[str, ...] = ("",)
+    if protocol is Protocol.MTLS:
+        certificates, problem = pins(route)
+        if problem is not None:
+            return [], problem
+        if not certificates:
+            return [], Problem(about(route), f"protocol MTLS, and no certificate of {route.source} is known")
+    if route.authentication is Authentication.TOKEN:
+        tokens = [token.reveal() for token in route.tokens if token]
+        if NOOP_TOKEN in tokens:
+            return [], Problem(about(route), f"{NOOP_TOKEN!r} is no token")
+    elif route.authentication is Authentication.MTLS and protocol is not Protocol.MTLS:
+        return [], Problem(about(route), "authenticated by certificate, but this gateway does not ask for certificates")
+    else:
+        tokens = [NOOP_TOKEN]
+    return [_SEPARATOR.join((pin, route.source, token)) for pin in certificates for token in tokens], None
+
+
+def guard_config(inputs: Inputs) -> tuple[Json, list[Problem]]:
+    """One policy per source. A source speaks for itself and for those whose route names it as carrier."""
+    problems: list[Problem] = []
+    carried: dict[str, set[str]] = {}
+    for route in inputs.inbound:
+        if route.via:
+            carried.setdefault(route.via, set()).add(route.source)
+    policies: dict[str, Json] = {}
+    for route in inputs.inbound:
+        if route.via:
+            continue
+        rules: list[Json] = [_is(SOURCE, route.source), _origin_among({route.source, *carried.get(route.source, ())})]
+        if route.source_addresses:
+            ranges, wrong = _ranges(route.source_addresses)
+            problems += [Problem(about(route), f"{each!r} is neither address nor CIDR block") for each in wrong]
+            # When none is readable the list allows nobody, rather than everybody.
+            rules.append(_any_of([{"direct_remote_ip": each} for each in ranges]))
+        policies[route.source] = {"permissions": [_ANYONE], "principals": [_all_of(rules)]}
+    return {"@type": RBAC, "rules": {"action": "ALLOW", "policies": policies}}, problems
+
+
+def access_config(service: Service) -> Json:
+    """Which origins may call; put on each of the service's virtual hosts for partners."""
+    if service.access is None:
+        return _allow([_ANYONE])
+    return _allow([_speaks_for(domain) for domain in sorted(service.access)])
+
+
+def access_of_domains(domains: Iterable[str]) -> Json:
+    """For traffic that we only carry: the sender itself, not whom it speaks for, must have been granted it."""
+    return _allow([_is(SOURCE, domain) for domain in sorted(domains)])
+
+
+def _allow(principals: list[Json]) -> Json:
+    policies = {"opened": {"permissions": [_ANYONE], "principals": principals}} if principals else {}
+    return {"@type": RBAC_PER_ROUTE, "rbac": {"rules": {"action": "ALLOW", "policies": policies}}}
+
+
+def deny_all() -> Json:
+    """The listener's own setting: who is not let in by a virtual host stays outside."""
+    return {"@type": RBAC, "rules": {"action": "ALLOW", "policies": {}}}
+
+
+def _speaks_for(domain: str) -> Json:
+    return _any_of([_is(ORIGIN, domain), _all_of([_absent(ORIGIN), _is(SOURCE, domain)])])
+
+
+def _origin_among(domains: Iterable[str]) -> Json:
+    return _any_of([_absent(ORIGIN), *(_is(ORIGIN, domain) for domain in sorted(domains))])
+
+
+def _is(name: str, value: str) -> Json:
+    return {"header": {"name": name, "string_match": {"exact": value}}}
+
+
+def _absent(name: str) -> Json:
+    return {"header": {"name": name, "present_match": False}}
+
+
+def _any_of(rules: list[Json]) -> Json:
+    return {"or_ids": {"ids": rules}} if rules else {"not_id": _ANYONE}
+
+
+def _all_of(rules: list[Json]) -> Json:
+    return {"and_ids": {"ids": rules}}
+
+
+def _ranges(texts: Iterable[str]) -> tuple[list[Json], list[str]]:
+    good: list[Json] = []
+    wrong: list[str] = []
+    for text in sorted(set(texts)):
+        try:
+            network: Any = ipaddress.ip_network(text, strict=False)
+        except ValueError:
+            wrong.append(text)
+            continue
+        good.append({"address_prefix": str(network.network_address), "prefix_len": network.prefixlen})
+    return good, wrong

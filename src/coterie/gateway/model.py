@@ -1,0 +1,225 @@
+"""What the gateway is told: plain frozen data from which `snapshot` makes Envoy's configuration.
+
+    own domain ─┐
+    routes ─────┤                       a Route is one direction: outbound when we are its source,
+    services ───┼──> Inputs ──> snapshot      inbound when we are its destination
+    keys, ports ┘
+
+Nothing here knows of Envoy or of API objects (`objects.py` makes routes and services from those). Tokens are `Secret`s;
+private keys are only ever named by their file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from coterie.base.secret import Secret
+
+MASTER = "master"
+"""The name under which a control plane is reached besides its own domain's."""
+NOOP_TOKEN = "noop"
+"""What Kuscia sends where no token is asked for."""
+
+
+class Protocol(StrEnum):
+    """What the external port speaks. MTLS is the default: plain text only when somebody asked for it."""
+
+    NOTLS = "NOTLS"
+    TLS = "TLS"
+    MTLS = "MTLS"
+
+
+class Authentication(StrEnum):
+    TOKEN = "Token"
+    MTLS = "MTLS"
+    NONE = "None"
+
+
+class ServiceProtocol(StrEnum):
+    HTTP = "HTTP"
+    HTTPS = "HTTPS"
+    GRPC = "GRPC"
+    GRPCS = "GRPCS"
+
+    @property
+    def tls(self) -> bool:
+        return self in (ServiceProtocol.HTTPS, ServiceProtocol.GRPCS)
+
+    @property
+    def http2(self) -> bool:
+        return self in (ServiceProtocol.GRPC, ServiceProtocol.GRPCS)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Address:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """A certificate chain and its key, by file: Envoy reads them itself and again whenever they are replaced."""
+
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True)
+class RoutePort:
+    name: str
+    port: int
+    grpc: bool = False
+    tls: bool = False
+    path_prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One direction between two domains."""
+
+    source: str
+    destination: str
+    authentication: Authentication = Authentication.TOKEN
+    host: str = ""
+    """The destination's gateway as the source sees it; empty when it is not reached directly."""
+    ports: tuple[RoutePort, ...] = ()
+    via: str = ""
+    """The domain that carries this route's traffic (Kuscia's THIRD-DOMAIN)."""
+    tunnel: bool = False
+    """The destination cannot be dialled, it dials us (Kuscia's REVERSE-TUNNEL)."""
+    tokens: tuple[Secret, ...] = ()
+    """Newest last. The source sends the newest, the destination accepts all."""
+    certificates: tuple[str, ...] = ()
+    """Certificates (PEM) that the partner may show; compared as a whole, never by the names inside."""
+    authority: str = ""
+    """PEM of the authority that signed the destination's server certificate, where it is not pinned itself."""
+    unverified: bool = False
+    """The destination's certificate is not looked at: Kuscia's own gateways make a new one at each start."""
+    client: KeyPair | None = None
+    """What we show to the destination; None: the domain's own certificate."""
+    source_addresses: tuple[str, ...] = ()
+    """Addresses or CIDR blocks from which the source may call; empty: any."""
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Added at the destination to each request of this source; may carry credentials."""
+    body_encryption: str = ""
+    aliases: tuple[str, ...] = ()
+    """Further names of the destination: a lite reaches its control plane as `master` too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Affinity:
+    """What keeps a caller at one of several endpoints, besides the `Kuscia-Session-Id` header."""
+
+    client_address: bool = False
+    cookie: str = ""
+    cookie_seconds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A service of our own domain."""
+
+    name: str
+    endpoints: tuple[Address, ...] = ()
+    protocol: ServiceProtocol = ServiceProtocol.HTTP
+    access: frozenset[str] | None = None
+    """Domains that may call; None: every authenticated one."""
+    domain_only: bool = False
+    """No partner may call, whatever `access` says."""
+    affinity: Affinity = Affinity()
+    aliases: tuple[str, ...] = ()
+    """Further domain names under which it is known, e.g. `master`."""
+
+    def opened_to(self, domain: str) -> bool:
+        return not self.domain_only and (self.access is None or domain in self.access)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BandwidthLimit:
+    """All calls of one task's services to one destination together, requests and responses each."""
+
+    task: str
+    destination: str
+    kib_per_second: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TransitGrant:
+    """We carry the source's traffic to a destination to which we have a route of our own."""
+
+    source: str
+    destination: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Sizes and times with the reasons for their defaults."""
+
+    stream_window: int = 2 << 20
+    """HTTP/2, one request. Bounds what a reader that stalls makes us hold; 2 MiB is 40 MB/s at 50 ms round trip."""
+    connection_window: int = 512 << 20
+    """HTTP/2, one partner. Must hold many stalled streams: with Envoy's own default two of them hang the partner."""
+    connect_seconds: float = 10.0
+    idle_stream_seconds: float = 3600.0
+    """A call that moves no byte for so long is given up. Engines compute for many minutes between two messages."""
+    idle_connection_seconds: float = 900.0
+    headers_seconds: float = 20.0
+    """For the whole request head, from partners: against clients that send a byte a minute."""
+    max_connections: int = 32768
+    drain_seconds: int = 60
+    """How long open connections may live on after a listener changed or the gateway is replaced."""
+    access_logs: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    domain: str
+    internal: Address
+    external: Address | None
+    """None: the domain has no public port."""
+    handshake: Address
+    """Where our own handshake and registration server listens."""
+    directory: Path
+    """Where the configuration files lie, since they name each other."""
+    logs: Path
+    instance: str = "0"
+    """Which of the domain's gateways this is, for error messages."""
+    version: str = ""
+    protocol: Protocol = Protocol.MTLS
+    identity: KeyPair | None = None
+    newcomers: bool = False
+    """MTLS: let clients without certificate as far as the handshake and registration endpoints, and no further."""
+    aliases: tuple[str, ...] = ()
+    """Further names of our own domain: a control plane is `master` too."""
+    routes: tuple[Route, ...] = ()
+    services: tuple[Service, ...] = ()
+    limits: tuple[BandwidthLimit, ...] = ()
+    transit: tuple[TransitGrant, ...] = ()
+    tuning: Tuning = Tuning()
+
+    @property
+    def inbound(self) -> tuple[Route, ...]:
+        return tuple(sorted((r for r in self.routes if r.destination == self.domain), key=lambda r: r.source))
+
+    @property
+    def outbound(self) -> tuple[Route, ...]:
+        mine = (r for r in self.routes if r.source == self.domain and r.destination != self.domain)
+        return tuple(sorted(mine, key=lambda r: r.destination))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.domain, *self.aliases)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """Something that was asked for and is refused, in words for the object's status."""
+
+    about: str
+    """`route alice-bob`, `service psi-0-spu` ..."""
+    message: str

@@ -1,0 +1,78 @@
+"""Names on the wire and Envoy's type names, spelt in one place, and the small shapes that recur everywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Json = dict[str, Any]
+
+# ---- headers that gateways exchange; HTTP/2 knows only lower case ----
+SOURCE = "kuscia-source"
+TOKEN = "kuscia-token"
+HOST = "kuscia-host"
+ORIGIN = "kuscia-origin-source"
+PROTOCOL = "x-interconn-protocol"
+ERROR = "kuscia-error-message"
+SESSION = "kuscia-session-id"
+HANDSHAKE_CLUSTER = "kuscia-handshake-cluster"
+TRANSIT_FLAG = "kuscia-transit-flag"
+
+# ---- headers that never leave a gateway ----
+PEER_KEY = "x-coterie-peer-key"
+PEER_FINGERPRINT = "x-coterie-peer-fingerprint"
+
+HANDSHAKE_SERVICE = "kuscia-handshake"
+
+T = "type.googleapis.com/"
+_HTTP = T + "envoy.extensions.filters.http."
+CLUSTER = T + "envoy.config.cluster.v3.Cluster"
+LISTENER = T + "envoy.config.listener.v3.Listener"
+ROUTES = T + "envoy.config.route.v3.RouteConfiguration"
+SECRET = T + "envoy.extensions.transport_sockets.tls.v3.Secret"
+EXTENSION = T + "envoy.config.core.v3.TypedExtensionConfig"
+FILTER_CONFIG = T + "envoy.config.route.v3.FilterConfig"
+RBAC = _HTTP + "rbac.v3.RBAC"
+RBAC_PER_ROUTE = _HTTP + "rbac.v3.RBACPerRoute"
+BANDWIDTH = _HTTP + "bandwidth_limit.v3.BandwidthLimit"
+ROUTER = _HTTP + "router.v3.Router"
+HCM = T + "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+EARLY_MUTATION = T + "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"
+UPSTREAM_TLS = T + "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext"
+DOWNSTREAM_TLS = T + "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext"
+HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+FILE_LOG = T + "envoy.extensions.access_loggers.file.v3.FileAccessLog"
+CEL_FILTER = T + "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter"
+PREVIOUS_HOSTS = T + "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
+
+# ---- names of our filters; per-route settings refer to them ----
+AUTH_FILTER = "auth"
+GUARD_FILTER = "guard"
+ACCESS_FILTER = "access"
+BANDWIDTH_FILTER = "bandwidth"
+
+OVERWRITE = "OVERWRITE_IF_EXISTS_OR_ADD"
+IF_ABSENT = "ADD_IF_ABSENT"
+IF_PRESENT = "OVERWRITE_IF_EXISTS"
+
+
+def header(key: str, value: str, action: str = OVERWRITE) -> Json:
+    """A header to set; `value` may hold Envoy's `%COMMANDS%`."""
+    return {"header": {"key": key, "value": value}, "append_action": action}
+
+
+def literal(text: str) -> str:
+    """Text in which a per cent sign is only that."""
+    return text.replace("%", "%%")
+
+
+def seconds(value: float) -> str:
+    """Envoy's spelling of a duration."""
+    return f"{value:g}s"
+
+
+def address(host: str, port: int) -> Json:
+    return {"socket_address": {"address": host, "port_value": port}}
+
+
+def file_source(path: object) -> Json:
+    return {"path_config_source": {"path": str(path)}, "resource_api_version": "V3"}

@@ -1,0 +1,363 @@
+"""Which request goes where: the virtual hosts of both listeners. Pure.
+
+    external   kuscia-handshake.<us>.svc    our handshake and registration server, without token
+               <service>.<us>.svc           our services, each for the domains it is opened to
+               *.<third>.svc                what we carry for a partner that was granted it
+               anything else                404, and 401 for whom we do not know
+
+    internal   kuscia-handshake.<us>.svc    as above
+               <service>.<us>.svc           our services, for our own pods
+               *.<partner>.svc              the partner's gateway, with our name and token
+               anything else                404
+
+No route has an end time: engines hold calls open for hours. What may be tried again is only what certainly never
+reached the other side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from coterie.gateway.clusters import HANDSHAKE, outbound_name, service_name
+from coterie.gateway.identity import about, access_config, access_of_domains
+from coterie.gateway.model import NOOP_TOKEN, Authentication, BandwidthLimit, Inputs, Problem, Route, RoutePort, Service
+from coterie.gateway.names import (
+    ACCESS_FILTER,
+    AUTH_FILTER,
+    BANDWIDTH,
+    BANDWIDTH_FILTER,
+    ERROR,
+    FILTER_CONFIG,
+    GUARD_FILTER,
+    HANDSHAKE_SERVICE,
+    HOST,
+    IF_ABSENT,
+    IF_PRESENT,
+    ORIGIN,
+    PEER_FINGERPRINT,
+    PEER_KEY,
+    PREVIOUS_HOSTS,
+    PROTOCOL,
+    SESSION,
+    SOURCE,
+    TOKEN,
+    Json,
+    header,
+    literal,
+    seconds,
+)
+
+EXTERNAL = "external"
+INTERNAL = "internal"
+_ALL: Json = {"prefix": "/"}
+_HANDSHAKE_PATHS = ("/handshake", "/register")
+
+
+def external_routes(inputs: Inputs, live: frozenset[str]) -> Json:
+    """`live`: names of the clusters there are."""
+    hosts = [_handshake_host(inputs, outside=True)]
+    hosts += [_service_for_partners(inputs, each) for each in _services(inputs) if not each.domain_only]
+    hosts += _carried(inputs, live)
+    # A gateway or proxy in between has put its own name into the Host header; the true one travels beside it.
+    return _table(inputs, EXTERNAL, hosts) | {"vhost_header": HOST}
+
+
+def internal_routes(inputs: Inputs, live: frozenset[str]) -> tuple[Json, list[Problem]]:
+    hosts = [_handshake_host(inputs, outside=False)]
+    hosts += [_service_for_own(inputs, each) for each in _services(inputs)]
+    problems: list[Problem] = []
+    for route in inputs.outbound:
+        host, problem = _to_partner(inputs, route, live)
+        hosts.append(host)
+        problems += [problem] if problem is not None else []
+    hosts.append(_nowhere(inputs))
+    return _table(inputs, INTERNAL, hosts), problems
+
+
+def hop(inputs: Inputs, side: str) -> str:
+    """How this gateway is called in error messages."""
+    return f"{inputs.domain}/{inputs.instance}/{side}"
+
+
+def cause(inputs: Inputs, side: str, message: str) -> str:
+    return f"<{hop(inputs, side)} $cause$ {message}>"
+
+
+def _table(inputs: Inputs, side: str, hosts: list[Json]) -> Json:
+    return {
+        "name": side,
+        "ignore_port_in_host_matching": True,
+        "most_specific_header_mutations_wins": True,
+        "response_headers_to_add": [
+            header("x-accel-buffering", "no"),
+            # An error that came from further on keeps its story, with us put in front.
+            header(ERROR, f"{literal(hop(inputs, side))} => %RESP({ERROR})%", IF_PRESENT),
+        ],
+        "virtual_hosts": sorted(_distinct(hosts), key=lambda each: str(each["name"])),
+    }
+
+
+def _distinct(hosts: Iterable[Json]) -> Iterable[Json]:
+    """One name that two virtual hosts claim makes Envoy refuse the whole table: the first keeps it."""
+    taken: set[str] = set()
+    for host in hosts:
+        domains = [each for each in host["domains"] if each not in taken]
+        taken.update(domains)
+        if domains:
+            yield {**host, "domains": domains}
+
+
+def _services(inputs: Inputs) -> list[Service]:
+    return sorted(inputs.services, key=lambda each: each.name)
+
+
+# ---- handshake ----
+
+
+def _handshake_host(inputs: Inputs, *, outside: bool) -> Json:
+    off: Json = {"@type": FILTER_CONFIG, "disabled": True}
+    host: Json = {
+        "name": "handshake",
+        "domains": [f"{HANDSHAKE_SERVICE}.{name}.svc" for name in inputs.names],
+        "routes": [{"match": {"path": path}, "route": _to(inputs, HANDSHAKE)} for path in _HANDSHAKE_PATHS],
+    }
+    if outside:
+        host["typed_per_filter_config"] = {name: off for name in (AUTH_FILTER, GUARD_FILTER, ACCESS_FILTER)}
+        host["request_headers_to_remove"] = [PEER_KEY]
+        host["request_headers_to_add"] = [header(PEER_FINGERPRINT, "%DOWNSTREAM_PEER_FINGERPRINT_256%")]
+    return host
+
+
+# ---- our services ----
+
+
+def _service_domains(inputs: Inputs, service: Service) -> list[str]:
+    names = dict.fromkeys((inputs.domain, *inputs.aliases, *service.aliases))
+    return [f"{service.name}.{name}.svc" for name in names]
+
+
+def _service_for_partners(inputs: Inputs, service: Service) -> Json:
+    """Headers that a route adds for one source are a route of their own that matches this source."""
+    decorated = [
+        {
+            "match": {**_ALL, "headers": [_source_is(route.source)]},
+            "request_headers_to_add": [header(key, literal(value)) for key, value in sorted(route.headers)],
+            **_reach(inputs, service),
+        }
+        for route in inputs.inbound
+        if route.headers and not route.via and service.opened_to(route.source)
+    ]
+    return {
+        "name": f"service-{service.name}-external",
+        "domains": _service_domains(inputs, service),
+        "routes": [*decorated, {"match": _ALL, **_reach(inputs, service)}],
+        "request_headers_to_remove": [TOKEN, PEER_KEY],
+        "typed_per_filter_config": {ACCESS_FILTER: access_config(service)},
+    }
+
+
+def _service_for_own(inputs: Inputs, service: Service) -> Json:
+    return {
+        "name": f"service-{service.name}-internal",
+        "domains": [service.name, *_service_domains(inputs, service)],
+        "routes": [{"match": _ALL, **_reach(inputs, service)}],
+        "request_headers_to_add": [header(SOURCE, inputs.domain), header(HOST, "%REQ(:authority)%")],
+    }
+
+
+def _reach(inputs: Inputs, service: Service) -> Json:
+    if not service.endpoints:
+        return _refusal(503, f'Service "{service.name}" has no endpoints.')
+    action = _to(inputs, service_name(service)) | {"auto_host_rewrite": True, "hash_policy": _session(service)}
+    return {"route": action}
+
+
+def _session(service: Service) -> list[Json]:
+    policies: list[Json] = [{"header": {"header_name": SESSION}, "terminal": True}]
+    if service.affinity.cookie:
+        cookie = {"name": service.affinity.cookie, "ttl": seconds(service.affinity.cookie_seconds), "path": "/"}
+        policies.append({"cookie": cookie})
+    if service.affinity.client_address:
+        policies += [{"connection_properties": {"source_ip": True}}, {"header": {"header_name": SOURCE}}]
+    return policies
+
+
+def _source_is(domain: str) -> Json:
+    return {"name": SOURCE, "string_match": {"exact": domain}}
+
+
+# ---- partners ----
+
+
+def carrier(inputs: Inputs, route: Route) -> Route | None:
+    """The route over which this one's traffic leaves us: itself, or that of the domain that carries it."""
+    if not route.via:
+        return route
+    found = next((each for each in inputs.outbound if each.destination == route.via), None)
+    return found if found is not None and not found.via else None
+
+
+def _to_partner(inputs: Inputs, route: Route, live: frozenset[str]) -> tuple[Json, Problem | None]:
+    host: Json = {"name": f"{route.source}-to-{route.destination}", "domains": _partner_domains(route)}
+    why = _refused(inputs, route, live)
+    if why:
+        host["routes"] = [{"match": _ALL, **_refusal(503, f"{about(route)}: {why}")}]
+        return host, Problem(about(route), why)
+    leaving = carrier(inputs, route)
+    assert leaving is not None
+    ports = _live_ports(leaving, live)
+    host["request_headers_to_add"] = _identity(inputs, leaving)
+    host["routes"] = [
+        *_forward(inputs, leaving, ports, only=f"{HANDSHAKE_SERVICE}."),
+        *(_waiting(route) if _lacks_token(leaving) else _data(inputs, route, leaving, ports)),
+    ]
+    return host, None
+
+
+def _partner_domains(route: Route) -> list[str]:
+    return [f"*.{name}.svc" for name in dict.fromkeys((route.destination, *route.aliases))]
+
+
+def _refused(inputs: Inputs, route: Route, live: frozenset[str]) -> str:
+    """Why nothing may be sent; empty when it may."""
+    if route.body_encryption:
+        return (
+            f"body encryption ({route.body_encryption}) is asked for and not available here; nothing is sent in clear"
+        )
+    leaving = carrier(inputs, route)
+    if leaving is None:
+        return f"there is no direct route to {route.via}, which is to carry this one"
+    if leaving.tunnel:
+        return "a reverse tunnel is asked for and not available here"
+    if not leaving.host or not leaving.ports:
+        return f"no address of {leaving.destination} is given"
+    if not _live_ports(leaving, live):
+        return f"the gateway of {leaving.destination} may not be called"
+    return ""
+
+
+def _live_ports(route: Route, live: frozenset[str]) -> list[RoutePort]:
+    return [port for port in route.ports if outbound_name(route, port) in live]
+
+
+def _lacks_token(leaving: Route) -> bool:
+    return leaving.authentication is Authentication.TOKEN and not leaving.tokens
+
+
+def _identity(inputs: Inputs, leaving: Route) -> list[Json]:
+    """Who we are, as the next gateway reads it."""
+    token = NOOP_TOKEN
+    if leaving.authentication is Authentication.TOKEN:
+        token = leaving.tokens[-1].reveal() if leaving.tokens else ""
+    own = [header(PROTOCOL, "kuscia"), header(HOST, f"%REQ({HOST}?:authority)%"), header(SOURCE, inputs.domain)]
+    return [*own, header(TOKEN, literal(token))] if token else own
+
+
+def _waiting(route: Route) -> list[Json]:
+    """Before the handshake nothing but the handshake is sent."""
+    return [{"match": _ALL, **_refusal(503, f"{about(route)}: no token has been agreed on yet")}]
+
+
+def _data(inputs: Inputs, route: Route, leaving: Route, ports: Sequence[RoutePort]) -> list[Json]:
+    # A task whose name begins with another's comes first.
+    limits = sorted(
+        (each for each in inputs.limits if each.destination == route.destination and each.kib_per_second > 0),
+        key=lambda each: (-len(each.task), each.task),
+    )
+    limited = [
+        made for limit in limits for made in _forward(inputs, leaving, ports, only=f"{limit.task}-", limit=limit)
+    ]
+    return [*limited, *_forward(inputs, leaving, ports)]
+
+
+def _forward(
+    inputs: Inputs,
+    leaving: Route,
+    ports: Sequence[RoutePort],
+    *,
+    only: str = "",
+    limit: BandwidthLimit | None = None,
+) -> list[Json]:
+    """One route per port: gRPC goes to a gRPC port, the rest to the other. A single port takes everything.
+
+    `only`: for hosts that begin so.
+    """
+    grpc = next((port for port in ports if port.grpc), None)
+    plain = next((port for port in ports if not port.grpc), None)
+    made = []
+    for port in (grpc, plain):
+        if port is None:
+            continue
+        match: Json = dict(_ALL)
+        if only:
+            match["headers"] = [{"name": ":authority", "string_match": {"prefix": only}}]
+        if port.grpc and plain is not None:
+            match["grpc"] = {}
+        action = _to(inputs, outbound_name(leaving, port)) | {"host_rewrite_literal": leaving.host}
+        if prefix := port.path_prefix.strip("/"):
+            action["prefix_rewrite"] = f"/{prefix}/"
+        route: Json = {"match": match, "route": action}
+        if limit is not None:
+            route["typed_per_filter_config"] = {BANDWIDTH_FILTER: bandwidth(limit)}
+        made.append(route)
+    return made
+
+
+def bandwidth(limit: BandwidthLimit | None) -> Json:
+    if limit is None:
+        return {"@type": BANDWIDTH, "stat_prefix": "unlimited", "enable_mode": "DISABLED"}
+    return {
+        "@type": BANDWIDTH,
+        "stat_prefix": f"{limit.task}-to-{limit.destination}",
+        "enable_mode": "REQUEST_AND_RESPONSE",
+        "limit_kbps": limit.kib_per_second,
+        "fill_interval": "0.1s",
+    }
+
+
+def _carried(inputs: Inputs, live: frozenset[str]) -> Iterable[Json]:
+    """For a partner on its way to a third domain. It stays the origin; we are the sender."""
+    for route in inputs.outbound:
+        granted = [grant.source for grant in inputs.transit if grant.destination == route.destination]
+        if not granted or route.via or _refused(inputs, route, live) or _lacks_token(route):
+            continue
+        yield {
+            "name": f"transit-{route.destination}",
+            "domains": _partner_domains(route),
+            "routes": _forward(inputs, route, _live_ports(route, live)),
+            "request_headers_to_remove": [PEER_KEY],
+            # In this order: the origin is the sender as `auth` found it, and only then we become the sender.
+            "request_headers_to_add": [header(ORIGIN, f"%REQ({SOURCE})%", IF_ABSENT), *_identity(inputs, route)],
+            "typed_per_filter_config": {ACCESS_FILTER: access_of_domains(granted)},
+        }
+
+
+# ---- common ----
+
+
+def _to(inputs: Inputs, cluster: str) -> Json:
+    return {
+        "cluster": cluster,
+        "timeout": "0s",
+        "idle_timeout": seconds(inputs.tuning.idle_stream_seconds),
+        "retry_policy": {
+            "retry_on": "connect-failure,refused-stream,reset-before-request",
+            "num_retries": 2,
+            "retry_host_predicate": [{"name": "previous", "typed_config": {"@type": PREVIOUS_HOSTS}}],
+            "host_selection_retry_max_attempts": 3,
+        },
+    }
+
+
+def _refusal(status: int, message: str) -> Json:
+    return {"direct_response": {"status": status, "body": {"inline_string": message + "\n"}}}
+
+
+def _nowhere(inputs: Inputs) -> Json:
+    message = cause(inputs, INTERNAL, 'Service "%REQ(:authority)%" not found.')
+    return {
+        "name": "nowhere",
+        "domains": ["*"],
+        "routes": [{"match": _ALL, **_refusal(404, "Service not found.")}],
+        "response_headers_to_add": [header(ERROR, message)],
+    }

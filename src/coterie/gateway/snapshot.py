@@ -1,0 +1,82 @@
+"""`snapshot(inputs)`: everything Envoy is told, as plain data in a stable order. Pure.
+
+The same inputs always give the same bytes, so a file is written only when something in it changed, and Envoy is
+disturbed only where something changed. What was asked for and cannot or must not be done is in `problems`; it is left
+out, or answered by a refusal, and never done halfway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coterie.gateway import identity, tls
+from coterie.gateway.clusters import clusters
+from coterie.gateway.listeners import filter_file, listeners, route_file
+from coterie.gateway.model import Inputs, Problem, Protocol
+from coterie.gateway.names import (
+    AUTH_FILTER,
+    CLUSTER,
+    EXTENSION,
+    GUARD_FILTER,
+    LISTENER,
+    ROUTES,
+    SECRET,
+    Json,
+)
+from coterie.gateway.routes import EXTERNAL, INTERNAL, external_routes, internal_routes
+
+CLUSTERS_FILE = "cds.json"
+LISTENERS_FILE = "lds.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Envoy's resources by the file they lie in, in the order in which the files must be written."""
+
+    files: dict[str, tuple[Json, ...]] = field(repr=False)
+    """Not shown by repr: tokens are in there."""
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def clusters(self) -> tuple[Json, ...]:
+        return self.files[CLUSTERS_FILE]
+
+    @property
+    def listeners(self) -> tuple[Json, ...]:
+        return self.files[LISTENERS_FILE]
+
+
+class NoIdentity(ValueError):
+    """TLS was asked for without a certificate of our own."""
+
+
+def snapshot(inputs: Inputs) -> Resources:
+    if inputs.identity is None and inputs.protocol is not Protocol.NOTLS and inputs.external is not None:
+        raise NoIdentity(f"domain {inputs.domain}: protocol {inputs.protocol} needs the domain's certificate and key")
+    auth, key_problems = identity.auth_config(inputs)
+    guard, guard_problems = identity.guard_config(inputs)
+    found, cluster_problems = clusters(inputs)
+    live = frozenset(str(each["name"]) for each in found)
+    inside, route_problems = internal_routes(inputs, live)
+    directory = inputs.directory
+    files: dict[str, tuple[Json, ...]] = {
+        tls.secret_file(directory, name).name: (_typed(SECRET, secret),)
+        for name, secret in sorted(tls.secrets(inputs).items())
+    }
+    # What others refer to comes first.
+    files[filter_file(directory, AUTH_FILTER).name] = (_extension(AUTH_FILTER, auth),)
+    files[filter_file(directory, GUARD_FILTER).name] = (_extension(GUARD_FILTER, guard),)
+    files[CLUSTERS_FILE] = tuple(_typed(CLUSTER, each) for each in found)
+    files[route_file(directory, EXTERNAL).name] = (_typed(ROUTES, external_routes(inputs, live)),)
+    files[route_file(directory, INTERNAL).name] = (_typed(ROUTES, inside),)
+    files[LISTENERS_FILE] = tuple(_typed(LISTENER, each) for each in listeners(inputs))
+    problems = {*key_problems, *guard_problems, *cluster_problems, *route_problems}
+    return Resources(files, tuple(sorted(problems)))
+
+
+def _typed(kind: str, resource: Json) -> Json:
+    return {"@type": kind, **resource}
+
+
+def _extension(name: str, config: Json) -> Json:
+    return {"@type": EXTENSION, "name": name, "typed_config": config}

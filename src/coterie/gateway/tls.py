@@ -1,0 +1,133 @@
+"""TLS: our certificate, whom we believe, on both sides of a connection. Pure.
+
+Partners' certificates are pinned as a whole. Trusting a bundle of them and reading the names inside would not do: each
+partner could then sign a certificate that carries another's name, and be believed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+
+from coterie.gateway.identity import about, pins
+from coterie.gateway.model import Inputs, KeyPair, Problem, Protocol, Route, RoutePort
+from coterie.gateway.names import DOWNSTREAM_TLS, UPSTREAM_TLS, Json, file_source
+
+OWN = "own"
+PEERS = "peers"
+_NOBODY = "00" * 32
+_PARAMETERS: Json = {"tls_minimum_protocol_version": "TLSv1_2"}
+
+
+def secret_file(directory: Path, name: str) -> Path:
+    return directory / f"sds-{name}.json"
+
+
+def secrets(inputs: Inputs) -> dict[str, Json]:
+    """By name; each lies in a file of its own, because Envoy takes exactly one from a file."""
+    found: dict[str, Json] = {}
+    if inputs.identity is not None:
+        found[OWN] = _key_pair(OWN, inputs.identity)
+    for route in inputs.outbound:
+        if route.client is not None:
+            found[client_secret(route)] = _key_pair(client_secret(route), route.client)
+    if inputs.protocol is Protocol.MTLS:
+        found[PEERS] = {"name": PEERS, "validation_context": peers_context(inputs)}
+    return found
+
+
+def client_secret(route: Route) -> str:
+    return f"client-{route.destination}" if route.client is not None else OWN
+
+
+def _key_pair(name: str, pair: KeyPair) -> Json:
+    # The directory is watched: replacing the files by rename is enough for a new certificate to be served.
+    return {
+        "name": name,
+        "tls_certificate": {
+            "certificate_chain": {"filename": str(pair.certificate)},
+            "private_key": {"filename": str(pair.key)},
+            "watched_directory": {"path": str(pair.certificate.parent)},
+        },
+    }
+
+
+def peers_context(inputs: Inputs) -> Json:
+    """Certificates that clients may show. With newcomers the pin is checked by the caller's key, one step later."""
+    direct = [route for route in inputs.inbound if not route.via]
+    hashes = sorted({each for route in direct for each in pins(route)[0]})
+    context: Json = {}
+    bundle = "".join(sorted({_ended(pem) for route in direct if pins(route)[0] for pem in route.certificates}))
+    if bundle:
+        context["trusted_ca"] = {"inline_string": bundle}
+    if not inputs.newcomers:
+        context["verify_certificate_hash"] = hashes or [_NOBODY]
+    return context
+
+
+def _ended(pem: str) -> str:
+    return pem if pem.endswith("\n") else pem + "\n"
+
+
+def downstream(inputs: Inputs) -> Json | None:
+    """The external listener's side; None: plain text was asked for."""
+    if inputs.protocol is Protocol.NOTLS:
+        return None
+    common: Json = {
+        "alpn_protocols": ["h2", "http/1.1"],
+        "tls_params": _PARAMETERS,
+        "tls_certificate_sds_secret_configs": [
+            {"name": OWN, "sds_config": file_source(secret_file(inputs.directory, OWN))}
+        ],
+    }
+    context: Json = {"@type": DOWNSTREAM_TLS, "common_tls_context": common}
+    if inputs.protocol is Protocol.MTLS:
+        common["validation_context_sds_secret_config"] = {
+            "name": PEERS, "sds_config": file_source(secret_file(inputs.directory, PEERS)),
+        }  # fmt: skip
+        context["require_client_certificate"] = not inputs.newcomers
+    return {"name": "envoy.transport_sockets.tls", "typed_config": context}
+
+
+def upstream(inputs: Inputs, route: Route, port: RoutePort) -> tuple[Json | None, Problem | None]:
+    """Our side of a connection to a partner. A partner that nothing vouches for is not called at all."""
+    if not port.tls:
+        return None, None
+    common: Json = {"tls_params": _PARAMETERS}
+    if inputs.identity is not None or route.client is not None:
+        name = client_secret(route)
+        source = file_source(secret_file(inputs.directory, name))
+        common["tls_certificate_sds_secret_configs"] = [{"name": name, "sds_config": source}]
+    hashes, problem = pins(route)
+    if problem is not None:
+        return None, problem
+    if hashes or route.authority:
+        bundle = "".join(_ended(pem) for pem in (*sorted(route.certificates), route.authority) if pem)
+        validation: Json = {"trusted_ca": {"inline_string": bundle}}
+        if hashes:
+            validation["verify_certificate_hash"] = list(hashes)
+        common["validation_context"] = validation
+    elif not route.unverified:
+        return None, Problem(
+            about(route), f"TLS, and neither a certificate of {route.destination} nor its authority is known"
+        )
+    context: Json = {"@type": UPSTREAM_TLS, "common_tls_context": common}
+    if not is_address(route.host):
+        context["sni"] = route.host
+    return {"name": "envoy.transport_sockets.tls", "typed_config": context}, None
+
+
+def to_service() -> Json:
+    """To a service of our own that speaks TLS: it is ours and on our machine, so its certificate is not looked at."""
+    return {
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": {"@type": UPSTREAM_TLS, "common_tls_context": {"tls_params": _PARAMETERS}},
+    }
+
+
+def is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
