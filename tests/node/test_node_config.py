@@ -8,7 +8,7 @@ import pytest
 
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
-from coterie.node import config, identity, joining, modes
+from coterie.node import config, identity, joining, lite
 
 _MASTER = {"mode": "master", "domainID": "alice"}
 
@@ -41,8 +41,8 @@ def test_a_node_that_joins_is_named_by_its_file(tmp_path: Path) -> None:
     paths.prepare()
     identity.ensure(paths, ("127.0.0.1",), SYSTEM_CLOCK)
     bundle = joining.make_bundle(paths, "node-2", ("127.0.0.1",), "https://127.0.0.1:1", SYSTEM_CLOCK)
-    assert modes.named_by(bundle, settings.agent).node_name == "node-2"
+    assert lite.named_by(bundle, settings.agent).node_name == "node-2"
     other = config.parse({**lite, "agent": {"nodeName": "node-3"}}, tmp_path).agent
     assert other is not None
     with pytest.raises(config.ConfigError, match='is for "node-2", not "node-3"'):
-        modes.named_by(bundle, other)
+        lite.named_by(bundle, other)

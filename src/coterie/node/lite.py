@@ -1,0 +1,32 @@
+"""Mode lite: the agent, joined to a control plane on another machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coterie.base.clock import Clock
+from coterie.client.client import Client
+from coterie.client.http import HttpTransport
+from coterie.client.informers import Informers
+from coterie.control.manager import Runnable
+from coterie.node import joining
+from coterie.node.agentport import AgentTls
+from coterie.node.config import AgentConfig, ConfigError, NodeSettings
+from coterie.node.nodeagent import agent_groups
+
+
+def groups(settings: NodeSettings, clock: Clock) -> list[list[Runnable]]:
+    assert settings.join is not None and settings.agent is not None, "config.parse gives every lite node both"
+    bundle = joining.read_bundle(settings.join)
+    client = Client(HttpTransport(bundle.connection()))
+    informers = Informers(client)
+    tls = AgentTls.of_bundle(bundle, settings.paths)
+    chosen = named_by(bundle, settings.agent)
+    return [[informers], *agent_groups(settings, chosen, client, informers, tls, clock)]
+
+
+def named_by(bundle: joining.Bundle, chosen: AgentConfig) -> AgentConfig:
+    """A node that joined is who its certificate says it is."""
+    if chosen.node_name not in ("", bundle.node):
+        raise ConfigError(f'agent.nodeName: the file under `join` is for "{bundle.node}", not "{chosen.node_name}"')
+    return replace(chosen, node_name=bundle.node)

@@ -1,0 +1,13 @@
+"""Mode master: the control plane alone."""
+
+from __future__ import annotations
+
+from coterie.base.clock import Clock
+from coterie.control.manager import Runnable
+from coterie.node.config import NodeSettings
+from coterie.node.control import control_groups
+
+
+def groups(settings: NodeSettings, clock: Clock) -> list[list[Runnable]]:
+    made, _, _ = control_groups(settings, clock)
+    return made

@@ -1,0 +1,53 @@
+"""The node agent's parts: the runtime, the endpoint, the Node object, its pods."""
+
+from __future__ import annotations
+
+from coterie.agent import agent as agents
+from coterie.agent.runtimes.runp.runtime import RunpRuntime
+from coterie.agent.runtimes.runp.settings import RunpSettings
+from coterie.agent.settings import AgentSettings, PodSettings
+from coterie.agent.settings import NodeSettings as NodeObjectSettings
+from coterie.base.clock import Clock
+from coterie.client.client import Client
+from coterie.client.informers import Informers
+from coterie.control.manager import Runnable
+from coterie.node.agentport import AgentPort, AgentTls
+from coterie.node.config import AgentConfig, NodeSettings
+
+
+def agent_groups(
+    settings: NodeSettings, chosen: AgentConfig, client: Client, informers: Informers, tls: AgentTls, clock: Clock
+) -> list[list[Runnable]]:
+    """The node agent with its endpoint. The endpoint's port is known before the Node object names it."""
+    paths = settings.paths
+    runtime = RunpRuntime(
+        RunpSettings(
+            directory=paths.run / "runp",
+            images=paths.images,
+            node=chosen.node_name,
+            address=chosen.address,
+            # Keys, the store and other pods' files; a container sees its own pod's directories all the same.
+            hidden=(paths.home,),
+        )
+    )
+    port = AgentPort(runtime, chosen, tls, clock)
+    agent = agents.make(
+        client,
+        informers,
+        runtime,
+        AgentSettings(
+            node_name=chosen.node_name,
+            domain=settings.domain,
+            paths=settings.paths,
+            address=chosen.address,
+            port=port.port,
+            capacity=chosen.capacity,
+            node=NodeObjectSettings(
+                lease_seconds=chosen.lease_seconds, renew_seconds=chosen.lease_seconds / 4, taint=chosen.taint
+            ),
+            pods=PodSettings(host_paths=chosen.host_paths, allow_privileged=chosen.allow_privileged),
+        ),
+        clock,
+    )
+    first, *rest = agent.groups
+    return [first, [port], *rest]
