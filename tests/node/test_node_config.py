@@ -34,15 +34,15 @@ def test_refused(tmp_path: Path, block: dict[str, object], told: str) -> None:
 
 
 def test_a_node_that_joins_is_named_by_its_file(tmp_path: Path) -> None:
-    lite = {"mode": "lite", "domainID": "alice", "join": "a.join"}
-    settings = config.parse(lite, tmp_path)
+    document = {"mode": "lite", "domainID": "alice", "join": "a.join"}
+    settings = config.parse(document, tmp_path)
     assert settings.agent is not None and settings.agent.node_name == ""
     paths = DomainPaths.of(tmp_path, "plane")
     paths.prepare()
     identity.ensure(paths, ("127.0.0.1",), SYSTEM_CLOCK)
     bundle = joining.make_bundle(paths, "node-2", ("127.0.0.1",), "https://127.0.0.1:1", SYSTEM_CLOCK)
     assert lite.named_by(bundle, settings.agent).node_name == "node-2"
-    other = config.parse({**lite, "agent": {"nodeName": "node-3"}}, tmp_path).agent
+    other = config.parse({**document, "agent": {"nodeName": "node-3"}}, tmp_path).agent
     assert other is not None
     with pytest.raises(config.ConfigError, match='is for "node-2", not "node-3"'):
         lite.named_by(bundle, other)
