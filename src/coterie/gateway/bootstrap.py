@@ -42,5 +42,6 @@ def arguments(binary: Path, config: Path, tuning: Tuning, workers: int) -> tuple
     return (
         str(binary), "-c", str(config), "--concurrency", str(workers), "--disable-hot-restart",
         "--drain-time-s", str(tuning.drain_seconds), "--log-level", "warning",
+        "--file-flush-interval-msec", "1000",
         "--log-format", "%Y-%m-%dT%T.%eZ %l %n: %v",
     )  # fmt: skip
