@@ -84,7 +84,7 @@ def test_a_lost_node_is_replaced_and_nothing_runs_twice(joined: Cluster) -> None
         until("the node is not ready", lambda: "node-2" not in joined.ready_nodes())
         until("all are replaced", lambda: _on(joined, "web") == {"node-1"} and len(_live(joined, "web")) == 4)
         # 5 s without a sign of life, 2 s until eviction, and the time to start them.
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 30
         gone = {p["metadata"]["name"] for p in joined.pods("app=web") if "deletionTimestamp" in p["metadata"]}
         assert gone == names, "nobody can say that they ended"
         assert "NodeLost" in joined.do(f"get pod {min(names)} -o yaml")

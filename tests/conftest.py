@@ -1,0 +1,54 @@
+"""Which tests share a worker when tests run side by side.
+
+Tests that share an expensive server carry `xdist_group`. `--dist loadgroup` reads groups from the ends of test ids, where
+pytest-xdist 3.8 no longer manages to write them (pytest 9.2 keeps ids elsewhere): every worker would start every server.
+So the groups are told by a rule over ids here, and a mark that disagrees with it is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+_GROUPS = (
+    (re.compile(r"tests/e2e/test_e2e_nodes\.py::"), "e2e-nodes"),
+    (re.compile(r"tests/e2e/"), "e2e-autonomy"),
+    (re.compile(r"tests/conformance/test_kubectl\.py::test_chapter\[([\d.]+)-"), r"kubectl-\1"),
+    (re.compile(r"tests/faults/test_(faults|crash)_apiserver\.py::"), r"\1"),
+)
+
+
+def group_of(nodeid: str) -> str:
+    """The group of a test; its own id when it has none."""
+    for pattern, group in _GROUPS:
+        match = pattern.search(nodeid)
+        if match:
+            return match.expand(group)
+    return nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    return _scheduler()(config, log)
+
+
+def _scheduler() -> Any:
+    scheduling = pytest.importorskip("xdist.scheduler.loadgroup")
+
+    class Grouped(scheduling.LoadGroupScheduling):  # type: ignore[name-defined]
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return Grouped
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The marks say who belongs together, the rule must agree."""
+    for item in items:
+        mark = item.get_closest_marker("xdist_group")
+        if mark is not None and group_of(item.nodeid) != mark.args[0]:
+            raise pytest.UsageError(f"{item.nodeid}: is marked as of group {mark.args[0]}; tell tests/conftest.py")
