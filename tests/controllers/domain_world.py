@@ -56,8 +56,8 @@ DOMAIN_PLANE: tuple[tuple[str, Make] | Make, ...] = (
 
 @cache
 def key_pair(name: str) -> tuple[rsa.RSAPrivateKey, str]:
-    """A key and its certificate as `Domain.spec.cert` holds it."""
-    key = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 - small keys keep tests fast
+    """A key (small, so that tests are fast) and its certificate as `Domain.spec.cert` holds it."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=1024)
     made = pki.self_signed_ca(name.partition("#")[0], key, now=VirtualClock().now())
     return key, base64.b64encode(pki.certificate_pem(made.certificate)).decode()
 
