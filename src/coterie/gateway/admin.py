@@ -74,8 +74,12 @@ def pending(written: Mapping[str, str], seen: Readback) -> tuple[str, ...]:
 
 
 def refusals(log: str, limit: int = 5) -> tuple[str, ...]:
-    """What Envoy's log says about configuration it refused, the latest last."""
-    return tuple(dict.fromkeys(match.group(0)[:500] for match in _REFUSAL.finditer(log)))[-limit:]
+    """What Envoy's log says about configuration it refused, the latest last.
+
+    Unreadable JSON is quoted there whole, with the tokens in it: nothing from the first brace on is repeated.
+    """
+    found = (match.group(0).split("{", 1)[0].strip()[:500] for match in _REFUSAL.finditer(log))
+    return tuple(dict.fromkeys(found))[-limit:]
 
 
 class Admin:

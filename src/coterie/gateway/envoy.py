@@ -115,6 +115,7 @@ class Envoy:
         self._files: XdsFiles | None = None
         self._adopted: int | None = None
         self._last: Applied | None = None
+        self._log_start = 0
         self._applying = asyncio.Lock()
         self._stop = asyncio.Event()
         self._log = _log.bind(domain=settings.domain)
@@ -248,6 +249,7 @@ class Envoy:
         """Write what changed and wait for Envoy's word on it."""
         async with self._applying:
             started = perf_counter()
+            self._log_start = _size(self.settings.log)
             old, self._resources = self._resources, resources
             if self._files is None:
                 return self._note(Applied(False, tuple(resources.files), ("Envoy is not started",)))
@@ -278,7 +280,7 @@ class Envoy:
             pause = min(pause * 2, 0.1)
         if seen is None:
             return Applied(False, tuple(self._files.versions), ("Envoy does not answer",), perf_counter() - started)
-        reasons = refusals(_tail(self.settings.log))
+        reasons = refusals(_since(self.settings.log, self._log_start))
         return Applied(False, pending(self._files.versions, seen), reasons, perf_counter() - started)
 
     def _note(self, applied: Applied) -> Applied:
@@ -343,9 +345,15 @@ async def _end(pid: int, grace: float) -> None:
             return
 
 
-def _tail(path: Path) -> str:
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-        file.seek(0, os.SEEK_END)
-        file.seek(max(0, file.tell() - _LOG_TAIL))
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _since(path: Path, start: int) -> str:
+    """What was written after `start`, if not too much; all of it when the file is a new one."""
+    size = _size(path)
+    if not size:
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(start if start <= size else 0, size - _LOG_TAIL))
         return file.read().decode(errors="replace")
-    return ""
