@@ -153,6 +153,8 @@ cluster_manager.cds.version_text: "new"
 cluster_manager.cds.update_rejected: 2
 cluster_manager.cds.update_failure: 1
 listener_manager.lds.version_text: ""
+sds.peers.version_text: "old"
+sds.peers.update_rejected: 0
 server.live: 1
 server.total_connections: 7
 """
@@ -161,7 +163,10 @@ server.total_connections: 7
 def test_reading_back() -> None:
     seen = read_stats(STATS)
     assert (seen.live, seen.connections, seen.refusals) == (True, 7, 3)
-    assert pending({"cds.json": "new", "lds.json": "x", "sds-own.json": "y"}, seen) == ("lds.json",)
+    assert pending({"cds.json": "new", "lds.json": "x", "sds-own.json": "y", "sds-peers.json": "z"}, seen) == (
+        "lds.json",
+        "sds-peers.json",
+    )
 
 
 def test_reasons_do_not_repeat_what_was_refused() -> None:

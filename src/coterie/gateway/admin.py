@@ -22,7 +22,8 @@ _SUBSCRIPTIONS = {
     "ecds-auth.json": "extension_config_discovery.http_filter.auth.",
     "ecds-guard.json": "extension_config_discovery.http_filter.guard.",
 }
-_FILTER = r"version_text$|update_rejected$|update_failure$|config_fail$|config_reload$|^server\.(live|total_connections|uptime)$"
+_SECRETS = re.compile(r"sds\.([^.]+)\.")
+_FILTER = r"version_text$|update_rejected$|update_failure$|config_fail$|key_rotation_failed$|^server\.(live|total_connections|uptime)$"
 _REFUSAL = re.compile(r"(?:rejected|update failed|Unable to|Error adding/updating)[^\n]*", re.IGNORECASE)
 
 
@@ -55,13 +56,17 @@ def read_stats(text: str) -> Readback:
         value = stats.get(key, "0")
         return int(value) if value.isdigit() else 0
 
+    # Secrets are there only where something uses them.
+    used = {f"sds-{match[1]}.json": match[0] for key in stats if (match := _SECRETS.match(key))}
     files = {
         name: Subscription(
             stats.get(prefix + "version_text", ""),
-            number(prefix + "update_rejected") + number(prefix + "config_fail"),
+            number(prefix + "update_rejected")
+            + number(prefix + "config_fail")
+            + number(prefix + "key_rotation_failed"),
             number(prefix + "update_failure"),
         )
-        for name, prefix in _SUBSCRIPTIONS.items()
+        for name, prefix in {**_SUBSCRIPTIONS, **used}.items()
     }
     return Readback(number("server.live") == 1, number("server.total_connections"), files)
 
