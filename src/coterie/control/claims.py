@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from coterie.api.errors import Conflict, Invalid, NotFound
-from coterie.api.meta import ApiObject, Object, ObjectMeta, OwnerReference, controller_of
-from coterie.api.selectors import LabelSelector
+from coterie.api.meta import ApiObject, Object, ObjectKey, ObjectMeta, OwnerReference, controller_of
+from coterie.api.selectors import LabelSelector, selector_of
 from coterie.api.types.kind import Kind
 from coterie.client.cache import Cache
 from coterie.client.client import Client
@@ -45,6 +45,27 @@ def candidates(cache: Cache[T], namespace: str, owner_uid: str) -> list[T]:
         *cache.by_index(CONTROLLER_INDEX, owner_uid),
         *cache.by_index(CONTROLLER_INDEX, _orphans(namespace)),
     ]
+
+
+class Selecting(Protocol):
+    """An object that owns others by selector."""
+
+    @property
+    def key(self) -> ObjectKey: ...
+
+    @property
+    def spec(self) -> Any: ...
+
+
+def concerned(meta: ObjectMeta, kind: str, group: str, owners: Iterable[Selecting]) -> list[ObjectKey]:
+    """Keys of the owners that must look at an object: its controller; for an orphan all that might adopt it."""
+    owner = controller_of(meta)
+    if owner is not None:
+        same = owner.kind == kind and owner.api_version.startswith(f"{group}/")
+        return [ObjectKey(meta.namespace, owner.name)] if same else []
+    if not meta.labels or meta.deleting:
+        return []
+    return [found.key for found in owners if selector_of(found.spec.selector).matches(meta.labels)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from coterie.api.types.pods import PODS, Pod
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.client.client import Client
 from coterie.client.informers import Informers
-from coterie.control.claims import CONTROLLER_INDEX, Claimer, by_controller, candidates
+from coterie.control.claims import CONTROLLER_INDEX, Claimer, by_controller, candidates, concerned
 from coterie.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.control.events import EventRecorder, reference_to
 from coterie.control.podwork import namespace_is_going
@@ -145,18 +145,8 @@ class DeploymentReconciler:
 
     def keys_of_set(self, replica_set: ReplicaSet) -> list[ObjectKey]:
         """The deployment that controls the set; for an orphan all that might adopt it."""
-        meta = replica_set.metadata
-        owner = controller_of(meta)
-        if owner is not None:
-            same = owner.kind == "Deployment" and owner.api_version.startswith("apps/")
-            return [ObjectKey(meta.namespace, owner.name)] if same else []
-        if not meta.labels or meta.deleting:
-            return []
-        return [
-            found.key
-            for found in self.deployments.cache.list(meta.namespace)
-            if selector_of(found.spec.selector).matches(meta.labels)
-        ]
+        owners = self.deployments.cache.list(replica_set.metadata.namespace)
+        return concerned(replica_set.metadata, "Deployment", "apps", owners)
 
     def keys_of_pod(self, pod: Pod) -> list[ObjectKey]:
         """Pods matter only to deployments that wait for the last old one to go."""

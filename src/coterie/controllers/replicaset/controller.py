@@ -13,7 +13,7 @@ from coterie.api.types.pods import PODS, Pod
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.client.client import Client
 from coterie.client.informers import Informers
-from coterie.control.claims import CONTROLLER_INDEX, Claimer, by_controller, candidates
+from coterie.control.claims import CONTROLLER_INDEX, Claimer, by_controller, candidates, concerned
 from coterie.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.control.events import EventRecorder
 from coterie.control.expectations import Expectations
@@ -97,18 +97,7 @@ class ReplicaSetReconciler:
 
     def keys_of_pod(self, pod: Pod) -> list[ObjectKey]:
         """The set that controls the pod; for an orphan all that might adopt it."""
-        meta = pod.metadata
-        owner = controller_of(meta)
-        if owner is not None:
-            same = owner.kind == "ReplicaSet" and owner.api_version.startswith("apps/")
-            return [ObjectKey(meta.namespace, owner.name)] if same else []
-        if not meta.labels or meta.deleting:
-            return []
-        return [
-            found.key
-            for found in self.replica_sets.cache.list(meta.namespace)
-            if selector_of(found.spec.selector).matches(meta.labels)
-        ]
+        return concerned(pod.metadata, "ReplicaSet", "apps", self.replica_sets.cache.list(pod.metadata.namespace))
 
 
 def make(
