@@ -62,6 +62,8 @@ async def test_preconditions(api: Api, body: object):
         ({"kind": "Pod"}, "", 400),
         ({"preconditions": []}, "", 400),
         ({"preconditions": "x"}, "", 400),
+        ({"preconditions": {"uid": 5}}, "", 400),
+        ({"orphanDependents": "no"}, "", 400),
         ({"gracePeriodSeconds": -1}, "", 422),
         ({"gracePeriodSeconds": "5"}, "", 400),
         ({"gracePeriodSeconds": True}, "", 400),

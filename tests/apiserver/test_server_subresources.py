@@ -69,6 +69,7 @@ async def test_binding(api: Api):
         ({}, 422),
         ({"target": {}}, 422),
         ({"target": {"name": 5}}, 400),
+        ({"target": {"name": "No Node"}}, 422),
         ({"target": []}, 400),
         ({"target": {"name": "n", "kind": "Pod"}}, 422),
         ({"kind": "Pod", "target": {"name": "n"}}, 400),

@@ -171,7 +171,7 @@ class ApiServer:
         reader = Reader(self.state, presenter)
         self._watch = WatchVerb(self.state, presenter, reader, self._tasks)
         writer = Writer(self.state, self._admission, presenter, self.clock)
-        deleter = Deleter(self.state, presenter, self.clock)
+        deleter = Deleter(self.state, presenter, self._schemas["v1/DeleteOptions"], self.clock)
         subs = Subresources(writer, self._schemas, self.clock)
         budgets = self.state.collection("/registry/policy/poddisruptionbudgets")
         evictions = Evictions(self.state, deleter, budgets, self._schemas["policy/v1/Eviction"], self.clock)

@@ -15,6 +15,7 @@ import orjson
 
 from coterie.api import errors
 from coterie.api.labels import FINALIZER_FOREGROUND, FINALIZER_ORPHAN
+from coterie.api.schema.node import Schema
 from coterie.apiserver import accept, bodies, options, present
 from coterie.apiserver.admission.steps import PROTECTED_NAMESPACES
 from coterie.apiserver.call import Call
@@ -45,14 +46,16 @@ class DeleteOptions:
 
 
 class Deleter:
-    def __init__(self, state: State, presenter: present.Presenter, clock: Clock) -> None:
+    def __init__(self, state: State, presenter: present.Presenter, schema: Schema, clock: Clock) -> None:
         self._state = state
         self._present = presenter
+        self._schema = schema
+        """That of DeleteOptions."""
         self._clock = clock
 
     async def delete(self, call: Call) -> Response:
         want = accept.negotiate(call.request.headers.get("accept", ""))
-        asked = delete_options(call)
+        asked = delete_options(call, self._schema)
         resource = call.resource
         if resource.kind == "Namespace" and not resource.group and call.name in PROTECTED_NAMESPACES:
             raise errors.Forbidden(
@@ -116,7 +119,7 @@ class Deleter:
 
     async def delete_collection(self, call: Call) -> Response:
         want = accept.negotiate(call.request.headers.get("accept", ""))
-        asked = delete_options(call)
+        asked = delete_options(call, self._schema)
         selected = options.list_options(call.request)
         wanted = read.filter_of(call, selected)
         entries, _ = call.collection.page(wanted, "", selected.limit)
@@ -133,18 +136,12 @@ class Deleter:
             return
 
 
-def delete_options(call: Call) -> DeleteOptions:
+def delete_options(call: Call, schema: Schema) -> DeleteOptions:
     """Options from the body, with those from the query for what it leaves out."""
     request = call.request
     body: Object = {}
     if request.body:
-        body = bodies.read(request.body, request.headers.get("content-type", ""))
-        if body.get("kind") not in (None, "DeleteOptions"):
-            raise errors.BadRequest(f"the body of a delete must be DeleteOptions, not {str(body['kind'])[:64]}")
-    for name, kind in (("preconditions", dict), ("gracePeriodSeconds", int), ("propagationPolicy", str)):
-        value = body.get(name)
-        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-            raise errors.BadRequest(f"DeleteOptions cannot be read: {name} is of the wrong type")
+        body = bodies.read_kind(request.body, request.headers.get("content-type", ""), "DeleteOptions", schema)
     preconditions: Object = body.get("preconditions") or {}
     grace = body.get("gracePeriodSeconds")
     if grace is None and request.param("gracePeriodSeconds"):
@@ -162,15 +159,12 @@ def delete_options(call: Call) -> DeleteOptions:
             f'propagationPolicy: Unsupported value: "{str(policy)[:64]}": supported values: '
             '"Background", "Foreground", "Orphan"'
         )
-    dry = body.get("dryRun")
-    if dry is not None and not (isinstance(dry, list) and all(isinstance(item, str) for item in dry)):
-        raise errors.BadRequest("dryRun must be a list of strings")
     return DeleteOptions(
         grace=grace,
         policy=policy,
-        uid=str(preconditions.get("uid") or ""),
-        resource_version=str(preconditions.get("resourceVersion") or ""),
-        dry_run=options.dry_run(dry or request.params.get("dryRun")),
+        uid=preconditions.get("uid") or "",
+        resource_version=preconditions.get("resourceVersion") or "",
+        dry_run=options.dry_run(body.get("dryRun") or request.params.get("dryRun")),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from coterie.api import errors, patch
+from coterie.api import errors, names, patch
 from coterie.api.schema.builtin import BuiltinSchemas
 from coterie.apiserver import bodies, options
 from coterie.apiserver.call import Call
@@ -62,7 +62,11 @@ class Subresources:
         body = self._read(call, "Binding", "v1/Binding")
         target, given = body.get("target") or {}, body.get("metadata") or {}
         node = target.get("name")
-        faults = [] if node else [errors.required("target.name")]
+        faults = (
+            [errors.invalid("target.name", node, fault) for fault in names.dns_subdomain_faults(node)]
+            if node
+            else [errors.required("target.name")]
+        )
         if target.get("kind") not in (None, "", "Node"):
             faults.append(errors.not_supported("target.kind", target["kind"], ("Node", "<empty>")))
         if faults:
