@@ -11,7 +11,7 @@ from coterie.api.cel.ast import Call, Conditional, Ident, Index, ListLiteral, Li
 from coterie.api.cel.errors import CelError
 from coterie.api.cel.functions import Impl, Overload, dispatcher
 from coterie.api.cel.macros import expand
-from coterie.api.cel.scope import FUNCTIONS, Built, Env, Run, Scope, charge, dotted
+from coterie.api.cel.scope import FUNCTIONS, Built, Env, Run, Scope, charge, decided, dotted
 from coterie.api.cel.types import (
     BOOL,
     BYTES,
@@ -234,20 +234,7 @@ def _logic(node: Logic, scope: Scope) -> Built:
     deciding = not node.is_and
 
     def decide(env: Env) -> bool:
-        error: CelError | None = None
-        for run in runs:
-            try:
-                value = run(env)
-            except CelError as fault:
-                error = error or fault
-                continue
-            if value is deciding:
-                return bool(deciding)
-            if type(value) is not bool:
-                error = error or CelError("no such overload")
-        if error is not None:
-            raise error
-        return not deciding
+        return decided(runs, env, deciding)
 
     return BOOL, decide
 

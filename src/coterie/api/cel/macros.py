@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from coterie.api.cel.ast import Call, Ident, Node, Select
 from coterie.api.cel.errors import CelError
-from coterie.api.cel.scope import Built, Env, Run, Scope, dotted, spend
+from coterie.api.cel.scope import Built, Env, Run, Scope, decided, dotted, spend
 from coterie.api.cel.types import BOOL, DYN, INT, Type, is_dynamic, list_of, map_of, optional_of
 from coterie.api.cel.values import NONE, Optional
 
@@ -175,20 +175,7 @@ def _quantified(deciding: bool) -> Callable[..., Built]:
             )
 
         def run(env: Env) -> bool:
-            error: CelError | None = None
-            for _ in turns(env):
-                try:
-                    value = test(env)
-                except CelError as fault:
-                    error = error or fault
-                    continue
-                if value is deciding:
-                    return bool(deciding)
-                if type(value) is not bool:
-                    error = error or CelError("no such overload")
-            if error is not None:
-                raise error
-            return not deciding
+            return decided((test for _ in turns(env)), env, deciding)
 
         return BOOL, run
 

@@ -6,7 +6,7 @@ allowed, then come the variables, then one slot for each nested comprehension va
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -37,6 +37,24 @@ TYPE_NAMES: Final = {name: TypeValue(name) for name in KINDS.values()}
 _SIZED: Final = frozenset({str, bytes, list, dict}) | frozenset(
     python for python, kind in KINDS.items() if kind == "list"
 )
+
+
+def decided(runs: Iterable[Run], env: Env, deciding: bool) -> bool:
+    """CEL's logic: the first deciding value wins, also over errors before it; an error counts only when none decides."""
+    error: CelError | None = None
+    for run in runs:
+        try:
+            value = run(env)
+        except CelError as fault:
+            error = error or fault
+            continue
+        if value is deciding:
+            return bool(deciding)
+        if type(value) is not bool:
+            error = error or CelError("no such overload")
+    if error is not None:
+        raise error
+    return not deciding
 
 
 class Scope:
