@@ -21,6 +21,7 @@ from coterie.api.errors import ApiError, Conflict
 from coterie.api.meta import Object
 from coterie.api.types.kind import Kind, builtin
 from coterie.api.types.kuscia_domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS, GATEWAYS, INTEROP_CONFIGS
+from coterie.apiserver.http.messages import UserInfo
 from coterie.apiserver.server import ApiServer, Settings
 from coterie.base import pki
 from coterie.base.clock import VirtualClock, rfc3339
@@ -30,6 +31,7 @@ from coterie.controllers.clusterdomainroute import controller as clusterdomainro
 from coterie.controllers.domain import controller as domain
 from coterie.controllers.domainroute import controller as domainroute
 from coterie.controllers.gateway import controller as gateway
+from coterie.controllers.gc.controller import GarbageCollector
 from coterie.store.memory import MemoryStore
 
 DOMAIN = DOMAINS.as_dynamic
@@ -52,6 +54,7 @@ DOMAIN_PLANE: tuple[tuple[str, Make] | Make, ...] = (
     ("domain-route-controller", domainroute.make),
     gateway.make,
 )
+WITH_COLLECTOR = (*DOMAIN_PLANE, lambda client, informers, clock: GarbageCollector(client, clock=clock))
 
 
 @cache
@@ -90,8 +93,9 @@ def a_route(source: str, destination: str, **spec: Any) -> Object:
 class Mesh(World):
     """`gateways` act once in each step of time."""
 
-    def __init__(self, *parts: Any) -> None:
+    def __init__(self, server: ApiServer, *parts: Any) -> None:
         super().__init__(*parts)
+        self.server = server
         self.gateways: dict[tuple[str, str], dict[str, Any]] = {}
         """(namespace, name) -> how it behaves: `skew` of its clock in seconds, `healthy` route ports, `deaf`."""
         self.handshakes = True
@@ -204,6 +208,12 @@ class Mesh(World):
         except Conflict:
             return
 
+    def as_account(self, domain: str) -> Client:
+        """The API as a domain's own service account has it."""
+        user = f"system:serviceaccount:{domain}:{domain}"
+        groups = ("system:serviceaccounts", f"system:serviceaccounts:{domain}", "system:authenticated")
+        return Client(InProcessTransport(self.server.handle, UserInfo(user, groups)), clock=self.clock)
+
     # Reading.
 
     @staticmethod
@@ -212,6 +222,8 @@ class Mesh(World):
 
     async def ready(self, name: str) -> tuple[str, str]:
         """Status and reason."""
+        if not await self.exists(CDR, name, ""):
+            return ("", "")
         found = (await self.get(CDR, name, "")).get("status", {}).get("conditions") or []
         return next(((c["status"], c["reason"]) for c in found if c["type"] == "Ready"), ("", ""))
 
@@ -234,7 +246,7 @@ async def mesh(makes: Sequence[tuple[str, Make] | Make] = DOMAIN_PLANE) -> Async
     server = ApiServer(store, Settings(kuscia=True), clock)
     await server.start()
     transport = InProcessTransport(server.handle, ADMIN)
-    made = Mesh(Client(transport, clock=clock), clock, Faulty(transport, Random(1)), makes)
+    made = Mesh(server, Client(transport, clock=clock), clock, Faulty(transport, Random(1)), makes)
     try:
         await made.start()
         yield made

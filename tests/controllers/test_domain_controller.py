@@ -13,20 +13,25 @@ from domain_world import (
     CLUSTER_ROLE_BINDING,
     CONFIG_MAP,
     DOMAIN,
+    DR,
     NAMESPACE,
     PLANE,
     ROLE,
     ROLE_BINDING,
+    WITH_COLLECTOR,
     Mesh,
     a_domain,
     mesh,
 )
-from workload_world import NODE, QUOTA
+from workload_world import NODE, POD, QUOTA
 
+from coterie.api.errors import Forbidden
 from coterie.api.meta import Object
 from coterie.api.types.core import NAMESPACES, Namespace
-from coterie.api.types.kuscia_domain import DOMAINS, DeployToken, Domain
+from coterie.api.types.kind import Kind, builtin
+from coterie.api.types.kuscia_domain import DOMAINS, DeployToken, Domain, kuscia_resource
 from coterie.api.types.nodes import NODES, Node
+from coterie.client.client import Client
 from coterie.controllers.domain import objects, plan
 from coterie.controllers.domain.controller import holds
 
@@ -92,7 +97,7 @@ SELF_KINDS = ["ServiceAccount", "Role", "RoleBinding", "ClusterRoleBinding"]
     ids=["self", "lite", "plane", "mtls", "partner", "partner-auth", "own-master", "partner-lite", "bfia"],
 )
 def test_objects_of_a_domain(domain: Domain, kinds: list[str], route: tuple[str, str, str | None] | None) -> None:
-    assert [each.kind.resource.kind for each in objects.accounts(domain)] == kinds
+    assert [each.kind.resource.kind for each in objects.accounts(domain, PLANE)] == kinds
     made = objects.route(domain, PLANE)
     if route is None or made is None:
         assert made is route
@@ -104,7 +109,9 @@ def test_objects_of_a_domain(domain: Domain, kinds: list[str], route: tuple[str,
 
 
 def test_a_partner_may_touch_mirrored_kinds_only() -> None:
-    rules = next(each.object["rules"] for each in objects.accounts(a_typed(**PARTNER)) if each.kind is objects.ROLE)
+    rules = next(
+        each.object["rules"] for each in objects.accounts(a_typed(**PARTNER), PLANE) if each.kind is objects.ROLE
+    )
     allowed = {resource for rule in rules for resource in rule["resources"]}
     assert not allowed & {"*", "secrets", "pods", "configmaps", "domainroutes", "gateways"}
     assert {"kusciajobs", "kusciajobsummaries", "kusciajobs/status"} <= allowed
@@ -283,7 +290,7 @@ async def test_deletion_keeps_the_namespace_and_revokes_the_account() -> None:
 
 
 async def test_the_planes_own_domain_deleted_by_mistake_does_no_harm() -> None:
-    async with mesh() as world:
+    async with mesh(WITH_COLLECTOR) as world:
         await world.client.create(DOMAIN, a_domain(PLANE))
         await settled(world)
         await world.client.delete(DOMAIN, PLANE)
@@ -291,6 +298,26 @@ async def test_the_planes_own_domain_deleted_by_mistake_does_no_harm() -> None:
         assert "kuscia.secretflow/deleted" not in (await world.get(NAMESPACE, PLANE, ""))["metadata"]["labels"]
         assert await world.exists(ROLE_BINDING, PLANE, PLANE)
         assert "DomainDeleted" in {reason for reason, _ in await world.events()}
+
+
+async def test_accounts_reach_their_own_namespace_only() -> None:
+    jobs = Kind.dynamic(kuscia_resource("kusciajobs", "KusciaJob", namespaced=True))
+    async with mesh() as world:
+        await world.client.create(DOMAIN, a_domain("alice"))
+        await world.client.create(DOMAIN, a_domain("bob", role="partner"))
+        await settled(world)
+        alice, bob = world.as_account("alice"), world.as_account("bob")
+        await alice.list(DR, "alice")
+        await alice.list(NODE)
+        await bob.list(jobs, "bob")
+        refused: list[tuple[Client, Kind[Object], str]] = [
+            (alice, DR, "bob"), (alice, jobs, "cross-domain"), (alice, DOMAIN, ""),
+            (bob, jobs, "alice"), (bob, jobs, ""), (bob, DR, "bob"), (bob, POD, "bob"), (bob, NODE, ""), (bob, DOMAIN, ""),
+            (bob, Kind.dynamic(builtin("secrets")), "bob"),
+        ]  # fmt: skip
+        for account, kind, namespace in refused:
+            with pytest.raises(Forbidden):
+                await account.list(kind, namespace)
 
 
 async def test_reserved_names_get_nothing() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from domain_world import CDR, DOMAIN, DR, GATEWAY, INTEROP, Mesh, a_domain, a_route, cert, mesh
+from domain_world import CDR, DOMAIN, DR, GATEWAY, INTEROP, PLANE, WITH_COLLECTOR, Mesh, a_domain, a_route, cert, mesh
 
 from coterie.api.meta import Object
 
@@ -151,6 +151,59 @@ async def test_removing_a_domain_cuts_it_off() -> None:
         await world.until_ready("alice-bob", "DomainNotFound")
         assert await world.list(DR, "bob") == []
         assert await world.list(DR, "alice") == []
+
+
+async def test_a_broken_route_does_not_keep_a_removed_domain_in() -> None:
+    async with mesh() as world:
+        await center(world)
+        await world.until_ready("alice-bob")
+        await world.client.patch(CDR, "alice-bob", "", {"spec": {"sourceWhiteIPList": ["ten"]}})
+        await world.until_ready("alice-bob", "RouteInvalid")
+        await world.client.delete(DOMAIN, "alice")
+        await world.settle(1)
+        assert await world.list(DR, "bob") == []
+
+
+async def test_copies_go_with_their_route_and_a_domains_route_with_it() -> None:
+    async with mesh(WITH_COLLECTOR) as world:
+        await center(world)
+        await world.client.patch(DOMAIN, "alice", "", {"spec": {"authCenter": {"authenticationType": "Token"}}})
+        await world.client.create(DOMAIN, a_domain(PLANE))
+        await world.until_ready("alice-bob")
+        await world.client.delete(CDR, "alice-bob")
+
+        async def gone() -> bool:
+            return not await world.list(DR, "bob")
+
+        await world.until(gone)
+        assert await world.exists(CDR, f"alice-{PLANE}", "")
+        await world.client.delete(DOMAIN, "alice")
+
+        async def no_route() -> bool:
+            return not await world.exists(CDR, f"alice-{PLANE}", "")
+
+        await world.until(no_route)
+
+
+async def test_a_lite_reaches_its_master_without_an_endpoint() -> None:
+    async with mesh() as world:
+        center = {"authenticationType": "Token", "tokenGenMethod": "RSA-GEN"}
+        await world.client.create(DOMAIN, a_domain(PLANE))
+        await world.client.create(DOMAIN, {"metadata": {"name": "alice"}, "spec": {"authCenter": center}})
+        world.add_gateway(PLANE, "gw-hq")
+        await world.until_ready(f"alice-{PLANE}", "DomainCertificateMissing")
+        await world.client.patch(DOMAIN, "alice", "", {"spec": {"cert": cert("alice")}})  # it registered
+        world.add_gateway("alice", "gw-alice")
+        await world.until_ready(f"alice-{PLANE}")
+
+
+async def test_a_reverse_tunnel_needs_the_way_back() -> None:
+    async with mesh() as world:
+        await center(world, transit={"transitMethod": "REVERSE-TUNNEL"}, endpoint=None)
+        await world.until_ready("alice-bob", "TransitRouteMissing")
+        await world.client.create(CDR, a_route("bob", "alice"))
+        await world.until_ready("bob-alice")
+        await world.until_ready("alice-bob")
 
 
 async def test_somebody_elses_route_is_left_alone() -> None:

@@ -146,7 +146,7 @@ class ClusterDomainRouteReconciler:
             if side.hosted and (copy := self.copies.cache.get(name, side.name)) is not None
         }
         owned = self.copies.cache.by_index(BY_OWNER, route.metadata.uid)
-        if not change:
+        if not change and not source.missing and not destination.missing:
             return {copy.metadata.namespace: copy for copy in owned if copy.metadata.name == name}, {}
         wanted = plan.copies(route, source, destination, found, owned)
         out = {copy.metadata.namespace: copy for copy in wanted.good}
@@ -306,7 +306,7 @@ class ClusterDomainRouteReconciler:
         changed = self._changed_reports(gateway.key)
         if self._live.news(namespace):
             return [route.key for route in routes]
-        return [route.key for route in routes if changed and changed & _report_names(route)]
+        return [route.key for route in routes if changed & _report_names(route)] if changed else []
 
     def _changed_reports(self, key: ObjectKey) -> set[str]:
         current = self.gateways.cache.by_key(key)

@@ -106,7 +106,7 @@ class DomainReconciler:
 
     async def _furnish(self, domain: Domain) -> None:
         name = domain.metadata.name
-        wanted = [*objects.accounts(domain), *objects.furniture(domain)]
+        wanted = [*objects.accounts(domain, self._control_plane), *objects.furniture(domain)]
         for each in wanted:
             await self._ensure(each)
         present = {each.kind for each in wanted}

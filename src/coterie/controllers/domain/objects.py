@@ -85,19 +85,23 @@ def namespace_labels(domain: Domain) -> dict[str, str | None]:
     }
 
 
-def accounts(domain: Domain) -> Iterator[Wanted]:
+def accounts(domain: Domain, control_plane: str) -> Iterator[Wanted]:
     """What the domain may do at this API, and as whom."""
     if partner_lite(domain):
         return
     name = domain.metadata.name
+    meta, cluster_meta = _owned(domain, name), _owned(domain)
+    if name == control_plane:
+        # The collector would take what belongs to a Domain that was deleted by mistake.
+        del meta["ownerReferences"], cluster_meta["ownerReferences"]
     subject = {"kind": "ServiceAccount", "name": name, "namespace": name}
     reference = {"apiGroup": _RBAC, "kind": "Role", "name": name}
-    yield Wanted(SERVICE_ACCOUNT, {"metadata": _owned(domain, name)})
-    yield Wanted(ROLE, {"metadata": _owned(domain, name), "rules": _PARTNER_RULES if domain.partner else _SELF_RULES})
-    yield Wanted(ROLE_BINDING, {"metadata": _owned(domain, name), "roleRef": reference, "subjects": [subject]})
+    yield Wanted(SERVICE_ACCOUNT, {"metadata": meta})
+    yield Wanted(ROLE, {"metadata": meta, "rules": _PARTNER_RULES if domain.partner else _SELF_RULES})
+    yield Wanted(ROLE_BINDING, {"metadata": meta, "roleRef": reference, "subjects": [subject]})
     if not domain.partner:
         cluster = {"apiGroup": _RBAC, "kind": "ClusterRole", "name": CLUSTER_ROLE}
-        yield Wanted(CLUSTER_ROLE_BINDING, {"metadata": _owned(domain), "roleRef": cluster, "subjects": [subject]})
+        yield Wanted(CLUSTER_ROLE_BINDING, {"metadata": cluster_meta, "roleRef": cluster, "subjects": [subject]})
 
 
 def furniture(domain: Domain) -> Iterator[Wanted]:
