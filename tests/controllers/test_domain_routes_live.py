@@ -6,6 +6,7 @@ import pytest
 from domain_world import CDR, DOMAIN, DR, GATEWAY, INTEROP, PLANE, WITH_COLLECTOR, Mesh, a_domain, a_route, cert, mesh
 
 from coterie.api.meta import Object
+from coterie.client.transport import Call, Reply
 
 
 async def center(world: Mesh, **spec: object) -> None:
@@ -307,3 +308,22 @@ async def test_gateways_that_are_gone_are_forgotten() -> None:
         await world.settle(200, step=14)
         assert not await world.exists(GATEWAY, "gw-old", "alice")
         assert await world.exists(GATEWAY, "gw-slow-clock", "alice")
+
+
+async def test_a_route_at_rest_is_nearly_silent() -> None:
+    """Heartbeats of gateways and routes come every fifteen seconds; what controllers write about them does not."""
+    async with mesh() as world:
+        await center(world)
+        await world.until_ready("alice-bob")
+        await world.settle(40, step=1)
+        writes: list[str] = []
+        send = world.faults.send
+
+        async def counted(call: Call) -> Reply:
+            if call.mutating:
+                writes.append(call.path)
+            return await send(call)
+
+        world.faults.send = counted  # type: ignore[method-assign]
+        await world.settle(120, step=1)
+        assert len(writes) <= 3, writes
