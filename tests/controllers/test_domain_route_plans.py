@@ -401,6 +401,7 @@ READY_ROUTE = replace(cdr(), status=replace(cdr().status, conditions=(RouteCondi
         ({"source_copy": dr(negotiating("g"), authorized=False)}, "DestinationIsNotAuthrized", "gateway g"),
         ({"source_copy": dr(None, authorized=False)}, "DestinationIsNotAuthrized", "not begun"),
         ({"source_copy": dr(holding("g", token(3)), authorized=False)}, "DestinationIsNotAuthrized", "does not accept"),
+        ({"source_copy": dr(None)}, "TokenNotGenerate", "at present"),
         ({"source_copy": dr(holding("g", token(3, expires=-1)))}, "TokenExpired", "revision 3"),
         ({"destination_copy": dr(None)}, "TokenNotGenerate", "bob holds no token of alice"),
         ({"destination_copy": dr(held_by(FRESH))}, "TokenNotReady", "revision 4"),

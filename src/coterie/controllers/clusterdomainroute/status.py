@@ -16,8 +16,8 @@ included, because consumers match on them; the others say what Kuscia leaves uns
     TransitRouteNotReady         it exists and is not ready                                              no
     EndpointUnreachable          live gateways of the source report: no port of the endpoint answers     no
     DestinationUnreachable       the source's gateway got no answer to three probes                      yes
-    DestinationIsNotAuthrized    the destination does not accept the source; no token was negotiated     yes
-    TokenNotGenerate             the destination holds no token for the source                           yes
+    DestinationIsNotAuthrized    the destination has not accepted the source, or no longer does          yes
+    TokenNotGenerate             an end that we host holds no token (any more)                           yes
     TokenNotReady                no token is loaded by all live gateways of the destination              no
     TokenExpired                 the source's newest token is past its time                              no
     TokenRevisionNotMatch        the destination does not hold the token that the source uses            yes
@@ -184,8 +184,11 @@ def _token_complaints(view: View, now: datetime) -> Iterator[Verdict]:
     using: RouteToken | None = None
     if source is not None:
         using = source.token_status.newest
-        if using is None or source.status is None or not source.status.is_destination_authorized:
+        if source.status is None or not source.status.is_destination_authorized:
             yield Verdict("DestinationIsNotAuthrized", _unauthorised(view))
+        elif using is None:
+            told = f"{view.destination.name} knows {view.source.name}, but they have no token at present; one is negotiated"
+            yield Verdict("TokenNotGenerate", told)
         elif (expires := moment(using.expiration_time)) is not None and expires <= now:
             told = f"token revision {using.revision} expired at {using.expiration_time} and no new one was negotiated"
             yield Verdict("TokenExpired", told)
