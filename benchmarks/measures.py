@@ -37,10 +37,17 @@ class Plan:
     starts: int = 3
     settle: float = 1.5
     """Seconds for the server to come to rest before its memory is read."""
+    cluster: tuple[int, int] = (1000, 10_000)
+    """Nodes and pods of the scheduler's simulation."""
+    pod_starts: int = 100
+    short_pods: int = 200
+    sleeping_pods: int = 100
+    idle: float = 60.0
+    """Seconds over which a node's idle CPU time is taken: two of its rounds of measuring itself."""
 
     @staticmethod
     def quick() -> Plan:
-        return Plan(0.2, 50, 100, 3, 5, (3, 6), 100, 1, 0.1)
+        return Plan(0.2, 50, 100, 3, 5, (3, 6), 100, 1, 0.1, (20, 60), 3, 6, 3, 0.2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,7 @@ class Bench:
         """A fresh node, gone afterwards."""
         with (
             tempfile.TemporaryDirectory(dir=self.folder) as place,
-            Node(Path(place), self.cores, self.bytecode) as node,
+            Node(Path(place), self.cores.server, self.bytecode) as node,
         ):
             yield node
 
@@ -197,7 +204,7 @@ def watches(bench: Bench) -> list[Row]:
 def starts(bench: Bench) -> list[Row]:
     plan = bench.plan
     with tempfile.TemporaryDirectory(dir=bench.folder) as place:
-        node = Node(Path(place), bench.cores, bench.bytecode)
+        node = Node(Path(place), bench.cores.server, bench.bytecode)
         rows = [
             _started(node, 1, "first start to ready, keys made"),
             _started(node, plan.starts, "start to ready, 0 objects"),

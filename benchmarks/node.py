@@ -1,7 +1,8 @@
-"""The process that is measured: started on one core, with its CPU time and memory read from /proc."""
+"""The process that is measured: started on one core, with its CPU time and memory."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -12,9 +13,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
+
+from coterie.agent.runtimes.runp import wire
+from coterie.agent.runtimes.runp.halt import halt
 
 DOMAIN = "bench"
-_TICKS = os.sysconf("SC_CLK_TCK")
+NODE_NAME = "bench-node"
+_WHOLE_PROCESS = 2
+"""With the inverted process id above it, Linux's name for a process's CPU clock (clock_getcpuclockid(3))."""
 _START_SECONDS = 120.0
 
 
@@ -46,9 +53,9 @@ class Identity:
 
 
 class Pinned:
-    """A Python process on one core."""
+    """A Python process on one core, or wherever the kernel puts it."""
 
-    def __init__(self, arguments: Sequence[str], core: int, log: Path, bytecode: Path | None = None) -> None:
+    def __init__(self, arguments: Sequence[str], core: int | None, log: Path, bytecode: Path | None = None) -> None:
         """`bytecode`: where compiled modules are kept, as an installed package has them; a checkout may have none."""
         environment = dict(os.environ)
         if bytecode is not None:
@@ -58,7 +65,8 @@ class Pinned:
             self._process = subprocess.Popen(
                 [sys.executable, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment
             )
-        os.sched_setaffinity(self._process.pid, {core})
+        if core is not None:
+            os.sched_setaffinity(self._process.pid, {core})
         self._log = log
 
     @property
@@ -83,12 +91,7 @@ class Pinned:
         return cpu_of(self.pid)
 
     def memory(self) -> tuple[float, float]:
-        """RSS and PSS in MiB."""
-        found = {}
-        for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines()[1:]:
-            name, _, rest = line.partition(":")
-            found[name] = int(rest.split()[0]) / 1024
-        return found["Rss"], found["Pss"]
+        return memory_of(self.pid)
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
@@ -102,10 +105,10 @@ class Pinned:
 class Node:
     """A directory with a node in it, and its process while it runs."""
 
-    def __init__(self, root: Path, cores: Cores, bytecode: Path) -> None:
+    def __init__(self, root: Path, core: int | None, bytecode: Path, settings: str = "mode: master\n") -> None:
         self.root = root
         self._bytecode = bytecode
-        self.cores = cores
+        self._core = core
         self.port = free_port()
         self.process: Pinned
         pki = root / DOMAIN / "var" / "certs" / "pki"
@@ -113,14 +116,14 @@ class Node:
         self.server_certificate = (str(pki / "apiserver.crt"), str(pki / "apiserver.key"))
         root.mkdir(parents=True, exist_ok=True)
         (root / "coterie.yaml").write_text(
-            f"mode: master\ndomainID: {DOMAIN}\nlogLevel: WARN\napiServer: {{host: 127.0.0.1, port: {self.port}}}\n"
+            f"domainID: {DOMAIN}\nlogLevel: WARN\napiServer: {{host: 127.0.0.1, port: {self.port}}}\n{settings}"
         )
 
     def start(self) -> float:
         """Returns the seconds until the API answered."""
         command = ["-m", "coterie", "start", "-c", str(self.root / "coterie.yaml"), "--root", str(self.root)]
         began = time.monotonic()
-        self.process = Pinned(command, self.cores.server, self.root / "server.log", self._bytecode)
+        self.process = Pinned(command, self._core, self.root / "server.log", self._bytecode)
         try:
             self.process.wait_for(self.port)
         except BaseException:
@@ -131,7 +134,7 @@ class Node:
     def stop(self) -> None:
         self.process.stop()
 
-    def __enter__(self) -> Node:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -139,10 +142,40 @@ class Node:
         self.stop()
 
 
+class PodNode(Node):
+    """A node that runs pods too. No core is its own: its containers would inherit that, and wait for each other."""
+
+    def __init__(self, root: Path, bytecode: Path) -> None:
+        agent = f"agent: {{nodeName: {NODE_NAME}, address: 127.0.0.1, port: 0, taint: false}}"
+        super().__init__(root, None, bytecode, f"mode: autonomy\n{agent}\n")
+        self._runtime = root / DOMAIN / "var" / "run" / "runp"
+
+    def pids(self) -> tuple[int, int]:
+        """The node's process, and the shepherd that keeps its containers."""
+        name, handle = wire.address(str(self._runtime))
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(name)
+            os.close(handle)
+            return self.process.pid, wire.peer(connection)[0]
+
+    def stop(self) -> None:
+        """Containers outlive their node by design; these shall not."""
+        super().stop()
+        asyncio.run(halt(self._runtime, NODE_NAME, 0.0, forget=True))
+
+
+def memory_of(pid: int) -> tuple[float, float]:
+    """RSS and PSS in MiB."""
+    found = {}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+        name, _, rest = line.partition(":")
+        found[name] = int(rest.split()[0]) / 1024
+    return found["Rss"], found["Pss"]
+
+
 def cpu_of(pid: int) -> float:
-    """Seconds of CPU time so far, all threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    """Seconds of CPU time so far, all threads; to the nanosecond, where /proc counts in hundredths."""
+    return time.clock_gettime(~pid << 3 | _WHOLE_PROCESS)
 
 
 def free_port() -> int:

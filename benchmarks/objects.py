@@ -43,6 +43,17 @@ def pod(name: str) -> Object:
     }
 
 
+def sleeper(name: str, *command: str, scheduler: str = "default-scheduler") -> Object:
+    """A pod that a node can run at once: a program of the machine, by default one that does nothing for long."""
+    container = {"name": "c", "image": "coterie/host:latest", "command": list(command) or ["sleep", "600"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"schedulerName": scheduler, "restartPolicy": "Never", "containers": [container]},
+    }
+
+
 def configmap(name: str, **data: str) -> Object:
     return {
         "apiVersion": "v1",

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks import bench_store, measures
+from benchmarks import bench_pods, bench_scheduler, bench_store, measures
 from benchmarks.measures import Bench, Plan
 from benchmarks.node import Cores
 from benchmarks.table import Row, markdown
@@ -49,6 +49,24 @@ def store(bench: Bench) -> list[Row]:
         return asyncio.run(measure(Path(place)))
 
 
+def scheduler(bench: Bench) -> list[Row]:
+    """Decisions alone, without an API server: a simulated cluster."""
+    nodes, pods = bench.plan.cluster
+    what = {
+        "alone": "one by one",
+        "gangs": "gangs of 3",
+        "picky": "with affinities and spreading",
+        "full": "one place free, many wait",
+    }
+    return [
+        Row(
+            f"scheduler: {nodes} nodes, {pods} pods, {what[done.name]}", done.rate, "/s", 1e6 / done.rate,
+            note=f"{done.decisions} decisions, {done.megabytes:.0f} MB more",
+        )
+        for done in bench_scheduler.measure(nodes, pods)
+    ]  # fmt: skip
+
+
 SECTIONS: dict[str, Section] = {
     "yardsticks": measures.yardsticks,
     "store": store,
@@ -56,6 +74,8 @@ SECTIONS: dict[str, Section] = {
     "lists": measures.lists_and_memory,
     "watches": measures.watches,
     "starts": measures.starts,
+    "scheduler": scheduler,
+    "pods": bench_pods.pods,
 }
 
 

@@ -38,6 +38,17 @@ ROWS = (
     "first start to ready, keys made",
     "start to ready, 0 objects",
     "start to ready, 100 pods",
+    *(
+        f"scheduler: 20 nodes, 60 pods, {how}"
+        for how in ("one by one", "gangs of 3", "with affinities and spreading", "one place free, many wait")
+    ),
+    *(
+        f"{what}, {part}"
+        for what in ("process start without Coterie", "pod start, bind to Running", "pod start, create to Running")
+        for part in ("p50", "p99")
+    ),
+    "6 short pods, create to Succeeded",
+    *(f"node with {count} sleeping pods, {what}" for count in (0, 3) for what in ("idle CPU of a core", "RSS", "PSS")),
 )
 
 
