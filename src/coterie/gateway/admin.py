@@ -109,6 +109,10 @@ class Admin:
         except AdminError:
             return False
 
+    async def versions(self) -> Readback:
+        """Only which versions are in use: cheap enough to ask again and again, however many clusters there are."""
+        return read_stats(await self.ask("/stats?type=TextReadouts&filter=version_text$"))
+
     async def readback(self) -> Readback:
         return read_stats(await self.ask(f"/stats?filter={_FILTER}"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from coterie.gateway import tls
 from coterie.gateway.model import Address, Inputs, Problem, Route, RoutePort, Service, Tuning
@@ -24,7 +25,7 @@ def service_name(service: Service) -> str:
 
 def clusters(inputs: Inputs) -> tuple[list[Json], list[Problem]]:
     """All clusters by name. A port that must not be called has no cluster, and a problem says why."""
-    found = [_cluster(HANDSHAKE, [inputs.handshake], _LOCAL_CONNECT_SECONDS, _http1())]
+    found = [_cluster(HANDSHAKE, [inputs.handshake], _LOCAL_CONNECT_SECONDS, {})]
     problems: list[Problem] = []
     for route in inputs.outbound:
         if not route.host or route.via or route.tunnel:
@@ -75,12 +76,10 @@ def http2_options(tuning: Tuning) -> Json:
     }
 
 
-def _http1() -> Json:
-    return {"explicit_http_config": {"http_protocol_options": {}}}
-
-
+@lru_cache(maxsize=16384)
 def _service(service: Service) -> Json:
-    options: Json = _http1()
+    """Remembered: of a thousand services one changes at a time. Nobody may change what is handed out."""
+    options: Json = {}  # HTTP/1.1
     if service.protocol.http2:
         options = {"explicit_http_config": {"http2_protocol_options": {"allow_connect": True}}}
     cluster = _cluster(service_name(service), sorted(service.endpoints), _LOCAL_CONNECT_SECONDS, options)
@@ -106,8 +105,9 @@ def _cluster(name: str, endpoints: Sequence[Address], connect: float, options: J
                 {"max_connections": _MANY, "max_pending_requests": _MANY, "max_requests": _MANY, "max_retries": 1024}
             ]
         },
-        "typed_extension_protocol_options": {HTTP_OPTIONS: {"@type": T + HTTP_OPTIONS, **options}},
     }
+    if options:
+        cluster["typed_extension_protocol_options"] = {HTTP_OPTIONS: {"@type": T + HTTP_OPTIONS, **options}}
     if not fixed:
         cluster["dns_lookup_family"] = "V4_PREFERRED"
     return cluster

@@ -38,6 +38,7 @@ from coterie.gateway.xds import XdsFiles, bridged
 _log = logger("gateway.envoy")
 _RESTART = Policy(first=0.1, factor=2.0, limit=10.0, jitter=0.2)
 _LOG_TAIL = 64 << 10
+_SETTLE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,8 @@ class Envoy:
         self.admin = Admin(settings.socket)
         self._clock = clock
         self._resources = resources
+        self._clusters = resources.clusters
+        self._untidy = asyncio.Event()
         self._files: XdsFiles | None = None
         self._adopted: int | None = None
         self._last: Applied | None = None
@@ -154,6 +157,7 @@ class Envoy:
             async with TaskOwner("gateway", grace=grace, on_failure=lambda _: self._stop.set()) as owner:
                 owner.start("process", self._keep_alive())
                 owner.start("watch", self._watch(), endless=True)
+                owner.start("tidy", self._tidy(), endless=True)
                 await self._stop.wait()
                 if owner.failure is None:
                     await self._drain()
@@ -250,21 +254,30 @@ class Envoy:
         async with self._applying:
             started = perf_counter()
             self._log_start = _size(self.settings.log)
-            old, self._resources = self._resources, resources
+            self._resources = resources
             if self._files is None:
                 return self._note(Applied(False, tuple(resources.files), ("Envoy is not started",)))
-            both = bridged(old.clusters, resources.clusters)
-            if both is None:
-                if not self._files.write(resources.files):
-                    return self._last or self._note(await self._accepted(started))
-                return self._note(await self._accepted(started))
-            # Routes must have let go of a cluster before it goes.
-            self._files.write({**resources.files, CLUSTERS_FILE: both})
-            await self._accepted(started)
-            self._files.write(resources.files)
-            applied = self._note(await self._accepted(started))
-            self._files.forget(resources.files)
-            return applied
+            # Routes must have let go of a cluster before it goes; it is cleared away later.
+            both = bridged(self._clusters, resources.clusters)
+            self._clusters = resources.clusters if both is None else both
+            if not self._files.write({**resources.files, CLUSTERS_FILE: self._clusters}) and self._last is not None:
+                return self._last
+            if both is not None:
+                self._untidy.set()
+            return self._note(await self._accepted(started))
+
+    async def _tidy(self) -> None:
+        """Clear away what a change left behind for the sake of requests under way."""
+        while True:
+            await self._untidy.wait()
+            await self._clock.sleep(_SETTLE)
+            async with self._applying:
+                self._untidy.clear()
+                assert self._files is not None
+                self._clusters = self._resources.clusters
+                if self._files.write(self._resources.files):
+                    self._note(await self._accepted(perf_counter()))
+                self._files.forget(self._resources.files)
 
     async def _accepted(self, started: float) -> Applied:
         assert self._files is not None
@@ -272,7 +285,7 @@ class Envoy:
         pause = 0.002
         while perf_counter() - started < self.settings.accept_seconds:
             with contextlib.suppress(AdminError):
-                seen = await self.admin.readback()
+                seen = await self.admin.versions()
                 missing = pending(self._files.versions, seen)
                 if not missing:
                     return Applied(True, seconds=perf_counter() - started)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from coterie.base.pki import PkiError, fingerprint, load_certificate
@@ -60,6 +61,7 @@ def external_mutations() -> list[Json]:
         # Of a header sent twice the first is read here; what reads it later must see the same.
         *(_set(each, f"%REQ({each})%", IF_PRESENT) for each in (SOURCE, ORIGIN, TOKEN, HOST)),
         _set(HOST, "%REQ(:authority)%", IF_ABSENT),
+        _set(ORIGIN, f"%REQ({SOURCE})%", IF_ABSENT),
         _set(PEER_KEY, _SEPARATOR.join(("%DOWNSTREAM_PEER_FINGERPRINT_256%", f"%REQ({SOURCE})%", f"%REQ({TOKEN})%"))),
     ]
 
@@ -73,9 +75,15 @@ def internal_mutations(domain: str) -> list[Json]:
 def pins(route: Route) -> tuple[tuple[str, ...], Problem | None]:
     """The fingerprints of the partner's certificates."""
     try:
-        return tuple(sorted({fingerprint(load_certificate(pem.encode())) for pem in route.certificates})), None
+        return tuple(sorted({_pin(pem) for pem in route.certificates})), None
     except PkiError as error:
         return (), Problem(about(route), f"the partner's certificate: {error}")
+
+
+@lru_cache(maxsize=4096)
+def _pin(pem: str) -> str:
+    """Reading a certificate costs more than all the rest of a route."""
+    return fingerprint(load_certificate(pem.encode()))
 
 
 def about(route: Route) -> str:
@@ -142,7 +150,7 @@ def access_config(service: Service) -> Json:
     """Which origins may call; put on each of the service's virtual hosts for partners."""
     if service.access is None:
         return _allow([_ANYONE])
-    return _allow([_speaks_for(domain) for domain in sorted(service.access)])
+    return _allow([_is(ORIGIN, domain) for domain in sorted(service.access)])
 
 
 def access_of_domains(domains: Iterable[str]) -> Json:
@@ -160,20 +168,12 @@ def deny_all() -> Json:
     return {"@type": RBAC, "rules": {"action": "ALLOW", "policies": {}}}
 
 
-def _speaks_for(domain: str) -> Json:
-    return _any_of([_is(ORIGIN, domain), _all_of([_absent(ORIGIN), _is(SOURCE, domain)])])
-
-
-def _origin_among(domains: Iterable[str]) -> Json:
-    return _any_of([_absent(ORIGIN), *(_is(ORIGIN, domain) for domain in sorted(domains))])
-
-
 def _is(name: str, value: str) -> Json:
     return {"header": {"name": name, "string_match": {"exact": value}}}
 
 
-def _absent(name: str) -> Json:
-    return {"header": {"name": name, "present_match": False}}
+def _origin_among(domains: Iterable[str]) -> Json:
+    return _any_of([_is(ORIGIN, domain) for domain in sorted(domains)])
 
 
 def _any_of(rules: list[Json]) -> Json:

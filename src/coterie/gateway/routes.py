@@ -17,6 +17,8 @@ reached the other side.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 from coterie.gateway.clusters import HANDSHAKE, outbound_name, service_name
 from coterie.gateway.identity import about, access_config, access_of_domains
@@ -31,9 +33,7 @@ from coterie.gateway.names import (
     GUARD_FILTER,
     HANDSHAKE_SERVICE,
     HOST,
-    IF_ABSENT,
     IF_PRESENT,
-    ORIGIN,
     PEER_FINGERPRINT,
     PEER_KEY,
     PREVIOUS_HOSTS,
@@ -56,7 +56,9 @@ _HANDSHAKE_PATHS = ("/handshake", "/register")
 def external_routes(inputs: Inputs, live: frozenset[str]) -> Json:
     """`live`: names of the clusters there are."""
     hosts = [_handshake_host(inputs, outside=True)]
-    hosts += [_service_for_partners(inputs, each) for each in _services(inputs) if not each.domain_only]
+    decorating = tuple(route for route in inputs.inbound if route.headers and not route.via)
+    place = _place(inputs)
+    hosts += [_service_for_partners(place, each, decorating) for each in _services(inputs) if not each.domain_only]
     hosts += _carried(inputs, live)
     # A gateway or proxy in between has put its own name into the Host header; the true one travels beside it.
     return _table(inputs, EXTERNAL, hosts) | {"vhost_header": HOST}
@@ -64,7 +66,8 @@ def external_routes(inputs: Inputs, live: frozenset[str]) -> Json:
 
 def internal_routes(inputs: Inputs, live: frozenset[str]) -> tuple[Json, list[Problem]]:
     hosts = [_handshake_host(inputs, outside=False)]
-    hosts += [_service_for_own(inputs, each) for each in _services(inputs)]
+    place = _place(inputs)
+    hosts += [_service_for_own(place, each) for each in _services(inputs)]
     problems: list[Problem] = []
     for route in inputs.outbound:
         host, problem = _to_partner(inputs, route, live)
@@ -103,7 +106,9 @@ def _distinct(hosts: Iterable[Json]) -> Iterable[Json]:
     for host in hosts:
         domains = [each for each in host["domains"] if each not in taken]
         taken.update(domains)
-        if domains:
+        if len(domains) == len(host["domains"]):
+            yield host
+        elif domains:
             yield {**host, "domains": domains}
 
 
@@ -119,7 +124,10 @@ def _handshake_host(inputs: Inputs, *, outside: bool) -> Json:
     host: Json = {
         "name": "handshake",
         "domains": [f"{HANDSHAKE_SERVICE}.{name}.svc" for name in inputs.names],
-        "routes": [{"match": {"path": path}, "route": _to(inputs, HANDSHAKE)} for path in _HANDSHAKE_PATHS],
+        "routes": [
+            {"match": {"path": path}, "route": _to(inputs.tuning.idle_stream_seconds, HANDSHAKE)}
+            for path in _HANDSHAKE_PATHS
+        ],
     }
     if outside:
         host["typed_per_filter_config"] = {name: off for name in (AUTH_FILTER, GUARD_FILTER, ACCESS_FILTER)}
@@ -131,44 +139,65 @@ def _handshake_host(inputs: Inputs, *, outside: bool) -> Json:
 # ---- our services ----
 
 
-def _service_domains(inputs: Inputs, service: Service) -> list[str]:
-    names = dict.fromkeys((inputs.domain, *inputs.aliases, *service.aliases))
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What a service's virtual hosts take from their surroundings; with it and the service they are remembered."""
+
+    domain: str
+    aliases: tuple[str, ...]
+    idle_seconds: float
+
+
+def _place(inputs: Inputs) -> _Place:
+    return _Place(inputs.domain, inputs.aliases, inputs.tuning.idle_stream_seconds)
+
+
+def _service_domains(place: _Place, service: Service) -> list[str]:
+    names = dict.fromkeys((place.domain, *place.aliases, *service.aliases))
     return [f"{service.name}.{name}.svc" for name in names]
 
 
-def _service_for_partners(inputs: Inputs, service: Service) -> Json:
+@lru_cache(maxsize=16384)
+def _service_for_partners(place: _Place, service: Service, decorating: tuple[Route, ...]) -> Json:
     """Headers that a route adds for one source are a route of their own that matches this source."""
     decorated = [
         {
             "match": {**_ALL, "headers": [_source_is(route.source)]},
             "request_headers_to_add": [header(key, literal(value)) for key, value in sorted(route.headers)],
-            **_reach(inputs, service),
+            **_reach(place, service),
         }
-        for route in inputs.inbound
-        if route.headers and not route.via and service.opened_to(route.source)
+        for route in decorating
+        if service.opened_to(route.source)
     ]
     return {
         "name": f"service-{service.name}-external",
-        "domains": _service_domains(inputs, service),
-        "routes": [*decorated, {"match": _ALL, **_reach(inputs, service)}],
+        "domains": _service_domains(place, service),
+        "routes": [*decorated, {"match": _ALL, **_reach(place, service)}],
         "request_headers_to_remove": [TOKEN, PEER_KEY],
         "typed_per_filter_config": {ACCESS_FILTER: access_config(service)},
     }
 
 
-def _service_for_own(inputs: Inputs, service: Service) -> Json:
+@lru_cache(maxsize=16384)
+def _service_for_own(place: _Place, service: Service) -> Json:
     return {
         "name": f"service-{service.name}-internal",
-        "domains": [service.name, *_service_domains(inputs, service)],
-        "routes": [{"match": _ALL, **_reach(inputs, service)}],
-        "request_headers_to_add": [header(SOURCE, inputs.domain), header(HOST, "%REQ(:authority)%")],
+        "domains": [service.name, *_service_domains(place, service)],
+        "routes": [{"match": _ALL, **_reach(place, service)}],
+        "request_headers_to_add": [header(SOURCE, place.domain), header(HOST, "%REQ(:authority)%")],
     }
 
 
-def _reach(inputs: Inputs, service: Service) -> Json:
+def _reach(place: _Place, service: Service) -> Json:
     if not service.endpoints:
         return _refusal(503, f'Service "{service.name}" has no endpoints.')
-    action = _to(inputs, service_name(service)) | {"auto_host_rewrite": True, "hash_policy": _session(service)}
+    action = _to(place.idle_seconds, service_name(service)) | {"auto_host_rewrite": True}
+    if len(service.endpoints) > 1:
+        action["hash_policy"] = _session(service)
+        action["retry_policy"] |= {
+            "retry_host_predicate": [{"name": "previous", "typed_config": {"@type": PREVIOUS_HOSTS}}],
+            "host_selection_retry_max_attempts": 3,
+        }
     return {"route": action}
 
 
@@ -293,7 +322,9 @@ def _forward(
             match["headers"] = [{"name": ":authority", "string_match": {"prefix": only}}]
         if port.grpc and plain is not None:
             match["grpc"] = {}
-        action = _to(inputs, outbound_name(leaving, port)) | {"host_rewrite_literal": leaving.host}
+        action = _to(inputs.tuning.idle_stream_seconds, outbound_name(leaving, port)) | {
+            "host_rewrite_literal": leaving.host
+        }
         if prefix := port.path_prefix.strip("/"):
             action["prefix_rewrite"] = f"/{prefix}/"
         route: Json = {"match": match, "route": action}
@@ -326,8 +357,8 @@ def _carried(inputs: Inputs, live: frozenset[str]) -> Iterable[Json]:
             "domains": _partner_domains(route),
             "routes": _forward(inputs, route, _live_ports(route, live)),
             "request_headers_to_remove": [PEER_KEY],
-            # In this order: the origin is the sender as `auth` found it, and only then we become the sender.
-            "request_headers_to_add": [header(ORIGIN, f"%REQ({SOURCE})%", IF_ABSENT), *_identity(inputs, route)],
+            # The origin stays as `guard` let it pass.
+            "request_headers_to_add": _identity(inputs, route),
             "typed_per_filter_config": {ACCESS_FILTER: access_of_domains(granted)},
         }
 
@@ -335,17 +366,12 @@ def _carried(inputs: Inputs, live: frozenset[str]) -> Iterable[Json]:
 # ---- common ----
 
 
-def _to(inputs: Inputs, cluster: str) -> Json:
+def _to(idle_seconds: float, cluster: str) -> Json:
     return {
         "cluster": cluster,
         "timeout": "0s",
-        "idle_timeout": seconds(inputs.tuning.idle_stream_seconds),
-        "retry_policy": {
-            "retry_on": "connect-failure,refused-stream,reset-before-request",
-            "num_retries": 2,
-            "retry_host_predicate": [{"name": "previous", "typed_config": {"@type": PREVIOUS_HOSTS}}],
-            "host_selection_retry_max_attempts": 3,
-        },
+        "idle_timeout": seconds(idle_seconds),
+        "retry_policy": {"retry_on": "connect-failure,refused-stream,reset-before-request", "num_retries": 2},
     }
 
 

@@ -6,7 +6,7 @@ partner could then sign a certificate that carries another's name, and be believ
 
 from __future__ import annotations
 
-import ipaddress
+import socket
 from pathlib import Path
 
 from coterie.gateway.identity import about, pins
@@ -126,8 +126,9 @@ def to_service() -> Json:
 
 
 def is_address(host: str) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        ipaddress.ip_address(host)
-    except ValueError:
+        socket.inet_pton(family, host)
+    except OSError:
         return False
     return True

@@ -14,14 +14,13 @@ import orjson
 
 from coterie.base.files import private_directory, read_bytes_or_none, write_atomic
 from coterie.gateway.names import Json
-from coterie.gateway.snapshot import CLUSTERS_FILE, Resources
 
 
 def render(resources: Iterable[Json]) -> tuple[str, bytes]:
     """(version, the file's content)."""
-    listed = list(resources)
-    version = sha256(orjson.dumps(listed)).hexdigest()[:16]
-    return version, orjson.dumps({"version_info": version, "resources": listed})
+    listed = orjson.dumps(list(resources))
+    version = sha256(listed).hexdigest()[:16]
+    return version, b'{"version_info":"%s","resources":%s}' % (version.encode(), listed)
 
 
 def bridged(old: Sequence[Json], new: Sequence[Json]) -> tuple[Json, ...] | None:
@@ -60,7 +59,3 @@ class XdsFiles:
             if path.name not in wanted:
                 path.unlink(missing_ok=True)
                 self.versions.pop(path.name, None)
-
-
-def clusters_of(resources: Resources | None) -> tuple[Json, ...]:
-    return resources.files[CLUSTERS_FILE] if resources is not None else ()
