@@ -23,6 +23,7 @@ from coterie.gateway.model import NOOP_TOKEN, Authentication, Inputs, Problem, P
 from coterie.gateway.names import (
     EARLY_MUTATION,
     HANDSHAKE_CLUSTER,
+    HEADER_MUTATION,
     HOST,
     IF_ABSENT,
     IF_PRESENT,
@@ -161,6 +162,14 @@ def access_of_domains(domains: Iterable[str]) -> Json:
 def _allow(principals: list[Json]) -> Json:
     policies = {"opened": {"permissions": [_ANYONE], "principals": principals}} if principals else {}
     return {"@type": RBAC_PER_ROUTE, "rbac": {"rules": {"action": "ALLOW", "policies": policies}}}
+
+
+def strip() -> Json:
+    """What has done its work: services must not see it. Only the handshake keeps the token, since it probes it."""
+    return {
+        "@type": HEADER_MUTATION,
+        "mutations": {"request_mutations": [{"remove": each} for each in (TOKEN, PEER_KEY)]},
+    }
 
 
 def deny_all() -> Json:

@@ -24,6 +24,7 @@ from coterie.gateway.names import (
     RBAC,
     ROUTER,
     SOURCE,
+    STRIP_FILTER,
     Json,
     address,
     file_source,
@@ -64,6 +65,7 @@ def _external(inputs: Inputs, where: Address) -> Json:
         _discovered(inputs, AUTH_FILTER),
         _discovered(inputs, GUARD_FILTER),
         {"name": ACCESS_FILTER, "typed_config": identity.deny_all()},
+        {"name": STRIP_FILTER, "typed_config": identity.strip()},
     ]
     manager = _manager(inputs, EXTERNAL, filters, identity.external_mutations(), EXTERNAL_LOG) | {
         "http2_protocol_options": http2_options(inputs.tuning) | {"max_concurrent_streams": 1024},

@@ -40,6 +40,7 @@ from coterie.gateway.names import (
     PROTOCOL,
     SESSION,
     SOURCE,
+    STRIP_FILTER,
     TOKEN,
     Json,
     header,
@@ -74,7 +75,8 @@ def internal_routes(inputs: Inputs, live: frozenset[str]) -> tuple[Json, list[Pr
         hosts.append(host)
         problems += [problem] if problem is not None else []
     hosts.append(_nowhere(inputs))
-    return _table(inputs, INTERNAL, hosts), problems
+    own = [header(SOURCE, inputs.domain), header(HOST, f"%REQ({HOST}?:authority)%")]
+    return _table(inputs, INTERNAL, hosts) | {"request_headers_to_add": own}, problems
 
 
 def hop(inputs: Inputs, side: str) -> str:
@@ -130,7 +132,9 @@ def _handshake_host(inputs: Inputs, *, outside: bool) -> Json:
         ],
     }
     if outside:
-        host["typed_per_filter_config"] = {name: off for name in (AUTH_FILTER, GUARD_FILTER, ACCESS_FILTER)}
+        host["typed_per_filter_config"] = {
+            name: off for name in (AUTH_FILTER, GUARD_FILTER, ACCESS_FILTER, STRIP_FILTER)
+        }
         host["request_headers_to_remove"] = [PEER_KEY]
         host["request_headers_to_add"] = [header(PEER_FINGERPRINT, "%DOWNSTREAM_PEER_FINGERPRINT_256%")]
     return host
@@ -173,7 +177,6 @@ def _service_for_partners(place: _Place, service: Service, decorating: tuple[Rou
         "name": f"service-{service.name}-external",
         "domains": _service_domains(place, service),
         "routes": [*decorated, {"match": _ALL, **_reach(place, service)}],
-        "request_headers_to_remove": [TOKEN, PEER_KEY],
         "typed_per_filter_config": {ACCESS_FILTER: access_config(service)},
     }
 
@@ -184,7 +187,6 @@ def _service_for_own(place: _Place, service: Service) -> Json:
         "name": f"service-{service.name}-internal",
         "domains": [service.name, *_service_domains(place, service)],
         "routes": [{"match": _ALL, **_reach(place, service)}],
-        "request_headers_to_add": [header(SOURCE, place.domain), header(HOST, "%REQ(:authority)%")],
     }
 
 
@@ -356,7 +358,6 @@ def _carried(inputs: Inputs, live: frozenset[str]) -> Iterable[Json]:
             "name": f"transit-{route.destination}",
             "domains": _partner_domains(route),
             "routes": _forward(inputs, route, _live_ports(route, live)),
-            "request_headers_to_remove": [PEER_KEY],
             # The origin stays as `guard` let it pass.
             "request_headers_to_add": _identity(inputs, route),
             "typed_per_filter_config": {ACCESS_FILTER: access_of_domains(granted)},
