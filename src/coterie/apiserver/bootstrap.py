@@ -20,6 +20,8 @@ Send = Callable[[Request], Coroutine[Any, Any, Response]]
 
 LOOPBACK = UserInfo("system:apiserver", ("system:masters",))
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+CROSS_DOMAIN = "cross-domain"
+"""Where Kuscia's jobs, tasks and deployments live."""
 _PRIORITIES = (("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000))
 _AGENT = {"user-agent": "coterie-bootstrap/1", "content-type": "application/json"}
 
@@ -34,6 +36,7 @@ async def ensure(send: Send, *, kuscia: bool) -> None:
     for default in default_roles.default_objects():
         await _reconcile_role(send, default)
     if kuscia:
+        await _create(send, "/api/v1/namespaces", {"metadata": {"name": CROSS_DOMAIN}})
         await _ensure_definitions(send)
 
 

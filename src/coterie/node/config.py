@@ -19,11 +19,11 @@ import yaml
 from coterie.agent.settings import CapacitySettings
 from coterie.api.names import dns_subdomain_faults
 from coterie.api.quantity import QuantityError, canonical
+from coterie.api.types.kuscia_domain import RESERVED_DOMAINS
 from coterie.base.paths import DomainPaths, default_root
 
 MODES = ("master", "lite", "autonomy")
 LOG_LEVELS = ("DEBUG", "INFO", "WARN", "ERROR")
-RESERVED_DOMAINS = frozenset(("master", "default", "kube-system", "kube-public", "kube-node-lease", "cross-domain"))
 _KNOWN = {
     "mode", "domainID", "logLevel", "logFormat", "root", "apiServer", "controllers", "join", "runtime", "agent",
     "capacity", "reservedResources",

@@ -7,12 +7,16 @@ from coterie.client.client import Client
 from coterie.client.informers import Informers
 from coterie.control.events import EventRecorder
 from coterie.control.manager import Runnable
+from coterie.controllers.clusterdomainroute import controller as clusterdomainroute
 from coterie.controllers.clusterrole_aggregation import controller as clusterrole_aggregation
 from coterie.controllers.crd import controller as crd
 from coterie.controllers.cronjob import controller as cronjob
 from coterie.controllers.deployment import controller as deployment
+from coterie.controllers.domain import controller as domain
+from coterie.controllers.domainroute import controller as domainroute
 from coterie.controllers.endpoints import controller as endpoints
 from coterie.controllers.endpointslice import controller as endpointslice
+from coterie.controllers.gateway import controller as gateway
 from coterie.controllers.gc import controller as gc
 from coterie.controllers.job import controller as job
 from coterie.controllers.namespace import controller as namespace
@@ -45,7 +49,16 @@ def controllers(settings: NodeSettings, client: Client, informers: Informers, ca
     # Kubernetes' names: people look for them in the column From of a description.
     told = {
         name: EventRecorder(client, f"{name}-controller", clock=clock)
-        for name in ("replicaset", "deployment", "job", "cronjob", "node")
+        for name in (
+            "replicaset",
+            "deployment",
+            "job",
+            "cronjob",
+            "node",
+            "domain",
+            "clusterdomainroute",
+            "domainroute",
+        )
     }
     return [
         *told.values(),
@@ -64,4 +77,10 @@ def controllers(settings: NodeSettings, client: Client, informers: Informers, ca
         endpointslice.make(client, informers, clock=clock),
         nodelifecycle.make(client, informers, events=told["node"], settings=patience, clock=clock),
         podgc.make(client, informers, clock=clock),
+        domain.make(client, informers, control_plane=settings.domain, events=told["domain"], clock=clock),
+        clusterdomainroute.make(
+            client, informers, control_plane=settings.domain, events=told["clusterdomainroute"], clock=clock
+        ),
+        domainroute.make(client, informers, events=told["domainroute"], clock=clock),
+        gateway.make(client, informers, clock=clock),
     ]
