@@ -57,7 +57,7 @@ async def test_health_before_during_and_after():
 async def test_first_objects_are_made_once():
     async with serving(Settings()) as api:
         names = set((await api.call("GET", "/api/v1/namespaces")).names)
-        assert names == {"default", "kube-system", "kube-public", "kube-node-lease"}
+        assert names == {"default", "kube-system", "kube-public", "kube-node-lease", "cross-domain"}
         assert "system-node-critical" in (await api.call("GET", "/apis/scheduling.k8s.io/v1/priorityclasses")).names
         assert "cluster-admin" in (await api.call("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles")).names
         crds = (await api.call("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions")).names
