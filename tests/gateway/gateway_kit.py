@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import json
+import shutil
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -34,6 +36,7 @@ HOSTS = {"alice": "127.0.1.1", "bob": "127.0.1.2", "joe": "127.0.1.3"}
 def certificates() -> Path:
     """One directory of keys for the whole run: making them takes longer than using them."""
     directory = Path(mkdtemp(prefix="coterie-gateway-keys-"))
+    atexit.register(shutil.rmtree, directory)
     authorities = {}
     for name in (*HOSTS, "carol"):
         authorities[name] = pki.self_signed_ca(name, pki.new_key("ec"), now=datetime.now(UTC))

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -33,6 +32,7 @@ from coterie.gateway.admin import Admin, AdminError, Readback, pending, refusals
 from coterie.gateway.bootstrap import arguments, bootstrap
 from coterie.gateway.model import Problem, Tuning
 from coterie.gateway.snapshot import CLUSTERS_FILE, Resources
+from coterie.gateway.survivor import end, ended, running
 from coterie.gateway.xds import XdsFiles, bridged
 
 _log = logger("gateway.envoy")
@@ -173,7 +173,7 @@ class Envoy:
     async def _keep_alive(self) -> None:
         """First the one that survived us, if any, then our own."""
         if self._adopted is not None:
-            await _ended(self._adopted)
+            await ended(self._adopted)
             self._log.warning("Adopted Envoy ended", pid=self._adopted)
             self._adopted = None
         await self._child.run()
@@ -181,7 +181,7 @@ class Envoy:
     async def _end_adopted(self) -> None:
         if self._adopted is None:
             return
-        await _end(self._adopted, self.settings.stop_seconds)
+        await end(self._adopted, self.settings.stop_seconds)
         self._adopted = None
 
     def _write_bootstrap(self) -> bool:
@@ -206,7 +206,7 @@ class Envoy:
             self._log.info("Running Envoy taken over", pid=pid)
             return pid
         self._log.info("Envoy of an earlier start is replaced", pid=pid)
-        await _end(pid, self.settings.stop_seconds)
+        await end(pid, self.settings.stop_seconds)
         return None
 
     async def _watch(self) -> None:
@@ -321,41 +321,6 @@ class Envoy:
             problems=self._resources.problems,
             connections=seen.connections if seen is not None else 0,
         )
-
-
-def running(pid_file: Path, config: Path) -> int | None:
-    """The process of that file, if it still is an Envoy with that configuration and not a stranger with its number."""
-    try:
-        pid = int(pid_file.read_text())
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError, ValueError):
-        return None
-    return pid if str(config).encode() in command else None
-
-
-async def _ended(pid: int) -> None:
-    """Until a process that is not our child is gone."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    gone = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_reader(handle, gone.set)
-    try:
-        await gone.wait()
-    finally:
-        loop.remove_reader(handle)
-        os.close(handle)
-
-
-async def _end(pid: int, grace: float) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(_ended(pid), grace)
-            return
 
 
 def _size(path: Path) -> int:

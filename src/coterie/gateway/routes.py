@@ -17,11 +17,9 @@ reached the other side.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 
-from coterie.gateway.clusters import HANDSHAKE, outbound_name, service_name
-from coterie.gateway.identity import about, access_config, access_of_domains
+from coterie.gateway.clusters import HANDSHAKE, outbound_name
+from coterie.gateway.identity import about, access_of_domains
 from coterie.gateway.model import NOOP_TOKEN, Authentication, BandwidthLimit, Inputs, Problem, Route, RoutePort, Service
 from coterie.gateway.names import (
     ACCESS_FILTER,
@@ -36,21 +34,18 @@ from coterie.gateway.names import (
     IF_PRESENT,
     PEER_FINGERPRINT,
     PEER_KEY,
-    PREVIOUS_HOSTS,
     PROTOCOL,
-    SESSION,
     SOURCE,
     STRIP_FILTER,
     TOKEN,
     Json,
     header,
     literal,
-    seconds,
 )
+from coterie.gateway.serving import ALL, place_of, refusal, send_to, service_for_own, service_for_partners
 
 EXTERNAL = "external"
 INTERNAL = "internal"
-_ALL: Json = {"prefix": "/"}
 _HANDSHAKE_PATHS = ("/handshake", "/register")
 
 
@@ -58,8 +53,8 @@ def external_routes(inputs: Inputs, live: frozenset[str]) -> Json:
     """`live`: names of the clusters there are."""
     hosts = [_handshake_host(inputs, outside=True)]
     decorating = tuple(route for route in inputs.inbound if route.headers and not route.via)
-    place = _place(inputs)
-    hosts += [_service_for_partners(place, each, decorating) for each in _services(inputs) if not each.domain_only]
+    place = place_of(inputs)
+    hosts += [service_for_partners(place, each, decorating) for each in _services(inputs) if not each.domain_only]
     hosts += _carried(inputs, live)
     # A gateway or proxy in between has put its own name into the Host header; the true one travels beside it.
     return _table(inputs, EXTERNAL, hosts) | {"vhost_header": HOST}
@@ -67,8 +62,8 @@ def external_routes(inputs: Inputs, live: frozenset[str]) -> Json:
 
 def internal_routes(inputs: Inputs, live: frozenset[str]) -> tuple[Json, list[Problem]]:
     hosts = [_handshake_host(inputs, outside=False)]
-    place = _place(inputs)
-    hosts += [_service_for_own(place, each) for each in _services(inputs)]
+    place = place_of(inputs)
+    hosts += [service_for_own(place, each) for each in _services(inputs)]
     problems: list[Problem] = []
     for route in inputs.outbound:
         host, problem = _to_partner(inputs, route, live)
@@ -127,7 +122,7 @@ def _handshake_host(inputs: Inputs, *, outside: bool) -> Json:
         "name": "handshake",
         "domains": [f"{HANDSHAKE_SERVICE}.{name}.svc" for name in inputs.names],
         "routes": [
-            {"match": {"path": path}, "route": _to(inputs.tuning.idle_stream_seconds, HANDSHAKE)}
+            {"match": {"path": path}, "route": send_to(inputs.tuning.idle_stream_seconds, HANDSHAKE)}
             for path in _HANDSHAKE_PATHS
         ],
     }
@@ -138,83 +133,6 @@ def _handshake_host(inputs: Inputs, *, outside: bool) -> Json:
         host["request_headers_to_remove"] = [PEER_KEY]
         host["request_headers_to_add"] = [header(PEER_FINGERPRINT, "%DOWNSTREAM_PEER_FINGERPRINT_256%")]
     return host
-
-
-# ---- our services ----
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """What a service's virtual hosts take from their surroundings; with it and the service they are remembered."""
-
-    domain: str
-    aliases: tuple[str, ...]
-    idle_seconds: float
-
-
-def _place(inputs: Inputs) -> _Place:
-    return _Place(inputs.domain, inputs.aliases, inputs.tuning.idle_stream_seconds)
-
-
-def _service_domains(place: _Place, service: Service) -> list[str]:
-    names = dict.fromkeys((place.domain, *place.aliases, *service.aliases))
-    return [f"{service.name}.{name}.svc" for name in names]
-
-
-@lru_cache(maxsize=16384)
-def _service_for_partners(place: _Place, service: Service, decorating: tuple[Route, ...]) -> Json:
-    """Headers that a route adds for one source are a route of their own that matches this source."""
-    decorated = [
-        {
-            "match": {**_ALL, "headers": [_source_is(route.source)]},
-            "request_headers_to_add": [header(key, literal(value)) for key, value in sorted(route.headers)],
-            **_reach(place, service),
-        }
-        for route in decorating
-        if service.opened_to(route.source)
-    ]
-    return {
-        "name": f"service-{service.name}-external",
-        "domains": _service_domains(place, service),
-        "routes": [*decorated, {"match": _ALL, **_reach(place, service)}],
-        "typed_per_filter_config": {ACCESS_FILTER: access_config(service)},
-    }
-
-
-@lru_cache(maxsize=16384)
-def _service_for_own(place: _Place, service: Service) -> Json:
-    return {
-        "name": f"service-{service.name}-internal",
-        "domains": [service.name, *_service_domains(place, service)],
-        "routes": [{"match": _ALL, **_reach(place, service)}],
-    }
-
-
-def _reach(place: _Place, service: Service) -> Json:
-    if not service.endpoints:
-        return _refusal(503, f'Service "{service.name}" has no endpoints.')
-    action = _to(place.idle_seconds, service_name(service)) | {"auto_host_rewrite": True}
-    if len(service.endpoints) > 1:
-        action["hash_policy"] = _session(service)
-        action["retry_policy"] |= {
-            "retry_host_predicate": [{"name": "previous", "typed_config": {"@type": PREVIOUS_HOSTS}}],
-            "host_selection_retry_max_attempts": 3,
-        }
-    return {"route": action}
-
-
-def _session(service: Service) -> list[Json]:
-    policies: list[Json] = [{"header": {"header_name": SESSION}, "terminal": True}]
-    if service.affinity.cookie:
-        cookie = {"name": service.affinity.cookie, "ttl": seconds(service.affinity.cookie_seconds), "path": "/"}
-        policies.append({"cookie": cookie})
-    if service.affinity.client_address:
-        policies += [{"connection_properties": {"source_ip": True}}, {"header": {"header_name": SOURCE}}]
-    return policies
-
-
-def _source_is(domain: str) -> Json:
-    return {"name": SOURCE, "string_match": {"exact": domain}}
 
 
 # ---- partners ----
@@ -232,7 +150,7 @@ def _to_partner(inputs: Inputs, route: Route, live: frozenset[str]) -> tuple[Jso
     host: Json = {"name": f"{route.source}-to-{route.destination}", "domains": _partner_domains(route)}
     why = _refused(inputs, route, live)
     if why:
-        host["routes"] = [{"match": _ALL, **_refusal(503, f"{about(route)}: {why}")}]
+        host["routes"] = [{"match": ALL, **refusal(503, f"{about(route)}: {why}")}]
         return host, Problem(about(route), why)
     leaving = carrier(inputs, route)
     assert leaving is not None
@@ -286,7 +204,7 @@ def _identity(inputs: Inputs, leaving: Route) -> list[Json]:
 
 def _waiting(route: Route) -> list[Json]:
     """Before the handshake nothing but the handshake is sent."""
-    return [{"match": _ALL, **_refusal(503, f"{about(route)}: no token has been agreed on yet")}]
+    return [{"match": ALL, **refusal(503, f"{about(route)}: no token has been agreed on yet")}]
 
 
 def _data(inputs: Inputs, route: Route, leaving: Route, ports: Sequence[RoutePort]) -> list[Json]:
@@ -319,12 +237,12 @@ def _forward(
     for port in (grpc, plain):
         if port is None:
             continue
-        match: Json = dict(_ALL)
+        match: Json = dict(ALL)
         if only:
             match["headers"] = [{"name": ":authority", "string_match": {"prefix": only}}]
         if port.grpc and plain is not None:
             match["grpc"] = {}
-        action = _to(inputs.tuning.idle_stream_seconds, outbound_name(leaving, port)) | {
+        action = send_to(inputs.tuning.idle_stream_seconds, outbound_name(leaving, port)) | {
             "host_rewrite_literal": leaving.host
         }
         if prefix := port.path_prefix.strip("/"):
@@ -364,27 +282,11 @@ def _carried(inputs: Inputs, live: frozenset[str]) -> Iterable[Json]:
         }
 
 
-# ---- common ----
-
-
-def _to(idle_seconds: float, cluster: str) -> Json:
-    return {
-        "cluster": cluster,
-        "timeout": "0s",
-        "idle_timeout": seconds(idle_seconds),
-        "retry_policy": {"retry_on": "connect-failure,refused-stream,reset-before-request", "num_retries": 2},
-    }
-
-
-def _refusal(status: int, message: str) -> Json:
-    return {"direct_response": {"status": status, "body": {"inline_string": message + "\n"}}}
-
-
 def _nowhere(inputs: Inputs) -> Json:
     message = cause(inputs, INTERNAL, 'Service "%REQ(:authority)%" not found.')
     return {
         "name": "nowhere",
         "domains": ["*"],
-        "routes": [{"match": _ALL, **_refusal(404, "Service not found.")}],
+        "routes": [{"match": ALL, **refusal(404, "Service not found.")}],
         "response_headers_to_add": [header(ERROR, message)],
     }

@@ -1,0 +1,104 @@
+"""The virtual hosts of our own services, for partners and for our own pods. Pure.
+
+They are remembered by what they are made from: of a thousand services one changes at a time. Nobody may change what is
+handed out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from coterie.gateway.clusters import service_name
+from coterie.gateway.identity import access_config
+from coterie.gateway.model import Inputs, Route, Service
+from coterie.gateway.names import ACCESS_FILTER, PREVIOUS_HOSTS, SESSION, SOURCE, Json, header, literal, seconds
+
+ALL: Json = {"prefix": "/"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a service's virtual hosts take from their surroundings; with it and the service they are remembered."""
+
+    domain: str
+    aliases: tuple[str, ...]
+    idle_seconds: float
+
+
+def place_of(inputs: Inputs) -> Place:
+    return Place(inputs.domain, inputs.aliases, inputs.tuning.idle_stream_seconds)
+
+
+def _service_domains(place: Place, service: Service) -> list[str]:
+    names = dict.fromkeys((place.domain, *place.aliases, *service.aliases))
+    return [f"{service.name}.{name}.svc" for name in names]
+
+
+@lru_cache(maxsize=16384)
+def service_for_partners(place: Place, service: Service, decorating: tuple[Route, ...]) -> Json:
+    """Headers that a route adds for one source are a route of their own that matches this source."""
+    decorated = [
+        {
+            "match": {**ALL, "headers": [_source_is(route.source)]},
+            "request_headers_to_add": [header(key, literal(value)) for key, value in sorted(route.headers)],
+            **_reach(place, service),
+        }
+        for route in decorating
+        if service.opened_to(route.source)
+    ]
+    return {
+        "name": f"service-{service.name}-external",
+        "domains": _service_domains(place, service),
+        "routes": [*decorated, {"match": ALL, **_reach(place, service)}],
+        "typed_per_filter_config": {ACCESS_FILTER: access_config(service)},
+    }
+
+
+@lru_cache(maxsize=16384)
+def service_for_own(place: Place, service: Service) -> Json:
+    return {
+        "name": f"service-{service.name}-internal",
+        "domains": [service.name, *_service_domains(place, service)],
+        "routes": [{"match": ALL, **_reach(place, service)}],
+    }
+
+
+def _reach(place: Place, service: Service) -> Json:
+    if not service.endpoints:
+        return refusal(503, f'Service "{service.name}" has no endpoints.')
+    action = send_to(place.idle_seconds, service_name(service)) | {"auto_host_rewrite": True}
+    if len(service.endpoints) > 1:
+        action["hash_policy"] = _session(service)
+        action["retry_policy"] |= {
+            "retry_host_predicate": [{"name": "previous", "typed_config": {"@type": PREVIOUS_HOSTS}}],
+            "host_selection_retry_max_attempts": 3,
+        }
+    return {"route": action}
+
+
+def _session(service: Service) -> list[Json]:
+    policies: list[Json] = [{"header": {"header_name": SESSION}, "terminal": True}]
+    if service.affinity.cookie:
+        cookie = {"name": service.affinity.cookie, "ttl": seconds(service.affinity.cookie_seconds), "path": "/"}
+        policies.append({"cookie": cookie})
+    if service.affinity.client_address:
+        policies += [{"connection_properties": {"source_ip": True}}, {"header": {"header_name": SOURCE}}]
+    return policies
+
+
+def _source_is(domain: str) -> Json:
+    return {"name": SOURCE, "string_match": {"exact": domain}}
+
+
+def send_to(idle_seconds: float, cluster: str) -> Json:
+    return {
+        "cluster": cluster,
+        "timeout": "0s",
+        "idle_timeout": seconds(idle_seconds),
+        "retry_policy": {"retry_on": "connect-failure,refused-stream,reset-before-request", "num_retries": 2},
+    }
+
+
+def refusal(status: int, message: str) -> Json:
+    return {"direct_response": {"status": status, "body": {"inline_string": message + "\n"}}}
