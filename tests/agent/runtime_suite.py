@@ -62,6 +62,7 @@ def container(
     *,
     image: str = "",
     stdin: bool = False,
+    stdin_once: bool = False,
     mounts: tuple[Mount, ...] = (),
     uid: str = "uid-1",
 ) -> ContainerSpec:
@@ -76,6 +77,7 @@ def container(
         mounts=mounts,
         log_path=harness.root / "logs" / uid / name / f"{attempt}.log",
         stdin=stdin,
+        stdin_once=stdin_once,
     )
 
 
@@ -276,6 +278,31 @@ class RuntimeSuite:
         assert await asyncio.wait_for(session.read_stdout(), 10) == b"hello\n"
         await session.close()
         assert state_of(runtime).running
+
+    async def test_input_of_many_does_not_end_with_the_first(self, harness: Harness) -> None:
+        runtime = harness.runtime
+        await runtime.prepare_pod(sandbox(harness))
+        await runtime.start_container("uid-1", container(harness, "cat", stdin=True))
+        for word in (b"one\n", b"two\n"):
+            session = await runtime.attach("uid-1", "main", stdin=True)
+            reading = asyncio.ensure_future(session.read_stdout())
+            await session.write_stdin(word)
+            assert await asyncio.wait_for(reading, 10) == word
+            waiting = asyncio.ensure_future(session.read_stdout())
+            await session.close_stdin()
+            assert await asyncio.wait_for(waiting, 10) == b"", "who has said all need not stay"
+            assert await asyncio.wait_for(session.wait(), 10) == 0
+            await session.close()
+        assert state_of(runtime).running
+
+    async def test_input_of_one_ends_with_it(self, harness: Harness) -> None:
+        runtime = harness.runtime
+        await runtime.prepare_pod(sandbox(harness))
+        await runtime.start_container("uid-1", container(harness, "cat", stdin=True, stdin_once=True))
+        session = await runtime.attach("uid-1", "main", stdin=True)
+        await session.close_stdin()
+        await harness.until(ended(runtime))
+        await session.close()
 
     async def test_mounts_are_seen(self, harness: Harness) -> None:
         runtime = harness.runtime

@@ -110,7 +110,7 @@ async def test_exec_has_the_containers_user(runp):
 
 
 async def test_attached_input_ends(runp):
-    await runp.start("cat; echo end of input", stdin=True)
+    await runp.start("cat; echo end of input", stdin=True, stdin_once=True)
     session = await runp.runtime.attach("uid-1", "main", stdin=True)
     await session.write_stdin(b"a line\n")
     await session.close_stdin()

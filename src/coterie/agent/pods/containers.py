@@ -41,6 +41,7 @@ def container_spec(
         limits=limits_of(container, rules),
         security=security_of(pod, container, rules),
         stdin=bool(container.get("stdin")),
+        stdin_once=bool(container.get("stdinOnce")),
         tty=bool(container.get("tty")),
     )
 

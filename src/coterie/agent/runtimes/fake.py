@@ -236,8 +236,12 @@ class FakeSession:
             self._run.stdin.put_nowait(data)
 
     async def close_stdin(self) -> None:
-        if self._run is not None:
+        if self._run is None:
+            return
+        if self._run.spec.stdin_once:
             self._run.stdin.put_nowait(b"")
+        else:
+            self.finish(0)
 
     def resize(self, columns: int, rows: int) -> None:
         self.size = (columns, rows)

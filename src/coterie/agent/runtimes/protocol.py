@@ -95,6 +95,8 @@ class ContainerSpec:
     limits: Limits = Limits()
     security: Security = Security()
     stdin: bool = False
+    stdin_once: bool = False
+    """Whether the container's input ends with that of the first who attaches. Otherwise others may come and go on."""
     tty: bool = False
     writable_paths: tuple[str, ...] = ()
     """Paths of the host that the process may write besides its mounts (for runtimes that share the host's files)."""

@@ -100,6 +100,7 @@ def start_request(
         "escalation": spec.security.allow_privilege_escalation,
         "seccomp": not spec.security.seccomp_unconfined,
         "stdin": spec.stdin,
+        "stdin_once": spec.stdin_once,
         "tty": spec.tty,
         "locks": [str(store.layer(digest) / "lock") for digest in image.layers],
         "log": {"bytes": settings.log_bytes, "files": settings.log_files, "age": settings.log_age},

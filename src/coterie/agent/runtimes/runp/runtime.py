@@ -37,6 +37,8 @@ from coterie.base.log import logger
 _log = logger("agent.runp")
 _RETRIES = 3
 _EXEC_NOT_SET_UP = 128
+_LAST_WORDS = 0.3
+"""Seconds for which an attachment stays after its input has ended."""
 
 
 class RunpRuntime:
@@ -333,7 +335,16 @@ class RunpRuntime:
             self._settle(pod_uid, run)
 
         async def end_input() -> None:
-            await self._ask("close-stdin", uid=pod_uid, name=container)
+            if answer.result.get("once", True):
+                await self._ask("close-stdin", uid=pod_uid, name=container)
+                return
+            # The container's input stays open for others; what it says to the last words is still to be heard.
+            await asyncio.sleep(_LAST_WORDS)
+            for source in (stdout, stderr):
+                if source is not None:
+                    source.close()
+            if not ended.done():
+                ended.set_result(0)
 
         async def forget() -> None:
             waiting = self._ends.get(key, [])
@@ -343,12 +354,12 @@ class RunpRuntime:
         tty = answer.result["tty"]
         stdout = Source(handles.pop(0)) if handles else None
         stderr = Source(handles.pop(0)) if handles and not tty else None
-        source = handles.pop(0) if handles else -1
+        entry = handles.pop(0) if handles else -1
         return StreamSession(
-            stdin=Sink(os.dup(source) if tty else source) if stdin and source >= 0 else None,
+            stdin=Sink(os.dup(entry) if tty else entry) if stdin and entry >= 0 else None,
             stdout=stdout,
             stderr=stderr,
-            terminal=source if tty else -1,
+            terminal=entry if tty else -1,
             ended=ended,
             end_input=end_input,
             let_go=forget,

@@ -23,6 +23,7 @@ class Source:
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
+        self._waiting: asyncio.Future[None] | None = None
         os.set_blocking(handle, False)
 
     async def read(self) -> bytes:
@@ -41,7 +42,7 @@ class Source:
 
     async def _ready(self) -> None:
         loop = asyncio.get_running_loop()
-        ready: asyncio.Future[None] = loop.create_future()
+        self._waiting = ready = loop.create_future()
         handle = self._handle
         loop.add_reader(handle, _wake, ready)
         try:
@@ -57,6 +58,8 @@ class Source:
                 asyncio.get_running_loop().remove_reader(self._handle)
             os.close(self._handle)
             self._handle = -1
+            if self._waiting is not None:
+                _wake(self._waiting)
 
 
 class Sink:

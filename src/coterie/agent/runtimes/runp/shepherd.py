@@ -314,7 +314,9 @@ class Shepherd:
             connection.refuse(request, "ContainerNotRunning", f"container {request['name']} is not running")
             return
         handles = run.listen(request["stdin"])
-        connection.answer(request, {"tty": run.spec["tty"], "attempt": run.spec["attempt"]}, handles)
+        # Whoever was started by an agent of before this could be said has its input closed as it was then.
+        about = {"tty": run.spec["tty"], "attempt": run.spec["attempt"], "once": run.spec.get("stdin_once", True)}
+        connection.answer(request, about, handles)
 
     def _do_close_stdin(self, connection: Connection, request: dict[str, Any]) -> None:
         run = self._run(request)
