@@ -71,7 +71,7 @@ def test_a_terminal(autonomy: Cluster) -> None:
     autonomy.ready("term")
     told = _in_terminal(
         autonomy,
-        # A shell runs a trap when the command before it has ended: short ones, so that no moment is a bad one.
+        # The size comes a moment after the terminal, so it is told often. A shell runs a trap when the command before it has ended: short ones, so that no moment is a bad one.
         [
             "exec",
             "-it",
@@ -79,7 +79,7 @@ def test_a_terminal(autonomy: Cluster) -> None:
             "--",
             "sh",
             "-c",
-            "trap 'echo caught; exit 5' INT; tty; stty size; while :; do sleep 0.1; done",
+            "trap 'echo caught; exit 5' INT; tty; while :; do stty size; sleep 0.1; done",
         ],
         [(rb"31 97", b"\x03"), (rb"caught", b"")],
     )
