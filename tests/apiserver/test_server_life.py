@@ -140,7 +140,18 @@ async def test_nobody_may_ask_for_health_only(audited: tuple[Api, MemorySink]):
     api, _ = audited
     for path in ("/healthz", "/livez", "/readyz"):
         assert (await api.call("GET", path, user=None)).status == 200
-    for path in ("/", "/version", "/version/", "/metrics", "/api", "/apis", "/openapi/v2", CMS, "/nowhere", "/readyz/../version"):
+    for path in (
+        "/",
+        "/version",
+        "/version/",
+        "/metrics",
+        "/api",
+        "/apis",
+        "/openapi/v2",
+        CMS,
+        "/nowhere",
+        "/readyz/../version",
+    ):
         answer = await api.refused(401, "GET", path, user=None)
         assert answer.reason == "Unauthorized"
     await api.refused(401, "POST", CMS, config_map("a"), user=None)
