@@ -20,7 +20,7 @@ def shell(script: str, **more) -> ProcessSpec:
 
 async def until(condition, seconds: float = 5.0) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens outside this process
+        while not condition():
             await asyncio.sleep(0.005)
 
 
