@@ -204,6 +204,7 @@ def test_without_a_public_port_there_is_no_external_listener() -> None:
         (Authentication.MTLS, Protocol.MTLS, f"{PIN}|bob|noop"),
         (Authentication.NONE, Protocol.NOTLS, '"|bob|noop"'),
     ],
+    ids=["token-mtls", "token-tls", "mtls", "none"],  # not from the key: it is another one in every process
 )
 def test_keys(authentication: Authentication, protocol: Protocol, key: str) -> None:
     resources = made(protocol=protocol, routes=(replace(FROM_BOB, authentication=authentication),))
