@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import os
 import pwd
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import coterie
 from coterie.agent.images.model import HOST, Image, argv
 from coterie.agent.images.store import ImageStore
 from coterie.agent.runtimes.protocol import ContainerSpec, PodSandbox, RuntimeProblem
@@ -27,6 +29,7 @@ from coterie.agent.runtimes.runp.settings import RunpSettings
 
 DEFAULT_WORKING_DIR = "/pod"
 """Where a host environment that names no working directory finds itself: in an empty one of its own."""
+_PRIVATE = ("/tmp/", "/run/")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -80,7 +83,10 @@ def start_request(
             for name, text in (("hosts", pod.hosts), ("resolv.conf", pod.resolv_conf), ("hostname", pod.hostname))
             if text
         ],
-        "mounts": [[str(m.source), os.path.normpath(m.target), m.read_only] for m in spec.mounts],
+        "mounts": [
+            *([str(home), str(home), True] for home in program_homes(image) if powers["namespaces"]),
+            *([str(m.source), os.path.normpath(m.target), m.read_only] for m in spec.mounts),
+        ],
         "writable": [os.path.normpath(path) for path in spec.writable_paths],
         "work": str(files / "work"),
         "tmp": str(files / "tmp"),
@@ -105,6 +111,19 @@ def start_request(
         "locks": [str(store.layer(digest) / "lock") for digest in image.layers],
         "log": {"bytes": settings.log_bytes, "files": settings.log_files, "age": settings.log_age},
     }
+
+
+def program_homes(image: Image) -> list[Path]:
+    """Where the program of a host environment lives, when that is inside a directory every container has for itself:
+    an interpreter that was installed below /tmp must still be found."""
+    if image.kind != HOST or not image.entrypoint:
+        return []
+    program = Path(image.entrypoint[0])
+    homes = {program.parent.parent if program.parent.name == "bin" else program.parent}
+    if image.builtin:
+        homes |= {Path(sys.prefix), Path(sys.base_prefix), Path(coterie.__file__).parents[1]}
+    inside = (each for each in homes if str(each).startswith(_PRIVATE) and each.is_dir())
+    return sorted(inside)
 
 
 def links(spec: ContainerSpec) -> dict[str, Path]:
