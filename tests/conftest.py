@@ -16,6 +16,8 @@ _GROUPS = (
     (re.compile(r"tests/e2e/test_e2e_nodes\.py::"), "e2e-nodes"),
     (re.compile(r"tests/e2e/"), "e2e-autonomy"),
     (re.compile(r"tests/conformance/test_kubectl\.py::test_chapter\[([\d.]+)-"), r"kubectl-\1"),
+    # These tests look for leftovers of a pod over the whole machine, and give their pods the same uid.
+    (re.compile(r"tests/agent/runp/"), "runp"),
     (re.compile(r"tests/faults/test_(faults|crash)_apiserver\.py::"), r"\1"),
 )
 

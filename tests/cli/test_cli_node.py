@@ -347,6 +347,8 @@ def test_an_interrupted_demo_cleans_up(tmp_path, number):
     child = subprocess.Popen(
         [sys.executable, "-m", "coterie", "demo"],
         env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        # Whoever runs the tests in the background lets them ignore Ctrl-C; the demo must not inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     try:
         _until(lambda: list(tmp_path.glob("coterie-demo-*/demo/var/logs/coterie.log")))

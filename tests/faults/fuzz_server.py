@@ -32,7 +32,7 @@ LONG = os.environ.get("COTERIE_FUZZ") == "long"
 """COTERIE_FUZZ=long runs many more examples than a test run has time for."""
 _REFUSALS = {"Timeout": 504}
 """Refusals above 4xx that are not the server's fault: a resourceVersion that does not exist yet."""
-_LISTENED_TO = ("coterie", "asyncio")
+_LISTENED_TO = ("coterie.apiserver", "asyncio")
 _MAX_HEADERS = 32 * 1024
 """Clients refuse answers with more; Go's and Python's limits are higher."""
 

@@ -77,6 +77,8 @@ async def test_the_agents_own_files_are_hidden(fenced):
 
 async def test_hidden_below_a_visible_directory(fenced, tmp_path):
     """As above, where the directory's parent is not the private /tmp."""
+    if str(HERE).startswith("/tmp/"):
+        pytest.skip("this checkout lies in /tmp, which containers have for themselves")
     home = HERE / ".runp-hidden-test"
     home.mkdir(exist_ok=True)
     try:

@@ -21,8 +21,8 @@ from coterie.node.config import ConfigError
 
 HELP = """
 Let a node join this control plane. Run it where the control plane is: it makes a file with the node's certificates,
-which is carried to the other machine and named there under `join` in a configuration of mode lite. The file holds a key:
-whoever has it can be this node, so keep it as you keep passwords.
+which is carried to the other machine and named there under `join` in a configuration of mode lite. The file holds a
+key: whoever has it can be this node, so keep it as you keep passwords.
 
 Examples:
   coterie node add node-2 --address 10.0.0.2 --server https://10.0.0.1:6443 -o node-2.join
