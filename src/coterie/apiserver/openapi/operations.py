@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from coterie.api.resources import Resource, Subresource
 from coterie.apiserver.openapi.definitions import META, definition_name
@@ -231,3 +232,18 @@ def _tag(group: str) -> str:
     short = group.removesuffix(".k8s.io") or "core"
     first, *rest = short.replace("-", ".").split(".")
     return first + "".join(part.capitalize() for part in rest)
+
+
+def paths_of(
+    doings: Iterable[Operation],
+    shown: Callable[[Operation], dict[str, Any]],
+    in_path: Mapping[str, dict[str, Any]],
+    pretty: dict[str, Any],
+) -> dict[str, Any]:
+    """The `paths` of a document: each operation as the document's version shows it, under its path and method."""
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in doings:
+        item = paths.setdefault(operation.path, {})
+        item[operation.method] = shown(operation)
+        item["parameters"] = [in_path[name] for name in operation.in_path] + [pretty]
+    return dict(sorted(paths.items()))

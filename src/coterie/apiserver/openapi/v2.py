@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from coterie.api.resources import Resource
 from coterie.apiserver.openapi.custom import CustomDefinition
 from coterie.apiserver.openapi.definitions import INT_OR_STRING, QUANTITY, REF, Schema
-from coterie.apiserver.openapi.operations import PARAMETERS, Operation, operations
+from coterie.apiserver.openapi.operations import PARAMETERS, Operation, operations, paths_of
 from coterie.apiserver.openapi.v3 import info, reached_schemas
 
 _DEFINITIONS = "#/definitions/"
@@ -27,7 +27,7 @@ def v2_document(resources: Sequence[Resource], crds: Sequence[CustomDefinition])
     return {
         "swagger": "2.0",
         "info": info(),
-        "paths": _paths(doings),
+        "paths": paths_of(doings, _operation, _IN_PATH, _IN_QUERY["pretty"]),
         "definitions": {name: _OVERRIDES.get(name) or _root(schema) for name, schema in schemas.items()},
         "securityDefinitions": {
             "BearerToken": {
@@ -89,15 +89,6 @@ def _parameter(name: str, place: str) -> dict[str, Any]:
 
 _IN_QUERY = {name: _parameter(name, "query") for name in PARAMETERS}
 _IN_PATH = {name: _parameter(name, "path") for name in ("name", "namespace")}
-
-
-def _paths(doings: Iterable[Operation]) -> dict[str, Any]:
-    paths: dict[str, dict[str, Any]] = {}
-    for operation in doings:
-        item = paths.setdefault(operation.path, {})
-        item[operation.method] = _operation(operation)
-        item["parameters"] = [_IN_PATH[name] for name in operation.in_path] + [_IN_QUERY["pretty"]]
-    return dict(sorted(paths.items()))
 
 
 def _operation(operation: Operation) -> dict[str, Any]:

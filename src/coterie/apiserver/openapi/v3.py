@@ -8,7 +8,7 @@ from typing import Any
 from coterie.api.resources import Resource
 from coterie.apiserver.openapi.custom import CustomDefinition, custom_schemas
 from coterie.apiserver.openapi.definitions import REF, Definitions, Schema, closure, references
-from coterie.apiserver.openapi.operations import JSON, PARAMETERS, TEXT, Operation, operations
+from coterie.apiserver.openapi.operations import JSON, PARAMETERS, TEXT, Operation, operations, paths_of
 
 _SCHEMAS = "#/components/schemas/"
 _REASONS = {200: "OK", 201: "Created", 202: "Accepted", 401: "Unauthorized"}
@@ -25,7 +25,7 @@ def v3_document(resources: Sequence[Resource], crds: Sequence[CustomDefinition])
     return {
         "openapi": "3.0.0",
         "info": info(),
-        "paths": _paths(doings),
+        "paths": paths_of(doings, _operation, _IN_PATH, _IN_QUERY["pretty"]),
         "components": {
             "schemas": {name: rewrite(schema) for name, schema in schemas.items()},
             "securitySchemes": {
@@ -79,15 +79,6 @@ def _parameter(name: str, place: str) -> dict[str, Any]:
 
 _IN_QUERY = {name: _parameter(name, "query") for name in PARAMETERS}
 _IN_PATH = {name: _parameter(name, "path") for name in ("name", "namespace")}
-
-
-def _paths(doings: Iterable[Operation]) -> dict[str, Any]:
-    paths: dict[str, dict[str, Any]] = {}
-    for operation in doings:
-        item = paths.setdefault(operation.path, {})
-        item[operation.method] = _operation(operation)
-        item["parameters"] = [_IN_PATH[name] for name in operation.in_path] + [_IN_QUERY["pretty"]]
-    return dict(sorted(paths.items()))
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
