@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.serialization import Encoding
 
 from coterie.api.errors import ApiError, BadRequest, Conflict, Forbidden, Invalid, NotFound, Unauthorized
 from coterie.apiserver.auth.authn import ANONYMOUS, Authenticator, impersonation, user_from_certificate
@@ -60,22 +59,12 @@ class World:
 # ---- certificates ----
 
 
-def certificate(*groups: str) -> bytes:
-    authority = pki.self_signed_ca("ca", pki.new_key(), now=START)
-    made = pki.issue_client(authority, "alice", pki.new_key().public_key(), groups=groups, now=START)
-    return made.public_bytes(Encoding.DER)
-
-
-def test_user_from_certificate_der():
-    assert user_from_certificate(certificate("dev", "ops")) == UserInfo("alice", ("dev", "ops", "system:authenticated"))
-
-
-def test_user_from_certificate_as_the_ssl_module_shows_it():
+def test_user_from_certificate():
     shown = {"subject": ((("organizationName", "dev"),), (("organizationName", "ops"),), (("commonName", "alice"),))}
     assert user_from_certificate(shown) == UserInfo("alice", ("dev", "ops", "system:authenticated"))
 
 
-@pytest.mark.parametrize("nothing", [None, b"", {}, b"rubbish", {"subject": ((("organizationName", "x"),),)}])
+@pytest.mark.parametrize("nothing", [None, {}, {"subject": ((("organizationName", "x"),),)}])
 def test_certificates_that_name_nobody(nothing):
     assert user_from_certificate(nothing) is None
 

@@ -12,13 +12,21 @@ import ipaddress
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from typing import TYPE_CHECKING
 
 from coterie.api.types.kuscia_domain import MTLS, REVERSE_TUNNEL, THIRD_DOMAIN, MtlsConfig, RouteSpec
-from coterie.base import pki
+from coterie.base.later import later
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    from coterie.base import pki
+else:
+    serialization = later("cryptography.hazmat.primitives.serialization")
+    rsa = later("cryptography.hazmat.primitives.asymmetric.rsa")
+    pki = later("coterie.base.pki")
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _IDENTITY_HEADERS = ("kuscia-", "host", ":", "content-length", "transfer-encoding", "connection")

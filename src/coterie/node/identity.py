@@ -4,32 +4,45 @@ and the key that signs service-account tokens.
     var/certs/pki/   ca.crt ca.key   apiserver.crt apiserver.key   admin.crt admin.key   agent-client.*   sa.key
 
 They are made when missing, and leaf certificates are renewed when less than a third of their life is left or when the
-server is to be reached under a new name. The authority and the token key are never replaced silently.
+server is to be reached under a new name. The authority and the token key are never replaced silently. `apikeys` does
+that in a process of its own; this one only reads the files.
 """
 
 from __future__ import annotations
 
+import os
 import ssl
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from coterie.base import pki, pki_files
 from coterie.base.clock import Clock
+from coterie.base.later import later
 from coterie.base.paths import DomainPaths
 
+if TYPE_CHECKING:
+    from coterie.base import pki
+else:
+    pki = later("coterie.base.pki")
+
 AUTHORITY = "coterie-api"
-ADMIN_GROUP = "system:masters"
+"""The common name of the API's own authority."""
 SERVICE_NAMES = (
     "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
     "apiserver.master.svc",
 )  # fmt: skip
 
 
+class IdentityError(Exception):
+    """The API's keys or certificates cannot be used; the message says which and why."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApiIdentity:
     directory: Path
-    token_key: pki.PrivateKey
 
     @property
     def ca_file(self) -> Path:
@@ -38,6 +51,10 @@ class ApiIdentity:
     def pair(self, name: str) -> tuple[Path, Path]:
         """Certificate and key of `apiserver`, `admin` or `agent-client`."""
         return self.directory / f"{name}.crt", self.directory / f"{name}.key"
+
+    def token_key(self) -> pki.PrivateKey:
+        """The key that signs service accounts' tokens."""
+        return pki.load_key((self.directory / "sa.key").read_bytes())
 
     def server_tls(self) -> ssl.SSLContext:
         """TLS for the API's port: client certificates are asked for, and checked when given."""
@@ -58,10 +75,19 @@ class ApiIdentity:
 
 def ensure(paths: DomainPaths, names: Sequence[str], clock: Clock) -> ApiIdentity:
     """Load the API's identity, making or renewing what is missing or due."""
-    where, now = paths.pki, clock.now()
-    authority = pki_files.ensure_authority(where, AUTHORITY, now=now)
-    wanted = tuple(dict.fromkeys((*SERVICE_NAMES, *names)))
-    pki_files.ensure_server(where, "apiserver", authority, names=wanted, now=now)
-    pki_files.ensure_client(where, "admin", authority, user="coterie-admin", groups=(ADMIN_GROUP,), now=now)
-    pki_files.ensure_client(where, "agent-client", authority, user="kube-apiserver-kubelet-client", now=now)
-    return ApiIdentity(where, pki_files.ensure_key(where / "sa.key"))
+    wanted = dict.fromkeys((*SERVICE_NAMES, *names))
+    done = subprocess.run(
+        # Without `site`: where this process finds its modules, the other finds them too, and starts faster.
+        (sys.executable, "-S", "-m", "coterie.node.apikeys", str(paths.pki), clock.now().isoformat(), *wanted),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        check=False,
+    )
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip()
+        raise IdentityError(
+            f"the keys in {paths.pki} cannot be used: {said}; put them back from a copy, or remove them all"
+        )
+    return ApiIdentity(paths.pki)

@@ -15,8 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from cryptography import x509
-
 from coterie.api.errors import BadRequest, Unauthorized
 from coterie.apiserver.auth.bootstrap import looks_like_bootstrap, verify_bootstrap
 from coterie.apiserver.auth.rbac import Authorizer
@@ -34,7 +32,6 @@ from coterie.apiserver.http.messages import Request, UserInfo
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.jwt import TokenError
 from coterie.base.log import logger
-from coterie.base.pki import PkiError, subject_of
 from coterie.base.secret import Secret
 
 _log = logger("apiserver.authn")
@@ -221,22 +218,15 @@ def _service_account_parts(name: str) -> tuple[str, str] | None:
     return None
 
 
-def user_from_certificate(certificate: bytes | Mapping[str, Any] | None) -> UserInfo | None:
-    """The user a *verified* client certificate names: as DER, or as `ssl.SSLSocket.getpeercert()` shows it. None when it
-    names nobody."""
+def user_from_certificate(certificate: Mapping[str, Any] | None) -> UserInfo | None:
+    """The user a *verified* client certificate names, as `ssl.SSLSocket.getpeercert()` shows it. None when it names
+    nobody."""
     if not certificate:
         return None
-    if isinstance(certificate, bytes):
-        try:
-            name, groups = subject_of(x509.load_der_x509_certificate(certificate))
-        except (ValueError, PkiError):
-            return None
-    else:
-        pairs = [pair for part in certificate.get("subject", ()) for pair in part]
-        names = [value for key, value in pairs if key == "commonName"]
-        name = names[-1] if names else ""
-        groups = tuple(value for key, value in pairs if key == "organizationName")
-    return _authenticated(UserInfo(name, groups)) if name else None
+    pairs = [pair for part in certificate.get("subject", ()) for pair in part]
+    names = [value for key, value in pairs if key == "commonName"]
+    groups = tuple(value for key, value in pairs if key == "organizationName")
+    return _authenticated(UserInfo(names[-1], groups)) if names and names[-1] else None
 
 
 def _authenticated(user: UserInfo) -> UserInfo:

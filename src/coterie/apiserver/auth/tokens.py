@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from coterie.api.errors import BadRequest, Conflict, FieldError, NotFound, invalid, invalid_object
 from coterie.apiserver.http.messages import UserInfo
 from coterie.base import jwt
 from coterie.base.clock import Clock, parse_rfc3339, rfc3339
 from coterie.base.ids import uid4
-from coterie.base.pki import PrivateKey, PublicKey
+
+if TYPE_CHECKING:
+    from coterie.base.pki import PrivateKey, PublicKey
 
 Object = Mapping[str, Any]
 ISSUER = "https://kubernetes.default.svc.cluster.local"
@@ -55,21 +58,30 @@ class TokenSigner:
 
     def __init__(
         self,
-        key: PrivateKey,
+        key: PrivateKey | Callable[[], PrivateKey],
         *,
         issuer: str = ISSUER,
         audiences: Sequence[str] = (),
         more_keys: Sequence[PublicKey] = (),
     ) -> None:
-        self._key = key
-        self._kid = jwt.key_id(key.public_key())
+        """`key`: the key, or how to get it: then it is fetched with the first token."""
+        self._given = key
+        self._more_keys = tuple(more_keys)
         self.issuer = issuer
         self.audiences = tuple(audiences) or (issuer,)
         """What the API itself is called in `aud`; tokens made without audiences are for it."""
-        self.keys = {self._kid: key.public_key()} | {jwt.key_id(each): each for each in more_keys}
+
+    @cached_property
+    def _key(self) -> PrivateKey:
+        return self._given() if callable(self._given) else self._given
+
+    @cached_property
+    def keys(self) -> dict[str, PublicKey]:
+        """By their key ids."""
+        return {jwt.key_id(each): each for each in (self._key.public_key(), *self._more_keys)}
 
     def sign(self, claims: Mapping[str, Any]) -> str:
-        return jwt.sign(claims, self._key, kid=self._kid)
+        return jwt.sign(claims, self._key, kid=next(iter(self.keys)))
 
     def key_set(self) -> dict[str, Any]:
         """`/openid/v1/jwks`"""

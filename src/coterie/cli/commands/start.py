@@ -12,6 +12,7 @@ from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.arguments import Parser
 from coterie.control.manager import Failed
 from coterie.node import config, modes
+from coterie.node.identity import IdentityError
 
 HELP = """
 Run a node in the foreground until Ctrl-C or SIGTERM. Its state lives in the directory of its domain under the root;
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace, app: App) -> int:
     root = (app.cwd / Path(args.root).expanduser()) if args.root else None
     try:
         uvloop.run(modes.run(config.load(app.cwd / Path(args.config).expanduser(), root=root)))
-    except config.ConfigError as error:
+    except (config.ConfigError, IdentityError) as error:
         raise CliError(f"Error: {error}") from error
     except Failed as error:
         raise CliError(f"Error: the node stopped: {_told(error.__cause__ or error)}") from error
