@@ -162,3 +162,7 @@ KUSCIA_SCHEDULER: Final = "kuscia-scheduler"
 KUSCIA_AGENT_TAINT: Final = KUSCIA + "agent"
 KUSCIA_AGENT_TAINT_VALUE: Final = "v1"
 KUSCIA_BANDWIDTH: Final = "kuscia.io/bandwidth"
+
+# ---- Coterie ----
+COTERIE_PARTNER_CERTIFICATE: Final = "coterie.io/partner-certificate"
+"""Annotation of a DomainRoute: the certificate of the other end (base64 of PEM). Lites may not read Domains."""

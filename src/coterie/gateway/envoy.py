@@ -5,6 +5,8 @@
     await gateway.ready.wait()
     applied = await gateway.apply(snapshot(changed_inputs))     # what Envoy took of it, and what it refused
 
+Without a configuration it goes on with the one that an earlier life left behind, or waits for the first `apply`.
+
 It may outlive us. When we are killed Envoy goes on with its last configuration, and our next start finds it by its
 process id and takes it over instead of starting a second one, so that no connection is cut. When we are stopped in
 order it is drained and stopped too.
@@ -31,7 +33,7 @@ from coterie.base.tasks import TaskOwner
 from coterie.gateway.admin import Admin, AdminError, Readback, pending, refusals
 from coterie.gateway.bootstrap import arguments, bootstrap
 from coterie.gateway.model import Problem, Tuning
-from coterie.gateway.snapshot import CLUSTERS_FILE, Resources
+from coterie.gateway.snapshot import CLUSTERS_FILE, LISTENERS_FILE, Resources
 from coterie.gateway.survivor import end, ended, running
 from coterie.gateway.xds import XdsFiles, bridged
 
@@ -39,6 +41,7 @@ _log = logger("gateway.envoy")
 _RESTART = Policy(first=0.1, factor=2.0, limit=10.0, jitter=0.2)
 _LOG_TAIL = 64 << 10
 _SETTLE = 2.0
+_LOOK_CLOSER = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +109,20 @@ class GatewayStatus:
 class Envoy:
     """A Runnable; ready when Envoy is live with the configuration it was given."""
 
-    def __init__(self, settings: EnvoySettings, resources: Resources, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, settings: EnvoySettings, resources: Resources | None = None, *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self.name = "gateway"
         self.ready = asyncio.Event()
         self.settings = settings
         self.admin = Admin(settings.socket)
         self._clock = clock
         self._resources = resources
-        self._clusters = resources.clusters
+        self._given = asyncio.Event()
+        if resources is not None:
+            self._given.set()
+        self._clusters = resources.clusters if resources is not None else ()
+        self._refused = 0
         self._untidy = asyncio.Event()
         self._files: XdsFiles | None = None
         self._adopted: int | None = None
@@ -148,11 +157,17 @@ class Envoy:
         settings = self.settings
         for path in (settings.directory, settings.run, settings.logs):
             private_directory(path)
-        self._files = XdsFiles(settings.directory)
+        files = XdsFiles(settings.directory)
         same = self._write_bootstrap()
         self._adopted = await self._survivor(same)
-        self._files.write(self._resources.files)
         try:
+            if not same or not (settings.directory / LISTENERS_FILE).exists():
+                await self._given.wait()
+            if self._resources is not None:
+                files.write(self._resources.files)
+            elif self._stop.is_set():
+                return
+            self._files = files
             grace = settings.stop_seconds + 5
             async with TaskOwner("gateway", grace=grace, on_failure=lambda _: self._stop.set()) as owner:
                 owner.start("process", self._keep_alive())
@@ -169,6 +184,7 @@ class Envoy:
 
     def stop(self) -> None:
         self._stop.set()
+        self._given.set()
 
     async def _keep_alive(self) -> None:
         """First the one that survived us, if any, then our own."""
@@ -249,6 +265,17 @@ class Envoy:
 
     # ---- configuration ----
 
+    async def begin(self, resources: Resources) -> Applied:
+        """The first configuration of this life; answers when Envoy is live with it. `run` may begin before or after."""
+        if self._files is None:
+            self._resources, self._clusters = resources, resources.clusters
+            self._given.set()
+            await self.ready.wait()
+            assert self._last is not None, "Envoy is ready only with a word on its configuration"
+            return self._last
+        await self.ready.wait()
+        return await self.apply(resources)
+
     async def apply(self, resources: Resources) -> Applied:
         """Write what changed and wait for Envoy's word on it."""
         async with self._applying:
@@ -260,7 +287,9 @@ class Envoy:
             # Routes must have let go of a cluster before it goes; it is cleared away later.
             both = bridged(self._clusters, resources.clusters)
             self._clusters = resources.clusters if both is None else both
-            if not self._files.write({**resources.files, CLUSTERS_FILE: self._clusters}) and self._last is not None:
+            files = {**resources.files, CLUSTERS_FILE: self._clusters}
+            # Writing them down takes some milliseconds when there are many services.
+            if not await asyncio.to_thread(self._files.write, files) and self._last is not None:
                 return self._last
             if both is not None:
                 self._untidy.set()
@@ -273,9 +302,9 @@ class Envoy:
             await self._clock.sleep(_SETTLE)
             async with self._applying:
                 self._untidy.clear()
-                assert self._files is not None
+                assert self._files is not None and self._resources is not None
                 self._clusters = self._resources.clusters
-                if self._files.write(self._resources.files):
+                if await asyncio.to_thread(self._files.write, self._resources.files):
                     self._note(await self._accepted(perf_counter()))
                 self._files.forget(self._resources.files)
 
@@ -289,12 +318,19 @@ class Envoy:
                 missing = pending(self._files.versions, seen)
                 if not missing:
                     return Applied(True, seconds=perf_counter() - started)
+                if pause >= _LOOK_CLOSER and await self._refuses():
+                    break
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.1)
         if seen is None:
             return Applied(False, tuple(self._files.versions), ("Envoy does not answer",), perf_counter() - started)
         reasons = refusals(_since(self.settings.log, self._log_start))
         return Applied(False, pending(self._files.versions, seen), reasons, perf_counter() - started)
+
+    async def _refuses(self) -> bool:
+        """Whether Envoy has said no since somebody last asked: there is nothing to wait for then."""
+        before, self._refused = self._refused, (await self.admin.readback()).refusals
+        return self._refused > before
 
     def _note(self, applied: Applied) -> Applied:
         self._last = applied
@@ -318,7 +354,7 @@ class Envoy:
             adopted=self._adopted is not None,
             restarts=self._child.restarts,
             last=self._last,
-            problems=self._resources.problems,
+            problems=self._resources.problems if self._resources is not None else (),
             connections=seen.connections if seen is not None else 0,
         )
 

@@ -90,6 +90,9 @@ class Route:
     ports: tuple[RoutePort, ...] = ()
     via: str = ""
     """The domain that carries this route's traffic (Kuscia's THIRD-DOMAIN)."""
+    hop_by_hop: bool | None = None
+    """How it is carried. True: as Kuscia does it, the carrier reads all and speaks for the source. False: the carrier
+    passes on an encrypted connection of the source's own. None: hop by hop only where our own port is plain text."""
     tunnel: bool = False
     """The destination cannot be dialled, it dials us (Kuscia's REVERSE-TUNNEL)."""
     tokens: tuple[Secret, ...] = ()
@@ -134,6 +137,9 @@ class Service:
     affinity: Affinity = Affinity()
     aliases: tuple[str, ...] = ()
     """Further domain names under which it is known, e.g. `master`."""
+    credentials: tuple[tuple[str, Secret], ...] | None = None
+    """By domain, the `Authorization` with which its calls go on, whatever they brought. With such a list a domain that
+    is not in it does not get through, and neither does one for which another speaks."""
 
     def opened_to(self, domain: str) -> bool:
         return not self.domain_only and (self.access is None or domain in self.access)
@@ -150,7 +156,7 @@ class BandwidthLimit:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TransitGrant:
-    """We carry the source's traffic to a destination to which we have a route of our own."""
+    """We carry the source's traffic to a destination to which we have a route of our own. Nobody is carried without."""
 
     source: str
     destination: str
@@ -174,6 +180,11 @@ class Tuning:
     drain_seconds: int = 60
     """How long open connections may live on after a listener changed or the gateway is replaced."""
     access_logs: bool = True
+    tunnel_connections: int = 4
+    """How many connections of a tunnel we hold open to each address of the partner. Each worker of the partner's gateway
+    needs one; a spare one takes over at once when another breaks."""
+    tunnel_check_seconds: int = 5
+    """How often an idle connection of a tunnel is looked at; a dead one is given up after three misses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +203,8 @@ class Inputs:
     version: str = ""
     protocol: Protocol = Protocol.MTLS
     identity: KeyPair | None = None
+    fingerprint: str = ""
+    """SHA-256 of our certificate in hex: the name under which our tunnels are known. Only tunnels that we dial need it."""
     newcomers: bool = False
     """MTLS: let clients without certificate as far as the handshake and registration endpoints, and no further."""
     aliases: tuple[str, ...] = ()
@@ -200,6 +213,8 @@ class Inputs:
     services: tuple[Service, ...] = ()
     limits: tuple[BandwidthLimit, ...] = ()
     transit: tuple[TransitGrant, ...] = ()
+    sisters: tuple[Address, ...] = ()
+    """The internal addresses of our domain's other live gateways: a tunnel may end at one of them."""
     tuning: Tuning = Tuning()
 
     @property
@@ -210,6 +225,12 @@ class Inputs:
     def outbound(self) -> tuple[Route, ...]:
         mine = (r for r in self.routes if r.source == self.domain and r.destination != self.domain)
         return tuple(sorted(mine, key=lambda r: r.destination))
+
+    def relayed(self, route: Route) -> bool:
+        """Whether another domain speaks for the route's source, rather than the source for itself."""
+        if not route.via:
+            return False
+        return self.protocol is Protocol.NOTLS if route.hop_by_hop is None else route.hop_by_hop
 
     @property
     def names(self) -> tuple[str, ...]:

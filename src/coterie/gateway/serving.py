@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from coterie.base.secret import Secret
 from coterie.gateway.clusters import service_name
 from coterie.gateway.identity import access_config
 from coterie.gateway.model import Inputs, Route, Service
-from coterie.gateway.names import ACCESS_FILTER, PREVIOUS_HOSTS, SESSION, SOURCE, Json, header, literal, seconds
+from coterie.gateway.names import ACCESS_FILTER, ORIGIN, PREVIOUS_HOSTS, SESSION, SOURCE, Json, header, literal, seconds
 
 ALL: Json = {"prefix": "/"}
+_AUTHORIZATION = "authorization"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ def _service_domains(place: Place, service: Service) -> list[str]:
 @lru_cache(maxsize=16384)
 def service_for_partners(place: Place, service: Service, decorating: tuple[Route, ...]) -> Json:
     """Headers that a route adds for one source are a route of their own that matches this source."""
+    if service.credentials is not None:
+        return _with_credentials(place, service, service.credentials, decorating)
     decorated = [
         {
             "match": {**ALL, "headers": [_source_is(route.source)]},
@@ -51,6 +55,30 @@ def service_for_partners(place: Place, service: Service, decorating: tuple[Route
         "name": f"service-{service.name}-external",
         "domains": _service_domains(place, service),
         "routes": [*decorated, {"match": ALL, **_reach(place, service)}],
+        "typed_per_filter_config": {ACCESS_FILTER: access_config(service)},
+    }
+
+
+def _with_credentials(
+    place: Place, service: Service, credentials: tuple[tuple[str, Secret], ...], decorating: tuple[Route, ...]
+) -> Json:
+    """Each caller gets its own credential, and only when it speaks for itself."""
+    added = {route.source: route.headers for route in decorating}
+    routes = []
+    for source, credential in credentials:
+        others = [pair for pair in sorted(added.get(source, ())) if pair[0].lower() != _AUTHORIZATION]
+        headers = [*others, (_AUTHORIZATION, credential.reveal())]
+        routes.append(
+            {
+                "match": {**ALL, "headers": [_source_is(source), _is(ORIGIN, source)]},
+                "request_headers_to_add": [header(key, literal(value)) for key, value in headers],
+                **_reach(place, service),
+            }
+        )
+    return {
+        "name": f"service-{service.name}-external",
+        "domains": _service_domains(place, service),
+        "routes": [*routes, {"match": ALL, **refusal(403, f'Service "{service.name}" is not opened to this domain.')}],
         "typed_per_filter_config": {ACCESS_FILTER: access_config(service)},
     }
 
@@ -88,7 +116,11 @@ def _session(service: Service) -> list[Json]:
 
 
 def _source_is(domain: str) -> Json:
-    return {"name": SOURCE, "string_match": {"exact": domain}}
+    return _is(SOURCE, domain)
+
+
+def _is(name: str, value: str) -> Json:
+    return {"name": name, "string_match": {"exact": value}}
 
 
 def send_to(idle_seconds: float, cluster: str) -> Json:

@@ -22,7 +22,12 @@ import msgspec
 from msgspec.structs import replace
 
 from coterie.api.domainroutes import KeyFault, public_key_of_certificate, route_name
-from coterie.api.labels import KUSCIA_CDR_DESTINATION, KUSCIA_CDR_SOURCE, KUSCIA_DOMAINROUTE_PARTNER
+from coterie.api.labels import (
+    COTERIE_PARTNER_CERTIFICATE,
+    KUSCIA_CDR_DESTINATION,
+    KUSCIA_CDR_SOURCE,
+    KUSCIA_DOMAINROUTE_PARTNER,
+)
 from coterie.api.meta import Object, ObjectMeta, OwnerReference, controller_of
 from coterie.api.types.kuscia_domain import (
     BFIA_PROTOCOL,
@@ -176,7 +181,12 @@ def copies(
 
 def _wanted(route: ClusterDomainRoute, source: End, destination: End) -> dict[str, DomainRoute]:
     sides = {source.name: source_view(route.spec), destination.name: destination_view(route.spec)}
-    return {side.name: _copy(route, side.name, sides[side.name]) for side in (source, destination) if side.hosted}
+    others = {source.name: destination, destination.name: source}
+    return {
+        side.name: _copy(route, side.name, sides[side.name], others[side.name])
+        for side in (source, destination)
+        if side.hosted
+    }
 
 
 def source_view(spec: RouteSpec) -> RouteSpec:
@@ -191,12 +201,15 @@ def destination_view(spec: RouteSpec) -> RouteSpec:
     return replace(spec, mtls_config=replace(spec.mtls_config, source_client_private_key=""))
 
 
-def _copy(route: ClusterDomainRoute, namespace: str, spec: RouteSpec) -> DomainRoute:
+def _copy(route: ClusterDomainRoute, namespace: str, spec: RouteSpec, partner: End) -> DomainRoute:
     owner = owner_of(route)
+    # Gateways recognise each other by these, and those of lites may not read Domains.
+    certificate = partner.domain.spec.cert if partner.domain is not None else ""
     meta = ObjectMeta(
         name=route_name(spec.source, spec.destination),
         namespace=namespace,
         labels=route.metadata.labels,
+        annotations={COTERIE_PARTNER_CERTIFICATE: certificate} if certificate else None,
         owner_references=(owner,),
     )
     return DomainRoute(metadata=meta, spec=spec)
@@ -230,6 +243,9 @@ def _patch(there: DomainRoute, wanted: DomainRoute) -> Object | None:
     wrong = {key: value for key, value in want.items() if have.get(key) != value}
     if wrong:
         out["metadata"] = {"labels": wrong}
+    certificate = (wanted.metadata.annotations or {}).get(COTERIE_PARTNER_CERTIFICATE)
+    if (there.metadata.annotations or {}).get(COTERIE_PARTNER_CERTIFICATE) != certificate:
+        out.setdefault("metadata", {})["annotations"] = {COTERIE_PARTNER_CERTIFICATE: certificate}
     if spec := difference(msgspec.to_builtins(there.spec), msgspec.to_builtins(wanted.spec)):
         out["spec"] = spec
     return out or None

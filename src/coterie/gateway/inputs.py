@@ -1,0 +1,320 @@
+"""What the gateway is told, read from the API's objects. Pure.
+
+    DomainRoutes, Services, Endpoints of our namespace ─┐
+    Domains: partners' certificates ────────────────────┤
+    Gateways: our domain's other gateways ──────────────┼──> World ──> inputs_of ──> Inputs
+    tokens and credentials, opened ─────────────────────┘
+
+Built in, besides the handshake: on a control plane the service `apiserver`. It is opened to the lites of this control plane
+and to partners' control planes, each of which calls with the credential of its own service account, which this gateway
+adds: nobody outside holds one, and what a caller brings itself is replaced. A caller that another domain speaks for does not
+get one: the carrier could then act in its name.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coterie.api import labels
+from coterie.api.types import network
+from coterie.api.types.kuscia_domain import KUSCIA_PROTOCOL, Domain, DomainRoute, Gateway
+from coterie.base import pki
+from coterie.base.identity import DomainIdentity
+from coterie.base.paths import DomainPaths
+from coterie.base.secret import Secret
+from coterie.gateway.model import (
+    MASTER,
+    Address,
+    Authentication,
+    Inputs,
+    KeyPair,
+    Problem,
+    Protocol,
+    Route,
+    RoutePort,
+    Service,
+    ServiceProtocol,
+)
+from coterie.gateway.objects import limits_of, route_of, service_of
+from coterie.gateway.settings import GatewaySettings, MasterEndpoint
+
+API_SERVICE = "apiserver"
+_AUTHORIZATION = "authorization"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the gateway's files lie."""
+
+    directory: Path
+    """Envoy's configuration."""
+    run: Path
+    """The admin socket, the process id, client keys that routes brought."""
+    logs: Path
+
+    @classmethod
+    def of(cls, paths: DomainPaths) -> Places:
+        return cls(paths.var / "gateway", paths.run / "gateway", paths.logs / "envoy")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is there now. Objects are those of our own namespace, except Domains."""
+
+    routes: Sequence[DomainRoute] = ()
+    services: Sequence[network.Service] = ()
+    endpoints: Mapping[str, network.Endpoints] = field(default_factory=dict)
+    """By name."""
+    domains: Mapping[str, Domain] = field(default_factory=dict)
+    """By name; empty where we may not read them (a lite)."""
+    sisters: Sequence[Gateway] = ()
+    """Our domain's other live gateways."""
+    tokens: Mapping[str, tuple[Secret, ...]] = field(default_factory=dict)
+    """Of routes by name: those in force, in clear, newest last."""
+    clients: Mapping[str, KeyPair] = field(default_factory=dict)
+    """Of routes by name: the client certificate that the route itself brought."""
+    bearers: Mapping[str, Secret] = field(default_factory=dict)
+    """By domain: the credential of its service account."""
+    api: Address | None = None
+    """Where our own API listens; None where there is none."""
+    master: Route | None = None
+    """A lite's way to its control plane, as agreed on before any object could be read."""
+
+
+class Memory:
+    """What was made of which objects: of a thousand services one changes at a time, and objects are never changed in place."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, str], tuple[tuple[Any, ...], Any]] = {}
+
+    def recall(self, kind: str, name: str, given: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        known = self._made.get((kind, name))
+        if known is not None and len(known[0]) == len(given) and all(map(_same, known[0], given)):
+            return known[1]
+        made = make()
+        self._made[kind, name] = (given, made)
+        return made
+
+    def keep_only(self, wanted: set[tuple[str, str]]) -> None:
+        for gone in self._made.keys() - wanted:
+            del self._made[gone]
+
+
+def _same(one: Any, other: Any) -> bool:
+    # Comparing whole objects would take longer than making them anew.
+    return one is other or (isinstance(one, tuple) and bool(one == other))
+
+
+def inputs_of(
+    world: World,
+    settings: GatewaySettings,
+    identity: DomainIdentity,
+    places: Places,
+    *,
+    version: str = "",
+    memory: Memory | None = None,
+) -> tuple[Inputs, list[Problem]]:
+    """What cannot be read is left out, and a problem says why."""
+    remembered = memory or Memory()
+    problems: list[Problem] = []
+    routes = _routes(world, settings, remembered, problems)
+    services = _services(world, settings, remembered, problems)
+    if settings.control_plane and world.api is not None:
+        services = [each for each in services if each.name != API_SERVICE]
+        services.append(_api(world, settings.domain, routes, world.api))
+    remembered.keep_only(
+        {("route", each.metadata.name) for each in world.routes}
+        | {("service", each.metadata.name) for each in world.services}
+    )
+    inputs = Inputs(
+        domain=settings.domain,
+        internal=settings.internal,
+        external=settings.external,
+        handshake=settings.handshake,
+        directory=places.directory,
+        logs=places.logs,
+        instance=settings.instance,
+        version=version,
+        protocol=settings.protocol,
+        identity=_own(settings, identity),
+        fingerprint=_fingerprint(identity.certificate),
+        # A lite that comes to register has no certificate that anybody knows.
+        newcomers=settings.control_plane and settings.protocol is Protocol.MTLS,
+        aliases=(MASTER,) if settings.control_plane else (),
+        routes=tuple(routes),
+        services=tuple(services),
+        limits=limits_of(world.services),
+        sisters=_sisters(world.sisters, settings.internal.port),
+    )
+    return inputs, problems
+
+
+def _own(settings: GatewaySettings, identity: DomainIdentity) -> KeyPair:
+    if settings.external_tls is not None:
+        return settings.external_tls.pair
+    return KeyPair(identity.certificate_file, identity.key_file)
+
+
+@lru_cache(maxsize=16)
+def _fingerprint(certificate: str) -> str:
+    return pki.fingerprint(pki.load_certificate(certificate.encode()))
+
+
+def _sisters(gateways: Iterable[Gateway], port: int) -> tuple[Address, ...]:
+    found = {each.status.address for each in gateways if each.status is not None and each.status.address}
+    return tuple(Address(host, port) for host in sorted(found))
+
+
+# ---- services ----
+
+
+def _services(world: World, settings: GatewaySettings, memory: Memory, problems: list[Problem]) -> list[Service]:
+    found: list[Service] = []
+    for each in world.services:
+        if each.metadata.deleting:
+            continue
+        name = each.metadata.name
+        given = (each, world.endpoints.get(name))
+        made = memory.recall("service", name, given, lambda given=given: service_of(*given))  # type: ignore[misc]
+        if isinstance(made, Problem):
+            problems.append(made)
+        elif made is not None:
+            found.append(made)
+        if name == API_SERVICE and settings.control_plane:
+            problems.append(Problem(f"service {name}", "this name is the control plane's own API's; take another one"))
+    return found
+
+
+def api_callers(routes: Iterable[DomainRoute], domains: Mapping[str, Domain], ours: str) -> frozenset[str]:
+    """Domains that may call our API: lites of this control plane, and partners' control planes that speak Kuscia's
+    protocol. Each needs a route to us that it uses itself."""
+    return frozenset(
+        route.spec.source
+        for route in routes
+        if route.spec.destination == ours
+        and (route.spec.transit is None or not route.spec.transit.through)
+        and (domain := domains.get(route.spec.source)) is not None
+        and _may_call(domain)
+    )
+
+
+def _may_call(domain: Domain) -> bool:
+    if domain.metadata.deleting:
+        return False
+    if not domain.partner:
+        return True
+    own_master = domain.spec.master in ("", domain.metadata.name)
+    return own_master and KUSCIA_PROTOCOL in (domain.spec.inter_conn_protocols or (KUSCIA_PROTOCOL,))
+
+
+def _api(world: World, ours: str, routes: Iterable[Route], address: Address) -> Service:
+    allowed = api_callers(world.routes, world.domains, ours)
+    credentials: dict[str, Secret] = {}
+    for route in routes:
+        if route.destination != ours or route.source not in allowed:
+            continue
+        # What somebody wrote into the route wins: that is how Kuscia's control planes do it.
+        written = next((value for key, value in route.headers if key.lower() == _AUTHORIZATION), "")
+        if written:
+            credentials[route.source] = Secret(written)
+        elif route.source in world.bearers:
+            credentials[route.source] = Secret(f"Bearer {world.bearers[route.source].reveal()}")
+    return Service(
+        API_SERVICE,
+        (address,),
+        ServiceProtocol.HTTPS,
+        access=frozenset(credentials),
+        credentials=tuple(sorted(credentials.items())),
+    )
+
+
+# ---- routes ----
+
+
+def _routes(world: World, settings: GatewaySettings, memory: Memory, problems: list[Problem]) -> list[Route]:
+    found: list[Route] = []
+    for each in world.routes:
+        if each.metadata.deleting or settings.domain not in (each.spec.source, each.spec.destination):
+            continue
+        name = each.metadata.name
+        certificate, fault = _partner_certificate(each, world.domains, settings.domain)
+        if fault is not None:
+            problems.append(fault)
+        given = (each, certificate, world.tokens.get(name, ()), (world.clients.get(name),))
+        made = memory.recall(
+            "route",
+            name,
+            given,
+            lambda each=each, certificate=certificate: _route(world, settings, each, certificate),  # type: ignore[misc]
+        )
+        if isinstance(made, Problem):
+            problems.append(made)
+        else:
+            found.append(made)
+    agreed = world.master
+    if agreed is not None and not any(_carries(each, agreed) for each in found):
+        found = [each for each in found if (each.source, each.destination) != (agreed.source, agreed.destination)]
+        found.append(agreed)
+    return found
+
+
+def _carries(route: Route, agreed: Route) -> bool:
+    """The route's own object says all that is needed: what was agreed on before it could be read is over."""
+    same = (route.source, route.destination) == (agreed.source, agreed.destination)
+    return same and (bool(route.tokens) or route.authentication is not Authentication.TOKEN)
+
+
+def _route(world: World, settings: GatewaySettings, each: DomainRoute, certificate: tuple[str, ...]) -> Route | Problem:
+    name = each.metadata.name
+    made = route_of(
+        {"metadata": {"namespace": settings.domain}, "spec": msgspec.to_builtins(each.spec)},
+        tokens=world.tokens.get(name, ()),
+        certificates=certificate,
+        client=world.clients.get(name),
+    )
+    if isinstance(made, Problem) or made.source != settings.domain:
+        return made
+    if settings.master is not None and not made.host and not made.via and not made.tunnel:
+        # Only a lite's way to its own control plane has no address: the lite knows it from its configuration.
+        made = to_master(made, settings.master)
+    if made.authority:
+        # The partner's port shows a certificate of that authority, not the partner's own.
+        made = replace(made, certificates=())
+    return made
+
+
+def to_master(route: Route, endpoint: MasterEndpoint) -> Route:
+    """A lite's route to its control plane, with the address from its configuration."""
+    port = RoutePort("http", endpoint.port, tls=endpoint.tls, path_prefix=endpoint.prefix)
+    return replace(route, host=endpoint.host, ports=(port,), aliases=(MASTER,))
+
+
+def _partner_certificate(
+    route: DomainRoute, domains: Mapping[str, Domain], ours: str
+) -> tuple[tuple[str, ...], Problem | None]:
+    """From the partner's Domain, or, where that may not be read, from what the control plane put on the route."""
+    spec = route.spec
+    partner = spec.destination if spec.source == ours else spec.source
+    domain = domains.get(partner)
+    text = domain.spec.cert if domain is not None else ""
+    text = text or (route.metadata.annotations or {}).get(labels.COTERIE_PARTNER_CERTIFICATE, "")
+    if not text:
+        return (), None
+    try:
+        return (_pem(text),), None
+    except (binascii.Error, UnicodeDecodeError):
+        about = f"route {spec.source}-{spec.destination}"
+        return (), Problem(about, f"the certificate of {partner} is not base64 of PEM")
+
+
+@lru_cache(maxsize=4096)
+def _pem(text: str) -> str:
+    return base64.b64decode(text, validate=True).decode()
