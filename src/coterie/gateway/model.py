@@ -97,6 +97,8 @@ class Route:
     """The destination cannot be dialled, it dials us (Kuscia's REVERSE-TUNNEL)."""
     tokens: tuple[Secret, ...] = ()
     """Newest last. The source sends the newest, the destination accepts all."""
+    revisions: tuple[int, ...] = ()
+    """Of the tokens, in their order. Only body encryption needs them: they tell the partner which key was taken."""
     certificates: tuple[str, ...] = ()
     """Certificates (PEM) that the partner may show; compared as a whole, never by the names inside."""
     authority: str = ""
@@ -215,6 +217,8 @@ class Inputs:
     transit: tuple[TransitGrant, ...] = ()
     sisters: tuple[Address, ...] = ()
     """The internal addresses of our domain's other live gateways: a tunnel may end at one of them."""
+    crypt: Path | None = None
+    """The socket of the child process that encrypts bodies; None: there is none, and routes that ask for it are refused."""
     tuning: Tuning = Tuning()
 
     @property

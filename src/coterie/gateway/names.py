@@ -16,12 +16,18 @@ ERROR = "kuscia-error-message"
 SESSION = "kuscia-session-id"
 HANDSHAKE_CLUSTER = "kuscia-handshake-cluster"
 TRANSIT_FLAG = "kuscia-transit-flag"
+ENCRYPT_VERSION = "kuscia-encrypt-version"
+ENCRYPT_IV = "kuscia-encrypt-iv"
+ENCRYPT_SCHEME = "x-coterie-encrypt"
 
 # ---- headers that never leave a gateway ----
 PEER_KEY = "x-coterie-peer-key"
 PEER_FINGERPRINT = "x-coterie-peer-fingerprint"
 
 HANDSHAKE_SERVICE = "kuscia-handshake"
+
+# ---- headers between the gateways of one domain ----
+TUNNEL_HERE = "x-coterie-tunnel"
 
 T = "type.googleapis.com/"
 _HTTP = T + "envoy.extensions.filters.http."
@@ -36,6 +42,8 @@ RBAC_PER_ROUTE = _HTTP + "rbac.v3.RBACPerRoute"
 BANDWIDTH = _HTTP + "bandwidth_limit.v3.BandwidthLimit"
 HEADER_MUTATION = _HTTP + "header_mutation.v3.HeaderMutation"
 ROUTER = _HTTP + "router.v3.Router"
+EXT_PROC = _HTTP + "ext_proc.v3.ExternalProcessor"
+EXT_PROC_PER_ROUTE = _HTTP + "ext_proc.v3.ExtProcPerRoute"
 HCM = T + "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 EARLY_MUTATION = T + "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"
 UPSTREAM_TLS = T + "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext"
@@ -43,6 +51,10 @@ DOWNSTREAM_TLS = T + "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsCon
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 FILE_LOG = T + "envoy.extensions.access_loggers.file.v3.FileAccessLog"
 CEL_FILTER = T + "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter"
+TCP_PROXY = T + "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy"
+TLS_INSPECTOR = T + "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector"
+REVERSE_TUNNEL = T + "envoy.extensions.filters.network.reverse_tunnel.v3.ReverseTunnel"
+REVERSE_CLUSTER = T + "envoy.extensions.clusters.reverse_connection.v3.ReverseConnectionClusterConfig"
 PREVIOUS_HOSTS = T + "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
 
 # ---- names of our filters; per-route settings refer to them ----
@@ -51,6 +63,7 @@ GUARD_FILTER = "guard"
 ACCESS_FILTER = "access"
 BANDWIDTH_FILTER = "bandwidth"
 STRIP_FILTER = "strip"
+CRYPT_FILTER = "crypt"
 
 OVERWRITE = "OVERWRITE_IF_EXISTS_OR_ADD"
 IF_ABSENT = "ADD_IF_ABSENT"
