@@ -9,7 +9,7 @@ import json
 import shutil
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -29,7 +29,7 @@ from coterie.gateway.envoy import Envoy, EnvoySettings
 from coterie.gateway.model import Address, Inputs, KeyPair, Protocol, Route, RoutePort, Service, ServiceProtocol
 from coterie.gateway.snapshot import snapshot
 
-HOSTS = {"alice": "127.0.1.1", "bob": "127.0.1.2", "joe": "127.0.1.3"}
+HOSTS = {"alice": "127.0.1.1", "bob": "127.0.1.2", "joe": "127.0.1.3", "carol": "127.0.1.4"}
 
 
 @cache
@@ -38,7 +38,7 @@ def certificates() -> Path:
     directory = Path(mkdtemp(prefix="coterie-gateway-keys-"))
     atexit.register(shutil.rmtree, directory)
     authorities = {}
-    for name in (*HOSTS, "carol"):
+    for name in HOSTS:
         authorities[name] = pki.self_signed_ca(name, pki.new_key("ec"), now=datetime.now(UTC))
         pki.save_key(directory / f"{name}.key", authorities[name].key)
         pki.save_certificate(directory / f"{name}.crt", authorities[name].certificate)
@@ -152,6 +152,52 @@ async def streaming_echo(host: str) -> AsyncIterator[Address]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@dataclass
+class Wire:
+    """A relay that keeps a copy of what passes in either direction, and may be cut."""
+
+    where: Address
+    seen: bytearray
+    ends: set[asyncio.StreamWriter]
+
+    def cut(self) -> None:
+        for end in self.ends:
+            end.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def wire(host: str, target: Address) -> AsyncIterator[Wire]:
+    made = Wire(Address(host, 0), bytearray(), set())
+    tasks: set[asyncio.Task[Any]] = set()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                made.seen.extend(data)
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.current_task())  # type: ignore[arg-type]
+        try:
+            there, onwards = await asyncio.open_connection(target.host, target.port)
+        except ConnectionError:
+            writer.transport.abort()
+            return
+        made.ends |= {writer, onwards}
+        await asyncio.gather(pump(reader, onwards), pump(there, writer))
+
+    server = await asyncio.start_server(serve, host, 0)
+    made.where = Address(host, server.sockets[0].getsockname()[1])
+    try:
+        yield made
+    finally:
+        server.close()
+        made.cut()
+        await asyncio.gather(*tasks)
+
+
 class Http2Stream:
     """One HTTP/2 request in plain text whose pieces are sent and read in turn."""
 
@@ -172,6 +218,15 @@ class Http2Stream:
         self._flush()
         return self
 
+    @classmethod
+    async def connect(cls, where: Address, authority: str, headers: dict[str, str]) -> Http2Stream:
+        """A CONNECT, in plain text."""
+        self = cls(*await asyncio.open_connection(where.host, where.port))
+        self.link.initiate_connection()
+        self.link.send_headers(1, [(":method", "CONNECT"), (":authority", authority), *headers.items()])
+        self._flush()
+        return self
+
     def _flush(self) -> None:
         self.writer.write(self.link.data_to_send())
 
@@ -179,9 +234,9 @@ class Http2Stream:
         self.link.send_data(1, data, end_stream=end)
         self._flush()
 
-    async def until(self, size: int | None = None) -> bytes:
-        """Read until so many bytes have come, or the end."""
-        while not self.ended and (size is None or len(self.body) < size):
+    async def until(self, size: int | None = None, *, headers: bool = False) -> bytes:
+        """Read until so many bytes have come, or the end; or, when only they are asked for, the headers."""
+        while not (self.ended or (headers and self.headers)) and (size is None or len(self.body) < size):
             data = await asyncio.wait_for(self.reader.read(65536), 5)
             if not data:
                 break
@@ -306,6 +361,16 @@ async def call(
         with contextlib.suppress(json.JSONDecodeError):
             return reply.status, json.loads(text), seen
         return reply.status, text, seen
+
+
+async def until_status(expected: int, ask: Callable[[], Awaitable[tuple[int, Any, dict[str, str]]]]) -> Any:
+    """Ask again until the status is the expected one; the last answer."""
+    for _ in range(600):
+        answer = await ask()
+        if answer[0] == expected:
+            return answer
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{answer[0]} instead of {expected}: {answer[1]} {answer[2]}")
 
 
 @contextlib.asynccontextmanager

@@ -218,7 +218,7 @@ async def test_before_the_handshake_only_the_handshake_passes(tmp_path: Path) ->
 
 @pytest.mark.parametrize("protocol", [Protocol.NOTLS, Protocol.MTLS], ids=str)
 async def test_transit_through_a_third_domain(tmp_path: Path, protocol: Protocol) -> None:
-    """alice -> joe -> bob; joe carries alice's calls to bob and to nobody else's services."""
+    """alice -> joe -> bob hop by hop, as Kuscia does; joe carries alice's calls to bob and to nobody else's services."""
     async with echo(HOSTS["bob"]) as plain, aiohttp.ClientSession() as http:
         alice, joe, bob = (make_inputs(name, tmp_path, protocol) for name in ("alice", "joe", "bob"))
         services = (
@@ -234,9 +234,9 @@ async def test_transit_through_a_third_domain(tmp_path: Path, protocol: Protocol
         bob = replace(
             bob,
             services=services,
-            routes=(route("joe", "bob", bob, "bob"), Route("alice", "bob", via="joe")),
+            routes=(route("joe", "bob", bob, "bob"), Route("alice", "bob", via="joe", hop_by_hop=True)),
         )
-        alice = replace(alice, routes=(route("alice", "joe", joe, "alice"), Route("alice", "bob", via="joe")))
+        alice = replace(alice, routes=(route("alice", "joe", joe, "alice"), Route("alice", "bob", via="joe", hop_by_hop=True)))
         async with running(alice, joe, bob, root=tmp_path) as (at_alice, at_joe, at_bob):
             status, said, _ = await call(http, f"{at_alice.inside}/x", "for-alice.bob.svc")
             assert status == 200

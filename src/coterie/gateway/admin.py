@@ -14,11 +14,11 @@ import aiohttp
 
 _TIMEOUT = aiohttp.ClientTimeout(total=5)
 _STATS = re.compile(r"^(?P<key>[^:]+): (?P<value>.*)$", re.MULTILINE)
-_SUBSCRIPTIONS = {
-    "cds.json": "cluster_manager.cds.",
-    "lds.json": "listener_manager.lds.",
+_ALWAYS = {"cds.json": "cluster_manager.cds.", "lds.json": "listener_manager.lds."}
+_WHERE_USED = {
     "rds-external.json": "http.external.rds.external.",
     "rds-internal.json": "http.internal.rds.internal.",
+    "rds-transit.json": "http.transit.rds.transit.",
     "ecds-auth.json": "extension_config_discovery.http_filter.auth.",
     "ecds-guard.json": "extension_config_discovery.http_filter.guard.",
 }
@@ -56,8 +56,9 @@ def read_stats(text: str) -> Readback:
         value = stats.get(key, "0")
         return int(value) if value.isdigit() else 0
 
-    # Secrets are there only where something uses them.
-    used = {f"sds-{match[1]}.json": match[0] for key in stats if (match := _SECRETS.match(key))}
+    # The rest is there only where a listener or cluster uses it.
+    used = {name: prefix for name, prefix in _WHERE_USED.items() if prefix + "version_text" in stats}
+    used |= {f"sds-{match[1]}.json": match[0] for key in stats if (match := _SECRETS.match(key))}
     files = {
         name: Subscription(
             stats.get(prefix + "version_text", ""),
@@ -66,7 +67,7 @@ def read_stats(text: str) -> Readback:
             + number(prefix + "key_rotation_failed"),
             number(prefix + "update_failure"),
         )
-        for name, prefix in {**_SUBSCRIPTIONS, **used}.items()
+        for name, prefix in {**_ALWAYS, **used}.items()
     }
     return Readback(number("server.live") == 1, number("server.total_connections"), files)
 

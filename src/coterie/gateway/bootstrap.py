@@ -9,6 +9,7 @@ from coterie.gateway.names import Json, T, file_source
 from coterie.gateway.snapshot import CLUSTERS_FILE, LISTENERS_FILE
 
 _LONGEST_SOCKET_PATH = 107
+_INTERNAL_LISTENER = T + "envoy.extensions.bootstrap.internal_listener.v3.InternalListener"
 _MAX_CONNECTIONS = T + "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
 
 
@@ -22,6 +23,10 @@ def bootstrap(domain: str, instance: str, directory: Path, socket: Path, tuning:
             "cds_config": file_source(directory / CLUSTERS_FILE),
             "lds_config": file_source(directory / LISTENERS_FILE),
         },
+        # Always, used or not: a change here would mean another process, which cuts every connection.
+        "bootstrap_extensions": [
+            {"name": "envoy.bootstrap.internal_listener", "typed_config": {"@type": _INTERNAL_LISTENER}},
+        ],
         # Thousands of services: a cluster's counters are made when its first request comes.
         "deferred_stat_options": {"enable_deferred_creation_stats": True},
         "overload_manager": {

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from coterie.gateway import tls
+from coterie.gateway.leaving import outbound_name
 from coterie.gateway.model import Address, Inputs, Problem, Route, RoutePort, Service, Tuning
 from coterie.gateway.names import HTTP_OPTIONS, Json, T, address, seconds
 
@@ -15,17 +16,16 @@ _LOCAL_CONNECT_SECONDS = 5.0
 _MANY = 1 << 16
 
 
-def outbound_name(route: Route, port: RoutePort) -> str:
-    return f"{route.source}-to-{route.destination}-{port.name}"
-
-
 def service_name(service: Service) -> str:
     return f"service-{service.name}"
 
 
 def clusters(inputs: Inputs) -> tuple[list[Json], list[Problem]]:
-    """All clusters by name. A port that must not be called has no cluster, and a problem says why."""
-    found = [_cluster(HANDSHAKE, [inputs.handshake], _LOCAL_CONNECT_SECONDS, {})]
+    """Those of partners whom we dial, of our services and of the handshake.
+
+    A port that must not be called has no cluster, and a problem says why.
+    """
+    found = [cluster(HANDSHAKE, [inputs.handshake], _LOCAL_CONNECT_SECONDS, {})]
     problems: list[Problem] = []
     for route in inputs.outbound:
         if not route.host or route.via or route.tunnel:
@@ -37,23 +37,21 @@ def clusters(inputs: Inputs) -> tuple[list[Json], list[Problem]]:
                 continue
             found.append(_partner(inputs.tuning, route, port, socket))
     found += [_service(service) for service in inputs.services if service.endpoints]
-    by_name = {str(each["name"]): each for each in found}
-    return [by_name[name] for name in sorted(by_name)], problems
+    return found, problems
 
 
 def _partner(tuning: Tuning, route: Route, port: RoutePort, socket: Json | None) -> Json:
-    cluster = _cluster(
-        outbound_name(route, port), [Address(route.host, port.port)], tuning.connect_seconds, _hop(tuning, port)
-    )
-    cluster["upstream_connection_options"] = {
+    target = Address(route.host, port.port)
+    made = cluster(outbound_name(route, port), [target], tuning.connect_seconds, hop_options(tuning, port))
+    made["upstream_connection_options"] = {
         "tcp_keepalive": {"keepalive_time": 60, "keepalive_interval": 15, "keepalive_probes": 4}
     }
     if socket is not None:
-        cluster["transport_socket"] = socket
-    return cluster
+        made["transport_socket"] = socket
+    return made
 
 
-def _hop(tuning: Tuning, port: RoutePort) -> Json:
+def hop_options(tuning: Tuning, port: RoutePort) -> Json:
     """What we speak with a partner's gateway.
 
     A gRPC port is HTTP/2. Over TLS both sides agree on the best they have, which between two gateways is HTTP/2. In plain
@@ -82,17 +80,17 @@ def _service(service: Service) -> Json:
     options: Json = {}  # HTTP/1.1
     if service.protocol.http2:
         options = {"explicit_http_config": {"http2_protocol_options": {"allow_connect": True}}}
-    cluster = _cluster(service_name(service), sorted(service.endpoints), _LOCAL_CONNECT_SECONDS, options)
+    made = cluster(service_name(service), sorted(service.endpoints), _LOCAL_CONNECT_SECONDS, options)
     if len(service.endpoints) > 1:
-        cluster["lb_policy"] = "RING_HASH"  # without a session to hash, it is a random choice
+        made["lb_policy"] = "RING_HASH"  # without a session to hash, it is a random choice
     if service.protocol.tls:
-        cluster["transport_socket"] = tls.to_service()
-    return cluster
+        made["transport_socket"] = tls.to_service()
+    return made
 
 
-def _cluster(name: str, endpoints: Sequence[Address], connect: float, options: Json) -> Json:
+def cluster(name: str, endpoints: Sequence[Address], connect: float, options: Json) -> Json:
     fixed = all(tls.is_address(each.host) for each in endpoints)
-    cluster: Json = {
+    made: Json = {
         "name": name,
         "type": "STATIC" if fixed else "STRICT_DNS",
         "connect_timeout": seconds(connect),
@@ -107,10 +105,10 @@ def _cluster(name: str, endpoints: Sequence[Address], connect: float, options: J
         },
     }
     if options:
-        cluster["typed_extension_protocol_options"] = {HTTP_OPTIONS: {"@type": T + HTTP_OPTIONS, **options}}
+        made["typed_extension_protocol_options"] = {HTTP_OPTIONS: {"@type": T + HTTP_OPTIONS, **options}}
     if not fixed:
-        cluster["dns_lookup_family"] = "V4_PREFERRED"
-    return cluster
+        made["dns_lookup_family"] = "V4_PREFERRED"
+    return made
 
 
 def _endpoint(target: Address) -> Json:

@@ -92,11 +92,14 @@ def about(route: Route) -> str:
 
 
 def auth_config(inputs: Inputs) -> tuple[Json, list[Problem]]:
-    """The table of keys: each source with its accepted tokens (and certificates). Everybody else is refused."""
+    """The table of keys: each source with its accepted tokens (and certificates). Everybody else is refused.
+
+    A relayed source comes with its carrier's key; `guard` knows for whom the carrier speaks.
+    """
     known: list[Json] = []
     problems: list[Problem] = []
     for route in inputs.inbound:
-        keys, problem = _keys(route, inputs.protocol)
+        keys, problem = ([], None) if inputs.relayed(route) else _keys(route, inputs.protocol)
         if problem is not None:
             problems.append(problem)
         if keys:
@@ -106,8 +109,6 @@ def auth_config(inputs: Inputs) -> tuple[Json, list[Problem]]:
 
 
 def _keys(route: Route, protocol: Protocol) -> tuple[list[str], Problem | None]:
-    if route.via:
-        return [], None  # it comes with the carrier's key; `guard` knows for whom the carrier speaks
     certificates: tuple[str, ...] = ("",)
     if protocol is Protocol.MTLS:
         certificates, problem = pins(route)
@@ -131,11 +132,11 @@ def guard_config(inputs: Inputs) -> tuple[Json, list[Problem]]:
     problems: list[Problem] = []
     carried: dict[str, set[str]] = {}
     for route in inputs.inbound:
-        if route.via:
+        if inputs.relayed(route):
             carried.setdefault(route.via, set()).add(route.source)
     policies: dict[str, Json] = {}
     for route in inputs.inbound:
-        if route.via:
+        if inputs.relayed(route):
             continue
         rules: list[Json] = [_is(SOURCE, route.source), _origin_among({route.source, *carried.get(route.source, ())})]
         if route.source_addresses:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coterie.gateway import identity, tls
+from coterie.gateway import identity, tls, transit
 from coterie.gateway.clusters import http2_options
 from coterie.gateway.model import Address, Inputs
 from coterie.gateway.names import (
@@ -57,6 +57,8 @@ def listeners(inputs: Inputs) -> list[Json]:
     found = [_internal(inputs)]
     if inputs.external is not None:
         found.append(_external(inputs, inputs.external))
+    log = [_access_log(inputs.logs / f"{INTERNAL}.log", INTERNAL_LOG)] if inputs.tuning.access_logs else []
+    found += transit.source_listeners(inputs, route_file(inputs.directory, transit.SIDE), log)
     return sorted(found, key=lambda each: str(each["name"]))
 
 
@@ -110,7 +112,8 @@ def _manager(inputs: Inputs, side: str, filters: list[Json], mutations: list[Jso
             {"name": "router", "typed_config": {"@type": ROUTER, "suppress_envoy_headers": True}},
         ],
         "early_header_mutation_extensions": identity.early_mutation(mutations),
-        "upgrade_configs": [{"upgrade_type": "websocket"}],
+        # CONNECT only where a route says so: for those whom we carry.
+        "upgrade_configs": [{"upgrade_type": "websocket"}, {"upgrade_type": "CONNECT", "enabled": False}],
         "strip_any_host_port": True,
         "normalize_path": True,
         "generate_request_id": False,

@@ -18,9 +18,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from coterie.gateway.clusters import HANDSHAKE, outbound_name
+from coterie.gateway import transit
+from coterie.gateway.clusters import HANDSHAKE
 from coterie.gateway.identity import about, access_of_domains
-from coterie.gateway.model import NOOP_TOKEN, Authentication, BandwidthLimit, Inputs, Problem, Route, RoutePort, Service
+from coterie.gateway.leaving import (
+    carrier,
+    end_to_end,
+    introduction,
+    lacks_token,
+    live_ways,
+    outbound_name,
+    sender,
+    ways,
+)
+from coterie.gateway.model import BandwidthLimit, Inputs, Problem, Route, RoutePort, Service
 from coterie.gateway.names import (
     ACCESS_FILTER,
     AUTH_FILTER,
@@ -34,10 +45,8 @@ from coterie.gateway.names import (
     IF_PRESENT,
     PEER_FINGERPRINT,
     PEER_KEY,
-    PROTOCOL,
     SOURCE,
     STRIP_FILTER,
-    TOKEN,
     Json,
     header,
     literal,
@@ -52,10 +61,10 @@ _HANDSHAKE_PATHS = ("/handshake", "/register")
 def external_routes(inputs: Inputs, live: frozenset[str]) -> Json:
     """`live`: names of the clusters there are."""
     hosts = [_handshake_host(inputs, outside=True)]
-    decorating = tuple(route for route in inputs.inbound if route.headers and not route.via)
+    decorating = tuple(route for route in inputs.inbound if route.headers and not inputs.relayed(route))
     place = place_of(inputs)
     hosts += [service_for_partners(place, each, decorating) for each in _services(inputs) if not each.domain_only]
-    hosts += _carried(inputs, live)
+    hosts += [*_carried(inputs, live), *transit.carrier_hosts(inputs, live)]
     # A gateway or proxy in between has put its own name into the Host header; the true one travels beside it.
     return _table(inputs, EXTERNAL, hosts) | {"vhost_header": HOST}
 
@@ -72,6 +81,15 @@ def internal_routes(inputs: Inputs, live: frozenset[str]) -> tuple[Json, list[Pr
     hosts.append(_nowhere(inputs))
     own = [header(SOURCE, inputs.domain), header(HOST, f"%REQ({HOST}?:authority)%")]
     return _table(inputs, INTERNAL, hosts) | {"request_headers_to_add": own}, problems
+
+
+def transit_routes(inputs: Inputs, live: frozenset[str]) -> Json:
+    """What becomes of the connections that a carrier passes on for us."""
+    return {
+        "name": transit.SIDE,
+        "ignore_port_in_host_matching": True,
+        "virtual_hosts": transit.source_hosts(inputs, live),
+    }
 
 
 def hop(inputs: Inputs, side: str) -> str:
@@ -138,27 +156,19 @@ def _handshake_host(inputs: Inputs, *, outside: bool) -> Json:
 # ---- partners ----
 
 
-def carrier(inputs: Inputs, route: Route) -> Route | None:
-    """The route over which this one's traffic leaves us: itself, or that of the domain that carries it."""
-    if not route.via:
-        return route
-    found = next((each for each in inputs.outbound if each.destination == route.via), None)
-    return found if found is not None and not found.via else None
-
-
 def _to_partner(inputs: Inputs, route: Route, live: frozenset[str]) -> tuple[Json, Problem | None]:
     host: Json = {"name": f"{route.source}-to-{route.destination}", "domains": _partner_domains(route)}
     why = _refused(inputs, route, live)
     if why:
         host["routes"] = [{"match": ALL, **refusal(503, f"{about(route)}: {why}")}]
         return host, Problem(about(route), why)
-    leaving = carrier(inputs, route)
+    leaving = sender(inputs, route)
     assert leaving is not None
-    ports = _live_ports(leaving, live)
-    host["request_headers_to_add"] = _identity(inputs, leaving)
+    ports = live_ways(inputs, leaving, live)
+    host["request_headers_to_add"] = introduction(inputs, leaving)
     host["routes"] = [
         *_forward(inputs, leaving, ports, only=f"{HANDSHAKE_SERVICE}."),
-        *(_waiting(route) if _lacks_token(leaving) else _data(inputs, route, leaving, ports)),
+        *(_waiting(route) if lacks_token(leaving) else _data(inputs, route, leaving, ports)),
     ]
     return host, None
 
@@ -178,28 +188,15 @@ def _refused(inputs: Inputs, route: Route, live: frozenset[str]) -> str:
         return f"there is no direct route to {route.via}, which is to carry this one"
     if leaving.tunnel:
         return "a reverse tunnel is asked for and not available here"
-    if not leaving.host or not leaving.ports:
+    if not ways(inputs, leaving):
         return f"no address of {leaving.destination} is given"
-    if not _live_ports(leaving, live):
+    if not live_ways(inputs, leaving, live):
         return f"the gateway of {leaving.destination} may not be called"
+    if end_to_end(inputs, route):
+        if lacks_token(leaving):
+            return f"no token has been agreed on yet with {route.via}, which is to carry this one"
+        return transit.obstacle(inputs, route)
     return ""
-
-
-def _live_ports(route: Route, live: frozenset[str]) -> list[RoutePort]:
-    return [port for port in route.ports if outbound_name(route, port) in live]
-
-
-def _lacks_token(leaving: Route) -> bool:
-    return leaving.authentication is Authentication.TOKEN and not leaving.tokens
-
-
-def _identity(inputs: Inputs, leaving: Route) -> list[Json]:
-    """Who we are, as the next gateway reads it."""
-    token = NOOP_TOKEN
-    if leaving.authentication is Authentication.TOKEN:
-        token = leaving.tokens[-1].reveal() if leaving.tokens else ""
-    own = [header(PROTOCOL, "kuscia"), header(HOST, f"%REQ({HOST}?:authority)%"), header(SOURCE, inputs.domain)]
-    return [*own, header(TOKEN, literal(token))] if token else own
 
 
 def _waiting(route: Route) -> list[Json]:
@@ -242,9 +239,9 @@ def _forward(
             match["headers"] = [{"name": ":authority", "string_match": {"prefix": only}}]
         if port.grpc and plain is not None:
             match["grpc"] = {}
-        action = send_to(inputs.tuning.idle_stream_seconds, outbound_name(leaving, port)) | {
-            "host_rewrite_literal": leaving.host
-        }
+        action = send_to(inputs.tuning.idle_stream_seconds, outbound_name(leaving, port))
+        if leaving.host and port in leaving.ports:
+            action["host_rewrite_literal"] = leaving.host
         if prefix := port.path_prefix.strip("/"):
             action["prefix_rewrite"] = f"/{prefix}/"
         route: Json = {"match": match, "route": action}
@@ -267,17 +264,17 @@ def bandwidth(limit: BandwidthLimit | None) -> Json:
 
 
 def _carried(inputs: Inputs, live: frozenset[str]) -> Iterable[Json]:
-    """For a partner on its way to a third domain. It stays the origin; we are the sender."""
+    """For a partner on its way to a third domain, hop by hop. It stays the origin; we are the sender."""
     for route in inputs.outbound:
         granted = [grant.source for grant in inputs.transit if grant.destination == route.destination]
-        if not granted or route.via or _refused(inputs, route, live) or _lacks_token(route):
+        if not granted or route.via or _refused(inputs, route, live) or lacks_token(route):
             continue
         yield {
             "name": f"transit-{route.destination}",
             "domains": _partner_domains(route),
-            "routes": _forward(inputs, route, _live_ports(route, live)),
+            "routes": _forward(inputs, route, live_ways(inputs, route, live)),
             # The origin stays as `guard` let it pass.
-            "request_headers_to_add": _identity(inputs, route),
+            "request_headers_to_add": introduction(inputs, route),
             "typed_per_filter_config": {ACCESS_FILTER: access_of_domains(granted)},
         }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from coterie.gateway import identity, tls
+from coterie.gateway import identity, tls, transit
 from coterie.gateway.clusters import clusters
 from coterie.gateway.listeners import filter_file, listeners, route_file
 from coterie.gateway.model import Inputs, Problem, Protocol
@@ -23,7 +23,7 @@ from coterie.gateway.names import (
     SECRET,
     Json,
 )
-from coterie.gateway.routes import EXTERNAL, INTERNAL, external_routes, internal_routes
+from coterie.gateway.routes import EXTERNAL, INTERNAL, external_routes, internal_routes, transit_routes
 
 CLUSTERS_FILE = "cds.json"
 LISTENERS_FILE = "lds.json"
@@ -55,7 +55,8 @@ def snapshot(inputs: Inputs) -> Resources:
         raise NoIdentity(f"domain {inputs.domain}: protocol {inputs.protocol} needs the domain's certificate and key")
     auth, key_problems = identity.auth_config(inputs)
     guard, guard_problems = identity.guard_config(inputs)
-    found, cluster_problems = clusters(inputs)
+    direct, cluster_problems = clusters(inputs)
+    found = _by_name([*direct, *transit.source_clusters(inputs), *transit.carrier_clusters(inputs)])
     live = frozenset(str(each["name"]) for each in found)
     inside, route_problems = internal_routes(inputs, live)
     directory = inputs.directory
@@ -69,9 +70,17 @@ def snapshot(inputs: Inputs) -> Resources:
     files[CLUSTERS_FILE] = tuple(_typed(CLUSTER, each) for each in found)
     files[route_file(directory, EXTERNAL).name] = (_typed(ROUTES, external_routes(inputs, live)),)
     files[route_file(directory, INTERNAL).name] = (_typed(ROUTES, inside),)
+    if transit.carried_out(inputs):
+        files[route_file(directory, transit.SIDE).name] = (_typed(ROUTES, transit_routes(inputs, live)),)
     files[LISTENERS_FILE] = tuple(_typed(LISTENER, each) for each in listeners(inputs))
-    problems = {*key_problems, *guard_problems, *cluster_problems, *route_problems}
+    problems = {*key_problems, *guard_problems, *cluster_problems, *route_problems, *transit.carrier_problems(inputs)}
     return Resources(files, tuple(sorted(problems)))
+
+
+def _by_name(found: list[Json]) -> list[Json]:
+    """In a stable order; of two with one name only one."""
+    by_name = {str(each["name"]): each for each in found}
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def _typed(kind: str, resource: Json) -> Json:

@@ -54,7 +54,7 @@ def _key_pair(name: str, pair: KeyPair) -> Json:
 
 def peers_context(inputs: Inputs) -> Json:
     """Certificates that clients may show. With newcomers the pin is checked by the caller's key, one step later."""
-    direct = [route for route in inputs.inbound if not route.via]
+    direct = [route for route in inputs.inbound if not inputs.relayed(route)]
     hashes = sorted({each for route in direct for each in pins(route)[0]})
     context: Json = {}
     bundle = "".join(sorted({_ended(pem) for route in direct if pins(route)[0] for pem in route.certificates}))
