@@ -88,6 +88,8 @@ class Applied:
     """What became of a change."""
 
     accepted: bool
+    refused: bool = False
+    """Envoy said no. Neither accepted nor refused: it is not running, or not done yet."""
     pending: tuple[str, ...] = ()
     """Files whose new content Envoy does not use."""
     reasons: tuple[str, ...] = ()
@@ -148,6 +150,7 @@ class Envoy:
         )
 
     def _started(self, pid: int) -> None:
+        self._refused = 0
         write_atomic(self.settings.pid_file, str(pid), durable=False)
 
     # ---- life ----
@@ -160,6 +163,9 @@ class Envoy:
         files = XdsFiles(settings.directory)
         same = self._write_bootstrap()
         self._adopted = await self._survivor(same)
+        if self._adopted is not None:
+            with contextlib.suppress(AdminError):
+                self._refused = (await self.admin.readback()).refusals
         try:
             if not same or not (settings.directory / LISTENERS_FILE).exists():
                 await self._given.wait()
@@ -283,7 +289,7 @@ class Envoy:
             self._log_start = _size(self.settings.log)
             self._resources = resources
             if self._files is None:
-                return self._note(Applied(False, tuple(resources.files), ("Envoy is not started",)))
+                return self._note(Applied(False, pending=tuple(resources.files), reasons=("Envoy is not started",)))
             # Routes must have let go of a cluster before it goes; it is cleared away later.
             both = bridged(self._clusters, resources.clusters)
             self._clusters = resources.clusters if both is None else both
@@ -311,6 +317,7 @@ class Envoy:
     async def _accepted(self, started: float) -> Applied:
         assert self._files is not None
         seen: Readback | None = None
+        refused = False
         pause = 0.002
         while perf_counter() - started < self.settings.accept_seconds:
             with contextlib.suppress(AdminError):
@@ -318,14 +325,16 @@ class Envoy:
                 missing = pending(self._files.versions, seen)
                 if not missing:
                     return Applied(True, seconds=perf_counter() - started)
-                if pause >= _LOOK_CLOSER and await self._refuses():
+                if pause >= _LOOK_CLOSER and (refused := await self._refuses()):
                     break
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.1)
+        seconds = perf_counter() - started
         if seen is None:
-            return Applied(False, tuple(self._files.versions), ("Envoy does not answer",), perf_counter() - started)
+            missing = tuple(self._files.versions)
+            return Applied(False, pending=missing, reasons=("Envoy does not answer",), seconds=seconds)
         reasons = refusals(_since(self.settings.log, self._log_start))
-        return Applied(False, pending(self._files.versions, seen), reasons, perf_counter() - started)
+        return Applied(False, refused, pending(self._files.versions, seen), reasons, seconds)
 
     async def _refuses(self) -> bool:
         """Whether Envoy has said no since somebody last asked: there is nothing to wait for then."""
@@ -335,7 +344,8 @@ class Envoy:
     def _note(self, applied: Applied) -> Applied:
         self._last = applied
         if not applied.accepted:
-            self._log.error("Envoy refuses its configuration", files=applied.pending, reasons=applied.reasons)
+            sentence = "Envoy refuses its configuration" if applied.refused else "Envoy has not taken its configuration"
+            self._log.error(sentence, files=applied.pending, reasons=applied.reasons)
         return applied
 
     # ---- what others may know ----

@@ -1,0 +1,271 @@
+"""Keeps Envoy's configuration in step with the API: objects change, a moment passes, Envoy has the new routes.
+
+    news ──gather──> world ──inputs_of──> Inputs ──snapshot──> Resources ──apply──> Envoy
+                                                                  │             └─> tokens in force: `on_loaded`
+                                                                  └─> problems: events on the objects, a log line each
+
+The first configuration of a life is complete or is not given at all: an Envoy that outlived us goes on with the last one
+until everything was read, so that no route vanishes for a moment. What Envoy refuses does not stop anything. The files it
+refused are put back as they were (else its next start would find nothing it can use), the others stay, and the next change
+is tried anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from coterie.api.meta import ApiObject
+from coterie.api.types.core import ObjectReference
+from coterie.api.types.kuscia_domain import DOMAIN_ROUTES, GATEWAYS, DomainRoute
+from coterie.api.types.network import SERVICES
+from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.identity import DomainIdentity
+from coterie.base.log import logger
+from coterie.base.secret import Secret
+from coterie.client.informers import Informers
+from coterie.control.events import EventRecorder, reference_to
+from coterie.gateway.bearer import Bearers
+from coterie.gateway.clientkeys import ClientKeys
+from coterie.gateway.envoy import Applied, Envoy
+from coterie.gateway.inputs import Memory, Places, World, api_callers, inputs_of
+from coterie.gateway.model import Address, Inputs, Problem, Route
+from coterie.gateway.settings import GatewaySettings
+from coterie.gateway.snapshot import CLUSTERS_FILE, LISTENERS_FILE, Resources, snapshot
+from coterie.gateway.watching import Watching
+
+_QUIET = 0.005
+_LONGEST_GATHER = 0.05
+_RETRY = 1.0
+_MANY = 50
+"""Objects from which on a snapshot is made beside the event loop instead of in it."""
+
+TokensOf = Callable[[DomainRoute], tuple[Secret, ...]]
+"""The tokens in force of a route of ours, opened, newest last. ValueError or a subclass: they cannot be opened."""
+OnLoaded = Callable[[Mapping[str, DomainRoute]], None]
+"""Told after Envoy took a configuration: the routes, by name, as they were when it was made."""
+
+
+class GatewayFault(Exception):
+    """The gateway cannot begin its work; the message says why and what to do."""
+
+
+class TokensUnreadable(ValueError):
+    """What lies in a route's status was not written for our key."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedStatus:
+    applied: Applied | None = None
+    problems: tuple[Problem, ...] = ()
+    changes: int = 0
+
+
+class Feed:
+    """A Runnable; ready when Envoy serves the first complete configuration."""
+
+    name = "gateway-feed"
+
+    def __init__(
+        self,
+        informers: Informers,
+        envoy: Envoy,
+        settings: GatewaySettings,
+        identity: DomainIdentity,
+        places: Places,
+        *,
+        tokens_of: TokensOf,
+        on_loaded: OnLoaded | None = None,
+        bearers: Bearers | None = None,
+        api: Callable[[], Address | None] = lambda: None,
+        master: Callable[[], Route | None] = lambda: None,
+        events: EventRecorder | None = None,
+        version: str = "",
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.ready = asyncio.Event()
+        self.status = FeedStatus()
+        self._envoy = envoy
+        self._settings = settings
+        self._identity = identity
+        self._places = places
+        self._tokens_of = tokens_of
+        self._on_loaded = on_loaded
+        self._bearers = bearers
+        self._api = api
+        self._master = master
+        self._events = events
+        self._version = version
+        self._clock = clock
+        self._memory = Memory()
+        self._opened: dict[str, tuple[DomainRoute, tuple[Secret, ...] | Problem]] = {}
+        self._keys = ClientKeys(places.run / "clients")
+        self._news = asyncio.Event()
+        self._count = 0
+        self._last: Inputs | None = None
+        self._good: Resources | None = None
+        self._told: frozenset[Problem] = frozenset()
+        self._log = logger("gateway.feed").bind(domain=settings.domain)
+        self._watching = Watching(informers, settings, self.poke, clock)
+
+    def poke(self) -> None:
+        """Something changed: look again soon."""
+        self._count += 1
+        self._news.set()
+
+    def world(self) -> World:
+        """What is there now, without tokens and credentials."""
+        return self._watching.world()
+
+    async def run(self) -> None:
+        try:
+            await self._watching.synced()
+            await self._begin()
+            self.ready.set()
+            while True:
+                await self._news.wait()
+                await self._gathered()
+                self._news.clear()
+                await self._follow()
+        finally:
+            self._watching.close()
+
+    async def _gathered(self) -> None:
+        """A job brings many services at once: they cost one snapshot together."""
+        began = self._clock.monotonic()
+        while self._clock.monotonic() - began < _LONGEST_GATHER:
+            seen = self._count
+            await self._clock.sleep(_QUIET)
+            if self._count == seen:
+                return
+
+    # ---- one step ----
+
+    async def _begin(self) -> None:
+        world = self._watching.world()
+        if self._bearers is not None:
+            self._bearers.want(api_callers(world.routes, world.domains, self._settings.domain))
+            await self._bearers.settled()
+        self._news.clear()
+        world, inputs, resources = await self._made()
+        applied = await self._envoy.begin(resources)
+        if applied.refused and LISTENERS_FILE in applied.pending:
+            ports = ", ".join(str(each) for each in (inputs.internal, inputs.external) if each is not None)
+            why = "; ".join(applied.reasons) or "Envoy does not say why"
+            raise GatewayFault(
+                f"the gateway of {inputs.domain} cannot listen on {ports} ({why}); free these ports or configure others"
+            )
+        await self._settle(world, inputs, resources, applied)
+
+    async def _follow(self) -> None:
+        world, inputs, resources = await self._made()
+        if inputs == self._last:
+            self._report(world)
+            return
+        await self._settle(world, inputs, resources, await self._envoy.apply(resources))
+
+    async def _made(self) -> tuple[World, Inputs, Resources]:
+        world = self._watching.world()
+        if self._bearers is not None:
+            self._bearers.want(api_callers(world.routes, world.domains, self._settings.domain))
+            world = replace(world, bearers=self._bearers.current)
+        world = replace(world, api=self._api(), master=self._master())
+        if len(world.routes) + len(world.services) > _MANY:
+            return await asyncio.to_thread(self._make, world)
+        return self._make(world)
+
+    def _make(self, world: World) -> tuple[World, Inputs, Resources]:
+        tokens, problems = self._open(world)
+        clients, unwritten = self._keys.of(world.routes, self._settings.domain)
+        full = replace(world, tokens=tokens, clients=clients)
+        inputs, unread = inputs_of(
+            full, self._settings, self._identity, self._places, version=self._version, memory=self._memory
+        )
+        if inputs == self._last and self._good is not None:
+            return full, inputs, self._good
+        resources = snapshot(inputs)
+        found = sorted({*resources.problems, *problems, *unwritten, *unread})
+        return full, inputs, replace(resources, problems=tuple(found))
+
+    def _open(self, world: World) -> tuple[dict[str, tuple[Secret, ...]], list[Problem]]:
+        """Opening costs a private key operation: done once for each state of a route."""
+        opened: dict[str, tuple[DomainRoute, tuple[Secret, ...] | Problem]] = {}
+        for route in world.routes:
+            name = route.metadata.name
+            known = self._opened.get(name)
+            if known is not None and known[0] is route:
+                opened[name] = known
+                continue
+            try:
+                opened[name] = (route, self._tokens_of(route))
+            except TokensUnreadable as error:
+                opened[name] = (route, Problem(f"route {name}", str(error)))
+        self._opened = opened
+        tokens = {name: found for name, (_, found) in opened.items() if not isinstance(found, Problem)}
+        return tokens, [found for _, found in opened.values() if isinstance(found, Problem)]
+
+    async def _settle(self, world: World, inputs: Inputs, resources: Resources, applied: Applied) -> None:
+        """Make something of Envoy's word."""
+        self.status = FeedStatus(applied, resources.problems, self.status.changes + 1)
+        self._tell(resources.problems)
+        if applied.accepted:
+            self._last, self._good = inputs, resources
+            self._report(world)
+            return
+        self._last = None
+        if not applied.refused:
+            # It restarts, or has much to do: the files are there, and it will read them.
+            await self._clock.sleep(_RETRY)
+            self.poke()
+            return
+        why = "; ".join(applied.reasons) or "Envoy does not say why"
+        self._warn(self._gateway(), "ConfigurationRefused", f"Envoy refuses {', '.join(applied.pending)}: {why}")
+        if self._good is not None:
+            await self._envoy.apply(_put_back(resources, self._good, applied.pending))
+
+    def _report(self, world: World) -> None:
+        if self._on_loaded is not None:
+            self._on_loaded({each.metadata.name: each for each in world.routes if each.metadata.name in world.tokens})
+
+    # ---- telling ----
+
+    def _tell(self, problems: tuple[Problem, ...]) -> None:
+        """Each problem once, for as long as it lasts."""
+        now = frozenset(problems)
+        for problem in sorted(now - self._told):
+            self._log.warning("Something that was asked for is refused", about=problem.about, why=problem.message)
+            self._warn(self._subject(problem), "GatewayRefused", problem.message)
+        for problem in sorted(self._told - now):
+            self._log.info("Something that was refused is settled", about=problem.about, why=problem.message)
+        self._told = now
+
+    def _subject(self, problem: Problem) -> ObjectReference:
+        kind, _, name = problem.about.partition(" ")
+        found: ApiObject | None = None
+        if kind == "route" and (found := self._watching.route(name)) is not None:
+            resource = DOMAIN_ROUTES.resource
+        elif kind == "service" and (found := self._watching.service(name)) is not None:
+            resource = SERVICES.resource
+        if found is None:
+            return self._gateway()
+        return reference_to(found, api_version=resource.api_version, kind=resource.kind)
+
+    def _gateway(self) -> ObjectReference:
+        resource = GATEWAYS.resource
+        return ObjectReference(
+            api_version=resource.api_version,
+            kind=resource.kind,
+            namespace=self._settings.domain,
+            name=self._settings.instance,
+        )
+
+    def _warn(self, about: ObjectReference, reason: str, message: str) -> None:
+        if self._events is not None:
+            self._events.warning(about, reason, message)
+
+
+def _put_back(wanted: Resources, good: Resources, refused: tuple[str, ...]) -> Resources:
+    """What Envoy refused as it was before. Of clusters and listeners it takes the good ones and leaves only the others."""
+    whole = [name for name in refused if name in good.files and name not in (CLUSTERS_FILE, LISTENERS_FILE)]
+    return replace(wanted, files={**wanted.files, **{name: good.files[name] for name in whole}})
