@@ -1,0 +1,1 @@
+"""The names of one domain: a DNS server for its pods."""
