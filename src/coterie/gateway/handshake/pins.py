@@ -1,0 +1,70 @@
+"""Does a certificate that a caller showed belong to whom the caller says it is?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum, auto
+from functools import lru_cache
+
+from coterie.api.types.kuscia_domain import DOMAINS, THIRD_DOMAIN, DomainRoute
+from coterie.base.pki import PkiError, fingerprint, load_certificate
+from coterie.client.informers import Informers
+from coterie.gateway.handshake import crypto
+
+Certificates = Callable[[str], Iterable[str]]
+"""From a domain to the certificates (PEM) that it is known to have."""
+
+
+class Fit(Enum):
+    NOTHING = auto()
+    """None was shown."""
+    SOURCE = auto()
+    CARRIER = auto()
+    """It is that of the domain that carries the route: the call came the right way, and that is all."""
+    STRANGER = auto()
+
+
+def no_certificates(domain: str) -> Iterable[str]:
+    return ()
+
+
+def domain_certificates(informers: Informers) -> Certificates:
+    """The certificates that Domain objects hold. For a control plane: a lite may not read these objects."""
+    domains = informers.get(DOMAINS)
+
+    def certificates(domain: str) -> Iterable[str]:
+        found = domains.cache.get(domain)
+        return crypto.pem_of("".join(found.spec.cert.split())) if found is not None else ()
+
+    return certificates
+
+
+class Pins:
+    def __init__(self, certificates: Certificates = no_certificates) -> None:
+        self._certificates = certificates
+
+    def fits(self, route: DomainRoute, shown: str) -> Fit:
+        """`shown`: SHA-256 of the certificate in hex, or nothing."""
+        if not shown:
+            return Fit.NOTHING
+        mtls, transit = route.spec.mtls_config, route.spec.transit
+        of_route = crypto.pem_of(mtls.source_client_cert) if mtls is not None else ()
+        if shown in _pins((*self._certificates(route.spec.source), *of_route)):
+            return Fit.SOURCE
+        carried = transit is not None and transit.method == THIRD_DOMAIN
+        if transit is not None and carried and shown in _pins(self._certificates(transit.through)):
+            return Fit.CARRIER
+        return Fit.STRANGER
+
+
+def _pins(certificates: Iterable[str]) -> set[str]:
+    return {pin for pem in certificates if (pin := _pin(pem))}
+
+
+@lru_cache(4096)
+def _pin(pem: str) -> str:
+    """Nothing for what is no certificate: it fits nobody."""
+    try:
+        return fingerprint(load_certificate(pem.encode()))
+    except PkiError:
+        return ""
