@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from coterie.gateway import tls
+from coterie.gateway.crypt import config as crypt
 from coterie.gateway.leaving import outbound_name
 from coterie.gateway.model import Address, Inputs, Problem, Route, RoutePort, Service, Tuning
 from coterie.gateway.names import HTTP_OPTIONS, Json, T, address, seconds
@@ -26,6 +27,8 @@ def clusters(inputs: Inputs) -> tuple[list[Json], list[Problem]]:
     A port that must not be called has no cluster, and a problem says why.
     """
     found = [cluster(HANDSHAKE, [inputs.handshake], _LOCAL_CONNECT_SECONDS, {})]
+    if inputs.crypt is not None:
+        found.append(crypt.cluster(inputs.crypt))
     problems: list[Problem] = []
     for route in inputs.outbound:
         if not route.host or route.via or route.tunnel:

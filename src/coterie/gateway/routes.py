@@ -20,6 +20,8 @@ from collections.abc import Iterable, Sequence
 
 from coterie.gateway import transit
 from coterie.gateway.clusters import HANDSHAKE
+from coterie.gateway.crypt import routing as crypt
+from coterie.gateway.crypt.exchange import Side
 from coterie.gateway.identity import about, access_of_domains
 from coterie.gateway.leaving import (
     carrier,
@@ -63,7 +65,8 @@ def external_routes(inputs: Inputs, live: frozenset[str]) -> Json:
     hosts = [_handshake_host(inputs, outside=True)]
     decorating = tuple(route for route in inputs.inbound if route.headers and not inputs.relayed(route))
     place = place_of(inputs)
-    hosts += [service_for_partners(place, each, decorating) for each in _services(inputs) if not each.domain_only]
+    opened = (service_for_partners(place, each, decorating) for each in _services(inputs) if not each.domain_only)
+    hosts += [crypt.for_partners(each, inputs) for each in opened]
     hosts += [*_carried(inputs, live), *transit.carrier_hosts(inputs, live)]
     # A gateway or proxy in between has put its own name into the Host header; the true one travels beside it.
     return _table(inputs, EXTERNAL, hosts) | {"vhost_header": HOST}
@@ -168,7 +171,7 @@ def _to_partner(inputs: Inputs, route: Route, live: frozenset[str]) -> tuple[Jso
     host["request_headers_to_add"] = introduction(inputs, leaving)
     host["routes"] = [
         *_forward(inputs, leaving, ports, only=f"{HANDSHAKE_SERVICE}."),
-        *(_waiting(route) if lacks_token(leaving) else _data(inputs, route, leaving, ports)),
+        *(_waiting(route) if lacks_token(leaving) or crypt.lacks_key(route) else _data(inputs, route, leaving, ports)),
     ]
     return host, None
 
@@ -179,10 +182,8 @@ def _partner_domains(route: Route) -> list[str]:
 
 def _refused(inputs: Inputs, route: Route, live: frozenset[str]) -> str:
     """Why nothing may be sent; empty when it may."""
-    if route.body_encryption:
-        return (
-            f"body encryption ({route.body_encryption}) is asked for and not available here; nothing is sent in clear"
-        )
+    if why := crypt.refused(inputs, route):
+        return why
     leaving = carrier(inputs, route)
     if leaving is None:
         return f"there is no direct route to {route.via}, which is to carry this one"
@@ -213,7 +214,8 @@ def _data(inputs: Inputs, route: Route, leaving: Route, ports: Sequence[RoutePor
     limited = [
         made for limit in limits for made in _forward(inputs, leaving, ports, only=f"{limit.task}-", limit=limit)
     ]
-    return [*limited, *_forward(inputs, leaving, ports)]
+    made = [*limited, *_forward(inputs, leaving, ports)]
+    return [crypt.encrypted(each, route, Side.CALL) for each in made] if route.body_encryption else made
 
 
 def _forward(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from coterie.gateway import identity, tls, transit
 from coterie.gateway.clusters import clusters
+from coterie.gateway.crypt import routing as crypt
 from coterie.gateway.listeners import filter_file, listeners, route_file
 from coterie.gateway.model import Inputs, Problem, Protocol
 from coterie.gateway.names import (
@@ -73,7 +74,14 @@ def snapshot(inputs: Inputs) -> Resources:
     if transit.carried_out(inputs):
         files[route_file(directory, transit.SIDE).name] = (_typed(ROUTES, transit_routes(inputs, live)),)
     files[LISTENERS_FILE] = tuple(_typed(LISTENER, each) for each in listeners(inputs))
-    problems = {*key_problems, *guard_problems, *cluster_problems, *route_problems, *transit.carrier_problems(inputs)}
+    problems = {
+        *key_problems,
+        *guard_problems,
+        *cluster_problems,
+        *route_problems,
+        *crypt.problems(inputs),
+        *transit.carrier_problems(inputs),
+    }
     return Resources(files, tuple(sorted(problems)))
 
 

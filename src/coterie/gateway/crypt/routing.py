@@ -5,7 +5,7 @@ from __future__ import annotations
 from coterie.gateway.crypt.exchange import Place, Side
 from coterie.gateway.crypt.keys import AES
 from coterie.gateway.identity import about
-from coterie.gateway.model import Inputs, Route
+from coterie.gateway.model import Inputs, Problem, Route
 from coterie.gateway.names import CRYPT_FILTER, EXT_PROC_PER_ROUTE, FILTER_CONFIG, ORIGIN, Json
 from coterie.gateway.serving import refusal
 
@@ -23,6 +23,11 @@ def refused(inputs: Inputs, route: Route) -> str:
     if len(route.revisions) != len(route.tokens):
         return "body encryption needs the revisions of the route's tokens; nothing is sent in clear"
     return ""
+
+
+def problems(inputs: Inputs) -> list[Problem]:
+    """Of routes that lead to us; those that lead away tell their own."""
+    return [Problem(about(route), why) for route in inputs.inbound if (why := refused(inputs, route))]
 
 
 def lacks_key(route: Route) -> bool:
