@@ -149,7 +149,7 @@ def test_node_add_refuses(cli, plane, words, code, said):
         ("mode: [", "is not YAML"),
         ("mode: master\n", "domainID: is missing"),
         ("mode: master\ndomainID: alice\nfoo: 1\n", "foo: is not a known key"),
-        ("mode: lite\ndomainID: alice\n", "join: must name the file"),
+        ("mode: lite\ndomainID: alice\n", "masterEndpoint: is missing: a lite node needs"),
     ],
     ids=["missing", "no-yaml", "no-domain", "unknown-key", "no-join"],
 )

@@ -76,6 +76,13 @@ def ensure(paths: DomainPaths, domain: str, given: Secret | None, now: datetime)
     return DomainIdentity(domain, paths.domain_certificate, paths.domain_key, content.decode(), key)
 
 
+def load(paths: DomainPaths, domain: str) -> DomainIdentity:
+    """The identity as `ensure` left it. PkiError or OSError when it is not there."""
+    content = paths.domain_certificate.read_text()
+    key = _named(str(paths.domain_key), paths.domain_key.read_bytes())
+    return DomainIdentity(domain, paths.domain_certificate, paths.domain_key, content, key)
+
+
 def store_certificate(paths: DomainPaths, pem: str | bytes) -> DomainIdentity:
     """Put the certificate that a master issued for our key in place of the one we have.
 

@@ -8,11 +8,13 @@ from coterie.node.agentport import AgentTls
 from coterie.node.config import NodeSettings
 from coterie.node.control import control_groups
 from coterie.node.nodeagent import agent_groups
+from coterie.node.owndomain import prepared
 
 
 def groups(settings: NodeSettings, clock: Clock) -> list[list[Runnable]]:
     chosen = settings.agent
     assert chosen is not None, "config.parse gives every autonomy node an agent"
-    made, client, informers = control_groups(settings, clock)
-    tls = AgentTls.of_plane(settings.paths, chosen.node_name, chosen.address, clock)
+    with prepared(settings, clock):
+        made, client, informers = control_groups(settings, clock)
+        tls = AgentTls.of_plane(settings.paths, chosen.node_name, chosen.address, clock)
     return [*made, *agent_groups(settings, chosen, client, informers, tls, clock)]

@@ -28,6 +28,7 @@ from coterie.controllers.replicaset import controller as replicaset
 from coterie.controllers.rootca import controller as rootca
 from coterie.controllers.serviceaccount import controller as serviceaccount
 from coterie.node.config import NodeSettings
+from coterie.node.owndomain import own_domain
 from coterie.node.plane import ApiPlane
 from coterie.scheduler import runnable as scheduler
 
@@ -38,7 +39,8 @@ def control_groups(settings: NodeSettings, clock: Clock) -> tuple[list[list[Runn
     client = plane.client()
     informers = Informers(client)
     keepers = controllers(settings, client, informers, plane.ca_pem.decode(), clock)
-    return [[plane], [informers], [*keepers, scheduler.make(client, informers, clock=clock)]], client, informers
+    known = own_domain(client, settings)
+    return [[plane], [informers, known], [*keepers, scheduler.make(client, informers, clock=clock)]], client, informers
 
 
 def controllers(settings: NodeSettings, client: Client, informers: Informers, ca: str, clock: Clock) -> list[Runnable]:

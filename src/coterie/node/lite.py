@@ -16,7 +16,9 @@ from coterie.node.nodeagent import agent_groups
 
 
 def groups(settings: NodeSettings, clock: Clock) -> list[list[Runnable]]:
-    assert settings.join is not None and settings.agent is not None, "config.parse gives every lite node both"
+    assert settings.agent is not None, "config.parse gives every lite node an agent"
+    if settings.join is None:
+        raise ConfigError("masterEndpoint: this version joins with a file only; make one with `coterie node add`")
     bundle = joining.read_bundle(settings.join)
     client = Client(HttpTransport(bundle.connection()))
     informers = Informers(client)

@@ -6,8 +6,10 @@ from coterie.base.clock import Clock
 from coterie.control.manager import Runnable
 from coterie.node.config import NodeSettings
 from coterie.node.control import control_groups
+from coterie.node.owndomain import prepared
 
 
 def groups(settings: NodeSettings, clock: Clock) -> list[list[Runnable]]:
-    made, _, _ = control_groups(settings, clock)
+    with prepared(settings, clock):
+        made, _, _ = control_groups(settings, clock)
     return made

@@ -35,6 +35,8 @@ def groups(settings: NodeSettings, clock: Clock = SYSTEM_CLOCK) -> list[list[Run
 async def run(settings: NodeSettings, clock: Clock = SYSTEM_CLOCK) -> None:
     """Run a node until SIGTERM or SIGINT."""
     configure(LogSettings(level=settings.log_level, format="json" if settings.log_json else "plain"))
+    for notice in settings.notices:
+        log.bind(**({"value": notice.value} if notice.value else {})).warning(notice.sentence, key=notice.key)
     settings.paths.prepare()
     manager = Manager(groups(settings, clock), name=settings.domain, clock=clock)
     loop = asyncio.get_running_loop()

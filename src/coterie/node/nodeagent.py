@@ -5,7 +5,7 @@ from __future__ import annotations
 from coterie.agent import agent as agents
 from coterie.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.agent.runtimes.runp.settings import RunpSettings
-from coterie.agent.settings import AgentSettings, PodSettings
+from coterie.agent.settings import AgentSettings, LogSettings, PodSettings
 from coterie.agent.settings import NodeSettings as NodeObjectSettings
 from coterie.base.clock import Clock
 from coterie.client.client import Client
@@ -14,12 +14,15 @@ from coterie.control.manager import Runnable
 from coterie.node.agentport import AgentPort, AgentTls
 from coterie.node.config import AgentConfig, NodeSettings
 
+_POD_LOG_MB = 10
+"""Of one file of a pod's output, unless `logrotate` says how much."""
+
 
 def agent_groups(
     settings: NodeSettings, chosen: AgentConfig, client: Client, informers: Informers, tls: AgentTls, clock: Clock
 ) -> list[list[Runnable]]:
     """The node agent with its endpoint. The endpoint's port is known before the Node object names it."""
-    paths = settings.paths
+    paths, rotation = settings.paths, settings.logrotate
     runtime = RunpRuntime(
         RunpSettings(
             directory=paths.run / "runp",
@@ -28,6 +31,8 @@ def agent_groups(
             address=chosen.address,
             # Keys, the store and other pods' files; a container sees its own pod's directories all the same.
             hidden=(paths.home,),
+            log_bytes=(rotation.max_file_mb or _POD_LOG_MB) << 20,
+            log_files=rotation.max_files,
         )
     )
     port = AgentPort(runtime, chosen, tls, clock)
@@ -46,6 +51,7 @@ def agent_groups(
                 lease_seconds=chosen.lease_seconds, renew_seconds=chosen.lease_seconds / 4, taint=chosen.taint
             ),
             pods=PodSettings(host_paths=chosen.host_paths, allow_privileged=chosen.allow_privileged),
+            logs=LogSettings(max_age_days=rotation.max_age_days),
         ),
         clock,
     )

@@ -1,0 +1,188 @@
+"""The whole document: `load` a file, or `parse` what was read from one."""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from coterie.agent.settings import CapacitySettings
+from coterie.api.names import dns_subdomain_faults
+from coterie.api.types.kuscia_domain import RESERVED_DOMAINS
+from coterie.base import files
+from coterie.base.paths import DomainPaths, default_root
+from coterie.base.secret import Secret
+from coterie.node.config import gateway, keys, ports
+from coterie.node.config.reading import PORTS_OR_ANY, Block, ConfigError
+from coterie.node.config.settings import (
+    AgentConfig,
+    ApiSettings,
+    ControllerSettings,
+    LogRotation,
+    NodeSettings,
+    Notice,
+)
+
+MODES = ("master", "lite", "autonomy")
+LOG_LEVELS = ("DEBUG", "INFO", "WARN", "ERROR")
+READABLE_SENTENCE = "Others can read the configuration, which holds a secret; run chmod 600 on it"
+_PEM_KEY = re.compile(r"\s*-----BEGIN (RSA )?PRIVATE KEY-----\s")
+_DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def load(path: Path, root: Path | None = None) -> NodeSettings:
+    """Read a configuration file. `root` wins over the file's own `root`."""
+    try:
+        text = path.read_bytes()
+        private = files.is_private(path)
+    except OSError as problem:
+        raise ConfigError(f"{path}: cannot be read ({problem.strerror}); name an existing file with -c") from problem
+    try:
+        settings = parse(_yaml(text), root)
+    except ConfigError as problem:
+        raise ConfigError(f"{path}: {problem}") from problem.__cause__
+    if private or (settings.domain_key is None and settings.gateway.deploy_token is None):
+        return settings
+    return replace(settings, notices=(*settings.notices, Notice(READABLE_SENTENCE, str(path))))
+
+
+def _yaml(text: bytes) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as problem:
+        mark, what = getattr(problem, "problem_mark", None), getattr(problem, "problem", None)
+        where = f" in line {mark.line + 1}" if mark is not None else ""
+        # Without the cause: it quotes the lines around, and the domain's key may be one of them.
+        raise ConfigError(f"is not YAML{where}: {what or 'it cannot be read'}") from None
+
+
+def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = None) -> NodeSettings:
+    """`lowest_port`: the first port that may be opened; None: find out what this process may."""
+    keys.check(document)
+    top = Block(document)
+    mode = top.choice("mode", None, MODES)
+    domain = _domain(top)
+    given_root = top.text("root", "")
+    base = root or (Path(given_root).expanduser() if given_root else default_root())
+    paths = DomainPaths.of(base.absolute(), domain)
+    if mode != "master" and top.text("runtime", "runp") != "runp":
+        raise top.refused("runtime", f'this version has runp (pods are processes), not "{top.text("runtime")}"')
+    doors = gateway.read(top, mode, domain, paths, ports.lowest_port() if lowest_port is None else lowest_port)
+    join = _join(top, mode)
+    collected = top.block("garbageCollection")
+    data = collected.block("kusciaDomainDataGC")
+    data_hours = data.number("durationHours", 720, 1)
+    rotation = top.block("logrotate")
+    return NodeSettings(
+        mode=mode,
+        domain=domain,
+        paths=paths,
+        gateway=doors.gateway,
+        dns=doors.dns,
+        domain_key=_domain_key(top),
+        log_level=top.choice("logLevel", "INFO", LOG_LEVELS),
+        log_json=top.choice("logFormat", "text", ("text", "json")) == "json",
+        logrotate=LogRotation(
+            max_files=rotation.number("maxFiles", 5, 1),
+            max_file_mb=rotation.number("maxFileSizeMB", 0, 1) or None,
+            max_age_days=rotation.number("maxAgeDays", 30, 1),
+        ),
+        api=_api(top.block("apiServer")),
+        controllers=_controllers(top.block("controllers")),
+        agent=_agent(top, joins=join is not None) if mode != "master" else None,
+        join=join,
+        workload_approve=top.flag("enableWorkloadApprove", False),
+        job_gc_hours=collected.block("kusciaJobGC").number("durationHours", 720, 1),
+        data_gc_hours=data_hours if data.flag("enable", False) else None,
+        inline_files=doors.inline_files,
+        notices=(*keys.notices(document, mode), *doors.notices),
+    )
+
+
+def _domain(top: Block) -> str:
+    domain = top.text("domainID")
+    if not _DOMAIN.fullmatch(domain) or domain in RESERVED_DOMAINS:
+        raise top.refused(
+            "domainID", f'"{domain}" cannot be used; take lower-case letters, digits and "-", not a reserved name'
+        )
+    return domain
+
+
+def _domain_key(top: Block) -> Secret | None:
+    """Only the envelope is looked at here: whether the key is good is found out by who makes the identity of it."""
+    key = top.encoded("domainKeyData")
+    if key is not None and not _PEM_KEY.match(key.reveal()):
+        raise top.refused("domainKeyData", "is not the base64 of an RSA key in PEM; `coterie init` makes one")
+    return key
+
+
+def _join(top: Block, mode: str) -> Path | None:
+    """A lite comes to its master in one of two ways."""
+    join, endpoint = top.text("join", ""), top.text("masterEndpoint", "")
+    if mode != "lite":
+        if join:
+            raise top.refused("join", f"is only for mode lite, not for {mode}")
+        return None
+    if join and endpoint:
+        raise top.refused("join", "stands beside masterEndpoint, which is another way to join; take one of them out")
+    if not join and not endpoint:
+        raise top.refused(
+            "masterEndpoint",
+            "is missing: a lite node needs masterEndpoint and liteDeployToken, "
+            "or join with the file that `coterie node add` made at the master",
+        )
+    return Path(join).expanduser().absolute() if join else None
+
+
+def _agent(top: Block, *, joins: bool) -> AgentConfig:
+    block, given, kept = (top.block(name) for name in ("agent", "capacity", "reservedResources"))
+    name = block.text("nodeName", "" if joins else socket.gethostname().lower())
+    if dns_subdomain_faults(name) and not (joins and not name):
+        raise block.refused("nodeName", f'"{name}" is no valid name; take lower-case letters, digits, "-" and "."')
+    default, unlimited = AgentConfig(name), CapacitySettings()
+    host_paths = block.texts("hostPaths", "absolute paths")
+    if not all(path.startswith("/") for path in host_paths):
+        raise block.refused("hostPaths", "must be a list of absolute paths")
+    return AgentConfig(
+        node_name=name,
+        address=block.address("address", default.address),
+        port=block.number("port", default.port, *PORTS_OR_ANY),
+        taint=block.flag("taint", default.taint),
+        host_paths=host_paths,
+        allow_privileged=block.flag("allowPrivileged", default.allow_privileged),
+        lease_seconds=block.number("leaseSeconds", default.lease_seconds, 3),
+        capacity=CapacitySettings(
+            cpu=given.quantity("cpu", ""),
+            memory=given.quantity("memory", ""),
+            storage=given.quantity("storage", ""),
+            ephemeral_storage=given.quantity("ephemeralStorage", ""),
+            bandwidth_mbit=given.number("bandwidth", 0, 0, quoted=True),
+            pods=given.number("pods", unlimited.pods, 1, quoted=True),
+            reserved_cpu=kept.quantity("cpu", unlimited.reserved_cpu),
+            reserved_memory=kept.quantity("memory", unlimited.reserved_memory),
+            reserved_bandwidth_mbit=kept.number("bandwidth", unlimited.reserved_bandwidth_mbit, 0, quoted=True),
+        ),
+    )
+
+
+def _controllers(block: Block) -> ControllerSettings:
+    default = ControllerSettings()
+    return ControllerSettings(
+        node_grace_seconds=block.number("nodeGraceSeconds", default.node_grace_seconds, 3),
+        pod_eviction_seconds=block.number("podEvictionSeconds", default.pod_eviction_seconds, 0),
+    )
+
+
+def _api(block: Block) -> ApiSettings:
+    default = ApiSettings()
+    return ApiSettings(
+        host=block.address("host", default.host),
+        port=block.number("port", default.port, *PORTS_OR_ANY),
+        names=block.texts("names", "host names and addresses"),
+        event_ttl_seconds=block.number("eventTTLSeconds", default.event_ttl_seconds, 60),
+        audit_log=block.text("auditLog", default.audit_log),
+    )

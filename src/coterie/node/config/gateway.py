@@ -1,0 +1,180 @@
+"""The domain's doors: its public port, the one for its own pods, and its names.
+
+Addresses follow the node's own (`agent.address`, else `apiServer.host`), so that several domains on one machine, each
+with a loopback address of its own, do not meet:
+
+    node's own address      public port on    for its own pods, handshake and DNS on
+    127.0.0.1, 0.0.0.0      0.0.0.0           127.0.0.1
+    127.0.1.2               127.0.1.2         127.0.1.2
+    10.0.0.2                10.0.0.2          127.0.0.1: whoever reaches these speaks as this domain
+
+Envoy's 80 and the DNS's 53 need rights. Where this process has none, other ports are taken and that is told.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.api.names import dns_subdomain_faults
+from coterie.base.paths import DomainPaths
+from coterie.base.secret import Secret
+from coterie.gateway.model import Address, KeyPair, Protocol
+from coterie.gateway.settings import ExternalTls, GatewaySettings, MasterEndpoint
+from coterie.node.config.reading import PORTS, Block, ConfigError, is_address
+from coterie.node.config.settings import DnsConfig, InlineFile, Notice
+
+INTERNAL_PORT, EXTERNAL_PORT, HANDSHAKE_PORT, DNS_PORT = 80, 1080, 1054, 53
+UNPRIVILEGED = {INTERNAL_PORT: 10080, DNS_PORT: 10053}
+UNPRIVILEGED_SENTENCE = "This process may not open a port below 1024; it uses another"
+_ORDINARY = ("127.0.0.1", "::1", "0.0.0.0", "::")
+_NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    gateway: GatewaySettings
+    dns: DnsConfig
+    inline_files: tuple[InlineFile, ...]
+    notices: tuple[Notice, ...]
+
+
+def read(document: Block, mode: str, domain: str, paths: DomainPaths, lowest_port: int) -> Doors:
+    inner, outer = places(
+        document.block("agent").text("address", "") if mode != "master" else "",
+        document.block("apiServer").text("host", "") if mode != "lite" else "",
+    )
+    notices: list[Notice] = []
+
+    def usual(block: Block, port: int) -> int:
+        if port >= lowest_port or block.raw("port") is not None:
+            return port
+        notices.append(Notice(UNPRIVILEGED_SENTENCE, block.path("port"), str(UNPRIVILEGED[port])))
+        return UNPRIVILEGED[port]
+
+    block, dns = document.block("gateway"), document.block("dns")
+    internal = block.block("internal")
+    protocol = Protocol(document.choice("protocol", "MTLS", tuple(Protocol)))
+    tls, files = _external_tls(document.block("domainRoute").block("externalTLS"), protocol, paths)
+    gateway = GatewaySettings(
+        domain=domain,
+        instance=_instance(block, document.block("agent").text("nodeName", "")),
+        internal=_address(internal, inner, usual(internal, INTERNAL_PORT)),
+        external=_external(block, outer),
+        handshake=_address(block.block("handshake"), inner, HANDSHAKE_PORT),
+        protocol=protocol,
+        external_tls=tls,
+        control_plane=mode != "lite",
+        workers=block.number("workers", 1, 1, 1024),
+        master=_master(document) if mode == "lite" else None,
+        deploy_token=document.secret("liteDeployToken") if mode == "lite" else None,
+    )
+    _check_apart(gateway)
+    enabled = dns.flag("enabled", True)
+    served = DnsConfig(
+        enabled=enabled,
+        address=dns.address("host", inner),
+        port=dns.number("port", usual(dns, DNS_PORT) if enabled else DNS_PORT, *PORTS),
+        upstream=_upstream(dns),
+    )
+    return Doors(gateway, served, files, tuple(notices))
+
+
+def places(*own: str) -> tuple[str, str]:
+    """(for our own, public): the addresses to listen on, for a node with these addresses."""
+    for text in own:
+        if not text or text in _ORDINARY or not is_address(text):
+            continue
+        return (text if ipaddress.ip_address(text).is_loopback else "127.0.0.1"), text
+    return "127.0.0.1", "0.0.0.0"
+
+
+def _address(block: Block, host: str, port: int) -> Address:
+    return Address(block.address("host", host), block.number("port", port, *PORTS))
+
+
+def _external(block: Block, host: str) -> Address | None:
+    value = block.raw("external")
+    if value is None and block.has("external"):
+        # Elsewhere no value means the default. Here it could as well mean "no port", so nobody's port is opened.
+        raise block.refused(
+            "external", "has no value; write none for no public port, or host and port, or leave it out"
+        )
+    if value == _NONE:
+        return None
+    return _address(block.block("external"), host, EXTERNAL_PORT)
+
+
+def _check_apart(gateway: GatewaySettings) -> None:
+    doors = {"internal": gateway.internal, "handshake": gateway.handshake, "external": gateway.external}
+    taken: dict[str, Address] = {}
+    for name, door in doors.items():
+        if door is None:
+            continue
+        for other, before in taken.items():
+            everywhere = {"0.0.0.0", "::"} & {door.host, before.host}
+            if door.port == before.port and (everywhere or door.host == before.host):
+                raise ConfigError(f"gateway.{name}: {door} is the address of gateway.{other} too; take another port")
+        taken[name] = door
+
+
+def _instance(block: Block, node_name: str) -> str:
+    name = block.text("name", "")
+    if name and dns_subdomain_faults(name):
+        raise block.refused("name", f'"{name}" is no valid name; take lower-case letters, digits, "-" and "."')
+    # Host names of containers and laptops may hold anything; the Gateway object's name may not.
+    host = re.sub(r"[^a-z0-9.-]", "-", socket.gethostname().lower()).strip(".-")
+    return name or node_name or host or "gateway"
+
+
+def _master(document: Block) -> MasterEndpoint | None:
+    text = document.text("masterEndpoint", "")
+    if not text:
+        return None
+    try:
+        return MasterEndpoint.parse(text)
+    except ValueError as problem:
+        raise document.refused("masterEndpoint", str(problem)) from problem
+
+
+def _upstream(dns: Block) -> tuple[str, ...]:
+    servers = dns.texts("upstream", "addresses of DNS servers")
+    for server in servers:
+        host, _, port = (
+            server.rpartition(":") if server.count(":") == 1 or server.startswith("[") else (server, "", "53")
+        )
+        if not is_address(host.strip("[]")) or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise dns.refused("upstream", f'"{server}" is not an IP address, with or without a port')
+    return servers
+
+
+def _external_tls(
+    block: Block, protocol: Protocol, paths: DomainPaths
+) -> tuple[ExternalTls | None, tuple[InlineFile, ...]]:
+    """The organisation's own certificate. Kuscia drops it unless `protocol` is empty; here it always counts."""
+    certificate, key, authority = (_file(block, name, paths) for name in ("cert", "key", "ca"))
+    if certificate is None and key is None and authority is None:
+        return None, ()
+    if block.has("enableTLS") and not block.flag("enableTLS", False):
+        raise block.refused("enableTLS", "must be true for the files to be used; plain text is had by protocol: NOTLS")
+    if protocol is Protocol.NOTLS:
+        raise block.refused("certFile", "has no place beside protocol: NOTLS; take one of them out")
+    if certificate is None or key is None:
+        missing = "certFile" if certificate is None else "keyFile"
+        raise block.refused(missing, "is missing; a certificate and its key are needed together")
+    given = [each for each in (certificate, key, authority) if each is not None]
+    inline = tuple(InlineFile(path, content) for path, content in given if content is not None)
+    return ExternalTls(KeyPair(certificate[0], key[0]), authority[0] if authority else None), inline
+
+
+def _file(block: Block, name: str, paths: DomainPaths) -> tuple[Path, Secret | None] | None:
+    """A file, or what is to be in one; relative paths lie in var/certs, as in Kuscia's own files."""
+    named, content = block.text(f"{name}File", ""), block.encoded(f"{name}Data")
+    if named and content:
+        raise block.refused(f"{name}Data", f"stands beside {name}File; take one of them out")
+    if content:
+        return paths.certs / f"external-tls.{'key' if name == 'key' else f'{name}.crt'}", content
+    return (paths.certs / Path(named).expanduser(), None) if named else None

@@ -1,0 +1,141 @@
+"""Every key there is, in one table each: what is used, what is accepted without effect, what is refused.
+
+    a.b      a key inside another          a[].b    in each element of a list          a.*    whatever lies below
+
+Kuscia's files may carry keys for parts that Coterie does not have (yet). Refusing them would mean that nobody's file can
+be taken along; dropping them silently would mean that somebody relies on what does not happen. So they are accepted and
+named in the log, unless ignoring them could harm: then they are refused with what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from coterie.node.config.reading import ConfigError, blank
+from coterie.node.config.settings import Notice
+
+USED = (
+    # Both Kuscia's and ours.
+    "mode", "domainID", "domainKeyData", "protocol", "logLevel", "masterEndpoint", "liteDeployToken", "runtime",
+    "enableWorkloadApprove", "agent.allowPrivileged",
+    "logrotate.maxFiles", "logrotate.maxFileSizeMB", "logrotate.maxAgeDays",
+    "capacity.cpu", "capacity.memory", "capacity.bandwidth", "capacity.pods", "capacity.storage",
+    "capacity.ephemeralStorage",
+    "reservedResources.cpu", "reservedResources.memory", "reservedResources.bandwidth",
+    "garbageCollection.kusciaJobGC.durationHours",
+    "garbageCollection.kusciaDomainDataGC.enable", "garbageCollection.kusciaDomainDataGC.durationHours",
+    "domainRoute.externalTLS.enableTLS",
+    "domainRoute.externalTLS.certFile", "domainRoute.externalTLS.certData",
+    "domainRoute.externalTLS.keyFile", "domainRoute.externalTLS.keyData",
+    "domainRoute.externalTLS.caFile", "domainRoute.externalTLS.caData",
+    # Ours alone.
+    "root", "logFormat", "join",
+    "apiServer.host", "apiServer.port", "apiServer.names[]", "apiServer.eventTTLSeconds", "apiServer.auditLog",
+    "controllers.nodeGraceSeconds", "controllers.podEvictionSeconds",
+    "agent.nodeName", "agent.address", "agent.port", "agent.taint", "agent.hostPaths[]", "agent.leaseSeconds",
+    "gateway.internal.host", "gateway.internal.port", "gateway.external.host", "gateway.external.port",
+    "gateway.handshake.host", "gateway.handshake.port", "gateway.name", "gateway.workers",
+    "dns.enabled", "dns.host", "dns.port", "dns.upstream[]",
+)  # fmt: skip
+
+WITHOUT_EFFECT = (
+    "clusterToken", "debug", "debugPort", "metricUpdatePeriod", "kusciaAPISans[]",
+    "runk.namespace", "runk.dnsServers[]", "runk.kubeconfigFile", "runk.enableLogging", "runk.logDirectory",
+    "runk.logMaxFiles", "runk.logMaxSize",
+    "image.pullPolicy", "image.defaultRegistry", "image.httpProxy",
+    "image.registries[].name", "image.registries[].endpoint", "image.registries[].username",
+    "image.registries[].password",
+    "kusciaAPI.HTTPPort", "kusciaAPI.HTTPInternalPort", "kusciaAPI.GRPCPort", "kusciaAPI.debug",
+    "kusciaAPI.connectTimeout", "kusciaAPI.readTimeout", "kusciaAPI.idleTimeout", "kusciaAPI.initiator",
+    "kusciaAPI.protocol", "kusciaAPI.token.*",
+    "confManager.HTTPPort", "confManager.GRPCPort", "confManager.connectTimeout", "confManager.readTimeout",
+    "confManager.writeTimeout", "confManager.idleTimeout", "confManager.enableConfAuth", "confManager.backend",
+    "dataMesh.disableTLS", "dataMesh.dataProxyList[].*",
+    "agent.plugins[].*", "agent.provider.*",
+)  # fmt: skip
+
+REFUSED = {
+    "datastoreEndpoint": "this version keeps its objects in a file of its own below `root`; "
+    "leave the key out, for nothing would be stored where it points",
+    "master.apiWhitelist": "this version cannot restrict which paths of the API lites may call; "
+    "leave the key out if they may call what their roles allow",
+}
+
+ONLY_IN = {
+    **dict.fromkeys(("liteDeployToken", "masterEndpoint"), ("lite",)),
+    **dict.fromkeys(("apiServer", "controllers", "garbageCollection", "enableWorkloadApprove"), ("master", "autonomy")),
+    **dict.fromkeys(("agent", "capacity", "reservedResources", "runtime"), ("lite", "autonomy")),
+}
+"""Modes in which a key means something; the others accept it, as Kuscia does, and say so."""
+
+UNUSED_SENTENCE = "This version does not use a key of the configuration"
+MEANINGLESS_SENTENCE = "A key of the configuration means nothing in this mode"
+
+_NO_PUBLIC_PORT = ("gateway.external", "none")
+_ANYTHING = "*"
+_ELEMENTS = "[]"
+_STEP = re.compile(r"[^.\[\]]+|\[\]")
+
+Tree = dict[str, Any]
+
+
+def _tree(*paths: str) -> Tree:
+    root: Tree = {}
+    for path in paths:
+        at = root
+        for step in _STEP.findall(path):
+            at = at.setdefault(step, {})
+    return root
+
+
+_KNOWN = _tree(*USED, *WITHOUT_EFFECT, *REFUSED)
+
+
+def check(document: Any) -> None:
+    """ConfigError for the first key that is not known, or that is and would be ignored at somebody's cost."""
+    if not isinstance(document, Mapping):
+        raise ConfigError("the configuration must be a mapping with at least mode and domainID")
+    _check(document, _KNOWN, "")
+    for path, why in REFUSED.items():
+        if not blank(_value(document, path)):
+            raise ConfigError(f"{path}: {why}")
+
+
+def _check(value: Any, known: Tree, path: str) -> None:
+    if value is None or value == "" or not known or _ANYTHING in known or (path, value) == _NO_PUBLIC_PORT:
+        return
+    if _ELEMENTS in known:
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(f"{path}: must be a list")
+        for number, each in enumerate(value):
+            _check(each, known[_ELEMENTS], f"{path}[{number}]")
+        return
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{path}: must be a mapping")
+    for key, each in value.items():
+        here = f"{path}.{key}" if path else str(key)
+        if key not in known:
+            raise ConfigError(f"{here}: is not a known key; known here are {', '.join(sorted(known))}")
+        _check(each, known[key], here)
+
+
+def notices(document: Mapping[Any, Any], mode: str) -> Iterator[Notice]:
+    """What is in the file and has no effect, each named once."""
+    names = dict.fromkeys(re.split(r"\[\]|\.\*", path)[0] for path in WITHOUT_EFFECT)
+    for name in names:
+        if not blank(_value(document, name)):
+            yield Notice(UNUSED_SENTENCE, name)
+    for name, modes in ONLY_IN.items():
+        if mode not in modes and not blank(document.get(name)):
+            yield Notice(MEANINGLESS_SENTENCE, name, f"mode {mode}")
+
+
+def _value(document: Any, path: str) -> Any:
+    at = document
+    for step in path.split("."):
+        if not isinstance(at, Mapping):
+            return None
+        at = at.get(step)
+    return at

@@ -1,0 +1,126 @@
+"""What a configuration comes to: documented data, read once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coterie.agent.settings import CapacitySettings
+from coterie.base.paths import DomainPaths
+from coterie.base.secret import Secret
+from coterie.gateway.settings import GatewaySettings
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSettings:
+    """`apiServer`: the Kubernetes API of this node."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. The API authenticates every caller, but operators should still not be the whole world."""
+    port: int = 6443
+    """Port to listen on; 0 picks a free one, which the kubeconfig then names."""
+    names: tuple[str, ...] = ()
+    """More DNS names and addresses under which clients reach the API; they go into its certificate."""
+    event_ttl_seconds: int = 3600
+    """How long Event objects are kept."""
+    audit_log: str = ""
+    """File for one JSON line for each changing request; empty: none. A relative path lies below var/logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """`controllers`: how patient a control plane is with nodes (modes master and autonomy)."""
+
+    node_grace_seconds: int = 40
+    """A node that gave no sign of life for this long is not ready. At least `agent.leaseSeconds` of each of its nodes."""
+    pod_eviction_seconds: int = 300
+    """Pods without a toleration of their own leave a node that is not ready after this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """`agent`, `capacity`, `reservedResources`: the node agent (modes lite and autonomy)."""
+
+    node_name: str
+    """Name of the Node object; the machine's host name unless given. Empty: as the file says with which it joins."""
+    address: str = "127.0.0.1"
+    """The node's address: where its endpoint listens and its pods are reached."""
+    port: int = 10250
+    """Port of the agent's endpoint (logs, exec, ...); 0 picks a free one."""
+    taint: bool = True
+    """Whether the Node gets Kuscia's taint, which only pods of tasks tolerate."""
+    host_paths: tuple[str, ...] = ()
+    """Directories below which hostPath volumes may lie; none unless given."""
+    allow_privileged: bool = False
+    lease_seconds: int = 40
+    """How long a sign of life is good for; a new one is given four times in this time."""
+    capacity: CapacitySettings = field(default_factory=CapacitySettings)
+
+
+@dataclass(frozen=True, slots=True)
+class DnsConfig:
+    """`dns`: the server that knows the domain's names."""
+
+    enabled: bool = True
+    address: str = "127.0.0.1"
+    port: int = 53
+    upstream: tuple[str, ...] = ()
+    """Servers for all other names, as `address` or `address:port`; none: those of the machine's /etc/resolv.conf."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRotation:
+    """`logrotate`: how much is kept of logs that grow without end."""
+
+    max_files: int = 5
+    max_file_mb: int | None = None
+    """None: as each kind of log has it."""
+    max_age_days: int = 30
+
+
+@dataclass(frozen=True, slots=True)
+class InlineFile:
+    """A file whose content stands in the configuration; whoever runs the node writes it."""
+
+    path: Path
+    content: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something about the configuration that its owner should know, said once when the node starts."""
+
+    sentence: str
+    key: str
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    mode: str
+    """master, lite or autonomy."""
+    domain: str
+    """The domain's id: an RFC 1123 label."""
+    paths: DomainPaths
+    gateway: GatewaySettings
+    dns: DnsConfig = field(default_factory=DnsConfig)
+    domain_key: Secret | None = None
+    """The domain's RSA key (PEM) when the configuration carries it; None: the one in var/certs, made when missing."""
+    log_level: str = "INFO"
+    log_json: bool = False
+    """Log lines as JSON objects instead of text."""
+    logrotate: LogRotation = field(default_factory=LogRotation)
+    api: ApiSettings = field(default_factory=ApiSettings)
+    controllers: ControllerSettings = field(default_factory=ControllerSettings)
+    agent: AgentConfig | None = None
+    """Of nodes that run pods: lite and autonomy."""
+    join: Path | None = None
+    """lite: the file that `coterie node add` made at the master. None: it registers at `gateway.master`."""
+    workload_approve: bool = False
+    """Whether somebody of this domain must approve jobs that others begin."""
+    job_gc_hours: int = 720
+    """Jobs that ended longer ago are deleted."""
+    data_gc_hours: int | None = None
+    """DomainData that engines made longer ago are deleted; None: never."""
+    inline_files: tuple[InlineFile, ...] = ()
+    notices: tuple[Notice, ...] = ()

@@ -1,0 +1,65 @@
+"""A process of its own that makes and checks a domain's identity, and ends: `python -m coterie.node.domainkeys`.
+
+What it needs for that is heavy, and a control plane that waits needs it for nothing else (see `apikeys`). In comes one
+JSON object on the standard input, because the key may be in it and arguments can be seen by everybody; out go files, log
+lines on the standard error, and on the standard output one sentence that says why not.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from coterie.base import identity, pki
+from coterie.base.log import LogSettings, configure
+from coterie.base.paths import DomainPaths
+from coterie.base.pki import PkiError
+from coterie.base.secret import Secret
+
+
+def make(order: Mapping[str, Any]) -> None:
+    """Make what is missing; PkiError or OSError when what is there cannot be used."""
+    paths = DomainPaths(Path(order["home"]))
+    given = Secret(order["key"]) if order["key"] else None
+    made = identity.ensure(paths, order["domain"], given, datetime.fromisoformat(order["now"]))
+    if order["token"]:
+        identity.ensure_api_token(paths, made)
+    if order["external"]:
+        check_pair(*map(Path, order["external"]))
+
+
+def check_pair(certificate: Path, key: Path, *authorities: Path) -> None:
+    """Envoy would refuse them much later, and with less to say."""
+    for path in (certificate, *authorities):
+        try:
+            pki.load_certificate(path.read_bytes())
+        except PkiError as problem:
+            raise PkiError(f"domainRoute.externalTLS: {path} is {problem}") from problem
+    try:
+        loaded = pki.load_key(key.read_bytes())
+    except PkiError as problem:
+        raise PkiError(f"domainRoute.externalTLS: {key} is {problem}") from problem
+    if pki.public_key_of(pki.load_certificate(certificate.read_bytes())) != loaded.public_key():
+        raise PkiError(f"domainRoute.externalTLS: {certificate} does not belong to {key}")
+
+
+def main() -> int:
+    order = json.load(sys.stdin)
+    configure(LogSettings(level=order["logLevel"], format=order["logFormat"]))
+    try:
+        make(order)
+    except PkiError as problem:
+        print(problem)
+        return 1
+    except OSError as problem:
+        print(f"{problem.filename or order['home']}: {problem.strerror}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""A node's gateway: Envoy, what feeds it, the handshake with partners, the sign of life.
+
+    handshake server, credentials ─> Envoy and its feed ─> negotiator, heartbeat
+
+The handshake server comes first: Envoy leads partners to it from its first moment on. Envoy and the feed wait for each
+other: the feed for Envoy's word, Envoy for the first complete configuration (or it goes on with the one that an earlier
+life left behind). The negotiator and the heartbeat need a gateway that serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from coterie import __version__
+from coterie.apiserver.http.messages import Handler
+from coterie.base.clock import Clock
+from coterie.base.identity import DomainIdentity
+from coterie.base.paths import DomainPaths
+from coterie.client.client import Client
+from coterie.client.informers import Informers
+from coterie.control.events import EventRecorder
+from coterie.control.manager import Runnable
+from coterie.gateway.bearer import Bearers
+from coterie.gateway.envoy import Envoy, EnvoySettings
+from coterie.gateway.feed import Feed
+from coterie.gateway.handshake import negotiator
+from coterie.gateway.handshake.caller import HttpCaller
+from coterie.gateway.handshake.effective import EffectiveTokens, tokens_of
+from coterie.gateway.handshake.server import HandshakeServer, domain_certificates, no_certificates
+from coterie.gateway.heartbeat import Heartbeat
+from coterie.gateway.inputs import Places
+from coterie.gateway.model import Address, Route
+from coterie.gateway.registration.server import Registrar
+from coterie.gateway.settings import GatewaySettings
+
+_EVERYWHERE = ("0.0.0.0", "::")
+
+
+class _Calls:
+    """The connections of handshakes that we begin, closed when the node stops. A Runnable."""
+
+    name = "handshake-calls"
+
+    def __init__(self, caller: HttpCaller) -> None:
+        self.ready = asyncio.Event()
+        self._caller = caller
+
+    async def run(self) -> None:
+        self.ready.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self._caller.close()
+
+
+def gateway_groups(
+    settings: GatewaySettings,
+    paths: DomainPaths,
+    identity: DomainIdentity,
+    client: Client,
+    informers: Informers,
+    *,
+    clock: Clock,
+    api: Callable[[], Address | None] = lambda: None,
+    master: Callable[[], Route | None] = lambda: None,
+    address: str = "",
+) -> list[list[Runnable]]:
+    """`api`: where our own API listens, on a control plane. `master`: a lite's way to its control plane as it was agreed
+    on before any object could be read. `address`: where the domain's other gateways find this one."""
+    places = Places.of(paths)
+    domain, instance = settings.domain, settings.instance
+    events = EventRecorder(client, "gateway", instance=instance, clock=clock)
+    envoy = Envoy(
+        EnvoySettings(domain, places.directory, places.run, places.logs, instance=instance, workers=settings.workers),
+        clock=clock,
+    )
+    bearers = Bearers(client, lambda: feed.poke(), clock=clock) if settings.control_plane else None
+    effective = EffectiveTokens(client, informers, domain, instance, clock)
+    feed = Feed(
+        informers,
+        envoy,
+        settings,
+        identity,
+        places,
+        tokens_of=partial(tokens_of, identity=identity),
+        on_loaded=effective.loaded,
+        bearers=bearers,
+        api=api,
+        master=master,
+        events=events,
+        version=__version__,
+        clock=clock,
+    )
+    caller = HttpCaller(settings.internal)
+    heartbeat = Heartbeat(
+        client,
+        settings,
+        identity,
+        envoy.admin,
+        feed.world,
+        address=address or _reached_at(settings),
+        version=__version__,
+        clock=clock,
+    )
+    shaking = negotiator.make(client, informers, identity, instance, caller, events=events, clock=clock)
+    first: list[Runnable] = [events, _handshake_server(settings, identity, client, informers, clock), _Calls(caller)]
+    if bearers is not None:
+        first.append(bearers)
+    return [first, [envoy, feed, effective.controller], [shaking, heartbeat]]
+
+
+def _handshake_server(
+    settings: GatewaySettings, identity: DomainIdentity, client: Client, informers: Informers, clock: Clock
+) -> HandshakeServer:
+    """On a control plane lites register there too, and partners' certificates are known."""
+    extra: Mapping[str, Handler] = {}
+    if settings.control_plane:
+        extra = {"/register": Registrar(client, identity, clock=clock).register}
+    known = domain_certificates(informers) if settings.control_plane else no_certificates
+    return HandshakeServer(
+        client,
+        informers,
+        identity,
+        settings.instance,
+        clock,
+        extra=extra,
+        address=settings.handshake,
+        certificates=known,
+    )
+
+
+def _reached_at(settings: GatewaySettings) -> str:
+    doors = [settings.internal, *((settings.external,) if settings.external is not None else ())]
+    return next((door.host for door in doors if door.host not in _EVERYWHERE), "127.0.0.1")
