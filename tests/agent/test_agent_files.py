@@ -282,9 +282,11 @@ def test_hosts_file() -> None:
         "metadata": {"name": "web-0", "namespace": "alice"},
         "spec": {"subdomain": "web", "hostAliases": [{"ip": "10.9.9.9", "hostnames": ["db", "db.local"]}]},
     }
-    lines = hosts_file(pod, "10.0.0.2", "cluster.local").splitlines()
+    dns = DnsSettings(hosts=(("127.0.1.1", ("datamesh", "kusciaapi")),))
+    lines = hosts_file(pod, "10.0.0.2", dns).splitlines()
     assert "127.0.0.1\tlocalhost" in lines
-    assert "10.0.0.2\tweb-0.web.alice.svc.cluster.local web-0" in lines
+    assert "10.0.0.2\tweb-0.web.alice.svc web-0" in lines
+    assert "127.0.1.1\tdatamesh kusciaapi" in lines
     assert "10.9.9.9\tdb db.local" in lines
 
 
@@ -297,11 +299,7 @@ HOST = "# host\nnameserver 192.0.2.1\nsearch corp\noptions timeout:1\n"
         pytest.param(
             {},
             ("127.0.1.1",),
-            [
-                "search alice.svc.cluster.local svc.cluster.local cluster.local corp",
-                "nameserver 127.0.1.1",
-                "options ndots:5",
-            ],
+            ["search alice.svc corp", "nameserver 127.0.1.1", "options ndots:1"],
             id="domain-dns",
         ),
         pytest.param({}, (), ["search corp", "nameserver 192.0.2.1", "options timeout:1"], id="no-domain-dns"),
@@ -325,20 +323,16 @@ HOST = "# host\nnameserver 192.0.2.1\nsearch corp\noptions timeout:1\n"
             id="only-its-own",
         ),
         pytest.param(
-            {"dnsConfig": {"options": [{"name": "ndots", "value": "1"}, {"name": "edns0"}]}},
+            {"dnsConfig": {"options": [{"name": "ndots", "value": "3"}, {"name": "edns0"}]}},
             ("127.0.1.1",),
-            [
-                "search alice.svc.cluster.local svc.cluster.local cluster.local corp",
-                "nameserver 127.0.1.1",
-                "options ndots:1 edns0",
-            ],
+            ["search alice.svc corp", "nameserver 127.0.1.1", "options ndots:3 edns0"],
             id="own-options-win",
         ),
     ],
 )
 def test_resolver_file(spec: dict[str, Any], servers: tuple[str, ...], expected: list[str]) -> None:
     pod = {"metadata": {"name": "web", "namespace": "alice"}, "spec": spec}
-    assert resolver_file(pod, DnsSettings(servers=servers), HOST).splitlines() == expected
+    assert resolver_file(pod, DnsSettings(servers=servers, search=("alice.svc",)), HOST).splitlines() == expected
 
 
 # Containers.

@@ -118,9 +118,12 @@ class DnsSettings:
     """What a pod's resolver file says."""
 
     servers: tuple[str, ...] = ()
-    """The domain's DNS; empty: pods get a copy of the machine's file."""
-    domain: str = "cluster.local"
-    ndots: int = 5
+    """The domain's DNS, on port 53: resolver files cannot name another. Empty: pods get a copy of the machine's file."""
+    search: tuple[str, ...] = ()
+    """What short names are completed with, before what the machine's own file says."""
+    hosts: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """(address, names) for every pod's hosts file: what a pod must find even without the domain's DNS."""
+    ndots: int = 1
     host_resolv_conf: Path = Path("/etc/resolv.conf")
 
 

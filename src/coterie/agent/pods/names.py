@@ -11,7 +11,7 @@ from coterie.api.meta import Object
 _MAX_SEARCH = 32
 
 
-def hosts_file(pod: Object, pod_ip: str, domain: str) -> str:
+def hosts_file(pod: Object, pod_ip: str, dns: DnsSettings) -> str:
     spec, key = shape.spec_of(pod), shape.key_of(pod)
     hostname = shape.hostname_of(pod)
     lines = [
@@ -21,9 +21,10 @@ def hosts_file(pod: Object, pod_ip: str, domain: str) -> str:
     ]
     names = [hostname]
     if spec.get("subdomain"):
-        names.insert(0, f"{hostname}.{spec['subdomain']}.{key.namespace}.svc.{domain}")
+        names.insert(0, f"{hostname}.{spec['subdomain']}.{key.namespace}.svc")
     if pod_ip:
         lines.append(f"{pod_ip}\t{' '.join(names)}")
+    lines += [f"{address}\t{' '.join(names)}" for address, names in dns.hosts]
     for alias in spec.get("hostAliases") or ():
         lines.append(f"{alias['ip']}\t{' '.join(alias.get('hostnames') or ())}")
     return "\n".join(lines) + "\n"
@@ -31,7 +32,7 @@ def hosts_file(pod: Object, pod_ip: str, domain: str) -> str:
 
 def resolver_file(pod: Object, dns: DnsSettings, host_file: str) -> str:
     """By `dnsPolicy`: the domain's DNS, the machine's file, or nothing but `dnsConfig`."""
-    spec, namespace = shape.spec_of(pod), shape.key_of(pod).namespace
+    spec = shape.spec_of(pod)
     policy = spec.get("dnsPolicy") or "ClusterFirst"
     if policy == "ClusterFirst" and spec.get("hostNetwork"):
         policy = "Default"
@@ -42,7 +43,7 @@ def resolver_file(pod: Object, dns: DnsSettings, host_file: str) -> str:
     else:
         _, host_search, _ = parse_resolver_file(host_file)
         servers = list(dns.servers)
-        search = [f"{namespace}.svc.{dns.domain}", f"svc.{dns.domain}", dns.domain, *host_search]
+        search = [*dns.search, *host_search]
         options = [f"ndots:{dns.ndots}"]
     more = spec.get("dnsConfig") or {}
     servers = _once([*servers, *(more.get("nameservers") or ())])

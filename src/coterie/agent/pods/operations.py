@@ -53,7 +53,7 @@ async def set_up(tools: Tools, pod: Object, volumes: PodVolumes) -> None:
         name=key.name,
         hostname=shape.hostname_of(pod),
         directory=tools.directory(uid),
-        hosts=hosts_file(pod, facts.pod_ip, dns.domain),
+        hosts=hosts_file(pod, facts.pod_ip, dns),
         resolv_conf=resolver_file(pod, dns, host_file),
         labels=dict(pod["metadata"].get("labels") or {}),
     )
