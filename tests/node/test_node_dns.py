@@ -1,0 +1,95 @@
+"""The DNS server as a part of a node: where it listens, whom it asks, what pods are told."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.base.clock import SYSTEM_CLOCK
+from coterie.client.client import Client
+from coterie.client.fake import FakeTransport, script
+from coterie.client.informers import Informers
+from coterie.dns.settings import Nameserver, without_self
+from coterie.node import config, dnsnode
+
+
+def settings(tmp_path: Path, **more: Any) -> config.NodeSettings:
+    document = {"mode": "autonomy", "domainID": "alice", "agent": {"nodeName": "n", "address": "127.0.1.7"}}
+    return config.parse({**document, **more}, tmp_path)
+
+
+def informers() -> Informers:
+    return Informers(Client(FakeTransport(script())))
+
+
+def test_pods_ask_the_domains_server(tmp_path: Path) -> None:
+    made = dnsnode.pod_dns(settings(tmp_path, dns={"port": 53}))
+    assert (made.servers, made.search, made.hosts, made.ndots) == (("127.0.1.7",), ("alice.svc",), (), 1)
+
+
+@pytest.mark.parametrize("dns", [{"port": 10053}, {"enabled": False}], ids=["another-port", "switched-off"])
+def test_pods_find_the_node_even_without_it(tmp_path: Path, dns: dict[str, Any]) -> None:
+    made = dnsnode.pod_dns(settings(tmp_path, dns=dns, gateway={"internal": {"host": "127.0.1.8", "port": 8000}}))
+    assert (made.servers, made.search) == ((), ())
+    named = dict(made.hosts)
+    assert {"datamesh", "datamesh.alice.svc", "gateway"} <= set(named["127.0.1.7"])
+    assert {"transport", "kuscia-handshake.alice.svc"} <= set(named["127.0.1.8"])
+
+
+def test_a_server_that_is_switched_off_is_no_part_of_the_node(tmp_path: Path) -> None:
+    assert dnsnode.dns_groups(settings(tmp_path, dns={"enabled": False}), informers(), SYSTEM_CLOCK) == []
+
+
+async def test_a_port_that_is_taken_is_told_in_a_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        chosen = settings(tmp_path, dns={"host": "127.0.0.1", "port": port})
+        with pytest.raises(config.ConfigError, match=rf"^dns: another program listens on 127.0.0.1:{port}; set "):
+            dnsnode.dns_groups(chosen, informers(), SYSTEM_CLOCK)
+    chosen = settings(tmp_path, dns={"host": "192.0.2.1", "port": 10053})
+    with pytest.raises(config.ConfigError, match=r"^dns.host: 192.0.2.1 is no address of this machine"):
+        dnsnode.dns_groups(chosen, informers(), SYSTEM_CLOCK)
+
+
+def test_a_server_that_would_only_ask_itself_is_refused(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, dns={"host": "127.0.0.1", "port": 10053, "upstream": ["127.0.0.1:10053"]})
+    with pytest.raises(config.ConfigError, match=r"^dns\.upstream: "):
+        dnsnode.dns_groups(chosen, informers(), SYSTEM_CLOCK)
+
+
+@pytest.mark.parametrize(
+    ("upstream", "listen", "left"),
+    [
+        pytest.param("127.0.0.1:53", ("127.0.0.1", 53), 0, id="itself"),
+        pytest.param("127.0.0.1:53", ("127.0.0.2", 53), 1, id="another-domains"),
+        pytest.param("127.0.0.1:54", ("127.0.0.1", 53), 1, id="another-port"),
+        pytest.param("127.0.0.53:53", ("0.0.0.0", 53), 0, id="itself-everywhere"),
+        pytest.param("[::1]:53", ("::", 53), 0, id="itself-everywhere-6"),
+        pytest.param("192.0.2.1", ("0.0.0.0", 53), 1, id="a-real-one"),
+    ],
+)
+def test_nobody_asks_himself(upstream: str, listen: tuple[str, int], left: int) -> None:
+    assert len(without_self([Nameserver.parse(upstream)] * 2, *listen)) == left
+
+
+@pytest.mark.parametrize("text", ["", "example.com", "192.0.2.1:0", "192.0.2.1:x", "[::1]:99999", "[::1"])
+def test_no_name_server(text: str) -> None:
+    with pytest.raises(ValueError, match=r"name server|port"):
+        Nameserver.parse(text)
+
+
+def test_the_machines_servers_follow_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "resolv.conf"
+    servers = dnsnode.MachineServers(path, "127.0.1.7", 53)
+    assert servers() == []
+    path.write_text("nameserver 127.0.1.7\nnameserver 192.0.2.1\nnameserver oops\n")
+    assert servers() == [Nameserver("192.0.2.1")]
+    path.write_text("nameserver 192.0.2.2\n")
+    os.utime(path, (1, 1))
+    assert servers() == [Nameserver("192.0.2.2")]
+    path.unlink()
+    assert servers() == []
