@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from coterie.gateway.crypt.exchange import LOOKED_AT
 from coterie.gateway.names import CRYPT_FILTER, EXT_PROC, HTTP_OPTIONS, Json, T
 
 CLUSTER = "crypt"
@@ -27,6 +28,7 @@ def http_filter() -> Json:
         "status_on_error": {"code": "ServiceUnavailable"},
         "message_timeout": _ANSWER_SECONDS,
         "request_attributes": ["xds.route_name"],
+        "forward_rules": {"allowed_headers": {"patterns": [{"exact": each} for each in LOOKED_AT]}},
         "processing_mode": {
             "request_header_mode": "SEND",
             "response_header_mode": "SEND",

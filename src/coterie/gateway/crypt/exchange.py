@@ -34,7 +34,10 @@ from coterie.gateway.crypt.messages import (
 from coterie.gateway.names import ENCRYPT_IV, ENCRYPT_SCHEME, ENCRYPT_VERSION, ERROR
 
 SCHEME = "aes256gcm-stream-1"
+_STATUS, _GRPC_STATUS = ":status", "grpc-status"
 _OURS = (ENCRYPT_VERSION, ENCRYPT_IV, ENCRYPT_SCHEME)
+LOOKED_AT = (*_OURS, _STATUS, _GRPC_STATUS)
+"""The headers that are needed to decide; Envoy need not send others."""
 _LEFT_OUT = "A gateway on the way answered without encryption; its text is not passed on.\n"
 _ROUTE_PREFIX = "crypt"
 Headers = Mapping[str, tuple[str, ...]]
@@ -159,8 +162,8 @@ class Exchange:
         return headers_reply(event.part, removed=_OURS)
 
     def _without_encryption(self, event: Event, headers: Headers) -> bytes:
-        failed_call = event.end and _one(headers, "grpc-status") not in ("", "0")
-        status = _one(headers, ":status")
+        failed_call = event.end and _one(headers, _GRPC_STATUS) not in ("", "0")
+        status = _one(headers, _STATUS)
         if not failed_call and not (status.isdigit() and int(status) >= 400):
             raise Refused(502, "body encryption: the response came in clear, so it is not the partner's")
         self._response_left_out = not event.end
