@@ -1,4 +1,4 @@
-"""init, start, kubectl and demo: the commands that deal with this machine instead of an API."""
+"""start, kubectl and demo: the commands that deal with this machine instead of an API."""
 
 from __future__ import annotations
 
@@ -10,81 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.cli.commands import kubectl as kubectl_command
 from coterie.client import kubeconfig
-from coterie.node import config, identity, joining
-
-# init
-
-
-@pytest.mark.parametrize("mode", config.MODES)
-def test_init_writes_what_start_reads(cli, mode):
-    join = ("--join", "a.join") if mode == "lite" else ()
-    told = cli("init", "--mode", mode, "--domain", "alice", *join)
-    assert (told.code, told.out) == (0, "Wrote coterie.yaml. Next: coterie start -c coterie.yaml\n")
-    settings = config.load(cli.folder / "coterie.yaml", root=cli.folder)
-    assert (settings.mode, settings.domain) == (mode, "alice")
-    assert (settings.join is not None, settings.agent is not None) == (mode == "lite", mode != "master")
-
-
-def test_init_of_a_node_that_joins_needs_its_file(cli):
-    told = cli("init", "--mode", "lite", "--domain", "alice")
-    assert told.code == 2
-    assert "--join FILE" in told.err
-    assert cli("init", "--mode", "master", "--domain", "alice", "--join", "x").code == 2
-
-
-def test_the_comments_of_init_are_the_defaults(cli):
-    """Every line that shows a default can be uncommented, and nothing changes."""
-    text = cli("init", "--mode", "master", "--domain", "alice", "-o", "-").out
-    keys = (
-        "root:",
-        "logLevel:",
-        "logFormat:",
-        "apiServer:",
-        "  host:",
-        "  port:",
-        "  names:",
-        "  eventTTL",
-        "  auditLog:",
-    )
-    lines = [line[2:] if line.startswith("# ") and line[2:].startswith(keys) else line for line in text.splitlines()]
-    everything = yaml.safe_load("\n".join(lines))
-    assert {"mode", "domainID", "root", "logLevel", "logFormat", "apiServer"} == everything.keys()
-    everything.pop("root")
-    minimal = {"mode": "master", "domainID": "alice"}
-    assert config.parse(everything, cli.folder) == config.parse(minimal, cli.folder)
-
-
-def test_init_does_not_write_over_a_file(cli):
-    target = cli.folder / "mine.yaml"
-    target.write_text("precious")
-    words = ("init", "--mode", "master", "--domain", "alice", "-o", "mine.yaml")
-    told = cli(*words)
-    assert told.code == 1
-    assert "mine.yaml exists" in told.err
-    assert target.read_text() == "precious"
-    assert cli(*words, "--force").code == 0
-    assert "domainID: alice" in target.read_text()
-
-
-@pytest.mark.parametrize("domain", ["Alice", "a_b", "master", "-x"])
-def test_init_refuses_names_that_cannot_be_domains(cli, domain):
-    told = cli("init", "--mode", "master", f"--domain={domain}")
-    assert told.code == 2
-    assert f'--domain: "{domain}" cannot be used' in told.err
-    assert list(cli.folder.iterdir()) == []
-
-
-def test_init_into_a_missing_directory(cli):
-    told = cli("init", "--mode", "master", "--domain", "alice", "-o", "no/such/file.yaml")
-    assert (told.code, told.err) == (1, "Error: no/such/file.yaml cannot be written: No such file or directory\n")
-
+from coterie.node import identity, joining
 
 # node
 
@@ -165,7 +97,9 @@ def test_start_with_a_bad_file_is_one_sentence(cli, text, said):
 
 def _start(folder: Path, port: int = 0) -> subprocess.Popen[str]:
     file = folder / f"c{port}.yaml"
-    file.write_text(f"mode: master\ndomainID: alice\nlogLevel: WARN\napiServer: {{port: {port}}}\n")
+    file.write_text(
+        f"mode: master\ndomainID: alice\nlogLevel: WARN\ndns: {{enabled: false}}\napiServer: {{port: {port}}}\n"
+    )
     return subprocess.Popen(
         [sys.executable, "-m", "coterie", "start", "-c", str(file), "--root", str(folder)],
         stderr=subprocess.PIPE, text=True, start_new_session=True,

@@ -73,8 +73,8 @@ _OUTRO = """\
 A first walk:
   coterie demo                                    # watch a control plane at work, nothing is left behind
   coterie up                                      # a network of two domains, in the background
-  coterie init --mode master --domain alice       # or one node by hand: write coterie.yaml
-  coterie start -c coterie.yaml                   # run it; leave it running and go on in another terminal
+  coterie init --mode master -d alice -o c.yaml   # or one node by hand: write its configuration
+  coterie start -c c.yaml                         # run it; leave it running and go on in another terminal
   coterie status                                  # is it well?
   coterie apply -f job.yaml && coterie get kj -A  # give it work, see the jobs
 

@@ -22,12 +22,13 @@ from coterie.agent.runtimes.runp.halt import halt
 from coterie.api.types.apps import DEPLOYMENTS
 from coterie.api.types.batch import JOBS
 from coterie.api.types.kind import Kind
+from coterie.base.files import write_atomic
 from coterie.base.paths import DomainPaths
 from coterie.cli import background, health
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError
 from coterie.cli.arguments import Parser
-from coterie.cli.commands.init import render
+from coterie.cli.commands.init import Wishes, render
 from coterie.cli.commands.kubectl import find_kubectl
 from coterie.cli.listing import TABLE, Question, changes
 from coterie.cli.main import main
@@ -94,7 +95,7 @@ class _Demo:
         self.heading("Start a node: control plane and agent in one")
         self.paths.prepare()
         config = background.config_file(self.paths)
-        config.write_text(render("autonomy", _DOMAIN, str(config)) + _CONFIG % _NODE)
+        write_atomic(config, render(Wishes("autonomy", _DOMAIN), str(config)) + _CONFIG % _NODE, durable=False)
         self.typed(f"coterie start -c {config} --root {self.folder}")
         with self.took() as took:
             self.spawn()

@@ -1,89 +1,104 @@
-"""`coterie init`: a first configuration file, short and with the rest as comments."""
+"""`coterie init`: a first configuration, short and with the rest as comments. The options are Kuscia's.
+
+The domain's key is made here and stands in the file, as in Kuscia: whoever has the file can start the same domain again on
+another machine. It is written where only its owner can read it, and printed only when nobody named a file.
+"""
 
 from __future__ import annotations
 
 import argparse
+import base64
 import json
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
-from coterie.base.files import create_exclusive, write_atomic
+from coterie.base import identity, pki
+from coterie.base.files import create_exclusive, is_private, write_atomic
+from coterie.base.secret import Secret
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.arguments import Parser
+from coterie.cli.commands import init_template as template
 from coterie.node import config
 
 HELP = """
-Write a configuration file for one node: its mode and domain, and everything else as comments with the defaults.
-A `master` is a control plane, a `lite` node works for one, an `autonomy` node is both.
+Make a configuration for one node: its mode, its domain and the domain's key, and everything else as comments with the
+defaults. A `master` is a control plane, a `lite` node works for one, an `autonomy` node is both. The options are those
+of `kuscia init`, and without -o the result is printed.
 
 Examples:
-  coterie init --mode master --domain alice       # writes coterie.yaml
-  coterie init --mode autonomy --domain bob -o bob.yaml
-  coterie init --mode lite --domain bob --join bob.join       # the file is made by `coterie node add` at the master
-  coterie init --mode master --domain alice -o -  # to the standard output
+  coterie init --mode master --domain alice -o coterie.yaml
+  coterie init --mode autonomy --domain bob --domain-key-file bob.key -o bob.yaml
+  coterie init --mode lite --domain bob -m https://10.0.0.1:1080 -t TOKEN -o bob.yaml
+  coterie init --mode lite --domain bob --join bob.join -o bob.yaml   # a file of `coterie node add`
 """
-_MODES = {
-    "master": "a control plane: it serves the API, and nodes of its domains join it",
-    "lite": "a node of a domain: it runs pods and joins a master",
-    "autonomy": "a control plane and a node in one",
+_OPTIONS = {
+    "domainID": "--domain",
+    "join": "--join",
+    "runtime": "--runtime",
+    "masterEndpoint": "--master-endpoint",
+    "datastoreEndpoint": "--datastore-endpoint",
+    "protocol": "--protocol",
+    "logLevel": "--log-level",
 }
-_TEMPLATE = """\
-# Configuration of one Coterie node. Run it with: coterie start -c {file}
-# A line that begins with "# " and a key shows the default; remove the "# " to change it.
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 
-# {about}.
-mode: {mode}
 
-# The organisation this node belongs to: lower-case letters, digits and "-".
-domainID: {domain}
-
-{join}# Where state lives; one directory for each domain. --root wins over it.
-# root: ~/.coterie
-
-# DEBUG, INFO, WARN or ERROR; and text for people or json for machines.
-# logLevel: INFO
-# logFormat: text
-
-{parts}"""
-_JOIN = """\
-# How it came to its master: a file of `coterie node add`, which holds a key.
-join: {file}
-
-"""
-_API = """\
-# The Kubernetes API of this node.
-# apiServer:
-#   host: 127.0.0.1          # address to listen on; 0.0.0.0 for all
-#   port: 6443               # 0 picks a free one
-#   names: []                # more names and addresses under which clients reach it
-#   eventTTLSeconds: 3600    # how long Event objects are kept
-#   auditLog: ""             # a file below var/logs with one JSON line for each change; empty: none
-"""
-_AGENT = """\
-# The agent, which runs pods.
-# agent:
-#   address: 127.0.0.1       # the node's address: its endpoint and its pods are reached there
-#   port: 10250              # of its endpoint; 0 picks a free one
-#   taint: true              # only pods of tasks are placed here
-#   hostPaths: []            # directories below which hostPath volumes may lie
-"""
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    mode: str
+    domain: str
+    key: Secret | None = None
+    """PEM; None: none is written, and the node makes one when it first starts."""
+    log_level: str = "INFO"
+    protocol: str = ""
+    runtime: str = "runp"
+    join: str = ""
+    master_endpoint: str = ""
+    deploy_token: Secret | None = None
+    datastore_endpoint: str = ""
+    workload_approve: bool = False
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("--mode", choices=config.MODES, default="", metavar="MODE", help="master, lite or autonomy")
-    parser.add_argument("--domain", metavar="ID", default=argparse.SUPPRESS, help="the domain the node belongs to")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", default="coterie.yaml", help="the file to write (default: coterie.yaml)"
+    add = parser.add_argument
+    add("--mode", type=str.lower, choices=config.MODES, default="", metavar="MODE", help="master, lite or autonomy")
+    add("-d", "--domain", metavar="ID", default=argparse.SUPPRESS, help="the domain the node belongs to")
+    add("-o", "--output", metavar="FILE", default="-", help="the file to write, for its owner only (default: print it)")
+    add("--force", action="store_true", help="write over a file that is there")
+    add("-f", "--domain-key-file", metavar="FILE", default="", help="the domain's RSA key in PEM (default: a new one)")
+    add("-p", "--protocol", metavar="NAME", default="", help="of the gateway: MTLS (default), TLS or NOTLS")
+    add("-r", "--runtime", metavar="NAME", default="runp", help="how pods run: runp (default)")
+    add("-l", "--log-level", metavar="LEVEL", default="INFO", help="DEBUG, INFO (default), WARN or ERROR")
+    add("-m", "--master-endpoint", metavar="URL", default="", help="lite: its master's gateway, as https://host:1080")
+    add("-t", "--lite-deploy-token", metavar="TOKEN", default="", help="lite: the master's one-time token")
+    add(
+        "--join", metavar="FILE", default="", help="lite: the file made by `coterie node add`, instead of the two above"
     )
-    parser.add_argument("--join", metavar="FILE", default="", help="lite: the file made by `coterie node add`")
-    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    add("-e", "--datastore-endpoint", metavar="DSN", default="", help="not in this version: objects lie in a file")
+    add("--enable-workload-approve", action="store_true", help="jobs of others wait until they are approved here")
 
 
 def run(args: argparse.Namespace, app: App) -> int:
     if not args.mode or not args.domain:
         raise UsageError("both --mode and --domain are needed, e.g. `coterie init --mode master --domain alice`")
-    text = render(args.mode, args.domain, args.output if args.output != "-" else "FILE", args.join)
+    key = _read_key(app, args.domain_key_file) if args.domain_key_file else None
+    wishes = Wishes(
+        mode=args.mode,
+        domain=args.domain,
+        key=key,
+        log_level=args.log_level,
+        protocol=args.protocol,
+        runtime=args.runtime,
+        join=args.join,
+        master_endpoint=args.master_endpoint,
+        deploy_token=Secret(args.lite_deploy_token) if args.lite_deploy_token else None,
+        datastore_endpoint=args.datastore_endpoint,
+        workload_approve=args.enable_workload_approve,
+    )
+    text = render(wishes, args.output if args.output != "-" else "FILE")
     if args.output == "-":
         app.write(text)
         return 0
@@ -95,25 +110,72 @@ def run(args: argparse.Namespace, app: App) -> int:
             raise CliError(f"Error: {args.output} exists; choose another with -o, or write over it with --force")
     except OSError as error:
         raise CliError(f"Error: {args.output} cannot be written: {error.strerror}") from error
-    app.say(f"Wrote {args.output}. Next: coterie start -c {args.output}")
+    held = "" if args.join and key is None else ", which holds the domain's key: keep it safe"
+    app.say(f"Wrote {args.output}{held}. Next: coterie start -c {args.output}")
     return 0
 
 
-def render(mode: str, domain: str, file: str, join: str = "") -> str:
+def render(wishes: Wishes, file: str) -> str:
     """The text of the file, checked by the reader that will read it."""
-    if mode == "lite" and not join:
-        raise UsageError("a lite node joins a master: name the file made there by `coterie node add` with --join FILE")
-    parts = "\n".join(part for part, wanted in ((_API, mode != "lite"), (_AGENT, mode != "master")) if wanted)
-    text = _TEMPLATE.format(
-        mode=mode,
-        domain=domain,
-        file=file,
-        about=f"{mode}: {_MODES[mode]}",
-        join=_JOIN.format(file=json.dumps(join)) if join else "",
-        parts=parts,
-    )
+    if wishes.mode == "lite" and not (wishes.join or wishes.master_endpoint):
+        raise UsageError(
+            "a lite node joins a master: name it with --master-endpoint URL and --lite-deploy-token TOKEN, "
+            "or the file made there by `coterie node add` with --join FILE"
+        )
+    # Checked before a key is made for it: that takes time, and most mistakes are in the words.
+    _check(template.fill(_values(wishes), wishes.mode, file))
+    if wishes.key is not None or wishes.join:
+        # A further node of a domain has the domain's key or, having joined with a file, needs none to begin with.
+        key = wishes.key
+    else:
+        key = Secret(pki.key_pem(pki.new_key("rsa"), pkcs1=True))
+    values = _values(wishes)
+    if key is not None:
+        values["domainKeyData"] = base64.b64encode(key.reveal().encode()).decode()
+    text = template.fill(values, wishes.mode, file)
+    _check(text)
+    return text
+
+
+def _values(wishes: Wishes) -> dict[str, str]:
+    """What the file says without being a comment, as YAML has it."""
+    given = {
+        "domainID": wishes.domain,
+        "join": wishes.join,
+        "masterEndpoint": wishes.master_endpoint,
+        "liteDeployToken": wishes.deploy_token.reveal() if wishes.deploy_token else "",
+        "datastoreEndpoint": wishes.datastore_endpoint,
+        "protocol": wishes.protocol.upper(),
+        "logLevel": wishes.log_level if wishes.log_level.upper() != "INFO" else "",
+        "runtime": wishes.runtime if wishes.mode != "master" else "",
+    }
+    values = {key: _scalar(value) for key, value in given.items() if value}
+    if wishes.workload_approve:
+        values["enableWorkloadApprove"] = "true"
+    return values
+
+
+def _scalar(text: str) -> str:
+    """Quoted (JSON's texts are YAML's) unless it is a word that nobody could take for something else, as `no` or `1e3`."""
+    return text if _WORD.fullmatch(text) and yaml.safe_load(text) == text else json.dumps(text)
+
+
+def _check(text: str) -> None:
     try:
         config.parse(yaml.safe_load(text))
     except config.ConfigError as error:
-        raise UsageError(str(error).replace("domainID: ", "--domain: ").replace("join: ", "--join: ")) from error
-    return text
+        key, colon, why = str(error).partition(":")
+        raise UsageError(f"{_OPTIONS.get(key, key)}{colon}{why}") from error
+
+
+def _read_key(app: App, name: str) -> Secret:
+    path = app.cwd / Path(name).expanduser()
+    try:
+        key = identity.load_domain_key(path.read_bytes())
+        if not is_private(path):
+            app.warn(f"Warning: others can read {name}, which holds a key; run chmod 600 on it")
+    except OSError as error:
+        raise CliError(f"Error: {name} cannot be read: {error.strerror}") from error
+    except pki.PkiError as error:
+        raise CliError(f"Error: {name} is {error}") from error
+    return Secret(pki.key_pem(key, pkcs1=True))

@@ -62,7 +62,9 @@ def run(args: argparse.Namespace, app: App) -> int:
     except OSError as problem:
         raise CliError(f"Error: {args.output} cannot be written: {problem.strerror}") from problem
     app.say(f"Wrote {args.output}, a secret. Carry it to {args.name} and start a node there with, e.g.:")
-    app.say(f"  coterie init --mode lite --domain {paths.home.name} --join {Path(args.output).name}")
+    app.say(
+        f"  coterie init --mode lite --domain {paths.home.name} --join {Path(args.output).name} -o {args.name}.yaml"
+    )
     return 0
 
 

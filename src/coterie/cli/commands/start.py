@@ -19,7 +19,7 @@ Run a node in the foreground until Ctrl-C or SIGTERM. Its state lives in the dir
 once the API answers there is a kubeconfig in it, which the other commands find by themselves.
 
 Examples:
-  coterie init --mode master --domain alice       # write coterie.yaml first
+  coterie init --mode master --domain alice -o coterie.yaml   # first
   coterie start -c coterie.yaml
   coterie start -c coterie.yaml --root /srv/coterie
 """

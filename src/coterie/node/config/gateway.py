@@ -22,6 +22,7 @@ from pathlib import Path
 from coterie.api.names import dns_subdomain_faults
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import Secret
+from coterie.dns.settings import Nameserver
 from coterie.gateway.model import Address, KeyPair, Protocol
 from coterie.gateway.settings import ExternalTls, GatewaySettings, MasterEndpoint
 from coterie.node.config.reading import PORTS, Block, ConfigError, is_address
@@ -143,11 +144,10 @@ def _master(document: Block) -> MasterEndpoint | None:
 def _upstream(dns: Block) -> tuple[str, ...]:
     servers = dns.texts("upstream", "addresses of DNS servers")
     for server in servers:
-        host, _, port = (
-            server.rpartition(":") if server.count(":") == 1 or server.startswith("[") else (server, "", "53")
-        )
-        if not is_address(host.strip("[]")) or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise dns.refused("upstream", f'"{server}" is not an IP address, with or without a port')
+        try:
+            Nameserver.parse(server)
+        except ValueError as problem:
+            raise dns.refused("upstream", str(problem)) from problem
     return servers
 
 
