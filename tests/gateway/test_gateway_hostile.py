@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import ssl
 import time
@@ -28,7 +29,7 @@ SHAPES = {
     "folded line, part of the one before": (b"GET /x HTTP/1.1\r\n" + GOOD + b"X: a\r\n Kuscia-Host: own.bob.svc\r\n\r\n", b"200"),
     "endless headers": (b"GET /x HTTP/1.1\r\n" + GOOD + b"X: " + b"a" * 100_000 + b"\r\n\r\n", b"431"),
     "many headers": (b"GET /x HTTP/1.1\r\n" + GOOD + b"X: a\r\n" * 200 + b"\r\n", b"431"),
-    "not HTTP": (b"\x16\x03\x01 nonsense\r\n\r\n", b"400"),
+    "not HTTP": (b"\x01\x02 nonsense\r\n\r\n", b"400"),
     "CONNECT": (b"CONNECT own.bob.svc:80 HTTP/1.1\r\n" + GOOD + b"\r\n", b"403 404"),
     "admin by its path": (b"GET /config_dump HTTP/1.1\r\nHost: envoy\r\n\r\n", b"401"),
 }  # fmt: skip
@@ -55,6 +56,17 @@ async def test_a_client_that_never_ends_its_headers_is_let_go(tmp_path: Path) ->
         writer.write(b"GET /x HTTP/1.1\r\n")
         assert b"408" in await asyncio.wait_for(reader.readline(), 5)
         assert 0.3 < time.monotonic() - started < 3
+        writer.close()
+
+
+async def test_a_client_that_never_ends_its_greeting_is_let_go(tmp_path: Path) -> None:
+    async with pair(tmp_path, Protocol.NOTLS, tuning=Tuning(headers_seconds=0.5)) as domains:
+        where = domains.bob.inputs.external
+        assert where is not None
+        reader, writer = await asyncio.open_connection(where.host, where.port)
+        writer.write(b"\x16\x03\x01 nonsense\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 10) == b""
         writer.close()
 
 

@@ -115,7 +115,7 @@ def test_the_order_of_what_comes_in_does_not_matter(listed: list[Route], served:
 def test_files_are_written_before_those_that_name_them() -> None:
     order = list(made(routes=(TO_BOB, FROM_BOB)).files)
     assert order == [
-        "sds-own.json", "sds-peers.json", "ecds-auth.json", "ecds-guard.json", "cds.json", "rds-external.json",
+        "sds-own.json", "sds-peers.json", "sds-tunnels.json", "ecds-auth.json", "ecds-guard.json", "cds.json", "rds-external.json",
         "rds-internal.json", "lds.json",
     ]  # fmt: skip
 
@@ -163,7 +163,8 @@ REFUSED = {
     "not an address": ((replace(FROM_BOB, source_addresses=("x",)),), {}, "neither address nor CIDR"),
     "TLS to anybody": ((replace(TO_BOB, certificates=()),), {}, "neither a certificate of bob"),
     "body encryption": ((replace(TO_BOB, body_encryption="AES"),), {}, "nothing is sent in clear"),
-    "tunnel": ((replace(TO_BOB, tunnel=True),), {}, "reverse tunnel"),
+    "tunnel of anybody": ((replace(TO_BOB, tunnel=True, certificates=()),), {}, "no certificate of bob is known"),
+    "tunnel to nowhere": ((replace(TO_BOB, tunnel=True),), {"external": None}, "no public port either"),
     "no address": ((replace(TO_BOB, host=""),), {}, "no address of bob"),
     "no carrier": ((replace(TO_BOB, via="joe"),), {}, "no direct route to joe"),
 }  # fmt: skip

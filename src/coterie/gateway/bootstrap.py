@@ -10,6 +10,9 @@ from coterie.gateway.snapshot import CLUSTERS_FILE, LISTENERS_FILE
 
 _LONGEST_SOCKET_PATH = 107
 _INTERNAL_LISTENER = T + "envoy.extensions.bootstrap.internal_listener.v3.InternalListener"
+_REVERSE_TUNNEL = T + "envoy.extensions.bootstrap.reverse_tunnel."
+_DIALLER = _REVERSE_TUNNEL + "downstream_socket_interface.v3.DownstreamReverseConnectionSocketInterface"
+_ACCEPTOR = _REVERSE_TUNNEL + "upstream_socket_interface.v3.UpstreamReverseConnectionSocketInterface"
 _MAX_CONNECTIONS = T + "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
 
 
@@ -26,6 +29,20 @@ def bootstrap(domain: str, instance: str, directory: Path, socket: Path, tuning:
         # Always, used or not: a change here would mean another process, which cuts every connection.
         "bootstrap_extensions": [
             {"name": "envoy.bootstrap.internal_listener", "typed_config": {"@type": _INTERNAL_LISTENER}},
+            {
+                "name": "envoy.bootstrap.reverse_tunnel.downstream_socket_interface",
+                "typed_config": {
+                    "@type": _DIALLER,
+                    "stat_prefix": "tunnels_dialled",
+                    # A partner that comes back is found again after a second or two; Envoy's own pace is many seconds.
+                    "max_reconnect_backoff": "2s",
+                    "maintain_interval": "1s",
+                },
+            },
+            {
+                "name": "envoy.bootstrap.reverse_tunnel.upstream_socket_interface",
+                "typed_config": {"@type": _ACCEPTOR, "stat_prefix": "tunnels_accepted"},
+            },
         ],
         # Thousands of services: a cluster's counters are made when its first request comes.
         "deferred_stat_options": {"enable_deferred_creation_stats": True},

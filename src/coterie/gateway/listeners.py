@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coterie.gateway import identity, tls, transit
+from coterie.gateway import identity, tls, transit, tunnel
 from coterie.gateway.clusters import http2_options
 from coterie.gateway.crypt import config as crypt
 from coterie.gateway.model import Address, Inputs
@@ -26,6 +26,7 @@ from coterie.gateway.names import (
     ROUTER,
     SOURCE,
     STRIP_FILTER,
+    TLS_INSPECTOR,
     Json,
     address,
     file_source,
@@ -58,12 +59,24 @@ def listeners(inputs: Inputs) -> list[Json]:
     found = [_internal(inputs)]
     if inputs.external is not None:
         found.append(_external(inputs, inputs.external))
+    found += tunnel.dialling_listeners(inputs, _external_manager(inputs))
     log = [_access_log(inputs.logs / f"{INTERNAL}.log", INTERNAL_LOG)] if inputs.tuning.access_logs else []
     found += transit.source_listeners(inputs, route_file(inputs.directory, transit.SIDE), log)
     return sorted(found, key=lambda each: str(each["name"]))
 
 
 def _external(inputs: Inputs, where: Address) -> Json:
+    listener = _listener(EXTERNAL, where, _external_manager(inputs), tls.downstream(inputs))
+    if (door := tunnel.door(inputs)) is not None:
+        listener["filter_chains"].append(door)
+        inspector = {"name": "envoy.filters.listener.tls_inspector", "typed_config": {"@type": TLS_INSPECTOR}}
+        listener["listener_filters"] = [inspector]
+        listener["listener_filters_timeout"] = seconds(inputs.tuning.headers_seconds)
+    return listener
+
+
+def _external_manager(inputs: Inputs) -> Json:
+    """What stands behind the public port, and behind the tunnels that stand in for one."""
     filters = [
         _discovered(inputs, AUTH_FILTER),
         _discovered(inputs, GUARD_FILTER),
@@ -71,12 +84,11 @@ def _external(inputs: Inputs, where: Address) -> Json:
         {"name": STRIP_FILTER, "typed_config": identity.strip()},
         *_crypt(inputs),
     ]
-    manager = _manager(inputs, EXTERNAL, filters, identity.external_mutations(), EXTERNAL_LOG) | {
+    return _manager(inputs, EXTERNAL, filters, identity.external_mutations(), EXTERNAL_LOG) | {
         "http2_protocol_options": http2_options(inputs.tuning) | {"max_concurrent_streams": 1024},
         "use_remote_address": True,
         "request_headers_timeout": seconds(inputs.tuning.headers_seconds),
     }
-    return _listener(EXTERNAL, where, manager, tls.downstream(inputs))
 
 
 def _internal(inputs: Inputs) -> Json:

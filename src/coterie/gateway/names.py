@@ -54,6 +54,7 @@ CEL_FILTER = T + "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilte
 TCP_PROXY = T + "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy"
 TLS_INSPECTOR = T + "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector"
 REVERSE_TUNNEL = T + "envoy.extensions.filters.network.reverse_tunnel.v3.ReverseTunnel"
+COMPOSITE_CLUSTER = T + "envoy.extensions.clusters.composite.v3.ClusterConfig"
 REVERSE_CLUSTER = T + "envoy.extensions.clusters.reverse_connection.v3.ReverseConnectionClusterConfig"
 PREVIOUS_HOSTS = T + "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from coterie.gateway import transit
+from coterie.gateway import transit, tunnel
 from coterie.gateway.clusters import HANDSHAKE
 from coterie.gateway.crypt import routing as crypt
 from coterie.gateway.crypt.exchange import Side
@@ -187,8 +187,8 @@ def _refused(inputs: Inputs, route: Route, live: frozenset[str]) -> str:
     leaving = carrier(inputs, route)
     if leaving is None:
         return f"there is no direct route to {route.via}, which is to carry this one"
-    if leaving.tunnel:
-        return "a reverse tunnel is asked for and not available here"
+    if leaving.tunnel and (why := tunnel.obstacle(inputs, leaving)):
+        return why
     if not ways(inputs, leaving):
         return f"no address of {leaving.destination} is given"
     if not live_ways(inputs, leaving, live):

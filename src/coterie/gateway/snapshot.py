@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from coterie.gateway import identity, tls, transit
+from coterie.gateway import identity, tls, transit, tunnel
 from coterie.gateway.clusters import clusters
 from coterie.gateway.crypt import routing as crypt
 from coterie.gateway.listeners import filter_file, listeners, route_file
@@ -57,7 +57,15 @@ def snapshot(inputs: Inputs) -> Resources:
     auth, key_problems = identity.auth_config(inputs)
     guard, guard_problems = identity.guard_config(inputs)
     direct, cluster_problems = clusters(inputs)
-    found = _by_name([*direct, *transit.source_clusters(inputs), *transit.carrier_clusters(inputs)])
+    found = _by_name(
+        [
+            *direct,
+            *transit.source_clusters(inputs),
+            *transit.carrier_clusters(inputs),
+            *tunnel.accepting_clusters(inputs),
+            *tunnel.dialling_clusters(inputs),
+        ]
+    )
     live = frozenset(str(each["name"]) for each in found)
     inside, route_problems = internal_routes(inputs, live)
     directory = inputs.directory
@@ -81,6 +89,7 @@ def snapshot(inputs: Inputs) -> Resources:
         *route_problems,
         *crypt.problems(inputs),
         *transit.carrier_problems(inputs),
+        *tunnel.dialling(inputs)[1],
     }
     return Resources(files, tuple(sorted(problems)))
 

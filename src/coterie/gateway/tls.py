@@ -7,6 +7,8 @@ partner could then sign a certificate that carries another's name, and be believ
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from coterie.gateway.identity import about, pins
@@ -15,6 +17,7 @@ from coterie.gateway.names import DOWNSTREAM_TLS, UPSTREAM_TLS, Json, file_sourc
 
 OWN = "own"
 PEERS = "peers"
+TUNNELS = "tunnels"
 _NOBODY = "00" * 32
 _PARAMETERS: Json = {"tls_minimum_protocol_version": "TLSv1_2"}
 
@@ -33,6 +36,9 @@ def secrets(inputs: Inputs) -> dict[str, Json]:
             found[client_secret(route)] = _key_pair(client_secret(route), route.client)
     if inputs.protocol is Protocol.MTLS:
         found[PEERS] = {"name": PEERS, "validation_context": peers_context(inputs)}
+    if inputs.identity is not None and inputs.external is not None:
+        tunnels = [route for route in inputs.outbound if route.tunnel and not route.via]
+        found[TUNNELS] = {"name": TUNNELS, "validation_context": _pinned(tunnels)}
     return found
 
 
@@ -55,13 +61,19 @@ def _key_pair(name: str, pair: KeyPair) -> Json:
 def peers_context(inputs: Inputs) -> Json:
     """Certificates that clients may show. With newcomers the pin is checked by the caller's key, one step later."""
     direct = [route for route in inputs.inbound if not inputs.relayed(route)]
-    hashes = sorted({each for route in direct for each in pins(route)[0]})
-    context: Json = {}
-    bundle = "".join(sorted({_ended(pem) for route in direct if pins(route)[0] for pem in route.certificates}))
-    if bundle:
+    context = _pinned(direct)
+    if inputs.newcomers:
+        del context["verify_certificate_hash"]
+    return context
+
+
+def _pinned(routes: Iterable[Route]) -> Json:
+    """The certificates of these routes' partners and no others."""
+    listed = [route for route in routes if pins(route)[0]]
+    hashes = sorted({each for route in listed for each in pins(route)[0]})
+    context: Json = {"verify_certificate_hash": hashes or [_NOBODY]}
+    if bundle := "".join(sorted({_ended(pem) for route in listed for pem in route.certificates})):
         context["trusted_ca"] = {"inline_string": bundle}
-    if not inputs.newcomers:
-        context["verify_certificate_hash"] = hashes or [_NOBODY]
     return context
 
 
@@ -71,22 +83,40 @@ def _ended(pem: str) -> str:
 
 def downstream(inputs: Inputs) -> Json | None:
     """The external listener's side; None: plain text was asked for."""
-    if inputs.protocol is Protocol.NOTLS:
-        return None
-    common: Json = {
-        "alpn_protocols": ["h2", "http/1.1"],
-        "tls_params": _PARAMETERS,
-        "tls_certificate_sds_secret_configs": [
-            {"name": OWN, "sds_config": file_source(secret_file(inputs.directory, OWN))}
-        ],
-    }
+    return None if inputs.protocol is Protocol.NOTLS else serving(inputs)
+
+
+def serving(inputs: Inputs) -> Json:
+    """Our side of a connection that a partner's calls come along."""
+    common = _own(inputs) | {"alpn_protocols": ["h2", "http/1.1"]}
     context: Json = {"@type": DOWNSTREAM_TLS, "common_tls_context": common}
     if inputs.protocol is Protocol.MTLS:
-        common["validation_context_sds_secret_config"] = {
-            "name": PEERS, "sds_config": file_source(secret_file(inputs.directory, PEERS)),
-        }  # fmt: skip
+        common["validation_context_sds_secret_config"] = _secret(inputs, PEERS)
         context["require_client_certificate"] = not inputs.newcomers
     return {"name": "envoy.transport_sockets.tls", "typed_config": context}
+
+
+def tunnel_downstream(inputs: Inputs) -> Json:
+    """For those who open a tunnel: they show who they are, whatever the protocol says of others."""
+    common = _own(inputs) | {"validation_context_sds_secret_config": _secret(inputs, TUNNELS)}
+    context: Json = {"@type": DOWNSTREAM_TLS, "common_tls_context": common, "require_client_certificate": True}
+    return {"name": "envoy.transport_sockets.tls", "typed_config": context}
+
+
+def tunnel_upstream(inputs: Inputs, back: Route, server_name: str) -> Json | None:
+    """For opening one: as the domain itself, since the tunnel is known by that certificate."""
+    made, _ = upstream(inputs, replace(back, client=None), RoutePort("tunnel", 0, tls=True))
+    if made is not None:
+        made["typed_config"]["sni"] = server_name
+    return made
+
+
+def _own(inputs: Inputs) -> Json:
+    return {"tls_params": _PARAMETERS, "tls_certificate_sds_secret_configs": [_secret(inputs, OWN)]}
+
+
+def _secret(inputs: Inputs, name: str) -> Json:
+    return {"name": name, "sds_config": file_source(secret_file(inputs.directory, name))}
 
 
 def upstream(inputs: Inputs, route: Route, port: RoutePort) -> tuple[Json | None, Problem | None]:
@@ -95,9 +125,7 @@ def upstream(inputs: Inputs, route: Route, port: RoutePort) -> tuple[Json | None
         return None, None
     common: Json = {"tls_params": _PARAMETERS}
     if inputs.identity is not None or route.client is not None:
-        name = client_secret(route)
-        source = file_source(secret_file(inputs.directory, name))
-        common["tls_certificate_sds_secret_configs"] = [{"name": name, "sds_config": source}]
+        common["tls_certificate_sds_secret_configs"] = [_secret(inputs, client_secret(route))]
     hashes, problem = pins(route)
     if problem is not None:
         return None, problem
@@ -112,7 +140,7 @@ def upstream(inputs: Inputs, route: Route, port: RoutePort) -> tuple[Json | None
             about(route), f"TLS, and neither a certificate of {route.destination} nor its authority is known"
         )
     context: Json = {"@type": UPSTREAM_TLS, "common_tls_context": common}
-    if not is_address(route.host):
+    if route.host and not is_address(route.host):
         context["sni"] = route.host
     return {"name": "envoy.transport_sockets.tls", "typed_config": context}, None
 

@@ -89,7 +89,8 @@ def _opening(ports: Iterable[RoutePort]) -> RoutePort | None:
 
 
 def carried_out(inputs: Inputs) -> list[Route]:
-    return [each for each in inputs.outbound if end_to_end(inputs, each) and not obstacle(inputs, each)]
+    asked = (each for each in inputs.outbound if end_to_end(inputs, each))
+    return [each for each in asked if carrier(inputs, each) is not None and not obstacle(inputs, each)]
 
 
 def source_clusters(inputs: Inputs) -> list[Json]:
