@@ -72,6 +72,8 @@ class ScheduleConfig(Model, frozen=True, kw_only=True):
     resource_reserved_seconds: int | None = None
     lifecycle_seconds: int | None = None
     retry_interval_seconds: int | None = None
+    active_deadline_seconds: int | None = None
+    """How long the task may run; ours, Kuscia has no such limit."""
 
 
 class BandwidthLimit(Model, frozen=True, kw_only=True):
