@@ -21,10 +21,12 @@ Destination's copy:
     newest not ready, all live gateways in its effectiveInstances    ready: it and revisionToken
     newest not ready, some live gateway missing                      wait; a gateway that dies is not waited for
     token past expirationTime + EXPIRY_GRACE   drop it
-    more than two tokens                       keep the latest two, and the one the source was last heard with
+    more than two tokens                       keep the latest two, and the one the source was last heard with, and for
+                                               HANDOVER also the one it was heard with before
 
 The last line is more than the two of the reference: when the answer to a handshake is lost the source goes on with the
-token it has, and two lost answers in a row must not shut it out.
+token it has, and two lost answers in a row must not shut it out. When it then goes over to another token, its gateways
+do not all do so at the same moment.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ ROUND_LIMIT = 120.0
 """Seconds a gateway has for a handshake before the round begins anew."""
 EXPIRY_GRACE = timedelta(minutes=2)
 """How long past its expiry a token is still accepted, for requests on their way and clocks that differ."""
+HANDOVER = timedelta(seconds=30)
+"""How long the gateways of a source may differ about which token is the newest."""
 _KEPT = 2
 
 
@@ -168,9 +172,10 @@ def _same(one: RouteToken, other: RouteToken) -> bool:
 
 def _latest(tokens: list[RouteToken]) -> list[RouteToken]:
     latest = tokens[-_KEPT:]
-    heard = [(at, token) for token in tokens if (at := moment(token.heart_beat_time)) is not None]
-    in_use = max(heard, key=lambda pair: pair[0])[1] if heard else None
-    return latest if in_use is None or in_use in latest else [in_use, *latest]
+    heard = [(at, index) for index, token in enumerate(tokens) if (at := moment(token.heart_beat_time)) is not None]
+    last = sorted(heard)[-_KEPT:]
+    in_use = [tokens[index] for at, index in last if last[-1][0] - at < HANDOVER]
+    return [token for token in tokens if token in latest or token in in_use]
 
 
 def _until_over(token: RouteToken, now: datetime) -> float | None:
