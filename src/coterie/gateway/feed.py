@@ -13,7 +13,7 @@ is tried anew.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from coterie.api.meta import ApiObject
@@ -42,17 +42,16 @@ _MANY = 50
 """Objects from which on a snapshot is made beside the event loop instead of in it."""
 
 TokensOf = Callable[[DomainRoute], tuple[Secret, ...]]
-"""The tokens in force of a route of ours, opened, newest last. ValueError or a subclass: they cannot be opened."""
-OnLoaded = Callable[[Mapping[str, DomainRoute]], None]
-"""Told after Envoy took a configuration: the routes, by name, as they were when it was made."""
+"""The tokens in force of a route of ours, opened, newest last."""
+OnLoaded = Callable[[str, int, str], None]
+"""Told when Envoy accepts all tokens of a route that leads to us: the route's name, its newest revision, its uid."""
+
+
+Made = tuple[World, Inputs, Resources, frozenset[Problem]]
 
 
 class GatewayFault(Exception):
     """The gateway cannot begin its work; the message says why and what to do."""
-
-
-class TokensUnreadable(ValueError):
-    """What lies in a route's status was not written for our key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ class Feed:
         self._version = version
         self._clock = clock
         self._memory = Memory()
-        self._opened: dict[str, tuple[DomainRoute, tuple[Secret, ...] | Problem]] = {}
+        self._opened: dict[str, tuple[DomainRoute, tuple[Secret, ...]]] = {}
         self._keys = ClientKeys(places.run / "clients")
         self._news = asyncio.Event()
         self._count = 0
@@ -148,7 +147,8 @@ class Feed:
             self._bearers.want(api_callers(world.routes, world.domains, self._settings.domain))
             await self._bearers.settled()
         self._news.clear()
-        world, inputs, resources = await self._made()
+        world, inputs, resources, problems = await self._made()
+        self._tell(problems)
         applied = await self._envoy.begin(resources)
         if applied.refused and LISTENERS_FILE in applied.pending:
             ports = ", ".join(str(each) for each in (inputs.internal, inputs.external) if each is not None)
@@ -159,13 +159,14 @@ class Feed:
         await self._settle(world, inputs, resources, applied)
 
     async def _follow(self) -> None:
-        world, inputs, resources = await self._made()
+        world, inputs, resources, problems = await self._made()
+        self._tell(problems)
         if inputs == self._last:
             self._report(world)
             return
         await self._settle(world, inputs, resources, await self._envoy.apply(resources))
 
-    async def _made(self) -> tuple[World, Inputs, Resources]:
+    async def _made(self) -> Made:
         world = self._watching.world()
         if self._bearers is not None:
             self._bearers.want(api_callers(world.routes, world.domains, self._settings.domain))
@@ -175,40 +176,30 @@ class Feed:
             return await asyncio.to_thread(self._make, world)
         return self._make(world)
 
-    def _make(self, world: World) -> tuple[World, Inputs, Resources]:
-        tokens, problems = self._open(world)
+    def _make(self, world: World) -> Made:
         clients, unwritten = self._keys.of(world.routes, self._settings.domain)
-        full = replace(world, tokens=tokens, clients=clients)
+        full = replace(world, tokens=self._open(world), clients=clients)
         inputs, unread = inputs_of(
             full, self._settings, self._identity, self._places, version=self._version, memory=self._memory
         )
-        if inputs == self._last and self._good is not None:
-            return full, inputs, self._good
-        resources = snapshot(inputs)
-        found = sorted({*resources.problems, *problems, *unwritten, *unread})
-        return full, inputs, replace(resources, problems=tuple(found))
+        known = self._good if inputs == self._last else None
+        resources = snapshot(inputs) if known is None else known
+        return full, inputs, resources, frozenset((*resources.problems, *unwritten, *unread))
 
-    def _open(self, world: World) -> tuple[dict[str, tuple[Secret, ...]], list[Problem]]:
+    def _open(self, world: World) -> dict[str, tuple[Secret, ...]]:
         """Opening costs a private key operation: done once for each state of a route."""
-        opened: dict[str, tuple[DomainRoute, tuple[Secret, ...] | Problem]] = {}
-        for route in world.routes:
-            name = route.metadata.name
-            known = self._opened.get(name)
-            if known is not None and known[0] is route:
-                opened[name] = known
-                continue
-            try:
-                opened[name] = (route, self._tokens_of(route))
-            except TokensUnreadable as error:
-                opened[name] = (route, Problem(f"route {name}", str(error)))
-        self._opened = opened
-        tokens = {name: found for name, (_, found) in opened.items() if not isinstance(found, Problem)}
-        return tokens, [found for _, found in opened.values() if isinstance(found, Problem)]
+        known = self._opened
+        self._opened = {
+            each.metadata.name: found
+            if (found := known.get(each.metadata.name)) is not None and found[0] is each
+            else (each, self._tokens_of(each))
+            for each in world.routes
+        }
+        return {name: tokens for name, (_, tokens) in self._opened.items()}
 
     async def _settle(self, world: World, inputs: Inputs, resources: Resources, applied: Applied) -> None:
         """Make something of Envoy's word."""
-        self.status = FeedStatus(applied, resources.problems, self.status.changes + 1)
-        self._tell(resources.problems)
+        self.status = replace(self.status, applied=applied, changes=self.status.changes + 1)
         if applied.accepted:
             self._last, self._good = inputs, resources
             self._report(world)
@@ -225,14 +216,19 @@ class Feed:
             await self._envoy.apply(_put_back(resources, self._good, applied.pending))
 
     def _report(self, world: World) -> None:
-        if self._on_loaded is not None:
-            self._on_loaded({each.metadata.name: each for each in world.routes if each.metadata.name in world.tokens})
+        """Partners wait for this: a new token is told to its source when each of our gateways takes it."""
+        for route in world.routes:
+            newest = route.token_status.newest
+            if route.spec.destination != self._settings.domain or newest is None:
+                continue
+            if self._on_loaded is not None and self._settings.instance not in (newest.effective_instances or ()):
+                self._on_loaded(route.metadata.name, newest.revision, route.metadata.uid)
 
     # ---- telling ----
 
-    def _tell(self, problems: tuple[Problem, ...]) -> None:
+    def _tell(self, now: frozenset[Problem]) -> None:
         """Each problem once, for as long as it lasts."""
-        now = frozenset(problems)
+        self.status = replace(self.status, problems=tuple(sorted(now)))
         for problem in sorted(now - self._told):
             self._log.warning("Something that was asked for is refused", about=problem.about, why=problem.message)
             self._warn(self._subject(problem), "GatewayRefused", problem.message)

@@ -28,6 +28,7 @@ from coterie.gateway.settings import GatewaySettings
 
 _PLAIN = GATEWAYS.as_dynamic
 EVERY = 15.0
+_RETRY = 1.0
 _MEMBERS = r"^cluster\..*\.membership_(total|healthy)$"
 _LINE = re.compile(r"^cluster\.(?P<cluster>.+)\.membership_(?P<what>total|healthy): (?P<count>\d+)$", re.MULTILINE)
 
@@ -74,7 +75,7 @@ def network_status(
 
 
 class Heartbeat:
-    """A Runnable; ready after the first sign."""
+    """A Runnable; ready at once: a control plane that is away for a while does not make a gateway useless."""
 
     name = "gateway-heartbeat"
 
@@ -106,10 +107,10 @@ class Heartbeat:
         self._log = logger("gateway.heartbeat").bind(domain=settings.domain, gateway=settings.instance)
 
     async def run(self) -> None:
+        self.ready.set()
         while True:
-            if await self._beat():
-                self.ready.set()
-            await self._clock.sleep(EVERY)
+            # Soon again after a failure: routes wait for gateways.
+            await self._clock.sleep(EVERY if await self._beat() else _RETRY)
 
     async def _beat(self) -> bool:
         try:

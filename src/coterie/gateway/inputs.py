@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from coterie.api import labels
+from coterie.api.domainroutes import route_faults
 from coterie.api.types import network
 from coterie.api.types.kuscia_domain import KUSCIA_PROTOCOL, Domain, DomainRoute, Gateway
 from coterie.base import pki
@@ -274,6 +275,9 @@ def _carries(route: Route, agreed: Route) -> bool:
 
 def _route(world: World, settings: GatewaySettings, each: DomainRoute, certificate: tuple[str, ...]) -> Route | Problem:
     name = each.metadata.name
+    if faults := route_faults(each.spec, dials=False):
+        # One thing that Envoy does not take would keep every later change from it.
+        return Problem(f"route {name}", "; ".join(faults))
     made = route_of(
         {"metadata": {"namespace": settings.domain}, "spec": msgspec.to_builtins(each.spec)},
         tokens=world.tokens.get(name, ()),

@@ -28,7 +28,8 @@ from coterie.gateway.feed import Feed
 from coterie.gateway.handshake import negotiator
 from coterie.gateway.handshake.caller import HttpCaller
 from coterie.gateway.handshake.effective import EffectiveTokens, tokens_of
-from coterie.gateway.handshake.server import HandshakeServer, domain_certificates, no_certificates
+from coterie.gateway.handshake.pins import domain_certificates, no_certificates
+from coterie.gateway.handshake.server import HandshakeServer
 from coterie.gateway.heartbeat import Heartbeat
 from coterie.gateway.inputs import Places
 from coterie.gateway.model import Address, Route
