@@ -1,0 +1,384 @@
+"""Every key of kuscia.yaml and of ours: used, said to be without effect, or refused with its path. Nothing is silent."""
+
+from __future__ import annotations
+
+import base64
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from coterie.base import pki
+from coterie.gateway.model import Address, Protocol
+from coterie.gateway.settings import MasterEndpoint
+from coterie.node import config
+from coterie.node.config import keys, ports
+from coterie.node.config.gateway import places
+
+MASTER = {"mode": "master", "domainID": "alice"}
+AUTONOMY = {"mode": "autonomy", "domainID": "alice"}
+LITE = {"mode": "lite", "domainID": "alice", "masterEndpoint": "https://10.0.0.1:1080"}
+KEY = pki.key_pem(rsa.generate_private_key(public_exponent=65537, key_size=2048), pkcs1=True)
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "configuration.md"
+
+
+def encoded(text: bytes) -> str:
+    return base64.b64encode(text).decode()
+
+
+def parse(document: dict[str, Any], lowest_port: int = 0) -> config.NodeSettings:
+    return config.parse(document, Path("/nowhere"), lowest_port=lowest_port)
+
+
+def nested(path: str, value: Any) -> dict[str, Any]:
+    """`a.b[].c` and a value as the document that has it there."""
+    for step in reversed(re.findall(r"[^.\[\]]+|\[\]", path)):
+        value = [value] if step == "[]" else {step: value}
+    assert isinstance(value, dict)
+    return value
+
+
+def at(settings: object, path: str) -> Any:
+    for step in path.split("."):
+        settings = getattr(settings, step)
+    return settings
+
+
+# Used.
+
+USED = [
+    ("domainID", "bob", "domain", "bob", AUTONOMY),
+    ("logLevel", "debug", "log_level", "DEBUG", AUTONOMY),
+    ("logFormat", "json", "log_json", True, AUTONOMY),
+    ("protocol", "notls", "gateway.protocol", Protocol.NOTLS, AUTONOMY),
+    ("protocol", "Tls", "gateway.protocol", Protocol.TLS, AUTONOMY),
+    ("protocol", "", "gateway.protocol", Protocol.MTLS, AUTONOMY),
+    ("protocol", None, "gateway.protocol", Protocol.MTLS, AUTONOMY),
+    ("masterEndpoint", "http://m/p", "gateway.master", MasterEndpoint("m", 80, False, "/p"), LITE),
+    ("enableWorkloadApprove", True, "workload_approve", True, AUTONOMY),
+    ("agent.allowPrivileged", True, "agent.allow_privileged", True, AUTONOMY),
+    ("agent.nodeName", "n-1", "agent.node_name", "n-1", LITE),
+    ("agent.address", "10.0.0.2", "agent.address", "10.0.0.2", AUTONOMY),
+    ("agent.port", 0, "agent.port", 0, AUTONOMY),
+    ("agent.taint", False, "agent.taint", False, AUTONOMY),
+    ("agent.hostPaths[]", "/data", "agent.host_paths", ("/data",), AUTONOMY),
+    ("agent.leaseSeconds", 5, "agent.lease_seconds", 5, AUTONOMY),
+    ("logrotate.maxFiles", 7, "logrotate.max_files", 7, AUTONOMY),
+    ("logrotate.maxFileSizeMB", 20, "logrotate.max_file_mb", 20, AUTONOMY),
+    ("logrotate.maxAgeDays", 3, "logrotate.max_age_days", 3, AUTONOMY),
+    ("capacity.cpu", 4, "agent.capacity.cpu", "4", AUTONOMY),
+    ("capacity.memory", "8Gi", "agent.capacity.memory", "8Gi", AUTONOMY),
+    ("capacity.storage", "100Gi", "agent.capacity.storage", "100Gi", AUTONOMY),
+    ("capacity.ephemeralStorage", "1Gi", "agent.capacity.ephemeral_storage", "1Gi", AUTONOMY),
+    ("capacity.bandwidth", "100", "agent.capacity.bandwidth_mbit", 100, AUTONOMY),
+    ("capacity.pods", "50", "agent.capacity.pods", 50, AUTONOMY),
+    ("capacity.pods", None, "agent.capacity.pods", 500, AUTONOMY),
+    ("reservedResources.cpu", "", "agent.capacity.reserved_cpu", "500m", AUTONOMY),
+    ("reservedResources.cpu", "1", "agent.capacity.reserved_cpu", "1", AUTONOMY),
+    ("reservedResources.memory", "1Gi", "agent.capacity.reserved_memory", "1Gi", AUTONOMY),
+    ("reservedResources.bandwidth", 5, "agent.capacity.reserved_bandwidth_mbit", 5, AUTONOMY),
+    ("garbageCollection.kusciaJobGC.durationHours", 24, "job_gc_hours", 24, MASTER),
+    ("garbageCollection.kusciaDomainDataGC.enable", True, "data_gc_hours", 720, MASTER),
+    ("garbageCollection.kusciaDomainDataGC.durationHours", 24, "data_gc_hours", None, MASTER),
+    ("apiServer.host", "10.0.0.1", "api.host", "10.0.0.1", MASTER),
+    ("apiServer.port", 0, "api.port", 0, MASTER),
+    ("apiServer.names[]", "a.example", "api.names", ("a.example",), MASTER),
+    ("apiServer.eventTTLSeconds", 60, "api.event_ttl_seconds", 60, MASTER),
+    ("apiServer.auditLog", "a.jsonl", "api.audit_log", "a.jsonl", MASTER),
+    ("controllers.nodeGraceSeconds", 5, "controllers.node_grace_seconds", 5, MASTER),
+    ("controllers.podEvictionSeconds", 0, "controllers.pod_eviction_seconds", 0, MASTER),
+    ("gateway.internal.host", "127.0.0.9", "gateway.internal", Address("127.0.0.9", 80), MASTER),
+    ("gateway.internal.port", 8080, "gateway.internal", Address("127.0.0.1", 8080), MASTER),
+    ("gateway.external.host", "10.0.0.9", "gateway.external", Address("10.0.0.9", 1080), MASTER),
+    ("gateway.external.port", 443, "gateway.external", Address("0.0.0.0", 443), MASTER),
+    ("gateway.external", "none", "gateway.external", None, MASTER),
+    ("gateway.handshake.host", "127.0.0.9", "gateway.handshake", Address("127.0.0.9", 1054), MASTER),
+    ("gateway.handshake.port", 1055, "gateway.handshake", Address("127.0.0.1", 1055), MASTER),
+    ("gateway.name", "gw-1", "gateway.instance", "gw-1", MASTER),
+    ("gateway.workers", 4, "gateway.workers", 4, MASTER),
+    ("dns.enabled", False, "dns.enabled", False, MASTER),
+    ("dns.host", "127.0.0.9", "dns.address", "127.0.0.9", MASTER),
+    ("dns.port", 5353, "dns.port", 5353, MASTER),
+    ("dns.upstream[]", "192.0.2.1:53", "dns.upstream", ("192.0.2.1:53",), MASTER),
+    ("runtime", "runp", "agent.port", 10250, AUTONOMY),
+]  # fmt: skip
+TESTED_ELSEWHERE = {"mode", "domainKeyData", "liteDeployToken", "root", "join"}
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "setting", "expected", "base"),
+    [pytest.param(*row, id=f"{row[0]}={row[1]!r}") for row in USED],
+)
+def test_used(path: str, given: Any, setting: str, expected: Any, base: dict[str, Any]) -> None:
+    settings = parse({**base, **nested(path, given)})
+    assert at(settings, setting) == expected
+    assert settings.notices == ()
+
+
+def test_the_table_above_is_complete() -> None:
+    external = {path for path in keys.USED if path.startswith("domainRoute.")}
+    assert {row[0] for row in USED} - {"gateway.external"} | TESTED_ELSEWHERE | external == set(keys.USED)
+
+
+def test_secrets_are_taken_and_not_shown(tmp_path: Path) -> None:
+    document = {
+        **LITE, "liteDeployToken": " abcdefgh ", "domainKeyData": "\n".join(re.findall(".{1,76}", encoded(KEY))),
+        "domainRoute": {"externalTLS": {"certData": encoded(b"C3RT"), "keyData": encoded(b"S3CR3T"), "caData": encoded(b"C4")}},
+    }  # fmt: skip
+    settings = parse(document)
+    assert settings.domain_key is not None and settings.domain_key.reveal().encode() == KEY
+    assert settings.gateway.deploy_token is not None and settings.gateway.deploy_token.reveal() == "abcdefgh"
+    names = {file.path.name: file.content.reveal() for file in settings.inline_files}
+    assert names == {"external-tls.cert.crt": "C3RT", "external-tls.key": "S3CR3T", "external-tls.ca.crt": "C4"}
+    assert all(file.path.parent == settings.paths.certs for file in settings.inline_files)
+    shown = repr(settings)
+    for secret in ("abcdefgh", "S3CR3T", "PRIVATE", KEY.decode()[60:90], encoded(KEY)[40:80]):
+        assert secret not in shown
+
+
+def test_the_organisations_own_certificate_by_file() -> None:
+    block = {"enableTLS": True, "certFile": "/etc/a.crt", "keyFile": "a.key"}
+    settings = parse({**MASTER, "domainRoute": {"externalTLS": block}})
+    tls = settings.gateway.external_tls
+    assert tls is not None
+    assert (tls.pair.certificate, tls.pair.key) == (Path("/etc/a.crt"), settings.paths.certs / "a.key")
+    assert (tls.authority, settings.inline_files) == (None, ())
+    assert parse({**MASTER, "domainRoute": {"externalTLS": {"enableTLS": True}}}).gateway.external_tls is None
+
+
+# Without effect.
+
+
+@pytest.mark.parametrize("path", keys.WITHOUT_EFFECT)
+def test_without_effect_and_said_so(path: str) -> None:
+    place = path.removesuffix(".*") if path.endswith("].*") else path.replace("*", "anything")
+    settings = parse({**AUTONOMY, **nested(place, {"x": 1} if path.endswith("*") else "x")})
+    named = re.split(r"\[\]|\.\*", path)[0]
+    assert [(each.sentence, each.key) for each in settings.notices] == [(keys.UNUSED_SENTENCE, named)]
+    assert parse({**AUTONOMY, **nested(path.replace("*", "x"), None)}).notices == ()
+
+
+def test_keys_of_other_modes_are_said_to_mean_nothing() -> None:
+    document = {**MASTER, "liteDeployToken": "t", "runtime": "runc", "capacity": {"cpu": 1, "memory": None}}
+    settings = parse(document)
+    assert {each.key for each in settings.notices} == {"liteDeployToken", "runtime", "capacity"}
+    assert {each.value for each in settings.notices} == {"mode master"}
+    assert settings.gateway.deploy_token is None
+
+
+def test_kuscias_own_template_for_a_lite() -> None:
+    """The shape of the file that Kuscia's deployment makes: most keys stand there without a value."""
+    text = f"""
+mode: Lite
+domainID: alice
+domainKeyData: {encoded(KEY)}
+logLevel: INFO
+liteDeployToken: token
+masterEndpoint: https://10.0.0.1:1080
+protocol: NOTLS
+runtime: runp
+runk:
+  namespace: ""
+  dnsServers:
+  kubeconfigFile:
+capacity:
+  cpu: #4
+  memory: #8Gi
+  pods: #500
+  storage: #100Gi
+reservedResources:
+  cpu: 500m
+  memory: 500Mi
+image:
+  pullPolicy:
+  defaultRegistry: ""
+  registries:
+    - name: ""
+      endpoint: ""
+      username: ""
+      password: ""
+"""
+    settings = parse(yaml.safe_load(text))
+    assert (settings.mode, settings.gateway.protocol, settings.notices) == ("lite", Protocol.NOTLS, ())
+    assert settings.gateway.master == MasterEndpoint("10.0.0.1", 1080, True)
+    assert not settings.gateway.control_plane
+
+
+# Refused.
+
+TLS = "domainRoute.externalTLS"
+REFUSED = [
+    ("no-mode", {"domainID": "alice"}, "mode: is missing"),
+    ("mode", {**MASTER, "mode": "slave"}, 'mode: must be one of master, lite, autonomy, not "slave"'),
+    ("unknown", {**MASTER, "domainId": "x"}, "domainId: is not a known key"),
+    ("unknown-inside", {**MASTER, "agent": {"provider": {}, "nodename": "x"}}, "agent.nodename: is not a known key"),
+    ("unknown-in-list", {**MASTER, "image": {"registries": [{}, {"user": "x"}]}}, "image.registries[1].user: is not a known key"),
+    ("unknown-deep", {**MASTER, "domainRoute": {"externalTLS": {"cert": "x"}}}, f"{TLS}.cert: is not a known key"),
+    ("unknown-gc", {**MASTER, "garbageCollection": {"kusciaJobGC": {"hours": 1}}}, "garbageCollection.kusciaJobGC.hours: is not a known key"),
+    ("unknown-door", {**MASTER, "gateway": {"internal": {"address": "x"}}}, "gateway.internal.address: is not a known key"),
+    ("no-mapping", {**MASTER, "gateway": []}, "gateway: must be a mapping"),
+    ("no-list", {**MASTER, "apiServer": {"names": "x"}}, "apiServer.names: must be a list"),
+    ("reserved", {**MASTER, "domainID": "kube-system"}, 'domainID: "kube-system" cannot be used'),
+    ("dotted", {**MASTER, "domainID": "a.b"}, 'domainID: "a.b" cannot be used'),
+    ("protocol", {**MASTER, "protocol": "SSL"}, 'protocol: must be one of NOTLS, TLS, MTLS, not "SSL"'),
+    ("runtime", {**AUTONOMY, "runtime": "runc"}, 'runtime: this version has runp (pods are processes), not "runc"'),
+    ("datastore", {**MASTER, "datastoreEndpoint": "mysql://u:S3CR3T@h/d"}, "datastoreEndpoint: this version keeps"),
+    ("whitelist", {**MASTER, "master": {"apiWhitelist": ["/api"]}}, "master.apiWhitelist: this version cannot restrict"),
+    ("key-base64", {**MASTER, "domainKeyData": "S3CR3T!"}, "domainKeyData: is not a text in base64"),
+    ("key-binary", {**MASTER, "domainKeyData": encoded(b"\xff\xfe")}, "domainKeyData: is not a text in base64"),
+    ("key-pem", {**MASTER, "domainKeyData": encoded(b"S3CR3T")}, "domainKeyData: is not the base64 of an RSA key"),
+    ("key-number", {**MASTER, "domainKeyData": 5}, "domainKeyData: must be a text"),
+    ("endpoint", {**LITE, "masterEndpoint": "10.0.0.1:1080"}, "masterEndpoint: must look like https://host:1080"),
+    ("lite-alone", {"mode": "lite", "domainID": "alice"}, "masterEndpoint: is missing: a lite node needs"),
+    ("two-ways", {**LITE, "join": "x"}, "join: stands beside masterEndpoint"),
+    ("join", {**MASTER, "join": "x"}, "join: is only for mode lite"),
+    ("logrotate", {**MASTER, "logrotate": {"maxFiles": 0}}, "logrotate.maxFiles: 0 is not a number"),
+    ("approve", {**MASTER, "enableWorkloadApprove": "yes"}, "enableWorkloadApprove: must be true or false"),
+    ("gc", {**MASTER, "garbageCollection": {"kusciaJobGC": {"durationHours": "1"}}}, "kusciaJobGC.durationHours: '1' is not a number"),
+    ("port", {**MASTER, "gateway": {"external": {"port": 0}}}, "gateway.external.port: 0 is not a number"),
+    ("host", {**MASTER, "gateway": {"internal": {"host": "localhost"}}}, 'gateway.internal.host: "localhost" is not an IP'),
+    ("external-null", {**MASTER, "gateway": {"external": None}}, "gateway.external: has no value; write none"),
+    ("external-text", {**MASTER, "gateway": {"external": "off"}}, "gateway.external: must be a mapping"),
+    ("same-door", {**MASTER, "gateway": {"internal": {"port": 1080}}}, "gateway.external: 0.0.0.0:1080 is the address of gateway.internal too"),
+    ("gateway-name", {**MASTER, "gateway": {"name": "A_B"}}, 'gateway.name: "A_B" is no valid name'),
+    ("workers", {**MASTER, "gateway": {"workers": 0}}, "gateway.workers: 0 is not a number"),
+    ("upstream", {**MASTER, "dns": {"upstream": ["dns.example"]}}, "dns.upstream: "),
+    ("tls-no-key", {**MASTER, **nested(f"{TLS}.certFile", "a")}, f"{TLS}.keyFile: is missing"),
+    ("tls-no-cert", {**MASTER, **nested(f"{TLS}.keyFile", "a")}, f"{TLS}.certFile: is missing"),
+    ("tls-off", {**MASTER, **nested(TLS, {"enableTLS": False, "certFile": "a", "keyFile": "b"})}, f"{TLS}.enableTLS: must be true"),
+    ("tls-plain", {**MASTER, "protocol": "NOTLS", **nested(TLS, {"certFile": "a", "keyFile": "b"})}, f"{TLS}.certFile: has no place"),
+    ("tls-twice", {**MASTER, **nested(TLS, {"certFile": "a", "certData": encoded(b"x")})}, f"{TLS}.certData: stands beside certFile"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("document", "told"), [pytest.param(*row[1:], id=row[0]) for row in REFUSED])
+def test_refused(document: dict[str, Any], told: str) -> None:
+    with pytest.raises(config.ConfigError, match=re.escape(told)) as refusal:
+        parse(document)
+    assert "S3CR3T" not in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("path", [*keys.REFUSED])
+def test_keys_that_are_refused_may_stand_there_without_a_value(path: str) -> None:
+    for nothing in (None, "", []):
+        parse({**MASTER, **nested(path, nothing)})
+
+
+@pytest.mark.parametrize("document", [None, [], "mode: master", 5])
+def test_no_mapping_at_all(document: Any) -> None:
+    with pytest.raises(config.ConfigError, match="must be a mapping with at least mode and domainID"):
+        config.parse(document)
+
+
+# Files.
+
+
+def test_bad_yaml_is_told_by_line_and_never_quoted(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("mode: master\ndomainKeyData: S3CR3T\n  oops: [\n")
+    with pytest.raises(config.ConfigError, match=r"c\.yaml: is not YAML in line 3: ") as refusal:
+        config.load(file)
+    problem: BaseException | None = refusal.value
+    while problem is not None:
+        assert "S3CR3T" not in str(problem)
+        problem = problem.__cause__
+
+
+@pytest.mark.parametrize(("mode", "told"), [(0o600, False), (0o640, True), (0o644, True)])
+def test_a_file_with_a_secret_is_its_owners(tmp_path: Path, mode: int, told: bool) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(yaml.safe_dump({**MASTER, "domainKeyData": encoded(KEY)}))
+    file.chmod(mode)
+    assert any("chmod 600" in each.sentence for each in config.load(file, tmp_path).notices) is told
+    file.write_text(yaml.safe_dump(MASTER))
+    assert not any("chmod 600" in each.sentence for each in config.load(file, tmp_path).notices)
+
+
+def test_the_guide_lists_every_key() -> None:
+    """Written out as `a.b`, or gathered as `a.b`, `.c`."""
+    listed: set[str] = set()
+    for row in GUIDE.read_text().splitlines():
+        if not row.startswith("| `"):
+            continue
+        first = ""
+        for name in re.findall(r"`([^`]+)`", row.split("|")[1]):
+            first = first if name.startswith(".") else name
+            listed.add(first.rpartition(".")[0] + name if name.startswith(".") else name)
+    every = {*keys.USED, *keys.WITHOUT_EFFECT, *keys.REFUSED}
+    assert {path.removesuffix(".*").removesuffix("[]") for path in every} == listed
+
+
+# Addresses and ports.
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ((), ("127.0.0.1", "0.0.0.0")),
+        (("", "127.0.0.1"), ("127.0.0.1", "0.0.0.0")),
+        (("0.0.0.0",), ("127.0.0.1", "0.0.0.0")),
+        (("127.0.1.2", "10.0.0.1"), ("127.0.1.2", "127.0.1.2")),
+        (("127.0.0.1", "127.0.1.2"), ("127.0.1.2", "127.0.1.2")),
+        (("10.0.0.2",), ("127.0.0.1", "10.0.0.2")),
+        (("2001:db8::1",), ("127.0.0.1", "2001:db8::1")),
+    ],
+)
+def test_where_a_node_of_this_address_listens(own: tuple[str, ...], expected: tuple[str, str]) -> None:
+    assert places(*own) == expected
+
+
+def test_domains_of_one_machine_do_not_meet() -> None:
+    for document in (
+        {**AUTONOMY, "agent": {"address": "127.0.1.2"}, "apiServer": {"host": "127.0.1.2"}},
+        {**MASTER, "apiServer": {"host": "127.0.1.2"}},
+        {**LITE, "agent": {"address": "127.0.1.2"}},
+    ):
+        settings = parse(document)
+        gateway = settings.gateway
+        assert gateway.external is not None
+        hosts = {gateway.internal.host, gateway.external.host, gateway.handshake.host, settings.dns.address}
+        assert hosts == {"127.0.1.2"}
+
+
+def test_without_rights_other_ports_are_taken_and_told() -> None:
+    settings = parse(AUTONOMY, lowest_port=1024)
+    assert (settings.gateway.internal.port, settings.dns.port) == (10080, 10053)
+    assert [(each.key, each.value) for each in settings.notices] == [
+        ("gateway.internal.port", "10080"),
+        ("dns.port", "10053"),
+    ]
+    chosen = {**AUTONOMY, "gateway": {"internal": {"port": 81}}, "dns": {"enabled": False}}
+    settings = parse(chosen, lowest_port=1024)
+    assert (settings.gateway.internal.port, settings.dns.port, settings.notices) == (81, 53, ())
+    assert parse(AUTONOMY, lowest_port=53).notices == ()
+
+
+@pytest.mark.parametrize(
+    ("user", "status", "first_free", "expected"),
+    [
+        pytest.param(0, "CapEff:\t0000000000000400\nCapAmb:\t0\n", "1024", 0, id="root"),
+        pytest.param(0, "CapEff:\t00000000000003ff\nCapAmb:\t0\n", "1024", 1024, id="root-without-the-right"),
+        pytest.param(1000, "CapEff:\t0000000000000400\nCapAmb:\t0\n", "1024", 1024, id="its-children-have-it-not"),
+        pytest.param(1000, "CapEff:\t0\nCapAmb:\t0000000000000400\n", "1024", 0, id="ambient"),
+        pytest.param(1000, "CapEff:\t0\nCapAmb:\t0\n", "53", 53, id="lowered-for-all"),
+        pytest.param(1000, "CapEff:\t0\nCapAmb:\t0\n", "", 1024, id="unknown"),
+        pytest.param(1000, "", "1024", 1024, id="says-nothing"),
+    ],
+)
+def test_which_ports_may_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int, status: str, first_free: str, expected: int
+) -> None:
+    for name, text in (("_STATUS", status), ("_FIRST_FREE", first_free)):
+        (tmp_path / name).write_text(text)
+        monkeypatch.setattr(ports, name, tmp_path / name)
+    monkeypatch.setattr(ports.os, "geteuid", lambda: user)
+    assert ports.lowest_port() == expected
+
+
+def test_a_gateway_is_named_as_its_node() -> None:
+    assert parse({**LITE, "agent": {"nodeName": "n-1"}}).gateway.instance == "n-1"
+    assert re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", parse(MASTER).gateway.instance)
