@@ -116,7 +116,8 @@ class Node:
         self.server_certificate = (str(pki / "apiserver.crt"), str(pki / "apiserver.key"))
         root.mkdir(parents=True, exist_ok=True)
         (root / "coterie.yaml").write_text(
-            f"domainID: {DOMAIN}\nlogLevel: WARN\napiServer: {{host: 127.0.0.1, port: {self.port}}}\n{settings}"
+            f"domainID: {DOMAIN}\nlogLevel: WARN\napiServer: {{host: 127.0.0.1, port: {self.port}}}\n"
+            f"dns: {{enabled: false}}\n{settings}"
         )
 
     def start(self) -> float:

@@ -13,12 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
 
 import kubectl_runner
-from e2e_kit import DOMAIN, Cluster, Node
-
-from coterie.base.clock import SYSTEM_CLOCK
-from coterie.base.paths import DomainPaths
-from coterie.client import kubeconfig
-from coterie.node import joining
+from e2e_kit import Cluster, Node, joined_node
 
 VERSIONS = kubectl_runner.chosen()
 _FAST = {"nodeGraceSeconds": 5, "podEvictionSeconds": 2}
@@ -66,23 +61,13 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     try:
         cluster.wait_until_up()
         for name in ("node-1", "node-2"):
-            cluster.nodes[name] = _joined(plane, root / name, name).start()
+            cluster.nodes[name] = joined_node(plane, root / name, name).start()
         cluster.wait_until_up("node-1", "node-2")
         yield cluster
         assert plane.complaints() == []
     finally:
         for node in (*cluster.nodes.values(), plane):
             node.destroy()
-
-
-def _joined(plane: Node, root: Path, name: str) -> Node:
-    server = kubeconfig.read(plane.kubeconfig).resolve().server
-    bundle = joining.make_bundle(DomainPaths.of(plane.root, DOMAIN), name, ("127.0.0.1",), server, SYSTEM_CLOCK)
-    root.mkdir()
-    bundle.write(root / "join.yaml")
-    agent = {"nodeName": name, "port": 0, "taint": False, "leaseSeconds": 4}
-    capacity = {"cpu": 16, "memory": "32Gi"}
-    return Node(root, name, {"mode": "lite", "join": str(root / "join.yaml"), "agent": agent, "capacity": capacity})
 
 
 @pytest.fixture

@@ -22,6 +22,11 @@ import psutil
 import yaml
 from kubectl_runner import Kubectl, Result, Running
 
+from coterie.base.clock import SYSTEM_CLOCK
+from coterie.base.paths import DomainPaths
+from coterie.client import kubeconfig
+from coterie.node import joining
+
 DOMAIN = "alice"
 PATIENCE = 30.0
 HOST_IMAGE = "coterie/host:latest"
@@ -50,7 +55,7 @@ class Node:
         self.log = root / "node.log"
         root.mkdir(parents=True, exist_ok=True)
         self._config = root / "coterie.yaml"
-        self._config.write_text(yaml.safe_dump({"domainID": DOMAIN, **settings}))
+        self._config.write_text(yaml.safe_dump({"domainID": DOMAIN, "dns": {"enabled": False}, **settings}))
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Node:
@@ -112,6 +117,17 @@ class Node:
         """Errors in the node's log: none are expected, whatever happens to its pods."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return [line for line in lines if re.search(r"^\S+ error |^Traceback", line)]
+
+
+def joined_node(plane: Node, root: Path, name: str, **more: Any) -> Node:
+    """A node that joins `plane` with a file made there; `more` are settings of its own."""
+    server = kubeconfig.read(plane.kubeconfig).resolve().server
+    bundle = joining.make_bundle(DomainPaths.of(plane.root, DOMAIN), name, ("127.0.0.1",), server, SYSTEM_CLOCK)
+    root.mkdir()
+    bundle.write(root / "join.yaml")
+    agent = {"nodeName": name, "port": 0, "taint": False, "leaseSeconds": 4}
+    settings = {"mode": "lite", "join": str(root / "join.yaml"), "agent": agent}
+    return Node(root, name, {**settings, "capacity": {"cpu": 16, "memory": "32Gi"}, **more})
 
 
 @dataclass(slots=True)

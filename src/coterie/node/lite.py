@@ -12,6 +12,7 @@ from coterie.control.manager import Runnable
 from coterie.node import joining
 from coterie.node.agentport import AgentTls
 from coterie.node.config import AgentConfig, ConfigError, NodeSettings
+from coterie.node.dnsnode import dns_groups
 from coterie.node.nodeagent import agent_groups
 
 
@@ -24,7 +25,8 @@ def groups(settings: NodeSettings, clock: Clock) -> list[list[Runnable]]:
     informers = Informers(client)
     tls = AgentTls.of_bundle(bundle, settings.paths)
     chosen = named_by(bundle, settings.agent)
-    return [[informers], *agent_groups(settings, chosen, client, informers, tls, clock)]
+    names = dns_groups(settings, informers, clock)
+    return [[informers], *names, *agent_groups(settings, chosen, client, informers, tls, clock)]
 
 
 def named_by(bundle: joining.Bundle, chosen: AgentConfig) -> AgentConfig:

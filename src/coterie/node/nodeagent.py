@@ -13,6 +13,7 @@ from coterie.client.informers import Informers
 from coterie.control.manager import Runnable
 from coterie.node.agentport import AgentPort, AgentTls
 from coterie.node.config import AgentConfig, NodeSettings
+from coterie.node.dnsnode import pod_dns
 
 _POD_LOG_MB = 10
 """Of one file of a pod's output, unless `logrotate` says how much."""
@@ -50,6 +51,7 @@ def agent_groups(
             node=NodeObjectSettings(
                 lease_seconds=chosen.lease_seconds, renew_seconds=chosen.lease_seconds / 4, taint=chosen.taint
             ),
+            dns=pod_dns(settings),
             pods=PodSettings(host_paths=chosen.host_paths, allow_privileged=chosen.allow_privileged),
             logs=LogSettings(max_age_days=rotation.max_age_days),
         ),

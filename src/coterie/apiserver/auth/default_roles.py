@@ -60,7 +60,8 @@ _ROLES: dict[str, Sequence[str]] = {
         "create | core | pods/eviction",
         "READ | core | configmaps secrets",
         "get | core | persistentvolumeclaims persistentvolumes",
-        "get | core | endpoints",
+        # Kubernetes lets nodes read slices only; our nodes have a DNS server, which reads the older kind.
+        "READ | core | endpoints",
         "create get list watch | certificates.k8s.io | certificatesigningrequests",
         "create delete get patch update | coordination.k8s.io | leases",
         "create | core | serviceaccounts/token",
