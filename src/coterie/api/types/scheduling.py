@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 from coterie.api.kuscia.crds import GROUP, VERSION
 from coterie.api.meta import ApiObject, Condition, Model
 from coterie.api.resources import Resource
 from coterie.api.types.kind import Kind, builtin
+from coterie.api.types.pods import ResourceRequirements
+
+
+class ReservationPhase(StrEnum):
+    """How far one domain's reservation is."""
+
+    PENDING = "Pending"
+    RESERVING = "Reserving"
+    RESERVED = "Reserved"
+    SCHEDULABLE = "Schedulable"
+    FAILED = "Failed"
 
 
 class TaskResourcePod(Model, frozen=True, kw_only=True):
     name: str = ""
+    resources: ResourceRequirements | None = None
 
 
 class TaskResourceSpec(Model, frozen=True, kw_only=True):
