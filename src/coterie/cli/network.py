@@ -32,6 +32,8 @@ MASTER = "kuscia-system"
 TOPOLOGIES = ("center", "p2p")
 API_PORT, AGENT_PORT = 6443, 10250
 _LAST_ADDRESS = 254
+_SHARED = "127.0.0.1"
+"""Where nodes are when they cannot have addresses of their own."""
 _LOCK = "\0coterie-up"
 """An abstract socket: seen exactly by those who share the loopback addresses with us, and gone with its process."""
 _HEAD = "# Written by `coterie up`, which keeps what it finds here: change what you like and start the node again.\n"
@@ -112,6 +114,9 @@ def document(root: Path, topology: str, domain: str, place: Place) -> dict[str, 
         out["agent"] = {"nodeName": node_name(domain), "address": place.address, "port": place.agent, "taint": True}
     if mode == "lite":
         out["join"] = str(DomainPaths.of(root, domain).etc / "join.yaml")
+    if place.address == _SHARED:
+        # Only one of several nodes could have port 53 there, and resolver files know no other.
+        out["dns"] = {"enabled": False}
     return out
 
 
@@ -163,7 +168,7 @@ def free_places(taken: Iterable[str] = ()) -> Iterator[Place]:
         elif problem != errno.EADDRINUSE:
             break  # this machine has no such addresses, so the next one will not be there either
     while True:
-        yield Place("127.0.0.1", *_free_ports(2))
+        yield Place(_SHARED, *_free_ports(2))
 
 
 def _refusal(address: str, port: int) -> int:
