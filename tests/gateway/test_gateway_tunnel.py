@@ -35,7 +35,7 @@ from gateway_kit import (
 )
 
 from coterie.base import pki
-from coterie.gateway.model import Address, Inputs, Protocol, Route, RoutePort, Service, ServiceProtocol
+from coterie.gateway.model import Address, Inputs, Protocol, Route, RoutePort, Service, ServiceProtocol, TransitGrant
 from coterie.gateway.snapshot import snapshot
 from coterie.gateway.tunnel import server_name
 
@@ -324,6 +324,96 @@ async def test_the_partners_key_may_change(tmp_path: Path) -> None:
             await domains.bob.change(identity=identity(name), fingerprint=fingerprint(name))
             domains.between.cut()
             await until_status(200, domains.call)
+
+
+async def test_a_third_domain_is_carried_into_the_tunnel(tmp_path: Path) -> None:
+    """joe -> alice -> bob, and alice cannot dial bob: joe's connection goes down the tunnel, still his own."""
+    async with two(tmp_path) as domains:
+        alice, bob = domains.alice.inputs, domains.bob.inputs
+        carried = Route("joe", "bob", via="alice", tokens=(token("joe", "bob"),), certificates=(pem("bob"),))
+        joe = make_inputs("joe", tmp_path, Protocol.MTLS)
+        joe = replace(joe, external=None, routes=(route("joe", "alice", alice, "joe"), carried))
+        services = (*bob.services, replace(bob.services[0], name="for-joe", access=frozenset({"joe"})))
+        await domains.bob.change(routes=(*bob.routes, replace(carried, certificates=(pem("joe"),))), services=services)
+        async with running(joe, root=tmp_path) as (at_joe,):
+
+            async def ask(host: str = "for-joe.bob.svc", **more: Any) -> tuple[int, Any, dict[str, str]]:
+                return await call(domains.http, f"{at_joe.inside}/x", host, **more)
+
+            assert (await ask())[0] == 503
+            grant = (TransitGrant("joe", "bob"),)
+            await domains.alice.change(routes=(*alice.routes, route("joe", "alice", alice, "alice")), transit=grant)
+            _, said, _ = await until_status(200, lambda: ask(data=BytesIO(bytes(8 * MIB))))
+            assert said["size"] == 8 * MIB
+            assert dict(said["headers"])["kuscia-source"] == "joe"
+            assert (await ask("closed.bob.svc"))[0] == 403
+            assert (await domains.call("for-joe.bob.svc"))[0] == 403  # alice is not joe
+            assert (await domains.call())[0] == 200
+
+
+async def test_a_kuscia_that_polls_is_told(tmp_path: Path) -> None:
+    async with two(tmp_path) as domains:
+        url = f"{domains.alice.outside}/poll?service=x&timeout=300s"
+        sent = {"Kuscia-Source": "carol", "Kuscia-Token": token("carol", "alice").reveal()}
+        headers = {**sent, "Kuscia-Host": "receiver.alice.svc"}
+        status, body, _ = await call(domains.http, url, headers=headers, ssl=client_tls("carol"))
+        assert (status, "REVERSE-TUNNEL" in body) == (501, True)
+        status, _, _ = await call(domains.http, url, headers=headers, ssl=client_tls("bob"))
+        assert status == 401
+
+
+# ---- several gateways of one domain ----
+
+
+async def test_a_tunnel_at_a_sister_gateway_is_found(tmp_path: Path) -> None:
+    async with two(tmp_path) as domains:
+        first = domains.alice.inputs
+        twin = make_inputs("alice", tmp_path / "twin", Protocol.MTLS)
+        sisters = (first.internal,)
+        twin = replace(twin, instance="1", routes=first.routes, services=first.services, sisters=sisters)
+        async with running(twin, root=tmp_path / "twin") as (second,):
+            await domains.alice.change(sisters=(twin.internal,))
+
+            async def at_second(**more: Any) -> tuple[int, Any, dict[str, str]]:
+                return await call(domains.http, f"{second.inside}/x", "echo.bob.svc", **more)
+
+            for ask in (domains.call, at_second):
+                _, said, _ = await until_status(200, ask)
+                headers = dict(said["headers"])
+                assert headers["kuscia-source"] == "alice"
+                assert not {"x-coterie-tunnel", "kuscia-token"} & headers.keys()
+            status, said, _ = await at_second(data=BytesIO(bytes(24 * MIB)))
+            assert (status, said["size"]) == (200, 24 * MIB)
+            url = f"{second.inside}/ws"
+            async with domains.http.ws_connect(url, headers={"Host": "echo.bob.svc"}, max_msg_size=0) as link:
+                await link.send_bytes(bytes(MIB))
+                assert len(await link.receive_bytes(timeout=10)) == MIB
+            stream = await Http2Stream.open(twin.internal, "stream.bob.svc", "/t.T/Bidi", kind="application/grpc")
+            stream.send(b"ping")
+            assert await stream.until(4) == b"ping"
+            stream.close()
+
+            # Bob comes to the other one instead.
+            back, *others = domains.bob.inputs.routes
+            assert twin.external is not None
+            await domains.bob.change(routes=(by_way_of(twin.external, back), *others))
+            domains.between.cut()
+            async with asyncio.timeout(20):
+                while await tunnels(second) == 0 or await tunnels(domains.alice):
+                    await asyncio.sleep(0.1)
+            for ask in (domains.call, at_second):
+                await until_status(200, ask)
+
+            # And goes: nobody sends anybody round in circles.
+            domains.bob.envoy.stop()
+            for ask in (domains.call, at_second):
+                await until_status(503, ask)
+
+
+async def tunnels(domain: Domain) -> int:
+    """How many partners have a tunnel here."""
+    text = await domain.envoy.admin.ask("/stats?filter=^tunnels_accepted.*total_nodes$")
+    return sum(int(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line)
 
 
 # ---- pure ----

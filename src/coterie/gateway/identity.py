@@ -151,8 +151,13 @@ def guard_config(inputs: Inputs) -> tuple[Json, list[Problem]]:
 def access_config(service: Service) -> Json:
     """Which origins may call; put on each of the service's virtual hosts for partners."""
     if service.access is None:
-        return _allow([_ANYONE])
+        return access_of_anyone()
     return _allow([_is(ORIGIN, domain) for domain in sorted(service.access)])
+
+
+def access_of_anyone() -> Json:
+    """Every authenticated caller."""
+    return _allow([_ANYONE])
 
 
 def access_of_domains(domains: Iterable[str]) -> Json:

@@ -59,7 +59,8 @@ def listeners(inputs: Inputs) -> list[Json]:
     found = [_internal(inputs)]
     if inputs.external is not None:
         found.append(_external(inputs, inputs.external))
-    found += tunnel.dialling_listeners(inputs, _external_manager(inputs))
+    behind = _external_manager(inputs)
+    found += [*tunnel.dialling_listeners(inputs, behind), *transit.door_listeners(inputs, behind)]
     log = [_access_log(inputs.logs / f"{INTERNAL}.log", INTERNAL_LOG)] if inputs.tuning.access_logs else []
     found += transit.source_listeners(inputs, route_file(inputs.directory, transit.SIDE), log)
     return sorted(found, key=lambda each: str(each["name"]))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from coterie.gateway import transit, tunnel
+from coterie.gateway import sisters, transit, tunnel
 from coterie.gateway.clusters import HANDSHAKE
 from coterie.gateway.crypt import routing as crypt
 from coterie.gateway.crypt.exchange import Side
@@ -67,7 +67,12 @@ def external_routes(inputs: Inputs, live: frozenset[str]) -> Json:
     place = place_of(inputs)
     opened = (service_for_partners(place, each, decorating) for each in _services(inputs) if not each.domain_only)
     hosts += [crypt.for_partners(each, inputs) for each in opened]
-    hosts += [*_carried(inputs, live), *transit.carrier_hosts(inputs, live)]
+    hosts += [
+        *_carried(inputs, live),
+        *transit.carrier_hosts(inputs, live),
+        *transit.door_hosts(inputs),
+        tunnel.poll_refusal(inputs),
+    ]
     # A gateway or proxy in between has put its own name into the Host header; the true one travels beside it.
     return _table(inputs, EXTERNAL, hosts) | {"vhost_header": HOST}
 
@@ -173,7 +178,7 @@ def _to_partner(inputs: Inputs, route: Route, live: frozenset[str]) -> tuple[Jso
         *_forward(inputs, leaving, ports, only=f"{HANDSHAKE_SERVICE}."),
         *(_waiting(route) if lacks_token(leaving) or crypt.lacks_key(route) else _data(inputs, route, leaving, ports)),
     ]
-    return host, None
+    return sisters.among_gateways(inputs, carrier(inputs, route), host), None
 
 
 def _partner_domains(route: Route) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from coterie.gateway import identity, tls, transit, tunnel
+from coterie.gateway import identity, sisters, tls, transit, tunnel
 from coterie.gateway.clusters import clusters
 from coterie.gateway.crypt import routing as crypt
 from coterie.gateway.listeners import filter_file, listeners, route_file
@@ -62,7 +62,9 @@ def snapshot(inputs: Inputs) -> Resources:
             *direct,
             *transit.source_clusters(inputs),
             *transit.carrier_clusters(inputs),
+            *transit.door_clusters(inputs),
             *tunnel.accepting_clusters(inputs),
+            *sisters.clusters(inputs),
             *tunnel.dialling_clusters(inputs),
         ]
     )

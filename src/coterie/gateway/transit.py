@@ -9,6 +9,9 @@
 The CONNECT takes the step over `transit` because a token rolls: there it lies in a route table, whereas in the listener
 that makes the CONNECT a new token would cut all connections.
 
+Where bob has no public port and dials joe, joe cannot dial him: the CONNECT goes down the tunnel, and bob leads it to
+`door`, which is what his public port would be.
+
 A chain is longer when joe's own route to bob goes through another domain: joe then passes the CONNECT on under his own
 name, and that domain has to grant it to joe.
 
@@ -47,6 +50,7 @@ from coterie.gateway.names import (
 )
 
 SIDE = "transit"
+DOOR = "door"
 CARRY_FOR = "coterie.io/carry-for"
 """Annotation of a DomainRoute of the carrier's: comma-separated domains that it carries to the route's destination."""
 _MATCH: Json = {"connect_matcher": {}}
@@ -254,3 +258,37 @@ def _pass_on(inputs: Inputs, route: Route, live: frozenset[str]) -> Json | None:
     if leaving is None or not (route.via or route.tunnel):
         return None
     return _onwards(inputs, route.destination, leaving, live)
+
+
+# ---- a destination that its carrier cannot dial ----
+
+
+def _tunnelled_carriers(inputs: Inputs) -> set[str]:
+    dialled = {route.source for route in inputs.inbound if route.tunnel and not route.via}
+    return {route.via for route in inputs.inbound if end_to_end(inputs, route)} & dialled
+
+
+def door_clusters(inputs: Inputs) -> list[Json]:
+    return [_through(DOOR, DOOR, {})] if _tunnelled_carriers(inputs) else []
+
+
+def door_listeners(inputs: Inputs, manager: Json) -> list[Json]:
+    """`manager`: what a public port of ours would have behind its TLS."""
+    if not _tunnelled_carriers(inputs):
+        return []
+    made = _inside(DOOR, {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager})
+    made["filter_chains"][0]["transport_socket"] = tls.serving(inputs)
+    return [made]
+
+
+def door_hosts(inputs: Inputs) -> list[Json]:
+    carriers = _tunnelled_carriers(inputs)
+    if not carriers:
+        return []
+    host: Json = {
+        "name": f"{SIDE}-{DOOR}",
+        "domains": [host_of(inputs.domain)],
+        "routes": [{"match": _MATCH, "route": _connect(inputs, DOOR, {})}],
+        "typed_per_filter_config": {ACCESS_FILTER: access_of_domains(carriers)},
+    }
+    return [host]

@@ -12,16 +12,31 @@ Envoy gives up the TLS of the dialling after a handshake, and goes on in clear t
 calls. The name is a fingerprint because a name that a partner chooses would let it register as another.
 
 Only HTTP/2 is spoken inside, whatever the calls themselves speak.
+
+Where alice has several gateways, a tunnel ends at one of them: `sisters.py`.
+
+Kuscia's gateways do not dial such tunnels, they ask for calls by polling `receiver.<domain>.svc`; that is answered by a
+refusal that says so.
 """
 
 from __future__ import annotations
 
 from coterie.gateway import tls
 from coterie.gateway.clusters import cluster, http2_options
-from coterie.gateway.identity import about, pins
+from coterie.gateway.identity import about, access_of_anyone, pins
 from coterie.gateway.leaving import TUNNEL, outbound_name
 from coterie.gateway.model import Address, Inputs, Problem, Route, RoutePort
-from coterie.gateway.names import COMPOSITE_CLUSTER, HTTP_OPTIONS, REVERSE_CLUSTER, REVERSE_TUNNEL, Json, T, seconds
+from coterie.gateway.names import (
+    ACCESS_FILTER,
+    COMPOSITE_CLUSTER,
+    HTTP_OPTIONS,
+    REVERSE_CLUSTER,
+    REVERSE_TUNNEL,
+    Json,
+    T,
+    seconds,
+)
+from coterie.gateway.serving import ALL, refusal
 
 _FINGERPRINT = "%DOWNSTREAM_PEER_FINGERPRINT_256%"
 
@@ -96,6 +111,16 @@ def _provided(inputs: Inputs, name: str, kind: str, config: Json) -> Json:
     made = cluster(name, (), inputs.tuning.connect_seconds, {})
     del made["load_assignment"], made["type"]
     return made | {"lb_policy": "CLUSTER_PROVIDED", "cluster_type": {"name": kind, "typed_config": config}}
+
+
+def poll_refusal(inputs: Inputs) -> Json:
+    message = "This gateway is no receiver to poll. To be called without a public port, dial it: see REVERSE-TUNNEL."
+    return {
+        "name": "receiver",
+        "domains": [f"receiver.{name}.svc" for name in inputs.names],
+        "routes": [{"match": ALL, **refusal(501, message)}],
+        "typed_per_filter_config": {ACCESS_FILTER: access_of_anyone()},
+    }
 
 
 # ---- the side that dials ----
