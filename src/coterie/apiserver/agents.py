@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,10 @@ _HEAD_TIMEOUT = 60.0
 _ERROR_TIMEOUT = 5.0
 _MAX_HEAD = 64 * 1024
 _MAX_ERROR_BODY = 64 * 1024
+
+
+Check = Callable[[bytes, str], str]
+"""From the certificate (DER) and the host to what is wrong with it; empty when nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +47,39 @@ def address_of(node: Object) -> Address:
     return Address(name, host, int(port))
 
 
-async def connect(address: Address, tls: ssl.SSLContext | None) -> Connection:
+class NotVerified(errors.ServiceUnavailable):
+    """Something answers at the agent's address, and nothing says that it is the agent."""
+
+
+async def connect(address: Address, tls: ssl.SSLContext | None, check: Check | None = None) -> Connection:
+    """`check` looks at the certificate where the context does not; it is asked before anything is sent."""
     try:
         reader, writer = await asyncio.wait_for(
             asyncio.open_connection(address.host, address.port, ssl=tls, limit=_MAX_HEAD),
             _CONNECT_TIMEOUT,
         )
+    except ssl.SSLCertVerificationError as problem:
+        raise _not_verified(address, problem.verify_message) from problem
     except (OSError, TimeoutError) as problem:
         raise errors.ServiceUnavailable(
             f"the agent of node {address.node} does not answer at {address.host}:{address.port} "
             f"({type(problem).__name__}); check that the node is running"
         ) from problem
+    if check is not None and (fault := check(_shown(writer), address.host)):
+        writer.close()
+        raise _not_verified(address, fault)
     return Connection(address, reader, writer)
+
+
+def _shown(writer: asyncio.StreamWriter) -> bytes:
+    session = writer.get_extra_info("ssl_object")
+    return (session.getpeercert(binary_form=True) if session is not None else None) or b""
+
+
+def _not_verified(address: Address, why: str) -> NotVerified:
+    return NotVerified(
+        f"what answers at {address.host}:{address.port} is not shown to be the agent of node {address.node} ({why})"
+    )
 
 
 class Connection:

@@ -16,7 +16,9 @@ import httptools
 import orjson
 
 from coterie.api import errors
+from coterie.api.labels import KUSCIA_NODE_NAMESPACE
 from coterie.apiserver import agents
+from coterie.apiserver.agenttrust import DomainAgents
 from coterie.apiserver.call import Call
 from coterie.apiserver.http.messages import Response, Sink, TunnelSink
 from coterie.apiserver.http.server import Tasks
@@ -42,10 +44,18 @@ _TRUE = frozenset(("1", "t", "T", "true", "True", "TRUE"))
 
 
 class NodeProxy:
-    def __init__(self, nodes: Collection, tasks: Tasks, client_tls: Callable[[], ssl.SSLContext | None]) -> None:
+    def __init__(
+        self,
+        nodes: Collection,
+        tasks: Tasks,
+        client_tls: Callable[[], ssl.SSLContext | None],
+        domains: DomainAgents | None = None,
+    ) -> None:
+        """`domains`: how agents are known that have certificates of their own domain."""
         self._nodes = nodes
         self._tasks = tasks
         self._client_tls = client_tls
+        self._domains = domains
 
     async def stream(self, call: Call) -> Response:
         """exec, attach, portforward: an upgraded connection."""
@@ -71,7 +81,7 @@ class NodeProxy:
             query = urlencode(options)
             path = f"/{kind}/{where}/{quote(container)}"
         headers = {name: request.headers[name] for name in _UPGRADE_HEADERS if name in request.headers}
-        connection = await agents.connect(address, self._client_tls())
+        connection = await self._connect(address, call.namespace)
         status, answered = await connection.request(request.method, f"{path}?{query}", headers)
         if status != 101:
             raise await connection.refusal(status, answered)
@@ -85,7 +95,7 @@ class NodeProxy:
         address = self._agent_of(call, pod)
         query = urlencode([(name, request.param(name)) for name in _LOG_OPTIONS if request.param(name)])
         path = f"/containerLogs/{quote(call.namespace)}/{quote(call.name)}/{quote(container)}"
-        connection = await agents.connect(address, self._client_tls())
+        connection = await self._connect(address, call.namespace)
         status, answered = await connection.request("GET", f"{path}?{query}" if query else path, {})
         if status != 200:
             raise await connection.refusal(status, answered)
@@ -94,7 +104,8 @@ class NodeProxy:
 
     async def get_json(self, node: Object, path: str) -> Object:
         """What an agent tells about itself; ServiceUnavailable when it does not, or not in time."""
-        connection = await agents.connect(agents.address_of(node), self._client_tls())
+        labels = node["metadata"].get("labels") or {}
+        connection = await self._connect(agents.address_of(node), labels.get(KUSCIA_NODE_NAMESPACE, ""))
         try:
             status, answered = await connection.request("GET", path, {})
             if status != 200:
@@ -107,6 +118,17 @@ class NodeProxy:
             raise errors.ServiceUnavailable(f"the agent did not answer {path} ({type(problem).__name__})") from problem
         finally:
             connection.close()
+
+    async def _connect(self, address: agents.Address, domain: str) -> agents.Connection:
+        """To an agent with a certificate of our authority or of the domain. For a pod that is the domain of its own
+        namespace: what a Node says of itself must not decide who gets to see the pod's input and output."""
+        try:
+            return await agents.connect(address, self._client_tls())
+        except agents.NotVerified:
+            check = self._domains.check(domain) if self._domains is not None else None
+            if check is None or self._domains is None:
+                raise
+            return await agents.connect(address, self._domains.tls(), check)
 
     def _agent_of(self, call: Call, pod: Object) -> agents.Address:
         node = (pod.get("spec") or {}).get("nodeName")

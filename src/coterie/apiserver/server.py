@@ -31,6 +31,7 @@ from coterie.apiserver import apiservices, bodies, bootstrap, discovery, options
 from coterie.apiserver.admission.chain import Admission, Attempt
 from coterie.apiserver.admission.quotas import Quotas
 from coterie.apiserver.admission.steps import LimitRanges, NamespaceLifecycle, Priorities, ServiceAccounts
+from coterie.apiserver.agenttrust import DOMAINS_KEY, DomainAgents
 from coterie.apiserver.audit import Audit, AuditEvent, AuditSink, ObjectReference
 from coterie.apiserver.auth import grants, reviews
 from coterie.apiserver.auth.authn import Authenticator
@@ -88,6 +89,8 @@ class Settings:
     """Install the Kuscia definitions at start."""
     agent_tls: Callable[[], ssl.SSLContext | None] = field(default=lambda: None)
     """TLS towards node agents: the server's own certificate, and whose it trusts."""
+    domain_agent_tls: Callable[[], ssl.SSLContext | None] = field(default=lambda: None)
+    """TLS towards agents of domains that registered: the server's own certificate. Theirs is checked by `agenttrust`."""
     event_ttl: float = 3600.0
     """Seconds after which Event objects are forgotten."""
     compact_every: float = 300.0
@@ -175,7 +178,9 @@ class ApiServer:
         subs = Subresources(writer, self._schemas, self.clock)
         budgets = self.state.collection("/registry/policy/poddisruptionbudgets")
         evictions = Evictions(self.state, deleter, budgets, self._schemas["policy/v1/Eviction"], self.clock)
-        proxy = NodeProxy(core("nodes"), self._tasks, self.settings.agent_tls)
+        domains = partial(self.state.find_collection, DOMAINS_KEY)
+        of_domains = DomainAgents(domains, self.settings.domain_agent_tls, self.clock)
+        proxy = NodeProxy(core("nodes"), self._tasks, self.settings.agent_tls, of_domains)
         self._usage = usage.UsageApi(core("nodes"), core("pods"), proxy, self.clock)
         self._verbs: dict[str, Verb] = {
             "get": reader.get,

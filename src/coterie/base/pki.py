@@ -19,7 +19,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from coterie.base.files import PRIVATE_FILE, PUBLIC_FILE, write_atomic
@@ -232,6 +232,20 @@ def signed_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def signed_by_key(certificate: x509.Certificate, key: PublicKey) -> bool:
+    """Whether this key made the certificate's signature, whatever name its issuer has. RSA only."""
+    scheme, hash_ = certificate.signature_algorithm_parameters, certificate.signature_hash_algorithm
+    if not isinstance(key, rsa.RSAPublicKey) or hash_ is None:
+        return False
+    if not isinstance(scheme, (padding.PKCS1v15, padding.PSS)):
+        return False
+    try:
+        key.verify(certificate.signature, certificate.tbs_certificate_bytes, scheme, hash_)
+    except (InvalidSignature, ValueError):
         return False
     return True
 

@@ -67,3 +67,14 @@ class Counting(_Wrapper):
         reply = await self._inner.send(call)
         self.answers[reply.status] += 1
         return reply
+
+
+class Addressed(_Wrapper):
+    """Reaches a server by another name than its address: through a gateway that looks at the Host header."""
+
+    def __init__(self, inner: Transport, host: str) -> None:
+        super().__init__(inner)
+        self._host = host
+
+    async def send(self, call: Call) -> Reply:
+        return await self._inner.send(replace(call, headers={**call.headers, "Host": self._host}))

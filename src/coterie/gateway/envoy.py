@@ -121,6 +121,8 @@ class Envoy:
         self._clock = clock
         self._resources = resources
         self._given = asyncio.Event()
+        self.waiting = asyncio.Event()
+        """Set once it is clear that nothing can be served before `begin` was called."""
         if resources is not None:
             self._given.set()
         self._clusters = resources.clusters if resources is not None else ()
@@ -168,6 +170,7 @@ class Envoy:
                 self._refused = (await self.admin.readback()).refusals
         try:
             if not same or not (settings.directory / LISTENERS_FILE).exists():
+                self.waiting.set()
                 await self._given.wait()
             if self._resources is not None:
                 files.write(self._resources.files)

@@ -34,7 +34,6 @@ from coterie.base.secret import Secret
 from coterie.gateway.model import (
     MASTER,
     Address,
-    Authentication,
     Inputs,
     KeyPair,
     Problem,
@@ -260,17 +259,25 @@ def _routes(world: World, settings: GatewaySettings, memory: Memory, problems: l
             problems.append(made)
         else:
             found.append(made)
-    agreed = world.master
-    if agreed is not None and not any(_carries(each, agreed) for each in found):
-        found = [each for each in found if (each.source, each.destination) != (agreed.source, agreed.destination)]
-        found.append(agreed)
-    return found
+    return found if world.master is None else _led(found, world.master)
 
 
-def _carries(route: Route, agreed: Route) -> bool:
-    """The route's own object says all that is needed: what was agreed on before it could be read is over."""
-    same = (route.source, route.destination) == (agreed.source, agreed.destination)
-    return same and (bool(route.tokens) or route.authentication is not Authentication.TOKEN)
+def _led(found: list[Route], agreed: Route) -> list[Route]:
+    """With the way to the control plane as the lite's link knows it: it hears of each token of the object, and of newer ones
+    when the object cannot be read any more; and it knows what the control plane's port really shows."""
+    pair = (agreed.source, agreed.destination)
+    others = [each for each in found if (each.source, each.destination) != pair]
+    mine = next((each for each in found if (each.source, each.destination) == pair), agreed)
+    known = replace(
+        mine,
+        host=agreed.host,
+        ports=agreed.ports,
+        tokens=agreed.tokens,
+        certificates=agreed.certificates,
+        authority=agreed.authority,
+        aliases=agreed.aliases,
+    )
+    return [*others, known]
 
 
 def _route(world: World, settings: GatewaySettings, each: DomainRoute, certificate: tuple[str, ...]) -> Route | Problem:

@@ -14,7 +14,7 @@ from coterie.agent.server.endpoint import AgentEndpoint
 from coterie.agent.server.usage import NodeUsage, UsageMeter
 from coterie.apiserver.auth.authn import user_from_certificate
 from coterie.apiserver.http.server import HttpServer
-from coterie.base import files, pki_files
+from coterie.base import files, pki, pki_files
 from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.base.paths import DomainPaths
@@ -52,6 +52,18 @@ class AgentTls:
         ):
             files.write_atomic(path, data)
         return out
+
+    @classmethod
+    def of_domain(cls, paths: DomainPaths, node: str, address: str, clock: Clock) -> AgentTls:
+        """Of a lite that registered: signed by the domain's own key, by which the control plane knows the domain. Whom to
+        believe is read from the control plane (`registering.authority`) before the port opens."""
+        authority = pki.Authority(
+            pki.load_certificate(paths.ca_certificate.read_bytes()), pki.load_key(paths.ca_key.read_bytes())
+        )
+        files.private_directory(paths.pki)
+        names = (node, address, "localhost")
+        pair = pki_files.ensure_server(paths.pki, "agent", authority, names=names, now=clock.now())
+        return cls(pair.certificate_path, pair.key_path, paths.pki / "ca.crt")
 
     def context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -72,6 +72,16 @@ class ApiIdentity:
         context.load_cert_chain(*self.pair("agent-client"))
         return context
 
+    def domain_agent_tls(self) -> ssl.SSLContext:
+        """Likewise to agents of domains that registered here. Theirs is looked at by `apiserver.agenttrust`, since no
+        authority of ours signed it."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        context.load_cert_chain(*self.pair("agent-client"))
+        return context
+
 
 def ensure(paths: DomainPaths, names: Sequence[str], clock: Clock) -> ApiIdentity:
     """Load the API's identity, making or renewing what is missing or due."""

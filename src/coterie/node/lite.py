@@ -9,7 +9,7 @@ from coterie.client.client import Client
 from coterie.client.http import HttpTransport
 from coterie.client.informers import Informers
 from coterie.control.manager import Runnable
-from coterie.node import joining
+from coterie.node import joining, registering
 from coterie.node.agentport import AgentTls
 from coterie.node.config import AgentConfig, ConfigError, NodeSettings
 from coterie.node.dnsnode import dns_groups
@@ -19,7 +19,7 @@ from coterie.node.nodeagent import agent_groups
 def groups(settings: NodeSettings, clock: Clock) -> list[list[Runnable]]:
     assert settings.agent is not None, "config.parse gives every lite node an agent"
     if settings.join is None:
-        raise ConfigError("masterEndpoint: this version joins with a file only; make one with `coterie node add`")
+        return registering.groups(settings, clock)
     bundle = joining.read_bundle(settings.join)
     client = Client(HttpTransport(bundle.connection()))
     informers = Informers(client)

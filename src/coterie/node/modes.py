@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+import math
 import signal
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
@@ -38,7 +39,9 @@ async def run(settings: NodeSettings, clock: Clock = SYSTEM_CLOCK) -> None:
     for notice in settings.notices:
         log.bind(**({"value": notice.value} if notice.value else {})).warning(notice.sentence, key=notice.key)
     settings.paths.prepare()
-    manager = Manager(groups(settings, clock), name=settings.domain, clock=clock)
+    # A lite waits for its master for as long as that takes: its pods go on, and the link says what is wrong.
+    patience = math.inf if settings.gateway.master is not None else 60.0
+    manager = Manager(groups(settings, clock), name=settings.domain, ready_timeout=patience, clock=clock)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, manager.stop)

@@ -52,7 +52,12 @@ def agent_groups(
                 lease_seconds=chosen.lease_seconds, renew_seconds=chosen.lease_seconds / 4, taint=chosen.taint
             ),
             dns=pod_dns(settings),
-            pods=PodSettings(host_paths=chosen.host_paths, allow_privileged=chosen.allow_privileged),
+            pods=PodSettings(
+                # A lite that registered sees no pods but its own domain's.
+                namespace=settings.domain if settings.gateway.master is not None else "",
+                host_paths=chosen.host_paths,
+                allow_privileged=chosen.allow_privileged,
+            ),
             logs=LogSettings(max_age_days=rotation.max_age_days),
         ),
         clock,

@@ -48,6 +48,7 @@ class ApiPlane:
                 signer=TokenSigner(self._identity.token_key),
                 audit_sinks=self._sinks,
                 agent_tls=self._identity.agent_tls,
+                domain_agent_tls=self._identity.domain_agent_tls,
                 event_ttl=api.event_ttl_seconds,
             ),
             clock,
