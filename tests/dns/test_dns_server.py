@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from dns_kit import PATIENCE, Upstream, ask_tcp, ask_udp, listed, packet
 from fake_api import FakeApi
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coterie.api.types.network import ENDPOINTS, SERVICES
@@ -130,7 +130,7 @@ async def test_a_later_edns_is_refused_with_its_code() -> None:
 async def test_answers_and_garbage_get_no_answer_or_an_error_and_harm_nothing() -> None:
     async with serving(api_with("10.0.0.1")) as server:
 
-        @settings(max_examples=300, deadline=None)
+        @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
         @given(st.binary(max_size=200))
         def never_more_than_asked(data: bytes) -> None:
             out = server.quick(data, allowed=0)

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 from dns_kit import packet, shown
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coterie.dns import wire
@@ -24,6 +24,7 @@ from coterie.dns.model import (
     srv_record,
 )
 
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 LABELS = st.binary(min_size=1, max_size=20).map(bytes.lower)
 NAMES = st.lists(LABELS, max_size=8).map(tuple)
 RECORDS = st.builds(
@@ -35,6 +36,7 @@ RECORDS = st.builds(
 )
 
 
+@PATIENT
 @given(NAMES, st.integers(0, 65535), st.lists(RECORDS, max_size=6), st.lists(RECORDS, max_size=3))
 def test_an_answer_is_read_as_it_was_written(
     name: tuple[bytes, ...], id_: int, answers: list[Record], more: list[Record]
@@ -45,6 +47,7 @@ def test_an_answer_is_read_as_it_was_written(
     assert reply == wire.Reply(id_, 3, False, Question(name, Type.A), tuple(answers), tuple(more))
 
 
+@PATIENT
 @given(st.binary(max_size=300))
 def test_garbage_is_malformed_or_read(data: bytes) -> None:
     for read in (wire.read_query, wire.read_reply):
@@ -54,6 +57,7 @@ def test_garbage_is_malformed_or_read(data: bytes) -> None:
             assert str(problem)
 
 
+@PATIENT
 @given(st.data(), st.integers(0, 400))
 def test_broken_messages_are_malformed_or_read(data: st.DataObject, at: int) -> None:
     query = wire.read_query(packet("web.alice.svc", edns=1232))
@@ -68,6 +72,7 @@ def test_broken_messages_are_malformed_or_read(data: st.DataObject, at: int) -> 
                 read(bytes(bad))
 
 
+@PATIENT
 @given(st.binary(max_size=300))
 def test_an_error_is_never_longer_than_what_caused_it(data: bytes) -> None:
     error = wire.write_error(data, Code.FORMERR)
