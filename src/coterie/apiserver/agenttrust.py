@@ -14,15 +14,18 @@ import ssl
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import Any
-
-from cryptography import x509
-from cryptography.x509.oid import ExtendedKeyUsageOID
+from typing import TYPE_CHECKING, Any
 
 from coterie.apiserver.agents import Check
 from coterie.apiserver.state.collection import Collection
-from coterie.base import pki
 from coterie.base.clock import Clock
+from coterie.base.later import later
+
+if TYPE_CHECKING:
+    from coterie.base import pki
+else:
+    # A control plane whose nodes all joined with a file never asks for it.
+    pki = later("coterie.base.pki")
 
 DOMAINS_KEY = "/registry/kuscia.secretflow/domains"
 _PARTNER = "partner"
@@ -62,9 +65,9 @@ def key_of(domain: dict[str, Any]) -> pki.PublicKey | None:
 def fault(der: bytes, key: pki.PublicKey, host: str, now: datetime) -> str:
     """What is wrong with the certificate that an agent at `host` shows; empty when nothing is."""
     try:
-        certificate = x509.load_der_x509_certificate(der)
-        names, server = pki.names_of(certificate), _for_servers(certificate)
-    except ValueError:
+        certificate = pki.load_der_certificate(der)
+        names, server = pki.names_of(certificate), pki.serves(certificate)
+    except pki.PkiError:
         return "it shows no certificate that can be read"
     if not pki.signed_by_key(certificate, key):
         return "its certificate is signed neither by this control plane nor by the key its domain registered"
@@ -73,11 +76,3 @@ def fault(der: bytes, key: pki.PublicKey, host: str, now: datetime) -> str:
     if host not in names:
         return f"its certificate is not for {host}"
     return "" if server else "its certificate is not one of a server"
-
-
-def _for_servers(certificate: x509.Certificate) -> bool:
-    try:
-        uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    except x509.ExtensionNotFound:
-        return False
-    return ExtendedKeyUsageOID.SERVER_AUTH in uses

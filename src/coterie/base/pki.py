@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -94,6 +94,16 @@ def load_certificate(pem: bytes) -> x509.Certificate:
         return x509.load_pem_x509_certificate(pem)
     except ValueError as error:
         raise PkiError("not a certificate in PEM") from error
+
+
+def load_der_certificate(der: bytes) -> x509.Certificate:
+    """As a connection shows it."""
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        _ = certificate.extensions  # they are read at first use, and may be damaged
+    except (ValueError, x509.DuplicateExtension) as error:
+        raise PkiError("not a certificate") from error
+    return certificate
 
 
 def public_key_of(certificate: x509.Certificate) -> PublicKey:
@@ -213,6 +223,15 @@ def names_of(certificate: x509.Certificate) -> tuple[str, ...]:
     return (*dns, *(str(each) for each in found.get_values_for_type(x509.IPAddress)))
 
 
+def serves(certificate: x509.Certificate) -> bool:
+    """Whether it says that it is for servers."""
+    try:
+        uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return False
+    return ExtendedKeyUsageOID.SERVER_AUTH in uses
+
+
 def fingerprint(certificate: x509.Certificate) -> str:
     """SHA-256 over the certificate, in hex."""
     return certificate.fingerprint(hashes.SHA256()).hex()
@@ -238,14 +257,14 @@ def signed_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
 
 def signed_by_key(certificate: x509.Certificate, key: PublicKey) -> bool:
     """Whether this key made the certificate's signature, whatever name its issuer has. RSA only."""
-    scheme, hash_ = certificate.signature_algorithm_parameters, certificate.signature_hash_algorithm
-    if not isinstance(key, rsa.RSAPublicKey) or hash_ is None:
-        return False
-    if not isinstance(scheme, (padding.PKCS1v15, padding.PSS)):
-        return False
     try:
+        scheme, hash_ = certificate.signature_algorithm_parameters, certificate.signature_hash_algorithm
+        if not isinstance(key, rsa.RSAPublicKey) or not isinstance(scheme, (padding.PKCS1v15, padding.PSS)):
+            return False
+        if hash_ is None:
+            return False
         key.verify(certificate.signature, certificate.tbs_certificate_bytes, scheme, hash_)
-    except (InvalidSignature, ValueError):
+    except (InvalidSignature, UnsupportedAlgorithm, ValueError):
         return False
     return True
 
