@@ -5,6 +5,8 @@ import asyncio
 import pytest
 from server_kit import CRDS, JSON_PATCH, MERGE, WIDGETS, Api, crd, serving, version, widget
 
+from coterie.api.kuscia import crds as kuscia_crds
+
 NAME = f"{CRDS}/widgets.example.com"
 V2 = WIDGETS.replace("/v1/", "/v2/")
 
@@ -316,3 +318,11 @@ async def test_after_a_restart():
             assert await again.get(f"{WIDGETS}/w") == made
             await again.patch(f"{V2}/w", {"spec": {"a": 2}})
             assert "example.com" in {group["name"] for group in (await again.get("/apis"))["groups"]}
+
+
+async def test_the_definitions_the_server_brings_pass_everybodys_checks():
+    """At a first start they are stored unchecked; here everybody's rules are put to them."""
+    async with serving() as api:
+        for definition in kuscia_crds.load():
+            made = await api.post(CRDS, definition)
+            assert conditions(made) == {"NamesAccepted": "True", "Established": "True"}

@@ -8,19 +8,27 @@ stored fields under another apiVersion.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from coterie.api import cel, errors
+from coterie.api import errors
 from coterie.api.resources import ALL_VERBS, SCALE, STATUS, Resource, Subresource
 from coterie.api.schema import structural, structural_check
 from coterie.api.schema.node import Schema
 from coterie.apiserver.admission.chain import Attempt
-from coterie.apiserver.kinds import CustomStrategy, Strategy
-from coterie.apiserver.state.entry import View, head_of
+from coterie.apiserver.bootstrap import LOOPBACK
+from coterie.apiserver.kinds import ANYTHING, CustomStrategy, Strategy
+from coterie.apiserver.state.entry import Entry, View, head_of
 from coterie.apiserver.state.state import State
 from coterie.apiserver.state.watching import Change
 from coterie.apiserver.tables.jsonpath import PathError, compile_path
 from coterie.base.clock import Clock, rfc3339
+from coterie.base.later import later
+
+if TYPE_CHECKING:
+    from coterie.api import cel
+else:
+    cel = later("coterie.api.cel")
 
 Object = dict[str, Any]
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
@@ -58,6 +66,13 @@ def resources_of(crd: Object) -> list[tuple[Resource, Object]]:
         )
         out.append((resource, version))
     return out
+
+
+def _schema_of(entry: Entry, version: str) -> Object:
+    """Read anew from the stored bytes: as Python objects the schemas of all definitions would be a megabyte."""
+    found = next(each for each in entry.load()["spec"]["versions"] if each["name"] == version)
+    schema: Object = (found.get("schema") or {}).get("openAPIV3Schema") or ANYTHING
+    return schema
 
 
 def _bad_columns(columns: Sequence[Object]) -> Iterator[tuple[int, str, PathError]]:
@@ -101,15 +116,21 @@ class Definitions:
         if attempt.subresource:
             self._set_status(crd, attempt.old)
             return
-        faults = [fault for index, version in enumerate(crd.get("spec", {}).get("versions") or ()) for fault in self._faults(index, version)]  # fmt: skip
-        if faults:
-            raise errors.invalid_object("CustomResourceDefinition", "apiextensions.k8s.io", attempt.name, faults)
+        # What this server brings itself is checked by its tests: a first start need not do it again.
+        if attempt.user is not LOOPBACK:
+            self._check(crd, attempt.name)
         finalizers = crd["metadata"].setdefault("finalizers", [])
         if CLEANUP not in finalizers and "deletionTimestamp" not in crd["metadata"]:
             crd["metadata"]["finalizers"] = [*finalizers, CLEANUP]
         if not crd["metadata"]["finalizers"]:
             del crd["metadata"]["finalizers"]
         self._set_status(crd, attempt.old)
+
+    def _check(self, crd: Object, name: str) -> None:
+        versions = crd.get("spec", {}).get("versions") or ()
+        faults = [fault for index, version in enumerate(versions) for fault in self._faults(index, version)]
+        if faults:
+            raise errors.invalid_object("CustomResourceDefinition", "apiextensions.k8s.io", name, faults)
 
     def _faults(self, index: int, version: Object) -> list[errors.FieldError]:
         raw = (version.get("schema") or {}).get("openAPIV3Schema")
@@ -174,15 +195,14 @@ class Definitions:
 
     def observe(self, changes: Sequence[Change]) -> None:
         for change in changes:
-            crd = change.entry.load()
             if change.kind == "DELETED":
-                self._withdraw(crd["metadata"]["name"])
+                self._withdraw(change.entry.name)
             else:
-                self.serve(crd)
+                self.serve(change.entry)
         self._changed()
 
-    def serve(self, crd: Object) -> None:
-        name = crd["metadata"]["name"]
+    def serve(self, entry: Entry) -> None:
+        crd, name = entry.load(), entry.name
         if "deletionTimestamp" in crd["metadata"]:
             self._ending.add(name)
         conditions = {c["type"]: c["status"] for c in (crd.get("status") or {}).get("conditions") or ()}
@@ -198,7 +218,7 @@ class Definitions:
         for resource, version in wanted:
             head = head_of(resource.storage_api_version, resource.kind)
             self._strategies[(resource.group, resource.version, resource.plural)] = CustomStrategy(
-                resource, version, self._object_meta
+                resource, version, partial(_schema_of, entry, resource.version), self._object_meta
             )
             self._state.serve(View(resource, storage_head=head))
         if wanted:

@@ -6,20 +6,26 @@ is built in or custom. It keeps no state but what it was made from.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from coterie.api import cel, errors, rules, selectors
+from coterie.api import errors, rules, selectors
 from coterie.api.resources import Resource
 from coterie.api.rules import scale
 from coterie.api.schema import decode, defaulting, prune, structural, validate
 from coterie.api.schema.node import Schema
 from coterie.apiserver.tables import build
+from coterie.base.later import later
+
+if TYPE_CHECKING:
+    from coterie.api import cel
+else:
+    cel = later("coterie.api.cel")
 
 Object = dict[str, Any]
 _LONGEST_PATH: Final = 512
-_ANYTHING: Final[Object] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+ANYTHING: Final[Object] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
 class Strategy:
@@ -36,8 +42,13 @@ class Strategy:
         """Schema of the stored version: what field ownership of stored objects walks along."""
         self.has_status = resource.subresource("status") is not None
         self.custom_fields: Sequence[str] = ()
-        self.table = build.builder_for(resource)
+        self._printer_columns: Sequence[Object] = ()
         self._rules = rules.RULES[(resource.group, resource.kind)]
+
+    @cached_property
+    def table(self) -> build.TableBuilder:
+        """Made when first asked for: people look at few kinds, controllers at none in this form."""
+        return build.builder_for(self.resource, self._printer_columns)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -95,19 +106,21 @@ class CustomStrategy(Strategy):
     strategic_merge = False
     unconditional_update = False
 
-    def __init__(self, resource: Resource, version: Object, object_meta: Schema) -> None:
+    def __init__(
+        self, resource: Resource, version: Object, read_schema: Callable[[], Object], object_meta: Schema
+    ) -> None:
         self.resource = resource
         self.has_status = resource.subresource("status") is not None
         self.custom_fields = tuple(field["jsonPath"] for field in version.get("selectableFields") or ())
-        self.table = build.builder_for(resource, version.get("additionalPrinterColumns") or ())
-        self._raw_schema: Object = (version.get("schema") or {}).get("openAPIV3Schema") or _ANYTHING
+        self._printer_columns = version.get("additionalPrinterColumns") or ()
+        self._read_schema = read_schema
         self._object_meta = object_meta
         self._scale_paths = scale.ScalePaths.of((version.get("subresources") or {}).get("scale") or {})
 
     @cached_property
     def schema(self) -> Schema:  # type: ignore[override]
         """Compiled when first needed: most definitions of a node are never written to."""
-        schema = structural.compile_crd(self._raw_schema, self._object_meta)
+        schema = structural.compile_crd(self._read_schema(), self._object_meta)
         cel.compile_rules(schema, "")
         return schema
 

@@ -105,7 +105,7 @@ class Presenter:
 
     def bookmark_encoder(self, call: Call, want: Want) -> Callable[[int, bool], bytes]:
         """A bookmark is an object of the watched kind with nothing in it but a resourceVersion."""
-        resource, builder = call.resource, call.strategy.table
+        resource, strategy = call.resource, call.strategy
 
         def bookmark(revision: int, initial_end: bool) -> bytes:
             metadata: dict[str, Any] = {"resourceVersion": str(revision), "creationTimestamp": None}
@@ -115,7 +115,8 @@ class Presenter:
             if want.shape == "table":
                 partial = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
                 row = b'{"cells":[],"object":%b}' % orjson.dumps(partial)
-                return _event("BOOKMARK", builder.table([row], resource_version=str(revision), no_headers=True))
+                table = strategy.table.table([row], resource_version=str(revision), no_headers=True)
+                return _event("BOOKMARK", table)
             if want.shape == "partial":
                 kind, version = "PartialObjectMetadata", f"meta.k8s.io/{want.version}"
             return _event("BOOKMARK", orjson.dumps({"kind": kind, "apiVersion": version, "metadata": metadata}))

@@ -222,8 +222,8 @@ class ApiServer:
         """Read the store, make the first objects, become ready. The store must be open."""
         self.state.revision = self._store.revision
         await self.state.load(_CRDS + "/")
-        for crd in self._objects(_CRDS):
-            self._definitions.serve(crd)
+        for definition in self.state.collection(_CRDS):
+            self._definitions.serve(definition)
         self._clear(_CRDS)
         count = await self.state.load(ROOT)
         await self.state.start()

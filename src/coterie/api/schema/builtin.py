@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import orjson
 
 from coterie.api.resources import BUILTIN, Resource
@@ -71,8 +72,17 @@ def raw_definitions() -> dict[str, Definition]:
     return parsed["$defs"]
 
 
+class _Named(msgspec.Struct):
+    kinds: list[dict[str, str]] = msgspec.field(name="x-kubernetes-group-version-kind", default_factory=list)
+
+
+class _File(msgspec.Struct):
+    definitions: dict[str, msgspec.Raw] = msgspec.field(name="$defs")
+
+
 def load(resources: Iterable[Resource] = BUILTIN) -> BuiltinSchemas:
-    definitions = raw_definitions()
+    # Each definition stays bytes until it is needed: half are not, and all at once would be the peak of the process.
+    definitions = msgspec.json.decode(definitions_file().read_bytes(), type=_File).definitions
     compiler = _Compiler(definitions)
     by_kind = _names_by_kind(definitions)
     kinds: dict[str, Schema] = {}
@@ -96,17 +106,18 @@ def _wanted(resources: Iterable[Resource]) -> Iterable[tuple[str, str, str]]:
                 yield sub.group, sub.version, sub.kind
 
 
-def _names_by_kind(definitions: dict[str, Definition]) -> dict[tuple[str, str, str], str]:
+def _names_by_kind(definitions: dict[str, msgspec.Raw]) -> dict[tuple[str, str, str], str]:
     out: dict[tuple[str, str, str], str] = {}
+    read = msgspec.json.Decoder(_Named).decode
     for name, definition in definitions.items():
-        for gvk in definition.get("x-kubernetes-group-version-kind") or ():
+        for gvk in read(definition).kinds:
             out[gvk["group"], gvk["version"], gvk["kind"]] = name
     return out
 
 
 @dataclass(slots=True)
 class _Compiler:
-    definitions: dict[str, Definition]
+    definitions: dict[str, msgspec.Raw]
     named: dict[str, Schema] = field(default_factory=dict)
     interned: dict[tuple[Any, ...], Schema] = field(default_factory=dict)
 
@@ -115,7 +126,7 @@ class _Compiler:
         if node is None:
             # Entered before its fields are compiled: a definition may contain itself.
             node = self.named[name] = Schema()
-            self._fill(node, self.definitions[name], name)
+            self._fill(node, orjson.loads(memoryview(self.definitions[name])), name)
         return node
 
     def _fill(self, node: Schema, raw: Definition, name: str) -> None:

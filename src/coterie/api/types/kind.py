@@ -8,6 +8,7 @@ a list or a watch event becomes objects in one pass, without a dict in between.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
@@ -51,6 +52,13 @@ class Page(Generic[T]):
     broken: tuple[tuple[ObjectKey, str], ...] = ()
 
 
+@cache
+def _list_decoder(item: type[Any]) -> msgspec.json.Decoder[Any]:
+    """Of lists of this type: the same for all resources that are looked at through it."""
+    fields = [("metadata", ListMeta, ListMeta()), ("items", list[item] | None, None)]  # type: ignore[valid-type]
+    return msgspec.json.Decoder(msgspec.defstruct("List", fields))
+
+
 @dataclass(frozen=True)
 class Kind(Generic[T]):
     resource: Resource
@@ -58,12 +66,7 @@ class Kind(Generic[T]):
 
     def __post_init__(self) -> None:
         decoder = None if self.type is dict else msgspec.json.Decoder(self.type)
-        list_type = msgspec.defstruct(
-            "List",
-            [("metadata", ListMeta, ListMeta()), ("items", list[self.type] | None, None)],  # type: ignore[name-defined]
-        )
         object.__setattr__(self, "_decoder", decoder)
-        object.__setattr__(self, "_list_decoder", msgspec.json.Decoder(list_type))
 
     @staticmethod
     def dynamic(resource: Resource) -> Kind[Object]:
@@ -102,9 +105,8 @@ class Kind(Generic[T]):
         return decoder.decode(data)
 
     def decode_list(self, data: bytes) -> Page[T]:
-        decoder: msgspec.json.Decoder[Any] = self._list_decoder  # type: ignore[attr-defined]
         try:
-            listed = decoder.decode(data)
+            listed = _list_decoder(self.type).decode(data)  # type: ignore[arg-type]
         except msgspec.ValidationError:
             return self._decode_one_by_one(data)
         items = listed.items or []
