@@ -29,8 +29,14 @@ def encoded(text: bytes) -> str:
     return base64.b64encode(text).decode()
 
 
-def settings_of(root: Path, **more: Any) -> config.NodeSettings:
-    return config.parse({"mode": "master", "domainID": "alice", **more}, root)
+@pytest.fixture(params=[True, False], ids=["with-gateway", "without"])
+def gateway(request: pytest.FixtureRequest) -> bool:
+    """With a gateway the identity is made in this process, without one in another."""
+    return bool(request.param)
+
+
+def settings_of(root: Path, *, gateway: bool = True, **more: Any) -> config.NodeSettings:
+    return config.parse({"mode": "master", "domainID": "alice", "gateway": {"enabled": gateway}, **more}, root)
 
 
 def make(settings: config.NodeSettings) -> None:
@@ -38,8 +44,8 @@ def make(settings: config.NodeSettings) -> None:
         pass
 
 
-def test_the_identity_is_there_afterwards(tmp_path: Path) -> None:
-    settings = settings_of(tmp_path, domainKeyData=encoded(pki.key_pem(KEY)))
+def test_the_identity_is_there_afterwards(tmp_path: Path, gateway: bool) -> None:
+    settings = settings_of(tmp_path, gateway=gateway, domainKeyData=encoded(pki.key_pem(KEY)))
     make(settings)
     made = identity.load(settings.paths, "alice")
     assert made.key.public_key() == KEY.public_key()
@@ -49,8 +55,8 @@ def test_the_identity_is_there_afterwards(tmp_path: Path) -> None:
     assert identity.load(settings.paths, "alice").certificate == made.certificate
 
 
-def test_without_tls_there_is_no_token(tmp_path: Path) -> None:
-    settings = settings_of(tmp_path, protocol="NOTLS")
+def test_without_tls_there_is_no_token(tmp_path: Path, gateway: bool) -> None:
+    settings = settings_of(tmp_path, gateway=gateway, protocol="NOTLS")
     make(settings)
     assert settings.paths.domain_key.exists()
     assert not settings.paths.api_token.exists()
@@ -64,16 +70,16 @@ def test_without_tls_there_is_no_token(tmp_path: Path) -> None:
         pytest.param(b"-----BEGIN PRIVATE KEY-----\nS3CR3T\n", "domainKeyData is not a private key", id="broken"),
     ],
 )
-def test_what_cannot_be_used_is_one_sentence(tmp_path: Path, key: bytes, told: str) -> None:
-    make(settings_of(tmp_path, domainKeyData=encoded(pki.key_pem(KEY))))
+def test_what_cannot_be_used_is_one_sentence(tmp_path: Path, gateway: bool, key: bytes, told: str) -> None:
+    make(settings_of(tmp_path, gateway=gateway, domainKeyData=encoded(pki.key_pem(KEY))))
     with pytest.raises(config.ConfigError, match=told) as refusal:
-        make(settings_of(tmp_path, domainKeyData=encoded(key)))
+        make(settings_of(tmp_path, gateway=gateway, domainKeyData=encoded(key)))
     assert "\n" not in str(refusal.value)
     assert "S3CR3T" not in str(refusal.value)
 
 
-def test_what_fails_meanwhile_is_what_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), prepared(settings_of(tmp_path), SYSTEM_CLOCK):
+def test_what_fails_meanwhile_is_what_is_told(tmp_path: Path, gateway: bool) -> None:
+    with pytest.raises(ZeroDivisionError), prepared(settings_of(tmp_path, gateway=gateway), SYSTEM_CLOCK):
         raise ZeroDivisionError
 
 
@@ -104,9 +110,11 @@ def test_given_in_the_configuration_it_becomes_private_files(tmp_path: Path) -> 
         ),
     ],
 )
-def test_a_pair_that_does_not_fit_is_refused_at_once(tmp_path: Path, block: dict[str, Any], told: str) -> None:
+def test_a_pair_that_does_not_fit_is_refused_at_once(
+    tmp_path: Path, gateway: bool, block: dict[str, Any], told: str
+) -> None:
     with pytest.raises(config.ConfigError, match=told):
-        make(settings_of(tmp_path, domainRoute=block))
+        make(settings_of(tmp_path, gateway=gateway, domainRoute=block))
 
 
 # The object.

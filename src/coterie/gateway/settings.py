@@ -46,6 +46,8 @@ class GatewaySettings:
     domain: str
     instance: str
     """Name of the Gateway object: the machine's host name in lower case unless configured."""
+    enabled: bool = True
+    """False: a control plane without a way to partners, and no Envoy beside it."""
     internal: Address = INTERNAL
     external: Address | None = EXTERNAL
     """None: the domain has no public port; partners reach it through tunnels that it dials."""

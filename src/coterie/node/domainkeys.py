@@ -1,6 +1,6 @@
 """A process of its own that makes and checks a domain's identity, and ends: `python -m coterie.node.domainkeys`.
 
-What it needs for that is heavy, and a control plane that waits needs it for nothing else (see `apikeys`). In comes one
+What it needs for that is heavy, and a control plane without a gateway needs it for nothing else (see `apikeys`). In comes one
 JSON object on the standard input, because the key may be in it and arguments can be seen by everybody; out go files, log
 lines on the standard error, and on the standard output one sentence that says why not.
 """
@@ -47,18 +47,23 @@ def check_pair(certificate: Path, key: Path, *authorities: Path) -> None:
         raise PkiError(f"domainRoute.externalTLS: {certificate} does not belong to {key}")
 
 
-def main() -> int:
-    order = json.load(sys.stdin)
-    configure(LogSettings(level=order["logLevel"], format=order["logFormat"]))
+def problem_with(order: Mapping[str, Any]) -> str:
+    """`make`, and why it could not be done; empty when it was."""
     try:
         make(order)
     except PkiError as problem:
-        print(problem)
-        return 1
+        return str(problem)
     except OSError as problem:
-        print(f"{problem.filename or order['home']}: {problem.strerror}")
-        return 1
-    return 0
+        return f"{problem.filename or order['home']}: {problem.strerror}"
+    return ""
+
+
+def main() -> int:
+    order = json.load(sys.stdin)
+    configure(LogSettings(level=order["logLevel"], format=order["logFormat"]))
+    problem = problem_with(order)
+    print(problem)
+    return 1 if problem else 0
 
 
 if __name__ == "__main__":

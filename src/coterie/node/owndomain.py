@@ -1,7 +1,7 @@
 """The node's own domain: its identity in files before anything starts, its Domain object once the API is up.
 
-    with prepared(settings, clock):      a process makes and checks var/certs meanwhile (`domainkeys`)
-        groups = ...                     what is set up inside may not need the identity yet
+    with prepared(settings, clock):      var/certs is made and checked (`domainkeys`), maybe by a process beside this one,
+        groups = ...                     so what is set up inside may not need the identity yet
     own_domain(client, settings)         a job of every control plane: Domain <domainID> with our certificate
 
 Partners and lites find our certificate in that object. When the key was changed on purpose (the old files removed), the
@@ -15,8 +15,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,11 +26,17 @@ from coterie.api.meta import ObjectMeta
 from coterie.api.types.kuscia_domain import DOMAINS, Domain, DomainSpec
 from coterie.base import files
 from coterie.base.clock import Clock
+from coterie.base.later import later
 from coterie.base.log import logger
 from coterie.client.client import Client
 from coterie.control.manager import Job
 from coterie.gateway.model import Protocol
 from coterie.node.config import ConfigError, NodeSettings
+
+if TYPE_CHECKING:
+    from coterie.node import domainkeys
+else:
+    domainkeys = later("coterie.node.domainkeys")
 
 log = logger("node.owndomain")
 
@@ -38,6 +45,18 @@ log = logger("node.owndomain")
 def prepared(settings: NodeSettings, clock: Clock) -> Iterator[None]:
     """The identity is in its files when this block is left; ConfigError with one sentence when that cannot be."""
     _write_inline_files(settings)
+    order = _order(settings, clock)
+    if settings.gateway.enabled:
+        # The gateway needs the same libraries in this very process: another one would spare nothing.
+        _refuse(domainkeys.problem_with(order))
+        yield
+    else:
+        with _made_elsewhere(order):
+            yield
+
+
+@contextmanager
+def _made_elsewhere(order: Mapping[str, object]) -> Iterator[None]:
     maker = subprocess.Popen(
         (sys.executable, "-S", "-m", "coterie.node.domainkeys"),
         stdin=subprocess.PIPE,
@@ -47,14 +66,19 @@ def prepared(settings: NodeSettings, clock: Clock) -> Iterator[None]:
     )
     try:
         assert maker.stdin is not None
-        maker.stdin.write(json.dumps(_order(settings, clock)).encode())
+        maker.stdin.write(json.dumps(order).encode())
         maker.stdin.close()
         maker.stdin = None
         yield
     finally:
         said = maker.communicate()[0].decode(errors="replace").strip()
     if maker.returncode:
-        raise ConfigError(f"the domain's identity cannot be used: {said or 'the log above says more'}")
+        _refuse(said or "the log above says more")
+
+
+def _refuse(problem: str) -> None:
+    if problem:
+        raise ConfigError(f"the domain's identity cannot be used: {problem}")
 
 
 def _order(settings: NodeSettings, clock: Clock) -> dict[str, object]:

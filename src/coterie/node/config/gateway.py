@@ -62,6 +62,7 @@ def read(document: Block, mode: str, domain: str, paths: DomainPaths, lowest_por
     tls, files = _external_tls(document.block("domainRoute").block("externalTLS"), protocol, paths)
     gateway = GatewaySettings(
         domain=domain,
+        enabled=_enabled(block, registers=mode == "lite" and not document.text("join", "")),
         instance=_instance(block, document.block("agent").text("nodeName", "")),
         internal=_address(internal, inner, usual(internal, INTERNAL_PORT)),
         external=_external(block, outer),
@@ -120,6 +121,13 @@ def _check_apart(gateway: GatewaySettings) -> None:
             if door.port == before.port and (everywhere or door.host == before.host):
                 raise ConfigError(f"gateway.{name}: {door} is the address of gateway.{other} too; take another port")
         taken[name] = door
+
+
+def _enabled(block: Block, *, registers: bool) -> bool:
+    enabled = block.flag("enabled", True)
+    if not enabled and registers:
+        raise block.refused("enabled", "must be true: a lite node reaches its control plane through its gateway")
+    return enabled
 
 
 def _instance(block: Block, node_name: str) -> str:

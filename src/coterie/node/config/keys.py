@@ -37,6 +37,7 @@ USED = (
     "agent.nodeName", "agent.address", "agent.port", "agent.taint", "agent.hostPaths[]", "agent.leaseSeconds",
     "gateway.internal.host", "gateway.internal.port", "gateway.external.host", "gateway.external.port",
     "gateway.handshake.host", "gateway.handshake.port", "gateway.name", "gateway.workers",
+    "gateway.enabled",
     "dns.enabled", "dns.host", "dns.port", "dns.upstream[]",
 )  # fmt: skip
 
