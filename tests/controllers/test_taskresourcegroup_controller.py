@@ -108,11 +108,14 @@ async def test_who_cannot_reserve_makes_the_others_let_go_and_all_try_again() ->
         await at.pod()
         await at.begin(retryIntervalSeconds=10)
         await at.phase("Reserving")
-        await at.set("alice", "Reserved")
+        ours = await at.reservation("alice")
+        assert ours is not None
+        held = {"phase": "Reserved", "conditions": [{"type": "Reserved", "status": "True"}]}
+        await at.client.patch(RESERVATION, ours["metadata"]["name"], "alice", {"status": held})
         await at.set("bob", "Failed")
         status = await at.phase("ReserveFailed")
         told = next(c for c in status["conditions"] if c["type"] == "TaskResourcesReserved")
-        assert told["status"] == "False" and told["reason"] == "bob could not reserve resources"
+        assert told["status"] == "False" and told["reason"] == "no resources could be reserved in bob"
         await at.until_phases(alice="Failed", bob="Failed")
         status = await at.phase("Reserving")
         assert status["retryCount"] == 1
@@ -151,7 +154,7 @@ def test_one_who_let_go_in_the_last_moment_catches_up(phases: tuple[str, str], m
         status=TaskResourceGroupStatus(phase="Reserved"),
     )
     there = {name: reservation(name, phase) for name, phase in zip(("alice", "bob"), phases, strict=True)}
-    made = plan(View(group, there, {}, initiates=True, age=1.0, resting=1.0, now="2026-01-01T00:00:00Z"))
+    made = plan(View(group, there, {}, {}, initiates=True, age=1.0, resting=1.0, now="2026-01-01T00:00:00Z"))
     assert {found.metadata.name: str(phase) for found, phase, _ in made.move} == moves
     assert made.status.completion_time is None
 

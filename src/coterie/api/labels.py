@@ -59,6 +59,9 @@ FINALIZER_PVC_PROTECTION: Final = "kubernetes.io/pvc-protection"
 FINALIZER_PV_PROTECTION: Final = "kubernetes.io/pv-protection"
 FINALIZER_CRD_CLEANUP: Final = "customresourcecleanup.apiextensions.k8s.io"
 
+FINALIZER_TASK: Final = "coterie.io/task-resources"
+"""Ours: a KusciaTask lives in another namespace than its pods, so owner references cannot clean up after it."""
+
 # ---- Kubernetes: taints ----
 TAINT_NOT_READY: Final = "node.kubernetes.io/not-ready"
 TAINT_UNREACHABLE: Final = "node.kubernetes.io/unreachable"
@@ -166,3 +169,9 @@ KUSCIA_BANDWIDTH: Final = "kuscia.io/bandwidth"
 # ---- Coterie ----
 COTERIE_PARTNER_CERTIFICATE: Final = "coterie.io/partner-certificate"
 """Annotation of a DomainRoute: the certificate of the other end (base64 of PEM). Lites may not read Domains."""
+COTERIE_CARRY_FOR: Final = "coterie.io/carry-for"
+"""Annotation of a route, for its source: comma-separated domains that the source carries to the route's destination."""
+COTERIE_TRANSIT: Final = "coterie.io/transit"
+"""Annotation of a route through a third domain: `end-to-end` or `hop-by-hop`, as a Kuscia on the way needs it."""
+COTERIE_HOP_BY_HOP: Final = "hop-by-hop"
+COTERIE_END_TO_END: Final = "end-to-end"

@@ -23,7 +23,9 @@ from msgspec.structs import replace
 
 from coterie.api.domainroutes import KeyFault, public_key_of_certificate, route_name
 from coterie.api.labels import (
+    COTERIE_CARRY_FOR,
     COTERIE_PARTNER_CERTIFICATE,
+    COTERIE_TRANSIT,
     KUSCIA_CDR_DESTINATION,
     KUSCIA_CDR_SOURCE,
     KUSCIA_DOMAINROUTE_PARTNER,
@@ -209,10 +211,16 @@ def _copy(route: ClusterDomainRoute, namespace: str, spec: RouteSpec, partner: E
         name=route_name(spec.source, spec.destination),
         namespace=namespace,
         labels=route.metadata.labels,
-        annotations={COTERIE_PARTNER_CERTIFICATE: certificate} if certificate else None,
+        annotations=_annotations(route, certificate) or None,
         owner_references=(owner,),
     )
     return DomainRoute(metadata=meta, spec=spec)
+
+
+def _annotations(route: ClusterDomainRoute, certificate: str) -> dict[str, str]:
+    said = route.metadata.annotations or {}
+    found = {key: said[key] for key in (COTERIE_CARRY_FOR, COTERIE_TRANSIT) if key in said}
+    return found | ({COTERIE_PARTNER_CERTIFICATE: certificate} if certificate else {})
 
 
 def owner_of(route: ClusterDomainRoute) -> OwnerReference:
@@ -243,9 +251,10 @@ def _patch(there: DomainRoute, wanted: DomainRoute) -> Object | None:
     wrong = {key: value for key, value in want.items() if have.get(key) != value}
     if wrong:
         out["metadata"] = {"labels": wrong}
-    certificate = (wanted.metadata.annotations or {}).get(COTERIE_PARTNER_CERTIFICATE)
-    if (there.metadata.annotations or {}).get(COTERIE_PARTNER_CERTIFICATE) != certificate:
-        out.setdefault("metadata", {})["annotations"] = {COTERIE_PARTNER_CERTIFICATE: certificate}
+    kept, told = there.metadata.annotations or {}, wanted.metadata.annotations or {}
+    ours = (COTERIE_PARTNER_CERTIFICATE, COTERIE_CARRY_FOR, COTERIE_TRANSIT)
+    if changed := {key: told.get(key) for key in ours if kept.get(key) != told.get(key)}:
+        out.setdefault("metadata", {})["annotations"] = changed
     if spec := difference(msgspec.to_builtins(there.spec), msgspec.to_builtins(wanted.spec)):
         out["spec"] = spec
     return out or None

@@ -46,6 +46,7 @@ def task_of(view: View, template: TaskTemplate) -> Object:
         "metadata": {
             "name": template.task_id,
             "namespace": CROSS_DOMAIN,
+            "finalizers": [labels.FINALIZER_TASK],
             "ownerReferences": [msgspec.to_builtins(reference(KUSCIA_JOBS, meta))],
             "labels": {
                 labels.KUSCIA_CONTROLLER: labels.KUSCIA_CONTROLLER_JOB,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from coterie.api import labels
 from coterie.api.errors import AlreadyExists, NotFound
-from coterie.api.meta import Condition, Object, ObjectKey, ObjectMeta, controller_of, set_condition
+from coterie.api.meta import Condition, Object, ObjectKey, ObjectMeta, controller_of, find_condition, set_condition
 from coterie.api.podstate import moment
 from coterie.api.types.kuscia_domain import DOMAINS
 from coterie.api.types.kuscia_job import TASK_RESOURCE_GROUPS, GroupParty, TaskResourceGroup, TaskResourceGroupStatus
@@ -76,11 +76,21 @@ class TaskResourceGroupReconciler:
                 and (found := self.reservations.cache.get(party.task_resource_name, party.domain_id)) is not None
             },
             pods={key: pod.metadata for key in keys if (pod := self.pods.cache.by_key(key)) is not None},
+            waits=self._waits(keys),
             initiates=initiator is not None and not initiator.partner,
             age=(now - began).total_seconds() if began is not None else 0.0,
             resting=(now - moved).total_seconds() if moved is not None else 0.0,
             now=rfc3339(now),
         )
+
+    def _waits(self, keys: list[ObjectKey]) -> dict[str, str]:
+        found = {key: self.pods.cache.by_key(key) for key in keys}
+        told = {
+            key.namespace: find_condition(pod.status.conditions, "PodScheduled")
+            for key, pod in found.items()
+            if pod is not None
+        }
+        return {domain: said.message for domain, said in told.items() if said is not None and said.status == "False"}
 
     # Doing.
 

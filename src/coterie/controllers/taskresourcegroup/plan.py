@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from coterie.api import labels
-from coterie.api.meta import Condition, Object, ObjectKey, ObjectMeta, set_condition
+from coterie.api.meta import Condition, Object, ObjectKey, ObjectMeta, is_true, set_condition
 from coterie.api.types.kuscia_job import GroupParty, GroupPhase, TaskResourceGroup, TaskResourceGroupStatus
 from coterie.api.types.scheduling import ReservationPhase, TaskResource
 
@@ -48,6 +48,8 @@ class View:
     """By `taskResourceName`, those that exist."""
     pods: Mapping[ObjectKey, ObjectMeta]
     """Our pods of this task that exist."""
+    waits: Mapping[str, str]
+    """Why pods of a domain of ours are not placed, in the scheduler's words."""
     initiates: bool
     """The domain that began the task is hosted here."""
     age: float
@@ -169,7 +171,7 @@ def _reserving(view: View) -> Plan:
         return Plan(_moved(view, GroupPhase.RESERVED, ("TaskResourcesReserved", "True", "")))
     failed = view.of(ReservationPhase.FAILED)
     if wanted > total - len(failed):
-        words = f"{', '.join(sorted(found.metadata.namespace for found in failed))} could not reserve resources"
+        words = _culprits(view)
         others = tuple(
             (found, ReservationPhase.FAILED, words)
             for found in view.reservations.values()
@@ -177,6 +179,17 @@ def _reserving(view: View) -> Plan:
         )
         return Plan(_moved(view, GroupPhase.RESERVE_FAILED, ("TaskResourcesReserved", "False", words)), move=others)
     return Plan(view.group.status)
+
+
+def _culprits(view: View) -> str:
+    """Who never held its resources in this attempt. Others that failed only waited for these, and let go."""
+    late = sorted(
+        found.metadata.namespace
+        for found in view.reservations.values()
+        if not is_true(found.status.conditions, str(ReservationPhase.RESERVED))
+    )
+    told = [f"{domain} ({view.waits[domain]})" if view.waits.get(domain) else domain for domain in late]
+    return f"no resources could be reserved in {', '.join(told)}" if told else "not all reservations were held together"
 
 
 def _reserved(view: View) -> Plan:

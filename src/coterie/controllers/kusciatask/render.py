@@ -1,0 +1,308 @@
+"""The objects a task consists of, from its kits: config maps, pods, services, the resource group. Pure.
+
+Everything in a domain's namespace belongs to one of the task's pods and goes with it.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import orjson
+
+from coterie.api import labels
+from coterie.api.meta import Object, OwnerReference
+from coterie.api.types.kuscia_job import KusciaTask
+from coterie.controllers.kusciatask.kit import CLUSTER, DOMAIN, LOCAL, PartyKit, PodKit
+
+TEMPLATE_VOLUME = "config-template"
+_INPUT = "TASK_INPUT_CONFIG"
+_RESERVED_SECONDS, _LIFE_SECONDS, _RETRY_SECONDS = 30, 300, 30
+_COPIED_TO_GROUP = (
+    labels.KUSCIA_INITIATOR,
+    labels.KUSCIA_SELF_AS_INITIATOR,
+    labels.KUSCIA_SELF_AS_PARTICIPANT,
+    labels.KUSCIA_INTERCONN_KUSCIA_PARTIES,
+)
+
+Numbers = Mapping[tuple[str, str], int]
+"""(domain, `<pod>/<port>`) -> port number."""
+
+
+def template_map_name(task: KusciaTask, kit: PartyKit) -> str:
+    """Two roles in one domain may have different engines, hence different templates."""
+    return f"{task.metadata.name}-{kit.role}-configtemplate" if kit.role else f"{task.metadata.name}-configtemplate"
+
+
+def values_map_name(pod: PodKit) -> str:
+    """One for each pod: in Kuscia all pods of a domain share the first one's index and ports."""
+    return f"{pod.name}-kuscia-gen-conf"
+
+
+def _task_labels(task: KusciaTask) -> dict[str, str]:
+    return {
+        labels.KUSCIA_CONTROLLER: labels.KUSCIA_CONTROLLER_TASK,
+        labels.KUSCIA_TASK_UID: task.metadata.uid,
+    }
+
+
+# Pods.
+
+
+def pod(task: KusciaTask, kit: PartyKit, which: PodKit, numbers: Numbers) -> Object:
+    protocol = (task.metadata.labels or {}).get(labels.KUSCIA_INTERCONN_PROTOCOL_TYPE)
+    templated = bool(kit.config_templates) and any(each.get("configVolumeMounts") for each in kit.containers)
+    spec: Object = {
+        "restartPolicy": kit.restart_policy,
+        "schedulerName": labels.KUSCIA_SCHEDULER,
+        "nodeSelector": {labels.KUSCIA_NODE_NAMESPACE: kit.domain},
+        "tolerations": [{"key": labels.KUSCIA_AGENT_TAINT, "operator": "Exists", "effect": "NoSchedule"}],
+        "automountServiceAccountToken": False,
+        "containers": [_container(kit, which, each, numbers, templated) for each in kit.containers],
+    }
+    if templated:
+        spec["volumes"] = [{"name": TEMPLATE_VOLUME, "configMap": {"name": template_map_name(task, kit)}}]
+    marks = {
+        labels.KUSCIA_INITIATOR: task.spec.initiator,
+        labels.KUSCIA_TASK_ID: task.metadata.name,
+        labels.KUSCIA_TASK_RESOURCE_GROUP: task.metadata.name,
+        labels.KUSCIA_TASK_RESOURCE: "",
+        labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM: values_map_name(which),
+        **({labels.KUSCIA_CONFIG_TEMPLATE_VOLUMES: TEMPLATE_VOLUME} if templated else {}),
+        **({labels.KUSCIA_IMAGE_ID: kit.image_id} if kit.image_id else {}),
+        **_metrics(kit, which, numbers),
+    }
+    for key in (labels.KUSCIA_JOB_ID, labels.KUSCIA_TASK_ALIAS):
+        if (value := (task.metadata.annotations or {}).get(key)) is not None:
+            marks[key] = value
+    return {
+        "metadata": {
+            "name": which.name,
+            "namespace": kit.domain,
+            "labels": {
+                **_task_labels(task),
+                labels.KUSCIA_COMMUNICATION_ROLE_SERVER: "true",
+                labels.KUSCIA_COMMUNICATION_ROLE_CLIENT: "true",
+                labels.KUSCIA_POD_IDENTITY: which.identity,
+                labels.KUSCIA_POD_ROLE: kit.role,
+                labels.KUSCIA_TASK_RESOURCE_UID: "",
+                **({labels.KUSCIA_INTERCONN_PROTOCOL_TYPE: protocol} if protocol else {}),
+            },
+            "annotations": marks,
+        },
+        "spec": spec,
+    }
+
+
+def _container(kit: PartyKit, which: PodKit, given: Object, numbers: Numbers, templated: bool) -> Object:
+    out: Object = {
+        "name": given["name"],
+        "image": kit.image,
+        "imagePullPolicy": given.get("imagePullPolicy") or "IfNotPresent",
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "env": [*(given.get("env") or ()), *_port_variables(kit, which, numbers)],
+    }
+    for key in (
+        "command", "args", "workingDir", "envFrom", "resources", "livenessProbe", "readinessProbe", "startupProbe",
+        "securityContext",
+    ):  # fmt: skip
+        if given.get(key):
+            out[key] = given[key]
+    ports = [
+        {"name": port["name"], "containerPort": numbers[kit.domain, f"{which.name}/{port['name']}"], "protocol": "TCP"}
+        for port in given.get("ports") or ()
+    ]
+    if ports:
+        out["ports"] = ports
+    if templated and given.get("configVolumeMounts"):
+        out["volumeMounts"] = [
+            {"name": TEMPLATE_VOLUME, "mountPath": mount["mountPath"], "subPath": mount["subPath"]}
+            for mount in given["configVolumeMounts"]
+        ]
+    return out
+
+
+def _port_variables(kit: PartyKit, which: PodKit, numbers: Numbers) -> list[Object]:
+    return [
+        {
+            "name": f"KUSCIA_PORT_{port.name.upper().replace('-', '_')}_NUMBER",
+            "value": str(numbers[kit.domain, f"{which.name}/{port.name}"]),
+        }
+        for port in kit.ports
+    ]
+
+
+def _metrics(kit: PartyKit, which: PodKit, numbers: Numbers) -> dict[str, str]:
+    for container in kit.containers:
+        probe = container.get("metricProbe") or {}
+        number = numbers.get((kit.domain, f"{which.name}/{probe.get('port', '')}"))
+        if probe.get("path") and number is not None:
+            return {
+                labels.KUSCIA_SHOULD_BE_SCRAPED: "true",
+                labels.KUSCIA_METRIC_PATH: probe["path"],
+                labels.KUSCIA_METRIC_PORT: str(number),
+            }
+    return {}
+
+
+# What belongs to a pod.
+
+
+def services(task: KusciaTask, kit: PartyKit, which: PodKit, numbers: Numbers, owner: OwnerReference) -> list[Object]:
+    out = []
+    for port in kit.ports:
+        if port.scope == LOCAL:
+            continue
+        meta_labels = {
+            labels.KUSCIA_PORT_NAME: port.name,
+            labels.KUSCIA_PORT_SCOPE: port.scope,
+            labels.KUSCIA_TASK_UID: task.metadata.uid,
+        }
+        if port.scope != DOMAIN:
+            meta_labels[labels.KUSCIA_LOADBALANCER] = labels.KUSCIA_LOADBALANCER_DOMAINROUTE
+        number = numbers[kit.domain, f"{which.name}/{port.name}"]
+        out.append(
+            {
+                "metadata": {
+                    "name": which.services[port.name],
+                    "namespace": kit.domain,
+                    "ownerReferences": [msgspec.to_builtins(owner)],
+                    "labels": meta_labels,
+                    "annotations": {
+                        labels.KUSCIA_INITIATOR: task.spec.initiator,
+                        labels.KUSCIA_PROTOCOL: port.protocol,
+                        labels.KUSCIA_ACCESS_DOMAIN: ",".join(sorted(kit.access[port.name])),
+                        labels.KUSCIA_TASK_ID: task.metadata.name,
+                        **{
+                            f"{labels.KUSCIA_BANDWIDTH_LIMIT_PREFIX}{limit.destination_id}": str(limit.limit_kbps)
+                            for limit in kit.bandwidth
+                        },
+                    },
+                },
+                "spec": {
+                    "clusterIP": "None",
+                    "publishNotReadyAddresses": True,
+                    "selector": {labels.KUSCIA_POD_IDENTITY: which.identity},
+                    "ports": [{"name": port.name, "port": number, "protocol": "TCP", "targetPort": port.name}],
+                },
+            }
+        )
+    return out
+
+
+def template_map(task: KusciaTask, kit: PartyKit, owner: OwnerReference) -> Object | None:
+    """The engine's config templates as the agent finds them; None when it has none."""
+    if not kit.config_templates:
+        return None
+    return {
+        "metadata": {
+            "name": template_map_name(task, kit),
+            "namespace": kit.domain,
+            "ownerReferences": [msgspec.to_builtins(owner)],
+            "labels": _task_labels(task),
+        },
+        "data": dict(kit.config_templates),
+    }
+
+
+def values_map(
+    task: KusciaTask, kits: Sequence[PartyKit], place: int, which: PodKit, numbers: Numbers, owner: OwnerReference
+) -> Object:
+    """What the templates of one pod are filled with."""
+    kit = kits[place]
+    compressed = base64.b64encode(zlib.compress(task.spec.task_input_config.encode())).decode()
+    return {
+        "metadata": {
+            "name": values_map_name(which),
+            "namespace": kit.domain,
+            "ownerReferences": [msgspec.to_builtins(owner)],
+            "labels": _task_labels(task),
+            "annotations": {labels.KUSCIA_CONFIG_VALUE_COMPRESS_FIELDS: _INPUT},
+        },
+        "data": {
+            "KUSCIA_DOMAIN_ID": kit.domain,
+            "TASK_ID": task.metadata.name,
+            "TASK_CLUSTER_DEFINE": _json(cluster_define(kits, place, which.index, numbers)),
+            "ALLOCATED_PORTS": _json(allocated_ports(kit, which, numbers)),
+        },
+        "binaryData": {_INPUT: compressed},
+    }
+
+
+def cluster_define(kits: Sequence[PartyKit], place: int, endpoint: int, numbers: Numbers) -> Object:
+    """Who takes part and where, in the order in which the task names the parties and the engine its ports."""
+    parties = [
+        {
+            "name": kit.domain,
+            "role": kit.role,
+            "services": [
+                {"portName": port.name, "endpoints": [_endpoint(kit, which, port, numbers) for which in kit.pods]}
+                for port in kit.ports
+                if port.scope != LOCAL
+            ],
+        }
+        for kit in kits
+    ]
+    return {"parties": parties, "selfPartyIdx": place, "selfEndpointIdx": endpoint}
+
+
+def _endpoint(kit: PartyKit, which: PodKit, port: Any, numbers: Numbers) -> str:
+    host = f"{which.services[port.name]}.{kit.domain}.svc"
+    # A partner does not tell the numbers of ports that only its own pods can reach.
+    number = numbers.get((kit.domain, f"{which.name}/{port.name}"))
+    return host if port.scope == CLUSTER or number is None else f"{host}:{number}"
+
+
+def allocated_ports(kit: PartyKit, which: PodKit, numbers: Numbers) -> Object:
+    return {
+        "ports": [
+            {
+                "name": port.name,
+                "port": numbers[kit.domain, f"{which.name}/{port.name}"],
+                "scope": port.scope,
+                "protocol": port.protocol,
+            }
+            for port in kit.ports
+        ]
+    }
+
+
+def _json(value: Object) -> str:
+    return orjson.dumps(value).decode()
+
+
+# The resource group.
+
+
+def group(task: KusciaTask, kits: Sequence[PartyKit], own: Sequence[PartyKit]) -> Object:
+    chosen = task.spec.schedule_config
+    wanted = (chosen.min_reserved_members if chosen is not None else None) or len(kits)
+    meta = task.metadata
+    return {
+        "metadata": {
+            "name": meta.name,
+            "labels": _task_labels(task),
+            "annotations": {
+                **{key: value for key in _COPIED_TO_GROUP if (value := (meta.annotations or {}).get(key)) is not None},
+                labels.KUSCIA_INITIATOR: task.spec.initiator,
+                labels.KUSCIA_TASK_ID: meta.name,
+            },
+        },
+        "spec": {
+            "minReservedMembers": min(wanted, len(kits)),
+            "initiator": task.spec.initiator,
+            "resourceReservedSeconds": (chosen and chosen.resource_reserved_seconds) or _RESERVED_SECONDS,
+            "lifecycleSeconds": (chosen and chosen.lifecycle_seconds) or _LIFE_SECONDS,
+            "retryIntervalSeconds": (chosen and chosen.retry_interval_seconds) or _RETRY_SECONDS,
+            "parties": [_group_party(kit, ours=True) for kit in own],
+            "outOfControlledParties": [_group_party(kit, ours=False) for kit in kits if kit not in own],
+        },
+    }
+
+
+def _group_party(kit: PartyKit, *, ours: bool) -> Object:
+    out: Object = {"domainID": kit.domain, "role": kit.role, "minReservedPods": kit.min_reserved_pods if ours else 1}
+    return {**out, "pods": [{"name": which.name} for which in kit.pods]} if ours else out
