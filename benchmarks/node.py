@@ -117,7 +117,7 @@ class Node:
         root.mkdir(parents=True, exist_ok=True)
         (root / "coterie.yaml").write_text(
             f"domainID: {DOMAIN}\nlogLevel: WARN\napiServer: {{host: 127.0.0.1, port: {self.port}}}\n"
-            f"dns: {{enabled: false}}\n{settings}"
+            f"dns: {{enabled: false}}\ngateway: {{enabled: false}}\n{settings}"
         )
 
     def start(self) -> float:

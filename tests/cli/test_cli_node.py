@@ -98,7 +98,7 @@ def test_start_with_a_bad_file_is_one_sentence(cli, text, said):
 def _start(folder: Path, port: int = 0) -> subprocess.Popen[str]:
     file = folder / f"c{port}.yaml"
     file.write_text(
-        f"mode: master\ndomainID: alice\nlogLevel: WARN\ndns: {{enabled: false}}\napiServer: {{port: {port}}}\n"
+        f"mode: master\ndomainID: alice\nlogLevel: WARN\ndns: {{enabled: false}}\ngateway: {{enabled: false}}\napiServer: {{port: {port}}}\n"
     )
     return subprocess.Popen(
         [sys.executable, "-m", "coterie", "start", "-c", str(file), "--root", str(folder)],

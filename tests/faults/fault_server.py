@@ -39,7 +39,7 @@ class FaultServer:
         self._log = beside / "server.log"
         self._settings = beside / "coterie.yaml"
         self._settings.write_text(
-            f"mode: master\ndomainID: {DOMAIN}\ndns: {{enabled: false}}\napiServer: {{host: 127.0.0.1, port: {self.port}}}\n"
+            f"mode: master\ndomainID: {DOMAIN}\ndns: {{enabled: false}}\ngateway: {{enabled: false}}\napiServer: {{host: 127.0.0.1, port: {self.port}}}\n"
         )
 
     # -- the process --------------------------------------------------------------------------------------------

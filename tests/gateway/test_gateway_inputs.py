@@ -105,10 +105,11 @@ def test_a_route_has_its_tokens_and_the_partners_certificate() -> None:
     world = World(
         routes=[a_route("alice", "bob"), a_route("bob", "alice", endpoint=ENDPOINT), a_route("x", "y")],
         domains={"alice": a_domain("alice")},
-        tokens={"alice-bob": (token,)},
+        tokens={"alice-bob": ((3, token),)},
     )
     inbound, outbound = made(world).routes
     assert (inbound.source, inbound.tokens, inbound.certificates) == ("alice", (token,), (pem("alice"),))
+    assert inbound.revisions == (3,)
     assert (outbound.host, outbound.certificates, outbound.tokens) == ("alice.example.com", (pem("alice"),), ())
 
 
@@ -134,7 +135,7 @@ def test_a_lite_finds_its_control_plane_by_its_configuration() -> None:
 
 @pytest.mark.parametrize(
     ("objects", "tokens"),
-    [([], {}), (["hq"], {}), (["hq"], {"bob-hq": (Secret("older"),)})],
+    [([], {}), (["hq"], {}), (["hq"], {"bob-hq": ((1, Secret("older")),)})],
     ids=["no-object", "object-without-token", "object-with-token"],
 )
 def test_the_way_to_the_control_plane_is_as_the_link_knows_it(objects: list[str], tokens: Any) -> None:
@@ -200,7 +201,7 @@ def test_a_credential_goes_only_to_the_api_and_only_with_who_speaks_for_itself()
         services=[a_service("echo")],
         endpoints={"echo": endpoints("echo", 8080)},
         domains={"alice": a_domain("alice")},
-        tokens={"alice-bob": (Secret("t"),)},
+        tokens={"alice-bob": ((1, Secret("t")),)},
         bearers={"alice": Secret("own")},
         api=API,
     )
@@ -250,7 +251,7 @@ def test_unchanged_objects_are_not_read_again_and_changed_ones_are() -> None:
     echo, other, route = a_service("echo"), a_service("other"), a_route("alice", "bob")
     world = World(routes=[route], services=[echo, other], domains={"alice": a_domain("alice")})
     first, _ = inputs_of(world, SETTINGS, identity(), PLACES, memory=memory)
-    later = replace(world, tokens={"alice-bob": (Secret("t"),)}, endpoints={"echo": endpoints("echo", 1)})
+    later = replace(world, tokens={"alice-bob": ((1, Secret("t")),)}, endpoints={"echo": endpoints("echo", 1)})
     second, _ = inputs_of(later, SETTINGS, identity(), PLACES, memory=memory)
     assert first.services[1] is second.services[1]
     assert second.services[0].endpoints == (Address("10.0.0.7", 1),)

@@ -141,6 +141,17 @@ def test_transit(transit: dict[str, Any], via: str | None, tunnel: bool) -> None
         assert (read.via, read.tunnel) == (via, tunnel)
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"), [({}, None), ("hop-by-hop", True), ("end-to-end", False), ("otherwise", None)]
+)
+def test_how_a_route_is_carried(said: Any, expected: bool | None) -> None:
+    given = domain_route(transit={"domain": {"domainID": "joe"}})
+    given["metadata"]["annotations"] = {"coterie.io/transit": said} if said else None
+    read = route_of(given)
+    assert isinstance(read, Route)
+    assert read.hop_by_hop is expected
+
+
 @pytest.mark.parametrize("spec", [{"authenticationType": "Word"}, {"mTLSConfig": {"tlsCA": "%%%"}}])
 def test_unreadable_routes_are_problems(spec: dict[str, Any]) -> None:
     assert isinstance(route_of(domain_route(**spec)), Problem)

@@ -20,11 +20,16 @@ INSIDE = "rds-internal.json"
 async def answered(http: aiohttp.ClientSession, plane: Plane, host: str, status: int, path: str = "/") -> Any:
     """Wait until a call from inside a domain is answered so."""
 
-    async def asked() -> Any:
-        got, said, _ = await call(http, f"{plane.inside}{path}", host)
-        return (said or True) if got == status else None
+    last: list[Any] = []
 
-    return await until(asked)
+    async def asked() -> Any:
+        last[:] = await call(http, f"{plane.inside}{path}", host)
+        return (last[1] or True) if last[0] == status else None
+
+    try:
+        return await until(asked)
+    except AssertionError as error:
+        raise AssertionError(f"{host} at {plane.name}: not {status} but {last}") from error
 
 
 async def told(plane: Plane, reason: str) -> Any:

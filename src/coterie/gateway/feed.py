@@ -28,6 +28,8 @@ from coterie.client.informers import Informers
 from coterie.control.events import EventRecorder, reference_to
 from coterie.gateway.bearer import Bearers
 from coterie.gateway.clientkeys import ClientKeys
+from coterie.gateway.crypt.child import CryptChild
+from coterie.gateway.crypt.keys import keys_of
 from coterie.gateway.envoy import Applied, Envoy
 from coterie.gateway.inputs import Memory, Places, World, api_callers, inputs_of
 from coterie.gateway.model import Address, Inputs, Problem, Route
@@ -41,8 +43,9 @@ _RETRY = 1.0
 _MANY = 50
 """Objects from which on a snapshot is made beside the event loop instead of in it."""
 
-TokensOf = Callable[[DomainRoute], tuple[Secret, ...]]
-"""The tokens in force of a route of ours, opened, newest last."""
+Tokens = tuple[tuple[int, Secret], ...]
+TokensOf = Callable[[DomainRoute], Tokens]
+"""The tokens in force of a route of ours, opened, with their revisions, newest last."""
 OnLoaded = Callable[[str, int, str], None]
 """Told when Envoy accepts all tokens of a route that leads to us: the route's name, its newest revision, its uid."""
 
@@ -77,6 +80,7 @@ class Feed:
         tokens_of: TokensOf,
         on_loaded: OnLoaded | None = None,
         bearers: Bearers | None = None,
+        crypt: CryptChild | None = None,
         api: Callable[[], Address | None] = lambda: None,
         master: Callable[[], Route | None] = lambda: None,
         events: EventRecorder | None = None,
@@ -92,13 +96,14 @@ class Feed:
         self._tokens_of = tokens_of
         self._on_loaded = on_loaded
         self._bearers = bearers
+        self._crypt = crypt
         self._api = api
         self._master = master
         self._events = events
         self._version = version
         self._clock = clock
         self._memory = Memory()
-        self._opened: dict[str, tuple[DomainRoute, tuple[Secret, ...]]] = {}
+        self._opened: dict[str, tuple[DomainRoute, Tokens]] = {}
         self._keys = ClientKeys(places.run / "clients")
         self._news = asyncio.Event()
         self._count = 0
@@ -149,6 +154,7 @@ class Feed:
         self._news.clear()
         world, inputs, resources, problems = await self._made()
         self._tell(problems)
+        await self._give_keys(inputs)
         applied = await self._envoy.begin(resources)
         if applied.refused and LISTENERS_FILE in applied.pending:
             ports = ", ".join(str(each) for each in (inputs.internal, inputs.external) if each is not None)
@@ -164,14 +170,21 @@ class Feed:
         if inputs == self._last:
             self._report(world)
             return
+        await self._give_keys(inputs)
         await self._settle(world, inputs, resources, await self._envoy.apply(resources))
+
+    async def _give_keys(self, inputs: Inputs) -> None:
+        """First, so that no request meets a child that knows less than Envoy does."""
+        if self._crypt is not None:
+            await self._crypt.update(keys_of(inputs))
 
     async def _made(self) -> Made:
         world = self._watching.world()
         if self._bearers is not None:
             self._bearers.want(api_callers(world.routes, world.domains, self._settings.domain))
             world = replace(world, bearers=self._bearers.current)
-        world = replace(world, api=self._api(), master=self._master())
+        socket = self._crypt.settings.socket if self._crypt is not None else None
+        world = replace(world, api=self._api(), master=self._master(), crypt=socket)
         if len(world.routes) + len(world.services) > _MANY:
             return await asyncio.to_thread(self._make, world)
         return self._make(world)
@@ -186,7 +199,7 @@ class Feed:
         resources = snapshot(inputs) if known is None else known
         return full, inputs, resources, frozenset((*resources.problems, *unwritten, *unread))
 
-    def _open(self, world: World) -> dict[str, tuple[Secret, ...]]:
+    def _open(self, world: World) -> dict[str, Tokens]:
         """Opening costs a private key operation: done once for each state of a route."""
         known = self._opened
         self._opened = {

@@ -18,7 +18,9 @@ import binascii
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import msgspec
@@ -45,9 +47,12 @@ from coterie.gateway.model import (
 )
 from coterie.gateway.objects import limits_of, route_of, service_of
 from coterie.gateway.settings import GatewaySettings, MasterEndpoint
+from coterie.gateway.transit import grants_of
 
 API_SERVICE = "apiserver"
 _AUTHORIZATION = "authorization"
+_LONGEST_RUN = 90
+"""Bytes: 107 for a socket's path, less the longest name in there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,14 @@ class Places:
 
     @classmethod
     def of(cls, paths: DomainPaths) -> Places:
-        return cls(paths.var / "gateway", paths.run / "gateway", paths.logs / "envoy")
+        return cls(paths.var / "gateway", _short(paths.run / "gateway", paths.home), paths.logs / "envoy")
+
+
+def _short(wanted: Path, home: Path) -> Path:
+    """The path of a socket has a limit; below a deep root the sockets lie among the machine's temporary files."""
+    if len(str(wanted).encode()) <= _LONGEST_RUN:
+        return wanted
+    return Path(gettempdir()) / f"coterie-{sha256(str(home).encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +89,16 @@ class World:
     """By name; empty where we may not read them (a lite)."""
     sisters: Sequence[Gateway] = ()
     """Our domain's other live gateways."""
-    tokens: Mapping[str, tuple[Secret, ...]] = field(default_factory=dict)
-    """Of routes by name: those in force, in clear, newest last."""
+    tokens: Mapping[str, tuple[tuple[int, Secret], ...]] = field(default_factory=dict)
+    """Of routes by name: those in force, in clear, with their revisions, newest last."""
     clients: Mapping[str, KeyPair] = field(default_factory=dict)
     """Of routes by name: the client certificate that the route itself brought."""
     bearers: Mapping[str, Secret] = field(default_factory=dict)
     """By domain: the credential of its service account."""
     api: Address | None = None
     """Where our own API listens; None where there is none."""
+    crypt: Path | None = None
+    """The socket of the process that encrypts bodies."""
     master: Route | None = None
     """A lite's way to its control plane, as agreed on before any object could be read."""
 
@@ -151,8 +165,10 @@ def inputs_of(
         aliases=(MASTER,) if settings.control_plane else (),
         routes=tuple(routes),
         services=tuple(services),
+        crypt=world.crypt,
         limits=limits_of(world.services),
         sisters=_sisters(world.sisters, settings.internal.port),
+        transit=tuple(grant for each in world.routes if not each.metadata.deleting for grant in grants_of(each)),
     )
     return inputs, problems
 
@@ -285,13 +301,20 @@ def _route(world: World, settings: GatewaySettings, each: DomainRoute, certifica
     if faults := route_faults(each.spec, dials=False):
         # One thing that Envoy does not take would keep every later change from it.
         return Problem(f"route {name}", "; ".join(faults))
+    opened = world.tokens.get(name, ())
     made = route_of(
-        {"metadata": {"namespace": settings.domain}, "spec": msgspec.to_builtins(each.spec)},
-        tokens=world.tokens.get(name, ()),
+        {
+            "metadata": {"namespace": settings.domain, "annotations": each.metadata.annotations},
+            "spec": msgspec.to_builtins(each.spec),
+        },
+        tokens=[token for _, token in opened],
         certificates=certificate,
         client=world.clients.get(name),
     )
-    if isinstance(made, Problem) or made.source != settings.domain:
+    if isinstance(made, Problem):
+        return made
+    made = replace(made, revisions=tuple(revision for revision, _ in opened))
+    if made.source != settings.domain:
         return made
     if settings.master is not None and not made.host and not made.via and not made.tunnel:
         # Only a lite's way to its own control plane has no address: the lite knows it from its configuration.

@@ -34,6 +34,7 @@ _SCOPE_LOCAL = "Local"
 _THIRD_DOMAIN = "THIRD-DOMAIN"
 _REVERSE_TUNNEL = "REVERSE-TUNNEL"
 _DEFAULT_COOKIE_SECONDS = 86400
+_HOW_CARRIED = {labels.COTERIE_HOP_BY_HOP: True, labels.COTERIE_END_TO_END: False}
 
 
 def service_of(
@@ -135,6 +136,7 @@ def route_of(
     if transit and method == _THIRD_DOMAIN and not via:
         return Problem(about, "transit through a third domain, and none is named")
     endpoint = spec.get("endpoint") or {}
+    annotations: Mapping[str, str] = domain_route.get("metadata", {}).get("annotations") or {}
     # The client certificate is the partner's only on the destination's side.
     inbound = domain_route.get("metadata", {}).get("namespace") == destination
     return Route(
@@ -144,6 +146,7 @@ def route_of(
         host=str(endpoint.get("host") or ""),
         ports=tuple(_port(each) for each in endpoint.get("ports") or ()),
         via=via,
+        hop_by_hop=_HOW_CARRIED.get(annotations.get(labels.COTERIE_TRANSIT, "")),
         tunnel=bool(transit) and method == _REVERSE_TUNNEL,
         tokens=tuple(tokens),
         certificates=(*certificates, shown) if shown and inbound else tuple(certificates),

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coterie.api.meta import Object
+from coterie.api import labels
+from coterie.api.types.kuscia_domain import DomainRoute
 from coterie.gateway import tls
 from coterie.gateway.clusters import cluster, hop_options, http2_options
 from coterie.gateway.identity import access_of_domains, pins
@@ -51,18 +52,15 @@ from coterie.gateway.names import (
 
 SIDE = "transit"
 DOOR = "door"
-CARRY_FOR = "coterie.io/carry-for"
-"""Annotation of a DomainRoute of the carrier's: comma-separated domains that it carries to the route's destination."""
 _MATCH: Json = {"connect_matcher": {}}
 
 
-def grants_of(domain_route: Object) -> tuple[TransitGrant, ...]:
-    """Whom a DomainRoute, in its source's namespace, lets travel along."""
-    metadata, spec = domain_route.get("metadata") or {}, domain_route.get("spec") or {}
-    own, destination = spec.get("source"), spec.get("destination")
-    if not destination or metadata.get("namespace") != own:
+def grants_of(route: DomainRoute) -> tuple[TransitGrant, ...]:
+    """Whom the source of a route lets travel along, as its own copy of the route says."""
+    own, destination = route.spec.source, route.spec.destination
+    if not destination or route.metadata.namespace != own:
         return ()
-    listed = str((metadata.get("annotations") or {}).get(CARRY_FOR) or "").split(",")
+    listed = (route.metadata.annotations or {}).get(labels.COTERIE_CARRY_FOR, "").split(",")
     return tuple(TransitGrant(name, destination) for name in sorted({each.strip() for each in listed} - {"", own}))
 
 

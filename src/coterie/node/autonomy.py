@@ -1,14 +1,24 @@
-"""Mode autonomy: the control plane and the agent in one process; the agent speaks to the API without a socket."""
+"""Mode autonomy: the control plane, the gateway and the agent in one process; they speak to the API without a socket."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from coterie.base.clock import Clock
+from coterie.base.later import later
 from coterie.control.manager import Runnable
 from coterie.node.agentport import AgentTls
 from coterie.node.config import NodeSettings
 from coterie.node.control import control_groups
+from coterie.node.dnsnode import dns_groups
 from coterie.node.nodeagent import agent_groups
 from coterie.node.owndomain import prepared
+
+if TYPE_CHECKING:
+    from coterie.node import gatewaynode
+else:
+    # A control plane without a gateway does without its libraries.
+    gatewaynode = later("coterie.node.gatewaynode")
 
 
 def groups(settings: NodeSettings, clock: Clock) -> list[list[Runnable]]:
@@ -17,4 +27,6 @@ def groups(settings: NodeSettings, clock: Clock) -> list[list[Runnable]]:
     with prepared(settings, clock):
         made, client, informers = control_groups(settings, clock)
         tls = AgentTls.of_plane(settings.paths, chosen.node_name, chosen.address, clock)
-    return [*made, *agent_groups(settings, chosen, client, informers, tls, clock)]
+    gateway = gatewaynode.gateway_of_plane(settings, made, client, informers, clock) if settings.gateway.enabled else []
+    names = dns_groups(settings, informers, clock)
+    return [*made, *gateway, *names, *agent_groups(settings, chosen, client, informers, tls, clock)]

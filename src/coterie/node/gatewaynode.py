@@ -10,12 +10,17 @@ life left behind). The negotiator and the heartbeat need a gateway that serves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from coterie import __version__
 from coterie.apiserver.http.messages import Handler
+from coterie.base import identity as identities
 from coterie.base.clock import Clock
+from coterie.base.files import private_directory
 from coterie.base.identity import DomainIdentity
 from coterie.base.paths import DomainPaths
 from coterie.client.client import Client
@@ -23,11 +28,12 @@ from coterie.client.informers import Informers
 from coterie.control.events import EventRecorder
 from coterie.control.manager import Runnable
 from coterie.gateway.bearer import Bearers
+from coterie.gateway.crypt.child import CryptChild, CryptSettings
 from coterie.gateway.envoy import Envoy, EnvoySettings
 from coterie.gateway.feed import Feed
 from coterie.gateway.handshake import negotiator
 from coterie.gateway.handshake.caller import HttpCaller
-from coterie.gateway.handshake.effective import EffectiveTokens, tokens_of
+from coterie.gateway.handshake.effective import EffectiveTokens, opened_of
 from coterie.gateway.handshake.pins import domain_certificates, no_certificates
 from coterie.gateway.handshake.server import HandshakeServer
 from coterie.gateway.heartbeat import Heartbeat
@@ -35,6 +41,8 @@ from coterie.gateway.inputs import Places
 from coterie.gateway.model import Address, Route
 from coterie.gateway.registration.server import Registrar
 from coterie.gateway.settings import GatewaySettings
+from coterie.node.config import ConfigError, NodeSettings
+from coterie.node.plane import ApiPlane
 
 _EVERYWHERE = ("0.0.0.0", "::")
 
@@ -56,6 +64,19 @@ class _Calls:
             await self._caller.close()
 
 
+def gateway_of_plane(
+    settings: NodeSettings, made: Sequence[Sequence[Runnable]], client: Client, informers: Informers, clock: Clock
+) -> list[list[Runnable]]:
+    """Beside the parts of a control plane. The domain's keys must be in their files."""
+    own = identities.load(settings.paths, settings.domain)
+    plane = next(each for group in made for each in group if isinstance(each, ApiPlane))
+
+    def api() -> Address | None:
+        return Address(*plane.address) if plane.address is not None else None
+
+    return gateway_groups(settings.gateway, settings.paths, own, client, informers, clock=clock, api=api)
+
+
 def gateway_groups(
     settings: GatewaySettings,
     paths: DomainPaths,
@@ -71,12 +92,14 @@ def gateway_groups(
     """`api`: where our own API listens, on a control plane. `master`: a lite's way to its control plane as it was agreed
     on before any object could be read. `address`: where the domain's other gateways find this one."""
     places = Places.of(paths)
+    _claim(places.run)
     domain, instance = settings.domain, settings.instance
     events = EventRecorder(client, "gateway", instance=instance, clock=clock)
     envoy = Envoy(
         EnvoySettings(domain, places.directory, places.run, places.logs, instance=instance, workers=settings.workers),
         clock=clock,
     )
+    crypt = CryptChild(CryptSettings(domain, places.run, places.logs), clock=clock)
     bearers = Bearers(client, lambda: feed.poke(), clock=clock) if settings.control_plane else None
     effective = EffectiveTokens(client, informers, domain, instance, clock)
     feed = Feed(
@@ -85,9 +108,10 @@ def gateway_groups(
         settings,
         identity,
         places,
-        tokens_of=partial(tokens_of, identity=identity),
+        tokens_of=partial(opened_of, identity=identity),
         on_loaded=effective.loaded,
         bearers=bearers,
+        crypt=crypt,
         api=api,
         master=master,
         events=events,
@@ -106,7 +130,12 @@ def gateway_groups(
         clock=clock,
     )
     shaking = negotiator.make(client, informers, identity, instance, caller, events=events, clock=clock)
-    first: list[Runnable] = [events, _handshake_server(settings, identity, client, informers, clock), _Calls(caller)]
+    first: list[Runnable] = [
+        events,
+        crypt,
+        _handshake_server(settings, identity, client, informers, clock),
+        _Calls(caller),
+    ]
     if bearers is not None:
         first.append(bearers)
     return [first, [envoy, feed, effective.controller], [shaking, heartbeat]]
@@ -130,6 +159,14 @@ def _handshake_server(
         address=settings.handshake,
         certificates=known,
     )
+
+
+def _claim(run: Path) -> None:
+    """The sockets' directory may lie among everybody's temporary files: somebody else's is not used."""
+    private_directory(run)
+    found = run.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise ConfigError(f"{run}: belongs to somebody else; remove it, or choose a shorter root")
 
 
 def _reached_at(settings: GatewaySettings) -> str:

@@ -1,15 +1,26 @@
-"""Mode master: the control plane alone."""
+"""Mode master: the control plane and the domain's gateway."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from coterie.base.clock import Clock
+from coterie.base.later import later
 from coterie.control.manager import Runnable
 from coterie.node.config import NodeSettings
 from coterie.node.control import control_groups
+from coterie.node.dnsnode import dns_groups
 from coterie.node.owndomain import prepared
+
+if TYPE_CHECKING:
+    from coterie.node import gatewaynode
+else:
+    # A control plane without a gateway does without its libraries.
+    gatewaynode = later("coterie.node.gatewaynode")
 
 
 def groups(settings: NodeSettings, clock: Clock) -> list[list[Runnable]]:
     with prepared(settings, clock):
-        made, _, _ = control_groups(settings, clock)
-    return made
+        made, client, informers = control_groups(settings, clock)
+    gateway = gatewaynode.gateway_of_plane(settings, made, client, informers, clock) if settings.gateway.enabled else []
+    return [*made, *gateway, *dns_groups(settings, informers, clock)]

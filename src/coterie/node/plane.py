@@ -32,6 +32,8 @@ class ApiPlane:
 
     def __init__(self, settings: NodeSettings, clock: Clock) -> None:
         self.ready = asyncio.Event()
+        self.address: tuple[str, int] | None = None
+        """Where the API is reached from this machine, once it is."""
         self._settings = settings
         self._clock = clock
         self._stop = asyncio.Event()
@@ -72,8 +74,9 @@ class ApiPlane:
             await self.server.start()
             api = self._settings.api
             host, port = await self._http.listen(api.host, api.port, self._identity.server_tls())
+            self.address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
             try:
-                self._write_kubeconfig(host, port)
+                self._write_kubeconfig(*self.address)
                 log.info("The API is served", address=f"https://{host}:{port}")
                 self.ready.set()
                 await self._stop.wait()
@@ -88,7 +91,7 @@ class ApiPlane:
 
     def _write_kubeconfig(self, host: str, port: int) -> None:
         """The operator's way in. Written once the port is open, so whoever finds the file can use it."""
-        reached = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+        reached = f"[{host}]" if ":" in host else host
         certificate, key = self._identity.pair("admin")
         kubeconfig.make(
             self._settings.domain,

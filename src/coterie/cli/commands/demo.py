@@ -53,6 +53,7 @@ _GRACE = 10.0
 _CONFIG = """
 apiServer: {port: 0}
 agent: {nodeName: %s, port: 0, taint: false}
+gateway: {enabled: false}
 """
 
 

@@ -27,14 +27,20 @@ _log = logger("gateway.handshake")
 
 
 def tokens_of(route: DomainRoute, identity: DomainIdentity) -> tuple[Secret, ...]:
-    """Newest last. The source sends only what is ready everywhere; the destination takes all, or none became ready."""
+    """As `opened_of`, without the revisions."""
+    return tuple(token for _, token in opened_of(route, identity))
+
+
+def opened_of(route: DomainRoute, identity: DomainIdentity) -> tuple[tuple[int, Secret], ...]:
+    """Each with its revision, newest last. The source sends only what is ready everywhere; the destination takes all, or
+    none became ready."""
     listed: Iterable[RouteToken] = route.token_status.tokens or ()
     if route.spec.source == identity.domain:
         listed = [token for token in listed if token.is_ready]
     found = []
     for token in listed:
         try:
-            found.append(crypto.open_sealed(token.token, identity))
+            found.append((token.revision, crypto.open_sealed(token.token, identity)))
         except crypto.NotDecrypted:
             _complain(str(route.key), token.revision, token.token)
     return tuple(found)
