@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
-from gateway_kit import HOSTS
+from cryptography.hazmat.primitives import serialization
+from gateway_kit import HOSTS, client_tls
 from mesh_kit import CDR, DOMAIN, DR, GATEWAY, Plane, control_plane, key_of, ready, running, settings_of, until
+from registration_kit import an_application, logged, plane
 
 from coterie.api.errors import Forbidden
-from coterie.api.types.core import CONFIG_MAPS
-from coterie.api.types.kuscia_domain import DOMAINS
+from coterie.api.types.core import CONFIG_MAPS, NAMESPACES
+from coterie.api.types.kuscia_domain import DOMAIN_ROUTES, DOMAINS
+from coterie.apiserver.agenttrust import fault
 from coterie.base import identity as identities
+from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import Secret
 from coterie.control.manager import Manager
+from coterie.gateway.handshake import crypto
 from coterie.gateway.model import Protocol
 from coterie.gateway.settings import GatewaySettings, MasterEndpoint
-from coterie.node.registering import Tie, tied
+from coterie.node.agentport import AgentTls
+from coterie.node.registering import Tie, authority, newest_token, tied
 
 
 async def deploy_token(master: Plane, name: str) -> str:
@@ -107,3 +116,86 @@ async def test_a_master_that_lost_all_tokens_is_found_again(tmp_path: Path, monk
             # The domain controller makes the route anew; the lite agrees on a token for it.
             await ready(master, "alice-bob")
             await until(reads_again)
+
+
+async def test_what_strangers_try_at_the_public_port(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with control_plane("bob", tmp_path) as master, aiohttp.ClientSession() as http:
+        token = await deploy_token(master, "alice")
+        where = f"https://{master.settings.external}/register"
+
+        async def send(body: bytes, jwt: str) -> tuple[int, str]:
+            headers = {"Host": "kuscia-handshake.master.svc", "jwt-token": jwt, "X-Forwarded-For": "6.6.6.6"}
+            async with http.post(where, data=body, headers=headers, ssl=client_tls(None)) as response:
+                return response.status, await response.text()
+
+        request, jwt = an_application("alice", token, datetime.now(UTC))
+        guessed, guessed_jwt = an_application("alice", "x" * 32, datetime.now(UTC), signer="mallory")
+        assert (await send(guessed.encode(), guessed_jwt))[0] == 500
+        assert (await send(request.encode(), jwt))[0] == 200
+        with caplog.at_level(logging.WARNING):
+            status, told = await send(request.encode(), jwt)
+            assert (status, "made before" in told) == (400, True)
+            # The certificate alone is of no use, nor is the token once it was used.
+            again, again_jwt = an_application("alice", token, datetime.now(UTC), jwt_by="mallory")
+            assert (await send(again.encode(), again_jwt))[0] == 400
+            stolen, stolen_jwt = an_application("alice", token, datetime.now(UTC), signer="mallory")
+            status, told = await send(stolen.encode(), stolen_jwt)
+            assert (status, "was used" in told) == (500, True)
+            assert (await send(b"x" * 200_000, jwt))[0] in (400, 413)
+        lines = logged(caplog.records)
+        assert "replay" in lines and "used-token" in lines and token not in lines
+        assert "6.6.6.6" not in lines, "the address is the one that our own gateway saw"
+
+
+# ---- the agent's endpoint ----
+
+
+def test_an_agents_certificate_is_known_by_the_domains_key(tmp_path: Path) -> None:
+    paths = DomainPaths.of(tmp_path, "alice").prepare()
+    own = identities.ensure(paths, "alice", Secret(key_of("alice")), datetime.now(UTC))
+    made = AgentTls.of_domain(paths, "node-1", "127.0.1.1", SYSTEM_CLOCK)
+    shown = pki.load_certificate(made.certificate.read_bytes()).public_bytes(serialization.Encoding.DER)
+    assert fault(shown, own.key.public_key(), "127.0.1.1", datetime.now(UTC)) == ""
+    assert AgentTls.of_domain(paths, "node-1", "127.0.1.1", SYSTEM_CLOCK) == made
+
+
+async def test_whom_the_agent_believes_is_read_from_the_control_plane(tmp_path: Path) -> None:
+    async with plane() as center:
+        tls = AgentTls(tmp_path / "a.crt", tmp_path / "a.key", tmp_path / "ca.crt")
+        reading = asyncio.create_task(authority(center.client, "alice", tls, SYSTEM_CLOCK).run())
+        await center.client.create(NAMESPACES.as_dynamic, {"metadata": {"name": "alice"}})
+        meta = {"name": "kube-root-ca.crt", "namespace": "alice"}
+        await center.client.create(CONFIG_MAPS.as_dynamic, {"metadata": meta, "data": {"ca.crt": "PEM"}}, "alice")
+        await asyncio.wait_for(reading, 60)
+        assert tls.ca.read_text() == "PEM"
+        # Later it is enough to have read it once.
+        await center.client.delete(CONFIG_MAPS, "kube-root-ca.crt", "alice")
+        await asyncio.wait_for(authority(center.client, "alice", tls, SYSTEM_CLOCK).run(), 60)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "revision"),
+    [([], None), ([(1, True)], 1), ([(1, True), (2, True)], 2), ([(1, True), (2, False)], 1), ([(3, None)], None)],
+    ids=["none", "one", "two", "newest not ready", "of another key"],
+)
+def test_the_newest_token_of_a_route(
+    tmp_path: Path, tokens: list[tuple[int, bool | None]], revision: int | None
+) -> None:
+    paths = DomainPaths.of(tmp_path, "alice").prepare()
+    own = identities.ensure(paths, "alice", Secret(key_of("alice")), datetime.now(UTC))
+    listed = [
+        {"token": crypto.seal(bytes([number] * 32), own) if ready is not None else "QUJD", "revision": number,
+         "isReady": ready is not False}
+        for number, ready in tokens
+    ]  # fmt: skip
+    body = {
+        "metadata": {"name": "alice-hq", "namespace": "alice"},
+        "spec": {"source": "alice", "destination": "hq", "authenticationType": "Token"},
+        "status": {
+            "isDestinationAuthorized": True,
+            "isDestinationUnreachable": False,
+            "tokenStatus": {"tokens": listed},
+        },
+    }
+    found = newest_token(DOMAIN_ROUTES.decode(json.dumps(body).encode()), own)
+    assert (found.revision if found is not None else None) == revision

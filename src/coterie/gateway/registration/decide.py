@@ -145,11 +145,10 @@ def decide(domain: Domain | None, who: Applicant, control_plane: str, now: datet
 
 def next_step(domain: str, replaces: bool) -> str:
     """What the person at the lite has to do; the same sentence whether a token was wrong or used."""
-    query = '{.status.deployTokenStatuses[?(@.state=="unused")].token}'
     changed = f"{domain}'s key is not the one it registered with, and " if replaces else ""
     return (
-        f"{changed}a new key needs an unused deploy token: take it at the control plane with "
-        f"`kubectl get domain {domain} -o jsonpath='{query}'`, put it into liteDeployToken and start the lite again"
+        f"{changed}a new key needs an unused deploy token: take it at the control plane from status.deployTokenStatuses of "
+        f"`kubectl get domain {domain} -o yaml`, put it into liteDeployToken and start the lite again"
     )
 
 

@@ -86,6 +86,7 @@ class MasterLink:
         self._stop = asyncio.Event()
         self._lost = 0
         self._refused = 0
+        self._warned: set[str] = set()
         self._registration = keeping.load(paths, identity)
         if self._registration is not None and self._registration.agreed is not None:
             self.stage = Stage.LINKED
@@ -180,14 +181,22 @@ class MasterLink:
         self._at(Stage.LOOKING)
         await self._client.greet(shown)
         answer = await self._client.probe(shown)
-        if shown is None:
-            log.warning("The master is reached in plain text: whoever is in between can read and change everything")
-        elif not trusted:
-            log.warning(
-                "The master's certificate is believed because it is the first one seen; compare it with the master's own",
-                address=self._client.address, fingerprint=pki.fingerprint(shown),
-            )  # fmt: skip
+        self._warn_of_first_use(pki.fingerprint(shown) if shown is not None else "", trusted)
         return await self._register(answer.namespace, shown, trusted)
+
+    def _warn_of_first_use(self, fingerprint: str, trusted: bool) -> None:
+        """Once for each certificate, not each attempt."""
+        if trusted or fingerprint in self._warned:
+            return
+        self._warned.add(fingerprint)
+        if not fingerprint:
+            log.warning("The master is reached in plain text: whoever is in between can read and change everything")
+            return
+        log.warning(
+            "The master's certificate is believed because it is the first one seen; compare it with the master's own",
+            address=self._client.address,
+            fingerprint=fingerprint,
+        )
 
     async def _register(self, master: str, shown: x509.Certificate | None, trusted: bool) -> Registration:
         self._at(Stage.REGISTERING)
