@@ -81,6 +81,8 @@ async def mirror(host: str) -> AsyncIterator[Address]:
             return stream
         headers = {"x-names": ",".join(sorted(key.lower() for key in request.headers))}
         headers |= {"content-encoding": coding} if (coding := request.query.get("coding")) else {}
+        if "whole" in request.query:  # with Content-Length, as most services answer
+            return web.Response(body=await request.read() or MARKER, headers=headers)
         reply = web.StreamResponse(status=int(request.query.get("status", "200")), headers=headers)
         await reply.prepare(request)
         async for piece in request.content.iter_any():

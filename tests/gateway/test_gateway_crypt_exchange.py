@@ -214,7 +214,57 @@ def test_an_answer_of_our_own_envoy_passes_as_it_is() -> None:
     assert bob.body(Part.RESPONSE_BODY, b"who are you", end=True) == b"who are you"
 
 
+def test_the_length_is_told_to_what_comes_next() -> None:
+    alice, bob = ends()
+    wire = alice.headers(Part.REQUEST_HEADERS, headers={"content-length": ("4",)})
+    assert "; length=4" in wire["x-coterie-encrypt"][0]
+    assert bob.headers(Part.REQUEST_HEADERS, headers=wire)["x-coterie-length"] == ("4",)
+    assert bob.body(Part.REQUEST_BODY, alice.body(Part.REQUEST_BODY, b"four", end=True), end=True) == b"four"
+    assert not bob.refused
+
+
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+def test_only_head_is_told_a_length_without_a_body(method: str) -> None:
+    alice, bob = ends()
+    wire = alice.headers(Part.REQUEST_HEADERS, end=True, headers={":method": (method,)})
+    bob.headers(Part.REQUEST_HEADERS, end=True, headers=wire)
+    back = bob.headers(Part.RESPONSE_HEADERS, end=True, headers={":status": ("200",), "content-length": ("9",)})
+    told = alice.headers(Part.RESPONSE_HEADERS, end=True, headers={**back, "x-coterie-length": ("7",)})
+    assert told.get("x-coterie-length") == (("9",) if method == "HEAD" else None)
+    assert not alice.refused
+
+
 # ---- what does not ----
+
+
+@pytest.mark.parametrize("body", [b"three", b"abc"], ids=["longer", "shorter"])
+def test_a_sender_that_lies_about_the_length_is_refused(body: bytes) -> None:
+    """Else the rest would be the next request on the connection to the service."""
+    alice, bob = ends()
+    wire = alice.headers(Part.REQUEST_HEADERS, headers={"content-length": ("4",)})
+    bob.headers(Part.REQUEST_HEADERS, headers=wire)
+    bob.body(Part.REQUEST_BODY, alice.body(Part.REQUEST_BODY, body, end=True), end=True)
+    assert bob.refused == 400
+    assert not any(each.body for each in bob.answers if each.kind == 3)
+
+
+def test_a_length_changed_on_the_way_fits_no_key() -> None:
+    alice, bob = ends()
+    wire = alice.headers(Part.REQUEST_HEADERS, headers={"content-length": ("4",)})
+    wire["x-coterie-encrypt"] = (wire["x-coterie-encrypt"][0].replace("length=4", "length=5"),)
+    bob.headers(Part.REQUEST_HEADERS, headers=wire)
+    bob.body(Part.REQUEST_BODY, alice.body(Part.REQUEST_BODY, b"four", end=True), end=True)
+    assert bob.refused == 400
+
+
+@pytest.mark.parametrize(
+    "headers", [{":status": ("503",)}, {":status": ("200",), "grpc-status": ("14",)}], ids=["503", "gRPC"]
+)
+def test_a_length_in_clear_is_taken_away(headers: Headers) -> None:
+    alice, _, _ = begun()
+    passed = alice.headers(Part.RESPONSE_HEADERS, end=True, headers={**headers, "x-coterie-length": ("7",)})
+    assert "x-coterie-length" not in passed
+
 
 SALT = "AAAAAAAAAAAAAAAAAAAAAA=="
 BAD_REQUESTS: dict[str, tuple[Headers, int]] = {

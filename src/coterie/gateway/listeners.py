@@ -11,6 +11,7 @@ from pathlib import Path
 from coterie.gateway import identity, tls, transit, tunnel
 from coterie.gateway.clusters import http2_options
 from coterie.gateway.crypt import config as crypt
+from coterie.gateway.crypt.exchange import Side
 from coterie.gateway.model import Address, Inputs
 from coterie.gateway.names import (
     ACCESS_FILTER,
@@ -83,7 +84,7 @@ def _external_manager(inputs: Inputs) -> Json:
         _discovered(inputs, GUARD_FILTER),
         {"name": ACCESS_FILTER, "typed_config": identity.deny_all()},
         {"name": STRIP_FILTER, "typed_config": identity.strip()},
-        *_crypt(inputs),
+        *_crypt(inputs, Side.SERVE),
     ]
     return _manager(inputs, EXTERNAL, filters, identity.external_mutations(), EXTERNAL_LOG) | {
         "http2_protocol_options": http2_options(inputs.tuning) | {"max_concurrent_streams": 1024},
@@ -93,7 +94,7 @@ def _external_manager(inputs: Inputs) -> Json:
 
 
 def _internal(inputs: Inputs) -> Json:
-    filters: list[Json] = [{"name": BANDWIDTH_FILTER, "typed_config": bandwidth(None)}, *_crypt(inputs)]
+    filters: list[Json] = [{"name": BANDWIDTH_FILTER, "typed_config": bandwidth(None)}, *_crypt(inputs, Side.CALL)]
     mutations = identity.internal_mutations(inputs.domain)
     manager = _manager(inputs, INTERNAL, filters, mutations, INTERNAL_LOG) | {
         "http_protocol_options": {"accept_http_10": True},
@@ -102,8 +103,8 @@ def _internal(inputs: Inputs) -> Json:
     return _listener(INTERNAL, inputs.internal, manager, None)
 
 
-def _crypt(inputs: Inputs) -> list[Json]:
-    return [crypt.http_filter()] if inputs.crypt is not None else []
+def _crypt(inputs: Inputs, side: Side) -> list[Json]:
+    return crypt.http_filters(side) if inputs.crypt is not None else []
 
 
 def _listener(name: str, where: Address, manager: Json, socket: Json | None) -> Json:

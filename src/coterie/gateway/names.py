@@ -22,6 +22,7 @@ ENCRYPT_SCHEME = "x-coterie-encrypt"
 
 # ---- headers that never leave a gateway ----
 PEER_KEY = "x-coterie-peer-key"
+ENCRYPT_LENGTH = "x-coterie-length"
 PEER_FINGERPRINT = "x-coterie-peer-fingerprint"
 
 HANDSHAKE_SERVICE = "kuscia-handshake"
@@ -41,6 +42,7 @@ RBAC = _HTTP + "rbac.v3.RBAC"
 RBAC_PER_ROUTE = _HTTP + "rbac.v3.RBACPerRoute"
 BANDWIDTH = _HTTP + "bandwidth_limit.v3.BandwidthLimit"
 HEADER_MUTATION = _HTTP + "header_mutation.v3.HeaderMutation"
+HEADER_MUTATION_PER_ROUTE = _HTTP + "header_mutation.v3.HeaderMutationPerRoute"
 ROUTER = _HTTP + "router.v3.Router"
 EXT_PROC = _HTTP + "ext_proc.v3.ExternalProcessor"
 EXT_PROC_PER_ROUTE = _HTTP + "ext_proc.v3.ExtProcPerRoute"
@@ -65,6 +67,7 @@ ACCESS_FILTER = "access"
 BANDWIDTH_FILTER = "bandwidth"
 STRIP_FILTER = "strip"
 CRYPT_FILTER = "crypt"
+LENGTH_FILTER = "length"
 
 OVERWRITE = "OVERWRITE_IF_EXISTS_OR_ADD"
 IF_ABSENT = "ADD_IF_ABSENT"

@@ -8,8 +8,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coterie.gateway.crypt.exchange import LOOKED_AT
-from coterie.gateway.names import CRYPT_FILTER, EXT_PROC, HTTP_OPTIONS, Json, T
+from coterie.gateway.crypt.exchange import LOOKED_AT, Side
+from coterie.gateway.names import (
+    CRYPT_FILTER,
+    ENCRYPT_LENGTH,
+    EXT_PROC,
+    HEADER_MUTATION,
+    HTTP_OPTIONS,
+    LENGTH_FILTER,
+    OVERWRITE,
+    Json,
+    T,
+)
 
 CLUSTER = "crypt"
 _ANSWER_SECONDS = "30s"
@@ -19,7 +29,15 @@ _STREAM_WINDOW = 1 << 20
 _CONNECTION_WINDOW = 512 << 20
 
 
-def http_filter() -> Json:
+def http_filters(side: Side) -> list[Json]:
+    """In the order of requests. Envoy takes Content-Length away from whatever is processed; where the child knows the
+    true one, the filter that comes after it puts it back: for services that take no other body, and for HEAD."""
+    if side is Side.SERVE:
+        return [_crypt(), _length("request_mutations", "REQ")]
+    return [_length("response_mutations", "RESP"), _crypt()]
+
+
+def _crypt() -> Json:
     config: Json = {
         "@type": EXT_PROC,
         "grpc_service": {"envoy_grpc": {"cluster_name": CLUSTER}},
@@ -39,6 +57,13 @@ def http_filter() -> Json:
         },
     }
     return {"name": CRYPT_FILTER, "disabled": True, "typed_config": config}
+
+
+def _length(where: str, command: str) -> Json:
+    told = {"key": "content-length", "value": f"%{command}({ENCRYPT_LENGTH})%"}
+    mutations = [{"append": {"header": told, "append_action": OVERWRITE}}, {"remove": ENCRYPT_LENGTH}]
+    config: Json = {"@type": HEADER_MUTATION, "mutations": {where: mutations}}
+    return {"name": LENGTH_FILTER, "disabled": True, "typed_config": config}
 
 
 def cluster(socket: Path) -> Json:

@@ -31,15 +31,17 @@ from coterie.gateway.crypt.messages import (
     immediate_reply,
     trailers_reply,
 )
-from coterie.gateway.names import ENCRYPT_IV, ENCRYPT_SCHEME, ENCRYPT_VERSION, ERROR
+from coterie.gateway.names import ENCRYPT_IV, ENCRYPT_LENGTH, ENCRYPT_SCHEME, ENCRYPT_VERSION, ERROR
 
 SCHEME = "aes256gcm-stream-1"
-_STATUS, _GRPC_STATUS = ":status", "grpc-status"
+_STATUS, _GRPC_STATUS, _METHOD, _LENGTH = ":status", "grpc-status", ":method", "content-length"
 _OURS = (ENCRYPT_VERSION, ENCRYPT_IV, ENCRYPT_SCHEME)
-LOOKED_AT = (*_OURS, _STATUS, _GRPC_STATUS)
+LOOKED_AT = (*_OURS, _STATUS, _GRPC_STATUS, _METHOD, _LENGTH)
 """The headers that are needed to decide; Envoy need not send others."""
 _LEFT_OUT = "A gateway on the way answered without encryption; its text is not passed on.\n"
 _ROUTE_PREFIX = "crypt"
+# What nobody but us may say to what comes after us.
+_NEVER_PASSED = (*_OURS, ENCRYPT_LENGTH)
 Headers = Mapping[str, tuple[str, ...]]
 KeySource = Callable[[str, str], RouteKeys | None]
 
@@ -86,9 +88,33 @@ class _Session:
     revision: int
     token: Secret
     request_salt: bytes
+    head: bool = False
+    """A HEAD request: its response tells a length and has no body."""
 
-    def key(self, direction: Direction, salt: bytes) -> bytes:
-        return derive(self.token, direction, self.place.source, self.place.destination, self.revision, salt)
+    def key(self, direction: Direction, salt: bytes, length: str) -> bytes:
+        place = self.place
+        whole = salt if direction is Direction.REQUEST else self.request_salt + salt
+        return derive(self.token, direction, place.source, place.destination, self.revision, whole, length=length)
+
+
+@dataclass(slots=True)
+class _Opening:
+    """A message that is being decrypted; the length that was announced is held to, since others rely on it."""
+
+    opener: Opener
+    left: int | None = None
+
+    def open(self, event: Event) -> list[bytes]:
+        pieces = self.opener.open(event.body)
+        if self.left is not None:
+            self.left -= sum(map(len, pieces))
+            if self.left < 0:
+                raise FrameError("the body is longer than its sender said")
+        if event.end:
+            self.opener.finish()
+            if self.left:
+                raise FrameError("the body is shorter than its sender said")
+        return pieces
 
 
 class Exchange:
@@ -96,8 +122,8 @@ class Exchange:
         self._keys = keys
         self._random = random
         self._session: _Session | None = None
-        self._request: Sealer | Opener | None = None
-        self._response: Sealer | Opener | None = None
+        self._request: Sealer | _Opening | None = None
+        self._response: Sealer | _Opening | None = None
         self._response_left_out = False
         self.over = False
         """A refusal was sent; Envoy will not listen any more."""
@@ -136,12 +162,12 @@ class Exchange:
             raise Refused(503, f"route {place.source}-{place.destination}: no token to encrypt with has been agreed on")
         if place.side is Side.CALL:
             revision, token = keys.newest
-            self._session = _Session(place, revision, token, self._random(SALT_BYTES))
+            head = _one(event.headers or {}, _METHOD) == "HEAD"
+            self._session = _Session(place, revision, token, self._random(SALT_BYTES), head)
             return self._seal_from(event, Direction.REQUEST, self._session.request_salt)
         self._session = _session_of(place, keys, event.headers or {})
-        self._request = Opener(self._session.key(Direction.REQUEST, self._session.request_salt))
-        _accept_end(self._request, event)
-        return headers_reply(event.part, removed=_OURS)
+        self._request, reply = _open_from(self._session, event, Direction.REQUEST, self._session.request_salt)
+        return reply
 
     # ---- response ----
 
@@ -149,7 +175,7 @@ class Exchange:
         session, headers = self._session, event.headers or {}
         if session is None:
             # Envoy itself answers before the request came as far as us: there is nothing of a service in it.
-            return headers_reply(event.part)
+            return headers_reply(event.part, removed=_NEVER_PASSED)
         if session.place.side is Side.SERVE:
             return self._seal_from(event, Direction.RESPONSE, self._random(SALT_BYTES))
         if ENCRYPT_SCHEME not in headers:
@@ -157,9 +183,8 @@ class Exchange:
         salt, revision = _told(headers)
         if revision != session.revision:
             raise Refused(502, "body encryption: the response is encrypted with another token than the request")
-        self._response = Opener(session.key(Direction.RESPONSE, session.request_salt + salt))
-        _accept_end(self._response, event)
-        return headers_reply(event.part, removed=_OURS)
+        self._response, reply = _open_from(session, event, Direction.RESPONSE, salt)
+        return reply
 
     def _without_encryption(self, event: Event, headers: Headers) -> bytes:
         failed_call = event.end and _one(headers, _GRPC_STATUS) not in ("", "0")
@@ -167,7 +192,7 @@ class Exchange:
         if not failed_call and not (status.isdigit() and int(status) >= 400):
             raise Refused(502, "body encryption: the response came in clear, so it is not the partner's")
         self._response_left_out = not event.end
-        return headers_reply(event.part)
+        return headers_reply(event.part, removed=_NEVER_PASSED)
 
     def _left_out(self, event: Event) -> list[bytes]:
         if event.part is Part.RESPONSE_TRAILERS:
@@ -179,8 +204,11 @@ class Exchange:
     def _seal_from(self, event: Event, direction: Direction, salt: bytes) -> bytes:
         assert self._session is not None
         session = self._session
-        sealer = Sealer(session.key(direction, salt if direction is Direction.REQUEST else session.request_salt + salt))
-        scheme = SCHEME
+        length = _one(event.headers or {}, _LENGTH)
+        if not _is_number(length) or (event.end and not session.head):
+            length = ""
+        sealer = Sealer(session.key(direction, salt, length))
+        scheme = SCHEME + (f"; length={length}" if length else "")
         if event.end:
             scheme += f"; empty={_encode(sealer.proof_of_empty())}"
         elif direction is Direction.REQUEST:
@@ -188,18 +216,16 @@ class Exchange:
         else:
             self._response = sealer
         told = {ENCRYPT_VERSION: str(session.revision), ENCRYPT_IV: _encode(salt), ENCRYPT_SCHEME: scheme}
-        return headers_reply(event.part, told)
+        return headers_reply(event.part, told, removed=(ENCRYPT_LENGTH,))
 
 
-def _body(event: Event, part: Part, cipher: Sealer | Opener | None) -> list[bytes]:
+def _body(event: Event, part: Part, cipher: Sealer | _Opening | None) -> list[bytes]:
     """Body or trailers. Trailers pass as they are, after the end of the body."""
     trailers = event.part is not part
     if isinstance(cipher, Sealer):
         pieces = [cipher.seal(event.body, last=event.end)]
-    elif isinstance(cipher, Opener):
-        pieces = cipher.open(event.body)
-        if event.end:
-            cipher.finish()
+    elif isinstance(cipher, _Opening):
+        pieces = cipher.open(event)
     else:
         pieces = [bytes(event.body)]  # an answer of our own Envoy, see _response_headers
     made = [body_reply(part, piece, end=False) for piece in pieces if piece]
@@ -211,15 +237,24 @@ def _body(event: Event, part: Part, cipher: Sealer | Opener | None) -> list[byte
     return made
 
 
-def _accept_end(opener: Opener, event: Event) -> None:
-    """A message that ends with its headers must bring the proof that it was meant to; so may one whose body, empty
-    from the start, was made a body of no bytes by somebody on the way."""
-    scheme = _one(event.headers or {}, ENCRYPT_SCHEME)
-    _, given, proof = scheme.partition("; empty=")
-    if given:
+def _open_from(session: _Session, event: Event, direction: Direction, salt: bytes) -> tuple[_Opening, bytes]:
+    """A message that ends with its headers must bring the proof that it was meant to; so may one whose body, empty from
+    the start, was made a body of no bytes by somebody on the way."""
+    parameters = _parameters(event.headers or {})
+    length, proof = parameters.get("length", ""), parameters.get("empty")
+    if length and not _is_number(length):
+        raise FrameError("the length that its header tells is no number")
+    opener = Opener(session.key(direction, salt, length))
+    if proof is not None:
         opener.accept_empty(_decode(proof))
     elif event.end:
         raise FrameError("the encrypted body was cut off")
+    # A response to HEAD tells a length without having it. Of anybody else who did so the next message on the same
+    # connection would be taken for this one's body.
+    to_head = direction is Direction.RESPONSE and session.head
+    told = {ENCRYPT_LENGTH: length} if length and (proof is None or to_head) else {}
+    left = int(length) if length and proof is None else None
+    return _Opening(opener, left), headers_reply(event.part, told, [each for each in _NEVER_PASSED if each not in told])
 
 
 def _session_of(place: Place, keys: RouteKeys, headers: Headers) -> _Session:
@@ -235,20 +270,31 @@ def _session_of(place: Place, keys: RouteKeys, headers: Headers) -> _Session:
     token = keys.of_revision(revision)
     if token is None:
         raise Refused(400, f"body encryption: no token of revision {revision} is in force")
-    return _Session(place, revision, token, salt)
+    return _Session(place, revision, token, salt, head=_one(headers, _METHOD) == "HEAD")
 
 
 def _told(headers: Headers) -> tuple[bytes, int]:
     """Salt and revision."""
-    scheme, version = _one(headers, ENCRYPT_SCHEME), _one(headers, ENCRYPT_VERSION)
-    if scheme.partition(";")[0] != SCHEME:
-        raise FrameError(f"the scheme {scheme[:40]!r} is not known here")
-    if not version.isascii() or not version.isdigit() or len(version) > 18:
+    _parameters(headers)
+    version = _one(headers, ENCRYPT_VERSION)
+    if not _is_number(version):
         raise FrameError("the header that tells the token's revision is no number")
     salt = _decode(_one(headers, ENCRYPT_IV))
     if len(salt) != SALT_BYTES:
         raise FrameError(f"the salt has {len(salt)} bytes instead of {SALT_BYTES}")
     return salt, int(version)
+
+
+def _parameters(headers: Headers) -> dict[str, str]:
+    """Of the scheme, which must be ours."""
+    scheme, *pairs = _one(headers, ENCRYPT_SCHEME).split("; ")
+    if scheme != SCHEME:
+        raise FrameError(f"the scheme {scheme[:40]!r} is not known here")
+    return {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 18
 
 
 def _one(headers: Headers, name: str) -> str:

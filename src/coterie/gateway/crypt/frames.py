@@ -43,10 +43,13 @@ class FrameError(ValueError):
     """The body is not what the partner sent, or not all of it. Nothing of the chunk in question is released."""
 
 
-def derive(token: Secret, direction: Direction, source: str, destination: str, revision: int, salt: bytes) -> bytes:
-    """The key of one message. `salt`: the request's, and for a response its own after it."""
+def derive(
+    token: Secret, direction: Direction, source: str, destination: str, revision: int, salt: bytes, *, length: str = ""
+) -> bytes:
+    """The key of one message. `salt`: the request's, and for a response its own after it. `length`: what was said about
+    the length of the whole body; a false one fits no key."""
     # Parts are counted, so that no two sets of names run together into the same text.
-    names = [direction.encode(), source.encode(), destination.encode(), str(revision).encode()]
+    names = [direction.encode(), source.encode(), destination.encode(), str(revision).encode(), length.encode()]
     info = _PURPOSE + b"".join(len(each).to_bytes(2, "big") + each for each in names)
     return HKDF(SHA256(), _KEY_BYTES, salt, info).derive(token.reveal().encode())
 

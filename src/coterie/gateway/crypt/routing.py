@@ -6,7 +6,15 @@ from coterie.gateway.crypt.exchange import Place, Side
 from coterie.gateway.crypt.keys import AES
 from coterie.gateway.identity import about
 from coterie.gateway.model import Inputs, Problem, Route
-from coterie.gateway.names import CRYPT_FILTER, EXT_PROC_PER_ROUTE, FILTER_CONFIG, ORIGIN, Json
+from coterie.gateway.names import (
+    CRYPT_FILTER,
+    EXT_PROC_PER_ROUTE,
+    FILTER_CONFIG,
+    HEADER_MUTATION_PER_ROUTE,
+    LENGTH_FILTER,
+    ORIGIN,
+    Json,
+)
 from coterie.gateway.serving import refusal
 
 
@@ -37,7 +45,11 @@ def lacks_key(route: Route) -> bool:
 def encrypted(made: Json, route: Route, side: Side) -> Json:
     """Envoy's route `made`, switched to encryption for `route`; its name tells the child which keys."""
     per_route: Json = {"@type": EXT_PROC_PER_ROUTE, "overrides": {}}
-    filters = made.get("typed_per_filter_config", {}) | {CRYPT_FILTER: {"@type": FILTER_CONFIG, "config": per_route}}
+    length: Json = {"@type": HEADER_MUTATION_PER_ROUTE}
+    filters = made.get("typed_per_filter_config", {}) | {
+        CRYPT_FILTER: {"@type": FILTER_CONFIG, "config": per_route},
+        LENGTH_FILTER: {"@type": FILTER_CONFIG, "config": length},
+    }
     return {**made, "name": Place(side, route.source, route.destination).name, "typed_per_filter_config": filters}
 
 
