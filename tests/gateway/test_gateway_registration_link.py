@@ -239,7 +239,7 @@ async def test_what_stands_in_the_way_is_told_apart(center: Plane, master: Maste
         port = closed.getsockname()[1]
         async with running(lite.link(port, "t")) as joining:
             await eventually(lambda: _told(joining, "nothing answers at"))
-    async with running(lite.link(master.port, "t", host="no-such-host.invalid")) as joining:
+    async with running(lite.link(master.port, "t", host="a" * 70)) as joining:
         await eventually(lambda: _told(joining, "cannot be resolved"))
     async with running(lite.link(master.port, "t", tls=False)) as joining:
         await eventually(lambda: _told(joining, "no answer from"))
