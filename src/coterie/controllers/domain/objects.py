@@ -168,15 +168,24 @@ def _rule(group: str, resources: str, verbs: list[str]) -> Object:
 
 
 _SELF_RULES = [
-    _rule("", "pods", _READ + _WRITE),
+    _rule("", "pods", [*_READ, "delete"]),
     _rule("", "pods/status", ["get", "patch", "update"]),
-    _rule("", "pods/eviction", ["create"]),
-    _rule("", "endpoints namespaces secrets", _READ),
-    _rule("", "configmaps services", [*_READ, "patch", "update"]),
+    _rule("", "pods/eviction serviceaccounts/token", ["create"]),
+    _rule("", "endpoints namespaces secrets services", _READ),
+    _rule("", "configmaps", [*_READ, "patch", "update"]),
     _rule("", "events", [*_READ, "create", "patch", "update"]),
     _rule("events.k8s.io", "events", [*_READ, "create", "patch", "update"]),
-    _rule(GROUP, "*", _READ + _WRITE),
+    _rule(GROUP, "*", _READ),
+    _rule(GROUP, "domainroutes/status", ["patch", "update"]),
+    _rule(
+        GROUP,
+        "gateways gateways/status domaindatas domaindatas/status domaindatasources domaindatasources/status "
+        "domaindatagrants domaindatagrants/status",
+        _WRITE,
+    ),
 ]
+"""What a lite does itself: its agent runs the pods, its gateway agrees on tokens and tells that it lives, its data mesh
+keeps data. Pods, services, routes and tasks are made by the control plane, never by the lite they are for."""
 
 _MIRRORED = (
     "kusciajobs kusciajobsummaries kusciatasks kusciatasksummaries kusciadeployments kusciadeploymentsummaries "

@@ -41,6 +41,7 @@ from coterie.api.types.kuscia_job import (
     JobStatus,
     KusciaJob,
     KusciaTask,
+    PartyTaskStatus,
     Stage,
     TaskPhase,
     TaskTemplate,
@@ -53,6 +54,8 @@ PATIENCE = 3.0
 VALIDATED = "JobValidated"
 STAGE_HANDLED = "JobStageHandled"
 """Which command was carried out last, so that none is carried out twice."""
+RESTARTED = "JobRestarted"
+"""The version of the last restart: what partners tell of tasks from before it is old news."""
 VALIDATE_FAILED, CREATE_TASK_FAILED = "ValidateFailed", "CreateTaskFailed"
 _ENDS = (JobPhase.SUCCEEDED, JobPhase.APPROVAL_REJECT, JobPhase.CANCELLED)
 _CREATED = frozenset(stage.done for stage in (Stage.CREATE, Stage.START, Stage.RESTART)) | {Stage.RESTART.failed}
@@ -188,7 +191,7 @@ def _initialized(view: View) -> Plan:
         sentence = f"Validate job failed, {found.sentence}"
         return Plan(
             replace(
-                _condition(view, status, VALIDATED, "False", VALIDATE_FAILED, sentence),
+                _condition(view, _refused(view, status, sentence), VALIDATED, "False", VALIDATE_FAILED, sentence),
                 phase=JobPhase.FAILED,
                 reason=VALIDATE_FAILED,
                 message=sentence,
@@ -215,6 +218,41 @@ def _initialized(view: View) -> Plan:
     )
 
 
+def _refused(view: View, status: JobStatus, sentence: str) -> JobStatus:
+    """The others wait for us: they are told that we cannot, and why."""
+    if view.initiates:
+        return status
+    told = tuple(
+        PartyTaskStatus(domain_id=party, phase=str(TaskPhase.FAILED), message=sentence) for party in view.own_parties
+    )
+    stages = {**(status.stage_status or {}), **dict.fromkeys(view.own_parties, Stage.CREATE.failed)}
+    return replace(
+        status,
+        stage_status=stages or None,
+        party_task_create_status={**(status.party_task_create_status or {}), view.job.metadata.name: told},
+    )
+
+
+def _not_created(view: View) -> Plan | None:
+    """A party could not create the job: nobody can run it."""
+    status = view.job.status
+    failed = [party for party in view.parties if (status.stage_status or {}).get(party) == Stage.CREATE.failed]
+    if not failed:
+        return None
+    words = {
+        told.domain_id: told.message
+        for each in (status.party_task_create_status or {}).values()
+        for told in each
+        if told.message
+    }
+    sentence = "; ".join(f"{party} could not create the job{_colon(words.get(party))}" for party in failed)
+    return _fail(view, "JobCreateFailed", sentence)
+
+
+def _colon(message: str | None) -> str:
+    return f": {message}" if message else ""
+
+
 def _marks(view: View) -> Object | str | None:
     """Annotations that a new job gets; None when it has them, a sentence when the parties do not go together."""
     meta = view.job.metadata
@@ -236,6 +274,8 @@ def _marks(view: View) -> Object | str | None:
 def _awaiting_approval(view: View) -> Plan:
     if (ordered := _carry_out(view)) is not None:
         return ordered
+    if (refused := _not_created(view)) is not None:
+        return refused
     status = view.job.status
     told = dict(status.approve_status or {})
     if view.approves and not view.initiates:
@@ -264,11 +304,10 @@ def _awaiting_approval(view: View) -> Plan:
 def _pending(view: View) -> Plan:
     if (ordered := _carry_out(view)) is not None:
         return ordered
+    if (refused := _not_created(view)) is not None:
+        return refused
     status = view.job.status
     stages = status.stage_status or {}
-    failed = [party for party in view.parties if stages.get(party) == Stage.CREATE.failed]
-    if failed:
-        return _fail(view, "JobCreateFailed", f"{', '.join(failed)} could not create the job")
     waiting = [party for party in view.parties if stages.get(party) not in _CREATED]
     if waiting:
         return Plan(replace(status, message=f"Waiting for {', '.join(waiting)} to create the job"))
@@ -378,8 +417,9 @@ def _restart(view: View) -> Plan:
         )
         return Plan(refused)
     unsuccessful = tuple(task for task in view.tasks.values() if task.status.phase != TaskPhase.SUCCEEDED)
+    version = (view.job.metadata.labels or {}).get(labels.KUSCIA_JOB_STAGE_VERSION, "")
     begun = replace(
-        _handled(view, status, Stage.RESTART.done),
+        _condition(view, _handled(view, status, Stage.RESTART.done), RESTARTED, "True", "", version),
         phase=JobPhase.RUNNING,
         reason="",
         message=f"This job is restarted by {view.trigger}",

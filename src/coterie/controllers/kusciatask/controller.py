@@ -50,8 +50,8 @@ from coterie.controllers.kusciatask.ports import PortPool, PortRange, numbers_of
 
 BY_TASK = "kusciatask/task"
 BY_ENDS = "kusciatask/ends"
-BY_WAITING = "kusciatask/waiting"
-_WAITING = "yes"
+BY_STATE = "kusciatask/state"
+_WAITING, _RUNNING = "waiting", "running"
 _IN_THE_WAY = 0.5
 """Seconds after which a pod of an earlier task with the same name is looked for again."""
 
@@ -69,10 +69,11 @@ def by_ends(route: ClusterDomainRoute) -> tuple[str, ...]:
     return (f"{route.spec.source}>{route.spec.destination}",)
 
 
-def by_waiting(task: KusciaTask) -> tuple[str, ...]:
-    """Tasks that an engine or a route may be holding up."""
-    begun = task.status.phase not in ("", TaskPhase.PENDING) or is_true(task.status.conditions, MADE)
-    return () if begun else (_WAITING,)
+def by_state(task: KusciaTask) -> tuple[str, ...]:
+    """Whom an engine that comes, or a route that changes, concerns."""
+    if task.status.phase in (TaskPhase.SUCCEEDED, TaskPhase.FAILED):
+        return ()
+    return (_RUNNING,) if is_true(task.status.conditions, MADE) else (_WAITING,)
 
 
 class KusciaTaskReconciler:
@@ -95,12 +96,13 @@ class KusciaTaskReconciler:
         self.routes = informers.get(CLUSTER_DOMAIN_ROUTES)
         self.domains = informers.get(DOMAINS)
         self.images = informers.get(APP_IMAGES)
-        self.tasks.cache.add_index(BY_WAITING, by_waiting)
+        self.tasks.cache.add_index(BY_STATE, by_state)
         self.pods.cache.add_index(BY_TASK, by_task)
         self.routes.cache.add_index(BY_ENDS, by_ends)
         self._pool = PortPool(ports, random)
         self._expected: Expectations[ObjectKey] = Expectations(self.pods, clock)
         self._first_seen: dict[str, float] = {}
+        self._usable: dict[str, bool] = {}
         self._log = logger("controllers.kusciatask")
 
     async def reconcile(self, key: ObjectKey) -> Result:
@@ -183,7 +185,7 @@ class KusciaTaskReconciler:
 
     def _age(self, task: KusciaTask) -> float:
         uid = task.metadata.uid
-        if not by_waiting(task):
+        if by_state(task) != (_WAITING,):
             self._first_seen.pop(uid, None)
             return 0.0
         now = self._clock.monotonic()
@@ -364,8 +366,27 @@ class KusciaTaskReconciler:
     def keys_of_group(self, group: TaskResourceGroup) -> list[ObjectKey]:
         return [ObjectKey(CROSS_DOMAIN, group.metadata.name)]
 
-    def keys_of_others(self, _: ClusterDomainRoute | AppImage) -> list[ObjectKey]:
-        return [task.key for task in self.tasks.cache.by_index(BY_WAITING, _WAITING)]
+    def keys_of_image(self, _: AppImage) -> list[ObjectKey]:
+        return [task.key for task in self.tasks.cache.by_index(BY_STATE, _WAITING)]
+
+    def keys_of_route(self, route: ClusterDomainRoute) -> list[ObjectKey]:
+        """A route's tokens change all the time; only whether it is usable matters here."""
+        name = route.metadata.name
+        current = self.routes.cache.get(name)
+        usable = current is not None and current.ready is not None and current.ready.status == "True"
+        if current is None:
+            self._usable.pop(name, None)
+        elif self._usable.get(name) == usable:
+            return []
+        else:
+            self._usable[name] = usable
+        ends = {route.spec.source, route.spec.destination}
+        return [
+            task.key
+            for state in (_WAITING, _RUNNING)
+            for task in self.tasks.cache.by_index(BY_STATE, state)
+            if ends <= {party.domain_id for party in task.spec.parties}
+        ]
 
 
 def _goes(pod: Pod) -> bool:
@@ -388,7 +409,7 @@ def make(
         Watches(reconciler.tasks, reconciler.keys_of_task),
         Watches(reconciler.pods, reconciler.keys_of_pod),
         Watches(reconciler.groups, reconciler.keys_of_group),
-        Watches(reconciler.routes, reconciler.keys_of_others),
-        Watches(reconciler.images, reconciler.keys_of_others),
+        Watches(reconciler.routes, reconciler.keys_of_route),
+        Watches(reconciler.images, reconciler.keys_of_image),
     ]
     return Controller("kusciatask", reconciler.reconcile, watches, workers=workers, clock=clock)

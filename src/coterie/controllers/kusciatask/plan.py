@@ -158,7 +158,8 @@ def _judged(view: View, status: TaskStatus) -> Plan:
     if left is not None and left <= 0:
         limit = view.task.spec.schedule_config and view.task.spec.schedule_config.active_deadline_seconds
         return Plan(_failed(view, status, "DeadlineExceeded", f"the task ran longer than its limit of {limit} seconds"))
-    waiting = "" if phase is TaskPhase.RUNNING else _waiting_words(tuple(parties.values()))
+    # While it runs only the way to the partners is worth a word: engines hang on it without saying so.
+    waiting = "; ".join(view.routes) if phase is TaskPhase.RUNNING else _waiting_words(tuple(parties.values()))
     looks += [left] if left is not None else []
     return Plan(replace(status, message=waiting), after=min(looks) if looks else None)
 

@@ -194,7 +194,7 @@ def _culprits(view: View) -> str:
 
 def _reserved(view: View) -> Plan:
     status = view.group.status
-    if status.completion_time or not view.initiates:
+    if not view.initiates:
         return Plan(replace(status, completion_time=status.completion_time or view.now))
     held = [found for found in view.reservations.values() if found.status.phase in _HELD]
     if len(held) < view.group.spec.min_reserved_members:
@@ -206,7 +206,7 @@ def _reserved(view: View) -> Plan:
     let_go = tuple(
         (found, ReservationPhase.SCHEDULABLE, "") for found in view.reservations.values() if found.status.phase in open_
     )
-    if let_go:
+    if let_go or status.completion_time:
         return Plan(status, move=let_go)
     done = replace(status, completion_time=view.now)
     return Plan(_condition(view, done, "TaskResourcesScheduled", "True", ""))
