@@ -5,8 +5,8 @@ A client that still has the document is answered 304; one that takes gzip gets t
 
 from __future__ import annotations
 
-import gzip
 import hashlib
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,6 +16,8 @@ from coterie.apiserver.http.messages import Request, Response
 
 COMPRESS_FROM = 1400
 """Smaller bodies fit one packet anyway."""
+_GZIP = 31
+"""zlib's way to ask for gzip's frame around the data (`wbits`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ def document(content_type: str, body: bytes, etag: str = "") -> Document:
     etag = etag or content_hash(body)
     if len(body) < COMPRESS_FROM:
         return Document(content_type, etag, body=body)
-    return Document(content_type, etag, packed=gzip.compress(body, compresslevel=6, mtime=0))
+    return Document(content_type, etag, packed=zlib.compress(body, 6, wbits=_GZIP))
 
 
 def media_ranges(accept: str) -> Sequence[MediaRange]:
@@ -97,7 +99,7 @@ def send(request: Request, found: Document, headers: Sequence[tuple[str, str]] =
         return Response(200, found.body, found.content_type, out)
     if _takes_gzip(request.headers.get("accept-encoding", "")):
         return Response(200, found.packed, found.content_type, [*out, ("Content-Encoding", "gzip")])
-    return Response(200, gzip.decompress(found.packed), found.content_type, out)
+    return Response(200, zlib.decompress(found.packed, wbits=_GZIP), found.content_type, out)
 
 
 def _takes_gzip(header: str) -> bool:

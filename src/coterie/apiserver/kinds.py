@@ -15,13 +15,14 @@ from coterie.api.resources import Resource
 from coterie.api.rules import scale
 from coterie.api.schema import decode, defaulting, prune, structural, validate
 from coterie.api.schema.node import Schema
-from coterie.apiserver.tables import build
 from coterie.base.later import later
 
 if TYPE_CHECKING:
     from coterie.api import cel
+    from coterie.apiserver.tables import build
 else:
     cel = later("coterie.api.cel")
+    build = later("coterie.apiserver.tables.build")
 
 Object = dict[str, Any]
 _LONGEST_PATH: Final = 512

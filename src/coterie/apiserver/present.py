@@ -6,7 +6,7 @@ Objects are bytes and stay bytes wherever the client wants them as they are stor
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 import yaml
@@ -17,8 +17,10 @@ from coterie.apiserver.call import Call
 from coterie.apiserver.http.messages import Response
 from coterie.apiserver.state.entry import Entry, View
 from coterie.apiserver.state.watching import Encode
-from coterie.apiserver.tables.build import Include
 from coterie.base.clock import Clock
+
+if TYPE_CHECKING:
+    from coterie.apiserver.tables.build import Include
 
 _INCLUDES = ("None", "Metadata", "Object")
 _MOST_WARNINGS = 20
@@ -148,7 +150,7 @@ def _include(call: Call) -> Include:
         return "Metadata"
     if include not in _INCLUDES:
         raise errors.BadRequest(f'includeObject must be None, Metadata or Object, not "{include[:64]}"')
-    return cast(Include, include)
+    return cast("Include", include)
 
 
 def _yaml(body: bytes) -> bytes:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from coterie import __version__
+from coterie.base.later import later
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.arguments import CONNECTION, VALUED, HelpAsked, Parser, connection_options, namespace_option
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = later("difflib")
 
 
 class CommandModule(Protocol):

@@ -18,6 +18,9 @@ from coterie.apiserver.http.connection import HttpConnection
 from coterie.apiserver.http.messages import Handler, Peer, UserInfo
 from coterie.base.clock import http_date
 
+_BACKLOG = 1024
+"""Connections the kernel may hold for us before we take them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -83,13 +86,12 @@ class HttpServer:
         self._all_gone: asyncio.Event | None = None
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
-        """Start listening; returns the bound address (port 0 picks a free one)."""
-        loop = asyncio.get_running_loop()
-        if self._sweeper is None:
-            self._sweep()
-        listener = await loop.create_server(lambda: HttpConnection(self), host, port, ssl=tls, backlog=1024)
-        self._listeners.append(listener)
-        address = listener.sockets[0].getsockname()
+        """Start listening on an IP address; returns the bound address (port 0 picks a free one)."""
+        # Bound here and not by the loop, which would load the tables of international names for an address.
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        bound = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        address = bound.getsockname()
+        await self.serve(bound, tls)
         return address[0], address[1]
 
     async def serve(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
@@ -97,7 +99,9 @@ class HttpServer:
         if self._sweeper is None:
             self._sweep()
         loop = asyncio.get_running_loop()
-        self._listeners.append(await loop.create_server(lambda: HttpConnection(self), sock=bound, ssl=tls))
+        self._listeners.append(
+            await loop.create_server(lambda: HttpConnection(self), sock=bound, ssl=tls, backlog=_BACKLOG)
+        )
 
     def connection(self) -> HttpConnection:
         """A connection that is not on a socket (for tests that play bytes)."""

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -22,11 +22,17 @@ from coterie.api.schema.builtin import definitions_file
 from coterie.apiserver import documents
 from coterie.apiserver.documents import Document, content_hash
 from coterie.apiserver.http.messages import Request, Response
-from coterie.apiserver.openapi import gnostic
-from coterie.apiserver.openapi.custom import CustomDefinition
-from coterie.apiserver.openapi.v2 import v2_document
-from coterie.apiserver.openapi.v3 import v3_document
 from coterie.base.clock import http_date
+from coterie.base.later import later
+
+if TYPE_CHECKING:
+    from coterie.apiserver.openapi import gnostic, v2, v3
+    from coterie.apiserver.openapi.custom import CustomDefinition
+else:
+    # What writes the documents is loaded in the thread that writes the first.
+    gnostic = later("coterie.apiserver.openapi.gnostic")
+    v2 = later("coterie.apiserver.openapi.v2")
+    v3 = later("coterie.apiserver.openapi.v3")
 
 JSON = "application/json"
 _YEAR = 365 * 24 * 3600
@@ -134,11 +140,11 @@ def build(
     """Make one document: `openapi/v2`, or that of a group-version such as `apis/apps/v1`."""
     if name != _V2:
         own = [resource for resource in resources if path_of(resource) == name]
-        body = orjson.dumps(v3_document(own, crds))
+        body = orjson.dumps(v3.v3_document(own, crds))
     elif media == gnostic.SENT_TYPE:
-        body = gnostic.encode(v2_document(resources, crds))
+        body = gnostic.encode(v2.v2_document(resources, crds))
     else:
-        body = orjson.dumps(v2_document(resources, crds))
+        body = orjson.dumps(v2.v2_document(resources, crds))
     return documents.document(media, body, _etag(current, media))
 
 
