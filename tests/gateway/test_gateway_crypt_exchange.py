@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.base.secret import Secret
-from coterie.gateway.crypt.exchange import SCHEME, Exchange, Place, Refused, Side
+from coterie.gateway.crypt.announcement import SCHEME
+from coterie.gateway.crypt.exchange import Exchange, Place, Refused, Side
 from coterie.gateway.crypt.keys import RouteKeys
 from coterie.gateway.crypt.messages import Event, MessageError, Part, parse
 

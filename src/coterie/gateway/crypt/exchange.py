@@ -13,14 +13,13 @@ caller wants to know what went wrong and they are no more than hints anyway; its
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from coterie.base.secret import Secret
+from coterie.gateway.crypt.announcement import HEADERS, Announcement, Headers, is_number, one
 from coterie.gateway.crypt.frames import SALT_BYTES, Direction, FrameError, Opener, Sealer, derive
 from coterie.gateway.crypt.keys import RouteKeys
 from coterie.gateway.crypt.messages import (
@@ -33,16 +32,13 @@ from coterie.gateway.crypt.messages import (
 )
 from coterie.gateway.names import ENCRYPT_IV, ENCRYPT_LENGTH, ENCRYPT_SCHEME, ENCRYPT_VERSION, ERROR
 
-SCHEME = "aes256gcm-stream-1"
 _STATUS, _GRPC_STATUS, _METHOD, _LENGTH = ":status", "grpc-status", ":method", "content-length"
-_OURS = (ENCRYPT_VERSION, ENCRYPT_IV, ENCRYPT_SCHEME)
-LOOKED_AT = (*_OURS, _STATUS, _GRPC_STATUS, _METHOD, _LENGTH)
+LOOKED_AT = (*HEADERS, _STATUS, _GRPC_STATUS, _METHOD, _LENGTH)
 """The headers that are needed to decide; Envoy need not send others."""
 _LEFT_OUT = "A gateway on the way answered without encryption; its text is not passed on.\n"
 _ROUTE_PREFIX = "crypt"
 # What nobody but us may say to what comes after us.
-_NEVER_PASSED = (*_OURS, ENCRYPT_LENGTH)
-Headers = Mapping[str, tuple[str, ...]]
+_NEVER_PASSED = (*HEADERS, ENCRYPT_LENGTH)
 KeySource = Callable[[str, str], RouteKeys | None]
 
 
@@ -162,11 +158,11 @@ class Exchange:
             raise Refused(503, f"route {place.source}-{place.destination}: no token to encrypt with has been agreed on")
         if place.side is Side.CALL:
             revision, token = keys.newest
-            head = _one(event.headers or {}, _METHOD) == "HEAD"
+            head = one(event.headers or {}, _METHOD) == "HEAD"
             self._session = _Session(place, revision, token, self._random(SALT_BYTES), head)
             return self._seal_from(event, Direction.REQUEST, self._session.request_salt)
         self._session = _session_of(place, keys, event.headers or {})
-        self._request, reply = _open_from(self._session, event, Direction.REQUEST, self._session.request_salt)
+        self._request, reply = _open_from(self._session, event, Direction.REQUEST)
         return reply
 
     # ---- response ----
@@ -180,15 +176,12 @@ class Exchange:
             return self._seal_from(event, Direction.RESPONSE, self._random(SALT_BYTES))
         if ENCRYPT_SCHEME not in headers:
             return self._without_encryption(event, headers)
-        salt, revision = _told(headers)
-        if revision != session.revision:
-            raise Refused(502, "body encryption: the response is encrypted with another token than the request")
-        self._response, reply = _open_from(session, event, Direction.RESPONSE, salt)
+        self._response, reply = _open_from(session, event, Direction.RESPONSE)
         return reply
 
     def _without_encryption(self, event: Event, headers: Headers) -> bytes:
-        failed_call = event.end and _one(headers, _GRPC_STATUS) not in ("", "0")
-        status = _one(headers, _STATUS)
+        failed_call = event.end and one(headers, _GRPC_STATUS) not in ("", "0")
+        status = one(headers, _STATUS)
         if not failed_call and not (status.isdigit() and int(status) >= 400):
             raise Refused(502, "body encryption: the response came in clear, so it is not the partner's")
         self._response_left_out = not event.end
@@ -204,19 +197,17 @@ class Exchange:
     def _seal_from(self, event: Event, direction: Direction, salt: bytes) -> bytes:
         assert self._session is not None
         session = self._session
-        length = _one(event.headers or {}, _LENGTH)
-        if not _is_number(length) or (event.end and not session.head):
+        length = one(event.headers or {}, _LENGTH)
+        if not is_number(length) or (event.end and not session.head):
             length = ""
         sealer = Sealer(session.key(direction, salt, length))
-        scheme = SCHEME + (f"; length={length}" if length else "")
-        if event.end:
-            scheme += f"; empty={_encode(sealer.proof_of_empty())}"
-        elif direction is Direction.REQUEST:
+        proof = sealer.proof_of_empty() if event.end else None
+        if direction is Direction.REQUEST:
             self._request = sealer
         else:
             self._response = sealer
-        told = {ENCRYPT_VERSION: str(session.revision), ENCRYPT_IV: _encode(salt), ENCRYPT_SCHEME: scheme}
-        return headers_reply(event.part, told, removed=(ENCRYPT_LENGTH,))
+        said = Announcement(session.revision, salt, length, proof)
+        return headers_reply(event.part, said.headers, removed=(ENCRYPT_LENGTH,))
 
 
 def _body(event: Event, part: Part, cipher: Sealer | _Opening | None) -> list[bytes]:
@@ -237,23 +228,23 @@ def _body(event: Event, part: Part, cipher: Sealer | _Opening | None) -> list[by
     return made
 
 
-def _open_from(session: _Session, event: Event, direction: Direction, salt: bytes) -> tuple[_Opening, bytes]:
+def _open_from(session: _Session, event: Event, direction: Direction) -> tuple[_Opening, bytes]:
     """A message that ends with its headers must bring the proof that it was meant to; so may one whose body, empty from
     the start, was made a body of no bytes by somebody on the way."""
-    parameters = _parameters(event.headers or {})
-    length, proof = parameters.get("length", ""), parameters.get("empty")
-    if length and not _is_number(length):
-        raise FrameError("the length that its header tells is no number")
-    opener = Opener(session.key(direction, salt, length))
-    if proof is not None:
-        opener.accept_empty(_decode(proof))
+    said = Announcement.read(event.headers or {})
+    if said.revision != session.revision:
+        raise FrameError("the response is encrypted with another token than the request")
+    opener = Opener(session.key(direction, said.salt, said.length))
+    empty = said.proof is not None
+    if said.proof is not None:
+        opener.accept_empty(said.proof)
     elif event.end:
         raise FrameError("the encrypted body was cut off")
     # A response to HEAD tells a length without having it. Of anybody else who did so the next message on the same
     # connection would be taken for this one's body.
     to_head = direction is Direction.RESPONSE and session.head
-    told = {ENCRYPT_LENGTH: length} if length and (proof is None or to_head) else {}
-    left = int(length) if length and proof is None else None
+    told = {ENCRYPT_LENGTH: said.length} if said.length and (to_head or not empty) else {}
+    left = int(said.length) if said.length and not empty else None
     return _Opening(opener, left), headers_reply(event.part, told, [each for each in _NEVER_PASSED if each not in told])
 
 
@@ -266,49 +257,8 @@ def _session_of(place: Place, keys: RouteKeys, headers: Headers) -> _Session:
                 "nonce of the request; let both domains run Coterie or leave bodyEncryption away and use TLS",
             )
         raise Refused(403, f"body encryption: {place.source} must encrypt what it sends here and did not")
-    salt, revision = _told(headers)
-    token = keys.of_revision(revision)
+    said = Announcement.read(headers)
+    token = keys.of_revision(said.revision)
     if token is None:
-        raise Refused(400, f"body encryption: no token of revision {revision} is in force")
-    return _Session(place, revision, token, salt, head=_one(headers, _METHOD) == "HEAD")
-
-
-def _told(headers: Headers) -> tuple[bytes, int]:
-    """Salt and revision."""
-    _parameters(headers)
-    version = _one(headers, ENCRYPT_VERSION)
-    if not _is_number(version):
-        raise FrameError("the header that tells the token's revision is no number")
-    salt = _decode(_one(headers, ENCRYPT_IV))
-    if len(salt) != SALT_BYTES:
-        raise FrameError(f"the salt has {len(salt)} bytes instead of {SALT_BYTES}")
-    return salt, int(version)
-
-
-def _parameters(headers: Headers) -> dict[str, str]:
-    """Of the scheme, which must be ours."""
-    scheme, *pairs = _one(headers, ENCRYPT_SCHEME).split("; ")
-    if scheme != SCHEME:
-        raise FrameError(f"the scheme {scheme[:40]!r} is not known here")
-    return {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 18
-
-
-def _one(headers: Headers, name: str) -> str:
-    """A header that is sent twice is none: others may read the other one."""
-    values = headers.get(name, ())
-    return values[0] if len(values) == 1 else ""
-
-
-def _encode(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def _decode(text: str) -> bytes:
-    try:
-        return base64.b64decode(text.encode(), validate=True)
-    except (binascii.Error, UnicodeEncodeError):
-        raise FrameError("a header of the encryption is not base64") from None
+        raise Refused(400, f"body encryption: no token of revision {said.revision} is in force")
+    return _Session(place, said.revision, token, said.salt, head=one(headers, _METHOD) == "HEAD")

@@ -128,6 +128,9 @@ def _fields(view: memoryview) -> Iterator[tuple[int, Value]]:
 
 
 def _varint(view: memoryview, at: int) -> tuple[int, int]:
+    """The number and where it ends."""
+    if at < len(view) and (byte := view[at]) < 0x80:
+        return byte, at + 1
     value = shift = 0
     while at < len(view) and shift < 64:
         byte = view[at]
@@ -142,7 +145,12 @@ def _varint(view: memoryview, at: int) -> tuple[int, int]:
 # ---- writing ----
 
 
+_SMALL = tuple(bytes([value]) for value in range(0x80))
+
+
 def _number(value: int) -> bytes:
+    if value < 0x80:
+        return _SMALL[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
