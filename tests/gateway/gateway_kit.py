@@ -237,7 +237,7 @@ class Http2Stream:
     async def until(self, size: int | None = None, *, headers: bool = False) -> bytes:
         """Read until so many bytes have come, or the end; or, when only they are asked for, the headers."""
         while not (self.ended or (headers and self.headers)) and (size is None or len(self.body) < size):
-            data = await asyncio.wait_for(self.reader.read(65536), 5)
+            data = await asyncio.wait_for(self.reader.read(65536), 30)
             if not data:
                 break
             for event in self.link.receive_data(data):
@@ -325,12 +325,13 @@ def route(source: str, destination: str, there: Inputs, me: str, **more: Any) ->
 async def running(*inputs: Inputs, root: Path, **settings: Any) -> AsyncIterator[list[Domain]]:
     domains = []
     for each in inputs:
-        chosen = make_settings(each, root, stop_seconds=2.0, **settings)
+        # A busy machine is no refusal.
+        chosen = make_settings(each, root, **{"stop_seconds": 2.0, "accept_seconds": 30.0, **settings})
         domains.append(Domain(each.domain, each, Envoy(chosen, snapshot(each)), chosen))
     tasks = [asyncio.create_task(each.envoy.run()) for each in domains]
     try:
         for each in domains:
-            await asyncio.wait_for(each.envoy.ready.wait(), 10)
+            await asyncio.wait_for(each.envoy.ready.wait(), 60)
         yield domains
     finally:
         for each in domains:
@@ -365,7 +366,7 @@ async def call(
 
 async def until_status(expected: int, ask: Callable[[], Awaitable[tuple[int, Any, dict[str, str]]]]) -> Any:
     """Ask again until the status is the expected one; the last answer."""
-    for _ in range(600):
+    for _ in range(1200):
         answer = await ask()
         if answer[0] == expected:
             return answer

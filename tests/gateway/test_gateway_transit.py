@@ -247,10 +247,9 @@ async def test_without_a_grant_nothing_is_carried(tmp_path: Path, grants: tuple[
         await domains.joe.change(transit=grants)
         # A connection that is open goes on; a new one is refused.
         domains.to_joe.cut()
-        for _ in range(5):
-            status, _, reply = await domains.call()
-            assert status == 503
-            assert "alice/0/internal" in reply["kuscia-error-message"]
+        _, _, reply = await until_status(503, domains.call)
+        assert "alice/0/internal" in reply["kuscia-error-message"]
+        assert {(await domains.call())[0] for _ in range(5)} == {503}
         await domains.joe.change(transit=GRANT)
         await until_status(200, domains.call)
 
