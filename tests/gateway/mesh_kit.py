@@ -218,12 +218,17 @@ def a_route(source: str, there: Plane, **more: Any) -> Object:
 
 async def befriend(one: Plane, other: Plane, **more: Any) -> None:
     """Each knows the other as a partner, with routes both ways, in both control planes."""
-    for here, there in ((one, other), (other, one)):
-        known = {"cert": there.certificate, "role": "partner", "interConnProtocols": ["kuscia"]}
-        with contextlib.suppress(AlreadyExists):
-            await here.client.create(DOMAIN, {"metadata": {"name": there.name}, "spec": known})
-        await here.client.create(CDR, a_route(here.name, there, **more))
-        await here.client.create(CDR, a_route(there.name, here, **more))
+    await introduce(one, other, **more)
+    await introduce(other, one, **more)
+
+
+async def introduce(here: Plane, there: Plane, **more: Any) -> None:
+    """One side of it."""
+    known = {"cert": there.certificate, "role": "partner", "interConnProtocols": ["kuscia"]}
+    with contextlib.suppress(AlreadyExists):
+        await here.client.create(DOMAIN, {"metadata": {"name": there.name}, "spec": known})
+    await here.client.create(CDR, a_route(here.name, there, **more))
+    await here.client.create(CDR, a_route(there.name, here, **more))
 
 
 async def ready(plane: Plane, route: str) -> None:

@@ -8,7 +8,21 @@ from typing import Any
 import aiohttp
 import pytest
 from gateway_kit import HOSTS, call, echo
-from mesh_kit import CDR, DOMAIN, DR, EVENT, GATEWAY, SERVICE, Plane, a_route, befriend, control_plane, ready, until
+from mesh_kit import (
+    CDR,
+    DOMAIN,
+    DR,
+    EVENT,
+    GATEWAY,
+    SERVICE,
+    Plane,
+    a_route,
+    befriend,
+    control_plane,
+    introduce,
+    ready,
+    until,
+)
 
 from coterie.gateway import feed as feeds
 from coterie.gateway.model import Inputs, Protocol
@@ -69,6 +83,22 @@ async def test_from_routes_to_calls(tmp_path: Path, protocol: Protocol) -> None:
         await alice.client.delete(CDR, "alice-bob")
         await alice.client.delete(DR, "alice-bob", "alice")
         await answered(http, alice, "echo.bob.svc", 404)
+
+
+async def test_whoever_came_too_early_gets_in_later(tmp_path: Path) -> None:
+    """A connection from the time when a partner was not known must not keep it out afterwards."""
+    async with (
+        echo(HOSTS["bob"]) as where,
+        control_plane("alice", tmp_path) as alice,
+        control_plane("bob", tmp_path) as bob,
+        aiohttp.ClientSession() as http,
+    ):
+        await bob.serve("echo", where)
+        await introduce(alice, bob)
+        await told(alice, "HandshakeRefused")
+        await introduce(bob, alice)
+        await ready(alice, "alice-bob")
+        await answered(http, alice, "echo.bob.svc", 200)
 
 
 async def test_tokens_roll_without_a_failed_call(tmp_path: Path) -> None:

@@ -59,12 +59,15 @@ def _key_pair(name: str, pair: KeyPair) -> Json:
 
 
 def peers_context(inputs: Inputs) -> Json:
-    """Certificates that clients may show. With newcomers the pin is checked by the caller's key, one step later."""
-    direct = [route for route in inputs.inbound if not inputs.relayed(route)]
-    context = _pinned(direct)
-    if inputs.newcomers:
-        del context["verify_certificate_hash"]
-    return context
+    """Certificates that clients may show. With newcomers the pin is checked by the caller's key, one step later.
+
+    They may show any, and are always asked: a connection on which none was asked for, because nobody was known yet, would
+    stay without one, and be refused for as long as it lives, after its owner has become known.
+    """
+    if inputs.newcomers and inputs.identity is not None:
+        anybody: Json = {"trusted_ca": {"filename": str(inputs.identity.certificate)}}
+        return anybody | {"trust_chain_verification": "ACCEPT_UNTRUSTED"}
+    return _pinned(route for route in inputs.inbound if not inputs.relayed(route))
 
 
 def _pinned(routes: Iterable[Route]) -> Json:
