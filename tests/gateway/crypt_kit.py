@@ -149,7 +149,12 @@ async def secretive(root: Path) -> AsyncIterator[Secretive]:
         wire = await stack.enter_async_context(Wire(bob.external).open())
         away = {"host": wire.address.host, "ports": (RoutePort("http", wire.address.port),)}
         alice = with_crypt(alice, root, routes=(route("alice", "bob", bob, "alice", **ENCRYPTED, **away),))
-        services = (Service("mirror", (plain,)), Service("stream", (stream,), ServiceProtocol.GRPC), Service("empty"))
+        services = (
+            Service("mirror", (plain,)),
+            Service("stream", (stream,), ServiceProtocol.GRPC),
+            Service("empty"),
+            Service("closed", (plain,), access=frozenset({"carol"})),
+        )
         bob = with_crypt(
             bob,
             root,

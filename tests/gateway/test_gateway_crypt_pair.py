@@ -189,6 +189,13 @@ async def test_a_service_without_endpoints_says_so(domains: Secretive) -> None:
 # ---- what is refused ----
 
 
+async def test_encryption_opens_no_doors(domains: Secretive) -> None:
+    status, _, reply = await ask(domains, host="closed.bob.svc", data=MARKER)
+    assert status == 403
+    assert "bob/0/external" in reply["kuscia-error-message"]
+    assert "x-names" not in reply
+
+
 def outside(domains: Secretive, **headers: str) -> dict[str, str]:
     return {
         "Host": "mirror.bob.svc",
