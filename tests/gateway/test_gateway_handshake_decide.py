@@ -14,7 +14,7 @@ from coterie.api.types.kuscia_domain import DomainRoute, DomainRouteStatus, Doma
 from coterie.base.clock import rfc3339
 from coterie.gateway.handshake import accept, decide
 from coterie.gateway.handshake.accept import Progress
-from coterie.gateway.handshake.decide import Agreed, Course, Denied, Unanswered
+from coterie.gateway.handshake.decide import Agreed, Course, Denied, Impossible, Outcome, Unanswered
 from coterie.gateway.handshake.messages import State
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -146,6 +146,9 @@ def test_an_answer_ends_the_misses_and_a_miss_ends_the_doubt() -> None:
         (route(begun=OPEN, authorised=False), Course(), Denied("no"), False, False, "HandshakeRefused"),
         (route(begun=OPEN, unreachable=True), Course(misses=5), Denied("no"), False, False, "HandshakeRefused"),
         (route(token(3), begun=OPEN), Course(), Denied("no"), True, False, "HandshakeRefused"),
+        (route(begun=OPEN, unreachable=True), Course(), Impossible("key", False), False, True, "HandshakeImpossible"),
+        (route(begun=OPEN, unreachable=True), Course(), Impossible("junk", True), False, False, "HandshakeImpossible"),
+        (route(token(3), begun=OPEN), Course(), Impossible("junk", True), True, False, "HandshakeImpossible"),
         (route(begun=OPEN, authorised=False), Course(), GONE, False, False, ""),
         (route(begun=OPEN, authorised=False), Course(misses=2), GONE, False, True, "DestinationUnreachable"),
         (route(token(3), begun=OPEN), Course(misses=2), GONE, True, True, "DestinationUnreachable"),
@@ -153,12 +156,12 @@ def test_an_answer_ends_the_misses_and_a_miss_ends_the_doubt() -> None:
         (route(begun=OPEN, unreachable=True), Course(misses=4, failures=4), GONE, True, True, "DestinationUnreachable"),
     ],
     ids=[
-        "refused", "refused, and so reachable", "refused while rolling", "missed", "third miss", "third miss while rolling",
+        "refused", "refused, and so reachable", "refused while rolling", "own fault", "answered with junk", "junk while rolling", "missed", "third miss", "third miss while rolling",
         "missed again", "worth telling again",
     ],
 )  # fmt: skip
 def test_after_a_handshake_without_token(
-    found: DomainRoute, course: Course, outcome: Denied | Unanswered, authorised: bool, unreachable: bool, reason: str
+    found: DomainRoute, course: Course, outcome: Outcome, authorised: bool, unreachable: bool, reason: str
 ) -> None:
     made = decide.after_handshake(found, course, outcome, NOW)
     assert made.status.is_destination_authorized is authorised

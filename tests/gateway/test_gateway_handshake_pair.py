@@ -8,7 +8,7 @@ import pytest
 from handshake_kit import DR, STEP, Network, alice_and_bob, identity
 
 from coterie.api.types.kuscia_domain import DomainRouteStatus
-from coterie.apiserver.http.messages import Request
+from coterie.apiserver.http.messages import Request, Response
 from coterie.gateway.handshake import crypto
 from coterie.gateway.handshake.effective import tokens_of
 from coterie.gateway.handshake.messages import HandshakeRequest, TokenConfig, encode, nanoseconds
@@ -215,20 +215,42 @@ async def test_nobody_answers_from_the_beginning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("alice", "bob", "told"),
+    ("alice", "bob", "reason", "told"),
     [
-        ("alice#2", "bob", "sourcePublicKey is not the key of alice"),
-        ("alice", "bob#2", "may be not correct"),
+        ("alice#2", "bob", "HandshakeImpossible", "sourcePublicKey is not the key of alice"),
+        ("alice", "bob#2", "HandshakeRefused", "may be not correct"),
     ],
     ids=["the route holds another key of alice", "the route holds another key of bob"],
 )
-async def test_a_wrong_key_makes_no_token(alice: str, bob: str, told: str) -> None:
+async def test_a_wrong_key_makes_no_token(alice: str, bob: str, reason: str, told: str) -> None:
     async with alice_and_bob(alice=alice, bob=bob) as network:
         await network.settle(20)
         found = await status(network)
         assert not found.is_destination_authorized and not found.is_destination_unreachable
         assert found.token_status is not None and not found.token_status.tokens
-        assert told in (await network.sides["alice"].told())["HandshakeRefused"]
+        assert told in (await network.sides["alice"].told())[reason]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"<html>", "not a message of the handshake"),
+        (b'{"token":{}}', "not a message of the handshake"),
+        (b'{"status":{}}', "holds no token"),
+        (b'{"status":{},"token":{"token":"eA==","revision":1}}', "its answer is not for the key of alice"),
+    ],
+    ids=["no JSON", "no status", "no token", "no half for us"],
+)
+async def test_an_answer_of_no_use_makes_no_token(body: bytes, told: str) -> None:
+    async with alice_and_bob() as network:
+
+        async def deliver(request: Request, domain: str) -> Response:
+            return Response(200, body)
+
+        network.deliver = deliver  # type: ignore[method-assign]
+        await network.settle(5)
+        assert told in (await network.sides["alice"].told())["HandshakeImpossible"]
+        assert (await network.sides["alice"].route()).token_status.tokens is None
 
 
 @pytest.mark.parametrize("with_token", [True, False], ids=["a Coterie source", "a Kuscia source"])

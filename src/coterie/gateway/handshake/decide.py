@@ -6,6 +6,7 @@ By what its call brought (`misses`: calls in a row without an answer):
     handshake   token                           revisionToken ready; authorised, reachable             probe
     handshake   refused, no token in force      not authorised, reachable                              again, slower and slower
     handshake   refused, a token in force       reachable                                              likewise
+    handshake   unusable, or our own key is     as when refused; the event says whose fault it is      likewise
     handshake   none                            from the third miss: unreachable                       likewise
     probe       ready                           authorised, reachable                                  in 15 s
     probe       not ready                       reachable                                              in 15 s
@@ -61,12 +62,25 @@ class Agreed:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
+    """The partner said no."""
+
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Impossible:
+    """What we hold, or what came, cannot make a token; the partner has not said no."""
+
+    why: str
+    answered: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
     why: str
+
+
+Outcome = Agreed | Denied | Impossible | Unanswered
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +114,7 @@ def probes(route: DomainRoute, instance: str) -> RouteToken | None:
     return tokens.newest if tokens.revision_initializer == instance else None
 
 
-def after_handshake(
-    route: DomainRoute, course: Course, outcome: Agreed | Denied | Unanswered, now: datetime
-) -> Verdict:
+def after_handshake(route: DomainRoute, course: Course, outcome: Outcome, now: datetime) -> Verdict:
     before = _status(route)
     tokens = route.token_status
     partner = route.spec.destination
@@ -123,15 +135,19 @@ def after_handshake(
         return Verdict(Course(), status, PROBE_PERIOD, note)
     failures = course.failures + 1
     pause = _pause(failures)
-    if isinstance(outcome, Denied):
-        in_force = tokens.newest is not None
+    if not isinstance(outcome, Unanswered):
+        answered = isinstance(outcome, Denied) or outcome.answered
         status = with_fields(
             before,
-            is_destination_unreachable=False,
-            is_destination_authorized=before.is_destination_authorized and in_force,
+            is_destination_unreachable=before.is_destination_unreachable and not answered,
+            is_destination_authorized=before.is_destination_authorized and tokens.newest is not None,
         )
-        note = Note(True, "HandshakeRefused", f"{partner} refuses the handshake: {outcome.why}")
-        return Verdict(Course(failures=failures), status, pause, note)
+        if isinstance(outcome, Denied):
+            note = Note(True, "HandshakeRefused", f"{partner} refuses the handshake: {outcome.why}")
+        else:
+            note = Note(True, "HandshakeImpossible", f"No token can be agreed on with {partner}: {outcome.why}")
+        misses = 0 if answered else course.misses
+        return Verdict(Course(misses=misses, failures=failures), status, pause, note)
     missed = _missed(before, course, partner, outcome.why, _worth_telling(failures))
     return Verdict(replace(missed.course, failures=failures), missed.status, pause, missed.note)
 

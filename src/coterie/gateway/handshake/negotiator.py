@@ -26,7 +26,7 @@ from coterie.control.controller import DONE, Controller, Result, Watches
 from coterie.control.events import EventRecorder, reference_to
 from coterie.gateway.handshake import crypto, decide
 from coterie.gateway.handshake.caller import Caller, NoAnswer, Target
-from coterie.gateway.handshake.decide import Agreed, Course, Denied, Note, Unanswered, Verdict
+from coterie.gateway.handshake.decide import Agreed, Course, Denied, Impossible, Note, Outcome, Unanswered, Verdict
 from coterie.gateway.handshake.messages import (
     RSA,
     UID,
@@ -182,11 +182,11 @@ class Negotiator:
         if isinstance(outcome, Agreed):
             memory.probed = ("", 0)
 
-    async def _shake(self, route: DomainRoute, memory: _Memory, round_: _Round) -> Agreed | Denied | Unanswered:
+    async def _shake(self, route: DomainRoute, memory: _Memory, round_: _Round) -> Outcome:
         try:
             offer = self._offer(route, memory.offer, round_)
         except KeyFault as fault:
-            return Denied(f"a key in tokenConfig cannot be used: {fault}")
+            return Impossible(f"a key in tokenConfig cannot be used: {fault}", answered=False)
         memory.offer = offer
         try:
             body = await self._caller.call(_target(route), {}, offer.body)
@@ -196,7 +196,7 @@ class Negotiator:
         try:
             return self._read(body, offer)
         except MessageFault as fault:
-            return Denied(str(fault))
+            return Impossible(str(fault), answered=True)
 
     def _offer(self, route: DomainRoute, last: _Offer | None, round_: _Round) -> _Offer:
         now = self._clock.monotonic()
@@ -222,7 +222,7 @@ class Negotiator:
         )
         return _Offer(round_, half, encode(request), now)
 
-    def _read(self, body: bytes, offer: _Offer) -> Agreed | Denied:
+    def _read(self, body: bytes, offer: _Offer) -> Outcome:
         answer = decode(body, HandshakeResponse)
         if answer.status.code != 0:
             return Denied(readable(answer.status.message) or f"code {answer.status.code}")
@@ -232,7 +232,8 @@ class Negotiator:
         try:
             theirs = crypto.decrypt(self._identity.key, answer.token.token, size)
         except crypto.NotDecrypted:
-            return Denied(f"its answer is not for the key of {self._identity.domain}; does it know our certificate?")
+            told = f"its answer is not for the key of {self._identity.domain}; does it know our certificate?"
+            return Impossible(told, answered=True)
         sealed = crypto.seal(offer.half + theirs, self._identity)
         return Agreed(sealed, answer.token.revision, _expiry(answer.token.expiration_time))
 
