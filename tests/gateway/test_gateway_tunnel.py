@@ -454,3 +454,29 @@ def test_a_tunnel_stands_in_for_a_public_port() -> None:
     resources = snapshot(bob(FROM_ALICE, TO_ALICE))
     assert [each["name"] for each in resources.listeners] == ["internal", "tunnel-to-alice"]
     assert resources.problems == ()
+
+
+SISTER = Address("10.0.0.9", 80)
+CARRIED = Route("bob", "carol", via="alice", tokens=(token("bob", "carol"),), certificates=(pem("carol"),))
+
+
+@pytest.mark.parametrize("hop_by_hop", [False, True], ids=["end to end", "hop by hop"])
+def test_what_a_tunnelled_partner_carries_for_us_finds_the_tunnel_too(hop_by_hop: bool) -> None:
+    """bob -> alice -> carol, where alice has a tunnel to one of bob's gateways."""
+    public = replace(bob(), external=Address("10.0.0.1", 1080), sisters=(SISTER,))
+    routes = (replace(TO_ALICE, tunnel=True), replace(CARRIED, hop_by_hop=hop_by_hop))
+    resources = snapshot(replace(public, routes=routes))
+    assert resources.problems == ()
+    (table,) = resources.files["rds-internal.json"]
+    host = next(each for each in table["virtual_hosts"] if each["name"] == "bob-to-carol")
+    *here, elsewhere = host["routes"]
+    name = "bob-to-alice-gateways"
+    assert elsewhere["route"]["cluster"] == name
+    assert {each["route"]["cluster"] for each in here} == {
+        "bob-to-alice-tunnel" if hop_by_hop else "bob-to-carol-transit"
+    }
+    # Who we are is said where the tunnel begins, and not between our own gateways.
+    assert "kuscia-token" not in str(elsewhere)
+    assert "request_headers_to_add" not in host
+    gateways = next(each for each in resources.clusters if each["name"] == name)
+    assert [each["priority"] for each in gateways["load_assignment"]["endpoints"]] == [0, 1]
