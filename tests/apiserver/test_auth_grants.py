@@ -197,7 +197,8 @@ def as_user(name: str, role: str) -> tuple[UserInfo, Authorizer]:
         ("admin", "delete", "", "namespaces", False),
         ("admin", "escalate", GROUP, "roles", False),
         ("cluster-admin", "escalate", GROUP, "roles", True),
-        ("domain-cluster-res", "patch", "", "nodes/status", True),
+        ("domain-cluster-res", "own", "", "nodes", True),
+        ("domain-cluster-res", "patch", "", "nodes/status", False),
         ("domain-cluster-res", "get", "", "secrets", False),
     ],
 )
@@ -222,9 +223,8 @@ def test_default_roles(role, verb, group, resource, allowed):
             True,
         ),
         (UserInfo("a", ("system:authenticated",)), Attributes("list", "", "pods", "", "default"), False),
-        (UserInfo("n", ("system:nodes",)), Attributes("update", "", "nodes", "status", "", "", "n"), True),
-        (UserInfo("n", ("system:nodes",)), Attributes("update", "", "pods", "status", "dev", "", "p"), True),
-        (UserInfo("n", ("system:nodes",)), Attributes("delete", "", "secrets", "", "dev", "", "p"), False),
+        (UserInfo("n", ("system:nodes",)), Attributes("update", "", "nodes", "status", "", "", "n"), False),
+        (UserInfo("n", ("system:nodes",)), Attributes("get", "", "secrets", "", "dev", "", "p"), False),
         (UserInfo("system:kube-scheduler"), Attributes("create", "", "pods", "binding", "dev", "", "p"), True),
     ],
 )

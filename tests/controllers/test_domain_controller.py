@@ -27,10 +27,12 @@ from workload_world import NODE, POD, QUOTA
 
 from coterie.api.errors import Forbidden
 from coterie.api.meta import Object
+from coterie.api.resources import BUILTIN
 from coterie.api.types.core import NAMESPACES, Namespace
 from coterie.api.types.kind import Kind, builtin
 from coterie.api.types.kuscia_domain import DOMAINS, DeployToken, Domain, kuscia_resource
 from coterie.api.types.nodes import NODES, Node
+from coterie.apiserver.auth.rules import compile_rules
 from coterie.client.client import Client
 from coterie.controllers.domain import objects, plan
 from coterie.controllers.domain.controller import holds
@@ -308,16 +310,50 @@ async def test_accounts_reach_their_own_namespace_only() -> None:
         await settled(world)
         alice, bob = world.as_account("alice"), world.as_account("bob")
         await alice.list(DR, "alice")
-        await alice.list(NODE)
+        await alice.create(NODE, {"metadata": {"name": "n", "labels": {"kuscia.secretflow/namespace": "alice"}}})
+        await alice.get(NODE, "n")
         await bob.list(jobs, "bob")
         refused: list[tuple[Client, Kind[Object], str]] = [
-            (alice, DR, "bob"), (alice, jobs, "cross-domain"), (alice, DOMAIN, ""),
+            (alice, DR, "bob"), (alice, jobs, "cross-domain"), (alice, DOMAIN, ""), (alice, NODE, ""),
             (bob, jobs, "alice"), (bob, jobs, ""), (bob, DR, "bob"), (bob, POD, "bob"), (bob, NODE, ""), (bob, DOMAIN, ""),
             (bob, Kind.dynamic(builtin("secrets")), "bob"),
         ]  # fmt: skip
         for account, kind, namespace in refused:
             with pytest.raises(Forbidden):
                 await account.list(kind, namespace)
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource", "allowed"),
+    [
+        pytest.param("delete", "pods", True, id="its-agent-removes-pods"),
+        pytest.param("patch", "pods/status", True, id="its-agent-tells-their-status"),
+        pytest.param("create", "pods", False, id="makes-no-pods"),
+        pytest.param("patch", "pods", False, id="changes-no-pods"),
+        pytest.param("create", "serviceaccounts/token", True, id="tokens-for-its-pods"),
+        pytest.param("watch", "secrets", True, id="reads-secrets"),
+        pytest.param("create", "secrets", False, id="makes-no-secrets"),
+        pytest.param("watch", "services", True, id="reads-services"),
+        pytest.param("patch", "services", False, id="changes-no-services"),
+        pytest.param("update", "configmaps", True, id="its-settings"),
+        pytest.param("patch", "domainroutes/status", True, id="agrees-on-tokens"),
+        pytest.param("patch", "domainroutes", False, id="changes-no-routes"),
+        pytest.param("create", "domainroutes", False, id="makes-no-routes"),
+        pytest.param("create", "gateways", True, id="tells-its-gateway"),
+        pytest.param("patch", "gateways/status", True, id="and-that-it-lives"),
+        pytest.param("create", "domaindatas", True, id="keeps-data"),
+        pytest.param("create", "domaindatagrants", True, id="grants-data"),
+        pytest.param("watch", "taskresources", True, id="reads-tasks"),
+        pytest.param("create", "kusciatasks", False, id="makes-no-tasks"),
+        pytest.param("create", "rolebindings", False, id="gives-no-rights"),
+    ],
+)
+def test_what_a_domain_may_do_in_its_namespace(verb: str, resource: str, allowed: bool) -> None:
+    rules = next(each.object["rules"] for each in objects.accounts(a_typed(), PLANE) if each.kind is objects.ROLE)
+    name, _, sub = resource.partition("/")
+    groups = {known.plural: known.group for known in BUILTIN}
+    group = groups.get(name, "kuscia.secretflow")
+    assert any(rule.allows_resource(verb, group, name, sub) for rule in compile_rules(rules)) is allowed
 
 
 async def test_reserved_names_get_nothing() -> None:

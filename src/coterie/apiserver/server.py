@@ -29,13 +29,15 @@ from coterie.api.schema import builtin as builtin_schemas
 from coterie.api.selectors import parse_field_selector
 from coterie.apiserver import apiservices, bodies, bootstrap, discovery, options, paths, usage
 from coterie.apiserver.admission.chain import Admission, Attempt
+from coterie.apiserver.admission.nodes import NodeRestriction, check_token_request
 from coterie.apiserver.admission.quotas import Quotas
 from coterie.apiserver.admission.steps import LimitRanges, NamespaceLifecycle, Priorities, ServiceAccounts
 from coterie.apiserver.agenttrust import DOMAINS_KEY, DomainAgents
 from coterie.apiserver.audit import Audit, AuditEvent, AuditSink, ObjectReference
 from coterie.apiserver.auth import grants, reviews
 from coterie.apiserver.auth.authn import Authenticator
-from coterie.apiserver.auth.rbac import Authorizer, forbidden
+from coterie.apiserver.auth.nodes import NodeAuthorizer
+from coterie.apiserver.auth.rbac import forbidden
 from coterie.apiserver.auth.rules import Attributes
 from coterie.apiserver.auth.tokens import Lookups, TokenSigner, request_token
 from coterie.apiserver.call import Call
@@ -118,11 +120,13 @@ class ApiServer:
             if not resource.virtual:
                 self._serve_builtin(resource, schemas)
         self._virtual = {(r.group, r.version, r.plural): r for r in (*BUILTIN, *USAGE) if r.virtual}
-        self.authorizer = Authorizer(
+        self.authorizer = NodeAuthorizer(
             roles=lambda: self._objects(_RBAC + "roles"),
             role_bindings=lambda: self._objects(_RBAC + "rolebindings"),
             cluster_roles=lambda: self._objects(_RBAC + "clusterroles"),
             cluster_role_bindings=lambda: self._objects(_RBAC + "clusterrolebindings"),
+            pods=self._collection("pods"),
+            nodes=self._collection("nodes"),
         )
         self._lookups = Lookups(
             service_account=self._finder("serviceaccounts"),
@@ -168,6 +172,7 @@ class ApiServer:
                 Priorities(self.state.collection("/registry/scheduling.k8s.io/priorityclasses")),
                 self._definitions.admit,
                 self._no_escalation,
+                NodeRestriction(self.authorizer),
                 Quotas(core("resourcequotas"), lambda attempt: self.state.collection(attempt.resource.key)),
             )
         )
@@ -484,6 +489,7 @@ class ApiServer:
             raise errors.ServiceUnavailable("this server was started without a key to sign service-account tokens")
         body = self._read(call.request, "TokenRequest", "authentication.k8s.io/v1/TokenRequest")
         account = call.entry().load()
+        check_token_request(self.authorizer, call.user, call.namespace, call.name, body)
         return _json(request_token(body, account, signer, self._lookups, self.clock.now()), 201)
 
     def _no_escalation(self, attempt: Attempt) -> None:

@@ -16,7 +16,7 @@ from coterie.agent.node.conditions import Reading, conditions, readings
 from coterie.agent.node.description import NameTaken, check_name, labels, new_node, static_status
 from coterie.agent.node.facts import MachineFacts, Usage, measure_machine, measure_usage
 from coterie.agent.settings import AgentSettings
-from coterie.api.errors import AlreadyExists, ApiError, NotFound
+from coterie.api.errors import AlreadyExists, ApiError, Forbidden, NotFound
 from coterie.api.meta import Object
 from coterie.api.types.coordination import LEASES
 from coterie.api.types.nodes import NODES
@@ -114,7 +114,13 @@ class NodeKeeper:
         try:
             node = await self._client.create(_NODES, new_node(settings, self.facts, self._runtime))
         except AlreadyExists:
-            node = await self._client.get(_NODES, settings.node_name)
+            try:
+                node = await self._client.get(_NODES, settings.node_name)
+            except Forbidden as problem:
+                told = (
+                    f"node {settings.node_name} is another domain's; give this agent another name with agent.nodeName"
+                )
+                raise NameTaken(told, forever=True) from problem
             check_name(node, settings, self.facts)
             wanted = labels(settings, self.facts, self._runtime)
             known = node["metadata"].get("labels") or {}

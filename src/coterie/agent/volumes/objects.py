@@ -1,7 +1,7 @@
 """The ConfigMaps and Secrets that pods of this node name, kept up to date by watching.
 
-ConfigMaps are watched by namespace, one watch for all pods of it. Secrets are watched one by one: the agent holds no
-secret that none of its pods named. Watches end with the last pod that needs them.
+They are watched one by one, each for all pods that name it: a node may see nothing else, and the agent holds no secret
+that none of its pods named. Watches end with the last pod that needs them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ _KINDS = {"ConfigMap": CONFIG_MAPS.as_dynamic, "Secret": SECRETS.as_dynamic}
 
 Reference = tuple[str, str, str]
 """(kind, namespace, name)."""
-_Scope = tuple[str, str, str]
-"""(kind, namespace, name or nothing): what one watch is about."""
 
 
 @dataclass(slots=True)
@@ -41,7 +39,7 @@ class ObjectSource:
         self._client = client
         self._on_change = on_change
         self._owner = TaskOwner("pod-objects")
-        self._watches: dict[_Scope, _Watch] = {}
+        self._watches: dict[Reference, _Watch] = {}
         self._users: dict[Reference, set[str]] = {}
         self._fetched: dict[Reference, Object] = {}
 
@@ -57,9 +55,9 @@ class ObjectSource:
         wanted = [(kind, namespace, name) for kind, name in names]
         for reference in wanted:
             self._users.setdefault(reference, set()).add(uid)
-            self._watch(_scope(reference)).users.add(uid)
+            self._watch(reference).users.add(uid)
         for reference in wanted:
-            await self._watches[_scope(reference)].informer.ready.wait()
+            await self._watches[reference].informer.ready.wait()
         for reference in wanted:
             if self._find(reference) is None:
                 await self._fetch(reference)
@@ -74,16 +72,16 @@ class ObjectSource:
             if not self._users[reference]:
                 del self._users[reference]
                 self._fetched.pop(reference, None)
-        for scope in [scope for scope, watch in self._watches.items() if uid in watch.users]:
-            watch = self._watches[scope]
+        for reference in [reference for reference, watch in self._watches.items() if uid in watch.users]:
+            watch = self._watches[reference]
             watch.users.discard(uid)
             if not watch.users:
                 watch.task.cancel()
-                del self._watches[scope]
+                del self._watches[reference]
 
     def _find(self, reference: Reference) -> Object | None:
         _, namespace, name = reference
-        watch = self._watches.get(_scope(reference))
+        watch = self._watches.get(reference)
         found = watch.informer.cache.get(name, namespace) if watch is not None else None
         return found if found is not None else self._fetched.get(reference)
 
@@ -97,16 +95,14 @@ class ObjectSource:
         except (ApiError, TransportError):
             return  # the watch will tell when it is there
 
-    def _watch(self, scope: _Scope) -> _Watch:
-        watch = self._watches.get(scope)
+    def _watch(self, reference: Reference) -> _Watch:
+        watch = self._watches.get(reference)
         if watch is None:
-            kind, namespace, name = scope
-            informer = Informer(
-                self._client, _KINDS[kind], namespace=namespace, fields=f"metadata.name={name}" if name else ""
-            )
+            kind, namespace, name = reference
+            informer = Informer(self._client, _KINDS[kind], namespace=namespace, fields=f"metadata.name={name}")
             informer.add_handler(lambda change: self._changed(kind, change))
             task = self._owner.start(f"{kind}/{namespace}/{name}", informer.run(), vital=False)
-            watch = self._watches[scope] = _Watch(informer, task)
+            watch = self._watches[reference] = _Watch(informer, task)
         return watch
 
     def _changed(self, kind: str, change: Change[Object]) -> None:
@@ -116,8 +112,3 @@ class ObjectSource:
         users = self._users.get(reference)
         if users:
             self._on_change(tuple(users))
-
-
-def _scope(reference: Reference) -> _Scope:
-    kind, namespace, name = reference
-    return (kind, namespace, name if kind == "Secret" else "")

@@ -55,7 +55,7 @@ _ROLES: dict[str, Sequence[str]] = {
         "get patch update | core | nodes/status",
         *_EMIT,
         "READ | core | pods",
-        "create delete | core | pods",
+        "delete | core | pods",
         "patch update | core | pods/status",
         "create | core | pods/eviction",
         "READ | core | configmaps secrets",
@@ -122,14 +122,9 @@ _ROLES: dict[str, Sequence[str]] = {
         "list watch | * | *",
         "create | core | serviceaccounts/token",
     ),
-    # What a domain may do outside its own namespace: bring its nodes and keep them alive.
-    "domain-cluster-res": (
-        "create delete get list patch update watch | core | nodes",
-        "get patch update | core | nodes/status",
-        "create get list patch update watch | core | events",
-        "create get list patch update watch | events.k8s.io | events",
-        "create delete get list patch update watch | coordination.k8s.io | leases",
-    ),
+    # What a domain may do outside its own namespace: bring its nodes and keep them alive. What is its own, labels say
+    # (`auth/nodes.py`).
+    "domain-cluster-res": ("own | core | nodes",),
 }
 
 _APPS = "daemonsets deployments deployments/scale replicasets replicasets/scale statefulsets statefulsets/scale"
@@ -193,7 +188,8 @@ _BINDINGS: dict[str, tuple[str, ...]] = {
     "system:public-info-viewer": ("Group system:authenticated", "Group system:unauthenticated"),
     "system:monitoring": ("Group system:monitoring",),
     "system:service-account-issuer-discovery": ("Group system:serviceaccounts",),
-    "system:node": ("Group system:nodes",),
+    # Nobody: which of this a node may do depends on whose it is, and that the node authorizer knows (`auth/nodes.py`).
+    "system:node": (),
     "system:node-bootstrapper": ("Group system:bootstrappers",),
     "system:node-proxier": ("User system:kube-proxy",),
     "system:kube-dns": ("ServiceAccount kube-system/kube-dns",),
@@ -215,6 +211,17 @@ def parse_rule(line: str) -> dict[str, list[str]]:
     if names:
         rule["resourceNames"] = names[0].split()
     return rule
+
+
+_EXACT = frozenset(("domain-cluster-res",))
+"""Our own roles: what an older version gave and this one does not is taken back."""
+_REVOKED = {"system:node": ("Group system:nodes",)}
+"""Subjects that an older version bound."""
+
+
+def rules_of(role: str) -> list[dict[str, list[str]]]:
+    """The rules a default role begins with."""
+    return [parse_rule(line) for line in _ROLES[role]]
 
 
 def default_objects() -> list[dict[str, Any]]:
@@ -295,7 +302,8 @@ def reconcile(existing: Object | None, default: Object) -> dict[str, Any] | None
     if default["kind"] == "ClusterRole":
         _add_rules(wanted, existing, default)
     elif existing.get("roleRef") == default["roleRef"]:
-        present = existing.get("subjects") or []
+        revoked = [_subject(text) for text in _REVOKED.get(meta["name"], ())]
+        present = [each for each in existing.get("subjects") or () if each not in revoked]
         wanted["subjects"] = present + [each for each in default["subjects"] if each not in present]
     else:
         # A role reference cannot be changed in place; somebody chose another one on purpose.
@@ -307,6 +315,9 @@ def _add_rules(wanted: dict[str, Any], existing: Object, default: Object) -> Non
     if "aggregationRule" in default:
         # The rules of a sum belong to the controller that adds them up.
         wanted.setdefault("aggregationRule", default["aggregationRule"])
+        return
+    if default["metadata"]["name"] in _EXACT:
+        wanted["rules"] = default["rules"]
         return
     present = list(existing.get("rules") or ())
     held = compile_rules(present)
