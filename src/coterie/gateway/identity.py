@@ -160,6 +160,11 @@ def access_of_anyone() -> Json:
     return _allow([_ANYONE])
 
 
+def access_of_all() -> Json:
+    """Every authenticated domain: what holds where a service names none."""
+    return _allow([_ANYONE])
+
+
 def access_of_domains(domains: Iterable[str]) -> Json:
     """For traffic that we only carry: the sender itself, not whom it speaks for, must have been granted it."""
     return _allow([_is(SOURCE, domain) for domain in sorted(domains)])

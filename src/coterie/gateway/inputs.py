@@ -319,7 +319,7 @@ def _route(world: World, settings: GatewaySettings, each: DomainRoute, certifica
     if settings.master is not None and not made.host and not made.via and not made.tunnel:
         # Only a lite's way to its own control plane has no address: the lite knows it from its configuration.
         made = to_master(made, settings.master)
-    if made.authority:
+    if made.authority and not made.via and not made.tunnel:
         # The partner's port shows a certificate of that authority, not the partner's own.
         made = replace(made, certificates=())
     return made

@@ -22,7 +22,7 @@ from coterie.gateway import sisters, transit, tunnel
 from coterie.gateway.clusters import HANDSHAKE
 from coterie.gateway.crypt import routing as crypt
 from coterie.gateway.crypt.exchange import Side
-from coterie.gateway.identity import about, access_of_domains
+from coterie.gateway.identity import about, access_of_all, access_of_domains
 from coterie.gateway.leaving import (
     carrier,
     end_to_end,
@@ -74,7 +74,8 @@ def external_routes(inputs: Inputs, live: frozenset[str]) -> Json:
         tunnel.poll_refusal(inputs),
     ]
     # A gateway or proxy in between has put its own name into the Host header; the true one travels beside it.
-    return _table(inputs, EXTERNAL, hosts) | {"vhost_header": HOST}
+    everybody: Json = {"typed_per_filter_config": {ACCESS_FILTER: access_of_all()}}
+    return _table(inputs, EXTERNAL, hosts) | everybody | {"vhost_header": HOST}
 
 
 def internal_routes(inputs: Inputs, live: frozenset[str]) -> tuple[Json, list[Problem]]:

@@ -55,7 +55,8 @@ def service_for_partners(place: Place, service: Service, decorating: tuple[Route
         "name": f"service-{service.name}-external",
         "domains": _service_domains(place, service),
         "routes": [*decorated, {"match": ALL, **_reach(place, service)}],
-        "typed_per_filter_config": {ACCESS_FILTER: access_config(service)},
+        # Without a list the table's own rule holds, which lets every authenticated domain in.
+        **({} if service.access is None else {"typed_per_filter_config": {ACCESS_FILTER: access_config(service)}}),
     }
 
 
@@ -96,6 +97,8 @@ def _reach(place: Place, service: Service) -> Json:
     if not service.endpoints:
         return refusal(503, f'Service "{service.name}" has no endpoints.')
     action = send_to(place.idle_seconds, service_name(service)) | {"auto_host_rewrite": True}
+    # The listener's own says the same; a thousand services repeat it for nothing.
+    del action["idle_timeout"]
     if len(service.endpoints) > 1:
         action["hash_policy"] = _session(service)
         action["retry_policy"] |= {
