@@ -55,6 +55,11 @@ async def test_a_port_that_is_taken_is_told_in_a_sentence(tmp_path: Path) -> Non
         dnsnode.dns_groups(chosen, informers(), SYSTEM_CLOCK)
 
 
+def test_one_address_must_be_named(tmp_path: Path) -> None:
+    with pytest.raises(config.ConfigError, match=r"^dns\.host: 0\.0\.0\.0 is every address"):
+        dnsnode.dns_groups(settings(tmp_path, dns={"host": "0.0.0.0", "port": 10053}), informers(), SYSTEM_CLOCK)
+
+
 def test_a_server_that_would_only_ask_itself_is_refused(tmp_path: Path) -> None:
     chosen = settings(tmp_path, dns={"host": "127.0.0.1", "port": 10053, "upstream": ["127.0.0.1:10053"]})
     with pytest.raises(config.ConfigError, match=r"^dns\.upstream: "):

@@ -42,6 +42,9 @@ def dns_groups(settings: NodeSettings, informers: Informers, clock: Clock) -> li
     dns = settings.dns
     if not dns.enabled:
         return []
+    if ipaddress.ip_address(dns.address).is_unspecified:
+        # Answers might come from another address than was asked, and pods need one to ask.
+        raise ConfigError(f"dns.host: {dns.address} is every address; name one, such as 127.0.0.1")
     # A lite may look into its own namespace only; a control plane watches everything anyway.
     keeper = ZoneKeeper(_zone(settings), informers, settings.domain if settings.mode == "lite" else "")
     upstream = _upstream(settings)
