@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,10 @@ from mesh_kit import (
     until,
 )
 
+from coterie.base import pki
 from coterie.gateway import feed as feeds
-from coterie.gateway.model import Inputs, Protocol
+from coterie.gateway.model import Inputs, KeyPair, Protocol
+from coterie.gateway.settings import ExternalTls
 from coterie.gateway.snapshot import Resources, snapshot
 
 INSIDE = "rds-internal.json"
@@ -99,6 +103,30 @@ async def test_whoever_came_too_early_gets_in_later(tmp_path: Path) -> None:
         await introduce(bob, alice)
         await ready(alice, "alice-bob")
         await answered(http, alice, "echo.bob.svc", 200)
+
+
+async def test_an_organisation_shows_its_own_certificate_and_calls_under_the_domains(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    authority = pki.self_signed_ca("organisation", pki.new_key("ec"), now=now)
+    key = pki.new_key("ec")
+    made = pki.issue_server(authority, "gateway.bob.example", key.public_key(), names=(HOSTS["bob"],), now=now)
+    pair = KeyPair(tmp_path / "shown.crt", tmp_path / "shown.key")
+    pki.save_key(pair.key, key)
+    pki.save_certificate(pair.certificate, made)
+    trusted = {"tlsCA": base64.b64encode(pki.certificate_pem(authority.certificate)).decode()}
+    async with (
+        echo(HOSTS["bob"]) as there,
+        echo(HOSTS["alice"]) as here,
+        control_plane("alice", tmp_path) as alice,
+        control_plane("bob", tmp_path, external_tls=ExternalTls(pair)) as bob,
+        aiohttp.ClientSession() as http,
+    ):
+        await bob.serve("echo", there)
+        await alice.serve("echo", here)
+        await befriend(alice, bob)
+        await alice.client.patch(CDR, "alice-bob", "", {"spec": {"mTLSConfig": trusted}})
+        await answered(http, alice, "echo.bob.svc", 200)
+        await answered(http, bob, "echo.alice.svc", 200)
 
 
 async def test_tokens_roll_without_a_failed_call(tmp_path: Path) -> None:

@@ -158,7 +158,8 @@ def inputs_of(
         instance=settings.instance,
         version=version,
         protocol=settings.protocol,
-        identity=_own(settings, identity),
+        identity=KeyPair(identity.certificate_file, identity.key_file),
+        shown=settings.external_tls.pair if settings.external_tls is not None else None,
         fingerprint=_fingerprint(identity.certificate),
         # A lite that comes to register has no certificate that anybody knows.
         newcomers=settings.control_plane and settings.protocol is Protocol.MTLS,
@@ -171,12 +172,6 @@ def inputs_of(
         transit=tuple(grant for each in world.routes if not each.metadata.deleting for grant in grants_of(each)),
     )
     return inputs, problems
-
-
-def _own(settings: GatewaySettings, identity: DomainIdentity) -> KeyPair:
-    if settings.external_tls is not None:
-        return settings.external_tls.pair
-    return KeyPair(identity.certificate_file, identity.key_file)
 
 
 @lru_cache(maxsize=16)

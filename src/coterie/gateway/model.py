@@ -205,6 +205,8 @@ class Inputs:
     version: str = ""
     protocol: Protocol = Protocol.MTLS
     identity: KeyPair | None = None
+    shown: KeyPair | None = None
+    """What the public port shows instead: an organisation's own certificate, which partners check by its authority."""
     fingerprint: str = ""
     """SHA-256 of our certificate in hex: the name under which our tunnels are known. Only tunnels that we dial need it."""
     newcomers: bool = False

@@ -16,6 +16,7 @@ from coterie.gateway.model import Inputs, KeyPair, Problem, Protocol, Route, Rou
 from coterie.gateway.names import DOWNSTREAM_TLS, UPSTREAM_TLS, Json, file_source
 
 OWN = "own"
+SHOWN = "shown"
 PEERS = "peers"
 TUNNELS = "tunnels"
 _NOBODY = "00" * 32
@@ -31,6 +32,8 @@ def secrets(inputs: Inputs) -> dict[str, Json]:
     found: dict[str, Json] = {}
     if inputs.identity is not None:
         found[OWN] = _key_pair(OWN, inputs.identity)
+    if inputs.shown is not None:
+        found[SHOWN] = _key_pair(SHOWN, inputs.shown)
     for route in inputs.outbound:
         if route.client is not None:
             found[client_secret(route)] = _key_pair(client_secret(route), route.client)
@@ -86,12 +89,14 @@ def _ended(pem: str) -> str:
 
 def downstream(inputs: Inputs) -> Json | None:
     """The external listener's side; None: plain text was asked for."""
-    return None if inputs.protocol is Protocol.NOTLS else serving(inputs)
+    if inputs.protocol is Protocol.NOTLS:
+        return None
+    return serving(inputs, OWN if inputs.shown is None else SHOWN)
 
 
-def serving(inputs: Inputs) -> Json:
+def serving(inputs: Inputs, certificate: str = OWN) -> Json:
     """Our side of a connection that a partner's calls come along."""
-    common = _own(inputs) | {"alpn_protocols": ["h2", "http/1.1"]}
+    common = _own(inputs, certificate) | {"alpn_protocols": ["h2", "http/1.1"]}
     context: Json = {"@type": DOWNSTREAM_TLS, "common_tls_context": common}
     if inputs.protocol is Protocol.MTLS:
         common["validation_context_sds_secret_config"] = _secret(inputs, PEERS)
@@ -114,8 +119,8 @@ def tunnel_upstream(inputs: Inputs, back: Route, server_name: str) -> Json | Non
     return made
 
 
-def _own(inputs: Inputs) -> Json:
-    return {"tls_params": _PARAMETERS, "tls_certificate_sds_secret_configs": [_secret(inputs, OWN)]}
+def _own(inputs: Inputs, certificate: str = OWN) -> Json:
+    return {"tls_params": _PARAMETERS, "tls_certificate_sds_secret_configs": [_secret(inputs, certificate)]}
 
 
 def _secret(inputs: Inputs, name: str) -> Json:
