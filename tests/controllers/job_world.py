@@ -33,7 +33,6 @@ JOB, TASK, IMAGE = KUSCIA_JOBS.as_dynamic, KUSCIA_TASKS.as_dynamic, APP_IMAGES.a
 GROUP, RESERVATION = TASK_RESOURCE_GROUPS.as_dynamic, TASK_RESOURCES.as_dynamic
 POD, NODE, SERVICE = (Kind.dynamic(builtin(plural)) for plural in ("pods", "nodes", "services"))
 CONFIG_MAP = Kind.dynamic(builtin("configmaps"))
-ENDED = ("Succeeded", "Failed", "Cancelled", "ApprovalReject")
 
 JOB_PLANE: tuple[tuple[str, Make] | Make, ...] = (
     *DOMAIN_PLANE,
@@ -171,9 +170,14 @@ def by_task(**outcomes: str) -> Callable[[Object], str]:
 
 @asynccontextmanager
 async def job_world(
-    *, partners: tuple[str, ...] = (), makes: tuple[tuple[str, Make] | Make, ...] = JOB_PLANE, cpu: str = "4"
+    *,
+    partners: tuple[str, ...] = (),
+    domains: tuple[str, ...] = ("alice", "bob"),
+    makes: tuple[tuple[str, Make] | Make, ...] = JOB_PLANE,
+    cpu: str = "4",
+    clock: VirtualClock | None = None,
 ) -> AsyncIterator[JobWorld]:
-    clock = VirtualClock()
+    clock = clock or VirtualClock()
     store = MemoryStore()
     await store.open()
     server = ApiServer(store, Settings(kuscia=True), clock)
@@ -183,7 +187,7 @@ async def job_world(
     made.outcome = by_task()
     try:
         await made.start()
-        for name in ("alice", "bob"):
+        for name in domains:
             await made.add_domain(
                 name, nodes=name not in partners, cpu=cpu, **({"role": "partner"} if name in partners else {})
             )

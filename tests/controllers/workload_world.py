@@ -272,7 +272,8 @@ def _assemble(
             yield recorder
             yield make(client, informers, events=recorder, clock=clock)
         else:
-            yield entry(client, informers, clock=clock)
+            made = entry(client, informers, clock=clock)
+            yield from made if isinstance(made, list) else [made]
 
 
 def template(labels: dict[str, str] | None = None, image: str = "i:1", **spec: Any) -> Object:

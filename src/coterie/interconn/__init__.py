@@ -1,0 +1,1 @@
+"""Between control planes: jobs that several of them carry out, each on its own side."""
