@@ -1,7 +1,7 @@
 """What each mode runs, and in which order. `run` is one node's whole life.
 
     master:    store, API server, port ─> informers ─> controllers, scheduler ─> gateway ─> DNS
-    lite:      informers ─> DNS ─> runtime ─> endpoint ─> node ─> pods
+    lite:      (where it registers: the way to its master, gateway ─>) informers ─> DNS ─> runtime ─> endpoint ─> node ─> pods
     autonomy:  all of master, then all of lite, in one process
 
 The first part that fails stops the rest, and its error is what `run` raises. Pods go on: the next start finds them.
