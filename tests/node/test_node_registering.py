@@ -87,6 +87,9 @@ async def test_a_lite_reads_its_masters_api_through_both_gateways(tmp_path: Path
 
             # The token of the route takes over from the one that was agreed on at first.
             await until(rolled)
+            issued = pki.load_certificate((tmp_path / "alice/var/certs/domain.crt").read_bytes())
+            assert tie.link.identity.certificate.encode() == pki.certificate_pem(issued)
+            assert pki.signed_by_key(issued, master.identity.key.public_key())
         # It comes again without a token, on the files and ports it has.
         async with lite(doors_again(settings), tmp_path) as tie:
             assert await tie.client.get(CONFIG_MAPS, "domain-config", "alice")

@@ -118,6 +118,11 @@ class Feed:
         self._count += 1
         self._news.set()
 
+    def known_as(self, identity: DomainIdentity) -> None:
+        """The domain has another certificate now: a lite gets its own from the master, after the start."""
+        self._identity = identity
+        self.poke()
+
     def world(self) -> World:
         """What is there now, without tokens and credentials."""
         return self._watching.world()

@@ -84,7 +84,7 @@ def tied(doors: GatewaySettings, paths: DomainPaths, own: DomainIdentity, clock:
     watch_tokens(informers, link, own)
     gateway = gateway_groups(doors, paths, own, client, informers, clock=clock, master=lambda: link.route)
     envoy, feed = _parts(gateway)
-    way = FirstWay(link, envoy, feed, doors, own, paths)
+    way = FirstWay(link, envoy, feed, doors, paths)
     later = [[each for each in group if each is not envoy] for group in gateway]
     return Tie(link, client, informers, [[link], [envoy, way], [informers], *later])
 
@@ -100,9 +100,9 @@ def api_transport(doors: GatewaySettings) -> Addressed:
     return Addressed(HttpTransport(Connection(server=f"http://{doors.internal}")), API_HOST)
 
 
-def first_resources(link: MasterLink, doors: GatewaySettings, own: DomainIdentity, paths: DomainPaths) -> Resources:
+def first_resources(link: MasterLink, doors: GatewaySettings, paths: DomainPaths) -> Resources:
     """What Envoy is told before anything could be read: the way to the master and nothing else."""
-    inputs, _ = inputs_of(World(master=link.route), doors, own, Places.of(paths), version=__version__)
+    inputs, _ = inputs_of(World(master=link.route), doors, link.identity, Places.of(paths), version=__version__)
     return snapshot(inputs)
 
 
@@ -111,26 +111,18 @@ class FirstWay:
 
     name = "first-way"
 
-    def __init__(
-        self,
-        link: MasterLink,
-        envoy: Envoy,
-        feed: Feed,
-        doors: GatewaySettings,
-        own: DomainIdentity,
-        paths: DomainPaths,
-    ) -> None:
+    def __init__(self, link: MasterLink, envoy: Envoy, feed: Feed, doors: GatewaySettings, paths: DomainPaths) -> None:
         self.ready = asyncio.Event()
         self._link = link
         self._envoy = envoy
         self._feed = feed
-        self._given = (link, doors, own, paths)
+        self._given = (link, doors, paths)
         self._news = asyncio.Event()
         link.on_change = self._heard
 
     def _heard(self) -> None:
         self._news.set()
-        self._feed.poke()
+        self._feed.known_as(self._link.identity)
 
     async def run(self) -> None:
         await self._link.ready.wait()

@@ -79,7 +79,8 @@ class MasterLink:
         """What stands in the way, in words for people; empty when nothing does."""
         self._endpoint: MasterEndpoint = settings.master
         self._token, self._pin = trust.split_token(settings.deploy_token)
-        self._identity = identity
+        self.identity = identity
+        """With the certificate that the master issued, once it did."""
         self._paths = paths
         self._clock = clock
         self._client = MasterClient(settings.master, identity)
@@ -105,7 +106,7 @@ class MasterLink:
     def route(self) -> Route | None:
         """The way to the control plane, always with the newest token; None before there is one."""
         found = self._registration
-        return bootstrap_route(self._identity.domain, self._endpoint, found) if found and found.agreed else None
+        return bootstrap_route(self.identity.domain, self._endpoint, found) if found and found.agreed else None
 
     def observe(self, token: Secret, revision: int) -> None:
         """The DomainRoute to the master has this token now. Older ones than ours are left aside: after a lost
@@ -200,7 +201,7 @@ class MasterLink:
 
     async def _register(self, master: str, shown: x509.Certificate | None, trusted: bool) -> Registration:
         self._at(Stage.REGISTERING)
-        now, own = self._clock.now(), self._identity
+        now, own = self._clock.now(), self.identity
         csr = await asyncio.to_thread(messages.make_csr, own.domain, own.key, self._token)
         request = messages.RegisterRequest(own.domain, csr, int(now.timestamp() * 1_000_000) * 1000)
         answer = await self._client.register(shown, request, now)
@@ -211,7 +212,7 @@ class MasterLink:
                 "the registration was answered with another key than the master's; if the master really has a new one, "
                 f"remove {keeping.master_key_file(self._paths)} and start again"
             )
-        identities.store_certificate(self._paths, answer.certificate)
+        self.identity = identities.store_certificate(self._paths, answer.certificate)
         kept = self._registration.agreed if self._registration is not None else None
         pem = pki.certificate_pem(shown).decode() if shown is not None else ""
         made = Registration(master, key, pem, kept)
@@ -237,7 +238,7 @@ class MasterLink:
 
     def _wants_certificate(self, now: datetime) -> bool:
         """Ours ends within a third of its life. Kuscia's masters issue ones that ended decades ago: these are left."""
-        content = files.read_bytes_or_none(self._identity.certificate_file)
+        content = files.read_bytes_or_none(self.identity.certificate_file)
         if content is None:
             return True
         certificate = pki.load_certificate(content)
@@ -249,7 +250,7 @@ class MasterLink:
         if registration == self._registration:
             return
         self._registration = registration
-        keeping.save(self._paths, self._identity, registration)
+        keeping.save(self._paths, self.identity, registration)
         self.on_change()
 
     def _at(self, stage: Stage) -> None:
