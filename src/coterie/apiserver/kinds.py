@@ -122,7 +122,8 @@ class CustomStrategy(Strategy):
     def schema(self) -> Schema:  # type: ignore[override]
         """Compiled when first needed: most definitions of a node are never written to."""
         schema = structural.compile_crd(self._read_schema(), self._object_meta)
-        cel.compile_rules(schema, "")
+        if schema.has_rules:
+            cel.compile_rules(schema, "")
         return schema
 
     @property
