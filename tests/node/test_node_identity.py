@@ -46,7 +46,10 @@ def test_what_cannot_be_made_anew_is_told(tmp_path, damaged):
         identity.ensure(paths, (), SYSTEM_CLOCK)
 
 
-HEAVY = ("cryptography", "aiohttp", "coterie.agent.agent")
+HEAVY = (
+    "cryptography", "aiohttp", "re2", "coterie.agent.agent", "coterie.api.cel", "coterie.apiserver.tables.build",
+    "coterie.apiserver.openapi.v3", "coterie.dns.server", "coterie.gateway.xds",
+)  # fmt: skip
 
 
 def test_a_master_carries_no_weight_it_does_not_use():

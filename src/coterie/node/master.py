@@ -9,13 +9,13 @@ from coterie.base.later import later
 from coterie.control.manager import Runnable
 from coterie.node.config import NodeSettings
 from coterie.node.control import control_groups
-from coterie.node.dnsnode import dns_groups
 from coterie.node.owndomain import prepared
 
 if TYPE_CHECKING:
-    from coterie.node import gatewaynode
+    from coterie.node import dnsnode, gatewaynode
 else:
-    # A control plane without a gateway does without its libraries.
+    # A control plane without a gateway or a name server does without what they are made of.
+    dnsnode = later("coterie.node.dnsnode")
     gatewaynode = later("coterie.node.gatewaynode")
 
 
@@ -23,4 +23,5 @@ def groups(settings: NodeSettings, clock: Clock) -> list[list[Runnable]]:
     with prepared(settings, clock):
         made, client, informers = control_groups(settings, clock)
     gateway = gatewaynode.gateway_of_plane(settings, made, client, informers, clock) if settings.gateway.enabled else []
-    return [*made, *gateway, *dns_groups(settings, informers, clock)]
+    names = dnsnode.dns_groups(settings, informers, clock) if settings.dns.enabled else []
+    return [*made, *gateway, *names]
