@@ -198,6 +198,9 @@ class Member:
 
     @staticmethod
     def _old_news(job: KusciaJob, summary: KusciaTaskSummary) -> bool:
+        """What is told of a task from before the last restart, unless it succeeded: then it is not begun anew."""
+        if summary.status.phase == TaskPhase.SUCCEEDED:
+            return False
         restarted = find_condition(job.status.conditions, RESTARTED)
         since = int(restarted.message) if restarted is not None and restarted.message.isdecimal() else 0
         return mirror.version_of(summary.metadata.labels) < since
@@ -251,8 +254,17 @@ class Member:
             if job.status.phase in _JOB_ENDED:
                 await self._tell_failed(job, summary)
             return DONE
-        if not task.metadata.deleting and self._of(task, job):
+        if task.metadata.deleting or not self._of(task, job):
+            return DONE
+        about = (task.metadata.annotations or {}).get(mirror.HOST_TASK_UID)
+        current = (summary.metadata.labels or {}).get(mirror.HOST_TASK_UID, "")
+        if about is None:
+            await write(self._local, KUSCIA_TASKS, task, {"metadata": {"annotations": {mirror.HOST_TASK_UID: current}}})
+        elif about == current:
             await self._exchange_task(task, summary)
+        elif summary.status.phase not in _TASK_ENDED:
+            # The host began it anew while we took it for done: so do we.
+            await self._local.delete(KUSCIA_TASKS, key.name, key.namespace, uid=task.metadata.uid)
         return DONE
 
     @staticmethod
@@ -276,13 +288,17 @@ class Member:
     async def _exchange_task(self, task: KusciaTask, summary: KusciaTaskSummary) -> None:
         named = tuple(dict.fromkeys(party.domain_id for party in task.spec.parties))
         ours = tuple(party for party in named if self._ours(party))
-        others = tuple(party for party in named if party not in ours)
+        # Of a task that succeeded even our own words are taken back, which we may have forgotten by restarting.
+        succeeded = summary.status.phase == TaskPhase.SUCCEEDED
+        others = named if succeeded else tuple(party for party in named if party not in ours)
         heard = mirror.parties_from(task.status.party_task_status, summary.status.party_task_status, others)
         status = replace(task.status, party_task_status=heard)
         if summary.status.phase == TaskPhase.FAILED and task.status.phase not in _TASK_ENDED and task.status.phase:
             status = mirror.fail_own(status, ours, f"the initiator ended the task: {summary.status.reason or 'failed'}")
         if task.status.phase:  # before that its own controller has not listed the parties
             await write_status(self._local, KUSCIA_TASKS, task, task.status, status)
+        if succeeded:
+            return
         told = mirror.parties_from(summary.status.party_task_status, status.party_task_status, ours)
         after = replace(summary.status, party_task_status=told)
         await self._write_task(summary, await self._exchange_reservations(task, after, ours))

@@ -34,7 +34,7 @@ from coterie.api.types.kuscia_job import (
 
 _ENDED = (TaskPhase.SUCCEEDED, TaskPhase.FAILED)
 HOST_TASK_UID = "coterie.io/host-task-uid"
-"""Label of a task summary: which of the host's tasks of this name it is about."""
+"""Label of a task summary, and annotation of the member's task: which of the host's tasks of this name it is about."""
 
 
 def master_of(name: str, domain: Domain | None) -> str:

@@ -15,7 +15,8 @@
                       nothing else can run                                             Failed
     any but the ends  command Stop / Cancel                                            Failed / Cancelled
     Running           command Suspend                                                  Suspended
-    Failed, Suspended command Restart                                                  Running
+    Failed, Suspended command Restart; also while Running, where unfinished tasks
+                      begin anew                                                       Running
 
 Succeeded, ApprovalReject and Cancelled are the end. Both sides of a job decide by this table from the same facts, so
 they come to the same end; commands and approvals of the others reach us as fields of the status.
@@ -391,7 +392,10 @@ def _carry_out(view: View) -> Plan | None:
     if stage is Stage.SUSPEND and phase is JobPhase.RUNNING:
         status = replace(_handled(view, view.job.status, stage.done), phase=JobPhase.SUSPENDED, message="")
         return Plan(status, stop=view.unfinished)
-    if stage is Stage.RESTART and phase in (JobPhase.FAILED, JobPhase.SUSPENDED):
+    if stage is Stage.RESTART and phase in (JobPhase.AWAITING_APPROVAL, JobPhase.PENDING):
+        return Plan(_handled(view, view.job.status, stage.done))  # there is nothing yet to begin anew
+    if stage is Stage.RESTART:
+        # Also while it runs here: the command that ended it elsewhere may have been overtaken by this one.
         return _restart(view)
     return None
 

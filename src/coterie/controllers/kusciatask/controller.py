@@ -155,6 +155,7 @@ class KusciaTaskReconciler:
             kits=kits,
             fault=fault if any(self._ours(party.domain_id) for party in task.spec.parties) else "",
             own=own,
+            initiates=self._ours(task.spec.initiator),
             pods=pods,
             group=group if mine else None,
             routes=self._unusable_routes(task),
@@ -210,7 +211,7 @@ class KusciaTaskReconciler:
             for which in kit.pods
         ]
         told = await asyncio.gather(*made)
-        await self._create(TASK_RESOURCE_GROUPS.as_dynamic, render.group(view.task, view.kits, view.own))
+        await self._create(TASK_RESOURCE_GROUPS.as_dynamic, render.group(view.task, view.own))
         services = {name: service for found in told for name, service in found.items()}
         return replace(status, service_statuses=services or None)
 

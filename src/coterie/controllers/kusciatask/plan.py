@@ -57,6 +57,8 @@ class View:
     """Why there are no kits; empty when there are."""
     own: tuple[PartyKit, ...]
     """The parties that are hosted here."""
+    initiates: bool
+    """The domain that began the task is hosted here."""
     pods: Mapping[ObjectKey, Pod]
     """Those of this task that exist."""
     group: TaskResourceGroup | None
@@ -116,9 +118,11 @@ def _parties(view: View, status: TaskStatus) -> tuple[PartyTaskStatus, ...]:
 def _making(view: View, status: TaskStatus) -> Plan:
     chosen = view.task.spec.schedule_config
     life = float((chosen.lifecycle_seconds if chosen is not None else None) or LIFE_SECONDS)
-    gone = task_phase(_parties(view, status), members_wanted(view.task)) is TaskPhase.FAILED
-    if gone:
+    told = task_phase(_parties(view, status), members_wanted(view.task))
+    if told is TaskPhase.FAILED:
         return Plan(_failed(view, status, "TaskFailed", why_failed(_parties(view, status), {})))
+    if told is TaskPhase.SUCCEEDED:
+        return Plan(_succeeded(view, status))
     if view.own and view.routes:
         words = "; ".join(view.routes)
         if view.age >= life:
@@ -126,7 +130,7 @@ def _making(view: View, status: TaskStatus) -> Plan:
         return Plan(
             _told(view, replace(status, message=f"Waiting: {words}"), MADE, "False", words), after=life - view.age
         )
-    return Plan(_told(view, replace(status, message=""), MADE, "True"), make=bool(view.own))
+    return Plan(_told(view, replace(status, message=""), MADE, "True"), make=bool(view.own) or view.initiates)
 
 
 def _judged(view: View, status: TaskStatus) -> Plan:
@@ -148,8 +152,7 @@ def _judged(view: View, status: TaskStatus) -> Plan:
         logs = {pod.pod_name: pod.termination_log for pod in told.values() if pod.pod_phase == "Failed"}
         return Plan(_failed(view, status, "TaskFailed", why_failed(tuple(parties.values()), logs)))
     if phase is TaskPhase.SUCCEEDED:
-        done = replace(status, phase=str(phase), reason="", message="", progress=1.0)
-        return Plan(_told(view, done, SUCCESS, "True"))
+        return Plan(_succeeded(view, status))
     if view.group is not None and view.group.status.phase == GroupPhase.FAILED:
         return Plan(_failed(view, status, "TaskResourceGroupPhaseFailed", _group_words(view, status)))
     if phase is TaskPhase.RUNNING and status.phase != phase:
@@ -162,6 +165,11 @@ def _judged(view: View, status: TaskStatus) -> Plan:
     waiting = "; ".join(view.routes) if phase is TaskPhase.RUNNING else _waiting_words(tuple(parties.values()))
     looks += [left] if left is not None else []
     return Plan(replace(status, message=waiting), after=min(looks) if looks else None)
+
+
+def _succeeded(view: View, status: TaskStatus) -> TaskStatus:
+    done = replace(status, phase=str(TaskPhase.SUCCEEDED), reason="", message="", progress=1.0)
+    return _told(view, done, SUCCESS, "True")
 
 
 def _time_left(view: View, status: TaskStatus) -> float | None:

@@ -277,10 +277,14 @@ def _json(value: Object) -> str:
 # The resource group.
 
 
-def group(task: KusciaTask, kits: Sequence[PartyKit], own: Sequence[PartyKit]) -> Object:
+def group(task: KusciaTask, own: Sequence[PartyKit]) -> Object:
+    """`own`: the parties that we host; the initiator counts the others even when it has none."""
     chosen = task.spec.schedule_config
-    wanted = (chosen.min_reserved_members if chosen is not None else None) or len(kits)
+    total = len(task.spec.parties)
+    wanted = (chosen.min_reserved_members if chosen is not None else None) or total
     meta = task.metadata
+    ours = {(kit.domain, kit.role) for kit in own}
+    others = [party for party in task.spec.parties if (party.domain_id, party.role) not in ours]
     return {
         "metadata": {
             "name": meta.name,
@@ -292,17 +296,22 @@ def group(task: KusciaTask, kits: Sequence[PartyKit], own: Sequence[PartyKit]) -
             },
         },
         "spec": {
-            "minReservedMembers": min(wanted, len(kits)),
+            "minReservedMembers": min(wanted, total),
             "initiator": task.spec.initiator,
             "resourceReservedSeconds": (chosen and chosen.resource_reserved_seconds) or _RESERVED_SECONDS,
             "lifecycleSeconds": (chosen and chosen.lifecycle_seconds) or _LIFE_SECONDS,
             "retryIntervalSeconds": (chosen and chosen.retry_interval_seconds) or _RETRY_SECONDS,
-            "parties": [_group_party(kit, ours=True) for kit in own],
-            "outOfControlledParties": [_group_party(kit, ours=False) for kit in kits if kit not in own],
+            "parties": [
+                {
+                    "domainID": kit.domain,
+                    "role": kit.role,
+                    "minReservedPods": kit.min_reserved_pods,
+                    "pods": [{"name": which.name} for which in kit.pods],
+                }
+                for kit in own
+            ],
+            "outOfControlledParties": [
+                {"domainID": party.domain_id, "role": party.role, "minReservedPods": 1} for party in others
+            ],
         },
     }
-
-
-def _group_party(kit: PartyKit, *, ours: bool) -> Object:
-    out: Object = {"domainID": kit.domain, "role": kit.role, "minReservedPods": kit.min_reserved_pods if ours else 1}
-    return {**out, "pods": [{"name": which.name} for which in kit.pods]} if ours else out
