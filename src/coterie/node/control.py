@@ -19,6 +19,9 @@ from coterie.controllers.endpointslice import controller as endpointslice
 from coterie.controllers.gateway import controller as gateway
 from coterie.controllers.gc import controller as gc
 from coterie.controllers.job import controller as job
+from coterie.controllers.kusciajob import controller as kusciajob
+from coterie.controllers.kusciatask import controller as kusciatask
+from coterie.controllers.kusciatask.ports import PortRange
 from coterie.controllers.namespace import controller as namespace
 from coterie.controllers.nodelifecycle import controller as nodelifecycle
 from coterie.controllers.nodelifecycle.plan import Settings as NodeLifecycleSettings
@@ -27,6 +30,7 @@ from coterie.controllers.quota import controller as quota
 from coterie.controllers.replicaset import controller as replicaset
 from coterie.controllers.rootca import controller as rootca
 from coterie.controllers.serviceaccount import controller as serviceaccount
+from coterie.controllers.taskresourcegroup import controller as taskresourcegroup
 from coterie.node.config import NodeSettings
 from coterie.node.owndomain import own_domain
 from coterie.node.plane import ApiPlane
@@ -60,6 +64,8 @@ def controllers(settings: NodeSettings, client: Client, informers: Informers, ca
             "domain",
             "clusterdomainroute",
             "domainroute",
+            "kusciajob",
+            "kusciatask",
         )
     }
     return [
@@ -85,4 +91,20 @@ def controllers(settings: NodeSettings, client: Client, informers: Informers, ca
         ),
         domainroute.make(client, informers, events=told["domainroute"], clock=clock),
         gateway.make(client, informers, clock=clock),
+        kusciajob.make(
+            client,
+            informers,
+            approve=settings.workload_approve,
+            retention=settings.job_gc_hours * 3600.0,
+            events=told["kusciajob"],
+            clock=clock,
+        ),
+        kusciatask.make(
+            client,
+            informers,
+            ports=PortRange(*settings.controllers.port_range),
+            events=told["kusciatask"],
+            clock=clock,
+        ),
+        taskresourcegroup.make(client, informers, clock=clock),
     ]

@@ -1,6 +1,6 @@
 """A node's gateway: Envoy, what feeds it, the handshake with partners, the sign of life.
 
-    handshake server, credentials ─> Envoy and its feed ─> negotiator, heartbeat
+    handshake server, credentials ─> Envoy and its feed ─> negotiator, heartbeat ─> (control planes) InterConn
 
 The handshake server comes first: Envoy leads partners to it from its first moment on. Envoy and the feed wait for each
 other: the feed for Envoy's word, Envoy for the first complete configuration (or it goes on with the one that an earlier
@@ -42,6 +42,7 @@ from coterie.gateway.model import Address, Route
 from coterie.gateway.registration.server import Registrar
 from coterie.gateway.settings import GatewaySettings
 from coterie.node.config import ConfigError, NodeSettings
+from coterie.node.interconnnode import interconn_group
 from coterie.node.plane import ApiPlane
 
 _EVERYWHERE = ("0.0.0.0", "::")
@@ -74,7 +75,9 @@ def gateway_of_plane(
     def api() -> Address | None:
         return Address(*plane.address) if plane.address is not None else None
 
-    return gateway_groups(settings.gateway, settings.paths, own, client, informers, clock=clock, api=api)
+    doors = settings.gateway
+    made_here = gateway_groups(doors, settings.paths, own, client, informers, clock=clock, api=api)
+    return [*made_here, interconn_group(doors, client, informers, clock)]
 
 
 def gateway_groups(
