@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from server_kit import MERGE, Api, pod, serving
 
-from coterie.api.labels import KUSCIA_NODE_NAMESPACE
+from coterie.api.labels import KUSCIA_CONFIG_TEMPLATE_VALUE_CM, KUSCIA_NODE_NAMESPACE
 from coterie.apiserver.auth.nodes import named_by, node_of
 from coterie.apiserver.auth.tokens import TokenSigner
 from coterie.apiserver.http.messages import UserInfo
@@ -306,3 +306,12 @@ def test_everything_a_pod_can_name() -> None:
     assert {name for kind, name in found if kind == "secrets"} == {f"s{n}" for n in range(1, 8)}
     assert {name for kind, name in found if kind == "configmaps"} == {f"c{n}" for n in range(1, 5)}
     assert found >= {("persistentvolumeclaims", "p1"), ("serviceaccounts", "sa")}
+
+
+async def test_a_node_reads_the_values_for_the_templates_of_its_pods(api: Api) -> None:
+    await api.post(f"{DEFAULT}/configmaps", {"metadata": {"name": "gen-conf"}, "data": {"k": "v"}})
+    assert (await api.call("GET", f"{DEFAULT}/configmaps/gen-conf", user=N1)).status == 403
+    body = pod("templated")
+    body["metadata"]["annotations"] = {KUSCIA_CONFIG_TEMPLATE_VALUE_CM: "gen-conf"}
+    await api.post(f"{DEFAULT}/pods", {**body, "spec": {**body["spec"], "nodeName": "n1"}})
+    assert (await api.call("GET", f"{DEFAULT}/configmaps/gen-conf", user=N1)).status == 200

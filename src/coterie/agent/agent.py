@@ -11,9 +11,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from coterie.agent.contract.certificates import Issuer
+from coterie.agent.contract.contract import EngineContract
 from coterie.agent.node.keeper import NodeKeeper
 from coterie.agent.pods.garbage import GarbageCollector
 from coterie.agent.pods.manager import PodManager
+from coterie.agent.rendering.store import ConfigStore, NoConfigStore
 from coterie.agent.runtimes.protocol import PodRuntime
 from coterie.agent.settings import AgentSettings
 from coterie.api.meta import Object
@@ -74,11 +77,15 @@ def make(
     runtime: PodRuntime,
     settings: AgentSettings,
     clock: Clock = SYSTEM_CLOCK,
+    *,
+    config: ConfigStore | None = None,
 ) -> Agent:
-    """`informers` must be running (or be started before the agent's groups)."""
+    """`informers` must be running (or be started before the agent's groups). `config`: the domain's values for its engines."""
+    issuer = Issuer(settings.paths, settings.domain, clock)
+    contract = EngineContract(settings.domain, settings.engines, issuer, config or NoConfigStore())
     events = EventRecorder(client, "agent", instance=settings.node_name, clock=clock)
     node = NodeKeeper(client, settings, runtime.name, clock, images=lambda: node_images(runtime))
-    pods = PodManager(client, informers, runtime, settings, events, clock, node.allocatable)
+    pods = PodManager(client, informers, runtime, settings, events, clock, contract, node.allocatable)
     garbage = GarbageCollector(settings, pods.known_uids, clock)
     return Agent(RuntimeService(runtime), events, node, pods, garbage)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -139,6 +140,25 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What engines of the domain get besides what every pod gets."""
+
+    data: Path | None = None
+    """The domain's data directory, which engines find at Kuscia's place for it."""
+    api_protocol: str = ""
+    """`KUSCIA_API_PROTOCOL` in config templates: NOTLS, TLS or MTLS."""
+    api_token: Path | None = None
+    """The file with `KUSCIA_API_TOKEN`; read only when a template asks for it."""
+
+    def built_in(self, wanted: Collection[str]) -> dict[str, str]:
+        found = {"KUSCIA_API_PROTOCOL": self.api_protocol}
+        if "KUSCIA_API_TOKEN" in wanted:
+            known = self.api_token is not None and self.api_token.exists()
+            found["KUSCIA_API_TOKEN"] = self.api_token.read_text().strip() if self.api_token and known else ""
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class AgentSettings:
     node_name: str
     domain: str
@@ -156,6 +176,7 @@ class AgentSettings:
     node: NodeSettings = field(default_factory=NodeSettings)
     pods: PodSettings = PodSettings()
     dns: DnsSettings = DnsSettings()
+    engines: EngineSettings = EngineSettings()
     logs: LogSettings = LogSettings()
 
     @property

@@ -131,7 +131,7 @@ def issue_server(
     life: timedelta = LEAF_LIFE,
 ) -> x509.Certificate:
     """`names`: DNS names and IP addresses under which the server is reached."""
-    builder = _leaf(authority, _name(common_name, ()), public_key, now, life)
+    builder = leaf(authority, _name(common_name, ()), public_key, now, life)
     builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
     if names:
         builder = builder.add_extension(x509.SubjectAlternativeName([_alternative(name) for name in names]), False)
@@ -147,14 +147,15 @@ def issue_client(
     now: datetime,
     life: timedelta = LEAF_LIFE,
 ) -> x509.Certificate:
-    builder = _leaf(authority, _name(user, groups), public_key, now, life)
+    builder = leaf(authority, _name(user, groups), public_key, now, life)
     builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
     return builder.sign(authority.key, hashes.SHA256())
 
 
-def _leaf(
+def leaf(
     authority: Authority, subject: x509.Name, public_key: PublicKey, now: datetime, life: timedelta
 ) -> x509.CertificateBuilder:
+    """What all certificates that sign nothing have in common; the caller says what it is for and signs it."""
     # A leaf that outlives its issuer is refused by strict clients on a day nobody expects.
     life = min(life, authority.certificate.not_valid_after_utc - now)
     if life <= timedelta(0):

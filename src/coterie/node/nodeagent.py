@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from coterie.agent import agent as agents
+from coterie.agent.rendering.store import DomainConfig
 from coterie.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.agent.runtimes.runp.settings import RunpSettings
-from coterie.agent.settings import AgentSettings, LogSettings, PodSettings
+from coterie.agent.settings import AgentSettings, EngineSettings, LogSettings, PodSettings
 from coterie.agent.settings import NodeSettings as NodeObjectSettings
+from coterie.base import identity
 from coterie.base.clock import Clock
 from coterie.client.client import Client
 from coterie.client.informers import Informers
@@ -52,6 +56,7 @@ def agent_groups(
                 lease_seconds=chosen.lease_seconds, renew_seconds=chosen.lease_seconds / 4, taint=chosen.taint
             ),
             dns=pod_dns(settings),
+            engines=EngineSettings(paths.data, settings.gateway.protocol.value, paths.api_token),
             pods=PodSettings(
                 # A lite that registered sees no pods but its own domain's.
                 namespace=settings.domain if settings.gateway.master is not None else "",
@@ -61,6 +66,15 @@ def agent_groups(
             logs=LogSettings(max_age_days=rotation.max_age_days),
         ),
         clock,
+        config=_config_store(settings, client),
     )
     first, *rest = agent.groups
     return [first, [port], *rest]
+
+
+def _config_store(settings: NodeSettings, client: Client) -> DomainConfig | None:
+    """The values that the domain keeps for its engines; a node that only joined has no key to read them with."""
+    if not settings.paths.domain_key.exists():
+        return None
+    key = cache(lambda: identity.load(settings.paths, settings.domain).key)
+    return DomainConfig(client, settings.domain, key)

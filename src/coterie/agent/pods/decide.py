@@ -140,6 +140,8 @@ def _given_up(view: View, rules: PodSettings, draft: _Draft) -> Fail | None:
         if problem is None:
             continue
         end = problem.since + rules.start_failure_seconds
+        if problem.final:
+            return Fail(problem.reason, f"container {name} could not be started: {problem.message}")
         if view.now >= end:
             what = f"container {name} could not be started" if name else "the pod could not be set up"
             return Fail(problem.reason, f"{what} within {rules.start_failure_seconds:g} s: {problem.message}")

@@ -18,6 +18,10 @@ class ConfigProblem(Exception):
     """The pod refers to something that is not there or cannot be used: CreateContainerConfigError."""
 
 
+class NoSuchConfig(ConfigProblem):
+    """A problem that will not go away by itself: waiting for it would only hide it."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """What the downward API tells beyond the pod itself."""

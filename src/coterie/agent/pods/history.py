@@ -33,6 +33,8 @@ class Problem:
     since: float
     retry_at: float
     count: int = 1
+    final: bool = False
+    """Whether it can never become better, so that a pod which is not restarted fails at once."""
 
 
 @dataclass(frozen=True, slots=True)

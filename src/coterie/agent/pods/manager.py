@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
+from coterie.agent.contract.contract import EngineContract
 from coterie.agent.pods import shape
 from coterie.agent.pods.tools import SteadyTime, Tools
 from coterie.agent.pods.worker import PodWorker
@@ -49,6 +50,7 @@ class PodManager:
         settings: AgentSettings,
         events: EventRecorder,
         clock: Clock,
+        contract: EngineContract,
         allocatable: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.ready = asyncio.Event()
@@ -73,6 +75,7 @@ class PodManager:
             time=SteadyTime(clock),
             checker=Checker(runtime, clock),
             objects=self._objects,
+            contract=contract,
             events=events,
             writer=self._writer,
             owner=self._owner,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from coterie.agent.pods import shape
 from coterie.agent.pods.containers import container_spec, termination_mount
-from coterie.agent.pods.downward import ConfigProblem
+from coterie.agent.pods.downward import ConfigProblem, NoSuchConfig
 from coterie.agent.pods.environment import variables
 from coterie.agent.pods.names import hosts_file, resolver_file
 from coterie.agent.pods.tools import Tools
@@ -19,6 +19,7 @@ from coterie.agent.volumes.volumes import PodVolumes
 from coterie.api.errors import ApiError, Conflict, NotFound
 from coterie.api.meta import Object
 from coterie.api.types.pods import PODS
+from coterie.base.pki import PkiError
 from coterie.client.transport import TransportError
 
 START_ERRORS = frozenset(("StartError", "ContainerCannotRun", "RunContainerError"))
@@ -27,10 +28,12 @@ _NOT_PLAIN = frozenset(("ErrImageNeverPull", "InvalidImageName"))
 
 
 class OperationFailed(Exception):
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, *, final: bool = False) -> None:
+        """`final`: trying again will not help."""
         super().__init__(message)
         self.reason = reason
         self.message = message
+        self.final = final
 
 
 async def set_up(tools: Tools, pod: Object, volumes: PodVolumes) -> None:
@@ -38,10 +41,13 @@ async def set_up(tools: Tools, pod: Object, volumes: PodVolumes) -> None:
     facts = tools.facts(uid)
     try:
         await volumes.make(pod, facts)
+        await tools.contract.set_up(pod, tools.directory(uid), facts)
     except ConfigProblem as problem:
         raise OperationFailed("FailedMount", str(problem)) from problem
     except (OSError, ApiError, TransportError) as error:
         raise OperationFailed("FailedMount", f"volumes could not be made: {error}") from error
+    except PkiError as error:
+        raise OperationFailed("FailedMount", f"the engine's certificates could not be made: {error}") from error
     dns = tools.settings.dns
     try:
         host_file = dns.host_resolv_conf.read_text()
@@ -68,16 +74,21 @@ async def set_up(tools: Tools, pod: Object, volumes: PodVolumes) -> None:
 async def start(tools: Tools, pod: Object, container: Object, attempt: int, volumes: PodVolumes) -> ContainerState:
     uid, key = shape.uid_of(pod), shape.key_of(pod)
     try:
-        found: Mapping[str, str] = variables(pod, container, tools.objects.lookup(key.namespace), tools.facts(uid))
+        lookup, facts, home = tools.objects.lookup(key.namespace), tools.facts(uid), tools.directory(uid)
+        found: Mapping[str, str] = variables(pod, container, lookup, facts)
+        more = await tools.contract.surroundings(pod, container, found, volumes, lookup, facts, home)
+        found = {**found, **more.variables}
         mounts = (
-            *volumes.mounts(container, found),
-            termination_mount(tools.directory(uid), container, attempt),
+            *volumes.mounts(container, found, more.rendered),
+            *more.mounts,
+            termination_mount(home, container, attempt),
         )
         logs = tools.settings.paths.pod_stdout(key.namespace, key.name, uid)
         spec = container_spec(pod, container, attempt, found, mounts, logs, tools.settings.pods)
     except ConfigProblem as problem:
-        raise OperationFailed("CreateContainerConfigError", str(problem)) from problem
-    except OSError as error:
+        final = isinstance(problem, NoSuchConfig)
+        raise OperationFailed("CreateContainerConfigError", str(problem), final=final) from problem
+    except (OSError, ApiError, TransportError) as error:
         raise OperationFailed("CreateContainerConfigError", str(error)) from error
     try:
         logs.joinpath(container["name"]).mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from coterie.agent.contract.contract import EngineContract
 from coterie.agent.pods import shape
 from coterie.agent.pods.downward import NodeFacts
 from coterie.agent.pods.writer import StatusWriter
@@ -41,6 +42,7 @@ class Tools:
     time: SteadyTime
     checker: Checker
     objects: ObjectSource
+    contract: EngineContract
     events: EventRecorder
     writer: StatusWriter
     owner: TaskOwner

@@ -359,7 +359,9 @@ class PodWorker:
             count = before.count + 1 if before is not None else 1
             pause = min(self._rules.backoff_limit, self._rules.start_retry_first * 2.0 ** min(count - 1, 16))
             since = before.since if before is not None else now
-            known = replace(known, problem=Problem(failure.reason, failure.message, since, now + pause, count))
+            known = replace(
+                known, problem=Problem(failure.reason, failure.message, since, now + pause, count, failure.final)
+            )
             if before is None or before.reason != failure.reason:
                 for reason, message in operations.start_failure_events(failure.reason, failure.message):
                     self._tools.tell(self.pod, "Warning", reason, message, name)

@@ -33,7 +33,10 @@ class Mount:
 
     source: Path
     target: str
+    """A relative one begins at the container's working directory."""
     read_only: bool = False
+    optional: bool = False
+    """Whether a runtime that cannot put it there may start the container without."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from coterie.agent.pods.environment import expand
 from coterie.agent.runtimes.protocol import Mount
 from coterie.agent.settings import PodSettings
 from coterie.agent.volumes import atomic, places
+from coterie.agent.volumes.atomic import Payload
 from coterie.agent.volumes.objects import ObjectSource
 from coterie.agent.volumes.sources import FILE_SOURCES, Given, payload_of, references
 from coterie.agent.volumes.tokens import PodTokens
@@ -26,6 +27,15 @@ class PodVolumes:
         self._tokens = tokens
         self._rules = rules
         self._sources: dict[str, Path] = {}
+        self._files: dict[str, Payload] = {}
+
+    @property
+    def directory(self) -> Path:
+        return self._directory
+
+    def files(self, name: str) -> dict[str, bytes]:
+        """What a volume made of objects holds, by path."""
+        return {path: content.data for path, content in self._files.get(name, {}).items()}
 
     @property
     def refresh_in(self) -> float | None:
@@ -52,7 +62,8 @@ class PodVolumes:
         changed = False
         if any(source in volume for source in FILE_SOURCES):
             try:
-                changed = atomic.write(path, payload_of(volume, given), group=group, owner=_user(given.pod))
+                self._files[name] = payload_of(volume, given)
+                changed = atomic.write(path, self._files[name], group=group, owner=user_of(given.pod))
             except atomic.UnsafePath as error:
                 raise ConfigProblem(f"volume {name}: {error}") from error
         elif "hostPath" in volume:
@@ -65,15 +76,23 @@ class PodVolumes:
         self._sources[name] = path
         return changed
 
-    def mounts(self, container: Object, variables: Mapping[str, str]) -> tuple[Mount, ...]:
-        """What a container sees, in the order of its volumeMounts."""
+    def mounts(
+        self,
+        container: Object,
+        variables: Mapping[str, str],
+        instead: Mapping[tuple[str, str], Path] | None = None,
+    ) -> tuple[Mount, ...]:
+        """What a container sees, in the order of its volumeMounts. `instead`: (volume, subPath) -> another place."""
         found = []
         for wanted in container.get("volumeMounts") or ():
             source = self._sources.get(wanted["name"])
             if source is None:
                 raise ConfigProblem(f"the pod has no volume {wanted['name']}")
             inside = wanted.get("subPath") or expand(wanted.get("subPathExpr") or "", variables)
-            if inside:
+            replaced = (instead or {}).get((wanted["name"], inside))
+            if replaced is not None:
+                source = replaced.resolve()
+            elif inside:
                 source = places.sub_path(source, inside)
             found.append(Mount(source, wanted["mountPath"], bool(wanted.get("readOnly"))))
         found += [Mount(source, target, read_only) for source, target, read_only in self._rules.extra_mounts]
@@ -88,7 +107,7 @@ class PodVolumes:
                     places.unmount(path)
 
 
-def _user(pod: Object) -> int | None:
+def user_of(pod: Object) -> int | None:
     """The one user all containers run as, if there is one: then files may be private to it."""
     told = (shape.spec_of(pod).get("securityContext") or {}).get("runAsUser")
     for container in shape.all_containers(pod):

@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from coterie.api.labels import KUSCIA_NODE_NAMESPACE
+from coterie.api.labels import KUSCIA_CONFIG_TEMPLATE_VALUE_CM, KUSCIA_NODE_NAMESPACE
 from coterie.apiserver.auth.default_roles import rules_of
 from coterie.apiserver.auth.rbac import Authorizer, Decision, Source
 from coterie.apiserver.auth.rules import Attributes, Rule, compile_rules
@@ -137,8 +137,9 @@ class NodeAuthorizer(Authorizer):
         on, wanted = b'"nodeName":' + orjson.dumps(node), orjson.dumps(name)
         for entry in self._pods.names(namespace).values():
             if on in entry.raw and wanted in entry.raw:
-                spec = entry.load().get("spec") or {}
-                if spec.get("nodeName") == node and (resource, name) in set(named_by(spec)):
+                pod = entry.load()
+                spec = pod.get("spec") or {}
+                if spec.get("nodeName") == node and (resource, name) in {*named_by(spec), _values_of(pod)}:
                     return True
         return False
 
@@ -171,6 +172,12 @@ def named_by(spec: Object) -> Iterator[tuple[str, str]]:
             yield from _named_by_container(container)
     for volume in _items(spec.get("volumes")):
         yield from _named_by_volume(volume)
+
+
+def _values_of(pod: Object) -> tuple[str, str]:
+    """The ConfigMap from which the agent fills in the pod's config templates; no field names it."""
+    marks = pod["metadata"].get("annotations") or {}
+    return "configmaps", marks.get(KUSCIA_CONFIG_TEMPLATE_VALUE_CM) or ""
 
 
 def _named_by_container(container: Object) -> Iterator[tuple[str, str]]:

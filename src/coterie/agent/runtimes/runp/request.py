@@ -65,7 +65,7 @@ def start_request(
     host = image.kind == HOST
     files = run_files(pod.directory, spec)
     user, group = _user(store, image, spec)
-    cwd = spec.working_dir or image.workdir or (DEFAULT_WORKING_DIR if host else "/")
+    cwd = os.path.normpath(spec.working_dir or image.workdir or (DEFAULT_WORKING_DIR if host else "/"))
     return {
         "uid": pod.uid,
         "name": spec.name,
@@ -75,7 +75,7 @@ def start_request(
         "log_path": str(spec.log_path),
         "argv": list(words),
         "env": list(_environment(image, pod, spec, user, "" if powers["namespaces"] else str(files / "tmp"))),
-        "cwd": os.path.normpath(cwd),
+        "cwd": cwd,
         "hostname": pod.hostname[:63],
         "root": _root(settings, store, image, files, powers),
         "files": [
@@ -85,7 +85,7 @@ def start_request(
         ],
         "mounts": [
             *([str(home), str(home), True] for home in program_homes(image) if powers["namespaces"]),
-            *([str(m.source), os.path.normpath(m.target), m.read_only] for m in spec.mounts),
+            *([str(m.source), os.path.normpath(os.path.join(cwd, m.target)), m.read_only] for m in spec.mounts),
         ],
         "writable": [os.path.normpath(path) for path in spec.writable_paths],
         "work": str(files / "work"),
@@ -131,7 +131,7 @@ def links(spec: ContainerSpec) -> dict[str, Path]:
     top = os.path.normpath(spec.working_dir or DEFAULT_WORKING_DIR)
     found = {}
     for mount in spec.mounts:
-        target = os.path.normpath(mount.target)
+        target = os.path.normpath(os.path.join(top, mount.target))
         if target.startswith(top + "/"):
             found[target[len(top) + 1 :]] = mount.source
     return found
@@ -142,6 +142,8 @@ def _refuse_unreachable(spec: ContainerSpec) -> None:
     linked = set(links(spec).values())
     for mount in spec.mounts:
         target = os.path.normpath(mount.target)
+        if mount.optional:
+            continue
         if target != str(mount.source) and mount.source not in linked and not target.startswith("/dev/"):
             raise RuntimeProblem(
                 "CreateContainerError",

@@ -1,0 +1,1 @@
+"""What an engine finds in its container beyond what any pod has: rendered files, certificates, the domain's data."""

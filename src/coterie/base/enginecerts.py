@@ -1,0 +1,115 @@
+"""The certificates engines show, and who an engine is by its certificate.
+
+    authority of the domain ──issue──> server pair: what other engines see
+                                       client pair: what the domain's own services see
+    certificate ──engine_of──> which pod, of which task and job
+
+Kuscia's engines expect the common names (the pod's address; the pod's name) and `external` as unit. Common names end at 64
+letters and say nothing of tasks, so the whole truth stands in the alternative names, as URIs:
+
+    coterie://<domain>/pod/<name>/<uid>     coterie://<domain>/task/<task>     coterie://<domain>/job/<job>
+
+Who believes such a certificate must still ask whether the pod exists: it is good for years, because an engine that serves
+may run for years and reads it once.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from urllib.parse import quote, unquote, urlsplit
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from coterie.base import pki
+from coterie.base.pki import Authority
+
+LIFE = timedelta(days=3650)
+SCHEME = "coterie"
+_LONGEST_NAME = 64
+_UNIT = "external"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A pod of a domain, and what it works on."""
+
+    domain: str
+    pod: str
+    uid: str
+    task: str = ""
+    job: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePair:
+    certificate: bytes
+    """PEM."""
+    key: bytes
+    """PEM, PKCS#8."""
+
+    def __repr__(self) -> str:
+        return "EnginePair(******)"
+
+
+def issue_server_pair(authority: Authority, engine: Engine, addresses: Sequence[str], now: datetime) -> EnginePair:
+    """For the pod's own ports; `addresses`: the pod's, first of all."""
+    names: list[x509.GeneralName] = [x509.DNSName("*.svc")]
+    names += [x509.IPAddress(ipaddress.ip_address(each)) for each in dict.fromkeys((*addresses, "127.0.0.1"))]
+    return _pair(authority, addresses[0], engine, names, ExtendedKeyUsageOID.SERVER_AUTH, now)
+
+
+def issue_client_pair(authority: Authority, engine: Engine, now: datetime) -> EnginePair:
+    """For calls to the domain's own services."""
+    return _pair(authority, engine.pod, engine, [], ExtendedKeyUsageOID.CLIENT_AUTH, now)
+
+
+def engine_of(certificate: x509.Certificate) -> Engine | None:
+    """Whose certificate it is; None: not an engine's. The caller has checked who signed it."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return None
+    domain, known = "", {}
+    for uri in names.get_values_for_type(x509.UniformResourceIdentifier):
+        parts = urlsplit(uri)
+        kind, _, value = parts.path.removeprefix("/").partition("/")
+        if parts.scheme == SCHEME and kind not in known:
+            domain = domain or parts.netloc
+            known[kind] = value
+    pod, slash, uid = known.get("pod", "").partition("/")
+    if not domain or not slash:
+        return None
+    return Engine(domain, unquote(pod), unquote(uid), unquote(known.get("task", "")), unquote(known.get("job", "")))
+
+
+def _pair(
+    authority: Authority,
+    common_name: str,
+    engine: Engine,
+    names: list[x509.GeneralName],
+    use: x509.ObjectIdentifier,
+    now: datetime,
+) -> EnginePair:
+    key = pki.new_key("ec")
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, _UNIT),
+            x509.NameAttribute(NameOID.COMMON_NAME, common_name[:_LONGEST_NAME]),
+        ]
+    )
+    builder = pki.leaf(authority, subject, key.public_key(), now, LIFE)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+    builder = builder.add_extension(x509.SubjectAlternativeName([*names, *_uris(engine)]), critical=False)
+    return EnginePair(pki.certificate_pem(builder.sign(authority.key, hashes.SHA256())), pki.key_pem(key))
+
+
+def _uris(engine: Engine) -> list[x509.GeneralName]:
+    parts = {"pod": f"{quote(engine.pod, safe='')}/{quote(engine.uid, safe='')}"}
+    parts |= {"task": quote(engine.task, safe="")} if engine.task else {}
+    parts |= {"job": quote(engine.job, safe="")} if engine.job else {}
+    return [x509.UniformResourceIdentifier(f"{SCHEME}://{engine.domain}/{kind}/{rest}") for kind, rest in parts.items()]

@@ -1,0 +1,243 @@
+"""What an engine finds in its container: rendered files, certificates, variables, data; and who does not get them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import zlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_kit import CONFIG_MAPS, NAMESPACES, World, container, phase, pod, status_named, world
+
+from coterie.agent.contract.contract import limits
+from coterie.agent.pods.downward import NodeFacts
+from coterie.agent.runtimes.protocol import ContainerSpec
+from coterie.agent.settings import EngineSettings
+from coterie.api import labels
+from coterie.api.meta import Object
+from coterie.base import identity, pki
+from coterie.base.clock import VirtualClock
+from coterie.base.enginecerts import Engine, engine_of, issue_client_pair, issue_server_pair
+from coterie.base.secret import Secret
+
+KEY = Secret(pki.key_pem(pki.new_key("rsa"), pkcs1=True))
+TEMPLATE = '{"task_id": "{{.TASK_ID}}", "input": "{{.TASK_INPUT_CONFIG}}", "threads": "{{.THREADS}}", "token": "{{.KUSCIA_API_TOKEN}}"}'
+ROLES = {labels.KUSCIA_COMMUNICATION_ROLE_SERVER: "true", labels.KUSCIA_COMMUNICATION_ROLE_CLIENT: "true"}
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[World]:
+    async with world(tmp_path) as made:
+        paths = made.settings.paths.prepare()
+        own = identity.ensure(paths, "alice", KEY, made.clock.now())
+        identity.ensure_api_token(paths, own)
+        engines = EngineSettings(paths.data, "MTLS", paths.api_token)
+        made.settings = replace(made.settings, engines=engines)
+        await made.user.create(NAMESPACES, {"metadata": {"name": "elsewhere"}})
+        yield made
+
+
+async def prepared(scene: World, template: str = TEMPLATE, namespace: str = "alice") -> None:
+    packed = base64.b64encode(zlib.compress(b'{"a": "b"}')).decode()
+    await scene.user.create(
+        CONFIG_MAPS, {"metadata": {"name": "t-configtemplate", "namespace": namespace}, "data": {"task.conf": template}}
+    )
+    await scene.user.create(
+        CONFIG_MAPS,
+        {
+            "metadata": {
+                "name": "t-0-kuscia-gen-conf",
+                "namespace": namespace,
+                "annotations": {labels.KUSCIA_CONFIG_VALUE_COMPRESS_FIELDS: "TASK_INPUT_CONFIG"},
+            },
+            "data": {"TASK_ID": "t"},
+            "binaryData": {"TASK_INPUT_CONFIG": packed},
+        },
+    )
+
+
+def engine_pod(namespace: str = "alice", policy: str = "Never", **mount: Any) -> Object:
+    mounts = [{"name": "config-template", "mountPath": "/work/kuscia/task.conf", "subPath": "task.conf", **mount}]
+    made = pod(
+        "t-0",
+        container(workingDir="/work", env=[{"name": "Threads", "value": "4"}], volumeMounts=mounts),
+        policy=policy,
+        volumes=[{"name": "config-template", "configMap": {"name": "t-configtemplate"}}],
+    )
+    made["metadata"] |= {
+        "namespace": namespace,
+        "labels": {"app": "t-0", **ROLES},
+        "annotations": {
+            labels.KUSCIA_CONFIG_TEMPLATE_VOLUMES: "config-template",
+            labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM: "t-0-kuscia-gen-conf",
+            labels.KUSCIA_TASK_ID: "t",
+            labels.KUSCIA_JOB_ID: "j",
+        },
+    }
+    return made
+
+
+async def started(scene: World, made: Object) -> ContainerSpec:
+    created = await scene.create(made)
+    uid = created["metadata"]["uid"]
+    await scene.until(lambda: uid in scene.machine.pods and bool(scene.machine.pods[uid].runs))
+    return scene.machine.pods[uid].runs[-1].spec
+
+
+def mounted(spec: ContainerSpec, target: str) -> Path:
+    return next(mount.source for mount in spec.mounts if mount.target == target)
+
+
+async def test_a_container_gets_the_rendered_file(scene: World) -> None:
+    await scene.start_agent()
+    await prepared(scene)
+    spec = await started(scene, engine_pod())
+    found = json.loads(mounted(spec, "/work/kuscia/task.conf").read_text())
+    token = scene.settings.paths.api_token.read_text()
+    assert found == {"task_id": "t", "input": '{"a": "b"}', "threads": "4", "token": token}
+
+
+async def test_a_mount_without_sub_path_has_all_files(scene: World) -> None:
+    await scene.start_agent()
+    await prepared(scene, "{{.TASK_ID}}")
+    spec = await started(scene, engine_pod(subPath="", mountPath="/conf"))
+    assert (mounted(spec, "/conf") / "task.conf").read_text() == "t"
+
+
+async def test_a_start_waits_for_the_values(scene: World) -> None:
+    await scene.start_agent()
+    await scene.create(engine_pod())
+    await scene.settle(2)
+    assert not scene.machine.started
+    await prepared(scene)
+    await scene.pod_until("t-0", phase("Running"))
+
+
+async def test_a_template_that_cannot_be_rendered_fails_the_pod_at_once(scene: World) -> None:
+    await scene.start_agent()
+    await prepared(scene, "line\n{{if .X}}{{end}}")
+    await scene.create(engine_pod())
+    found = await scene.pod_until("t-0", phase("Failed"), 5.0)
+    told = 'config template task.conf: line 2: "if" is not supported in config templates; only {{.NAME}} is'
+    assert found["status"]["reason"] == "CreateContainerConfigError"
+    assert told in found["status"]["message"]
+    await scene.settle()
+    assert any(told in message for _, message in await scene.events("t-0"))
+
+
+async def test_a_pod_that_is_restarted_waits_for_a_better_template(scene: World) -> None:
+    await scene.start_agent()
+    await prepared(scene, "{{.KUSCIA_DOMAIN_KEY_DATA}}")
+    await scene.create(engine_pod(policy="Always"))
+    found = await scene.pod_until(
+        "t-0", lambda found: bool(status_named(found).get("state", {}).get("waiting", {}).get("message"))
+    )
+    waiting = status_named(found)["state"]["waiting"]
+    assert waiting["reason"] == "CreateContainerConfigError"
+    assert "private key is not given to engines" in waiting["message"]
+    await scene.user.patch(CONFIG_MAPS, "t-configtemplate", "alice", {"data": {"task.conf": "fine"}})
+    await scene.pod_until("t-0", phase("Running"))
+
+
+async def test_a_template_that_is_not_there_is_told(scene: World) -> None:
+    await scene.start_agent()
+    await prepared(scene)
+    await scene.create(engine_pod(subPath="other.conf"))
+    found = await scene.pod_until("t-0", phase("Failed"), 5.0)
+    assert 'there is no config template "other.conf"' in found["status"]["message"]
+
+
+async def test_certificates_variables_and_data(scene: World) -> None:
+    await scene.start_agent()
+    await prepared(scene)
+    spec = await started(scene, engine_pod())
+    env = dict(spec.env)
+    assert {name: env[name] for name in env if name.endswith("_FILE")} == {
+        "SERVER_CERT_FILE": "kuscia/certs/server.crt",
+        "SERVER_PRIVATE_KEY_FILE": "kuscia/certs/server.key",
+        "CLIENT_CERT_FILE": "kuscia/certs/client.crt",
+        "CLIENT_PRIVATE_KEY_FILE": "kuscia/certs/client.key",
+        "TRUSTED_CA_FILE": "kuscia/certs/ca.crt",
+    }
+    assert float(env["CONTAINER_CPU_LIMIT"]) > 0
+    assert env["CONTAINER_MEM_LIMIT"].endswith("Mi")
+    place = mounted(spec, "kuscia/certs")
+    authority = pki.load_certificate(scene.settings.paths.ca_certificate.read_bytes())
+    for name in ("server", "client"):
+        certificate = pki.load_certificate((place / f"{name}.crt").read_bytes())
+        assert pki.signed_by(certificate, authority)
+        found = engine_of(certificate)
+        assert found is not None
+        assert (found.domain, found.pod, found.task, found.job) == ("alice", "t-0", "t", "j")
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(place / f"{name}.crt", place / f"{name}.key")
+    assert pki.names_of(pki.load_certificate((place / "server.crt").read_bytes())) == ("*.svc", "127.0.0.1")
+    data = next(mount for mount in spec.mounts if mount.target == "/home/kuscia/var/storage/data")
+    assert data.source == scene.settings.paths.data
+    assert data.optional
+    assert not data.read_only
+
+
+async def test_certificates_stay_when_the_agent_comes_again(scene: World) -> None:
+    await scene.start_agent()
+    await prepared(scene)
+    spec = await started(scene, engine_pod())
+    before = (mounted(spec, "kuscia/certs") / "client.crt").read_bytes()
+    await scene.stop_agent()
+    await scene.start_agent()
+    await scene.settle(2)
+    assert (mounted(spec, "kuscia/certs") / "client.crt").read_bytes() == before
+
+
+async def test_pods_of_other_namespaces_get_nothing_of_the_domain(scene: World) -> None:
+    await scene.start_agent()
+    await prepared(scene, namespace="elsewhere")
+    spec = await started(scene, engine_pod("elsewhere"))
+    assert json.loads(mounted(spec, "/work/kuscia/task.conf").read_text())["token"] == ""
+    assert [mount.target for mount in spec.mounts] == ["/work/kuscia/task.conf", "/dev/termination-log"]
+    assert not {"CLIENT_CERT_FILE", "CONTAINER_CPU_LIMIT"} & dict(spec.env).keys()
+
+
+async def test_plain_pods_get_nothing_either(scene: World) -> None:
+    await scene.start_agent()
+    spec = await started(scene, pod("plain"))
+    assert [mount.target for mount in spec.mounts] == ["/dev/termination-log"]
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        ({"cpu": "2", "memory": "1Gi"}, ("2", "1024Mi")),
+        ({"cpu": "1500m", "memory": "1000"}, ("2", "0Mi")),
+        ({}, ("3.20", "6553Mi")),
+    ],
+)
+def test_limits(resources: dict[str, str], expected: tuple[str, str]) -> None:
+    found = limits({"resources": {"limits": resources}}, NodeFacts("", "", {"cpu": "4", "memory": "8Gi"}))
+    assert tuple(found.values()) == expected
+
+
+# Certificates by themselves.
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        Engine("alice", "p", "u"),
+        Engine("alice", "p" * 200, "u", "t" * 100, "a job/with é"),
+    ],
+    ids=["short", "long"],
+)
+def test_who_an_engine_is_stands_in_its_certificate(engine: Engine) -> None:
+    now = VirtualClock().now()
+    authority = pki.self_signed_ca("alice", pki.new_key(), now=now)
+    for pair in (issue_client_pair(authority, engine, now), issue_server_pair(authority, engine, ["::1"], now)):
+        assert engine_of(pki.load_certificate(pair.certificate)) == engine
+        assert "PRIVATE" not in repr(pair)
+    assert engine_of(authority.certificate) is None
+    plain = pki.issue_client(authority, "somebody", pki.new_key().public_key(), now=now)
+    assert engine_of(plain) is None
