@@ -15,9 +15,11 @@ import yaml
 
 from coterie.agent.runtimes.runp import halt
 from coterie.base.paths import DomainPaths
-from coterie.cli import background, health, network
+from coterie.cli import background, health, introducing, network
 from coterie.cli.app import CliError, UsageError
-from coterie.node import config, joining
+from coterie.gateway.registration.keeping import registration_file
+from coterie.gateway.settings import MasterEndpoint
+from coterie.node import config
 
 
 @pytest.fixture
@@ -99,15 +101,44 @@ def test_names_that_cannot_be_domains(cli, text, said):
     assert list(cli.folder.iterdir()) == []
 
 
-def test_keys_and_join_files_are_there_before_anything_starts(tmp_path, anywhere):
+def test_a_lite_gets_its_masters_address_and_later_a_token(tmp_path, anywhere):
     master, alice = network.choose(tmp_path, "center", ["alice"])
-    network.prepare(master, master)
-    network.prepare(alice, master)
-    bundle = joining.read_bundle(alice.join)
-    assert (bundle.server, bundle.node) == ("https://127.0.1.1:6443", "alice-node")
-    assert bundle.ca == (master.paths.pki / "ca.crt").read_bytes()
+    assert alice.gateway.master == MasterEndpoint("127.0.1.1", 1080, True)
+    assert (alice.gateway.deploy_token, network.needs_token(alice), network.needs_token(master)) == (None, True, False)
+    file = background.config_file(alice.paths)
+    file.write_text(file.read_text() + "# mine\nlogLevel: DEBUG\n")
+    for token in ("first", "second"):
+        network.give_token(alice, token)
+    found = config.load(file, root=tmp_path)
+    assert (found.gateway.deploy_token.reveal(), found.log_level, found.notices) == ("second", "DEBUG", ())
+    assert "# mine" in file.read_text()
+    registration_file(alice.paths).write_text("{}")
+    assert not network.needs_token(alice)
     assert health.plane_of(alice, [master, alice]) is master
-    assert config.load(background.config_file(alice.paths), root=tmp_path) == alice
+
+
+def test_control_planes_of_one_machine_give_away_different_ports(tmp_path, anywhere):
+    nodes = network.choose(tmp_path, "p2p", ["alice", "bob", "carol"])
+    ranges = sorted(node.controllers.port_range for node in nodes)
+    assert all(first < last for first, last in ranges)
+    assert all(one[1] < other[0] for one, other in itertools.pairwise(ranges))
+    assert ranges[0][0] >= 20000 and ranges[-1][1] <= 32766
+
+
+def test_who_has_routes_to_whom(tmp_path, anywhere):
+    p2p = introducing.ways(network.choose(tmp_path / "p2p", "p2p", ["alice", "bob"]))
+    assert [(way.name, [plane.domain for plane in way.planes]) for way in p2p] == [
+        ("alice -> bob", ["alice", "bob"]),
+        ("bob -> alice", ["bob", "alice"]),
+    ]
+    made = introducing.objects(p2p[0])
+    port = {"name": "http", "protocol": "HTTP", "port": 1080, "isTLS": True}
+    assert made["spec"]["endpoint"] == {"host": "127.0.1.2", "ports": [port]}
+    center = introducing.ways(network.choose(tmp_path / "center", "center", ["alice", "bob"]))
+    assert [way.name for way in center] == [
+        "alice -> kuscia-system", "bob -> kuscia-system", "alice -> bob", "bob -> alice",
+    ]  # fmt: skip
+    assert {plane.domain for way in center for plane in way.planes} == {"kuscia-system"}
 
 
 def test_a_broken_file_is_named(cli):
@@ -134,8 +165,16 @@ def test_without_loopback_addresses_ports_are_free_ones(monkeypatch):
     monkeypatch.setattr(network, "_refusal", lambda address, port: 99)
     places = list(itertools.islice(network.free_places(), 2))
     assert {place.address for place in places} == {"127.0.0.1"}
-    assert all(port > 1024 for place in places for port in (place.api, place.agent))
-    assert places[0].api != places[0].agent
+    taken = [
+        port for place in places for port in (place.api, place.agent, place.internal, place.external, place.handshake)
+    ]
+    assert all(port > 1024 for port in taken)
+    assert len(set(taken)) == len(taken)
+
+
+def test_ports_that_are_not_ours_to_open_are_not_asked_for():
+    assert network.usual_ports(0) == (6443, 10250, 80, 1080, 1054, 53)
+    assert network.usual_ports(1024) == (6443, 10250, 10080, 1080, 1054, 10053)
 
 
 def test_two_at_once_wait_for_each_other(monkeypatch):

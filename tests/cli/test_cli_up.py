@@ -76,7 +76,13 @@ def test_center(network, cli):
     assert "\x1b" not in up.out
 
     again = json.loads(network("up", "-o", "json").out)
-    assert [each["ready"] for each in again] == [True, True, True]
+    assert [each["ready"] for each in again["domains"]] == [True, True, True]
+    assert [(each["source"], each["destination"], each["ready"]) for each in again["routes"]] == [
+        ("alice", "bob", True),
+        ("alice", "kuscia-system", True),
+        ("bob", "alice", True),
+        ("bob", "kuscia-system", True),
+    ]
     assert network("status").lines[1].startswith("kuscia-system")
     assert network("get", "domains,ns", "-o", "name").lines[:2] == [
         "domain.kuscia.secretflow/alice",

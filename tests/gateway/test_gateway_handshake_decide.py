@@ -177,7 +177,7 @@ def test_attempts_become_slower() -> None:
         made = decide.after_handshake(route(begun=OPEN), course, GONE, NOW)
         course = made.course
         pauses.append(made.after)
-    assert pauses == [1, 1, 1, 1, 5, 10, 20, 30, 30]
+    assert pauses == [0.15, 0.5, 1, 1, 5, 10, 20, 30, 30]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,9 @@ def test_patience_with_nodes(tmp_path: Path) -> None:
         pytest.param({"nodeGraceSeconds": 1}, "controllers.nodeGraceSeconds", id="too-hasty"),
         pytest.param({"podEvictionSeconds": -1}, "controllers.podEvictionSeconds", id="negative"),
         pytest.param({"podEvictionSeconds": "5"}, "controllers.podEvictionSeconds", id="text"),
+        pytest.param({"portRange": [1]}, "controllers.portRange", id="one port"),
+        pytest.param({"portRange": [9, 8]}, "controllers.portRange", id="backwards"),
+        pytest.param({"portRange": [True, 8]}, "controllers.portRange", id="no number"),
         pytest.param({"podEviction": 5}, "controllers.podEviction: is not a known key", id="unknown"),
     ],
 )

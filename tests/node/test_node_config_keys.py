@@ -90,6 +90,7 @@ USED = [
     ("apiServer.auditLog", "a.jsonl", "api.audit_log", "a.jsonl", MASTER),
     ("controllers.nodeGraceSeconds", 5, "controllers.node_grace_seconds", 5, MASTER),
     ("controllers.podEvictionSeconds", 0, "controllers.pod_eviction_seconds", 0, MASTER),
+    ("controllers.portRange", [20000, 20999], "controllers.port_range", (20000, 20999), MASTER),
     ("gateway.internal.host", "127.0.0.9", "gateway.internal", Address("127.0.0.9", 80), MASTER),
     ("gateway.internal.port", 8080, "gateway.internal", Address("127.0.0.1", 8080), MASTER),
     ("gateway.external.host", "10.0.0.9", "gateway.external", Address("10.0.0.9", 1080), MASTER),

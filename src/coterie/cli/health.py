@@ -10,9 +10,11 @@ from datetime import datetime
 
 from coterie.api.errors import ApiError
 from coterie.api.types.coordination import LEASES
+from coterie.api.types.kuscia_domain import CLUSTER_DOMAIN_ROUTES
 from coterie.api.types.nodes import NODES
 from coterie.base.clock import parse_rfc3339
 from coterie.cli import background, network
+from coterie.cli.routes import Line, lines_of
 from coterie.client import kubeconfig
 from coterie.client.client import Client
 from coterie.client.http import HttpTransport
@@ -70,6 +72,27 @@ async def of(node: NodeSettings, plane: NodeSettings | None) -> Health:
     ready = running and plane is not None and await is_ready(node, plane)
     name = node.agent.node_name if node.agent is not None else ""
     return Health(node.domain, node.mode, network.api_address(plane) if plane else "", name, running, ready)
+
+
+async def routes_of(nodes: Sequence[NodeSettings], now: datetime) -> list[Line]:
+    """All routes between domains of a network: of each direction what its source's control plane says of it."""
+    planes = [node for node in nodes if node.mode != "lite"]
+    found = await asyncio.gather(*(_routes(plane, now) for plane in planes))
+    seen: dict[tuple[str, str], Line] = {}
+    for plane, lines in zip(planes, found, strict=True):
+        for line in lines:
+            if line.source == plane.domain or (line.source, line.destination) not in seen:
+                seen[line.source, line.destination] = line
+    return [seen[key] for key in sorted(seen)]
+
+
+async def _routes(plane: NodeSettings, now: datetime) -> list[Line]:
+    """None when the control plane does not answer."""
+    try:
+        async with client_of(plane) as client:
+            return lines_of((await client.list(CLUSTER_DOMAIN_ROUTES)).items, now)
+    except (ApiError, TransportError, KubeconfigError):
+        return []
 
 
 def plane_of(node: NodeSettings, nodes: Sequence[NodeSettings]) -> NodeSettings | None:

@@ -1,16 +1,18 @@
 """A network of domains on this machine: which nodes it has, on which addresses, and the files they start from.
 
-    center:  kuscia-system (master)  <──  alice (lite), bob (lite)
-    p2p:     alice (autonomy)             bob (autonomy)
+    center:  kuscia-system (master)  <──  alice (lite) <──> bob (lite)
+    p2p:     alice (autonomy)        <──> bob (autonomy)
 
 Each node has a directory below the root and an address of its own (127.0.1.1, 127.0.1.2, ...) with the standard ports.
 Where such addresses cannot be had, it is 127.0.0.1 with ports that are free. What `etc/coterie.yaml` of a domain says
-counts from then on: it is written once, read ever after, and may be changed by hand.
+counts from then on: it is written once, read ever after, and may be changed by hand. Only the deploy token of a lite is
+put in later, when its master is up and has one.
 """
 
 from __future__ import annotations
 
 import errno
+import re
 import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,13 +22,13 @@ from pathlib import Path
 
 import yaml
 
-from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.files import write_atomic
-from coterie.base.paths import DomainPaths
+from coterie.cli import routes
 from coterie.cli.app import CliError, UsageError
 from coterie.cli.background import config_file
-from coterie.node import config, identity, joining
-from coterie.node.config import NodeSettings
+from coterie.gateway.registration.keeping import registration_file
+from coterie.node import config
+from coterie.node.config import NodeSettings, gateway, ports
 
 MASTER = "kuscia-system"
 TOPOLOGIES = ("center", "p2p")
@@ -39,6 +41,12 @@ _LOCK = "\0coterie-up"
 _HEAD = "# Written by `coterie up`, which keeps what it finds here: change what you like and start the node again.\n"
 
 
+_TOKEN_LINE = re.compile(r"^liteDeployToken:.*\n", re.MULTILINE)
+_ENGINE_PORTS = (20000, 32766)
+_ENGINE_BLOCKS = 24
+"""How many control planes of one machine have ports for engines of their own: engines listen on all addresses."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a node listens."""
@@ -46,6 +54,10 @@ class Place:
     address: str
     api: int
     agent: int
+    internal: int = 0
+    external: int = 0
+    handshake: int = 0
+    """Of the gateway; 0: its usual ports."""
 
 
 def members(root: Path) -> list[NodeSettings]:
@@ -85,7 +97,7 @@ def choose(root: Path, topology: str, domains: Sequence[str]) -> list[NodeSettin
     new = [domain for domain in wanted if domain not in by_name]
     places = free_places({place_of(node).address for node in known})
     for domain, place in zip(new, places, strict=False):
-        by_name[domain] = write(root, topology, domain, place)
+        by_name[domain] = write(root, topology, domain, place, by_name.get(MASTER))
     return [by_name[domain] for domain in wanted]
 
 
@@ -104,42 +116,66 @@ def check_domains(text: str) -> list[str]:
     return names
 
 
-def document(root: Path, topology: str, domain: str, place: Place) -> dict[str, object]:
-    """The configuration of a new node."""
+def document(
+    root: Path, topology: str, domain: str, place: Place, master: NodeSettings | None = None
+) -> dict[str, object]:
+    """The configuration of a new node. `master`: of one that joins it."""
     mode = "autonomy" if topology == "p2p" else "master" if domain == MASTER else "lite"
     out: dict[str, object] = {"mode": mode, "domainID": domain, "root": str(root)}
     if mode != "lite":
         out["apiServer"] = {"host": place.address, "port": place.api}
+        out["controllers"] = {"portRange": list(engine_ports(place))}
     if mode != "master":
         out["agent"] = {"nodeName": node_name(domain), "address": place.address, "port": place.agent, "taint": True}
-    if mode == "lite":
-        out["join"] = str(DomainPaths.of(root, domain).etc / "join.yaml")
+    if mode == "lite" and master is not None:
+        out["masterEndpoint"] = master_endpoint(master)
+    if place.external:
+        out["gateway"] = {
+            "internal": {"port": place.internal},
+            "external": {"host": place.address, "port": place.external},
+            "handshake": {"port": place.handshake},
+        }
     if place.address == _SHARED:
         # Only one of several nodes could have port 53 there, and resolver files know no other.
         out["dns"] = {"enabled": False}
     return out
 
 
-def write(root: Path, topology: str, domain: str, place: Place) -> NodeSettings:
-    text = _HEAD + yaml.safe_dump(document(root, topology, domain, place), sort_keys=False)
+def engine_ports(place: Place) -> tuple[int, int]:
+    """A block of its own for each address, or for each API's port where all share one address."""
+    number = place.api if place.address == _SHARED else int(place.address.rpartition(".")[2])
+    first, last = _ENGINE_PORTS
+    size = (last - first + 1) // _ENGINE_BLOCKS
+    begin = first + number % _ENGINE_BLOCKS * size
+    return begin, begin + size - 1
+
+
+def master_endpoint(master: NodeSettings) -> str:
+    """Where lites find the master's gateway."""
+    found = routes.endpoint_of(master.gateway)
+    if found is None:
+        raise CliError(f"Error: {master.domain} has no public port, so nothing can join it; see gateway.external")
+    return routes.url_of(found)
+
+
+def write(root: Path, topology: str, domain: str, place: Place, master: NodeSettings | None = None) -> NodeSettings:
+    text = _HEAD + yaml.safe_dump(document(root, topology, domain, place, master), sort_keys=False)
     settings = config.parse(yaml.safe_load(text), root)
     settings.paths.prepare()
     write_atomic(config_file(settings.paths), text, mode=0o600, durable=False)
     return settings
 
 
-def prepare(node: NodeSettings, master: NodeSettings | None) -> None:
-    """What a node needs before it starts: a control plane its keys, a node that joins one its file.
+def needs_token(node: NodeSettings) -> bool:
+    """Whether the node still has to register at its master, for which its configuration must hold a token."""
+    return node.gateway.master is not None and not registration_file(node.paths).exists()
 
-    The keys are made here and not by the node itself, so that all nodes of a network can start at the same time.
-    """
-    node.paths.prepare()
-    if node.mode == "master":
-        identity.ensure(node.paths, (node.api.host, *node.api.names), SYSTEM_CLOCK)
-    elif node.mode == "lite" and master is not None and node.agent is not None and node.join is not None:
-        joining.make_bundle(
-            master.paths, node.agent.node_name, (node.agent.address,), api_address(master), SYSTEM_CLOCK
-        ).write(node.join)
+
+def give_token(node: NodeSettings, token: str) -> None:
+    """Put the master's one-time token into the node's configuration, and leave all the rest of it as it is."""
+    file = config_file(node.paths)
+    text = _TOKEN_LINE.sub("", file.read_text())
+    write_atomic(file, f"{text.rstrip()}\nliteDeployToken: {token}\n", mode=0o600, durable=False)
 
 
 def api_address(node: NodeSettings) -> str:
@@ -158,17 +194,24 @@ def place_of(node: NodeSettings) -> Place:
 def free_places(taken: Iterable[str] = ()) -> Iterator[Place]:
     """Addresses of which nothing is in use, and where there are none (left), free ports of 127.0.0.1, without end."""
     seen = set(taken)
+    wanted = usual_ports(ports.lowest_port())
     for number in range(1, _LAST_ADDRESS + 1):
         address = f"127.0.1.{number}"
         if address in seen:
             continue
-        problem = next(filter(None, (_refusal(address, port) for port in (API_PORT, AGENT_PORT))), 0)
+        problem = next(filter(None, (_refusal(address, port) for port in wanted)), 0)
         if problem == 0:
             yield Place(address, API_PORT, AGENT_PORT)
         elif problem != errno.EADDRINUSE:
             break  # this machine has no such addresses, so the next one will not be there either
     while True:
-        yield Place(_SHARED, *_free_ports(2))
+        yield Place(_SHARED, *_free_ports(5))
+
+
+def usual_ports(lowest: int) -> tuple[int, ...]:
+    """All that a node opens on an address of its own. `lowest`: the first port that this process may open."""
+    doors = (gateway.INTERNAL_PORT, gateway.EXTERNAL_PORT, gateway.HANDSHAKE_PORT, gateway.DNS_PORT)
+    return API_PORT, AGENT_PORT, *(port if port >= lowest else gateway.UNPRIVILEGED[port] for port in doors)
 
 
 def _refusal(address: str, port: int) -> int:
@@ -193,7 +236,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def alone(patience: float = 20.0) -> Iterator[None]:
+def alone(patience: float = 120.0) -> Iterator[None]:
     """One `coterie up` at a time on a machine: an address that one found free must not be found free by another."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as lock:
         deadline = time.monotonic() + patience

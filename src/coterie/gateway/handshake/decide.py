@@ -36,8 +36,9 @@ PROBE_PERIOD = 15.0
 CONFIRM_PAUSE = 1.0
 MISSES = 3
 CONFIRMATIONS = 2
-_QUICK_ATTEMPTS = 5
-_QUICK_PAUSE = 1.0
+_QUICK_PAUSES = (0.15, 0.5, 1.0, 1.0)
+"""The first is for our own gateway: a route and its round are new at the same moment, and Envoy learns it a little later."""
+_QUICK_ATTEMPTS = len(_QUICK_PAUSES) + 1
 _SLOW_PAUSES = (5.0, 10.0, 20.0, 30.0)
 
 
@@ -213,7 +214,7 @@ def _expiry(route: DomainRoute, told: datetime | None, now: datetime) -> datetim
 
 def _pause(failures: int) -> float:
     if failures < _QUICK_ATTEMPTS:
-        return _QUICK_PAUSE
+        return _QUICK_PAUSES[failures - 1]
     return _SLOW_PAUSES[min(failures - _QUICK_ATTEMPTS, len(_SLOW_PAUSES) - 1)]
 
 

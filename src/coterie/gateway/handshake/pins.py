@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from functools import lru_cache
 
+from coterie.api.labels import COTERIE_PARTNER_CERTIFICATE
 from coterie.api.types.kuscia_domain import DOMAINS, THIRD_DOMAIN, DomainRoute
 from coterie.base.pki import PkiError, fingerprint, load_certificate
 from coterie.client.informers import Informers
@@ -49,12 +50,17 @@ class Pins:
             return Fit.NOTHING
         mtls, transit = route.spec.mtls_config, route.spec.transit
         of_route = crypto.pem_of(mtls.source_client_cert) if mtls is not None else ()
-        if shown in _pins((*self._certificates(route.spec.source), *of_route)):
+        if shown in _pins((*self._certificates(route.spec.source), *of_route, *_put_on(route))):
             return Fit.SOURCE
         carried = transit is not None and transit.method == THIRD_DOMAIN
         if transit is not None and carried and shown in _pins(self._certificates(transit.through)):
             return Fit.CARRIER
         return Fit.STRANGER
+
+
+def _put_on(route: DomainRoute) -> Iterable[str]:
+    """What the control plane tells a lite, which may not read Domains, of the source of a route to it."""
+    return crypto.pem_of((route.metadata.annotations or {}).get(COTERIE_PARTNER_CERTIFICATE, ""))
 
 
 def _pins(certificates: Iterable[str]) -> set[str]:

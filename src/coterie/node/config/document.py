@@ -17,7 +17,7 @@ from coterie.base import files
 from coterie.base.paths import DomainPaths, default_root
 from coterie.base.secret import Secret
 from coterie.node.config import gateway, keys, ports
-from coterie.node.config.reading import PORTS_OR_ANY, Block, ConfigError
+from coterie.node.config.reading import PORTS, PORTS_OR_ANY, Block, ConfigError
 from coterie.node.config.settings import (
     AgentConfig,
     ApiSettings,
@@ -174,7 +174,22 @@ def _controllers(block: Block) -> ControllerSettings:
     return ControllerSettings(
         node_grace_seconds=block.number("nodeGraceSeconds", default.node_grace_seconds, 3),
         pod_eviction_seconds=block.number("podEvictionSeconds", default.pod_eviction_seconds, 0),
+        port_range=_port_range(block, default.port_range),
     )
+
+
+def _port_range(block: Block, default: tuple[int, int]) -> tuple[int, int]:
+    value = block.raw("portRange")
+    if value is None:
+        return default
+    lowest, highest = PORTS
+    if (
+        not isinstance(value, (list, tuple))
+        or [type(each) for each in value] != [int, int]
+        or not lowest <= value[0] <= value[1] <= highest
+    ):
+        raise block.refused("portRange", f"must be the first and the last port, as in [20000, 20999], not {value!r}")
+    return value[0], value[1]
 
 
 def _api(block: Block) -> ApiSettings:
