@@ -1,0 +1,1 @@
+"""Where tables and files lie: one small protocol, several kinds of places."""
