@@ -22,13 +22,14 @@ import uvloop
 from benchmarks.node import Identity, cpu_of
 from benchmarks.objects import NAME_DIGITS
 
-_LENGTH = b"\r\nContent-Length: "
+_LENGTH = b"\r\ncontent-length: "
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
     port: int
-    identity: Identity
+    identity: Identity | None
+    """None: plain text."""
     connections: int
     method: str
     path: str
@@ -41,9 +42,12 @@ class Load:
     count: int = 0
     """Requests to send; 0: for `seconds`."""
     seconds: float = 0.0
-    pid: int = 0
-    """Whose CPU time is measured."""
+    pids: tuple[int, ...] = ()
+    """Whose CPU time is measured, all of them together."""
     core: int = 0
+    address: str = "127.0.0.1"
+    host: str = "localhost"
+    """The name in the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ class _Run:
         before, after = load.body_before.encode(), load.body_after.encode()
         self._after = after
         head = (
-            f"{load.method} {load.path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench\r\nAccept: {load.accept}\r\n"
+            f"{load.method} {load.path} HTTP/1.1\r\nHost: {load.host}\r\nUser-Agent: bench\r\nAccept: {load.accept}\r\n"
         )
         if before:
             size = len(before) + NAME_DIGITS + len(after)
@@ -143,7 +147,8 @@ class _Connection(asyncio.Protocol):
                 self._head = data
                 return
             self._head = b""
-            at = data.find(_LENGTH, 0, end) + len(_LENGTH)
+            # Our API writes the name in the usual way, Envoy in small letters.
+            at = data[:end].lower().find(_LENGTH) + len(_LENGTH)
             stop = data.find(b"\r", at)
             size = int(data[at:stop])
             run = self._run
@@ -161,17 +166,22 @@ class _Connection(asyncio.Protocol):
             self._run.failed(f"the server closed a connection: {exc}")
 
 
+def _cpu(load: Load) -> float:
+    return sum(cpu_of(pid) for pid in load.pids)
+
+
 async def generate(load: Load) -> Outcome:
     loop = asyncio.get_running_loop()
     run = _Run(load)
-    tls = load.identity.tls()
+    tls = load.identity.tls() if load.identity is not None else None
+    name = "localhost" if tls is not None else None
     connections = []
     for _ in range(load.connections):
         _, connection = await loop.create_connection(
-            lambda: _Connection(run), "127.0.0.1", load.port, ssl=tls, server_hostname="localhost"
+            lambda: _Connection(run), load.address, load.port, ssl=tls, server_hostname=name
         )
         connections.append(connection)
-    own_cpu, cpu = time.process_time(), cpu_of(load.pid)
+    own_cpu, cpu = time.process_time(), _cpu(load)
     began = time.perf_counter()
     if load.seconds:
         run.deadline = began + load.seconds
@@ -179,7 +189,7 @@ async def generate(load: Load) -> Outcome:
         connection.begin()
     await run.done
     seconds = time.perf_counter() - began
-    own_cpu, cpu = time.process_time() - own_cpu, cpu_of(load.pid) - cpu
+    own_cpu, cpu = time.process_time() - own_cpu, _cpu(load) - cpu
     ordered = sorted(run.latencies)
     count = len(ordered)
     return Outcome(
@@ -217,7 +227,8 @@ def child(module: str, specification: dict[str, object]) -> dict[str, Any]:
 
 def main() -> None:
     specification = json.load(sys.stdin)
-    load = Load(**{**specification, "identity": Identity(**specification["identity"])})
+    own = specification["identity"]
+    load = Load(**{**specification, "identity": Identity(**own) if own is not None else None})
     os.sched_setaffinity(0, {load.core})
     print(json.dumps(asdict(uvloop.run(generate(load)))))
 

@@ -44,10 +44,17 @@ class Plan:
     sleeping_pods: int = 100
     idle: float = 60.0
     """Seconds over which a node's idle CPU time is taken: two of its rounds of measuring itself."""
+    rounds: int = 3
+    """How often the ways of a request take turns; the best round of each counts."""
+    bulk: int = 1 << 30
+    """Bytes of one large body."""
+    services: int = 1000
+    partners: int = 1000
+    changes: int = 50
 
     @staticmethod
     def quick() -> Plan:
-        return Plan(0.2, 50, 100, 3, 5, (3, 6), 100, 1, 0.1, (20, 60), 3, 6, 3, 0.2)
+        return Plan(0.2, 50, 100, 3, 5, (3, 6), 100, 1, 0.1, (20, 60), 3, 6, 3, 0.2, 1, 1 << 20, 20, 20, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,7 @@ class Bench:
         return run(
             Load(
                 node.port, node.identity, connections, "POST", path, body_before=before.decode(),
-                body_after=after.decode(), first=first, count=count, seconds=seconds, pid=node.process.pid,
+                body_after=after.decode(), first=first, count=count, seconds=seconds, pids=(node.process.pid,),
                 core=self.cores.load,
             )
         )  # fmt: skip
@@ -92,7 +99,7 @@ class Bench:
         return run(
             Load(
                 node.port, node.identity, connections, "GET", path, accept, count=count, seconds=seconds,
-                pid=node.process.pid, core=self.cores.load,
+                pids=(node.process.pid,), core=self.cores.load,
             )
         )  # fmt: skip
 
@@ -107,7 +114,7 @@ def yardsticks(bench: Bench) -> list[Row]:
         bare = Pinned(arguments, cores.server, node.root / "bare.log")
         try:
             bare.wait_for(port)
-            done = run(Load(port, node.identity, 32, "GET", "/", seconds=seconds, pid=bare.pid, core=cores.load))
+            done = run(Load(port, node.identity, 32, "GET", "/", seconds=seconds, pids=(bare.pid,), core=cores.load))
         finally:
             bare.stop()
     note = f"{_SMALL} B over TLS; the generator takes {done.own_cpu:.0f} µs"

@@ -73,18 +73,15 @@ class Pinned:
     def pid(self) -> int:
         return self._process.pid
 
-    def wait_for(self, port: int) -> None:
+    def wait_for(self, port: int, host: str = "127.0.0.1") -> None:
         """Return when the port takes connections: the server opens it when it is ready."""
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 break
-            try:
-                socket.create_connection(("127.0.0.1", port), 1.0).close()
-            except OSError:
-                time.sleep(0.002)
-            else:
+            if port_taken(host, port):
                 return
+            time.sleep(0.002)
         raise RuntimeError(f"the server did not come up:\n{self._log.read_text(errors='replace')[-3000:]}")
 
     def cpu(self) -> float:
@@ -179,7 +176,22 @@ def cpu_of(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | _WHOLE_PROCESS)
 
 
-def free_port() -> int:
+def free_port(host: str = "127.0.0.1") -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((host, 0))
         return int(probe.getsockname()[1])
+
+
+def port_taken(host: str, port: int) -> bool:
+    """Whether somebody answers there."""
+    try:
+        socket.create_connection((host, port), 1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def confine(pid: int, core: int) -> None:
+    """Keep all threads of a running process on one core."""
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        os.sched_setaffinity(int(thread), {core})

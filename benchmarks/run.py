@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks import bench_pods, bench_scheduler, bench_store, measures
+from benchmarks import bench_gateway, bench_pods, bench_scheduler, bench_store, measures
 from benchmarks.measures import Bench, Plan
 from benchmarks.node import Cores
 from benchmarks.table import Row, markdown
@@ -77,6 +77,7 @@ SECTIONS: dict[str, Section] = {
     "starts": measures.starts,
     "scheduler": scheduler,
     "pods": bench_pods.pods,
+    "gateway": bench_gateway.gateway,
 }
 
 
