@@ -15,7 +15,7 @@ from coterie.api.meta import ApiObject, Condition, Model
 from coterie.api.types.kind import Kind
 from coterie.api.types.kuscia_domain import kuscia_resource
 from coterie.api.types.pods import ResourceRequirements
-from coterie.api.types.scheduling import TaskResourcePod, TaskResourceStatus
+from coterie.api.types.scheduling import TaskResourceStatus
 
 CROSS_DOMAIN = "cross-domain"
 """The namespace of jobs and tasks."""
@@ -259,11 +259,15 @@ class GroupPhase(StrEnum):
     FAILED = "Failed"
 
 
+class GroupPod(Model, frozen=True, kw_only=True):
+    name: str = ""
+
+
 class GroupParty(Model, frozen=True, kw_only=True):
     domain_id: str = msgspec.field(name="domainID")
     role: str = ""
     min_reserved_pods: int = 0
-    pods: tuple[TaskResourcePod, ...] | None = None
+    pods: tuple[GroupPod, ...] | None = None
     task_resource_name: str = ""
 
 
