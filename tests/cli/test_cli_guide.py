@@ -34,7 +34,8 @@ def in_guide() -> list[str]:
 
 
 def in_help() -> list[str]:
-    texts = [command.load().HELP.partition("Examples:\n")[2] for command in program.COMMANDS]
+    every = [each for command in program.COMMANDS for each in (command, *command.actions)]
+    texts = [command.load().HELP.partition("Examples:\n")[2] for command in every]
     return [command for text in [*texts, program.top_help()] for command in commands_in(text)]
 
 
@@ -52,7 +53,10 @@ def test_example_parses(line):
     if not name:
         assert chosen.version
         return
-    command = program.find(name)
+    try:
+        command, after = program.into_action(program.find(name), after)
+    except program.HelpAsked:
+        return
     module = command.load()
     if command.hands_on:
         assert take_ours(after, chosen)

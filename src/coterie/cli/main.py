@@ -38,15 +38,40 @@ class Command:
     usage: str
     hands_on: bool = False
     """All words after the name belong to another program and are not ours to understand."""
+    actions: tuple[Command, ...] = ()
+    """What the command can do, where that is more than one thing; their names are `<command> <action>`."""
+    also: tuple[str, ...] = ()
+    """Other words for an action."""
+    module: str = ""
+    """Where it is, when not under its name."""
 
     def load(self) -> CommandModule:
         # The one place that imports by name: each command brings its own weight (HTTP, YAML, the whole server), and
         # `coterie --help` or a typing error should not wait for any of it.
-        module = importlib.import_module(f"coterie.cli.commands.{self.name.replace('-', '_')}")
-        return cast(CommandModule, module)
+        name = self.module or self.name.replace("-", "_").replace(" ", "_")
+        return cast(CommandModule, importlib.import_module(f"coterie.cli.commands.{name}"))
+
+    @property
+    def action(self) -> str:
+        return self.name.rpartition(" ")[2]
 
 
 _SEE, _NODE, _OBJECTS = "See it work", "One node", "Objects, in kubectl's words"
+_JOBS = "Jobs of several parties"
+_JOB_ACTIONS = (
+    Command("job run", "start a job and follow it to its end", _JOBS, "FILE | --engine NAME --parties A,B [options]"),
+    Command("job ls", "list jobs", _JOBS, "[options]", also=("list",)),
+    Command("job show", "all about a job, or where its time went", _JOBS, "NAME [options]", also=("describe",)),
+    Command("job watch", "see a job at work", _JOBS, "NAME [--timeout TIME]"),
+    Command("job logs", "what its tasks print, at all parties you may see", _JOBS, "NAME [-f] [options]"),
+    Command("job graph", "which task waits for which", _JOBS, "NAME | -f FILE [-o FORMAT]"),
+    Command("job stop", "end it as Failed; it can be restarted", _JOBS, "NAME [options]", module="job_stage"),
+    Command("job suspend", "stop its tasks for now", _JOBS, "NAME [options]", module="job_stage"),
+    Command("job restart", "go on with a failed or suspended one", _JOBS, "NAME [options]", module="job_stage"),
+    Command("job cancel", "end it for good", _JOBS, "NAME [options]", module="job_stage"),
+    Command("job approve", "accept a partner's job, or reject it", _JOBS, "NAME [--reject] [options]"),
+    Command("job rm", "remove jobs", _JOBS, "NAME... [--force]", also=("delete",)),
+)
 COMMANDS = (
     Command("demo", "start a control plane, use it, clean up", _SEE, "[--keep]"),
     Command("up", "bring a network of domains up on this machine", _SEE, "[--topology center|p2p] [--domains IDS]"),
@@ -57,6 +82,7 @@ COMMANDS = (
     Command("image", "what pods on this machine are started from", _NODE, "ls|add|load|tag|rm [NAME...] [options]"),
     Command("status", "is the control plane well, and what is in it", _NODE, "[-o FORMAT]"),
     Command("version", "versions of this program and of the server", _NODE, "[--client] [-o FORMAT]"),
+    Command("job", "run jobs and follow them", _JOBS, "ACTION [options]", actions=_JOB_ACTIONS),
     Command("get", "list objects, or show some", _OBJECTS, "TYPE[,TYPE...] [NAME...] | TYPE/NAME... [options]"),
     Command("describe", "one object in detail, with its events", _OBJECTS, "TYPE [NAME...] | TYPE/NAME... [options]"),
     Command("apply", "make the server's objects as files say", _OBJECTS, "-f FILE [options]"),
@@ -81,7 +107,7 @@ A first walk:
   coterie init --mode master -d alice -o c.yaml   # or one node by hand: write its configuration
   coterie start -c c.yaml                         # run it; leave it running and go on in another terminal
   coterie status                                  # is it well?
-  coterie apply -f job.yaml && coterie get kj -A  # give it work, see the jobs
+  coterie job run job.yaml                        # give it work, and see it done
 
 `coterie COMMAND --help` explains a command with examples; `coterie --version` prints the version.
 Which control plane: --kubeconfig FILE, else $KUBECONFIG, else the domain under --root (--domain ID if there are
@@ -117,10 +143,10 @@ def _run(words: list[str], app: App) -> int:
         app.say(f"coterie {__version__}")
         return 0
     if name == "help":
-        name, after = (after[0], ["--help"]) if after else ("", [])
+        name, after = (after[0], [*after[1:], "--help"]) if after else ("", [])
     if not name:
         raise HelpAsked(top_help())
-    command = find(name)
+    command, after = into_action(find(name), after)
     module = command.load()
     parser = command_parser(command, module)
     if command.hands_on and after and after[0] not in ("-h", "--help"):
@@ -129,7 +155,23 @@ def _run(words: list[str], app: App) -> int:
         chosen = parser.parse(after, chosen)
     for option in CONNECTION:
         setattr(chosen, option, getattr(chosen, option, None) or "")
+    chosen.called = command.action
     return module.run(chosen, app)
+
+
+def into_action(command: Command, words: list[str]) -> tuple[Command, list[str]]:
+    """The action that the words begin with, of a command that has several, and the words without it."""
+    if not command.actions:
+        return command, words
+    before, word, after = split(words)
+    if not word:
+        raise HelpAsked(actions_help(command))
+    by_name = {name: action for action in command.actions for name in (action.action, *action.also)}
+    if word not in by_name:
+        near = difflib.get_close_matches(word, by_name, 1)
+        meant = f"did you mean `coterie {command.name} {near[0]}`?" if near else f"see `coterie {command.name} --help`"
+        raise UsageError(f'`coterie {command.name}` cannot "{word}"; {meant}')
+    return by_name[word], before + after
 
 
 def find(name: str) -> Command:
@@ -166,6 +208,15 @@ def top_help() -> str:
         groups.setdefault(command.group, []).append(f"  {command.name:<15}{command.summary}")
     listed = "\n\n".join(f"{title}:\n" + "\n".join(lines) for title, lines in groups.items())
     return f"{_INTRODUCTION}\n{listed}\n\n{_OUTRO}"
+
+
+def actions_help(command: Command) -> str:
+    listed = "\n".join(f"  {action.action:<10}{action.summary}" for action in command.actions)
+    description, _, examples = command.load().HELP.strip().partition("\n\nExamples:\n")
+    return (
+        f"usage: coterie {command.name} {command.usage}\n\n{description}\n\n{listed}\n\nExamples:\n{examples}\n\n"
+        f"`coterie {command.name} ACTION --help` explains an action.\n"
+    )
 
 
 class _RootParser(Parser):

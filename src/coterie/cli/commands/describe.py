@@ -58,7 +58,7 @@ async def _describe(session: Session, args: argparse.Namespace) -> int:
                 failed = 1
                 continue
             for obj in objects:
-                events = [] if args.no_events else await _events(session, obj)
+                events = [] if args.no_events else await events_about(session, obj)
                 text = describe(obj, events, target.resource, datetime.now(UTC))
                 session.app.write(("\n\n" if printed else "") + text)
                 printed += 1
@@ -84,7 +84,7 @@ async def _objects(session: Session, args: argparse.Namespace, target: Target, n
         return alike
 
 
-async def _events(session: Session, obj: Object) -> list[Object]:
+async def events_about(session: Session, obj: Object) -> list[Object]:
     """Events about this very object: one of the same name may have lived before it."""
     meta = obj["metadata"]
     about = {

@@ -31,7 +31,7 @@ def arguments(parser: options.Parser) -> None:
     options.namespace_option(parser)
     parser.add_argument("-c", "--container", metavar="NAME", default="", help="which container (default: the first)")
     parser.add_argument("-f", "--follow", action="store_true", help="stay until the container ends")
-    parser.add_argument("--tail", metavar="N", type=_lines, default=None, help="only the last N lines")
+    parser.add_argument("--tail", metavar="N", type=number_of_lines, default=None, help="only the last N lines")
     parser.add_argument(
         "--since", metavar="DURATION", type=options.seconds, default=0.0, help="only what is newer, e.g. 30s, 5m, 1h"
     )
@@ -41,7 +41,7 @@ def arguments(parser: options.Parser) -> None:
     options.connection_options(parser)
 
 
-def _lines(text: str) -> int | None:
+def number_of_lines(text: str) -> int | None:
     """-1 means all, as in kubectl."""
     try:
         number = int(text)

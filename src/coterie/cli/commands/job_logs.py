@@ -1,0 +1,182 @@
+"""`coterie job logs`: what the tasks of a job print, at all parties that this user may see."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from coterie.api.errors import ApiError, NotFound
+from coterie.api.types.kuscia_job import KusciaJob
+from coterie.base.tasks import TaskOwner
+from coterie.cli import arguments as options
+from coterie.cli import session as sessions
+from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.commands.logs import number_of_lines
+from coterie.cli.jobfollow import PODS, Following, Snapshot, look
+from coterie.cli.joblogs import Lines, PodOfJob, elsewhere, kept, pods_of, read_kept
+from coterie.cli.output import as_text
+from coterie.cli.session import Session, domains_under, root_of
+from coterie.client.streams import log_stream
+
+HELP = """
+Print what the tasks of a job printed: of every pod of every party that you may see, each line after
+`party/task/pod |`. Pods that are gone are looked up in the output that this machine keeps for some days; if they ran
+elsewhere, you are told where. What a partner's pods printed is for the partner to see.
+
+Examples:
+  coterie job logs common-customers
+  coterie job logs common-customers -f                 # stay to the end of the job, new tasks included
+  coterie job logs common-customers --task psi --party alice --tail 20
+  coterie job logs common-customers --task psi --party alice --no-prefix
+  coterie job logs common-customers -o json            # which pods there are, and where their output is
+"""
+_COLOURS = ("36", "33", "35", "32", "34", "31")
+_LAST_LINES = 10.0
+"""Seconds for which streams may go on after the job has ended."""
+
+
+def arguments(parser: options.Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the job")
+    parser.add_argument("--task", metavar="ALIAS", default="", help="only of this task")
+    parser.add_argument("--party", metavar="ID", default="", help="only of this party")
+    parser.add_argument("-c", "--container", metavar="NAME", default="", help="only of this container")
+    parser.add_argument("-f", "--follow", action="store_true", help="stay until the job has ended")
+    parser.add_argument("--tail", metavar="N", type=number_of_lines, default=None, help="only the last N lines of each")
+    parser.add_argument("--timestamps", action="store_true", help="the time in front of each line")
+    parser.add_argument(
+        "--prefix", action=argparse.BooleanOptionalAction, default=True, help="who said it (default: yes)"
+    )
+    options.output_option(parser, ("table", "json", "yaml"))
+    options.connection_options(parser)
+
+
+def run(args: argparse.Namespace, app: App) -> int:
+    if args.follow and args.output != "table":
+        raise UsageError("-f prints lines; leave out -o")
+    return sessions.run(args, app, lambda session: _Logs(session, args).run())
+
+
+class _Logs:
+    def __init__(self, session: Session, args: argparse.Namespace) -> None:
+        self._session = session
+        self._app = session.app
+        self._args = args
+        self._root: Path = root_of(args, session.app)
+        self._painted: dict[str, str] = {}
+        self._missing = 0
+
+    async def run(self) -> int:
+        args = self._args
+        first = await look(self._session.client, args.name)
+        _check(first.job, args)
+        if args.output != "table":
+            self._app.write(as_text([self._entry(pod) for pod in self._pods(first)], args.output))
+            return 0
+        if args.follow and not first.state.over:
+            first = await self._follow()
+        else:
+            for pod in self._pods(first):
+                await self._print(pod, follow=False)
+        self._tell_of_others(first)
+        return 1 if self._missing else 0
+
+    def _pods(self, now: Snapshot) -> list[PodOfJob]:
+        return pods_of(now.job, now.tasks, self._args.task, self._args.party)
+
+    async def _follow(self) -> Snapshot:
+        begun: set[tuple[str, str]] = set()
+        async with TaskOwner("logs") as owner, Following(self._session.client, self._args.name) as following:
+            while True:
+                now = await following.next()
+                for pod in self._pods(now):
+                    if pod.begun and (pod.party, pod.name) not in begun:
+                        begun.add((pod.party, pod.name))
+                        owner.start(pod.label, self._print(pod, follow=True))
+                if now.state.over:
+                    await owner.drain(_LAST_LINES)
+                    return now
+
+    async def _print(self, pod: PodOfJob, *, follow: bool) -> None:
+        if not pod.begun:
+            return
+        try:
+            found = await self._session.client.get(PODS, pod.name, pod.party)
+            containers = [each["name"] for each in found["spec"]["containers"]]
+            for container in self._wanted(containers):
+                await self._say(pod, container if len(containers) > 1 else "", self._live(pod, container, follow))
+            return
+        except NotFound:
+            why = "has been removed"
+        except ApiError as refusal:
+            why = f"cannot be asked ({refusal})"
+        await self._print_kept(pod, why)
+
+    async def _print_kept(self, pod: PodOfJob, why: str) -> None:
+        files = kept(self._root, pod)
+        for container in self._wanted(list(files)):
+            pieces = read_kept(files[container], self._args.tail, self._args.timestamps)
+            await self._say(pod, container if len(files) > 1 else "", pieces)
+        if files:
+            return
+        self._missing += 1
+        where = f"node {pod.node} keeps" if pod.node else "its node keeps"
+        self._app.warn(
+            f"{pod.label}: the pod {why}; {where} its output for some days, in var/stdout/pods/{pod.party}_{pod.name}_*; "
+            "run this command on that machine"
+        )
+        for line in pod.last_words.splitlines():
+            self._line(pod, "", line)
+
+    def _wanted(self, containers: list[str]) -> list[str]:
+        chosen = self._args.container
+        return [each for each in containers if not chosen or each == chosen]
+
+    def _live(self, pod: PodOfJob, container: str, follow: bool) -> AsyncIterator[bytes]:
+        return log_stream(
+            self._session.client, pod.name, pod.party, container=container, follow=follow, tail=self._args.tail,
+            timestamps=self._args.timestamps,
+        )  # fmt: skip
+
+    async def _say(self, pod: PodOfJob, container: str, pieces: AsyncIterator[bytes]) -> None:
+        lines = Lines()
+        async for data in pieces:
+            for line in lines.take(data):
+                self._line(pod, container, line)
+        for line in lines.end():
+            self._line(pod, container, line)
+
+    def _line(self, pod: PodOfJob, container: str, line: str) -> None:
+        self._app.say((self._prefix(pod, container) if self._args.prefix else "") + line)
+
+    def _prefix(self, pod: PodOfJob, container: str) -> str:
+        text = f"{pod.label}{f'/{container}' if container else ''} | "
+        if not self._app.colour:
+            return text
+        code = self._painted.setdefault(pod.party, _COLOURS[len(self._painted) % len(_COLOURS)])
+        return f"\x1b[{code}m{text}\x1b[0m"
+
+    def _entry(self, pod: PodOfJob) -> dict[str, object]:
+        files = {container: str(file) for container, file in kept(self._root, pod).items()}
+        return {
+            "party": pod.party, "task": pod.task, "pod": pod.name, "phase": pod.phase, "node": pod.node, "files": files,
+        }  # fmt: skip
+
+    def _tell_of_others(self, now: Snapshot) -> None:
+        args = self._args
+        if not self._pods(now) and not args.party:
+            self._app.warn(f"No task of job {args.name} has printed anything yet; it is {now.state.phase}")
+        others = [party for party in elsewhere(now.job, args.task) if not args.party or party == args.party]
+        here = domains_under(self._root)
+        for party in others:
+            how = f"`coterie --domain {party} job logs {args.name}`" if party in here else "ask them"
+            self._app.warn(f"{party} runs its pods under its own control plane: {how}")
+
+
+def _check(job: KusciaJob, args: argparse.Namespace) -> None:
+    aliases = [task.alias for task in job.spec.tasks]
+    if args.task and args.task not in aliases:
+        raise CliError(f'Error: job {args.name} has no task "{args.task}"; it has {", ".join(aliases)}')
+    parties = dict.fromkeys(party.domain_id for task in job.spec.tasks for party in task.parties)
+    if args.party and args.party not in parties:
+        raise CliError(f'Error: "{args.party}" takes no part in job {args.name}; its parties are {", ".join(parties)}')

@@ -1,0 +1,76 @@
+"""`coterie job rm`: remove jobs, with their tasks and whatever these left."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from coterie.api.errors import NotFound
+from coterie.api.types.kuscia_job import CROSS_DOMAIN, KusciaJob
+from coterie.cli import arguments as options
+from coterie.cli import session as sessions
+from coterie.cli.app import App, CliError
+from coterie.cli.jobfollow import JOBS, find, typed
+from coterie.cli.jobs import job_state
+from coterie.cli.session import Session
+from coterie.client.wait import wait_until_gone
+
+HELP = """
+Remove jobs: their tasks, pods and everything else of them go too, at all parties. One that has not ended is kept unless
+--force says that it must go; `coterie job stop` would end it and keep its history.
+
+Examples:
+  coterie job rm common-customers
+  coterie job rm first second third
+  coterie job rm common-customers --force --no-wait
+"""
+
+
+def arguments(parser: options.Parser) -> None:
+    parser.add_argument("names", nargs="+", metavar="NAME", help="the jobs")
+    parser.add_argument("--force", action="store_true", help="also jobs that have not ended")
+    parser.add_argument(
+        "--wait", action=argparse.BooleanOptionalAction, default=True, help="until they are gone (default: yes)"
+    )
+    parser.add_argument("--timeout", type=options.seconds, metavar="TIME", default=60.0, help="how long (default: 60s)")
+    parser.add_argument("--ignore-not-found", action="store_true", help="a missing job is no failure")
+    options.connection_options(parser)
+
+
+def run(args: argparse.Namespace, app: App) -> int:
+    return sessions.run(args, app, lambda session: _remove(session, args))
+
+
+async def _remove(session: Session, args: argparse.Namespace) -> int:
+    failed = 0
+    deadline = time.monotonic() + args.timeout
+    for name in dict.fromkeys(args.names):
+        try:
+            await _remove_one(session, args, name, deadline)
+        except CliError as problem:
+            session.app.warn(str(problem))
+            failed = 1
+    return failed
+
+
+async def _remove_one(session: Session, args: argparse.Namespace, name: str, deadline: float) -> None:
+    try:
+        job = await find(session.client, name)
+    except CliError:
+        if args.ignore_not_found:
+            return
+        raise
+    state = job_state(typed(job, KusciaJob), ())
+    if not state.over and not args.force:
+        raise CliError(
+            f"Error: job {name} is {state.phase}; end it first with `coterie job stop {name}`, or add --force"
+        )
+    try:
+        await session.client.delete(JOBS, name, CROSS_DOMAIN, uid=job["metadata"]["uid"], propagation="Background")
+        if args.wait:
+            await wait_until_gone(session.client, JOBS, name, CROSS_DOMAIN, max(0.1, deadline - time.monotonic()))
+    except NotFound:
+        pass
+    except TimeoutError as error:
+        raise CliError(f"Error: job {name} is still there; `coterie job show {name}` may tell why") from error
+    session.app.say(f"job {name} removed")

@@ -1,0 +1,307 @@
+"""`coterie job run`: start a job and follow it; the exit status is what became of it."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from coterie.api import labels
+from coterie.api.errors import AlreadyExists, Forbidden
+from coterie.api.meta import Object
+from coterie.api.types.kind import Kind
+from coterie.api.types.kuscia_domain import DOMAINS, Domain
+from coterie.api.types.kuscia_job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, AppImage, KusciaJob
+from coterie.cli import arguments as options
+from coterie.cli import jobbars, joblive, jobtime, manifests
+from coterie.cli import session as sessions
+from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.jobfollow import JOBS, Snapshot, find
+from coterie.cli.jobs import TIMED_OUT, engine_job
+from coterie.cli.manifests import Manifest
+from coterie.cli.output import as_text, shown
+from coterie.cli.session import Session
+from coterie.cli.targets import kind_name
+from coterie.controllers.kusciajob.validate import faults
+
+HELP = """
+Start a job and follow it to its end. The job comes from a file, which may hold other objects too (its AppImage, say:
+they are applied first), or is made from an engine and the parties. On a terminal a picture shows how far every party
+is; elsewhere each change gets a line. Ctrl-C leaves the job running.
+
+Exit status: 0 Succeeded, 1 Failed, 3 Cancelled or rejected, 124 not ended within --timeout, 130 left with Ctrl-C.
+
+Examples:
+  coterie job run job.yaml
+  coterie job run job.yaml --name again --timeout 10m
+  cat job.yaml | coterie job run - --no-wait
+  coterie job run --engine sample --parties alice,bob
+  coterie job run --engine sample --parties alice,bob --input '{"mode": "slow", "seconds": 5}' --timeline
+  coterie job run --engine psi --parties alice,bob --input @psi.json --role alice=sender,bob=receiver
+  coterie job run --engine psi --parties alice,bob --cpu 2 --memory alice=8Gi,bob=4Gi --bandwidth 100
+  coterie job run --engine sample --parties alice,bob --dry-run -o yaml   # only show the job
+"""
+_SUFFIX_BYTES = 3
+
+
+def arguments(parser: options.Parser) -> None:
+    parser.add_argument("file", nargs="?", default="", metavar="FILE", help="YAML or JSON; - for the standard input")
+    make = parser.add_argument_group("a job from an engine")
+    make.add_argument("--engine", metavar="NAME", default="", help="the AppImage (`coterie get appimages`)")
+    make.add_argument("--parties", metavar="IDS", default="", help="the domains, e.g. alice,bob")
+    make.add_argument("--input", metavar="TEXT", default=None, help="the engine's input; @FILE reads it from a file")
+    make.add_argument("--initiator", metavar="ID", default="", help="who starts it (default: the first party of ours)")
+    make.add_argument("--role", metavar="ID=ROLE", action="append", default=[], help="roles, e.g. alice=guest,bob=host")
+    per_party = "for each party, or ID=AMOUNT,..."
+    make.add_argument("--cpu", metavar="N", action="append", default=[], help=f"cores {per_party}")
+    make.add_argument("--memory", metavar="SIZE", action="append", default=[], help=f"e.g. 4Gi, {per_party}")
+    make.add_argument("--bandwidth", metavar="MBPS", action="append", default=[], help=f"Mbit/s {per_party}")
+    parser.add_argument("--name", metavar="NAME", default="", help="the job's name (default: the file's, or made up)")
+    parser.add_argument(
+        "--wait", action=argparse.BooleanOptionalAction, default=True, help="follow it to its end (default: yes)"
+    )
+    parser.add_argument("--timeout", type=options.seconds, metavar="TIME", default=0.0, help="follow it no longer")
+    parser.add_argument("--timeline", action="store_true", help="measure, and show at the end where the time went")
+    parser.add_argument("--svg", metavar="FILE", default="", help="write the timeline as a picture")
+    parser.add_argument("--dry-run", action="store_true", help="print the job and start nothing")
+    options.output_option(parser, ("table", "json", "yaml", "name"))
+    options.connection_options(parser)
+
+
+def run(args: argparse.Namespace, app: App) -> int:
+    if bool(args.file) == bool(args.engine):
+        raise UsageError("name either a FILE or an engine with --engine; see `coterie job run --help`")
+    if (args.timeline or args.svg) and not args.wait:
+        raise UsageError("a timeline is measured while the job runs; leave out --no-wait")
+    found: list[Manifest] = []
+    if args.file:
+        extra = [name for name in ("parties", "input", "initiator", "role", "cpu", "memory", "bandwidth") if getattr(args, name)]  # fmt: skip
+        if extra:
+            raise UsageError(f"--{extra[0]} is for jobs from --engine; with a FILE, say it in the file")
+        found = manifests.read([args.file], app)
+    elif not _listed(args.parties):
+        raise UsageError("say who takes part with --parties, e.g. --parties alice,bob")
+    running = _Run(args, found)
+    try:
+        return sessions.run(args, app, running)
+    except KeyboardInterrupt:
+        if running.created:
+            name = running.created
+            app.warn(f"\nJob {name} goes on. See it: `coterie job watch {name}`. End it: `coterie job stop {name}`.")
+        raise
+
+
+class _Run:
+    def __init__(self, args: argparse.Namespace, found: Sequence[Manifest]) -> None:
+        self._args = args
+        self._found = found
+        self.created = ""
+        """The job's name, from when it is on the server."""
+
+    async def __call__(self, session: Session) -> int:
+        args, app = self._args, session.app
+        if args.file:
+            job = _job_of(self._found, args.name)
+        else:
+            job = await _from_engine(session, args)
+        if args.dry_run:
+            app.write(as_text(job, "json" if args.output == "json" else "yaml"))
+            return 0
+        others = [manifest for manifest in self._found if manifest.object is not job and not _is_job(manifest)]
+        for manifest in others:
+            await _apply(session, manifest, quiet=args.output != "table")
+        await _check(session, job)
+        began = time.monotonic()
+        made = await _create(session, job)
+        self.created = made["metadata"]["name"]
+        if args.output == "name":
+            app.say(f"{kind_name(KUSCIA_JOBS.resource)}/{self.created}")
+        elif args.output == "table":
+            app.say(f"job {self.created} created")
+        if args.wait:
+            return await _follow(session, args, self.created, began)
+        if args.output in ("json", "yaml"):
+            app.write(as_text(shown(made), args.output))
+        elif args.output == "table":
+            app.say(f"See it: `coterie job watch {self.created}`")
+        return 0
+
+
+# The job.
+
+
+def _is_job(manifest: Manifest) -> bool:
+    resource = KUSCIA_JOBS.resource
+    return (manifest.kind, manifest.api_version) == (resource.kind, resource.api_version)
+
+
+def _job_of(found: Sequence[Manifest], name: str) -> Object:
+    jobs = [manifest for manifest in found if _is_job(manifest)]
+    if not jobs:
+        raise CliError(f"Error: there is no KusciaJob in {found[0].place}; `coterie apply -f` takes other objects")
+    if len(jobs) > 1:
+        raise CliError(
+            f"Error: there are {len(jobs)} jobs in the file, and one can be followed; use `coterie apply -f`"
+        )
+    job = jobs[0]
+    if job.namespace not in ("", CROSS_DOMAIN):
+        raise CliError(f'Error: {job.place}: jobs live in the namespace {CROSS_DOMAIN}, not in "{job.namespace}"')
+    meta = {**job.object["metadata"], "namespace": CROSS_DOMAIN}
+    if name:
+        meta["name"] = name
+        meta.pop("generateName", None)
+    if not meta.get("name") and not meta.get("generateName"):
+        raise CliError(f"Error: {job.place}: metadata.name is missing; write one, or give one with --name")
+    return {**job.object, "metadata": meta}
+
+
+async def _from_engine(session: Session, args: argparse.Namespace) -> Object:
+    parties = _listed(args.parties)
+    amounts = {"cpu": args.cpu, "memory": args.memory, labels.KUSCIA_BANDWIDTH: args.bandwidth}
+    given = {name: _by_party(texts, parties, name.rpartition("/")[2]) for name, texts in amounts.items()}
+    resources = {
+        party: {name: by_party[party] for name, by_party in given.items() if party in by_party} for party in parties
+    }
+    roles = _by_party(args.role, parties, "role", named_only=True)
+    initiator = args.initiator or await _first_of_ours(session, parties)
+    name = args.name or f"{args.engine}-{secrets.token_hex(_SUFFIX_BYTES)}"
+    text = _input(args.input, session.app)
+    return engine_job(name, args.engine, parties, initiator, task_input=text, roles=roles, resources=resources)
+
+
+def _listed(text: str) -> list[str]:
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def _by_party(texts: Sequence[str], parties: Sequence[str], option: str, *, named_only: bool = False) -> dict[str, str]:
+    """`2`: for all of them; `alice=2,bob=1`: for those that are named."""
+    out: dict[str, str] = {}
+    for part in (part for text in texts for part in text.split(",") if part):
+        party, equals, value = part.partition("=")
+        if not equals and not named_only:
+            out = {**dict.fromkeys(parties, part), **out}
+            continue
+        if not equals or not value or party not in parties:
+            raise UsageError(f'--{option}: "{part}" is not ID=VALUE with one of the parties {", ".join(parties)}')
+        out[party] = value
+    return out
+
+
+def _input(text: str | None, app: App) -> str:
+    if text is None:
+        return "{}"
+    if not text.startswith("@"):
+        return text
+    if text == "@-":
+        return app.stdin.read()
+    try:
+        return (app.cwd / Path(text[1:]).expanduser()).read_text("utf-8")
+    except OSError as error:
+        raise CliError(f"Error: {text[1:]} (from --input) cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CliError(f"Error: {text[1:]} (from --input) is not text in UTF-8") from error
+
+
+async def _domains(session: Session) -> dict[str, Domain] | None:
+    """None when this user may not see them."""
+    try:
+        return {domain.metadata.name: domain for domain in (await session.client.list(DOMAINS)).items}
+    except Forbidden:
+        return None
+
+
+async def _first_of_ours(session: Session, parties: Sequence[str]) -> str:
+    """A job starts at a domain of this control plane, not at a partner's."""
+    known = await _domains(session) or {}
+    return next((party for party in parties if party in known and not known[party].partner), parties[0])
+
+
+# Checking and creating.
+
+
+async def _apply(session: Session, manifest: Manifest, *, quiet: bool) -> None:
+    resource = (await session.catalogue()).of_kind(manifest.api_version, manifest.kind)
+    namespace = (manifest.namespace or session.namespace) if resource.namespaced else ""
+    await session.client.apply(Kind.dynamic(resource), manifest.object, namespace)
+    if not quiet:
+        session.app.say(f"{kind_name(resource)}/{manifest.name} applied")
+
+
+async def _check(session: Session, job: Object) -> None:
+    """What the controller would find wrong a moment later, said before anything is created."""
+    try:
+        spec = msgspec.convert(job, KusciaJob, strict=False).spec
+    except msgspec.ValidationError:
+        return  # the server says it better
+    domains = await _domains(session)
+    if domains is None:
+        return
+    try:
+        images: dict[str, AppImage] = {
+            each.metadata.name: each for each in (await session.client.list(APP_IMAGES)).items
+        }
+    except Forbidden:
+        return
+    found = faults(spec, domains, images)
+    if found.wrong or found.missing:
+        lines = "\n  ".join((*found.wrong, *found.missing))
+        raise CliError(f"Error: the job cannot run as it is:\n  {lines}" + _next_steps(found.missing))
+
+
+def _next_steps(missing: Sequence[str]) -> str:
+    steps = []
+    if any("AppImage" in fault for fault in missing):
+        steps.append("`coterie get appimages` lists the engines there are, `coterie apply -f` registers one")
+    if any("domain" in fault for fault in missing):
+        steps.append("`coterie get domains` lists the domains there are")
+    return "".join(f"\n{step}" for step in steps)
+
+
+async def _create(session: Session, job: Object) -> Object:
+    try:
+        return await session.client.create(JOBS, job, CROSS_DOMAIN)
+    except AlreadyExists as error:
+        name = job["metadata"]["name"]
+        phase = ((await find(session.client, name)).get("status") or {}).get("phase") or "New"
+        raise CliError(
+            f"Error: there is a job {name} already, it is {phase}; give this one another name with --name, "
+            f"or remove that one with `coterie job rm {name}`"
+        ) from error
+
+
+# Following.
+
+
+async def _follow(session: Session, args: argparse.Namespace, name: str, began: float) -> int:
+    app = session.app
+    measured = args.timeline or args.svg
+    stopwatch = jobtime.Stopwatch() if measured else None
+    try:
+        last = await joblive.follow(
+            session, name, timeout=args.timeout, quiet=args.output != "table", stopwatch=stopwatch, since=began
+        )
+    except TimeoutError:
+        app.warn(
+            f"Job {name} has not ended after {args.timeout:g} s, and goes on. "
+            f"See it: `coterie job watch {name}`. End it: `coterie job stop {name}`."
+        )
+        return TIMED_OUT
+    if args.output in ("json", "yaml"):
+        app.write(as_text(shown(last.raw), args.output))
+    if stopwatch is not None:
+        stopwatch.seen[jobtime.Moment(jobtime.CREATED)] = 0.0
+        _timeline(app, args, last, stopwatch)
+    joblive.last_words(app, last.state)
+    return last.state.exit_code
+
+
+def _timeline(app: App, args: argparse.Namespace, last: Snapshot, stopwatch: jobtime.Stopwatch) -> None:
+    line = jobtime.timeline(last.job, stopwatch.seen, max(stopwatch.seen.values()), exact=True)
+    if args.timeline and args.output == "table":
+        app.say("\n" + "\n".join(jobbars.bars(line, joblive.paper_of(app, whole=True))))
+    if args.svg:
+        joblive.write_svg(app, args.svg, line)

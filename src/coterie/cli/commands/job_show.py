@@ -1,0 +1,70 @@
+"""`coterie job show`: all about one job, or where its time went."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from coterie.api.types.kuscia_job import KUSCIA_JOBS
+from coterie.cli import arguments as options
+from coterie.cli import jobbars, joblive, jobtime
+from coterie.cli import session as sessions
+from coterie.cli.app import App
+from coterie.cli.commands.describe import events_about
+from coterie.cli.describe import describe
+from coterie.cli.jobfollow import Snapshot, look
+from coterie.cli.jobview import picture
+from coterie.cli.output import as_text, shown
+from coterie.cli.session import Session
+
+HELP = """
+All about a job: a picture of its tasks, what every party said to it, why it waits or failed, and the events about it.
+With --timeline: where its time went, for the job, its tasks and their parties. Objects keep whole seconds only; for
+quick jobs `coterie job run --timeline` measures better.
+
+Examples:
+  coterie job show common-customers
+  coterie job show common-customers --timeline
+  coterie job show common-customers --svg time.svg     # the same as a picture
+  coterie job show common-customers -o yaml
+"""
+
+
+def arguments(parser: options.Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the job")
+    parser.add_argument("--timeline", action="store_true", help="where the time went")
+    parser.add_argument("--svg", metavar="FILE", default="", help="write the timeline as a picture")
+    options.output_option(parser, ("table", "json", "yaml"))
+    options.connection_options(parser)
+
+
+def run(args: argparse.Namespace, app: App) -> int:
+    return sessions.run(args, app, lambda session: _show(session, args))
+
+
+async def _show(session: Session, args: argparse.Namespace) -> int:
+    app = session.app
+    seen = await look(session.client, args.name)
+    if args.timeline or args.svg:
+        _timeline(app, args, seen)
+        return 0
+    if args.output != "table":
+        app.write(as_text(shown(seen.raw), args.output))
+        return 0
+    now = datetime.now(UTC)
+    paper = joblive.paper_of(app, whole=True)
+    app.say("\n".join(picture(seen.state, paper, now.timestamp())) + "\n")
+    app.write(describe(seen.raw, await events_about(session, seen.raw), KUSCIA_JOBS.resource, now))
+    return 0
+
+
+def _timeline(app: App, args: argparse.Namespace, seen: Snapshot) -> None:
+    line = jobtime.timeline(seen.job, seen.facts, time.time())
+    if args.output != "table":
+        app.write(as_text(asdict(line), args.output))
+    elif args.timeline:
+        app.say("\n".join(jobbars.bars(line, joblive.paper_of(app, whole=True))))
+    if args.svg:
+        joblive.write_svg(app, args.svg, line)

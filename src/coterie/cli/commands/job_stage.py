@@ -1,0 +1,103 @@
+"""`coterie job stop|suspend|restart|cancel`: an order to a job, given to all its parties."""
+
+from __future__ import annotations
+
+import argparse
+
+from coterie.api.errors import Conflict
+from coterie.api.meta import Object
+from coterie.api.types.kuscia_job import CROSS_DOMAIN, KusciaJob, Stage
+from coterie.cli import arguments as options
+from coterie.cli import session as sessions
+from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.jobfollow import JOBS, find, typed
+from coterie.cli.jobs import carried_out, objection, order, own_parties
+from coterie.cli.output import as_text, shown
+from coterie.cli.session import Session
+from coterie.client.client import retry_on_conflict
+from coterie.client.wait import wait_for
+
+HELP = """
+Give an order to a job. Every party of it may; the others learn of it and do the same.
+
+  stop      end it now: its tasks are stopped, it is Failed, and can be restarted
+  suspend   stop its tasks, and leave it Suspended until it is restarted (only a Running job)
+  restart   go on with a Failed or Suspended job: what has not succeeded is done again
+  cancel    end it for good: it cannot be restarted
+
+The command returns when the order has been carried out here (--no-wait: when it is given).
+
+Examples:
+  coterie job stop common-customers
+  coterie job suspend common-customers
+  coterie job restart common-customers && coterie job watch common-customers
+  coterie job cancel common-customers --no-wait
+"""
+_DONE = {Stage.STOP: "stopped", Stage.SUSPEND: "suspended", Stage.RESTART: "restarted", Stage.CANCEL: "cancelled"}
+
+
+def arguments(parser: options.Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the job")
+    parser.add_argument("--as", dest="trigger", metavar="ID", default="", help="the domain that gives the order")
+    parser.add_argument(
+        "--wait", action=argparse.BooleanOptionalAction, default=True, help="until it is carried out (default: yes)"
+    )
+    parser.add_argument("--timeout", type=options.seconds, metavar="TIME", default=60.0, help="how long (default: 60s)")
+    options.output_option(parser, ("table", "json", "yaml"))
+    options.connection_options(parser)
+
+
+def run(args: argparse.Namespace, app: App) -> int:
+    return sessions.run(args, app, lambda session: _order(session, args, Stage(args.called.title())))
+
+
+async def _order(session: Session, args: argparse.Namespace, stage: Stage) -> int:
+    try:
+        version = await retry_on_conflict(lambda: _give(session, args, stage))
+    except Conflict as error:
+        raise CliError(f"Error: job {args.name} changes too quickly; try again") from error
+    app = session.app
+    if not args.wait:
+        if args.output == "table":
+            app.say(f"job {args.name}: the order to {stage.lower()} is given")
+        else:
+            app.write(as_text(shown(await find(session.client, args.name)), args.output))
+        return 0
+    job = await _carried_out(session, args, version)
+    if args.output != "table":
+        app.write(as_text(shown(job), args.output))
+    said = typed(job, KusciaJob).status
+    refused = [party for party, word in (said.stage_status or {}).items() if word == stage.failed]
+    if refused:
+        raise CliError(f"Error: {', '.join(refused)} could not {stage.lower()} job {args.name}: {said.message}")
+    if args.output == "table":
+        app.say(f"job {args.name} {_DONE[stage]}; it is {said.phase}")
+    return 0
+
+
+async def _give(session: Session, args: argparse.Namespace, stage: Stage) -> int:
+    job = typed(await find(session.client, args.name), KusciaJob)
+    if why := objection(job, stage):
+        raise CliError(f"Error: {why}")
+    own = own_parties(job)
+    if args.trigger and args.trigger not in own:
+        raise UsageError(f"--as: {args.trigger} is no party of this job here; choose one of {', '.join(own)}")
+    patch, version = order(job, stage, args.trigger or next(iter(own), job.spec.initiator))
+    await session.client.patch(JOBS, args.name, CROSS_DOMAIN, patch)
+    return version
+
+
+async def _carried_out(session: Session, args: argparse.Namespace, version: int) -> Object:
+    def done(job: Object | None) -> bool:
+        return job is None or carried_out(typed(job, KusciaJob), version)
+
+    try:
+        job = await wait_for(session.client, JOBS, args.name, CROSS_DOMAIN, done, args.timeout)
+    except TimeoutError as error:
+        raise CliError(
+            f"Error: the order is given, but nobody carried it out within {args.timeout:g} s; "
+            "see `coterie status` and the log of the control plane"
+        ) from error
+    if job is None:
+        raise CliError(f"Error: job {args.name} was deleted meanwhile")
+    return job

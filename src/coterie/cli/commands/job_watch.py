@@ -1,0 +1,50 @@
+"""`coterie job watch`: see a job at work until it has ended."""
+
+from __future__ import annotations
+
+import argparse
+
+from coterie.cli import arguments as options
+from coterie.cli import joblive
+from coterie.cli import session as sessions
+from coterie.cli.app import App
+from coterie.cli.jobs import TIMED_OUT
+from coterie.cli.output import as_text, shown
+from coterie.cli.session import Session
+
+HELP = """
+See a job at work: its tasks, which waits for which, and how far every party is with them. On a terminal the picture is
+redrawn in place and fits itself into the window; elsewhere each change gets a line. It ends with the job.
+
+  ✔ succeeded   ● running   ◌ being prepared   ○ waiting for others   ✘ failed   – not run, because another failed
+
+Exit status: 0 Succeeded, 1 Failed, 3 Cancelled or rejected, 124 not ended within --timeout.
+
+Examples:
+  coterie job watch common-customers
+  coterie job watch common-customers --timeout 10m && echo done
+  coterie job watch common-customers -o json      # nothing but the job itself, when it has ended
+"""
+
+
+def arguments(parser: options.Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the job")
+    parser.add_argument("--timeout", type=options.seconds, metavar="TIME", default=0.0, help="watch no longer")
+    options.output_option(parser, ("table", "json", "yaml"))
+    options.connection_options(parser)
+
+
+def run(args: argparse.Namespace, app: App) -> int:
+    return sessions.run(args, app, lambda session: _watch(session, args))
+
+
+async def _watch(session: Session, args: argparse.Namespace) -> int:
+    try:
+        last = await joblive.follow(session, args.name, timeout=args.timeout, quiet=args.output != "table")
+    except TimeoutError:
+        session.app.warn(f"Job {args.name} has not ended after {args.timeout:g} s, and goes on")
+        return TIMED_OUT
+    if args.output != "table":
+        session.app.write(as_text(shown(last.raw), args.output))
+    joblive.last_words(session.app, last.state)
+    return last.state.exit_code
