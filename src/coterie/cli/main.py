@@ -80,6 +80,8 @@ COMMANDS = (
     Command("start", "run a node from its configuration", _NODE, "-c FILE [--root DIR]"),
     Command("node", "let another machine join a control plane", _NODE, "add NAME --address IP -o FILE [options]"),
     Command("image", "what pods on this machine are started from", _NODE, "ls|add|load|tag|rm [NAME...] [options]"),
+    Command("domain", "who takes part, and how a new one joins", _NODE, "ls|add|token|cert|rm [NAME] [options]"),
+    Command("route", "the ways between domains", _NODE, "add|ls|rm|check [SOURCE DESTINATION] [options]"),
     Command("status", "is the control plane well, and what is in it", _NODE, "[-o FORMAT]"),
     Command("version", "versions of this program and of the server", _NODE, "[--client] [-o FORMAT]"),
     Command("job", "run jobs and follow them", _JOBS, "ACTION [options]", actions=_JOB_ACTIONS),

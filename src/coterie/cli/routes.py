@@ -35,6 +35,7 @@ from coterie.gateway.settings import GatewaySettings, MasterEndpoint
 ROLLING_SECONDS = 86400
 """A token is renewed once a day; calls do not notice."""
 _PORT = "http"
+TUNNEL = "tunnel"
 COLUMNS = ("SOURCE", "DESTINATION", "VIA", "AUTH", "READY", "REASON", "TOKEN AGE")
 
 
@@ -62,8 +63,13 @@ def member(name: str, certificate: str = "") -> Object:
 
 def certificate_of(domain: Domain) -> str:
     """PEM; empty when it has none that can be read."""
+    return decoded(domain.spec.cert)
+
+
+def decoded(text: str) -> str:
+    """The other way round than `encoded`; empty when it cannot be read."""
     try:
-        return base64.b64decode("".join(domain.spec.cert.split()), validate=True).decode()
+        return base64.b64decode("".join(text.split()), validate=True).decode()
     except ValueError:
         return ""
 
@@ -180,7 +186,7 @@ class Line:
 def line_of(found: ClusterDomainRoute, now: datetime) -> Line:
     spec, condition = found.spec, found.ready
     tunnel = spec.transit is not None and spec.transit.method == REVERSE_TUNNEL
-    via = "tunnel" if tunnel else spec.transit.through if spec.transit is not None else ""
+    via = TUNNEL if tunnel else spec.transit.through if spec.transit is not None else ""
     token = newest_token(found)
     since = parse_rfc3339(token.revision_time) if token is not None and token.revision_time else None
     return Line(

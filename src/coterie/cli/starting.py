@@ -159,7 +159,7 @@ class Start:
             mine = [way for way in self.ways if (way.name, plane.domain) in self.unready]
             if not mine:
                 return
-            with suppress(_NOT_NOW):
+            with suppress(*_NOT_NOW):
                 await self.look(client, plane, mine)
             await self.pause(plane)
 

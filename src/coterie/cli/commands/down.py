@@ -15,6 +15,9 @@ from coterie.cli import arguments as options
 from coterie.cli import background, network
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.session import root_of
+from coterie.gateway import survivor
+from coterie.gateway.envoy import EnvoySettings
+from coterie.gateway.inputs import Places
 from coterie.node.config import NodeSettings
 
 HELP = """
@@ -27,6 +30,7 @@ Examples:
   coterie down --root /srv/coterie --purge  # remove the files of its domains as well
 """
 _NODE_GRACE = 10.0
+_GATEWAY_GRACE = 5.0
 
 
 def arguments(parser: options.Parser) -> None:
@@ -57,11 +61,14 @@ def run(args: argparse.Namespace, app: App) -> int:
     except PermissionError as problem:
         raise CliError(f"Error: {problem}; run this as the user who started it") from problem
     _refuse_strangers(nodes)
+    asyncio.run(_stop_gateways(nodes))
     pods: dict[str, int] = {}
     if not args.keep_pods:
         pods = asyncio.run(_stop_pods(nodes, args.grace, forget=args.purge))
     for node in nodes:
         if args.purge:
+            # Sockets of a deep root lie elsewhere.
+            remove_tree(Places.of(node.paths).run)
             remove_tree(node.paths.home)
         app.say(_told(node.domain, node.paths in ran, pods.get(node.domain, 0), args.purge))
     if args.purge:
@@ -79,6 +86,18 @@ def _refuse_strangers(nodes: list[NodeSettings]) -> None:
                     f"Error: something that `coterie up` did not start serves {node.domain} at {place.address}:{port}; "
                     "stop it first"
                 )
+
+
+async def _stop_gateways(nodes: list[NodeSettings]) -> None:
+    """A gateway outlives a node that was killed, so that partners notice nothing. Now they shall."""
+    left = []
+    for node in nodes:
+        places = Places.of(node.paths)
+        envoy = EnvoySettings(node.domain, places.directory, places.run, places.logs)
+        pid = survivor.running(envoy.pid_file, envoy.bootstrap)
+        if pid is not None:
+            left.append(survivor.end(pid, _GATEWAY_GRACE))
+    await asyncio.gather(*left)
 
 
 async def _stop_pods(nodes: list[NodeSettings], grace: float, *, forget: bool) -> dict[str, int]:

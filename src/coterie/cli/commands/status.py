@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -15,11 +16,15 @@ from coterie.api.errors import ApiError, Forbidden
 from coterie.api.meta import Object
 from coterie.api.resources import Resource
 from coterie.api.types.kind import Kind
+from coterie.base.clock import SYSTEM_CLOCK
 from coterie.cli import arguments as options
-from coterie.cli import health, network
+from coterie.cli import gatewaystate, health, network, routes
 from coterie.cli import session as sessions
 from coterie.cli.app import App
+from coterie.cli.gatewaystate import GatewayState
+from coterie.cli.health import Health
 from coterie.cli.output import as_text, plain_table
+from coterie.cli.routes import Line
 from coterie.cli.session import Session
 from coterie.cli.tables import render_table
 from coterie.client.client import Client
@@ -27,7 +32,8 @@ from coterie.node.config import NodeSettings
 
 HELP = """
 Say whether the control plane is ready, how quickly it answers, and how much is in it. When there is a network that
-`coterie up` brought up, its domains come first. Exits with 1 when something is not ready, so scripts can wait for it.
+`coterie up` brought up, its domains come first, with their gateways and routes, what does not work, and which protections
+are switched off. Exits with 1 when something is not ready, so scripts can wait for it.
 
 Examples:
   coterie status
@@ -56,11 +62,22 @@ def run(args: argparse.Namespace, app: App) -> int:
     nodes = local_nodes(args, app)
     if not nodes:
         return sessions.run(args, app, lambda session: _status(session, args))
-    states = asyncio.run(health.of_all(nodes))
+    states, gateways, lines = asyncio.run(_looked(nodes))
     well = all(state.ready for state in states)
-    told: dict[str, Any] = {"domains": [state.told() for state in states]}
+    off = gatewaystate.switched_off(nodes, lines)
+    wrong = gatewaystate.problems(gateways, lines)
+    told: dict[str, Any] = {
+        "domains": [state.told() for state in states],
+        "gateways": [each.told() for each in gateways],
+        "routes": [line.told() for line in lines],
+        "problems": wrong,
+        "protectionsOff": off,
+    }
     if args.output == "table":
-        app.write(render_table(plain_table(health.COLUMNS, [state.row for state in states]), colour=app.colour))
+        _tables(app, (health.COLUMNS, states), (gatewaystate.COLUMNS, gateways), (routes.COLUMNS, lines))
+        _sentences(app, "Does not work:", wrong, "red")
+        _sentences(app, "Protections that are switched off:", off, "yellow")
+    well = well and not wrong
     planes = [state for state in states if state.mode != "lite"]
     if len(planes) == 1 and planes[0].ready:
         if args.output == "table":
@@ -70,8 +87,31 @@ def run(args: argparse.Namespace, app: App) -> int:
         app.write(as_text(told, args.output))
     if not well:
         late = ", ".join(state.domain for state in states if not state.ready)
-        app.warn(f"Error: not ready: {late}; start what is stopped with `coterie up`, then look into var/logs")
+        if late:
+            app.warn(f"Error: not ready: {late}; start what is stopped with `coterie up`, then look into var/logs")
     return 0 if well else 1
+
+
+async def _looked(nodes: list[NodeSettings]) -> tuple[list[Health], list[GatewayState], list[Line]]:
+    return await asyncio.gather(
+        health.of_all(nodes), gatewaystate.of_all(nodes), health.routes_of(nodes, SYSTEM_CLOCK.now())
+    )
+
+
+def _tables(app: App, *tables: tuple[Sequence[str], Sequence[Health | GatewayState | Line]]) -> None:
+    """Those that have something in them, with a blank line between."""
+    for number, (columns, things) in enumerate(table for table in tables if table[1]):
+        if number:
+            app.say()
+        app.write(render_table(plain_table(columns, [each.row for each in things]), colour=app.colour))
+
+
+def _sentences(app: App, title: str, sentences: Sequence[str], style: str) -> None:
+    if sentences:
+        app.say()
+        app.say(app.paint(title, style))
+        for each in sentences:
+            app.say(f"  {each}")
 
 
 def local_nodes(args: argparse.Namespace, app: App) -> list[NodeSettings]:
@@ -152,8 +192,8 @@ def _is_ready(node: Object) -> bool:
 
 
 def _say(app: App, told: dict[str, Any]) -> None:
-    health = app.paint("ready", "green") if told["ready"] else app.paint(f"not ready: {told['reason']}", "red")
-    lines = [("Server", told["server"]), ("Health", f"{health} (answered in {told['answeredInMs']:g} ms)")]
+    word = app.paint("ready", "green") if told["ready"] else app.paint(f"not ready: {told['reason']}", "red")
+    lines = [("Server", told["server"]), ("Health", f"{word} (answered in {told['answeredInMs']:g} ms)")]
     if "version" in told:
         lines.append(("Version", told["version"]))
     lines += [

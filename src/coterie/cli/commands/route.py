@@ -1,0 +1,283 @@
+"""`coterie route`: the ways between domains: add, list, remove, and find out why one does not work."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import orjson
+
+from coterie.api.domainroutes import route_faults, route_name
+from coterie.api.errors import NotFound
+from coterie.api.meta import Object
+from coterie.api.types.kuscia_domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute, Domain
+from coterie.base.clock import SYSTEM_CLOCK
+from coterie.cli import arguments as options
+from coterie.cli import health, network, routecheck, routeprobe, routes
+from coterie.cli import session as sessions
+from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.commands.domain import read_certificate
+from coterie.cli.output import as_list, as_text, plain_table, shown
+from coterie.cli.routefacts import Finding, Verdict
+from coterie.cli.routes import Line
+from coterie.cli.session import Session
+from coterie.cli.tables import render_table
+from coterie.gateway.settings import MasterEndpoint
+from coterie.node import config
+
+HELP = """
+Manage the routes between domains. A route is one direction: SOURCE may call services of DESTINATION that are opened to
+it. Both control planes must know it; the source's needs the address of the destination's gateway as well.
+
+  add SOURCE DESTINATION     make it, or change it; --both: and the way back, over which the other side calls
+  ls                         list routes, whether they work, and why not
+  rm SOURCE DESTINATION      remove it
+  check SOURCE DESTINATION   try it step by step: name, TCP, TLS, certificate, gateway, clock, token, service
+
+Examples:
+  coterie route add alice bob --endpoint https://10.0.0.2:1080 --both
+  coterie route add alice bob --endpoint https://10.0.0.2:1080 --cert bob.crt   # makes the partner known as well
+  coterie route add alice carol --via bob                # bob carries it, and can neither read nor change it
+  coterie route add alice dave --tunnel                  # dave has no public port and dials us
+  coterie route ls
+  coterie route check alice bob --service psi
+  coterie route rm alice bob --both
+"""
+_ACTIONS = ("add", "ls", "list", "rm", "check")
+_ROUTE = CLUSTER_DOMAIN_ROUTES.as_dynamic
+_MARKS = {Verdict.OK: "green", Verdict.WRONG: "red", Verdict.WARNING: "yellow", Verdict.SKIPPED: "dim"}
+
+
+def arguments(parser: options.Parser) -> None:
+    parser.add_argument("action", choices=_ACTIONS, metavar="add|ls|rm|check", help="what to do")
+    options.words_argument(parser)
+    make = parser.add_argument_group("for add")
+    make.add_argument("--endpoint", metavar="URL", default="", help="the destination's gateway, as https://host:1080")
+    make.add_argument("--via", metavar="DOMAIN", default="", help="the domain that carries it")
+    make.add_argument("--tunnel", action="store_true", help="the destination has no public port and dials us")
+    make.add_argument("--body-encryption", action="store_true", help="encrypt bodies between the two gateways as well")
+    make.add_argument("--cert", metavar="FILE", default="", help="the partner's certificate, if it is not known yet")
+    parser.add_argument("--both", action="store_true", help="for add and rm: the other direction too")
+    parser.add_argument("--service", metavar="NAME", default="", help="for check: may the source call this service?")
+    options.output_option(parser, ("table", "json", "yaml"))
+    options.connection_options(parser)
+
+
+def run(args: argparse.Namespace, app: App) -> int:
+    action = "ls" if args.action == "list" else args.action
+    if action == "ls":
+        if args.words:
+            raise UsageError("`coterie route ls` takes no names; `coterie route check SOURCE DESTINATION` looks at one")
+        return _list(args, app)
+    if len(args.words) != 2:
+        raise UsageError(f"say which route: coterie route {action} SOURCE DESTINATION")
+    aim(args, app)
+    return sessions.run(args, app, lambda session: _RUN[action](session, args))
+
+
+def aim(args: argparse.Namespace, app: App) -> None:
+    """Of several control planes on this machine the source's is meant, or the destination's, unless one was named."""
+    if args.kubeconfig or args.context or args.domain or (app.environ.get("KUBECONFIG") and not args.root):
+        return
+    domains = sessions.domains_under(sessions.root_of(args, app))
+    if len(domains) > 1:
+        args.domain = next((name for name in args.words if name in domains), "")
+
+
+# add, rm.
+
+
+async def _add(session: Session, args: argparse.Namespace) -> int:
+    source, destination = args.words
+    if args.via and args.tunnel:
+        raise UsageError("a route goes --via a domain or through a --tunnel, not both")
+    endpoint = _endpoint(args.endpoint)
+    if args.cert:
+        await _befriend(session, args)
+    ends = {name: await _domain(session, name) for name in (source, destination)}
+    for name, found in ends.items():
+        if found is None:
+            raise CliError(
+                f"Error: this control plane knows no domain {name}; add it with "
+                f"`coterie domain add {name} --partner --cert {name}.crt`, or name its certificate here with --cert"
+            )
+    wanted = [_wanted(args, source, destination, endpoint)]
+    if args.both:
+        wanted.append(routes.route(destination, source, body_encryption=args.body_encryption))
+    for each in wanted:
+        _refuse_faults(each, ends)
+    made = [await _put(session, each) for each in wanted]
+    if args.output != "table":
+        objects = [shown(each) for each, _ in made]
+        session.app.write(as_text(objects[0] if len(objects) == 1 else as_list(objects), args.output))
+        return 0
+    for each, word in made:
+        session.app.say(f"route {each['spec']['source']} -> {each['spec']['destination']} {word}")
+    for line in _next_steps(args, ends):
+        session.app.say(line)
+    return 0
+
+
+def _endpoint(text: str) -> MasterEndpoint | None:
+    if not text:
+        return None
+    try:
+        return MasterEndpoint.parse(text)
+    except ValueError as problem:
+        raise UsageError(f"--endpoint: {problem}") from problem
+
+
+def _wanted(args: argparse.Namespace, source: str, destination: str, endpoint: MasterEndpoint | None) -> Object:
+    return routes.route(
+        source, destination, endpoint, via=args.via, tunnel=args.tunnel, body_encryption=args.body_encryption
+    )
+
+
+async def _befriend(session: Session, args: argparse.Namespace) -> None:
+    """`--cert`: whose it is, the certificate says itself."""
+    name, pem = read_certificate(session.app, args.cert)
+    if name not in args.words:
+        raise CliError(f'Error: {args.cert} is the certificate of "{name}", which is no end of this route')
+    if await _domain(session, name) is None:
+        await session.client.create(DOMAINS.as_dynamic, routes.partner(name, pem))
+        session.app.say(f"domain {name} added as a partner")
+
+
+async def _domain(session: Session, name: str) -> Domain | None:
+    try:
+        return await session.client.get(DOMAINS, name)
+    except NotFound:
+        return None
+
+
+def _refuse_faults(wanted: Object, ends: dict[str, Domain | None]) -> None:
+    """Before the server has it: a route that says nonsense would only say so in its status."""
+    read = CLUSTER_DOMAIN_ROUTES.decode(orjson.dumps(wanted))
+    source = ends[read.spec.source]
+    faults = route_faults(read.spec, dials=source is not None and not source.partner)
+    if faults:
+        told = "; ".join(faults).replace("endpoint.host: give", "--endpoint: give")
+        raise CliError(f"Error: the route {read.spec.source} -> {read.spec.destination} cannot work: {told}")
+
+
+async def _put(session: Session, wanted: Object) -> tuple[Object, str]:
+    """Create it, or make its address, its way and its encryption as they were asked for. The rest is left alone."""
+    name = wanted["metadata"]["name"]
+    try:
+        before = await session.client.get(_ROUTE, name)
+    except NotFound:
+        return await session.client.create(_ROUTE, wanted), "added"
+    asked = {key: wanted["spec"].get(key) for key in ("endpoint", "transit", "bodyEncryption")}
+    wrong = {key: value for key, value in asked.items() if before["spec"].get(key) != value}
+    if "endpoint" in wrong and wrong["endpoint"] is None:
+        del wrong["endpoint"]  # nothing was said of it; an address that is known does no harm
+    if not wrong:
+        return before, "unchanged"
+    return await session.client.patch(_ROUTE, name, "", {"spec": wrong}), "changed"
+
+
+def _next_steps(args: argparse.Namespace, ends: dict[str, Domain | None]) -> list[str]:
+    source, destination = args.words
+    partner = next((name for name, found in ends.items() if found is not None and found.partner), "")
+    steps = []
+    if partner:
+        ours = source if partner == destination else destination
+        dials = f"coterie route add {partner} {ours} --endpoint https://THIS-MACHINE:1080 --both"
+        steps.append(f"Next, at {partner}, once {ours} is known there: {dials}")
+    if args.via:
+        grant = f"coterie kubectl annotate cdr {route_name(args.via, destination)} coterie.io/carry-for={source}"
+        steps.append(f"Next, at {args.via}: {grant}")
+    return [*steps, f"Then look whether it works: coterie route check {source} {destination}"]
+
+
+async def _remove(session: Session, args: argparse.Namespace) -> int:
+    source, destination = args.words
+    pairs = [(source, destination), *([(destination, source)] if args.both else [])]
+    for one, other in pairs:
+        try:
+            await session.client.delete(CLUSTER_DOMAIN_ROUTES, route_name(one, other))
+        except NotFound as problem:
+            raise CliError(
+                f"Error: there is no route {one} -> {other}; `coterie route ls` lists those there are"
+            ) from problem
+        session.app.say(f"route {one} -> {other} removed")
+    return 0
+
+
+# ls.
+
+
+def _list(args: argparse.Namespace, app: App) -> int:
+    named = args.kubeconfig or args.context or args.domain or (app.environ.get("KUBECONFIG") and not args.root)
+    nodes = [] if named else network.members(sessions.root_of(args, app))
+    if nodes:
+        lines = asyncio.run(health.routes_of(nodes, SYSTEM_CLOCK.now()))
+        return _show(args, app, lines)
+
+    async def ask(session: Session) -> int:
+        found: list[ClusterDomainRoute] = list((await session.client.list(CLUSTER_DOMAIN_ROUTES)).items)
+        return _show(args, app, routes.lines_of(found, SYSTEM_CLOCK.now()))
+
+    return sessions.run(args, app, ask)
+
+
+def _show(args: argparse.Namespace, app: App, lines: list[Line]) -> int:
+    if args.output != "table":
+        app.write(as_text([line.told() for line in lines], args.output))
+    elif lines:
+        app.write(render_table(plain_table(routes.COLUMNS, [line.row for line in lines]), colour=app.colour))
+    else:
+        app.say("There are no routes; add one with `coterie route add SOURCE DESTINATION --endpoint URL`.")
+    return 0
+
+
+# check.
+
+
+async def _check(session: Session, args: argparse.Namespace) -> int:
+    source, destination = args.words
+    root = sessions.root_of(args, session.app)
+    home = routeprobe.home_of(root, source)
+    asked = routeprobe.Question(
+        source,
+        destination,
+        args.service,
+        endpoint=_configured_master(root, source),
+        home=home,
+        hint=f" --domain {args.domain}" if args.domain else "",
+    )
+    findings = routecheck.diagnose(await routeprobe.gather(session.client, asked, SYSTEM_CLOCK))
+    well = routecheck.sound(findings)
+    if args.output != "table":
+        told = {"source": source, "destination": destination, "ok": well, "steps": [each.told() for each in findings]}
+        session.app.write(as_text(told, args.output))
+    else:
+        for each in findings:
+            session.app.say(_line(session.app, each))
+    if not well:
+        wrong = ", ".join(dict.fromkeys(each.step for each in findings if each.verdict is Verdict.WRONG))
+        session.app.warn(f"Error: {source} does not reach {destination}: {wrong}")
+    return 0 if well else 1
+
+
+def _configured_master(root: Path, source: str) -> MasterEndpoint | None:
+    try:
+        found = next((node for node in network.members(root) if node.domain == source), None)
+    except (CliError, config.ConfigError):
+        return None
+    return found.gateway.master if found is not None else None
+
+
+def _line(app: App, each: Finding) -> str:
+    mark = app.paint(f"{each.verdict.value:<8}", _MARKS[each.verdict])
+    advice = f"\n{'':21}-> {each.advice}" if each.advice else ""
+    return f"{mark} {each.step:<12}{each.message}{advice}"
+
+
+_RUN: dict[str, Callable[[Session, argparse.Namespace], Awaitable[int]]] = {
+    "add": _add,
+    "rm": _remove,
+    "check": _check,
+}
