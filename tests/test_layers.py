@@ -27,6 +27,8 @@ ALTITUDE = {
     "dns": 6,
     "metrics": 6,
     "console": 6,
+    "reporter": 6,
+    "engines": 6,
     "node": 7,
     "cli": 8,
 }

@@ -8,7 +8,7 @@ import zlib
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coterie.agent.pods.downward import ConfigProblem
@@ -19,6 +19,8 @@ from coterie.api import labels
 from coterie.base import pki
 from coterie.client.client import Client
 from coterie.client.fake import FakeTransport, json_reply
+
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 CLUSTER = {
     "parties": [
@@ -108,6 +110,7 @@ def test_what_is_refused(text: str, told: str) -> None:
     assert told in str(caught.value)
 
 
+@UNHURRIED
 @given(st.text())
 def test_a_value_between_quotes_is_that_value(value: str) -> None:
     made = template.render(template.parse('{"a": "{{.A}}"}'), {"A": value})
@@ -139,6 +142,7 @@ _PIECES = st.sampled_from(
 )
 
 
+@UNHURRIED
 @given(
     st.lists(st.one_of(_PIECES, st.text(max_size=4))).map("".join),
     st.recursive(

@@ -31,6 +31,7 @@ from coterie.controllers.replicaset import controller as replicaset
 from coterie.controllers.rootca import controller as rootca
 from coterie.controllers.serviceaccount import controller as serviceaccount
 from coterie.controllers.taskresourcegroup import controller as taskresourcegroup
+from coterie.engines.catalogue import engines_known
 from coterie.node.config import NodeSettings
 from coterie.node.owndomain import own_domain
 from coterie.node.plane import ApiPlane
@@ -44,7 +45,7 @@ def control_groups(settings: NodeSettings, clock: Clock) -> tuple[list[list[Runn
     informers = Informers(client)
     keepers = controllers(settings, client, informers, plane.ca_pem.decode(), clock)
     known = own_domain(client, settings)
-    return [[plane], [informers, known], [*keepers, scheduler.make(client, informers, clock=clock)]], client, informers
+    return [[plane], [informers, known, engines_known(client)], [*keepers, scheduler.make(client, informers, clock=clock)]], client, informers
 
 
 def controllers(settings: NodeSettings, client: Client, informers: Informers, ca: str, clock: Clock) -> list[Runnable]:

@@ -23,6 +23,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import coterie
 from coterie.agent.images.model import HOST, ROOTFS, Image, ImageError, normalise, without_registry
 from coterie.base.files import PRIVATE_FILE, private_directory, write_atomic
 
@@ -189,7 +190,11 @@ def builtin_images() -> tuple[Image, ...]:
         "",
         HOST,
         entrypoint=(sys.executable,),
-        env=(("PATH", f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"),),
+        env=(
+            ("PATH", f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"),
+            # So that the engines that come with Coterie are found without the search for installed packages (`-S`).
+            ("PYTHONPATH", str(Path(coterie.__file__).parents[1])),
+        ),
         builtin=True,
     )
     host = Image(HOST_IMAGE, "", HOST, env=(("PATH", os.environ.get("PATH", os.defpath)),), builtin=True)
