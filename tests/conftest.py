@@ -14,6 +14,9 @@ import pytest
 
 _GROUPS = (
     (re.compile(r"tests/e2e/test_e2e_nodes\.py::"), "e2e-nodes"),
+    (re.compile(r"tests/(e2e/test_e2e|faults/test_(fault|attack))_(mesh|center)\.py::"), "mesh"),
+    (re.compile(r"tests/e2e/test_e2e_jobs\.py::"), "e2e-jobs"),
+    (re.compile(r"tests/faults/test_fault_jobs\.py::"), "fault-jobs"),
     (re.compile(r"tests/e2e/"), "e2e-autonomy"),
     (re.compile(r"tests/conformance/test_kubectl\.py::test_chapter\[([\d.]+)-"), r"kubectl-\1"),
     # These tests look for leftovers of a pod over the whole machine, and give their pods the same uid.

@@ -1,0 +1,561 @@
+"""Networks of real domains that `coterie up` brings up, jobs on them, and engines that do what a test says.
+
+    with network(root, "p2p", "alice", "bob") as net, Puppets() as puppets:
+        net.register(puppets.image())
+        net.at("alice").apply(job("hello", "alice", task("a", "alice", "bob")))
+        net.at("alice").until_phase("hello", "Succeeded")
+
+A puppet is an engine that connects to the test, says which task of whom it is, and ends with the status it is told. So a
+test knows how often each engine was started, and holds a job in any phase for as long as it likes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import itertools
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import yaml
+from kubectl_runner import Kubectl, Result
+
+from coterie.base.paths import DomainPaths
+from coterie.cli import background
+from coterie.cli import network as layout
+from coterie.client import kubeconfig
+from coterie.gateway.inputs import Places
+from coterie.node.config import NodeSettings
+
+Object = dict[str, Any]
+PATIENCE = 60.0
+"""Seconds: nothing here takes a tenth of it on an idle machine."""
+API = "kuscia.secretflow/v1alpha1"
+CROSS_DOMAIN = "cross-domain"
+PUPPET = "puppet"
+PORTS = 16
+"""How many ports for engines a control plane has: so few that those which are not given back are soon missed."""
+_KUSCIA = f"/apis/{API}"
+_UP_SECONDS = 110
+_NETWORKS = itertools.count()
+_TRANSIENT = (OSError, http.client.HTTPException)
+
+
+def until(what: str, look: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+    """Look again and again until the answer is true; it is returned. A node that is away counts as no."""
+    deadline = time.monotonic() + seconds
+    last: Any = None
+    while True:
+        try:
+            last = look()
+            if last:
+                return last
+        except _TRANSIENT as problem:
+            last = problem
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}; last: {last!r}"
+        time.sleep(0.03)
+
+
+# Objects.
+
+
+def task(alias: str, *parties: str | Object, after: Sequence[str] = (), image: str = PUPPET, **more: Any) -> Object:
+    return {
+        "alias": alias,
+        "appImage": image,
+        "taskInputConfig": more.pop("input", alias),
+        "parties": [{"domainID": each} if isinstance(each, str) else each for each in parties],
+        **({"dependencies": list(after)} if after else {}),
+        **more,
+    }
+
+
+def job(name: str, initiator: str, *tasks: Object, **spec: Any) -> Object:
+    return {
+        "apiVersion": API,
+        "kind": "KusciaJob",
+        "metadata": {"name": name, "namespace": CROSS_DOMAIN},
+        "spec": {"initiator": initiator, "tasks": list(tasks), **spec},
+    }
+
+
+def app_image(name: str, script: str, shell: str = "sh", **more: Any) -> Object:
+    """An engine of one shell script, with one port that other parties can reach."""
+    container = {
+        "name": "main",
+        "workingDir": "/tmp",
+        "command": [shell, "-c", script],
+        "configVolumeMounts": [{"mountPath": "/tmp/task.conf", "subPath": "task.conf"}],
+        "ports": [{"name": "talk", "protocol": "HTTP", "scope": "Cluster"}],
+        **more,
+    }
+    template = {"name": "any", "replicas": 1, "spec": {"restartPolicy": "Never", "containers": [container]}}
+    return {
+        "apiVersion": API,
+        "kind": "AppImage",
+        "metadata": {"name": name},
+        "spec": {
+            "image": {"name": "coterie/host", "tag": "latest"},
+            "configTemplates": {"task.conf": "{{.TASK_ID}} {{.KUSCIA_DOMAIN_ID}} {{.TASK_INPUT_CONFIG}}\n"},
+            "deployTemplates": [template],
+        },
+    }
+
+
+# Engines.
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """One start of one engine."""
+
+    task: str
+    domain: str
+    word: str
+    """Its task's input: the alias, unless the test said otherwise."""
+
+
+@dataclass(slots=True)
+class _Puppet:
+    which: Started
+    line: socket.socket
+    ended: bool = False
+
+
+class Puppets:
+    """The test's end of the engines. They end well at once, unless they are held."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self._lock = threading.Lock()
+        self._known: list[_Puppet] = []
+        self._held: set[str] = set()
+        self._closed = False
+        self._thread = threading.Thread(target=self._accept, name="puppets", daemon=True)
+
+    def __enter__(self) -> Puppets:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(5)
+        with self._lock:
+            for puppet in self._known:
+                puppet.line.close()
+
+    def image(self, name: str = PUPPET, **more: Any) -> Object:
+        """The AppImage. An engine whose test is gone ends badly."""
+        port = self._listener.getsockname()[1]
+        script = f"exec 3<>/dev/tcp/127.0.0.1/{port} && cat task.conf >&3 && read -r code <&3 && exit $code; exit 99"
+        return app_image(name, script, "bash", **more)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                line, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._greet, args=(line,), name="puppet", daemon=True).start()
+
+    def _greet(self, line: socket.socket) -> None:
+        said = b""
+        with contextlib.suppress(OSError):
+            while not said.endswith(b"\n"):
+                piece = line.recv(4096)
+                if not piece:
+                    break
+                said += piece
+        words = said.decode().split()
+        if len(words) != 3:
+            line.close()
+            return
+        puppet = _Puppet(Started(*words), line)
+        with self._lock:
+            self._known.append(puppet)
+            held = self._is_held(puppet.which)
+        if not held:
+            self._tell(puppet, 0)
+
+    def _is_held(self, which: Started) -> bool:
+        return any(which.task.startswith(f"{name}-") for name in self._held)
+
+    def hold(self, job: str) -> None:
+        """Engines of this job wait from now on."""
+        with self._lock:
+            self._held.add(job)
+
+    def release(self, job: str, code: int = 0, domain: str = "", word: str = "") -> None:
+        """Those that wait end so; without domain and word also all that are still to come end well."""
+        with self._lock:
+            if not domain and not word:
+                self._held.discard(job)
+            chosen = [
+                each
+                for each in self._known
+                if each.which.task.startswith(f"{job}-")
+                and not each.ended
+                and domain in ("", each.which.domain)
+                and word in ("", each.which.word)
+            ]
+        for each in chosen:
+            self._tell(each, code)
+
+    def _tell(self, puppet: _Puppet, code: int) -> None:
+        puppet.ended = True
+        with contextlib.suppress(OSError):
+            puppet.line.sendall(f"{code}\n".encode())
+
+    def starts(self, job: str) -> list[Started]:
+        with self._lock:
+            return [each.which for each in self._known if each.which.task.startswith(f"{job}-")]
+
+    def until_started(self, job: str, count: int, seconds: float = PATIENCE) -> list[Started]:
+        return until(
+            f"{count} engines of {job} run", lambda: (found := self.starts(job))[count - 1 :] and found, seconds
+        )
+
+    def once_each(self, job: str) -> bool:
+        found = self.starts(job)
+        return len(set(found)) == len(found)
+
+
+# Networks.
+
+
+class Refused(AssertionError):
+    """The API said no."""
+
+
+@dataclass(slots=True)
+class Domain:
+    """One node of the network. `plane` is where its objects are: itself, or its master."""
+
+    settings: NodeSettings
+    kubectl_version: str
+    work: Path
+    plane: Domain = field(init=False)
+    _connection: http.client.HTTPSConnection | None = None
+
+    @property
+    def name(self) -> str:
+        return self.settings.domain
+
+    @property
+    def paths(self) -> DomainPaths:
+        return self.settings.paths
+
+    # ---- its API ----
+
+    def _tls(self) -> ssl.SSLContext:
+        pki = self.paths.home / "var" / "certs" / "pki"
+        context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
+        context.load_cert_chain(str(pki / "admin.crt"), str(pki / "admin.key"))
+        return context
+
+    def call(self, method: str, path: str, body: Object | None = None, kind: str = "application/json") -> Any:
+        """One request; None when there is no such thing. Raises Refused, or what the network raises."""
+        if self._connection is None:
+            at = urlsplit(kubeconfig.read(self.paths.kubeconfig).resolve().server)
+            self._connection = http.client.HTTPSConnection(at.hostname or "", at.port, context=self._tls(), timeout=20)
+        try:
+            text = json.dumps(body) if body is not None else None
+            self._connection.request(method, path, text, {"Content-Type": kind} if text else {})
+            answer = self._connection.getresponse()
+            said = answer.read()
+        except _TRANSIENT:
+            self.forget()
+            raise
+        if answer.status == 404:
+            return None
+        if answer.status >= 500:
+            raise ConnectionError(f"{answer.status} {said[:300]!r}")
+        if answer.status >= 300:
+            raise Refused(f"{method} {path}: {answer.status} {said[:500]!r}")
+        return json.loads(said)
+
+    def forget(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def get(self, path: str) -> Any:
+        return self.call("GET", path)
+
+    def list(self, path: str) -> list[Object]:
+        found = self.call("GET", path)
+        return list(found["items"]) if found else []
+
+    def merge(self, path: str, patch: Object) -> Any:
+        return self.call("PATCH", path, patch, "application/merge-patch+json")
+
+    # ---- kubectl ----
+
+    def kubectl(self, *words: str, stdin: str = "") -> str:
+        result = self.try_kubectl(*words, stdin=stdin)
+        assert result.rc == 0, str(result)
+        return result.out
+
+    def try_kubectl(self, *words: str, stdin: str = "") -> Result:
+        return Kubectl(self.kubectl_version, self.paths.kubeconfig, self.work, self.work).run(*words, stdin=stdin)
+
+    def apply(self, *things: Object) -> str:
+        return self.kubectl("apply", "-f", "-", stdin="---\n".join(yaml.safe_dump(each) for each in things))
+
+    # ---- jobs ----
+
+    def submit(self, thing: Object) -> None:
+        self.call("POST", f"{_KUSCIA}/namespaces/{CROSS_DOMAIN}/kusciajobs", thing)
+
+    def job(self, name: str) -> Object | None:
+        return self.get(f"{_KUSCIA}/namespaces/{CROSS_DOMAIN}/kusciajobs/{name}")
+
+    def tasks(self, job: str) -> dict[str, Object]:
+        """By alias."""
+        found = self.list(f"{_KUSCIA}/namespaces/{CROSS_DOMAIN}/kusciatasks")
+        mine = [each for each in found if each["metadata"]["annotations"].get("kuscia.secretflow/job-id") == job]
+        return {
+            each["metadata"]["annotations"]["kuscia.secretflow/task-alias"]: {"status": {}, **each} for each in mine
+        }
+
+    def phase(self, job: str) -> str:
+        found = self.job(job)
+        return str((found or {}).get("status", {}).get("phase", ""))
+
+    def until_phase(self, name: str, *wanted: str, seconds: float = PATIENCE) -> Object:
+        """The job once it is in one of those phases."""
+
+        def look() -> Object | None:
+            found = self.job(name)
+            return found if found and found.get("status", {}).get("phase") in wanted else None
+
+        try:
+            return until(f"job {name} is {' or '.join(wanted)} at {self.name}", look, seconds)
+        except AssertionError as problem:
+            raise AssertionError(f"{problem}\n{self.told(name)}") from problem
+
+    def told(self, name: str) -> str:
+        """All that is known here about a job, for a person to read."""
+        found = [self.job(name), *self.tasks(name).values()]
+        return yaml.safe_dump_all([{"metadata": each["metadata"]["name"], **each.get("status", {})} for each in found if each])  # fmt: skip
+
+    def command(self, job: str, stage: str) -> None:
+        """As `coterie job` and Kuscia's API do it: a label with a version above the last one."""
+        found = self.job(job)
+        assert found is not None
+        before = (found["metadata"].get("labels") or {}).get("kuscia.secretflow/job-stage-version", "0")
+        marks = {
+            "kuscia.secretflow/job-stage": stage,
+            "kuscia.secretflow/job-stage-version": str(int(before) + 1),
+            "kuscia.secretflow/job-stage-trigger": self.name,
+        }
+        self.merge(f"{_KUSCIA}/namespaces/{CROSS_DOMAIN}/kusciajobs/{job}", {"metadata": {"labels": marks}})
+
+    def decide(self, job: str, word: str) -> None:
+        """Approve or reject a partner's job: `JobAccepted`, `JobRejected`."""
+        path = f"{_KUSCIA}/namespaces/{CROSS_DOMAIN}/kusciajobs/{job}/status"
+        self.merge(path, {"status": {"approveStatus": {self.name: word}}})
+
+    # ---- processes ----
+
+    @property
+    def pid(self) -> int:
+        return background.running(self.paths)
+
+    @property
+    def envoy(self) -> int:
+        return int((Places.of(self.paths).run / "envoy.pid").read_text())
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """The coterie process alone; its Envoy and its containers go on."""
+        pid = self.pid
+        os.kill(pid, number)
+        until(f"{self.name} is dead", lambda: not self.pid)
+        self.forget()
+
+    def start(self) -> None:
+        background.start(self.paths, os.environ)
+
+    def until_up(self) -> None:
+        until(f"the API of {self.name} answers", lambda: self.get("/readyz?verbose=0") is None or True)
+
+    def containers(self) -> list[psutil.Process]:
+        """Processes of containers that run now."""
+        where = str(self.paths.home / "var" / "run" / "runp")
+        found: list[psutil.Process] = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if where in process.cmdline():
+                    found += process.children(recursive=True)
+        return found
+
+    def kill_engine(self, pod: str) -> None:
+        """kill -9 of what runs in a pod."""
+        mark = f"HOSTNAME={pod}".encode()
+        found = []
+        for process in self.containers():
+            with contextlib.suppress(OSError):
+                if mark in Path(f"/proc/{process.pid}/environ").read_bytes():
+                    found.append(process.pid)
+        assert found, f"nothing runs in {pod}"
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def said(self) -> str:
+        return background.log_file(self.paths).read_text(errors="replace")
+
+    def complaints(self) -> list[str]:
+        return [line for line in self.said().splitlines() if " error " in line[:60] or line.startswith("Traceback")]
+
+
+class Net:
+    def __init__(self, root: Path, topology: str, names: Sequence[str], kubectl_version: str) -> None:
+        self.root, self.topology = root, topology
+        work = root.with_name(root.name + "-work")
+        work.mkdir(parents=True, exist_ok=True)
+        layout.choose(root, topology, list(names))
+        _move(root)
+        chosen = layout.members(root)
+        self.domains = {each.domain: Domain(each, kubectl_version, work) for each in chosen}
+        for each in self.domains.values():
+            each.plane = self.domains[layout.MASTER] if each.settings.mode == "lite" else each
+
+    @property
+    def planes(self) -> list[Domain]:
+        return [each for each in self.domains.values() if each.plane is each]
+
+    def at(self, name: str) -> Domain:
+        """Where objects of a domain are."""
+        return self.domains[name].plane
+
+    def configure(self, name: str, more: Mapping[str, Any]) -> None:
+        """Settings on top of those that `coterie up` writes, before the first start."""
+        file = background.config_file(self.domains[name].paths)
+        known = yaml.safe_load(file.read_text())
+        for key, value in more.items():
+            known[key] = {**known.get(key, {}), **value} if isinstance(value, dict) else value
+        file.write_text(yaml.safe_dump(known))
+
+    def up(self) -> None:
+        names = [each.name for each in self.domains.values() if each.settings.mode != "master"]
+        command = [
+            sys.executable, "-m", "coterie", "up", "--topology", self.topology, "--root", str(self.root),
+            "--domains", ",".join(names), "--wait", str(_UP_SECONDS),
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_UP_SECONDS + 30)
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+    def down(self) -> None:
+        for each in self.domains.values():
+            each.forget()
+        command = [sys.executable, "-m", "coterie", "down", "--root", str(self.root), "--grace", "1"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        for left in self._left():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                left.kill()
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+    def _left(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if any(f"{self.root}{os.sep}" in word for word in process.cmdline()):
+                    found.append(process)
+        return found
+
+    def register(self, *images: Object) -> None:
+        for plane in self.planes:
+            plane.apply(*images)
+
+    # ---- what stays behind ----
+
+    def leftovers(self) -> list[str]:
+        """Everything of tasks that is still there on any control plane, and processes of containers."""
+        found = []
+        for plane in self.planes:
+            for kind, path in (
+                ("pod", "/api/v1/pods"),
+                ("service", "/api/v1/services"),
+                ("configmap", "/api/v1/configmaps"),
+                ("group", f"{_KUSCIA}/taskresourcegroups"),
+                ("reservation", f"{_KUSCIA}/taskresources"),
+            ):
+                for each in plane.list(path):
+                    marks = each["metadata"].get("labels") or {}
+                    if kind in ("group", "reservation") or "kuscia.secretflow/task-uid" in marks:
+                        found.append(f"{plane.name}: {kind} {each['metadata'].get('namespace', '')}/{each['metadata']['name']}")  # fmt: skip
+        found += [
+            f"{each.name}: process {process.pid}" for each in self.domains.values() for process in each.containers()
+        ]
+        return found
+
+    def until_clean(self) -> None:
+        """Nothing of any task is left. Pods that failed are kept with their jobs; see `remove_jobs`."""
+        last: list[str] = []
+
+        def clean() -> bool:
+            last[:] = self.leftovers()
+            return not last
+
+        try:
+            until("nothing is left behind", clean)
+        except AssertionError as problem:
+            raise AssertionError(f"{problem}\nleft: {last}") from problem
+
+    def remove_jobs(self) -> None:
+        """Delete all jobs where they began; they and all that belongs to them go everywhere."""
+        for plane in self.planes:
+            for each in plane.list(f"{_KUSCIA}/namespaces/{CROSS_DOMAIN}/kusciajobs"):
+                if self.at(each["spec"]["initiator"]) is plane:
+                    plane.call("DELETE", f"{_KUSCIA}/namespaces/{CROSS_DOMAIN}/kusciajobs/{each['metadata']['name']}")
+        kinds = ("kusciajobs", "kusciatasks", "kusciajobsummaries", "kusciatasksummaries")
+        for plane in self.planes:
+            for kind in kinds:
+                until(f"no {kind} are left at {plane.name}", lambda p=plane, k=kind: not p.list(f"{_KUSCIA}/{k}"))
+        self.until_clean()
+
+
+def _move(root: Path) -> None:
+    """To addresses and ports for engines that nobody else uses: `coterie up` picks what is free at that moment, but here
+    the nodes start only later."""
+    number = next(_NETWORKS)
+    for place, file in enumerate(sorted(root.glob("*/etc/coterie.yaml"))):
+        known = yaml.safe_load(file.read_text().replace("127.0.1.", f"127.0.{20 + (os.getpid() * 4 + number) % 230}."))
+        if "controllers" in known:
+            first = 10_000 + PORTS * ((os.getpid() * 16 + number * 4 + place) % 500)
+            known["controllers"] = {"portRange": [first, first + PORTS - 1]}
+        file.write_text(yaml.safe_dump(known))
+
+
+@contextlib.contextmanager
+def network(
+    root: Path, topology: str, *names: str, kubectl: str = "", settings: Mapping[str, Mapping[str, Any]] | None = None
+) -> Iterator[Net]:
+    """`settings`: by domain, what its configuration says besides; under "" for all of them."""
+    net = Net(root, topology, names, kubectl)
+    try:
+        for each in net.domains:
+            for more in ((settings or {}).get(""), (settings or {}).get(each)):
+                if more:
+                    net.configure(each, more)
+        net.up()
+        yield net
+    finally:
+        net.down()

@@ -1,0 +1,264 @@
+"""Jobs of real domains: processes, gateways and engines are real, in a network of equals and in one with a master.
+
+Each test leaves the network as it found it: its jobs are deleted, and nothing of them may be left anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import kubectl_runner
+import pytest
+from jobs_kit import Net, Puppets, app_image, job, network, task, until
+
+pytestmark = [pytest.mark.xdist_group("e2e-jobs")]
+VERSIONS = kubectl_runner.chosen()
+_ROOMY: dict[str, Any] = {
+    "capacity": {"cpu": 4, "memory": "8Gi", "bandwidth": 110},
+    "reservedResources": {"cpu": 0, "memory": 0},
+}
+AB = ("alice", "bob")
+ABC = ("alice", "bob", "carol")
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def puppets() -> Iterator[Puppets]:
+    with Puppets() as made:
+        yield made
+
+
+@pytest.fixture(scope="module", params=["p2p", "center"])
+def running(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, puppets: Puppets
+) -> Iterator[Net]:
+    """One network after the other, since a machine has room for few Envoys. In p2p, carol's people want to be asked."""
+    root = tmp_path_factory.mktemp(request.param) / "net"
+    settings = {name: _ROOMY for name in ABC}
+    if request.param == "p2p":
+        settings["carol"] = {**_ROOMY, "enableWorkloadApprove": True}
+    with network(root, request.param, *ABC, kubectl=VERSIONS[-1], settings=settings) as net:
+        net.register(puppets.image())
+        yield net
+        assert [line for each in net.domains.values() for line in each.complaints()] == []
+
+
+@pytest.fixture
+def net(running: Net) -> Iterator[Net]:
+    yield running
+    running.remove_jobs()
+
+
+p2p_only = pytest.mark.parametrize("running", ["p2p"], indirect=True)
+center_only = pytest.mark.parametrize("running", ["center"], indirect=True)
+
+
+@pytest.fixture
+def name() -> str:
+    """Of a job that no other test has."""
+    return f"job-{next(_numbers)}"
+
+
+GRAPHS = {
+    "linear": [task("a", *AB), task("b", *AB, after="a"), task("c", *AB, after="b")],
+    "diamond": [task("a", *AB), task("b", *AB, after="a"), task("c", *AB, after="a"), task("d", *AB, after="bc")],
+    "wide": [task("a", *AB), *(task(f"w{n}", *AB, after="a") for n in range(6)), task("z", *AB, after=[f"w{n}" for n in range(6)])],
+    "one-party-each": [task("a", "alice"), task("b", "bob", after="a"), task("c", "alice", after="b")],
+}  # fmt: skip
+
+
+def succeeded(net: Net, name: str, *domains: str) -> None:
+    for domain in domains:
+        net.at(domain).until_phase(name, "Succeeded")
+
+
+# Graphs.
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_a_graph_runs_in_its_order(net: Net, puppets: Puppets, name: str, graph: str) -> None:
+    tasks = GRAPHS[graph]
+    net.at("alice").apply(job(name, "alice", *tasks, maxParallelism=4))
+    succeeded(net, name, *AB)
+    began = [each.word for each in puppets.starts(name)]
+    assert sorted(began) == sorted(each["alias"] for each in tasks for _ in each["parties"])
+    for each in tasks:
+        for earlier in each.get("dependencies", ()):
+            last = max(place for place, word in enumerate(began) if word == earlier)
+            assert last < began.index(each["alias"]), began
+    net.until_clean()  # also while the job is still there
+
+
+def test_three_parties(net: Net, puppets: Puppets, name: str) -> None:
+    net.at("bob").apply(job(name, "bob", task("a", *ABC), task("b", *ABC, after="a")))
+    if net.topology == "p2p":
+        net.at("carol").until_phase(name, "AwaitingApproval")
+        net.at("carol").decide(name, "JobAccepted")
+    succeeded(net, name, *ABC)
+    assert sorted((each.word, each.domain) for each in puppets.starts(name)) == sorted(
+        (word, domain) for word in "ab" for domain in ABC
+    )
+
+
+def test_two_roles_in_one_domain(net: Net, puppets: Puppets, name: str) -> None:
+    parties: list[Any] = [{"domainID": "alice", "role": "host"}, {"domainID": "alice", "role": "guest"}, {"domainID": "bob", "role": "guest"}]  # fmt: skip
+    net.at("alice").apply(job(name, "alice", task("a", *parties)))
+    succeeded(net, name, *AB)
+    assert sorted(each.domain for each in puppets.starts(name)) == ["alice", "alice", "bob"]
+
+
+# Failures.
+
+
+def test_a_failure_says_who_and_how_and_tells_the_log_only_at_home(net: Net, name: str) -> None:
+    net.register(app_image("grumbler", 'read -r id who word < task.conf; echo "a secret of $who"; [ "$who" = alice ] || exit 7; sleep 600'))  # fmt: skip
+    net.at("alice").apply(job(name, "alice", task("a", *AB, image="grumbler"), task("b", *AB, after="a")))
+    for domain in AB:
+        net.at(domain).until_phase(name, "Failed")
+    here, there = (net.at(domain).tasks(name)["a"] for domain in AB)
+    pod = f"{here['metadata']['name']}-0"
+    for told in (here["status"]["message"], net.at("alice").job(name)["status"]["message"]):
+        assert f"party bob: pod {pod}: container main exited with 7" in told
+    assert "a secret of bob" in there["status"]["message"]
+    if net.topology == "p2p":
+        assert "a secret of bob" not in str(net.at("alice").told(name))
+    assert set(net.at("alice").tasks(name)) == {"a"}
+    kept = net.at("bob").get(f"/api/v1/namespaces/bob/pods/{pod}")
+    assert kept["status"]["phase"] == "Failed"
+    until("alice's engine is stopped", lambda: net.at("alice").get(f"/api/v1/namespaces/alice/pods/{pod}") is None)
+
+
+@pytest.mark.parametrize("mode", ["Strict", "BestEffort"])
+def test_a_tolerable_task_may_fail(net: Net, puppets: Puppets, name: str, mode: str) -> None:
+    puppets.hold(name)
+    net.at("alice").apply(job(name, "alice", task("a", *AB, tolerable=True), task("b", *AB), scheduleMode=mode, maxParallelism=2))  # fmt: skip
+    puppets.until_started(name, 4)
+    puppets.release(name, 5, domain="bob", word="a")
+    until("the task failed", lambda: net.at("alice").tasks(name)["a"]["status"]["phase"] == "Failed")
+    puppets.release(name)
+    succeeded(net, name, *AB)
+
+
+# Commands.
+
+
+@p2p_only
+@pytest.mark.parametrize("who", AB)
+@pytest.mark.parametrize(("stage", "phase"), [("Stop", "Failed"), ("Cancel", "Cancelled"), ("Suspend", "Suspended")])
+def test_either_side_can_end_a_job(net: Net, puppets: Puppets, name: str, who: str, stage: str, phase: str) -> None:
+    puppets.hold(name)
+    net.at("alice").submit(job(name, "alice", task("a", *AB), task("b", *AB, after="a")))
+    puppets.until_started(name, 2)
+    net.at(who).command(name, stage)
+    for domain in AB:
+        net.at(domain).until_phase(name, phase)
+    net.until_clean()
+    assert len(puppets.starts(name)) == 2
+
+
+@p2p_only
+@pytest.mark.parametrize("who", AB)
+@pytest.mark.parametrize("first", ["Stop", "Suspend"])
+def test_a_restart_repeats_only_what_did_not_succeed(
+    net: Net, puppets: Puppets, name: str, who: str, first: str
+) -> None:
+    puppets.hold(name)
+    net.at("alice").submit(job(name, "alice", task("a", *AB), task("b", *AB, after="a")))
+    puppets.until_started(name, 2)
+    puppets.release(name, word="a", domain="alice")
+    puppets.release(name, word="a", domain="bob")
+    puppets.until_started(name, 4)
+    net.at(who).command(name, first)
+    for domain in AB:
+        net.at(domain).until_phase(name, "Failed" if first == "Stop" else "Suspended")
+    puppets.release(name)
+    net.at(who).command(name, "Restart")
+    succeeded(net, name, *AB)
+    assert sorted(each.word for each in puppets.starts(name)) == ["a", "a", "b", "b", "b", "b"]
+
+
+@center_only
+def test_commands_at_a_master(net: Net, puppets: Puppets, name: str) -> None:
+    plane = net.at("alice")
+    puppets.hold(name)
+    plane.apply(job(name, "alice", task("a", *AB)))
+    puppets.until_started(name, 2)
+    plane.command(name, "Suspend")
+    plane.until_phase(name, "Suspended")
+    net.until_clean()
+    plane.command(name, "Restart")
+    puppets.until_started(name, 4)
+    plane.command(name, "Cancel")
+    plane.until_phase(name, "Cancelled")
+
+
+# Approval.
+
+
+@p2p_only
+def test_an_approval_is_waited_for(net: Net, puppets: Puppets, name: str) -> None:
+    net.at("alice").apply(job(name, "alice", task("a", "alice", "carol")))
+    for domain in ("alice", "carol"):
+        waiting = net.at(domain).until_phase(name, "AwaitingApproval")
+        assert "carol" in until("it says for whom", lambda: net.at("alice").job(name)["status"].get("message"))
+        assert waiting["status"].get("completionTime") is None
+    assert puppets.starts(name) == []
+    net.at("carol").decide(name, "JobAccepted")
+    succeeded(net, name, "alice", "carol")
+
+
+@p2p_only
+def test_a_rejection_ends_the_job(net: Net, puppets: Puppets, name: str) -> None:
+    net.at("alice").apply(job(name, "alice", task("a", *ABC)))
+    net.at("carol").until_phase(name, "AwaitingApproval")
+    net.at("carol").decide(name, "JobRejected")
+    for domain in ABC:
+        ended = net.at(domain).until_phase(name, "ApprovalReject")
+        assert "carol" in ended["status"]["reason"]
+    assert puppets.starts(name) == []
+
+
+# Resources.
+
+
+@pytest.mark.parametrize(("resource", "all_of_it"), [("cpu", "3"), ("kuscia.io/bandwidth", "90")])
+def test_a_party_without_room_waits_and_says_so(
+    net: Net, puppets: Puppets, name: str, resource: str, all_of_it: str
+) -> None:
+    """Bob has no room for a second engine of this size. The job goes on when the first one ends."""
+    first, second = f"{name}-first", f"{name}-second"
+    greedy = {"domainID": "bob", "resources": {kind: {resource: all_of_it} for kind in ("requests", "limits")}}
+    puppets.hold(first)
+    puppets.hold(second)
+    net.at("alice").submit(job(first, "alice", task("a", "alice", greedy)))
+    puppets.until_started(first, 2)
+    net.at("alice").submit(job(second, "alice", task("a", "alice", greedy)))
+
+    def reason(domain: str) -> str:
+        found = net.at(domain).tasks(second).get("a")
+        return found["status"].get("message", "") if found else ""
+
+    for domain in AB:
+        message = until(f"{domain} says why", lambda d=domain: f"nsufficient {resource}" in reason(d) and reason(d))
+        assert "party bob" in message
+        assert net.at(domain).tasks(second)["a"]["status"]["phase"] == "Pending"
+    assert puppets.starts(second) == []
+    puppets.release(first)
+    succeeded(net, first, *AB)
+    puppets.release(second)
+    succeeded(net, second, *AB)
+    assert len(puppets.starts(second)) == 2
+
+
+def test_jobs_that_need_each_others_nodes_do_not_wait_for_ever(net: Net, puppets: Puppets, name: str) -> None:
+    """Each takes more than half of both nodes, so only one can run at a time; begun from both ends at once."""
+    big = [{"domainID": each, "resources": {"requests": {"cpu": "3"}}} for each in AB]
+    names = [f"{name}-{who}-{number}" for number in range(2) for who in AB]
+    for each in names:
+        who = each.split("-")[2]
+        net.at(who).submit(job(each, who, task("a", *big, scheduleConfig={"resourceReservedSeconds": 1, "retryIntervalSeconds": 1})))  # fmt: skip
+    for each in names:
+        succeeded(net, each, *AB)
+        assert len(puppets.starts(each)) == 2
