@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import json
 import shutil
+import random
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -69,9 +70,12 @@ def client_tls(name: str | None) -> ssl.SSLContext:
 
 
 def free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    """Not one of those that outgoing connections are given: somebody's might take it before Envoy does."""
+    while True:
+        port = random.SystemRandom().randrange(12000, 32000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((host, port))
+            return port
 
 
 def token(source: str, destination: str, revision: int = 1) -> Secret:
@@ -125,22 +129,25 @@ async def streaming_echo(host: str) -> AsyncIterator[Address]:
         link = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
         link.initiate_connection()
         writer.write(link.data_to_send())
-        with contextlib.suppress(ConnectionError):
-            while data := await reader.read(65536):
-                for event in link.receive_data(data):
-                    if isinstance(event, h2.events.RequestReceived):
-                        said = dict(event.headers).get(b"kuscia-source", b"-")
-                        reply = [(":status", "200"), ("content-type", "application/grpc"), ("x-source", said)]
-                        link.send_headers(event.stream_id, reply)
-                    elif isinstance(event, h2.events.DataReceived):
-                        link.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-                        if event.data:
-                            link.send_data(event.stream_id, event.data)
-                    elif isinstance(event, h2.events.StreamEnded):
-                        link.send_headers(event.stream_id, [("grpc-status", "0")], end_stream=True)
-                writer.write(link.data_to_send())
-                await writer.drain()
-        writer.close()
+        try:
+            with contextlib.suppress(ConnectionError):
+                while data := await reader.read(65536):
+                    for event in link.receive_data(data):
+                        if isinstance(event, h2.events.RequestReceived):
+                            said = dict(event.headers).get(b"kuscia-source", b"-")
+                            reply = [(":status", "200"), ("content-type", "application/grpc"), ("x-source", said)]
+                            link.send_headers(event.stream_id, reply)
+                        elif isinstance(event, h2.events.DataReceived):
+                            link.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                            if event.data:
+                                link.send_data(event.stream_id, event.data)
+                        elif isinstance(event, h2.events.StreamEnded):
+                            link.send_headers(event.stream_id, [("grpc-status", "0")], end_stream=True)
+                    writer.write(link.data_to_send())
+                    await writer.drain()
+        finally:
+            # Also when we are cancelled with the stream still open.
+            writer.close()
 
     server = await asyncio.start_server(serve, host, 0)
     try:
