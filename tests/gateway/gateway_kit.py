@@ -6,8 +6,8 @@ import asyncio
 import atexit
 import contextlib
 import json
-import shutil
 import random
+import shutil
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
