@@ -12,12 +12,12 @@ import pytest
 
 from coterie.api.kuscia import crds
 from coterie.api.meta import ApiObject
-from coterie.api.types import kuscia_domain, kuscia_job, scheduling
+from coterie.api.types import kuscia_data, kuscia_domain, kuscia_job, scheduling
 from coterie.api.types.kind import Kind
 
 KINDS = {
     value.resource.plural: value
-    for module in (kuscia_domain, kuscia_job, scheduling)
+    for module in (kuscia_data, kuscia_domain, kuscia_job, scheduling)
     for value in vars(module).values()
     if isinstance(value, Kind) and value.resource.custom
 }
