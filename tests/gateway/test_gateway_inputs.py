@@ -318,3 +318,19 @@ def test_envoys_counts_become_the_network_status() -> None:
         ("Endpoints", "echo", 3, 3),
         ("Service", "outside", 1, 0),
     ]  # fmt: skip
+
+
+def test_the_reporter_is_a_service_for_the_lites_of_a_control_plane() -> None:
+    world = World(
+        routes=[a_route("alice", "bob"), a_route("carol", "bob")],
+        services=[a_service("reporter")],
+        domains={"alice": a_domain("alice"), "carol": a_domain("carol", role="partner")},
+    )
+    there = Address("127.0.0.1", 8050)
+    inputs, problems = inputs_of(world, replace(SETTINGS, reporter=there), identity(), PLACES)
+    assert [(each.about, "take another one" in each.message) for each in problems] == [("service reporter", True)]
+    found = [each for each in inputs.services if each.name == "reporter"]
+    assert [(each.endpoints, each.protocol, each.access) for each in found] == [
+        ((there,), ServiceProtocol.HTTP, frozenset({"alice"}))
+    ]
+    assert all(each.endpoints != (there,) for each in made(world, LITE).services)

@@ -57,6 +57,8 @@ class GatewaySettings:
     external_tls: ExternalTls | None = None
     control_plane: bool = True
     """master and autonomy: we are `master` too, lites register here, the API is a service of ours."""
+    reporter: Address | None = None
+    """Where engines' progress is heard, on a control plane."""
     workers: int = 1
     """Envoy's worker threads."""
     master: MasterEndpoint | None = None

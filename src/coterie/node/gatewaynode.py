@@ -13,6 +13,7 @@ import asyncio
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -44,6 +45,7 @@ from coterie.gateway.settings import GatewaySettings
 from coterie.node.config import ConfigError, NodeSettings
 from coterie.node.interconnnode import interconn_group
 from coterie.node.plane import ApiPlane
+from coterie.reporter.server import Reporter
 
 _EVERYWHERE = ("0.0.0.0", "::")
 
@@ -75,9 +77,10 @@ def gateway_of_plane(
     def api() -> Address | None:
         return Address(*plane.address) if plane.address is not None else None
 
-    doors = settings.gateway
+    reporter = Reporter(client, settings.domain, settings.gateway.handshake.host)
+    doors = replace(settings.gateway, reporter=Address(*reporter.address))
     made_here = gateway_groups(doors, settings.paths, own, client, informers, clock=clock, api=api)
-    return [*made_here, interconn_group(doors, client, informers, clock)]
+    return [[reporter], *made_here, interconn_group(doors, client, informers, clock)]
 
 
 def gateway_groups(

@@ -1,0 +1,1 @@
+"""The reporter: engines tell here how far they are with a task."""
