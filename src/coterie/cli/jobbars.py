@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from textwrap import wrap
 
 from coterie.cli.jobtime import AGREE, CHECK, KINDS, PREPARE, RESERVE, RUN, START, Bar, Timeline, shares
 from coterie.cli.jobview import Paper, columns, cut, padded, safe
@@ -33,7 +34,7 @@ def bars(line: Timeline, paper: Paper) -> list[str]:
     used = {span.kind for bar in line.bars for span in bar.spans}
     out.append("")
     out += [f"{_sample(kind, paper)} {kind:<8} {words}" for kind, words in KINDS.items() if kind in used]
-    out += ["", *_summary(line)]
+    out += ["", *(part for text in _summary(line) for part in wrap(text, paper.width))]
     return [_clipped(text, paper) for text in out]
 
 
@@ -71,19 +72,18 @@ def _bar(bar: Bar, line: Timeline, room: int, paper: Paper) -> str:
 
 
 def _summary(line: Timeline) -> list[str]:
+    out = []
     if len(line.chain) > 1:
-        yields = [f"The longest chain: {' -> '.join(safe(alias) for alias in line.chain)}"]
-    else:
-        yields = []
+        out.append(f"The longest chain: {' -> '.join(safe(alias) for alias in line.chain)}.")
     parts = [
         f"{kind} {told_seconds(seconds, line.exact)} ({seconds / line.seconds:.0%})"
         for kind, seconds in shares(line)
         if line.seconds
     ]
-    yields.append(f"{told_seconds(line.seconds, line.exact)} in all" + (f": {', '.join(parts)}" if parts else ""))
+    out.append(f"{told_seconds(line.seconds, line.exact)} in all" + (f": {', '.join(parts)}" if parts else ""))
     if not line.exact:
-        yields.append("Objects tell whole seconds; `coterie job run --timeline` measures while the job runs.")
-    return yields
+        out.append("Objects tell whole seconds; `coterie job run --timeline` measures while the job runs.")
+    return out
 
 
 # SVG.

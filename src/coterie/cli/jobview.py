@@ -102,7 +102,8 @@ def padded(text: str, width: int) -> str:
 
 def safe(text: str) -> str:
     """The first line of a text from an object, with nothing in it that would steer the terminal."""
-    return "".join(char if char.isprintable() else "�" for char in text.strip().split("\n", 1)[0].replace("\t", " "))
+    line = text.strip().split("\n", 1)[0].rstrip().replace("\t", " ")
+    return "".join(char if char.isprintable() else "�" for char in line)
 
 
 # The picture.
@@ -163,30 +164,41 @@ def _row(row: jobgraph.Row, wide: int, alias: int, paper: Paper, now: float) -> 
         + paper.paint(paper.mark(task.phase), task.phase)
         + paper.faint(drawn[row.at + 1 :])
     )
-    used = wide + 2
-    room = paper.width - used
+    room = paper.width - wide - 2
+    line, whole = _main_line(task, alias, room, paper, now)
+    parties, more = _parties(task.parties, paper), []
+    if not whole:
+        fits = columns(parties.text) <= room - 2
+        more.append(parties.painted if fits else cut(parties.text, room - 2, paper.dots))
+    if said := safe(_why(task)):
+        more.append(paper.paint(cut(said, room - 2, paper.dots), task.phase))
+    return [(left + line).rstrip(), *(f"{paper.faint(under)}  {each}".rstrip() for each in more)]
+
+
+def _main_line(task: TaskState, alias: int, room: int, paper: Paper, now: float) -> tuple[str, bool]:
+    """As many pieces as there is room for, and whether the parties are among them."""
     pieces = _pieces(task, alias, paper, now)
-    first = [pieces[0]]
+    if columns(pieces[0].text) > room:
+        return cut(pieces[0].text.rstrip(), room, paper.dots), False
+    used = columns(pieces[0].text)
+    kept = [pieces[0]]
     for piece in pieces[1:]:
-        if sum(columns(p.text) + 2 for p in first) + columns(piece.text) <= room:
-            first.append(piece)
-    line = left + "  ".join(paper.paint(p.text, p.phase) if p.phase else p.text for p in first)
-    lines = [line if columns(pieces[0].text) <= room else left + cut(pieces[0].text, room, paper.dots)]
+        if used + 2 + columns(piece.text) <= room:
+            kept.append(piece)
+            used += 2 + columns(piece.text)
     parties = _parties(task.parties, paper)
-    if room - sum(columns(p.text) + 2 for p in first) >= columns(parties.text):
-        lines[0] = f"{lines[0]}  {parties.painted}"
-    elif columns(parties.text) <= room - 2:
-        lines.append(f"{paper.faint(under)}  {parties.painted}")
-    else:
-        lines.append(f"{paper.faint(under)}  {cut(parties.text, room - 2, paper.dots)}")
+    whole = used + 2 + columns(parties.text) <= room
+    while not whole and not kept[-1].text.strip():
+        kept.pop()
+    if not whole:
+        kept[-1] = replace(kept[-1], text=kept[-1].text.rstrip())
+    line = "  ".join(paper.paint(piece.text, piece.phase) for piece in kept)
+    if not whole:
+        return line, False
+    used += 2 + columns(parties.text)
     after = ("← " if paper.letters else "<- ") + ", ".join(task.after)
-    spent = used + sum(columns(p.text) + 2 for p in first) + columns(parties.text) + 2
-    if task.after and len(lines) == 1 and paper.width >= _ROOMY and spent + columns(after) <= paper.width:
-        lines[0] += "  " + paper.faint(after)
-    said = safe(_why(task))
-    if said:
-        lines.append(paper.faint(under) + "  " + paper.paint(cut(said, room - 2, paper.dots), task.phase))
-    return [each.rstrip() for each in lines]
+    shown = task.after and paper.width >= _ROOMY and used + 2 + columns(after) <= room
+    return f"{line}  {parties.painted}" + (f"  {paper.faint(after)}" if shown else ""), True
 
 
 def _why(task: TaskState) -> str:

@@ -1,0 +1,433 @@
+"""What of a job is drawn at which size: pictures, lines for logs, graphs, timelines. No server."""
+
+from __future__ import annotations
+
+import random
+import re
+import xml.etree.ElementTree as xml
+from dataclasses import replace
+from textwrap import dedent
+from typing import Any
+
+import msgspec
+import pytest
+
+from coterie.api.types.kuscia_job import KusciaJob, KusciaTask
+from coterie.cli import jobbars, jobgraph, jobtime
+from coterie.cli.joblive import plain
+from coterie.cli.jobs import JobState, PartyState, TaskState, job_state
+from coterie.cli.jobtime import Moment, Stopwatch
+from coterie.cli.jobview import Paper, changes, columns, cut, list_row, picture, safe
+
+
+def parties(alice: str, bob: str) -> tuple[PartyState, ...]:
+    return PartyState("alice", "", alice), PartyState("bob", "guest", bob)
+
+
+WHY = "party alice: pod x-0: container main exited with 3 (Error)\nx-0 printed at the end:\nno pears"
+JOB = JobState(
+    "common-customers",
+    "Running",
+    "alice",
+    (
+        TaskState("split", "Succeeded", parties("Succeeded", "Succeeded"), progress=1.0, began=100, ended=103),
+        TaskState("train-a", "Running", parties("Running", "Pending"), "", ("split",), 0.45, began=104, layer=1),
+        TaskState("train-b", "Failed", parties("Failed", "Succeeded"), "", ("split",), 0, WHY, began=104, ended=105, layer=1),
+        TaskState("merge", "Waiting", parties("Waiting", "Waiting"), "", ("train-a", "train-b"), layer=2),
+    ),
+    created=98,
+)  # fmt: skip
+NOW = 110.0
+
+
+# pictures
+
+
+@pytest.mark.parametrize(
+    ("width", "drawn"),
+    [
+        (
+            120,
+            """\
+            common-customers  Running  1/4 tasks  ████░░░░░░░░  36%  12s
+            ✔    split    Succeeded  ████████████ 100%     3s  alice ✔  bob(guest) ✔
+            ├─┐
+            ● │  train-a  Running    █████░░░░░░░  45%     6s  alice ●  bob(guest) ◌  ← split
+            │ ✘  train-b  Failed                           1s  alice ✘  bob(guest) ✔  ← split
+            │ │    party alice: pod x-0: container main exited with 3 (Error)
+            ├─┘
+            ○    merge    Waiting                              alice ○  bob(guest) ○  ← train-a, train-b
+            """,
+        ),
+        (
+            60,
+            """\
+            common-customers  Running  1/4 tasks  ████░░░░░░░░  36%  12s
+            ✔    split    Succeeded     3s  alice ✔  bob(guest) ✔
+            ├─┐
+            ● │  train-a  Running       6s  alice ●  bob(guest) ◌
+            │ ✘  train-b  Failed        1s  alice ✘  bob(guest) ✔
+            │ │    party alice: pod x-0: container main exited with 3 (…
+            ├─┘
+            ○    merge    Waiting           alice ○  bob(guest) ○
+            """,
+        ),
+        (
+            40,
+            """\
+            common-custome…  Running  1/4 tasks  12s
+            ✔    split    Succeeded     3s
+            │      alice ✔  bob(guest) ✔
+            ├─┐
+            ● │  train-a  Running       6s
+            │ │    alice ●  bob(guest) ◌
+            │ ✘  train-b  Failed        1s
+            │ │    alice ✘  bob(guest) ✔
+            │ │    party alice: pod x-0: container …
+            ├─┘
+            ○    merge    Waiting
+                   alice ○  bob(guest) ○
+            """,
+        ),
+        (
+            24,
+            """\
+            common-cu…  Running  12s
+            ✔    split    Succeeded
+            │      alice ✔  bob(gue…
+            ├─┐
+            ● │  train-a  Running
+            │ │    alice ●  bob(gue…
+            │ ✘  train-b  Failed
+            │ │    alice ✘  bob(gue…
+            │ │    party alice: pod…
+            ├─┘
+            ○    merge    Waiting
+                   alice ○  bob(gue…
+            """,
+        ),
+    ],
+    ids=["roomy", "small", "narrow", "tiny"],
+)
+def test_the_picture_fits_the_width(width, drawn):
+    assert "\n".join(picture(JOB, Paper(width), NOW)) + "\n" == dedent(drawn)
+
+
+def test_colours_change_nothing_but_colours():
+    for width in (30, 60, 100, 140):
+        coloured = picture(JOB, Paper(width, colour=True), NOW)
+        assert [plain(line) for line in coloured] == picture(JOB, Paper(width), NOW)
+    assert "\x1b[31m✘\x1b[0m" in "\n".join(picture(JOB, Paper(120, colour=True), NOW))
+
+
+def test_plain_letters_where_there_are_no_others():
+    lines = picture(JOB, Paper(80, letters=False), NOW)
+    assert all(line.isascii() for line in lines)
+    assert lines[3].startswith("* |  train-a  Running    #####.......  45%")
+
+
+@pytest.mark.parametrize("height", [1, 2, 3, 5, 9, 30])
+def test_a_low_terminal_shows_what_matters_and_counts_the_rest(height):
+    party = (PartyState("alice", "", "Succeeded"),)
+    done = [TaskState(f"done-{n}", "Succeeded", party, progress=1.0) for n in range(40)]
+    working = TaskState("working", "Running", party)
+    later = [TaskState(f"later-{n}", "Waiting", party, after=("working",)) for n in range(40)]
+    lines = picture(replace(JOB, tasks=(*done, working, *later)), Paper(80, height), NOW)
+    assert len(lines) <= height
+    if height >= 3:
+        assert "working" in "\n".join(lines)
+        hidden = sum(int(number) for number in re.findall(r"(\d+) [SW]", lines[-1]))
+        assert hidden + len(lines) - 2 == 81
+
+
+def test_no_picture_is_wider_than_its_paper():
+    rng = random.Random(5)
+    phases = ("Succeeded", "Failed", "Running", "Pending", "Waiting", "Not run")
+    for _ in range(150):
+        aliases = [
+            rng.choice(("a", "step", "真理", "a-rather-long-alias-of-a-task")) + str(n)
+            for n in range(rng.randint(1, 14))
+        ]
+        tasks = tuple(
+            TaskState(
+                alias, rng.choice(phases), tuple(PartyState(f"domain-{p}", "", rng.choice(phases)) for p in range(rng.randint(1, 5))),
+                "", tuple(rng.sample(aliases[:n], rng.randint(0, min(n, 3)))), rng.random(), rng.choice(("", "x" * 300, "\x1b[2J")),
+                began=rng.choice((None, 3.0)), layer=n,
+            )
+            for n, alias in enumerate(aliases)
+        )  # fmt: skip
+        job = JobState(
+            "j" * rng.randint(1, 60),
+            rng.choice(("Running", "AwaitingApproval")),
+            "alice",
+            tasks,
+            "m" * 200,
+            created=1.0,
+        )
+        paper = Paper(rng.randint(16, 160), rng.choice((0, 4, 12)), letters=rng.random() < 0.7)
+        lines = picture(job, paper, NOW)
+        assert max(map(columns, lines)) <= paper.width
+        assert not any("\x1b" in line for line in lines)
+        assert not paper.height or len(lines) <= paper.height
+
+
+def test_text_of_others_cannot_steer_the_terminal():
+    assert safe("one\x1b[31mtwo\r\nthree") == "one�[31mtwo"
+    assert cut("漢字漢字", 5) == "漢字…"
+
+
+# lines for a log
+
+
+def test_changes_are_told_once_each():
+    begun = replace(
+        JOB,
+        tasks=(
+            replace(JOB.tasks[0], phase="Running", parties=parties("Running", "Pending"), progress=0.1),
+            *JOB.tasks[1:],
+        ),
+    )
+    assert changes(begun, begun) == []
+    assert changes(begun, JOB) == ["task split is Succeeded (alice Succeeded, bob(guest) Succeeded)"]
+    assert changes(None, JOB) == [
+        "job common-customers is Running",
+        "task split is Succeeded (alice Succeeded, bob(guest) Succeeded)",
+        "task train-a is Running (alice Running, bob(guest) Pending)",
+        "task train-b is Failed (alice Failed, bob(guest) Succeeded): party alice: pod x-0: container main exited with 3 (Error)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"progress": 0.49}, []),
+        ({"progress": 0.52}, ["task train-a is 52% done"]),
+        ({"parties": parties("Running", "Running")}, ["task train-a: bob(guest) Running"]),
+        ({"message": "the way to bob is shut"}, ["task train-a is Running: the way to bob is shut"]),
+    ],
+    ids=["little", "a-tenth", "party", "message"],
+)
+def test_changes_within_a_task(change, told):
+    after = replace(JOB, tasks=(JOB.tasks[0], replace(JOB.tasks[1], **change), *JOB.tasks[2:]))
+    assert changes(JOB, after) == told
+
+
+def test_approvals_and_the_end():
+    asked = replace(JOB, phase="AwaitingApproval", message="Waiting for the approval of bob", tasks=())
+    answered = replace(asked, approvals=(("bob", "JobAccepted"),))
+    assert changes(asked, answered) == ["bob accepted job common-customers"]
+    over = replace(JOB, phase="Failed", message="Task train-b failed", tasks=(JOB.tasks[0], replace(JOB.tasks[1], phase="Failed"), *JOB.tasks[2:]))  # fmt: skip
+    assert changes(JOB, over)[-1] == "job common-customers is Failed: Task train-b failed"
+
+
+def test_a_row_of_the_list():
+    row = list_row(replace(JOB, message="one\ntwo"), NOW)
+    assert row == ("common-customers", "alice", "Running", "1/4", "36%", "12s", "12s", "one")
+
+
+# graphs
+
+
+def drawing(*tasks: tuple[str, ...]) -> str:
+    states = [TaskState(alias, "Waiting", (), after=after) for alias, *after in tasks]
+    out = []
+    for row in jobgraph.lanes(states):
+        line = row.lanes if row.task is None else f"{row.lanes[: row.at]}{row.task.alias}{row.lanes[row.at + 1 :]}"
+        out.append(line)
+    return "\n".join(out) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "drawn"),
+    [
+        ([("a",), ("b", "a"), ("c", "b")], "a\nb\nc\n"),
+        ([("a",), ("b",), ("c",)], "a\nb\nc\n"),
+        ([("a",), ("b",), ("c", "a", "b")], "a\n│ b\n├─┘\nc\n"),
+        (
+            [("r",), ("a", "r"), ("b", "r"), ("c", "r"), ("x", "a", "c"), ("y", "b"), ("z", "x", "y")],
+            "r\n├─┬─┐\na │ │\n│ b │\n│ │ c\n├─┼─┘\nx │\n│ y\n├─┘\nz\n",
+        ),
+    ],
+    ids=["chain", "apart", "join", "crossing"],
+)
+def test_lanes(tasks, drawn):
+    assert drawing(*tasks) == drawn
+
+
+def test_lanes_of_any_graph_stay_connected():
+    """Each task has as many lanes above it as it waits for tasks: none is lost and none is invented."""
+    rng = random.Random(3)
+    for _ in range(60):
+        names = [f"t{n}" for n in range(rng.randint(1, 20))]
+        tasks = [
+            TaskState(name, "Waiting", (), after=tuple(rng.sample(names[:n], rng.randint(0, min(n, 4)))))
+            for n, name in enumerate(names)
+        ]
+        rows = jobgraph.lanes(tasks)
+        assert [row.task for row in rows if row.task is not None] == tasks
+        ends = sum(row.lanes.count(sign) for row in rows for sign in "┘┴")
+        assert ends == sum(max(0, len(task.after) - 1) for task in tasks)
+
+
+def test_mermaid():
+    odd = replace(JOB.tasks[0], alias='a "b" <c>')
+    told = jobgraph.mermaid(replace(JOB, tasks=(odd, replace(JOB.tasks[1], after=(odd.alias,)))))
+    assert told.splitlines() == [
+        "flowchart TD",
+        '  t0["a &quot;b&quot; &lt;c&gt;<br/>alice, bob(guest)<br/>Succeeded"]:::done',
+        '  t1["train-a<br/>alice, bob(guest)<br/>Running"]:::running',
+        "  t0 --> t1",
+        "  classDef done fill:#d3f2d8,stroke:#2f7d3b,color:#123",
+        "  classDef running fill:#d5e6fb,stroke:#2457a6,color:#123",
+    ]
+
+
+# timelines
+
+
+def at(seconds: int) -> str:
+    return f"2026-01-02T03:04:{seconds:02d}Z"
+
+
+def condition(type_: str, seconds: int) -> dict[str, str]:
+    return {"type": type_, "status": "True", "lastTransitionTime": at(seconds)}
+
+
+def a_job(phase: str = "Succeeded", ended: int | None = 30) -> KusciaJob:
+    tasks = [
+        {"alias": alias, "taskID": f"j-{alias}", "appImage": "e", "taskInputConfig": "", "dependencies": after,
+         "parties": [{"domainID": "alice"}, {"domainID": "bob"}]}
+        for alias, after in (("one", None), ("two", ["one"]))
+    ]  # fmt: skip
+    status: dict[str, Any] = {"phase": phase, "conditions": [condition("JobValidated", 1)]}
+    if ended is not None:
+        status["completionTime"] = at(ended)
+    meta = {"name": "j", "uid": "u", "creationTimestamp": at(0)}
+    return msgspec.convert(
+        {"metadata": meta, "spec": {"initiator": "alice", "tasks": tasks}, "status": status}, KusciaJob
+    )
+
+
+def a_task(alias: str, begin: int, *, phase: str = "Succeeded") -> KusciaTask:
+    pod = {"podName": f"j-{alias}-0", "podPhase": phase, "namespace": "alice", "createTime": at(begin + 1),
+           "scheduleTime": at(begin + 4), "startTime": at(begin + 4), "readyTime": at(begin + 6)}  # fmt: skip
+    conditions = [condition("ResourceCreated", begin + 1), condition("Running", begin + 6)]
+    if phase == "Succeeded":
+        conditions.append(condition("Success", begin + 12))
+    status = {"phase": phase, "podStatuses": {"alice/p": pod}, "conditions": conditions,
+              "partyTaskStatus": [{"domainID": "alice", "phase": phase}, {"domainID": "bob", "phase": phase}]}  # fmt: skip
+    meta = {
+        "name": f"j-{alias}",
+        "uid": alias,
+        "creationTimestamp": at(begin),
+        "labels": {"kuscia.secretflow/job-uid": "u"},
+    }
+    return msgspec.convert({"metadata": meta, "spec": {"initiator": "a", "taskInputConfig": "", "parties": []}, "status": status}, KusciaTask)  # fmt: skip
+
+
+def test_where_the_time_went():
+    job = a_job()
+    line = jobtime.timeline(job, jobtime.facts(job, [a_task("one", 2), a_task("two", 16)]), 0.0)
+    assert "\n".join(jobbars.bars(line, Paper(60))) + "\n" == dedent("""\
+        j         ca=======================================      30s
+          one       pprrrrss=========                            12s
+            alice     rrrrss=========                            11s
+          two                          pprrrrsss========         12s
+            alice                        rrrrsss========         11s
+
+        c check    the job is checked
+        a agree    the parties accept it and create it on their side
+        p prepare  ports, services and pods are made
+        r reserve  room is reserved at all parties
+        s start    the engine is started
+        = run      the engine works (a job: its tasks)
+
+        The longest chain: one -> two.
+        30s in all: check 1s (3%), agree 1s (3%), prepare 2s (7%),
+        reserve 6s (20%), start 4s (13%), run 12s (40%), between 4s
+        (13%)
+        Objects tell whole seconds; `coterie job run --timeline`
+        measures while the job runs.
+        """)
+
+
+def test_shares_add_up_to_the_whole():
+    job = a_job()
+    line = jobtime.timeline(job, jobtime.facts(job, [a_task("one", 2), a_task("two", 16)]), 0.0)
+    told = dict(jobtime.shares(line))
+    assert told == {"check": 1, "agree": 1, "prepare": 2, "reserve": 6, "start": 4, "run": 12, "between": 4}
+    assert sum(told.values()) == line.seconds
+
+
+def test_what_has_not_ended_goes_on_until_now():
+    job = a_job("Running", None)
+    begin = jobtime.facts(job, [])[Moment("created")]
+    assert begin is not None
+    line = jobtime.timeline(job, jobtime.facts(job, [a_task("one", 2, phase="Running")]), begin + 20)
+    assert line.seconds == 20
+    assert [(span.kind, span.seconds) for span in line.bars[1].spans] == [
+        ("prepare", 1),
+        ("reserve", 3),
+        ("start", 2),
+        ("run", 12),
+    ]
+
+
+def test_a_stopwatch_keeps_the_first_sight():
+    job, watch = a_job(), Stopwatch()
+    watch.look({Moment("created"): None}, 0.0)
+    watch.look({Moment("created"): None, Moment("valid"): None}, 0.25)
+    watch.look(jobtime.facts(job, []), 1.5)
+    line = jobtime.timeline(job, watch.seen, 1.5, exact=True)
+    assert [(span.kind, span.seconds) for span in line.bars[0].spans] == [("check", 0.25), ("agree", 1.25)]
+    assert "1.50s in all: check 250ms (17%), agree 1.25s (83%)" in "\n".join(jobbars.bars(line, Paper(80)))
+
+
+def test_a_job_that_never_began_has_a_timeline_too():
+    for phase in ("", "initialized", "Failed", "Cancelled"):
+        job = a_job(phase, None)
+        line = jobtime.timeline(job, jobtime.facts(job, []), 0.0)
+        assert jobbars.bars(line, Paper(40))
+        xml.fromstring(jobbars.svg(line))
+
+
+def test_the_picture_of_a_timeline_is_sound():
+    job = a_job()
+    drawn = jobbars.svg(jobtime.timeline(job, jobtime.facts(job, [a_task("one", 2), a_task("two", 16)]), 0.0))
+    root = xml.fromstring(drawn)
+    told = [each.text for each in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert "two: reserve 3s" in told
+    width = float(root.attrib["viewBox"].split()[2])
+    for rect in root.iter("{http://www.w3.org/2000/svg}rect"):
+        assert float(rect.attrib["x"]) + float(rect.attrib["width"]) <= width
+
+
+def test_bars_fit_their_paper():
+    job = a_job()
+    line = jobtime.timeline(job, jobtime.facts(job, [a_task("one", 2), a_task("two", 16)]), 0.0)
+    for width in (40, 60, 100):
+        assert max(columns(plain(text)) for text in jobbars.bars(line, Paper(width))) <= width
+
+
+# states
+
+
+@pytest.mark.parametrize(
+    ("phase", "over", "code"),
+    [("Succeeded", True, 0), ("Failed", True, 1), ("Cancelled", True, 3), ("ApprovalReject", True, 3), ("Suspended", False, None)],
+)  # fmt: skip
+def test_ends_and_exit_statuses(phase, over, code):
+    state = job_state(a_job(phase), [])
+    assert state.over is over
+    assert not over or state.exit_code == code
+
+
+def test_tasks_that_will_never_run_are_told_apart():
+    job = a_job("Running", None)
+    failed = msgspec.structs.replace(
+        a_task("one", 2), status=msgspec.structs.replace(a_task("one", 2).status, phase="Failed")
+    )
+    assert [task.phase for task in job_state(job, [failed]).tasks] == ["Failed", "Not run"]
+    assert [task.phase for task in job_state(job, []).tasks] == ["Waiting", "Waiting"]
+    stranger = msgspec.structs.replace(failed, metadata=msgspec.structs.replace(failed.metadata, labels={}))
+    assert [task.phase for task in job_state(job, [stranger]).tasks] == ["Waiting", "Waiting"]
