@@ -11,7 +11,9 @@ import pytest
 from coterie.cli import main as program
 from coterie.cli.commands.kubectl import take_ours
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "command-line.md"
+_TOP = Path(__file__).parents[2]
+GUIDE = _TOP / "docs" / "guide" / "command-line.md"
+MORE = (_TOP / "docs" / "guide" / "network.md", _TOP / "README.md")
 _SEPARATORS = re.compile(r"&&|\|\||[|;]")
 
 
@@ -29,7 +31,8 @@ def commands_in(text: str) -> list[str]:
 
 
 def in_guide() -> list[str]:
-    blocks = re.findall(r"```sh\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    texts = "\n".join(path.read_text() for path in (GUIDE, *MORE))
+    blocks = re.findall(r"```sh\n(.*?)```", texts, re.DOTALL)
     return [command for block in blocks for command in commands_in(block)]
 
 

@@ -56,11 +56,6 @@ class Board:
             self.say(f"{name} is {state} after {age:.1f} s.")
         self.tick()
 
-    def undone(self, name: str, state: str) -> None:
-        """What was ready before is not any more."""
-        self._done.pop(name, None)
-        self._states[name] = state
-
     def say(self, text: str) -> None:
         """A line that stays."""
         if not self._quiet:

@@ -32,8 +32,8 @@ from coterie.node.config import NodeSettings
 
 HELP = """
 Say whether the control plane is ready, how quickly it answers, and how much is in it. When there is a network that
-`coterie up` brought up, its domains come first, with their gateways and routes, what does not work, and which protections
-are switched off. Exits with 1 when something is not ready, so scripts can wait for it.
+`coterie up` brought up, its domains come first, with their gateways and routes, what does not work, and which
+protections are switched off. Exits with 1 when something is not ready, so scripts can wait for it.
 
 Examples:
   coterie status

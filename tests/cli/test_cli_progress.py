@@ -1,0 +1,63 @@
+"""What somebody sees while a network comes up."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from coterie.cli.app import App
+from coterie.cli.progress import Board
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def board(out: io.StringIO, *names: str, quiet: bool = False) -> Board:
+    return Board(App(out, io.StringIO(), {"HOME": "/"}), names, quiet=quiet)
+
+
+def test_a_log_gets_a_line_for_each_that_is_done():
+    out = io.StringIO()
+    made = board(out, "alice", "alice -> bob")
+    with made.shown():
+        made.tell("alice", "starts")
+        made.tick()
+        made.done("alice")
+        made.done("alice")
+        made.say("by the way")
+    assert out.getvalue() == "alice is ready after 0.0 s.\nby the way\n"
+    assert made.late == ["alice -> bob"]
+
+
+def test_what_was_ready_before_is_not_reported():
+    out = io.StringIO()
+    made = board(out, "alice")
+    made.done("alice", silent=True)
+    assert (out.getvalue(), made.late) == ("", [])
+
+
+def test_a_terminal_shows_a_table_that_is_gone_at_the_end():
+    out = Screen()
+    made = board(out, "alice", "alice -> bob")
+    with made.shown():
+        made.tell("alice -> bob", "TokenNotGenerate: bob holds no token")
+        made.done("alice")
+        drawn = out.getvalue()
+        made.tick()
+    assert "alice         \x1b" not in drawn
+    assert "ready (0.0 s)" in drawn and "TokenNotGenerate: bob holds no token" in drawn
+    assert out.getvalue().endswith("\r\x1b[K\x1b[A\r\x1b[K\x1b[A\r\x1b[K")
+    assert out.getvalue().count("\x1b[A") == 4, "two lines were drawn twice, and taken away twice"
+
+
+@pytest.mark.parametrize("out", [io.StringIO(), Screen()], ids=["log", "terminal"])
+def test_quiet_is_quiet(out):
+    made = board(out, "alice", quiet=True)
+    with made.shown():
+        made.tick()
+        made.done("alice")
+        made.say("something")
+    assert out.getvalue() == ""
