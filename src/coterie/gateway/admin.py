@@ -25,6 +25,12 @@ _WHERE_USED = {
 _SECRETS = re.compile(r"sds\.([^.]+)\.")
 _FILTER = r"version_text$|update_rejected$|update_failure$|config_fail$|key_rotation_failed$|^server\.(live|total_connections|uptime)$"
 _REFUSAL = re.compile(r"(?:rejected|update failed|Unable to|Error adding/updating)[^\n]*", re.IGNORECASE)
+_GAVE_UP = re.compile(r" critical (?!backtrace)[^:\n]*: ([^\n]+)")
+_DROPPED = "/stats?usedonly&type=Counters&filter=^server\\.dropped_stat_flushes$"
+INOTIFY_ADVICE = (
+    "raise fs.inotify.max_user_instances: each gateway of this machine takes about eleven, and all users' programs that"
+    " watch files take theirs"
+)
 
 
 class AdminError(Exception):
@@ -88,6 +94,12 @@ def refusals(log: str, limit: int = 5) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))[-limit:]
 
 
+def last_words(log: str) -> str:
+    """Why Envoy gave up, from the end of its log; empty when it does not say."""
+    found = [match[1].split("{", 1)[0].strip()[:500] for match in _GAVE_UP.finditer(log)]
+    return found[-1] if found else ""
+
+
 class Admin:
     def __init__(self, socket: Path) -> None:
         self.socket = socket
@@ -113,6 +125,21 @@ class Admin:
     async def versions(self) -> Readback:
         """Only which versions are in use: cheap enough to ask again and again, however many clusters there are."""
         return read_stats(await self.ask("/stats?type=TextReadouts&filter=version_text$"))
+
+    async def settled(self) -> None:
+        """Until each worker thread uses what the main thread took before this was called.
+
+        A version is shown as soon as the main thread has it; workers get it a moment later. Each question about counters
+        begins a round through all workers (`stats_flush_on_admin`), which come to it after everything sent to them earlier;
+        a question that comes while a round is under way begins none, and is counted. So: one that began a round, and then
+        one that could begin the next.
+        """
+        begun = 0
+        before: str | None = None
+        while begun < 2:
+            counted = await self.ask(_DROPPED)
+            begun += counted == before
+            before = counted
 
     async def readback(self) -> Readback:
         return read_stats(await self.ask(f"/stats?filter={_FILTER}"))

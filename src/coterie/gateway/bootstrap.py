@@ -44,6 +44,8 @@ def bootstrap(domain: str, instance: str, directory: Path, socket: Path, tuning:
                 "typed_config": {"@type": _ACCEPTOR, "stat_prefix": "tunnels_accepted"},
             },
         ],
+        # See `Admin.settled`.
+        "stats_flush_on_admin": True,
         # Thousands of services: a cluster's counters are made when its first request comes.
         "deferred_stat_options": {"enable_deferred_creation_stats": True},
         "overload_manager": {

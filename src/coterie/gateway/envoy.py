@@ -28,9 +28,9 @@ from coterie.base.backoff import Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.files import private_directory, write_atomic
 from coterie.base.log import logger
-from coterie.base.process import ProcessSpec, Supervised
+from coterie.base.process import Exit, ProcessSpec, Supervised
 from coterie.base.tasks import TaskOwner
-from coterie.gateway.admin import Admin, AdminError, Readback, pending, refusals
+from coterie.gateway.admin import INOTIFY_ADVICE, Admin, AdminError, Readback, last_words, pending, refusals
 from coterie.gateway.bootstrap import arguments, bootstrap
 from coterie.gateway.model import Problem, Tuning
 from coterie.gateway.snapshot import CLUSTERS_FILE, LISTENERS_FILE, Resources
@@ -40,6 +40,7 @@ from coterie.gateway.xds import XdsFiles, bridged
 _log = logger("gateway.envoy")
 _RESTART = Policy(first=0.1, factor=2.0, limit=10.0, jitter=0.2)
 _LOG_TAIL = 64 << 10
+_LAST_WORDS = 8 << 10
 _SETTLE = 2.0
 _LOOK_CLOSER = 0.1
 
@@ -135,7 +136,7 @@ class Envoy:
         self._applying = asyncio.Lock()
         self._stop = asyncio.Event()
         self._log = _log.bind(domain=settings.domain)
-        self._child = Supervised(self._spec(), clock=clock, on_start=self._started)
+        self._child = Supervised(self._spec(), clock=clock, on_start=self._started, on_exit=self._ended)
 
     def _spec(self) -> ProcessSpec:
         settings = self.settings
@@ -154,6 +155,13 @@ class Envoy:
     def _started(self, pid: int) -> None:
         self._refused = 0
         write_atomic(self.settings.pid_file, str(pid), durable=False)
+
+    def _ended(self, how: Exit) -> None:
+        """Restarts alone would not help where the machine refuses something: people must know what."""
+        words = last_words(_since(self.settings.log, max(0, _size(self.settings.log) - _LAST_WORDS)))
+        if how.code != 0 and not self._stop.is_set() and words:
+            advice = INOTIFY_ADVICE if "inotify" in words else "see its log"
+            self._log.error("Envoy gave up", why=words, do=advice, log=str(self.settings.log))
 
     # ---- life ----
 
@@ -298,7 +306,8 @@ class Envoy:
             self._clusters = resources.clusters if both is None else both
             files = {**resources.files, CLUSTERS_FILE: self._clusters}
             # Writing them down takes some milliseconds when there are many services.
-            if not await asyncio.to_thread(self._files.write, files) and self._last is not None:
+            changed = await asyncio.to_thread(self._files.write, files)
+            if not changed and self._last is not None and (self._last.accepted or self._last.refused):
                 return self._last
             if both is not None:
                 self._untidy.set()
@@ -322,11 +331,12 @@ class Envoy:
         seen: Readback | None = None
         refused = False
         pause = 0.002
-        while perf_counter() - started < self.settings.accept_seconds:
-            with contextlib.suppress(AdminError):
+        while (left := self.settings.accept_seconds - (perf_counter() - started)) > 0:
+            with contextlib.suppress(AdminError, TimeoutError):
                 seen = await self.admin.versions()
                 missing = pending(self._files.versions, seen)
                 if not missing:
+                    await asyncio.wait_for(self.admin.settled(), left)
                     return Applied(True, seconds=perf_counter() - started)
                 if pause >= _LOOK_CLOSER and (refused := await self._refuses()):
                     break
