@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,9 @@ from coterie.cli.terminal import is_terminal, size_of
 _TICK = 1.0
 _PLAIN_WIDTH = 120
 _ESCAPE = "\x1b["
+_ORDERS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_SAY_AGAIN = 60.0
+"""Seconds without trouble after which trouble is worth a word again."""
 
 
 def paper_of(app: App, *, whole: bool = False) -> Paper:
@@ -60,14 +64,8 @@ class Canvas:
 
 
 def plain(text: str) -> str:
-    """Without colours."""
-    out, rest = "", text
-    while True:
-        before, escape, rest = rest.partition(_ESCAPE)
-        out += before
-        if not escape:
-            return out
-        rest = rest.partition("m")[2]
+    """Without colours and other orders to the terminal."""
+    return _ORDERS.sub("", text)
 
 
 class Show:
@@ -107,20 +105,20 @@ async def follow(
     `stopwatch` notes moments in seconds of the monotonic clock after `since`.
     """
     show = Show(session.app)
-    troubled = False
+    last_trouble = float("-inf")
 
     def trouble(words: str) -> None:
-        nonlocal troubled
-        if not troubled:
+        nonlocal last_trouble
+        now = time.monotonic()
+        if now - last_trouble > _SAY_AGAIN:
             session.app.warn(f"The control plane does not answer ({words}); the job goes on, and so do we")
-        troubled = True
+        last_trouble = now
 
     following = Following(session.client, name, closely=stopwatch is not None, trouble=trouble)
     async with asyncio.timeout(timeout or None), following:
         with _resized(following.wake if show.live and not quiet else None):
             while True:
                 now = await following.next(_TICK if show.live and not quiet else None)
-                troubled = False
                 if stopwatch is not None:
                     stopwatch.look(now.facts, time.monotonic() - since)
                 state = now.state

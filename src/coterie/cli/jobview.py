@@ -125,9 +125,10 @@ def _head(job: JobState, paper: Paper, now: float) -> Iterator[str]:
     bar = f"  {paper.bar(share)} {share:4.0%}"
     tail = f"  {took}" if took else ""
     room = paper.width - columns(job.phase) - 2
-    if room - columns(rest + bar + tail) < 12:
+    least = min(12, columns(job.name))
+    if room - columns(rest + bar + tail) < least:
         bar = ""
-    if room - columns(rest + tail) < 12:
+    if room - columns(rest + tail) < least:
         rest = ""
     name = cut(job.name, max(4, room - columns(rest + bar + tail)), paper.dots)
     line = f"{name}  {job.phase}{rest}{bar}{tail}"
