@@ -17,6 +17,7 @@ _GROUPS = (
     (re.compile(r"tests/(e2e/test_e2e|faults/test_(fault|attack))_(mesh|center)\.py::"), "mesh"),
     (re.compile(r"tests/e2e/test_e2e_jobs\.py::"), "e2e-jobs"),
     (re.compile(r"tests/faults/test_fault_jobs\.py::"), "fault-jobs"),
+    (re.compile(r"tests/e2e/test_e2e_network(_readme)?\.py::"), "e2e-network"),
     (re.compile(r"tests/e2e/"), "e2e-autonomy"),
     (re.compile(r"tests/conformance/test_kubectl\.py::test_chapter\[([\d.]+)-"), r"kubectl-\1"),
     # These tests look for leftovers of a pod over the whole machine, and give their pods the same uid.

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "gateway"))
 
 import kubectl_runner
 from e2e_kit import Cluster, Node, joined_node
