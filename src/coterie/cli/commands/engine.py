@@ -1,0 +1,118 @@
+"""`coterie engine`: the engines that tasks can name, i.e. the AppImages of a control plane."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from coterie.api.errors import NotFound
+from coterie.api.types.kuscia_job import APP_IMAGES, AppImage
+from coterie.cli import arguments as options
+from coterie.cli import engines, manifests
+from coterie.cli import session as sessions
+from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.manifests import Manifest
+from coterie.cli.output import as_list, as_text, plain_table, shown
+from coterie.cli.session import Session
+from coterie.cli.tables import render_table
+
+HELP = """
+The engines that tasks can name. An engine is an AppImage: which image it runs on, what each role starts, which ports it
+has and which configuration files it finds. Every party of a task needs an engine of that name on its control plane, and
+the image on its nodes (see `coterie image`). Built in is `sample`, whose parties just speak with each other.
+
+  ls                    list the engines: image, roles, ports that partners can reach
+  add FILE...           take AppImages from files; what would fail later is told now
+  rm NAME...            remove engines; running tasks go on
+
+Examples:
+  coterie engine ls
+  coterie engine ls sample -o yaml
+  coterie engine add psi.yaml
+  cat psi.yaml | coterie engine add -
+  coterie engine rm psi-image
+"""
+_ACTIONS = ("ls", "list", "add", "rm")
+_TYPE = {"apiVersion": "kuscia.secretflow/v1alpha1", "kind": "AppImage"}
+
+
+def arguments(parser: options.Parser) -> None:
+    parser.add_argument("action", choices=_ACTIONS, metavar="ls|add|rm", help="what to do")
+    options.words_argument(parser)
+    options.output_option(parser, ("table", "json", "yaml", "name"))
+    options.connection_options(parser)
+
+
+def run(args: argparse.Namespace, app: App) -> int:
+    action = "ls" if args.action == "list" else args.action
+    if action != "ls" and not args.words:
+        raise UsageError(f"write it as: coterie engine {'add FILE...' if action == 'add' else 'rm NAME...'}")
+    if action == "add":
+        found = _checked(args.words, app)
+        return sessions.run(args, app, lambda session: _add(session, found))
+    work: Callable[[Session, argparse.Namespace], Awaitable[int]] = _remove if action == "rm" else _list
+    return sessions.run(args, app, lambda session: work(session, args))
+
+
+def _checked(files: list[str], app: App) -> list[Manifest]:
+    """All faults of all files at once, before anything is sent."""
+    found = manifests.read(files, app)
+    told = []
+    for manifest in found:
+        if manifest.kind != "AppImage":
+            told.append(f"{manifest.place}: a {manifest.kind} is no engine; `coterie apply` takes other objects")
+        elif not manifest.name:
+            told.append(f"{manifest.place}: metadata.name is missing")
+        else:
+            told += [f"{manifest.place}: {fault}" for fault in engines.faults(manifest.object)]
+    if told:
+        raise CliError("\n".join(f"Error: {sentence}" for sentence in told))
+    return found
+
+
+async def _add(session: Session, found: list[Manifest]) -> int:
+    kind = APP_IMAGES.as_dynamic
+    for manifest in found:
+        try:
+            await session.client.get(kind, manifest.name)
+            outcome = "renewed"
+        except NotFound:
+            outcome = "added"
+        await session.client.apply(kind, manifest.object, force=True, field_manager="coterie")
+        session.app.say(f"{outcome} engine {manifest.name}")
+    return 0
+
+
+async def _list(session: Session, args: argparse.Namespace) -> int:
+    app = session.app
+    page = await session.client.list(APP_IMAGES.as_dynamic)
+    items = [item for item in page.items if not args.words or item["metadata"]["name"] in args.words]
+    missing = set(args.words) - {item["metadata"]["name"] for item in items}
+    if args.output == "name":
+        for item in items:
+            app.say(item["metadata"]["name"])
+    elif args.output in ("json", "yaml"):
+        objects = [{**_TYPE, **shown(item)} for item in items]
+        app.write(as_text(objects[0] if len(args.words) == 1 and objects else as_list(objects), args.output))
+    elif items:
+        rows = [engines.row(msgspec.convert(item, AppImage)) for item in items]
+        table = plain_table(("NAME", "IMAGE", "ROLES", "PORTS"), rows)
+        app.write(render_table(table, wide=False, no_headers=False, colour=app.colour))
+    for name in sorted(missing):
+        app.warn(f'Error: there is no engine "{name}"; `coterie engine ls` lists them')
+    return 1 if missing else 0
+
+
+async def _remove(session: Session, args: argparse.Namespace) -> int:
+    code = 0
+    for name in args.words:
+        try:
+            await session.client.delete(APP_IMAGES.as_dynamic, name)
+        except NotFound:
+            session.app.warn(f'Error: there is no engine "{name}"; `coterie engine ls` lists them')
+            code = 1
+            continue
+        session.app.say(f"removed engine {name}")
+    return code

@@ -1,0 +1,158 @@
+"""`coterie engine`: engines listed, added with all their faults told at once, removed."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie.cli import engines
+from coterie.engines.catalogue import SAMPLE
+
+PSI: dict[str, Any] = {
+    "apiVersion": "kuscia.secretflow/v1alpha1",
+    "kind": "AppImage",
+    "metadata": {"name": "psi-image"},
+    "spec": {
+        "image": {"name": "secretflow/psi", "tag": "0.4"},
+        "configTemplates": {"task-config.conf": '{"task_id": "{{.TASK_ID}}"}'},
+        "deployTemplates": [
+            {
+                "name": "psi",
+                "role": "client,server",
+                "replicas": 1,
+                "spec": {
+                    "containers": [
+                        {
+                            "name": "psi",
+                            "command": ["/root/main"],
+                            "workingDir": "/root",
+                            "configVolumeMounts": [
+                                {"mountPath": "/root/kuscia/task-config.conf", "subPath": "task-config.conf"}
+                            ],
+                            "ports": [
+                                {"name": "psi", "protocol": "HTTP", "scope": "Cluster"},
+                                {"name": "inner", "protocol": "GRPC", "scope": "Domain"},
+                            ],
+                        }
+                    ]
+                },
+            }
+        ],
+    },
+}
+
+
+def text(*objects: Any) -> str:
+    return yaml.safe_dump_all(objects)
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """The engine with one thing in it changed; `None` takes it away."""
+    made: Any = copy.deepcopy(PSI)
+    *way, last = [int(part) if part.isdigit() else part for part in path.split("/")]
+    here = made
+    for part in way:
+        here = here[part]
+    if value is None:
+        del here[last]
+    else:
+        here[last] = value
+    return dict(made)
+
+
+CONTAINER = "spec/deployTemplates/0/spec/containers/0"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        ("spec/image/name", "Not A Name", "spec.image: "),
+        ("spec/image", None, "image"),
+        ("spec/configTemplates/task-config.conf", "{{if .A}}", 'spec.configTemplates[task-config.conf]: line 1: "if"'),
+        ("spec/configTemplates/task-config.conf", "{{.KUSCIA_DOMAIN_KEY_DATA}}", "private key"),
+        ("spec/deployTemplates", [], "at least one is needed"),
+        ("spec/deployTemplates/0/replicas", 0, "at least one pod"),
+        ("spec/deployTemplates/0/spec/containers", [], "spec.containers: at least one is needed"),
+        (f"{CONTAINER}/name", None, "containers[0].name: is missing"),
+        (f"{CONTAINER}/ports/1/name", "psi", 'two ports have the name "psi"'),
+        (f"{CONTAINER}/ports/0/name", "Psi_Port", '"Psi_Port" is no port name'),
+        (f"{CONTAINER}/ports/0/name", "a-name-that-is-too-long", "is no port name"),
+        (f"{CONTAINER}/ports/0/scope", "World", "ports[psi].scope: is one of Cluster, Domain, Local, not 'World'"),
+        (f"{CONTAINER}/ports/0/protocol", "FTP", "ports[psi].protocol: is one of"),
+        (f"{CONTAINER}/configVolumeMounts/0/mountPath", "root", "must begin with /"),
+        (f"{CONTAINER}/configVolumeMounts/0/subPath", "other", 'subPath "other" is no key of configTemplates'),
+        ("kind", "Pod", "a Pod is no engine"),
+        ("metadata/name", None, "metadata.name is missing"),
+    ],
+)
+def test_faults_are_told_before_anything_is_sent(cli: Any, path: str, value: Any, told: str) -> None:
+    result = cli("engine", "add", "-", stdin=text(changed(path, value)))
+    assert result.code == 1
+    assert told in result.err
+    assert result.err.startswith("Error: standard input: ")
+
+
+def test_all_faults_of_a_file_are_told_at_once(cli: Any) -> None:
+    second = changed(f"{CONTAINER}/ports/0/scope", "World")
+    second["spec"]["deployTemplates"] = [*second["spec"]["deployTemplates"]] * 2
+    result = cli("engine", "add", "-", stdin=text(second))
+    assert 'two have the name "psi"' in result.err
+    assert 'two are for the role "client"' in result.err
+    assert result.err.count("scope") == 2
+
+
+def test_an_engine_is_added_listed_and_removed(live: Any) -> None:
+    (live.folder / "psi.yaml").write_text(text(PSI, SAMPLE))
+    added = live("engine", "add", "psi.yaml")
+    assert (added.lines, added.err) == (["added engine psi-image", "added engine sample"], "")
+    assert live("engine", "add", "psi.yaml").lines == ["renewed engine psi-image", "renewed engine sample"]
+    listed = live("engine", "ls")
+    assert [line.split() for line in listed.lines] == [
+        ["NAME", "IMAGE", "ROLES", "PORTS"],
+        ["psi-image", "secretflow/psi:0.4", "client,server", "psi/HTTP"],
+        ["sample", "coterie/python:latest", "<any>", "talk/HTTP"],
+    ]
+    assert live("engine", "list", "-o", "name").lines == ["psi-image", "sample"]
+    shown = yaml.safe_load(live("engine", "ls", "psi-image", "-o", "yaml").out)
+    assert (shown["kind"], shown["spec"]["image"]) == ("AppImage", {"name": "secretflow/psi", "tag": "0.4"})
+    assert yaml.safe_load(live("engine", "ls", "-o", "json").out)["items"][1]["metadata"]["name"] == "sample"
+    removed = live("engine", "rm", "psi-image", "other", "sample")
+    assert (removed.code, removed.lines) == (1, ["removed engine psi-image", "removed engine sample"])
+    assert 'there is no engine "other"' in removed.err
+    assert 'there is no engine "psi-image"' in live("engine", "ls", "psi-image").err
+
+
+@pytest.mark.parametrize("words", [("add",), ("rm",), ("dance",)])
+def test_what_is_typed_wrongly(cli: Any, words: tuple[str, ...]) -> None:
+    assert cli("engine", *words).code == 2
+
+
+_ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["name", "ports", "spec", "containers", "scope", "role", "image", "tag"]), inner
+        )
+    ),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from([CONTAINER, "spec/deployTemplates/0/spec", "spec/configTemplates", "spec", f"{CONTAINER}/ports"]),
+    _ANY,
+)
+def test_any_shape_is_told_or_taken(path: str, value: Any) -> None:
+    if value is not None:
+        assert all(isinstance(each, str) for each in engines.faults(changed(path, value)))
+
+
+def test_the_built_in_engine_has_no_faults() -> None:
+    assert engines.faults(SAMPLE) == []
