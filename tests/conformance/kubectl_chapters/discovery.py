@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kubectl_steps import Chapter, Command
 
-KUSCIA_SHORT_NAMES = ("dr", "cdr", "gw", "kj", "kjs", "kt", "kts", "kd", "kds", "trg", "tr", "aimg", "daimg", "kdd",
+KUSCIA_SHORT_NAMES = ("dr", "cdr", "gw", "kj", "kjs", "kt", "kts", "kd", "kds", "trg", "tr", "daimg", "kdd",
                       "dds", "ddg", "interop")  # fmt: skip
 
 DISCOVERY = Chapter(
@@ -77,7 +77,10 @@ DISCOVERY = Chapter(
     ),
 )
 
-_SHORT = tuple(Command(f"get {short}", f"get {short} -A", err="No resources found") for short in KUSCIA_SHORT_NAMES)
+_SHORT = (
+    *(Command(f"get {short}", f"get {short} -A", err="No resources found") for short in KUSCIA_SHORT_NAMES),
+    Command("get aimg", "get aimg", out=r"^sample "),
+)
 
 _DOMAIN = """
 apiVersion: kuscia.secretflow/v1alpha1
