@@ -240,7 +240,16 @@ FACTS: dict[str, tuple[dict[str, Any], Resource, list[str]]] = {
             "status": {"phase": "Running", "startTime": AGO, "taskStatus": {"t1": "Succeeded"}, "approveStatus": {"bob": "JobAccepted"}},
         },
         custom("KusciaJob"),
-        ["Initiator: alice", "Schedule Mode: Strict", "Parallelism: 2", "Phase: Running", "Duration: 5m", "psi t1 Succeeded <none> img alice (guest), bob", "train <none> Waiting psi img", "Bob: JobAccepted"],
+        ["Initiator: alice", "Schedule Mode: Strict", "Parallelism: 2", "Phase: Running", "Duration: 5m", "psi t1 Succeeded <none> no img alice (guest), bob", "train <none> Waiting psi no img", "Approvals: bob: JobAccepted"],
+    ),
+    "job-ended": (
+        {
+            "metadata": {"labels": {"kuscia.job.custom-fields/team": "fraud", "kuscia.secretflow/job-stage": "Stop", "kuscia.secretflow/job-stage-trigger": "bob"}},
+            "spec": {"initiator": "alice", "tasks": [{"alias": "psi", "tolerable": True, "appImage": "img", "parties": []}]},
+            "status": {"phase": "Failed", "message": "one\ntwo", "stageStatus": {"bob": "JobStopStageSucceeded"}},
+        },
+        custom("KusciaJob"),
+        ["Custom Fields: team=fraud", "Last Order: Stop, by bob", "Message: one", "two", "Stages: bob: JobStopStageSucceeded", "psi <none> Not run <none> yes img"],
     ),
     "task": (
         {

@@ -212,6 +212,11 @@ def test_changes_within_a_task(change, told):
     assert changes(JOB, after) == told
 
 
+def test_a_failure_that_is_tolerated_is_told_as_such():
+    tolerated = replace(JOB, tasks=(replace(JOB.tasks[2], tolerable=True, after=()),))
+    assert "tolerated; party alice: pod x-0" in "\n".join(picture(tolerated, Paper(80), NOW))
+
+
 def test_approvals_and_the_end():
     asked = replace(JOB, phase="AwaitingApproval", message="Waiting for the approval of bob", tasks=())
     answered = replace(asked, approvals=(("bob", "JobAccepted"),))

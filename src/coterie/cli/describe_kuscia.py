@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from coterie.api import labels
 from coterie.apiserver.tables.ages import age, human_duration, parse_time
-from coterie.cli.describe_sheet import NONE, Sheet, moment, scalar, write_value
+from coterie.cli.describe_sheet import NONE, Sheet, moment, pairs, scalar
 
 Object = dict[str, Any]
+_ENDS = ("Succeeded", "Failed", "Cancelled", "ApprovalReject")
 
 
 def domain(sheet: Sheet, obj: Object, now: float) -> None:
@@ -41,25 +43,35 @@ def job(sheet: Sheet, obj: Object, now: float) -> None:
     sheet.field("Initiator", spec.get("initiator") or "")
     sheet.field("Schedule Mode", spec.get("scheduleMode") or "Strict")
     sheet.field("Parallelism", spec.get("maxParallelism") or 1)
+    labels_ = (obj.get("metadata") or {}).get("labels") or {}
+    prefix = labels.KUSCIA_JOB_CUSTOM_FIELDS_PREFIX
+    custom = {key.removeprefix(prefix): value for key, value in labels_.items() if key.startswith(prefix)}
+    if custom:
+        sheet.fields("Custom Fields", pairs(custom))
+    if labels_.get(labels.KUSCIA_JOB_STAGE):
+        by = labels_.get(labels.KUSCIA_JOB_STAGE_TRIGGER) or spec.get("initiator") or ""
+        sheet.field("Last Order", f"{labels_[labels.KUSCIA_JOB_STAGE]}, by {by}")
     _progress(sheet, obj, now)
-    if status.get("approveStatus"):
-        write_value(sheet, "approvals", status["approveStatus"])
-    if status.get("stageStatus"):
-        write_value(sheet, "stages", status["stageStatus"])
+    # Keys are names of domains, which are not to be made into titles.
+    for title, told in (("Approvals", status.get("approveStatus")), ("Stages", status.get("stageStatus"))):
+        if told:
+            sheet.fields(title, pairs(told, ": "))
     phases = status.get("taskStatus") or {}
+    absent = "Not run" if status.get("phase") in _ENDS else "Waiting"
     with sheet.section("Tasks"):
         rows = [
             (
                 task.get("alias"),
                 task.get("taskID") or NONE,
-                phases.get(task.get("taskID") or "", "Waiting"),
+                phases.get(task.get("taskID") or "", absent),
                 ",".join(task.get("dependencies") or ()) or NONE,
+                "yes" if task.get("tolerable") else "no",
                 task.get("appImage"),
                 _parties(task.get("parties") or ()),
             )
             for task in spec.get("tasks") or ()
         ]
-        sheet.table(("Alias", "Task", "Phase", "After", "Image", "Parties"), rows)
+        sheet.table(("Alias", "Task", "Phase", "After", "Tolerable", "Image", "Parties"), rows)
     _conditions(sheet, status)
 
 
@@ -92,6 +104,19 @@ def task(sheet: Sheet, obj: Object, now: float) -> None:
                 for key in sorted(pods)
             )
             sheet.table(("Name", "Phase", "Node", "Reason"), told_pods)
+    services = status.get("serviceStatuses") or {}
+    if services:
+        with sheet.section("Services"):
+            told_services = (
+                (
+                    key,
+                    services[key].get("portName") or NONE,
+                    scalar(services[key].get("portNumber")),
+                    services[key].get("scope") or NONE,
+                )
+                for key in sorted(services)
+            )
+            sheet.table(("Name", "Port", "Number", "Scope"), told_services)
     _conditions(sheet, status)
 
 
@@ -103,9 +128,10 @@ def _created(obj: Object, now: float) -> str:
 def _progress(sheet: Sheet, obj: Object, now: float) -> None:
     status = obj.get("status") or {}
     sheet.field("Phase", status.get("phase") or "not taken up yet")
-    for name in ("reason", "message"):
-        if status.get(name):
-            sheet.field(name.title(), status[name])
+    if status.get("reason"):
+        sheet.field("Reason", status["reason"])
+    if status.get("message"):
+        sheet.fields("Message", str(status["message"]).splitlines())
     sheet.field("Created", _created(obj, now))
     started, ended = parse_time(status.get("startTime")), parse_time(status.get("completionTime"))
     if started is not None:

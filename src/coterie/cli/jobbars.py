@@ -93,7 +93,7 @@ _ROW, _LEFT, _WIDTH, _RIGHT, _TOP = 22, 190, 760, 90, 46
 
 def svg(line: Timeline) -> str:
     """A picture that needs nothing else, for light and dark pages."""
-    height = _TOP + _ROW * len(line.bars) + 78
+    height = _TOP + _ROW * len(line.bars) + 100
     total = line.seconds or 1.0
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + _RIGHT} {height}" '
@@ -112,7 +112,7 @@ def svg(line: Timeline) -> str:
     base = _TOP + _ROW * len(line.bars) + 24
     used = [kind for kind in KINDS if any(span.kind == kind for bar in line.bars for span in bar.spans)]
     for number, kind in enumerate(used):
-        x, y = 12 + 340 * (number % 3), base + 18 * (number // 3)
+        x, y = 12 + 510 * (number % 2), base + 18 * (number // 2)
         parts.append(f'<rect x="{x}" y="{y - 10}" width="12" height="12" rx="2" fill="{_FILLS[kind]}"/>')
         parts.append(f'<text x="{x + 18}" y="{y}">{kind}: {escape(KINDS[kind])}</text>')
     parts.append(f'<text x="12" y="{height - 10}">{escape(" ".join(_summary(line)[:2]))}</text>')

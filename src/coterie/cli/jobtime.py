@@ -131,6 +131,9 @@ def _task_facts(out: dict[Moment, float | None], task: KusciaTask, alias: str, r
         if pod.pod_phase in ("Running", "Succeeded"):
             _note(out, Moment(RUNNING, alias, pod.namespace), _time(pod.ready_time) or _time(pod.start_time))
     for party in status.party_task_status or ():
+        # Of a partner's party this is all that is known.
+        if party.phase in (TaskPhase.RUNNING, TaskPhase.SUCCEEDED):
+            _note(out, Moment(RUNNING, alias, party.domain_id), None)
         if party.phase in _OVER:
             _note(out, Moment(ENDED, alias, party.domain_id), out.get(Moment(ENDED, alias)))
 
@@ -189,7 +192,7 @@ def timeline(job: KusciaJob, times: Facts, now: float, *, exact: bool = False) -
         bars.append(Bar(task.alias, 1, spans))
         for party in dict.fromkeys(party.domain for party in task.parties):
             until = known.get(Moment(ENDED, task.alias), end)
-            inner = _spans(known, task.alias, party, (MADE,), _PARTY, until)
+            inner = _spans(known, task.alias, party, (MADE, RUNNING), _PARTY, until)
             if inner:
                 bars.append(Bar(party, 2, inner))
     last = max((bar.spans[-1].end for bar in bars if bar.spans), default=end)

@@ -203,10 +203,11 @@ def _main_line(task: TaskState, alias: int, room: int, paper: Paper, now: float)
 
 
 def _why(task: TaskState) -> str:
-    """What a task waits for, or what it ended by; one that runs or ended well needs no word."""
-    if task.phase in (TaskPhase.FAILED, TaskPhase.PENDING):
-        return task.message
-    return task.message if task.phase == TaskPhase.RUNNING else ""
+    """What a task waits for, or what it ended by; one that ended well needs no word."""
+    if task.phase not in (TaskPhase.FAILED, TaskPhase.PENDING, TaskPhase.RUNNING):
+        return ""
+    tolerated = task.tolerable and task.phase == TaskPhase.FAILED
+    return f"tolerated; {task.message}" if tolerated else task.message
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +218,7 @@ class _Piece:
 
 def _pieces(task: TaskState, alias: int, paper: Paper, now: float) -> list[_Piece]:
     name = cut(safe(task.alias), alias, paper.dots)
-    tolerable = " (tolerable)" if task.tolerable and task.phase == TaskPhase.FAILED else ""
-    out = [_Piece(padded(name, alias)), _Piece(padded(task.phase + tolerable, 9), task.phase)]
+    out = [_Piece(padded(name, alias)), _Piece(padded(task.phase, 9), task.phase)]
     if paper.width >= _NARROW:
         begun = task.phase in (TaskPhase.RUNNING, TaskPhase.SUCCEEDED)
         out.append(_Piece(f"{paper.bar(task.progress)} {task.progress:4.0%}" if begun else " " * (_BAR + 5)))
@@ -280,7 +280,9 @@ def changes(before: JobState | None, after: JobState) -> list[str]:
         out.append(f"job {after.name} is {after.phase}" + (f": {said}" if said else ""))
     known = dict(before.approvals) if before is not None else {}
     for party, word in after.approvals:
-        if before is not None and known.get(party) != word:
+        # Where nobody is asked, everybody has accepted from the start.
+        asked = before is not None and before.phase == JobPhase.AWAITING_APPROVAL
+        if asked and known.get(party) != word:
             out.append(f"{party} {'rejected' if word == REJECTED else 'accepted'} job {after.name}")
     earlier = {task.alias: task for task in before.tasks} if before is not None else {}
     for task in after.tasks:
