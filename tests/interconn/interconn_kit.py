@@ -95,7 +95,7 @@ class Network:
 
 
 @asynccontextmanager
-async def network(*names: str, approve: tuple[str, ...] = (), **settings: Any) -> AsyncIterator[Network]:
+async def network(*names: str, makes: tuple[Any, ...] = JOB_PLANE, **settings: Any) -> AsyncIterator[Network]:
     """Autonomous domains that know each other, each following all others' jobs."""
     clock = VirtualClock()
     net = Network(clock)
@@ -109,7 +109,7 @@ async def network(*names: str, approve: tuple[str, ...] = (), **settings: Any) -
                 job_world(
                     partners=tuple(other for other in names if other != name),
                     domains=names,
-                    makes=(*JOB_PLANE, link),
+                    makes=(*makes, link),
                     clock=clock,
                     **settings,
                 )

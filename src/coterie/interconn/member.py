@@ -40,6 +40,7 @@ from coterie.api.types.kuscia_job import (
 )
 from coterie.api.types.merge import changes
 from coterie.api.types.scheduling import TASK_RESOURCES, TaskResource
+from coterie.base.backoff import Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.log import logger
 from coterie.client.client import Client
@@ -54,6 +55,8 @@ from coterie.interconn.reservations import member_step
 FINALIZER = "coterie.io/interconn"
 BY_JOB = "interconn/job"
 RESTARTED = "JobRestarted"
+AWAY = Policy(first=0.1, factor=2.0, limit=3.0, jitter=0.3)
+"""Pauses before a host that cannot be reached is tried again. Jobs of both sides wait for that, so they stay short."""
 _JOB_ENDED = (JobPhase.SUCCEEDED, JobPhase.FAILED, JobPhase.CANCELLED, JobPhase.APPROVAL_REJECT)
 _TASK_ENDED = (TaskPhase.SUCCEEDED, TaskPhase.FAILED)
 
@@ -376,6 +379,6 @@ def make(
         Watches(member.jobs, member.tasks_of_job),
     ]
     return [
-        Controller(f"interconn-{host}-jobs", member.reconcile_job, jobs, workers=workers, clock=clock),
-        Controller(f"interconn-{host}-tasks", member.reconcile_task, tasks, workers=workers, clock=clock),
+        Controller(f"interconn-{host}-jobs", member.reconcile_job, jobs, workers=workers, clock=clock, retry=AWAY),
+        Controller(f"interconn-{host}-tasks", member.reconcile_task, tasks, workers=workers, clock=clock, retry=AWAY),
     ]

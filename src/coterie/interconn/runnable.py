@@ -15,7 +15,8 @@ from coterie.client.client import Client
 from coterie.client.informer import Change
 from coterie.client.informers import Informers
 from coterie.control.manager import Runnable
-from coterie.interconn import host, member
+from coterie.interconn import data, host, member
+from coterie.interconn.member import AWAY
 
 Connect = Callable[[str], Client]
 """The API of a partner's control plane, as its gateway lets us have it."""
@@ -76,8 +77,11 @@ class Followers:
     async def _follow(self, host_: str, namespace: str) -> None:
         self._log.info("Following a partner's jobs", host=host_, member=namespace)
         remote = self._connect(host_)
-        informers = Informers(remote)
-        parts = member.make(host_, namespace, remote, informers, self._client, self._informers, clock=self._clock)
+        informers = Informers(remote, retry=AWAY)
+        parts = [
+            *member.make(host_, namespace, remote, informers, self._client, self._informers, clock=self._clock),
+            *data.make(host_, namespace, informers, self._client, self._informers, clock=self._clock),
+        ]
         try:
             async with TaskOwner(f"follow-{host_}") as owner:
                 owner.start("informers", informers.run())

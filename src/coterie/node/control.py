@@ -10,6 +10,7 @@ from coterie.api.types.apps import DEPLOYMENTS, REPLICA_SETS
 from coterie.api.types.batch import CRON_JOBS, JOBS
 from coterie.api.types.core import RESOURCE_QUOTAS
 from coterie.api.types.kind import Kind
+from coterie.api.types.kuscia_data import DOMAIN_DATA_GRANTS
 from coterie.api.types.kuscia_domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, GATEWAYS
 from coterie.api.types.kuscia_job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS, TASK_RESOURCE_GROUPS
 from coterie.api.types.network import ENDPOINTS, SERVICES
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from coterie.controllers.clusterdomainroute import controller as clusterdomainroute
     from coterie.controllers.cronjob import controller as cronjob
     from coterie.controllers.deployment import controller as deployment
+    from coterie.controllers.domaindatagrant import controller as domaindatagrant
     from coterie.controllers.domainroute import controller as domainroute
     from coterie.controllers.endpoints import controller as endpoints
     from coterie.controllers.endpointslice import controller as endpointslice
@@ -58,6 +60,7 @@ else:
     clusterdomainroute = later("coterie.controllers.clusterdomainroute.controller")
     cronjob = later("coterie.controllers.cronjob.controller")
     deployment = later("coterie.controllers.deployment.controller")
+    domaindatagrant = later("coterie.controllers.domaindatagrant.controller")
     domainroute = later("coterie.controllers.domainroute.controller")
     endpoints = later("coterie.controllers.endpoints.controller")
     endpointslice = later("coterie.controllers.endpointslice.controller")
@@ -156,5 +159,6 @@ def sleepers(settings: NodeSettings, client: Client, informers: Informers, clock
             retention=settings.job_gc_hours * 3600.0,
         ),
         sleeper("kusciatask", (KUSCIA_TASKS,), tasks, "kusciatask"),
+        sleeper("domaindatagrant", (DOMAIN_DATA_GRANTS,), lambda: domaindatagrant.make),
         sleeper("taskresourcegroup", (TASK_RESOURCE_GROUPS,), lambda: taskresourcegroup.make),
     ]
