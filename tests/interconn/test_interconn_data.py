@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding
 from domain_world import key_pair
 from interconn_kit import network
-from job_world import JOB_PLANE, JobWorld, job_world
+from job_world import JOB, JOB_PLANE, POD, JobWorld, a_job, a_task, job_world
 
 from coterie.api import labels
 from coterie.api.grants import signed_text
@@ -143,3 +143,16 @@ async def test_a_host_cannot_show_what_is_not_its_own() -> None:
         await net["alice"].client.create(DATA, forged)
         await net.settle(5)
         assert not (await net["bob"].client.list(DATA, "bob")).items
+
+
+async def test_a_job_without_the_grant_it_needs_is_refused_before_it_starts() -> None:
+    async with network("alice", "bob", makes=PLANE) as net:
+        await net["bob"].client.create(DATA, a_table("theirs", owner="bob"))
+        asks = a_task("a", taskInputConfig='{"sf_input_ids": ["theirs"]}')
+        await net["alice"].client.create(JOB, a_job(asks, name="early"))
+        (status,) = await net.until_phase("Failed", "alice", job="early")
+        assert 'has no grant for "theirs" of "bob"' in status["message"], status["message"]
+        assert not [each for plane in net.planes.values() for each in (await plane.client.list(POD)).items]
+        await net["bob"].client.create(GRANT, a_grant(data="theirs", owner="bob", to="alice"))
+        await net["alice"].client.create(JOB, a_job(asks, name="late"))
+        await net.until_phase("Succeeded", job="late")

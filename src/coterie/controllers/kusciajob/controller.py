@@ -13,6 +13,7 @@ from coterie.api import labels
 from coterie.api.errors import AlreadyExists, ApiError, Conflict, NotFound, TooManyRequests
 from coterie.api.meta import ObjectKey, controller_of
 from coterie.api.podstate import moment
+from coterie.api.types.kuscia_data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS, DomainData, DomainDataGrant
 from coterie.api.types.kuscia_domain import DOMAINS, Domain
 from coterie.api.types.kuscia_job import (
     APP_IMAGES,
@@ -39,6 +40,7 @@ from coterie.control.controller import DONE, Controller, Result, Watches
 from coterie.control.events import EventRecorder, reference_to
 from coterie.controllers.kusciajob import launch
 from coterie.controllers.kusciajob.plan import CREATE_TASK_FAILED, Plan, View, plan
+from coterie.controllers.kusciajob.validate import ungranted
 
 BY_JOB = "kusciajob/job"
 BY_NAMED = "kusciajob/named"
@@ -81,6 +83,8 @@ class KusciaJobReconciler:
         self.tasks = informers.get(KUSCIA_TASKS, CROSS_DOMAIN)
         self.domains = informers.get(DOMAINS)
         self.images = informers.get(APP_IMAGES)
+        self.datas = informers.get(DOMAIN_DATAS)
+        self.grants = informers.get(DOMAIN_DATA_GRANTS)
         self.tasks.cache.add_index(BY_JOB, by_job)
         self.jobs.cache.add_index(BY_NAMED, by_named)
         self._first_seen: dict[str, float] = {}
@@ -119,12 +123,26 @@ class KusciaJobReconciler:
                 for template in job.spec.tasks
                 if (image := self.images.cache.get(template.app_image)) is not None
             },
+            ungranted=self._ungranted(job),
             tasks=tasks,
             strangers=frozenset(there - tasks.keys()),
             approves=self._approves,
             age=self._age(job),
             now=rfc3339(self._clock.now()),
         )
+
+    def _ungranted(self, job: KusciaJob) -> tuple[str, ...]:
+        if job.status.phase not in ("", JobPhase.INITIALIZED):
+            return ()
+        parties = {party.domain_id for template in job.spec.tasks for party in template.parties}
+        ours = sorted(
+            name
+            for name in parties - {job.spec.initiator}
+            if (domain := self.domains.cache.get(name)) is not None and not domain.partner
+        )
+        datas = {name: self.datas.cache.list(name) for name in ours}
+        given = {name: self.grants.cache.list(name) for name in ours}
+        return ungranted(job.spec, ours, datas, given, self._clock.now())
 
     def _age(self, job: KusciaJob) -> float:
         if job.status.phase not in ("", JobPhase.INITIALIZED):
@@ -288,6 +306,9 @@ class KusciaJobReconciler:
     def keys_of_domain(self, domain: Domain) -> list[ObjectKey]:
         return [job.key for job in self.jobs.cache.by_index(BY_NAMED, domain.metadata.name)]
 
+    def keys_of_data(self, data: DomainData | DomainDataGrant) -> list[ObjectKey]:
+        return [job.key for job in self.jobs.cache.by_index(BY_NAMED, data.metadata.namespace)]
+
     def keys_of_image(self, image: AppImage) -> list[ObjectKey]:
         return [job.key for job in self.jobs.cache.by_index(BY_NAMED, f"image/{image.metadata.name}")]
 
@@ -317,5 +338,7 @@ def make(
         Watches(reconciler.tasks, reconciler.keys_of_task),
         Watches(reconciler.domains, reconciler.keys_of_domain),
         Watches(reconciler.images, reconciler.keys_of_image),
+        Watches(reconciler.datas, reconciler.keys_of_data),
+        Watches(reconciler.grants, reconciler.keys_of_data),
     ]
     return Controller("kusciajob", reconciler.reconcile, watches, workers=workers, clock=clock)

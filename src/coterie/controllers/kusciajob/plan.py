@@ -48,7 +48,7 @@ from coterie.api.types.kuscia_job import (
     TaskTemplate,
 )
 from coterie.controllers.kusciajob.graph import Progress, progress
-from coterie.controllers.kusciajob.validate import faults
+from coterie.controllers.kusciajob.validate import Faults, faults
 
 PATIENCE = 3.0
 """Seconds a job waits for domains and engines that it names and that are not there: objects reach us in any order."""
@@ -68,6 +68,8 @@ class View:
     job: KusciaJob
     domains: Mapping[str, Domain]
     images: Mapping[str, AppImage]
+    ungranted: tuple[str, ...]
+    """Sentences about data of ours that the job's initiator has no grant for; only told of a new job."""
     tasks: Mapping[str, KusciaTask]
     """Those of this job, by name."""
     strangers: frozenset[str]
@@ -186,6 +188,8 @@ def _with_tasks(view: View, made: Plan) -> JobStatus:
 def _initialized(view: View) -> Plan:
     status = view.job.status
     found = faults(view.job.spec, view.domains, view.images)
+    # A grant may be given a moment after the job was begun, like everything else that the job names.
+    found = Faults(found.wrong, (*found.missing, *view.ungranted))
     if not found.wrong and found.missing and view.age < PATIENCE:
         return Plan(replace(status, message=f"Waiting: {found.sentence}"), after=PATIENCE - view.age)
     if found.wrong or found.missing:

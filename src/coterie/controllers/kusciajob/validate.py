@@ -6,13 +6,15 @@ good: the controller waits a moment before it holds the first against a job.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
-from coterie.api import quantity
+from coterie.api import grants, quantity
 from coterie.api.appimages import choose_template
 from coterie.api.names import dns_label_faults
 from coterie.api.quantity import QuantityError
+from coterie.api.types.kuscia_data import DomainData, DomainDataGrant
 from coterie.api.types.kuscia_domain import Domain
 from coterie.api.types.kuscia_job import AppImage, JobParty, JobSpec, TaskTemplate
 from coterie.controllers.kusciajob.graph import circle
@@ -136,3 +138,29 @@ def _references(
 def _no_role(name: str, role: str, image: AppImage) -> str:
     known: Iterable[str] = sorted({template.role for template in image.spec.deploy_templates if template.role})
     return f'AppImage "{name}" has nothing for the role "{role}"; it knows {", ".join(known) or "none"}'
+
+
+def ungranted(
+    spec: JobSpec,
+    ours: Iterable[str],
+    datas: Mapping[str, Sequence[DomainData]],
+    given: Mapping[str, Sequence[DomainDataGrant]],
+    now: datetime,
+) -> tuple[str, ...]:
+    """Data of our domains that tasks name and their initiator may not use. `datas`, `given`: by the domain that owns them."""
+    out: dict[str, None] = {}
+    for task in spec.tasks:
+        parties = frozenset(party.domain_id for party in task.parties)
+        use = grants.Use(
+            data="",
+            initiator=spec.initiator,
+            parties=parties,
+            components=grants.components_of(task.task_input_config),
+            flow=spec.flow_id,
+            input_config=task.task_input_config,
+        )
+        for owner in ours:
+            if owner in parties:
+                for refusal in grants.check_task(use, owner, datas.get(owner, ()), given.get(owner, ()), now):
+                    out[f"task {task.alias}: {refusal}"] = None
+    return tuple(out)
