@@ -16,7 +16,7 @@ may run for years and reads it once.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from urllib.parse import quote, unquote, urlsplit
@@ -74,8 +74,13 @@ def engine_of(certificate: x509.Certificate) -> Engine | None:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return None
+    return engine_named(names.get_values_for_type(x509.UniformResourceIdentifier))
+
+
+def engine_named(uris: Iterable[str]) -> Engine | None:
+    """As `engine_of`, from the alternative names alone."""
     domain, known = "", {}
-    for uri in names.get_values_for_type(x509.UniformResourceIdentifier):
+    for uri in uris:
         parts = urlsplit(uri)
         kind, _, value = parts.path.removeprefix("/").partition("/")
         if parts.scheme == SCHEME and kind not in known:

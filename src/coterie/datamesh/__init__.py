@@ -1,1 +1,1 @@
-"""The domain's data: what is there, who may read it, and the way to it."""
+"""A domain's data as its engines see it: what there is, what they may do with it, and the data itself."""

@@ -1,0 +1,331 @@
+"""Arrow Flight: what may be read or written is asked for first, then fetched or brought by ticket.
+
+    GetFlightInfo(command) ──permit──> ticket ──DoGet──> use counted ──> source ──> rows, while the permit holds
+                                              ──DoPut──> rows ──> source, visible all at once at the end
+
+Streams are read ahead by a few messages: while one is on its way, the next is put together in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from coterie.api import labels
+from coterie.api.types.kuscia_data import FILE, NORMAL, DomainData
+from coterie.base.clock import Clock
+from coterie.base.log import logger
+from coterie.datamesh import columns, flightdata, messages
+from coterie.datamesh.callers import Caller
+from coterie.datamesh.catalogue import Catalogue, file_format
+from coterie.datamesh.permits import Permit, Permits
+from coterie.datamesh.places import Places
+from coterie.datamesh.problems import Code, Kind, MeshProblem, NotPermitted
+from coterie.datamesh.services import Operation
+from coterie.datamesh.sources.protocol import (
+    NotAllowed,
+    NotThere,
+    Place,
+    ReadOptions,
+    Source,
+    SourceError,
+    Unreachable,
+    WriteOptions,
+)
+from coterie.datamesh.tickets import Tickets
+
+log = logger("datamesh.flight")
+
+LOCATION = "kuscia://datamesh"
+_AHEAD = 3
+_ACTIONS = (
+    "CreateDomainData", "QueryDomainData", "UpdateDomainData", "DeleteDomainData", "QueryDomainDataSource",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    permit: Permit
+    place: Place
+    schema: pa.Schema
+    options: ReadOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    data: str
+    place: Place
+    options: WriteOptions
+
+
+class Flight:
+    def __init__(
+        self, catalogue: Catalogue, permits: Permits, places: Places, operations: Sequence[Operation], clock: Clock
+    ) -> None:
+        self._catalogue = catalogue
+        self._permits = permits
+        self._places = places
+        self._actions = {f"Action{each.method}Request": each for each in operations if each.method in _ACTIONS}
+        self.tickets: Tickets[Reading | Writing] = Tickets(clock)
+
+    # Asking.
+
+    async def schema(self, caller: Caller, descriptor: Any) -> Any:
+        """SchemaResult."""
+        name, data = _command(descriptor)
+        if name != "CommandGetDomainDataSchema":
+            raise MeshProblem(Code.INVALID, f"GetSchema takes CommandGetDomainDataSchema, not {name}")
+        found = await self._catalogue.data(_parsed(name, data).domaindata_id)
+        permit = await self._permits.look(caller, found, Code.QUERY_DATA)
+        chosen = [each for each in found.spec.columns or () if permit.columns is None or each.name in permit.columns]
+        schema = columns.schema_of(chosen, found.spec.type)
+        return messages.flight("SchemaResult")(schema=schema.serialize().to_pybytes())
+
+    async def info(self, caller: Caller, descriptor: Any) -> Any:
+        """FlightInfo."""
+        name, data = _command(descriptor)
+        kept: Reading | Writing
+        match name:
+            case "CommandDomainDataQuery":
+                kept, schema = await self._query(caller, _parsed(name, data))
+            case "CommandDomainDataUpdate":
+                kept, schema = await self._update(caller, _parsed(name, data))
+            case "CommandDataSourceSqlQuery":
+                raise MeshProblem(
+                    Code.INVALID,
+                    "SQL is answered by external data proxies only, because grants cannot be checked on it",
+                    Kind.UNIMPLEMENTED,
+                )
+            case _:
+                raise MeshProblem(Code.INVALID, f"GetFlightInfo does not take {name}")
+        ticket = self.tickets.issue(caller, kept)
+        return messages.flight("FlightInfo")(
+            schema=schema.serialize().to_pybytes(),
+            flight_descriptor=descriptor,
+            endpoint=[{"ticket": {"ticket": ticket}, "location": [{"uri": LOCATION}]}],
+            total_records=-1,
+            total_bytes=-1,
+        )
+
+    async def _query(self, caller: Caller, query: Any) -> tuple[Reading, pa.Schema]:
+        found = await self._catalogue.data(query.domaindata_id)
+        declared = found.spec.columns or ()
+        raw = query.content_type == messages.RAW
+        chosen = columns.selected(declared, query.columns)
+        names = tuple(each.name for each in (declared if raw else chosen))
+        permit = await self._permits.read(caller, found, names, FILE if raw else NORMAL)
+        schema = columns.schema_of(declared, found.spec.type)
+        options = ReadOptions(columns=() if raw else names, raw=raw)
+        shown = columns.RAW_SCHEMA if raw else columns.schema_of(chosen, found.spec.type)
+        return Reading(permit, _place(found, query.partition_spec), schema, options), shown
+
+    async def _update(self, caller: Caller, update: Any) -> tuple[Writing, pa.Schema]:
+        wanted = update.domaindata_id or update.domaindata_request.domaindata_id
+        if update.HasField("domaindata_request") and await self._catalogue.find_data(wanted or "-") is None:
+            answer = await self._actions["ActionCreateDomainDataRequest"].run(caller, update.domaindata_request)
+            if answer.status.code:
+                raise MeshProblem(Code(answer.status.code), answer.status.message)
+            wanted = answer.data.domaindata_id
+        found = await self._catalogue.data(wanted)
+        await self._may_write(caller, found)
+        raw = update.content_type == messages.RAW
+        delimiter = update.file_write_options.csv_options.field_delimiter or ","
+        schema = columns.RAW_SCHEMA if raw else columns.schema_of(found.spec.columns or (), found.spec.type)
+        options = WriteOptions(delimiter=delimiter, raw=raw)
+        return Writing(wanted, _place(found, update.partition_spec), options), schema
+
+    async def _may_write(self, caller: Caller, data: DomainData) -> None:
+        self._permits.write(caller, data, Code.PATCH_DATA)
+        if not caller.at_home:
+            await self._places.check_writable(caller, data, Code.PATCH_DATA)
+
+    # Fetching.
+
+    async def get(self, caller: Caller, ticket: bytes) -> AsyncIterator[bytes]:
+        """Messages, the schema first."""
+        kept = self.tickets.redeem(caller, ticket)
+        if not isinstance(kept, Reading):
+            raise MeshProblem(Code.INVALID, "the ticket is for writing; call GetFlightInfo with CommandDomainDataQuery")
+        opened = await self._places.source(kept.permit.data)
+        permit = await self._permits.begin(kept.permit)
+        async with self._permits.held(permit) as ended, aclosing(self._messages(opened, kept)) as found:
+            while True:
+                message = await _unless(ended, found)
+                if ended.done():
+                    log.warning("A read was stopped", data=permit.use.data, task=caller.task, why=ended.result())
+                    raise NotPermitted(Code.QUERY_DATA, f"the read was stopped: {ended.result()}")
+                if message is None:
+                    return
+                yield message
+
+    async def _messages(self, source: Source, kept: Reading) -> AsyncGenerator[bytes, None]:
+        ready: asyncio.Queue[bytes | None] = asyncio.Queue(_AHEAD)
+        filling = asyncio.create_task(_fill(source, kept, ready), name="datamesh/read")
+        try:
+            while (message := await ready.get()) is not None:
+                yield message
+            await filling
+        except SourceError as problem:
+            raise _told(problem) from problem
+        finally:
+            filling.cancel()
+            await asyncio.gather(filling, return_exceptions=True)
+
+    # Bringing.
+
+    async def put(self, caller: Caller, incoming: AsyncIterator[bytes]) -> None:
+        first = await anext(incoming, None)
+        if first is None:
+            raise MeshProblem(Code.INVALID, "DoPut brought nothing")
+        try:
+            parts = flightdata.parse(first)
+            descriptor = messages.flight("FlightDescriptor").FromString(bytes(parts.descriptor))
+            kept = self.tickets.redeem(caller, descriptor.cmd)
+            if not isinstance(kept, Writing):
+                raise MeshProblem(
+                    Code.INVALID, "the ticket is for reading; call GetFlightInfo with CommandDomainDataUpdate"
+                )
+            schema = flightdata.schema_in(flightdata.ipc_message(parts))
+            # Things may have changed since the ticket was given.
+            data = await self._catalogue.data(kept.data)
+            await self._may_write(caller, data)
+            wanted = _written_schema(data, schema, raw=kept.options.raw)
+            async with (
+                await self._places.source(data) as source,
+                source.write(kept.place, wanted, kept.options) as sink,
+            ):
+                async for message in incoming:
+                    parts = flightdata.parse(message)
+                    if parts.is_rows:
+                        await sink.put(await asyncio.to_thread(_rows, parts, schema, wanted))
+        except (flightdata.Malformed, DecodeError) as problem:
+            raise MeshProblem(Code.INVALID, str(problem)) from problem
+        except SourceError as problem:
+            raise _told(problem) from problem
+        marks = {labels.COTERIE_WRITTEN_BY: caller.job or caller.pod}
+        await self._catalogue.mark_data(kept.data, marks)
+        log.info("Data written", data=kept.data, task=caller.task)
+
+    # Everything else.
+
+    async def action(self, caller: Caller, action: Any) -> Any:
+        """Result."""
+        operation = self._actions.get(action.type)
+        if operation is None:
+            raise MeshProblem(Code.INVALID, f'there is no action "{action.type}"', Kind.UNIMPLEMENTED)
+        try:
+            request = operation.request.FromString(action.body)
+        except DecodeError as problem:
+            raise MeshProblem(Code.INVALID, f"the body of {action.type} is no {operation.method}Request") from problem
+        return messages.flight("Result")(body=(await operation.run(caller, request)).SerializeToString())
+
+
+def _command(descriptor: Any) -> tuple[str, bytes]:
+    try:
+        return messages.unpacked(descriptor.cmd)
+    except ValueError as problem:
+        raise MeshProblem(Code.INVALID, f"the descriptor's command: {problem}") from problem
+
+
+def _parsed(name: str, data: bytes) -> Any:
+    try:
+        return messages.mesh(name).FromString(data)
+    except DecodeError as problem:
+        raise MeshProblem(Code.INVALID, f"not a {name}") from problem
+
+
+def _place(data: DomainData, partition: str) -> Place:
+    return Place(data.spec.relative_uri, file_format(data.spec.file_format), partition, data.spec.attributes or {})
+
+
+async def _fill(source: Source, kept: Reading, ready: asyncio.Queue[bytes | None]) -> None:
+    """Until the end, which is None, also when it is an early one: whoever reads asks this task how it went."""
+    try:
+        schema = None if kept.options.raw else kept.schema
+        async with source, source.read(kept.place, schema, kept.options) as batches:
+            announced = False
+            async for batch in batches:
+                if not announced:
+                    await ready.put(flightdata.of_schema(batch.schema))
+                    announced = True
+                for piece in flightdata.pieces(batch):
+                    await ready.put(await asyncio.to_thread(flightdata.of_batch, piece))
+            if not announced:
+                await ready.put(flightdata.of_schema(_read_schema(kept)))
+    finally:
+        if (current := asyncio.current_task()) is None or not current.cancelling():
+            await ready.put(None)
+
+
+def _read_schema(kept: Reading) -> pa.Schema:
+    if kept.options.raw:
+        return columns.RAW_SCHEMA
+    return pa.schema([kept.schema.field(name) for name in kept.options.columns], metadata=kept.schema.metadata)
+
+
+async def _unless(ended: asyncio.Future[str], found: AsyncIterator[bytes]) -> bytes | None:
+    """The next message; None at the end, or when the permit ends first."""
+    if ended.done():
+        return None
+
+    async def following() -> bytes | None:
+        return await anext(found, None)
+
+    task = asyncio.ensure_future(following())
+    try:
+        await asyncio.wait((task, ended), return_when=asyncio.FIRST_COMPLETED)
+        return await task if task.done() else None
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def _written_schema(data: DomainData, brought: pa.Schema, *, raw: bool) -> pa.Schema:
+    """The declared types for what was brought under the declared names."""
+    if raw:
+        if brought.names != columns.RAW_SCHEMA.names or not _is_binary(brought.field(0).type):
+            raise MeshProblem(Code.INVALID, 'raw content comes in one binary column named "data"')
+        return columns.RAW_SCHEMA
+    if any(pa.types.is_dictionary(each.type) for each in brought):
+        raise MeshProblem(Code.INVALID, "dictionary-encoded columns are not taken; decode them first")
+    declared = columns.schema_of(data.spec.columns or ())
+    if not declared.names:
+        return brought.remove_metadata()
+    if sorted(declared.names) != sorted(brought.names):
+        raise MeshProblem(
+            Code.INVALID,
+            f"columns {', '.join(brought.names)} were brought, but {data.metadata.name} has {', '.join(declared.names)}",
+        )
+    return declared
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _rows(parts: flightdata.Parts, schema: pa.Schema, wanted: pa.Schema) -> pa.RecordBatch:
+    batch = flightdata.batch_in(flightdata.ipc_message(parts), schema)
+    if batch.schema.equals(wanted):
+        return batch
+    try:
+        return batch.select(wanted.names).cast(wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as problem:
+        raise flightdata.Malformed(f"a value does not fit its declared type: {problem}") from problem
+
+
+def _told(problem: SourceError) -> MeshProblem:
+    match problem:
+        case NotThere():
+            return MeshProblem(Code.QUERY_DATA, str(problem), Kind.NOT_FOUND)
+        case NotAllowed():
+            return NotPermitted(Code.QUERY_DATA, str(problem))
+        case Unreachable():
+            return MeshProblem(Code.QUERY_SOURCE, str(problem), Kind.UNAVAILABLE)
+    return MeshProblem(Code.QUERY_DATA, str(problem), Kind.FAILED_PRECONDITION)

@@ -1,0 +1,56 @@
+"""What goes wrong, with the numbers that Kuscia's clients know and the status that gRPC has for it."""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+
+
+class Code(IntEnum):
+    OK = 0
+    INVALID = 12100
+    UNEXPECTED = 12101
+    CREATE_DATA = 12200
+    QUERY_DATA = 12201
+    GET_DATA = 12202
+    MERGE_DATA = 12203
+    PATCH_DATA = 12204
+    DELETE_DATA = 12205
+    QUERY_SOURCE = 12302
+    SOURCE_NOT_THERE = 12305
+    GET_SOURCE = 12306
+    DECODE_INFO = 12307
+    ENCODE_INFO = 12308
+    CREATE_GRANT = 12400
+    UPDATE_GRANT = 12401
+    QUERY_GRANT = 12402
+    DELETE_GRANT = 12403
+    GRANT_EXISTS = 12404
+    GRANT_NOT_THERE = 12405
+
+
+class Kind(StrEnum):
+    """As gRPC spells them."""
+
+    INVALID_ARGUMENT = "INVALID_ARGUMENT"
+    NOT_FOUND = "NOT_FOUND"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
+    FAILED_PRECONDITION = "FAILED_PRECONDITION"
+    UNAVAILABLE = "UNAVAILABLE"
+    UNIMPLEMENTED = "UNIMPLEMENTED"
+    INTERNAL = "INTERNAL"
+
+
+class MeshProblem(Exception):
+    """The message is a sentence for the caller; it holds no secret."""
+
+    def __init__(self, code: Code, message: str, kind: Kind = Kind.INVALID_ARGUMENT) -> None:
+        super().__init__(message)
+        self.code = code
+        self.kind = kind
+
+
+class NotPermitted(MeshProblem):
+    """The caller may not; the message names the limit."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(code, message, Kind.PERMISSION_DENIED)

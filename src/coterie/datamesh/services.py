@@ -1,0 +1,268 @@
+"""What engines can ask for beside the data itself: one table of operations, whoever carries them.
+
+    gRPC (8071), HTTP (8070), Flight's DoAction ──> Operation.run(caller, request) ──> response
+
+A failure is an answer too: `status.code` and a sentence, as Kuscia's clients expect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf import json_format
+
+from coterie.api.meta import Object
+from coterie.api.types.kuscia_data import DataColumn, DomainData, DomainDataGrant
+from coterie.base.clock import parse_rfc3339
+from coterie.base.log import logger
+from coterie.datamesh import messages
+from coterie.datamesh.callers import Caller
+from coterie.datamesh.catalogue import Catalogue, expiration, file_format
+from coterie.datamesh.permits import Permits
+from coterie.datamesh.places import Places
+from coterie.datamesh.problems import Code, MeshProblem
+from coterie.datamesh.sources.protocol import FileFormat
+
+log = logger("datamesh")
+
+Work = Callable[[Caller, Any], Awaitable[Object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    service: str
+    method: str
+    path: str
+    """Of the HTTP server."""
+    work: Work
+
+    @property
+    def request(self) -> Any:
+        return messages.mesh(f"{self.method}Request")
+
+    @property
+    def response(self) -> Any:
+        return messages.mesh(f"{self.method}Response")
+
+    async def run(self, caller: Caller, request: Any) -> Any:
+        try:
+            data = await self.work(caller, request)
+        except MeshProblem as problem:
+            return self.failed(problem)
+        return json_format.ParseDict({"status": {"message": "success"}, **data}, self.response())
+
+    def failed(self, problem: MeshProblem) -> Any:
+        log.info("Refused", method=self.method, code=int(problem.code), why=str(problem))
+        return self.response(status=messages.Status(code=int(problem.code), message=str(problem)))
+
+
+class Services:
+    def __init__(self, catalogue: Catalogue, permits: Permits, places: Places) -> None:
+        self._catalogue = catalogue
+        self._permits = permits
+        self._places = places
+
+    def operations(self) -> list[Operation]:
+        base = "/api/v1/datamesh"
+        data, source, grant = "DomainDataService", "DomainDataSourceService", "DomainDataGrantService"
+        return [
+            Operation(data, "CreateDomainData", f"{base}/domaindata/create", self.create_data),
+            Operation(data, "UpdateDomainData", f"{base}/domaindata/update", self.update_data),
+            Operation(data, "QueryDomainData", f"{base}/domaindata/query", self.query_data),
+            Operation(data, "DeleteDomainData", f"{base}/domaindata/delete", self.delete_data),
+            Operation(source, "QueryDomainDataSource", f"{base}/domaindatasource/query", self.query_source),
+            Operation(grant, "CreateDomainDataGrant", f"{base}/domaindatagrant/create", self.create_grant),
+            Operation(grant, "UpdateDomainDataGrant", f"{base}/domaindatagrant/update", self.update_grant),
+            Operation(grant, "QueryDomainDataGrant", f"{base}/domaindatagrant/query", self.query_grant),
+            Operation(grant, "DeleteDomainDataGrant", f"{base}/domaindatagrant/delete", self.delete_grant),
+        ]
+
+    # Data.
+
+    async def create_data(self, caller: Caller, request: Any) -> Object:
+        spec, name = _data_spec(request), request.domaindata_id
+        before = await self._catalogue.find_data(name) if name else None
+        if before is not None:
+            await self._update(caller, before, spec, Code.CREATE_DATA)
+        else:
+            if not caller.at_home:
+                await self._places.check_free(caller, spec, name, Code.CREATE_DATA)
+            name = await self._catalogue.create_data(name, spec, self._permits.marks(caller))
+        return {"data": {"domaindata_id": name}}
+
+    async def update_data(self, caller: Caller, request: Any) -> Object:
+        before = await self._catalogue.data(request.domaindata_id)
+        await self._update(caller, before, _data_spec(request), Code.PATCH_DATA)
+        return {}
+
+    async def _update(self, caller: Caller, before: DomainData, spec: Object, code: Code) -> None:
+        self._permits.write(caller, before, code)
+        moved = (spec.get("relativeURI") or before.spec.relative_uri, spec.get("dataSource") or before.spec.data_source)
+        if not caller.at_home and moved != (before.spec.relative_uri, before.spec.data_source):
+            # What was written by the job stays where it was; elsewhere may lie what it may not read.
+            raise MeshProblem(
+                code, "relative_uri and datasource_id of what a task made cannot be changed; make another"
+            )
+        await self._catalogue.update_data(before, spec)
+
+    async def query_data(self, caller: Caller, request: Any) -> Object:
+        found = await self._catalogue.data(request.domaindata_id, Code.QUERY_DATA)
+        permit = await self._permits.look(caller, found, Code.QUERY_DATA)
+        return {"data": data_message(found, permit.columns)}
+
+    async def delete_data(self, caller: Caller, request: Any) -> Object:
+        found = await self._catalogue.data(request.domaindata_id, Code.DELETE_DATA)
+        self._permits.write(caller, found, Code.DELETE_DATA)
+        await self._catalogue.delete_data(found)
+        return {}
+
+    # Sources.
+
+    async def query_source(self, caller: Caller, request: Any) -> Object:
+        source = await self._catalogue.source(request.datasource_id)
+        spec = source.spec
+        return {
+            "data": {
+                "datasource_id": source.metadata.name,
+                "name": spec.name,
+                "type": spec.type,
+                "status": "Available",
+                "info": await self._catalogue.shown_info(source),
+                "info_key": spec.info_key,
+                "access_directly": spec.access_directly,
+            }
+        }
+
+    # Grants.
+
+    async def create_grant(self, caller: Caller, request: Any) -> Object:
+        self._permits.grant(caller, Code.CREATE_GRANT)
+        name = await self._catalogue.create_grant(request.domaindatagrant_id, _grant_spec(request))
+        return {"data": {"domaindatagrant_id": name}}
+
+    async def update_grant(self, caller: Caller, request: Any) -> Object:
+        self._permits.grant(caller, Code.UPDATE_GRANT)
+        await self._catalogue.update_grant(await self._own_grant(request, Code.UPDATE_GRANT), _grant_spec(request))
+        return {}
+
+    async def query_grant(self, caller: Caller, request: Any) -> Object:
+        found = await self._catalogue.grant(request.domaindatagrant_id)
+        if found.spec.grant_domain != caller.initiator:
+            self._permits.grant(caller, Code.QUERY_GRANT)
+        return {"data": grant_message(found)}
+
+    async def delete_grant(self, caller: Caller, request: Any) -> Object:
+        self._permits.grant(caller, Code.DELETE_GRANT)
+        await self._catalogue.delete_grant(await self._own_grant(request, Code.DELETE_GRANT))
+        return {}
+
+    async def _own_grant(self, request: Any, code: Code) -> DomainDataGrant:
+        found = await self._catalogue.grant(request.domaindatagrant_id)
+        if found.spec.author != self._catalogue.domain:
+            raise MeshProblem(code, f'the grant is of "{found.spec.author}", which alone can change it')
+        return found
+
+
+# Messages to and from what the API has. Pure.
+
+
+def _data_spec(request: Any) -> Object:
+    return {
+        "name": request.name,
+        "type": request.type,
+        "relativeURI": request.relative_uri,
+        "dataSource": request.datasource_id,
+        "attributes": dict(request.attributes),
+        "partitions": {"type": request.partition.type, "fields": [_column(each) for each in request.partition.fields]}
+        if request.HasField("partition")
+        else None,
+        "columns": [_column(each) for each in request.columns],
+        "vendor": request.vendor,
+        "fileFormat": _format(request.file_format),
+    }
+
+
+def _format(number: int) -> str:
+    if number not in set(FileFormat):
+        raise MeshProblem(Code.INVALID, f"file_format {number} is unknown")
+    return FileFormat(number).name.lower() if number else ""
+
+
+def _column(column: Any) -> Object:
+    out: Object = {"name": column.name, "type": column.type}
+    if column.comment:
+        out["comment"] = column.comment
+    if column.not_nullable:
+        out["notNullable"] = True
+    return out
+
+
+def _column_message(column: DataColumn) -> Object:
+    return {
+        "name": column.name,
+        "type": column.type,
+        "comment": column.comment,
+        "not_nullable": column.not_nullable,
+    }
+
+
+def data_message(data: DomainData, only: frozenset[str] | None = None) -> Object:
+    """`only`: the columns that may be told."""
+    spec = data.spec
+    out: Object = {
+        "domaindata_id": data.metadata.name,
+        "name": spec.name,
+        "type": spec.type,
+        "relative_uri": spec.relative_uri,
+        "datasource_id": spec.data_source,
+        "attributes": spec.attributes or {},
+        "columns": [_column_message(each) for each in spec.columns or () if only is None or each.name in only],
+        "vendor": spec.vendor,
+        "file_format": int(file_format(spec.file_format)),
+        "author": spec.author,
+    }
+    if spec.partitions is not None:
+        fields = [_column_message(each) for each in spec.partitions.fields or ()]
+        out["partition"] = {"type": spec.partitions.type, "fields": fields}
+    return out
+
+
+def _grant_spec(request: Any) -> Object:
+    limit = request.limit
+    limits: Object = {
+        "expirationTime": expiration(limit.expiration_time),
+        "useCount": limit.use_count,
+        "flowID": limit.flow_id,
+        "components": list(limit.components),
+        "initiator": limit.initiator,
+        "inputConfig": limit.input_config,
+    }
+    return {
+        "domainDataID": request.domaindata_id,
+        "grantDomain": request.grant_domain,
+        "limit": {key: value for key, value in limits.items() if value},
+        "description": dict(request.description),
+    }
+
+
+def grant_message(grant: DomainDataGrant) -> Object:
+    spec, limit = grant.spec, grant.limit
+    ends = int(parse_rfc3339(limit.expiration_time).timestamp()) if limit.expiration_time else 0
+    return {
+        "domaindatagrant_id": grant.metadata.name,
+        "author": spec.author,
+        "domaindata_id": spec.domain_data_id,
+        "grant_domain": spec.grant_domain,
+        "limit": {
+            "expiration_time": ends,
+            "use_count": limit.use_count,
+            "flow_id": limit.flow_id,
+            "components": list(limit.components or ()),
+            "initiator": limit.initiator,
+            "input_config": limit.input_config,
+        },
+        "description": spec.description or {},
+        "signature": spec.signature,
+    }
