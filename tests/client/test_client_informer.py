@@ -24,7 +24,7 @@ from coterie.client.client import Client
 from coterie.client.fake import FakeStream, FakeTransport, json_reply, stream_reply
 from coterie.client.informer import Change, Informer
 from coterie.client.informers import Informers
-from coterie.client.transport import Call, NotSent, Reply
+from coterie.client.transport import Call, Disconnected, NotSent, Reply
 
 CM = Kind.dynamic(builtin("configmaps"))
 
@@ -302,3 +302,35 @@ def test_indexes_agree_with_a_full_scan(steps: list[tuple[bool, str, str, str]])
     assert {v: len(late.by_index("owner", v)) for v in "xy"} == {v: len(cache.by_index("owner", v)) for v in "xy"}
     with pytest.raises(ValueError):
         late.add_index("owner", lambda obj: ())
+
+
+async def test_a_watch_that_lasted_starts_the_pauses_anew() -> None:
+    """Where nothing ever happens there are no events; a server that was away twice a day is still asked at once."""
+    clock = VirtualClock()
+    opened: list[float] = []
+
+    def answer(call: Call) -> Reply:
+        opened.append(clock.monotonic())
+        if "sendInitialEvents" in call.query:
+            mark = {"annotations": {"k8s.io/initial-events-end": "true"}, "resourceVersion": "5"}
+            return stream_reply(FakeStream([{"type": "BOOKMARK", "object": {"metadata": mark}}]).end())
+        return stream_reply(_Lasting(clock, 60.0))
+
+    informer = Informer(Client(FakeTransport(answer), clock=clock), CONFIG_MAPS)
+    async with running(informer):
+        for _ in range(12):
+            await clock.advance(65.0)
+    assert len(opened) > 10
+    assert max(later - earlier for earlier, later in pairwise(opened)) < 61.0
+
+
+class _Lasting(FakeStream):
+    """Silent for a time, then broken off."""
+
+    def __init__(self, clock: VirtualClock, seconds: float) -> None:
+        super().__init__()
+        self._clock, self._seconds = clock, seconds
+
+    async def read(self) -> list[bytes]:
+        await self._clock.sleep(self._seconds)
+        raise Disconnected("the stream broke")

@@ -110,3 +110,12 @@ async def test_a_part_that_fails_fails_it() -> None:
     with pytest.raises(TaskFailed, match="broken"):
         await sleeper.run()
     assert not sleeper.ready.is_set()
+
+
+async def test_a_part_that_only_ends_when_cancelled_does_not_hold_up_the_stop() -> None:
+    sleeper, _ = dormant(waker("a"), Endless())
+    task = asyncio.create_task(sleeper.run())
+    await settle()
+    assert sleeper.awake
+    sleeper.stop()
+    await asyncio.wait_for(task, 5)

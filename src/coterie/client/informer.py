@@ -14,10 +14,11 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 from coterie.api.meta import ObjectKey
 from coterie.api.types.kind import Kind
+from coterie.base.backoff import Policy
 from coterie.base.tasks import TaskOwner
 from coterie.client.cache import Cache, IndexFunction
 from coterie.client.client import Client
-from coterie.client.reflector import Reflector
+from coterie.client.reflector import RETRY, Reflector
 
 T = TypeVar("T")
 
@@ -49,6 +50,7 @@ class Informer(Generic[T]):
         transform: Callable[[T], T] | None = None,
         resync: float = 0.0,
         watch_list: bool = True,
+        retry: Policy = RETRY,
     ) -> None:
         """`transform` may drop what nobody needs before it is kept. `resync` seconds; 0: never."""
         self.kind = kind
@@ -61,7 +63,7 @@ class Informer(Generic[T]):
         self._resync = resync
         self._clock = client.clock
         self._reflector = Reflector(
-            client, kind, self, namespace=namespace, labels=labels, fields=fields, watch_list=watch_list
+            client, kind, self, namespace=namespace, labels=labels, fields=fields, watch_list=watch_list, retry=retry
         )
 
     @property

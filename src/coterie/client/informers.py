@@ -10,9 +10,11 @@ import asyncio
 from typing import Any, TypeVar, cast
 
 from coterie.api.types.kind import Kind
+from coterie.base.backoff import Policy
 from coterie.base.tasks import TaskOwner
 from coterie.client.client import Client
 from coterie.client.informer import Informer
+from coterie.client.reflector import RETRY
 
 T = TypeVar("T")
 
@@ -22,10 +24,12 @@ _Identity = tuple[str, str, str, type, str, str, str]
 class Informers:
     name = "informers"
 
-    def __init__(self, client: Client, *, resync: float = 0.0, watch_list: bool = True) -> None:
+    def __init__(self, client: Client, *, resync: float = 0.0, watch_list: bool = True, retry: Policy = RETRY) -> None:
+        """`retry`: the pauses before a server that cannot be reached is tried again."""
         self._client = client
         self._resync = resync
         self._watch_list = watch_list
+        self._retry = retry
         self._informers: dict[_Identity, Informer[Any]] = {}
         self._running: dict[_Identity, asyncio.Task[None]] = {}
         self._owner: TaskOwner | None = None
@@ -43,6 +47,7 @@ class Informers:
                 fields=fields,
                 resync=self._resync,
                 watch_list=self._watch_list,
+                retry=self._retry,
             )
             self._informers[identity] = informer
             if self._owner is not None:

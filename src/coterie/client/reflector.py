@@ -30,7 +30,7 @@ from coterie.client.watch import Bookmark, Broken, Changed, Watch
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
-_RETRY = Policy(first=0.2, factor=2.0, limit=30.0, jitter=0.3)
+RETRY = Policy(first=0.2, factor=2.0, limit=30.0, jitter=0.3)
 _WATCH_SECONDS = (300, 600)
 """Watches end by themselves after a time in this range, so that they move away from a server that is going down."""
 
@@ -59,6 +59,7 @@ class Reflector(Generic[T]):
         labels: str = "",
         fields: str = "",
         watch_list: bool = True,
+        retry: Policy = RETRY,
         clock: Clock | None = None,
     ) -> None:
         """`watch_list=False` is for servers before Kubernetes 1.27, which take the question for a plain watch."""
@@ -70,7 +71,7 @@ class Reflector(Generic[T]):
         self._fields = fields
         self._watch_list = watch_list
         self._clock = clock or client.clock
-        self._backoff = Backoff(_RETRY)
+        self._backoff = Backoff(retry)
         self._log = logger("client.reflector").bind(resource=str(kind), namespace=namespace or None)
         self.resource_version = ""
         """The version up to which everything was delivered; empty: start from everything."""
@@ -148,11 +149,16 @@ class Reflector(Generic[T]):
 
     async def _receive(self, watch: Watch[T]) -> None:
         opened = self._clock.monotonic()
-        while events := await watch.batch():
-            self._deliver(events)
-            self._backoff.succeeded()
+        try:
+            while events := await watch.batch():
+                self._deliver(events)
+                self._backoff.succeeded()
+        finally:
+            lasted = self._clock.monotonic() - opened >= 1.0
+            if lasted:
+                self._backoff.succeeded()  # also where nothing happened: failures of long ago say nothing of the next
         # A server that opens and ends watches at once must not be asked in a tight loop.
-        if self._clock.monotonic() - opened < 1.0:
+        if not lasted:
             await self._clock.sleep(self._backoff.failed())
 
     def _replace(self, objects: Sequence[T], version: str) -> None:

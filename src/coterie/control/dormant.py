@@ -26,14 +26,14 @@ class Dormant:
         self._make = make
         self._parts: Sequence[Runnable] = ()
         self._called = asyncio.Event()
-        self._stopped = False
+        self._stopped = asyncio.Event()
 
     @property
     def awake(self) -> bool:
         return bool(self._parts)
 
     def stop(self) -> None:
-        self._stopped = True
+        self._stopped.set()
         self._called.set()
         for part in self._parts:
             if isinstance(part, Stoppable):
@@ -50,17 +50,18 @@ class Dormant:
         finally:
             for remove in removers:
                 remove()
-        if self._stopped:
+        if self._stopped.is_set():
             return
         self._parts = self._make()
         async with TaskOwner(self.name) as owner:
             tasks = {owner.start(part.name, part.run()): part for part in self._parts}
             owner.start("readiness", self._announce())
+            stopped = owner.start("stopping", self._stopped.wait())
             # The first that ends was told to, or failed; the owner raises what it failed with.
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if self._stopped:
-                ending = [task for task, part in tasks.items() if isinstance(part, Stoppable)]
-                await asyncio.wait(ending)
+            await asyncio.wait((*tasks, stopped), return_when=asyncio.FIRST_COMPLETED)
+            ending = [task for task, part in tasks.items() if isinstance(part, Stoppable)]
+            if self._stopped.is_set() and ending:
+                await asyncio.wait(ending)  # the others are cancelled by the owner
 
     async def _announce(self) -> None:
         for part in self._parts:

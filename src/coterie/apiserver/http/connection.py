@@ -457,6 +457,11 @@ class HttpConnection(asyncio.Protocol):
             self._closing = True
             self.transport.close()
 
+    @property
+    def idle(self) -> bool:
+        """Nothing is under way and nothing waits to be sent."""
+        return not self._busy and self._tunnel is None and not self.transport.get_write_buffer_size()
+
     def abort(self) -> None:
         self._closing = True
         self.transport.abort()

@@ -20,6 +20,8 @@ from coterie.base.clock import http_date
 
 _BACKLOG = 1024
 """Connections the kernel may hold for us before we take them."""
+_FAREWELL = 0.3
+"""Seconds in which idle peers may answer the end of a TLS connection; most never do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +118,11 @@ class HttpServer:
             listener.close()
         for connection in list(self._connections):
             connection.end()
-        if self._connections:
-            self._all_gone = asyncio.Event()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_gone.wait(), grace)
+        await self._gone_within(min(grace, _FAREWELL))
+        for connection in list(self._connections):
+            if connection.idle:
+                connection.abort()  # its peer does not answer our goodbye, and nothing of it is lost
+        await self._gone_within(grace - min(grace, _FAREWELL))
         for connection in list(self._connections):
             connection.abort()
         await self.tasks.cancel()
@@ -128,6 +131,12 @@ class HttpServer:
             self._sweeper = None
         for listener in self._listeners:
             await listener.wait_closed()
+
+    async def _gone_within(self, seconds: float) -> None:
+        if self._connections:
+            self._all_gone = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_gone.wait(), seconds)
 
     # -- called by connections ----------------------------------------------------------------------------------
 
