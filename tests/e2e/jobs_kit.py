@@ -1,12 +1,9 @@
-"""Networks of real domains that `coterie up` brings up, jobs on them, and engines that do what a test says.
+"""Networks of real domains that `coterie up` brings up, and jobs on them.
 
-    with network(root, "p2p", "alice", "bob") as net, Puppets() as puppets:
-        net.register(puppets.image())
-        net.at("alice").apply(job("hello", "alice", task("a", "alice", "bob")))
-        net.at("alice").until_phase("hello", "Succeeded")
-
-A puppet is an engine that connects to the test, says which task of whom it is, and ends with the status it is told. So a
-test knows how often each engine was started, and holds a job in any phase for as long as it likes.
+with network(root, "p2p", "alice", "bob") as net, Puppets() as puppets:
+    net.register(puppets.image())
+    net.at("alice").apply(job("hello", "alice", task("a", "alice", "bob")))
+    net.at("alice").until_phase("hello", "Succeeded")
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +46,7 @@ PORTS = 16
 """How many ports for engines a control plane has: so few that those which are not given back are soon missed."""
 _KUSCIA = f"/apis/{API}"
 _UP_SECONDS = 110
+_CALL_SECONDS = 20.0
 _NETWORKS = itertools.count()
 _TRANSIENT = (OSError, http.client.HTTPException)
 
@@ -115,127 +112,6 @@ def app_image(name: str, script: str, shell: str = "sh", **more: Any) -> Object:
     }
 
 
-# Engines.
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """One start of one engine."""
-
-    task: str
-    domain: str
-    word: str
-    """Its task's input: the alias, unless the test said otherwise."""
-
-
-@dataclass(slots=True)
-class _Puppet:
-    which: Started
-    line: socket.socket
-    ended: bool = False
-
-
-class Puppets:
-    """The test's end of the engines. They end well at once, unless they are held."""
-
-    def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-        self._lock = threading.Lock()
-        self._known: list[_Puppet] = []
-        self._held: set[str] = set()
-        self._closed = False
-        self._thread = threading.Thread(target=self._accept, name="puppets", daemon=True)
-
-    def __enter__(self) -> Puppets:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._closed = True
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(5)
-        with self._lock:
-            for puppet in self._known:
-                puppet.line.close()
-
-    def image(self, name: str = PUPPET, **more: Any) -> Object:
-        """The AppImage. An engine whose test is gone ends badly."""
-        port = self._listener.getsockname()[1]
-        script = f"exec 3<>/dev/tcp/127.0.0.1/{port} && cat task.conf >&3 && read -r code <&3 && exit $code; exit 99"
-        return app_image(name, script, "bash", **more)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                line, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._greet, args=(line,), name="puppet", daemon=True).start()
-
-    def _greet(self, line: socket.socket) -> None:
-        said = b""
-        with contextlib.suppress(OSError):
-            while not said.endswith(b"\n"):
-                piece = line.recv(4096)
-                if not piece:
-                    break
-                said += piece
-        words = said.decode().split()
-        if len(words) != 3:
-            line.close()
-            return
-        puppet = _Puppet(Started(*words), line)
-        with self._lock:
-            self._known.append(puppet)
-            held = self._is_held(puppet.which)
-        if not held:
-            self._tell(puppet, 0)
-
-    def _is_held(self, which: Started) -> bool:
-        return any(which.task.startswith(f"{name}-") for name in self._held)
-
-    def hold(self, job: str) -> None:
-        """Engines of this job wait from now on."""
-        with self._lock:
-            self._held.add(job)
-
-    def release(self, job: str, code: int = 0, domain: str = "", word: str = "") -> None:
-        """Those that wait end so; without domain and word also all that are still to come end well."""
-        with self._lock:
-            if not domain and not word:
-                self._held.discard(job)
-            chosen = [
-                each
-                for each in self._known
-                if each.which.task.startswith(f"{job}-")
-                and not each.ended
-                and domain in ("", each.which.domain)
-                and word in ("", each.which.word)
-            ]
-        for each in chosen:
-            self._tell(each, code)
-
-    def _tell(self, puppet: _Puppet, code: int) -> None:
-        puppet.ended = True
-        with contextlib.suppress(OSError):
-            puppet.line.sendall(f"{code}\n".encode())
-
-    def starts(self, job: str) -> list[Started]:
-        with self._lock:
-            return [each.which for each in self._known if each.which.task.startswith(f"{job}-")]
-
-    def until_started(self, job: str, count: int, seconds: float = PATIENCE) -> list[Started]:
-        return until(
-            f"{count} engines of {job} run", lambda: (found := self.starts(job))[count - 1 :] and found, seconds
-        )
-
-    def once_each(self, job: str) -> bool:
-        found = self.starts(job)
-        return len(set(found)) == len(found)
-
-
 # Networks.
 
 
@@ -269,11 +145,23 @@ class Domain:
         context.load_cert_chain(str(pki / "admin.crt"), str(pki / "admin.key"))
         return context
 
+    def _socket(self, host: str, port: int) -> ssl.SSLSocket:
+        """Wrapped before it connects: what is wrapped later is lost, and warned about, when the server dies meanwhile."""
+        made = self._tls().wrap_socket(socket.socket(), server_hostname=host)
+        made.settimeout(_CALL_SECONDS)
+        try:
+            made.connect((host, port))
+        except OSError:
+            made.close()
+            raise
+        return made
+
     def call(self, method: str, path: str, body: Object | None = None, kind: str = "application/json") -> Any:
         """One request; None when there is no such thing. Raises Refused, or what the network raises."""
         if self._connection is None:
             at = urlsplit(kubeconfig.read(self.paths.kubeconfig).resolve().server)
-            self._connection = http.client.HTTPSConnection(at.hostname or "", at.port, context=self._tls(), timeout=20)
+            self._connection = http.client.HTTPSConnection(at.hostname or "", at.port, timeout=_CALL_SECONDS)
+            self._connection.sock = self._socket(at.hostname or "", at.port or 443)
         try:
             text = json.dumps(body) if body is not None else None
             self._connection.request(method, path, text, {"Content-Type": kind} if text else {})
@@ -393,7 +281,7 @@ class Domain:
         background.start(self.paths, os.environ)
 
     def until_up(self) -> None:
-        until(f"the API of {self.name} answers", lambda: self.get("/readyz?verbose=0") is None or True)
+        until(f"the API of {self.name} answers", lambda: self.list("/api/v1/namespaces"))
 
     def containers(self) -> list[psutil.Process]:
         """Processes of containers that run now."""

@@ -11,7 +11,8 @@ from typing import Any
 
 import kubectl_runner
 import pytest
-from jobs_kit import Net, Puppets, app_image, job, network, task, until
+from jobs_kit import Net, app_image, job, network, task, until
+from puppets import Puppets
 
 pytestmark = [pytest.mark.xdist_group("e2e-jobs")]
 VERSIONS = kubectl_runner.chosen()
