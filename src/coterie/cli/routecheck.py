@@ -190,12 +190,16 @@ def _certificate(facts: Facts) -> Finding | None:
 
 
 def _gateway(facts: Facts) -> Finding | None:
+    if facts.http_problem and facts.tls and not facts.showed:
+        told = f"{facts.where} closes the connection to who shows no certificate, as protocol MTLS does"
+        return Finding("gateway", Verdict.SKIPPED, f"{told}; try it on the machine of {facts.source}")
     if facts.http_problem:
         return Finding(
             "gateway",
             Verdict.WRONG,
             f"no HTTP answer from {facts.where}: {facts.http_problem}",
-            f"look into var/logs/envoy at {facts.destination}",
+            f"does {facts.destination} know the certificate of {facts.source} (`coterie domain ls` there)? "
+            "Its var/logs/envoy says more",
         )
     if not facts.status:
         return None

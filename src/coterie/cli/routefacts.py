@@ -80,6 +80,8 @@ class Facts:
     """None: not tried."""
     tls_problem: str = ""
     shown: Certificate | None = None
+    showed: bool = False
+    """Whether the call below came with the source's certificate."""
     status: int = 0
     """Of a call without a token."""
     gateway_error: str = ""

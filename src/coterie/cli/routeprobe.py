@@ -70,7 +70,7 @@ async def gather(client: Client, asked: Question, clock: Clock) -> Facts:
     endpoint = endpoint_of(route) or asked.endpoint
     if endpoint is not None and route.spec.transit is None:
         facts = replace(facts, host=endpoint.host, port=endpoint.port, tls=endpoint.tls)
-        facts = await dial(facts, endpoint, _authority(route), clock)
+        facts = await dial(facts, endpoint, _authority(route), clock, asked.home)
     door = internal_door(asked.home) if asked.home is not None else None
     return await ask_through(facts, door, asked.service)
 
@@ -133,7 +133,9 @@ def _authority(route: ClusterDomainRoute) -> str:
 # The partner's port.
 
 
-async def dial(facts: Facts, endpoint: MasterEndpoint, authority: str, clock: Clock) -> Facts:
+async def dial(
+    facts: Facts, endpoint: MasterEndpoint, authority: str, clock: Clock, home: DomainPaths | None = None
+) -> Facts:
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(_TIMEOUT):
@@ -152,7 +154,7 @@ async def dial(facts: Facts, endpoint: MasterEndpoint, authority: str, clock: Cl
             facts = await _look(facts, writer, authority)
     finally:
         writer.close()
-    return facts if facts.tls_problem else await _call(facts, endpoint, clock)
+    return facts if facts.tls_problem else await _call(facts, endpoint, clock, home)
 
 
 async def _look(facts: Facts, writer: asyncio.StreamWriter, authority: str) -> Facts:
@@ -182,13 +184,27 @@ def _looking() -> ssl.SSLContext:
     return context
 
 
-async def _call(facts: Facts, endpoint: MasterEndpoint, clock: Clock) -> Facts:
-    """As a stranger: a gateway refuses that in a way nothing else does."""
+def _as_source(home: DomainPaths | None) -> tuple[ssl.SSLContext, bool]:
+    """With the source's certificate, where its key may be read. Showing it gives nothing away."""
+    context = _looking()
+    if home is None:
+        return context, False
+    try:
+        context.load_cert_chain(home.domain_certificate, home.domain_key)
+    except OSError:  # includes ssl.SSLError
+        return context, False
+    return context, True
+
+
+async def _call(facts: Facts, endpoint: MasterEndpoint, clock: Clock, home: DomainPaths | None) -> Facts:
+    """Without a token: a gateway refuses that in a way nothing else does."""
     url = f"{routes.url_of(endpoint)}/"
+    context, showed = _as_source(home)
+    facts = replace(facts, showed=showed)
     try:
         async with aiohttp.ClientSession(timeout=_ANSWER) as session:
             began = clock.now()
-            async with session.get(url, ssl=_looking() if facts.tls else True, allow_redirects=False) as answer:
+            async with session.get(url, ssl=context if facts.tls else True, allow_redirects=False) as answer:
                 middle = began + (clock.now() - began) / 2
                 told = answer.headers.get(ERROR, "")
                 return replace(

@@ -1,0 +1,174 @@
+"""`coterie up` for real: domains of one machine, their pods call each other by name through both gateways, and `coterie
+route check` finds what somebody broke."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from e2e_kit import until
+from network_kit import CALL, CONVERSE, ECHO, PATIENCE, PROTOCOL, TALK, Hand, a_pod, a_server, listening, processes
+
+from coterie.base import pki
+from coterie.cli import network
+from coterie.node.config import ports
+
+pytestmark = [
+    pytest.mark.xdist_group("e2e-network"),
+    pytest.mark.skipif(ports.lowest_port() > 53, reason="names in pods need port 53, which is not ours to open"),
+]
+
+
+@pytest.fixture(scope="module")
+def p2p(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hand]:
+    """alice, bob and carol, all each other's partners."""
+    home = tmp_path_factory.mktemp("p2p")
+    hand = Hand(home, "--root", str(home / "net"))
+    try:
+        hand("up", "--topology", "p2p", "--domains", "alice,bob,carol", "--wait", "150")
+        yield hand
+    finally:
+        hand("down", "--purge", "--grace", "1")
+
+
+def address_of(hand: Hand, domain: str) -> str:
+    nodes = network.members(hand.home / "net")
+    return next(network.place_of(node).address for node in nodes if node.domain == domain)
+
+
+def healed(hand: Hand, source: str, destination: str) -> None:
+    """Both sides call it ready, and it can be used. The other gateway answers only so many questions about tokens that it
+    does not know, so they are not asked all the time."""
+
+    def called_ready() -> bool:
+        told = [each for plane in (source, destination) for each in hand.json("route", "ls", "--domain", plane)]
+        mine = [each["ready"] for each in told if (each["source"], each["destination"]) == (source, destination)]
+        return mine == [True, True]
+
+    def works() -> bool:
+        if set(hand.steps(source, destination).values()) == {"ok"}:
+            return True
+        time.sleep(1)
+        return False
+
+    until(f"{source} -> {destination} is called ready", called_ready, PATIENCE)
+    until(f"{source} -> {destination} works", works, PATIENCE)
+
+
+def wrong(hand: Hand, source: str, destination: str, *words: str) -> set[str]:
+    return {step for step, verdict in hand.steps(source, destination, *words).items() if verdict == "wrong"}
+
+
+# Calls.
+
+
+def test_pods_call_services_of_partners_by_name(p2p: Hand) -> None:
+    where = address_of(p2p, "bob")
+    echo = a_server("bob", "echo", ECHO, where, "alice")
+    talk = a_server("bob", "talk", TALK, where, "alice", **{PROTOCOL: "GRPC"})
+    p2p.apply("bob", *echo, *talk)
+    for caller in ("alice", "carol"):
+        p2p.apply(caller, a_pod(caller, "caller"))
+    for plane, name in (("bob", "echo"), ("bob", "talk"), ("alice", "caller"), ("carol", "caller")):
+        p2p.pod_ready(plane, plane, name)
+
+    def answered() -> str:
+        said = p2p.run_in("alice", "alice", CALL, "http://echo.bob.svc/some/path?x=1")
+        return said if said.startswith("200 ") else ""
+
+    told = json.loads(until("alice reaches echo", answered, PATIENCE).partition(" ")[2])
+    assert told["path"] == "/some/path?x=1"
+    assert told["headers"]["kuscia-source"] == "alice"
+    assert "kuscia-token" not in told["headers"]
+
+    def conversed() -> bool:
+        return p2p.run_in("alice", "alice", CONVERSE, "talk.bob.svc:80") == "ONE TWO THREE"
+
+    until("alice talks with bob by gRPC", conversed, PATIENCE)
+
+    assert p2p.run_in("carol", "carol", CALL, "http://echo.bob.svc/").startswith("403 ")
+    assert p2p.run_in("carol", "carol", CONVERSE, "talk.bob.svc:80") == "PERMISSION_DENIED"
+    assert wrong(p2p, "alice", "bob", "--service", "echo") == set()
+    assert wrong(p2p, "carol", "bob", "--service", "echo") == {"service"}
+
+
+# What somebody broke.
+
+
+def test_a_wrong_port_is_found(p2p: Hand) -> None:
+    where = address_of(p2p, "bob")
+    p2p("route", "add", "carol", "bob", "--endpoint", f"https://{where}:1")
+    until("the port is called wrong", lambda: "tcp" in wrong(p2p, "carol", "bob"), PATIENCE)
+    p2p("route", "add", "carol", "bob", "--endpoint", f"https://{where}:1054")
+    until("the server is called no gateway", lambda: "tls" in wrong(p2p, "carol", "bob"), PATIENCE)
+    p2p("route", "add", "carol", "bob", "--endpoint", f"https://{where}:1080")
+    healed(p2p, "carol", "bob")
+
+
+def test_a_wrong_certificate_is_found(p2p: Hand) -> None:
+    made = pki.self_signed_ca("bob", pki.new_key("rsa"), now=datetime.now(UTC))
+    pki.save_certificate(p2p.home / "other.crt", made.certificate)
+    (p2p.home / "bob.crt").write_text(p2p("domain", "cert", "--domain", "bob").out)
+    add = ("domain", "add", "bob", "--partner", "--domain", "carol", "--cert")
+    assert "new certificate" in p2p(*add, "other.crt").out
+    assert "certificate" in wrong(p2p, "carol", "bob")
+    p2p(*add, "bob.crt")
+    healed(p2p, "carol", "bob")
+
+
+def test_a_route_that_the_other_side_does_not_know_is_found(p2p: Hand) -> None:
+    p2p("route", "rm", "alice", "carol", "--domain", "carol")
+    until("the token is called wrong", lambda: "token" in wrong(p2p, "alice", "carol"), PATIENCE)
+    told = p2p.try_("route", "check", "alice", "carol")
+    assert (told.code, "at carol: coterie route add alice carol" in told.out) == (1, True)
+    p2p("route", "add", "alice", "carol", "--domain", "carol")
+    healed(p2p, "alice", "carol")
+
+
+def test_a_route_that_is_not_there_at_all(p2p: Hand) -> None:
+    assert wrong(p2p, "alice", "dora") == {"domain", "route"}
+
+
+# The whole.
+
+
+def test_status_tells_all(p2p: Hand) -> None:
+    told = p2p.json("status")
+    assert [each["live"] and each["configuration"]["accepted"] for each in told["gateways"]] == [True, True, True]
+    assert {each["dns"] for each in told["gateways"]} == {"answers"}
+    assert len(told["routes"]) == 6
+    assert (told["problems"], told["protectionsOff"]) == ([], [])
+    assert all(each["memoryBytes"]["gateway"] > 1 << 20 for each in told["gateways"])
+
+
+def test_lites_come_with_a_token_and_reach_each_other(tmp_path: Path) -> None:
+    hand = Hand(tmp_path / "home", "--root", str(tmp_path / "net"))
+    root = tmp_path / "net"
+    try:
+        up = hand("up", "--topology", "center", "--domains", "alice,bob", "--wait", "150")
+        assert sum(line.endswith(" s.") and " -> " in line for line in up.lines) == 4, up.out
+        text = (root / "alice" / "etc" / "coterie.yaml").read_text()
+        assert "join" not in text and "liteDeployToken" in text
+        nodes = network.members(root)
+        places = {node.domain: network.place_of(node).address for node in nodes}
+        plane = "kuscia-system"
+        hand.apply(plane, *a_server("bob", "echo", ECHO, places["bob"], "alice"), a_pod("alice", "caller"))
+        for namespace, name in (("bob", "echo"), ("alice", "caller")):
+            hand.pod_ready(plane, namespace, name)
+
+        def answered() -> bool:
+            return hand.run_in(plane, "alice", CALL, "http://echo.bob.svc/").startswith("200 ")
+
+        until("alice reaches echo", answered, PATIENCE)
+        assert set(hand.steps("alice", "bob").values()) == {"ok"}
+        assert set(hand.steps("alice", plane).values()) == {"ok"}
+        assert hand("up", "--wait", "150").code == 0, "nothing to do"
+    finally:
+        down = hand("down", "--purge", "--grace", "1")
+    assert [line.split()[0] for line in down.lines] == ["kuscia-system", "alice", "bob"]
+    assert (processes(str(root)), root.exists()) == ([], False)
+    assert [listening(address) for address in places.values()] == [[], [], []]
