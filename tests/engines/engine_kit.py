@@ -36,7 +36,7 @@ class FakeGateway:
             head = await reader.readuntil(b"\r\n\r\n")
             url = head.split(b" ", 2)[1].decode()
             host, _, path = url.removeprefix("http://").partition("/")
-            length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+            length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0] or 0)
             if host == "reporter.master.svc":
                 self.reports.append((path, json.loads(await reader.readexactly(length))))
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
