@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,18 @@ class Hand:
         found = json.loads(told.out)
         assert told.code == (0 if found["ok"] else 1)
         return {each["step"]: each["verdict"] for each in found["steps"]}
+
+    def reaches(self, source: str, destination: str) -> None:
+        """Wait until every step is well. A gateway answers only so many questions about tokens that it does not know, and
+        those of the other gateway count too, so it is not asked all the time."""
+
+        def works() -> bool:
+            if set(self.steps(source, destination).values()) == {"ok"}:
+                return True
+            time.sleep(1)
+            return False
+
+        until(f"{source} reaches {destination}", works, PATIENCE)
 
 
 def free_port(address: str) -> int:

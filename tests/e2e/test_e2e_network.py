@@ -4,7 +4,6 @@ route check` finds what somebody broke."""
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,22 +40,15 @@ def address_of(hand: Hand, domain: str) -> str:
 
 
 def healed(hand: Hand, source: str, destination: str) -> None:
-    """Both sides call it ready, and it can be used. The other gateway answers only so many questions about tokens that it
-    does not know, so they are not asked all the time."""
+    """Both sides call it ready, and it can be used."""
 
     def called_ready() -> bool:
         told = [each for plane in (source, destination) for each in hand.json("route", "ls", "--domain", plane)]
         mine = [each["ready"] for each in told if (each["source"], each["destination"]) == (source, destination)]
         return mine == [True, True]
 
-    def works() -> bool:
-        if set(hand.steps(source, destination).values()) == {"ok"}:
-            return True
-        time.sleep(1)
-        return False
-
     until(f"{source} -> {destination} is called ready", called_ready, PATIENCE)
-    until(f"{source} -> {destination} works", works, PATIENCE)
+    hand.reaches(source, destination)
 
 
 def wrong(hand: Hand, source: str, destination: str, *words: str) -> set[str]:
@@ -164,8 +156,8 @@ def test_lites_come_with_a_token_and_reach_each_other(tmp_path: Path) -> None:
             return hand.run_in(plane, "alice", CALL, "http://echo.bob.svc/").startswith("200 ")
 
         until("alice reaches echo", answered, PATIENCE)
-        assert set(hand.steps("alice", "bob").values()) == {"ok"}
-        assert set(hand.steps("alice", plane).values()) == {"ok"}
+        hand.reaches("alice", "bob")
+        hand.reaches("alice", plane)
         assert hand("up", "--wait", "150").code == 0, "nothing to do"
     finally:
         down = hand("down", "--purge", "--grace", "1")
