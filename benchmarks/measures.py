@@ -51,10 +51,17 @@ class Plan:
     services: int = 1000
     partners: int = 1000
     changes: int = 50
+    jobs: int = 20
+    burst: int = 100
+    """Jobs submitted at once."""
+    graph: int = 128
+    """Tasks of one job."""
+    remembered: int = 100
+    """Jobs that come and go before memory is read, and again before it is read once more."""
 
     @staticmethod
     def quick() -> Plan:
-        return Plan(0.2, 50, 100, 3, 5, (3, 6), 100, 1, 0.1, (20, 60), 3, 6, 3, 0.2, 1, 1 << 20, 20, 20, 3)
+        return Plan(0.2, 50, 100, 3, 5, (3, 6), 100, 1, 0.1, (20, 60), 3, 6, 3, 0.2, 1, 1 << 20, 20, 20, 3, 2, 4, 8, 4)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks import bench_gateway, bench_pods, bench_scheduler, bench_store, measures
+from benchmarks import bench_gateway, bench_jobs, bench_pods, bench_scheduler, bench_store, measures
 from benchmarks.measures import Bench, Plan
 from benchmarks.node import Cores
 from benchmarks.table import Row, markdown
@@ -78,6 +78,7 @@ SECTIONS: dict[str, Section] = {
     "scheduler": scheduler,
     "pods": bench_pods.pods,
     "gateway": bench_gateway.gateway,
+    "jobs": bench_jobs.jobs,
 }
 
 
