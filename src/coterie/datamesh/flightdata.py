@@ -52,12 +52,12 @@ def _of_ipc(buffer: pa.Buffer) -> bytes:
 
 
 def pieces(batch: pa.RecordBatch, target: int = TARGET) -> Iterator[pa.RecordBatch]:
-    """The batch in slices of about `target` bytes."""
+    """The batch in equal slices of at most about `target` bytes."""
     size = batch.nbytes
     if size <= target or batch.num_rows <= 1:
         yield batch
         return
-    rows = max(1, int(batch.num_rows * target / size))
+    rows = -(-batch.num_rows // -(-size // target))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
 

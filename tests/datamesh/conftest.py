@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from mesh_kit import World, world
+
+
+@pytest.fixture
+async def alice(tmp_path: Path) -> AsyncIterator[World]:
+    """The domain alice with its data mesh."""
+    async with world(tmp_path) as made:
+        yield made
