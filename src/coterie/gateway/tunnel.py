@@ -109,7 +109,7 @@ def _reverse(inputs: Inputs, route: Route, socket: Json | None) -> list[Json]:
 def _provided(inputs: Inputs, name: str, kind: str, config: Json) -> Json:
     """A cluster of a kind that finds its endpoints by itself."""
     made = cluster(name, (), inputs.tuning.connect_seconds, {})
-    del made["load_assignment"], made["type"]
+    del made["load_assignment"]
     return made | {"lb_policy": "CLUSTER_PROVIDED", "cluster_type": {"name": kind, "typed_config": config}}
 
 
