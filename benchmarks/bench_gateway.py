@@ -221,5 +221,6 @@ def _look(where: Address, host: str) -> float:
 
 
 def _memory(when: str, parts: dict[str, float]) -> Row:
+    # Envoy's program is shared by all gateways of a machine, so its PSS is less than it would be alone.
     note = ", ".join(f"{name} {value:.0f}" for name, value in parts.items())
     return Row(f"memory of a domain, {when}, PSS", sum(parts.values()), "MiB", note=note)

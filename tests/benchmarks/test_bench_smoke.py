@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 
+WAYS = ("direct", "one Envoy by hand", "two Envoys by hand", "Coterie")
 ROWS = (
     "yardstick: constant answer, 32 connections",
     "yardstick: 4 KiB append and fdatasync",
@@ -49,11 +50,31 @@ ROWS = (
     ),
     "6 short pods, create to Succeeded",
     *(f"node with {count} sleeping pods, {what}" for count in (0, 3) for what in ("idle CPU of a core", "RSS", "PSS")),
+    *(f"{way}: requests, 32 connections" for way in WAYS),
+    *(f"{way}: one request at a time, p50" for way in WAYS),
+    *(f"{way}: 1 MiB {direction}" for way in WAYS for direction in ("down", "up")),
+    "memory of a domain, idle, PSS",
+    *(
+        f"new {what} among 20 services to live, {part}"
+        for what in ("Service", "DomainRoute")
+        for part in ("p50", "p99")
+    ),
+    "memory of a domain, 20 services, PSS",
+    *(
+        f"gateway with 20 partners: {what}"
+        for what in (
+            "start",
+            "Envoy, PSS",
+            "new token in force, p50",
+            "new token in force, p99",
+            "requests, 32 connections",
+        )
+    ),
 )
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_quick_run_prints_and_writes_every_row(tmp_path: Path) -> None:
     kept = tmp_path / "benchmarks.md"
     command = [sys.executable, "-m", "benchmarks.run", "--quick", "--write", str(kept), "--dir", str(tmp_path)]
