@@ -185,6 +185,14 @@ def test_two_at_once_wait_for_each_other(monkeypatch):
         pass  # somebody who never ends does not keep others away for ever
 
 
+def test_an_address_on_its_way_is_not_offered_again(monkeypatch, anywhere):
+    monkeypatch.setattr(network, "_HELD", f"\0coterie-test-{os.getpid()}-{{}}")
+    with network.held(["127.0.1.1", "127.0.1.3", "127.0.1.1"]):
+        found = [place.address for place in itertools.islice(network.free_places(), 2)]
+    assert found == ["127.0.1.2", "127.0.1.4"]
+    assert next(network.free_places()).address == "127.0.1.1"
+
+
 # Processes.
 
 

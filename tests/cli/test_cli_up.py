@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import time
 from pathlib import Path
 
 import pytest
 import yaml
+
+from coterie.base.paths import DomainPaths
+from coterie.cli import background
 
 POD = """
 apiVersion: v1
@@ -61,10 +66,11 @@ def _until(condition, seconds: float = 20.0) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_center(network, cli):
     root = cli.folder / "net"
     mark = f"mark-{cli.folder.name}"
-    up = network("up", "--domains", "alice,bob")
+    up = network("up", "--domains", "alice,bob", "--wait", "150")
     assert up.code == 0, up.err
     rows = [line.split() for line in up.lines if "Ready" in line.split()[-1:]]
     assert [(row[0], row[1], row[3]) for row in rows] == [
@@ -117,17 +123,18 @@ def test_center(network, cli):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_p2p_keeps_its_objects_and_its_pods(network, cli):
     root = cli.folder / "net"
     mark = f"mark-{cli.folder.name}"
-    assert network("up", "--topology", "p2p", "--domains", "alice").code == 0
+    assert network("up", "--topology", "p2p", "--domains", "alice", "--wait", "150").code == 0
     assert network("apply", "-f", "-", stdin=POD.replace("MARK-OF-THIS-TEST", mark)).code == 0
     _until(lambda: "Running" in network("get", "pod", "hello", "-n", "alice").out)
 
     assert network("down", "--keep-pods").lines == ["alice stopped."]
     assert _processes(mark)
     assert network("status").code == 1
-    assert network("up").code == 0
+    assert network("up", "--wait", "150").code == 0
     told = network("get", "pod", "hello", "-n", "alice", "--no-headers").out.split()
     assert told[1:4] == ["1/1", "Running", "0"]
 
@@ -137,8 +144,9 @@ def test_p2p_keeps_its_objects_and_its_pods(network, cli):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_a_node_that_does_not_come_back_stops_the_others(network, cli):
-    assert network("up", "--domains", "alice").code == 0
+    assert network("up", "--domains", "alice", "--wait", "150").code == 0
     assert network("down").code == 0
     agent = yaml.safe_load((cli.folder / "net" / "alice" / "etc" / "coterie.yaml").read_text())["agent"]
     with socket.create_server((agent["address"], agent["port"])):
@@ -147,3 +155,29 @@ def test_a_node_that_does_not_come_back_stops_the_others(network, cli):
     assert told.err.startswith("Error: alice did not start, so all was stopped again.\n")
     assert "ddress already in use" in told.err
     assert _processes(str(cli.folder / "net")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_route_that_does_not_work_stops_nothing(network, cli):
+    root = cli.folder / "net"
+    assert network("up", "--topology", "p2p", "--domains", "alice,bob", "--wait", "150").code == 0
+    assert network("route", "add", "alice", "bob", "--via", "joe").code == 0
+    _until(lambda: "TransitRouteMissing" in network("route", "ls").out)
+    told = network("up", "--wait", "1")
+    assert told.code == 1
+    assert told.err.startswith(
+        "Error: all nodes run, but routes are not ready within 1 s:\n  alice -> bob: TransitRoute"
+    )
+    assert "`coterie route check alice bob` says what is wrong" in told.err
+    status = json.loads(network("status", "-o", "json").out)
+    assert [each["ready"] for each in status["domains"]] == [True, True]
+    assert len(status["problems"]) == 1 and "TransitRouteMissing" in status["problems"][0]
+
+    # A node that is killed leaves its gateway behind, so that partners notice nothing; `down` ends it too.
+    alice = DomainPaths.of(root, "alice")
+    os.kill(background.running(alice), signal.SIGKILL)
+    _until(lambda: not background.running(alice))
+    assert any("envoy" in each for each in _processes(str(alice.home)))
+    assert network("down", "--grace", "1").lines == ["alice was not running.", "bob stopped."]
+    assert _processes(str(root)) == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import os
 import re
 import shlex
@@ -108,18 +110,17 @@ class Machine:
 def machines(tmp_path: Path) -> Iterator[dict[str, Machine]]:
     """Both started, as the first block has it."""
     made: dict[str, Machine] = {}
-    try:
+    with contextlib.ExitStack() as stack:
         with network.alone():
-            places = network.free_places()
-            for domain in _DOCUMENTED:
-                made[domain] = Machine(tmp_path / domain, domain, next(places).address)
-            for machine in made.values():
-                for line in section()[0]:
-                    machine.type(line.replace("alice", machine.domain), {})
-        yield made
-    finally:
+            addresses = [place.address for place in itertools.islice(network.free_places(), 2)]
+            stack.enter_context(network.held(addresses))
+        for domain, address in zip(_DOCUMENTED, addresses, strict=True):
+            made[domain] = Machine(tmp_path / domain, domain, address)
+            stack.callback(made[domain].destroy)
         for machine in made.values():
-            machine.destroy()
+            for line in section()[0]:
+                machine.type(line.replace("alice", machine.domain), {})
+        yield made
 
 
 def test_two_machines_as_the_readme_has_it(machines: dict[str, Machine], tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ _SHARED = "127.0.0.1"
 """Where nodes are when they cannot have addresses of their own."""
 _LOCK = "\0coterie-up"
 """An abstract socket: seen exactly by those who share the loopback addresses with us, and gone with its process."""
+_HELD = "\0coterie-up-{}"
+"""Likewise, one for each address whose node is on its way but does not listen yet."""
 _HEAD = "# Written by `coterie up`, which keeps what it finds here: change what you like and start the node again.\n"
 
 
@@ -197,7 +199,7 @@ def free_places(taken: Iterable[str] = ()) -> Iterator[Place]:
     wanted = usual_ports(ports.lowest_port())
     for number in range(1, _LAST_ADDRESS + 1):
         address = f"127.0.1.{number}"
-        if address in seen:
+        if address in seen or _is_held(address):
             continue
         problem = next(filter(None, (_refusal(address, port) for port in wanted)), 0)
         if problem == 0:
@@ -236,17 +238,45 @@ def _free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def alone(patience: float = 120.0) -> Iterator[None]:
-    """One `coterie up` at a time on a machine: an address that one found free must not be found free by another."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as lock:
-        deadline = time.monotonic() + patience
-        while True:
-            try:
-                lock.bind(_LOCK)
-                break
-            except OSError as problem:
-                # Somebody who never ends must not keep us from trying; at worst an address is taken then.
-                if problem.errno != errno.EADDRINUSE or time.monotonic() > deadline:
-                    break
-                time.sleep(0.05)
+def alone(patience: float = 20.0) -> Iterator[None]:
+    """One at a time on a machine looks for addresses: what one found free must not be found free by another."""
+    deadline = time.monotonic() + patience
+    lock = _bound(_LOCK)
+    # Somebody who never ends must not keep us from trying; at worst an address is taken then.
+    while lock is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+        lock = _bound(_LOCK)
+    try:
         yield
+    finally:
+        if lock is not None:
+            lock.close()
+
+
+@contextmanager
+def held(addresses: Iterable[str]) -> Iterator[None]:
+    """Nobody else's `free_places` offers these addresses meanwhile, though nothing listens there yet."""
+    locks = [_bound(_HELD.format(address)) for address in sorted(set(addresses))]
+    try:
+        yield
+    finally:
+        for lock in filter(None, locks):
+            lock.close()
+
+
+def _is_held(address: str) -> bool:
+    trial = _bound(_HELD.format(address))
+    if trial is not None:
+        trial.close()
+    return trial is None
+
+
+def _bound(name: str) -> socket.socket | None:
+    """An abstract socket of that name; None while somebody else has it."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.bind(name)
+    except OSError:
+        made.close()
+        return None
+    return made

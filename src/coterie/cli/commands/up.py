@@ -7,6 +7,7 @@ import asyncio
 import shlex
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 
@@ -55,13 +56,15 @@ def run(args: argparse.Namespace, app: App) -> int:
     domains = network.check_domains(args.domains)
     root = root_of(args, app)
     began = time.monotonic()
-    with network.alone():
-        try:
-            nodes = network.choose(root, args.topology, domains)
+    try:
+        with ExitStack() as stack:
+            with network.alone():
+                nodes = network.choose(root, args.topology, domains)
+                stack.enter_context(network.held(network.place_of(node).address for node in nodes))
             board = Board(app, quiet=args.output != "table")
             starting.Start(app, nodes, board).run(args.wait)
-        except OSError as problem:
-            raise CliError(f"Error: {problem.filename or root}: {problem.strerror}; choose another --root") from problem
+    except OSError as problem:
+        raise CliError(f"Error: {problem.filename or root}: {problem.strerror}; choose another --root") from problem
     states, lines = asyncio.run(_found(nodes, SYSTEM_CLOCK.now()))
     if args.output != "table":
         told = {"domains": [each.told() for each in states], "routes": [each.told() for each in lines]}
