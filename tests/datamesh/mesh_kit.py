@@ -21,6 +21,7 @@ import pyarrow.flight as fl
 from coterie.api import labels
 from coterie.api.meta import Object
 from coterie.api.types.core import CONFIG_MAPS
+from coterie.api.types.kind import Kind, builtin
 from coterie.api.types.kuscia_data import DOMAIN_DATA_GRANTS, DOMAIN_DATA_SOURCES, DOMAIN_DATAS, DomainDataGrant
 from coterie.api.types.pods import PODS
 from coterie.apiserver.http.messages import UserInfo
@@ -34,7 +35,9 @@ from coterie.base.secret import Secret
 from coterie.client.client import Client
 from coterie.client.inprocess import InProcessTransport
 from coterie.datamesh import messages, stored
-from coterie.datamesh.server import DataMesh, MeshSettings
+from coterie.datamesh.making import ensure_default_source, source_object
+from coterie.datamesh.server import DataMesh
+from coterie.datamesh.settings import MeshSettings
 from coterie.datamesh.sources.protocol import (
     NotThere,
     Place,
@@ -146,6 +149,7 @@ class World:
     paths: DomainPaths
     shelf: Shelf
     mesh: DataMesh = field(init=False)
+    grpc_port: int = 0
     pods: int = 0
 
     @property
@@ -182,7 +186,7 @@ class World:
         return await self.client.get(DOMAIN_DATA_GRANTS, name, self.domain)
 
     async def source(self, name: str, kind: str, info: Object) -> None:
-        obj = stored.source_object(self.domain, name, kind, info, self.identity.key.public_key())
+        obj = source_object(self.domain, name, kind, info, self.identity.key.public_key())
         await self.client.create(DOMAIN_DATA_SOURCES.as_dynamic, obj, self.domain)
 
     async def engine(
@@ -193,6 +197,7 @@ class World:
         flow: str = "",
         parties: Sequence[str] = (),
         input_config: Any = None,
+        labelled: bool = True,
     ) -> EnginePair:
         """A running pod of a task, and the certificate that its agent gave it."""
         self.pods += 1
@@ -214,7 +219,7 @@ class World:
             labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM: f"{name}-values", **({labels.COTERIE_FLOW: flow} if flow else {}),
         }  # fmt: skip
         pod = {
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": marks},
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": marks, "labels": {labels.KUSCIA_COMMUNICATION_ROLE_CLIENT: str(labelled).lower()}},
             "spec": {"containers": [{"name": "engine", "image": "engine:1"}]},
         }  # fmt: skip
         made = await self.client.create(PODS.as_dynamic, pod, self.domain)
@@ -225,7 +230,7 @@ class World:
 
     def flight(self, pair: EnginePair) -> fl.FlightClient:
         return fl.connect(
-            f"grpc+tls://localhost:{self.mesh.grpc_port}",
+            f"grpc+tls://localhost:{self.grpc_port}",
             tls_root_certs=self.paths.ca_certificate.read_bytes(),
             cert_chain=pair.certificate,
             private_key=pair.key,
@@ -234,7 +239,7 @@ class World:
     @asynccontextmanager
     async def channel(self, pair: EnginePair) -> AsyncIterator[grpc.aio.Channel]:
         credentials = grpc.ssl_channel_credentials(self.paths.ca_certificate.read_bytes(), pair.key, pair.certificate)
-        async with grpc.aio.secure_channel(f"localhost:{self.mesh.grpc_port}", credentials) as channel:
+        async with grpc.aio.secure_channel(f"localhost:{self.grpc_port}", credentials) as channel:
             yield channel
 
     async def call(self, pair: EnginePair, method: str, **request: Any) -> Any:
@@ -284,9 +289,8 @@ async def writing(world: World, pair: EnginePair, data: str, table: pa.Table, co
 
 
 @asynccontextmanager
-async def world(
-    directory: Path, *, domain: str = "alice", clock: Clock = SYSTEM_CLOCK, look: float = 0.05
-) -> AsyncIterator[World]:
+async def api_world(directory: Path, domain: str = "alice") -> AsyncIterator[World]:
+    """Everything but the data mesh."""
     paths = DomainPaths.of(directory, domain).prepare()
     own = identity.ensure(paths, domain, _KEY, SYSTEM_CLOCK.now())
     store = MemoryStore()
@@ -296,17 +300,21 @@ async def world(
     transport = InProcessTransport(server.handle, ADMIN)
     client = Client(transport)
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": domain}}
-    await client.raw(
-        "POST", "/api/v1/namespaces", body=json.dumps(namespace).encode(), headers={"Content-Type": "application/json"}
-    )
-    made = World(client, own, paths, Shelf())
-    settings = MeshSettings(domain, paths, http_port=0, grpc_port=0, look_again=look)
-    made.mesh = DataMesh(settings, client, own, made.shelf.open, clock)
-    await made.mesh.ensure_default_source()
+    await client.create(Kind.dynamic(builtin("namespaces")), namespace)
     try:
-        async with made.mesh:
-            yield made
+        yield World(client, own, paths, Shelf())
     finally:
         await transport.close()
         await server.stop()
         await store.close()
+
+
+@asynccontextmanager
+async def world(directory: Path, *, clock: Clock = SYSTEM_CLOCK, look: float = 0.05) -> AsyncIterator[World]:
+    async with api_world(directory) as made:
+        settings = MeshSettings(made.domain, made.paths, http_port=0, grpc_port=0, look_again=look)
+        made.mesh = DataMesh(settings, made.client, made.identity, made.shelf.open, clock)
+        await ensure_default_source(made.client, made.domain, made.paths.data, made.identity.key.public_key())
+        async with made.mesh:
+            made.grpc_port = made.mesh.grpc_port
+            yield made

@@ -12,7 +12,6 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -160,18 +159,6 @@ class Catalogue:
 
     async def shown_info(self, source: DomainDataSource) -> Object:
         return await asyncio.to_thread(stored.shown, source, self._identity.key)
-
-    async def ensure_default_source(self, path: Path) -> None:
-        """`default-data-source`, made when it is missing. Raises ApiError or TransportError."""
-        key = self._identity.key.public_key()
-        obj = stored.source_object(self.domain, DEFAULT_SOURCE, "localfs", {"path": str(path)}, key, directly=True)
-        try:
-            await self._client.get(DOMAIN_DATA_SOURCES, DEFAULT_SOURCE, self.domain)
-        except NotFound:
-            try:
-                await self._client.create(DOMAIN_DATA_SOURCES.as_dynamic, obj, self.domain)
-            except AlreadyExists:
-                return
 
     # Grants.
 

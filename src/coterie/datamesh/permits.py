@@ -42,8 +42,6 @@ from coterie.datamesh.problems import Code, NotPermitted
 
 log = logger("datamesh.grants")
 
-LOOK_AGAIN = 1.0
-"""Seconds between two looks at a grant while rows flow."""
 _PATIENCE = 10.0
 """Seconds for which rows may flow while the API cannot be asked."""
 _KEPT_WITHOUT_COUNT = 1000
@@ -67,7 +65,7 @@ class Permit:
 
 class Permits:
     def __init__(
-        self, client: Client, catalogue: Catalogue, identity: DomainIdentity, clock: Clock, *, every: float = LOOK_AGAIN
+        self, client: Client, catalogue: Catalogue, identity: DomainIdentity, clock: Clock, *, every: float
     ) -> None:
         self._client = client
         self._catalogue = catalogue

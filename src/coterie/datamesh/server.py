@@ -7,46 +7,31 @@ async with DataMesh(settings, client, identity, clock) as mesh:      # mesh.grpc
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from coterie.api.errors import ApiError
 from coterie.apiserver.http.server import HttpServer
 from coterie.base import identity as identities
 from coterie.base import pki, pki_files
-from coterie.base.backoff import Backoff, Policy
 from coterie.base.clock import Clock
 from coterie.base.identity import DomainIdentity
 from coterie.base.log import logger
 from coterie.base.paths import DomainPaths
 from coterie.client.client import Client
-from coterie.client.transport import TransportError
-from coterie.datamesh import grpcserver, httpserver
+from coterie.datamesh import grpcserver, httpserver, takeover
 from coterie.datamesh.callers import Callers
 from coterie.datamesh.catalogue import Catalogue
 from coterie.datamesh.flight import Flight
-from coterie.datamesh.permits import LOOK_AGAIN, Permits
+from coterie.datamesh.permits import Permits
 from coterie.datamesh.places import Opener, Places
 from coterie.datamesh.services import Services
+from coterie.datamesh.settings import MeshSettings
 
 log = logger("datamesh")
 
-_PATIENCE = Policy(first=0.2, factor=2.0, limit=10.0)
 _GRACE = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class MeshSettings:
-    domain: str
-    paths: DomainPaths
-    address: str = "127.0.0.1"
-    http_port: int = 8070
-    grpc_port: int = 8071
-    look_again: float = LOOK_AGAIN
-    """Seconds between two looks at a grant while rows flow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +65,6 @@ class DataMesh:
         self, settings: MeshSettings, client: Client, identity: DomainIdentity, open_source: Opener, clock: Clock
     ) -> None:
         self._settings = settings
-        self._clock = clock
         self._keys = ServerKeys.ensure(settings.paths, settings.address, clock.now())
         self.catalogue = Catalogue(client, identity)
         permits = Permits(client, self.catalogue, identity, clock, every=settings.look_again)
@@ -108,7 +92,7 @@ class DataMesh:
             *(each.read_bytes() for each in (keys.certificate, keys.key, keys.authority))
         )
         self.grpc_port = await self._grpc.start(f"{host}:{settings.grpc_port}", credentials)
-        bound = listening(settings.address, settings.http_port)
+        bound = takeover.shared(settings.address, settings.http_port)
         self.http_port = bound.getsockname()[1]
         await self._http.serve(bound, keys.context())
         log.info("The data mesh is served", address=settings.address, grpc=self.grpc_port, http=self.http_port)
@@ -116,20 +100,3 @@ class DataMesh:
 
     async def __aexit__(self, *problem: object) -> None:
         await asyncio.gather(self._grpc.stop(_GRACE), self._http.stop(_GRACE))
-
-    async def ensure_default_source(self) -> None:
-        """Until it is there; the API may be away for a while."""
-        backoff = Backoff(_PATIENCE)
-        while True:
-            try:
-                return await self.catalogue.ensure_default_source(self._settings.paths.data)
-            except (ApiError, TransportError) as problem:
-                if backoff.attempts == 3:
-                    log.warning("The default data source cannot be made yet", error=problem)
-                await self._clock.sleep(backoff.failed())
-
-
-def listening(address: str, port: int) -> socket.socket:
-    """A port that its next owner may open while this one still has it."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return socket.create_server((address, port), family=family, backlog=128, reuse_port=True)

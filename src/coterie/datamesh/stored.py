@@ -14,47 +14,14 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coterie.api.meta import Object
 from coterie.api.types.kuscia_data import ENCRYPTED_INFO, DomainDataSource
-from coterie.base.sealing import NotOpened, opened, sealed
+from coterie.base.sealing import NotOpened, opened
 from coterie.base.secret import Secret
+from coterie.datamesh.making import DATABASES, PART
 from coterie.datamesh.problems import Code, Kind, MeshProblem
 from coterie.datamesh.sources.protocol import SourceInfo
 
 BUILT_IN = ("localfs", "oss", "mysql", "postgresql")
-DATABASES = ("mysql", "postgresql", "hive", "dameng")
 _SECRETS = ("access_key_id", "access_key_secret", "user", "password")
-_PART = {"localfs": "localfs", "oss": "oss", "odps": "odps", **dict.fromkeys(DATABASES, "database")}
-
-
-def source_object(
-    namespace: str, name: str, kind: str, info: Object, key: rsa.RSAPublicKey, *, directly: bool = False
-) -> Object:
-    """A DomainDataSource to create. `info`: the fields of the kind, e.g. `{"path": ...}`."""
-    plain = {_PART.get(kind, kind): info}
-    return {
-        "apiVersion": "kuscia.secretflow/v1alpha1",
-        "kind": "DomainDataSource",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "labels": {"kuscia.secretflow/domaindatasource-type": kind},
-        },
-        "spec": {
-            "name": name,
-            "type": kind,
-            "uri": uri_of(kind, info),
-            "accessDirectly": directly,
-            "data": {ENCRYPTED_INFO: sealed(json.dumps(plain), key)},
-        },
-    }
-
-
-def uri_of(kind: str, info: Object) -> str:
-    """For people; without credentials."""
-    if kind == "localfs":
-        return str(info.get("path") or "")
-    if kind == "oss":
-        return f"{info.get('bucket') or ''}/{info.get('prefix') or ''}"
-    return f"{info.get('endpoint') or ''}/{info.get('project') or ''}" if kind == "odps" else ""
 
 
 def info_of(source: DomainDataSource, key: rsa.RSAPrivateKey) -> Object:
@@ -85,7 +52,7 @@ def info_of(source: DomainDataSource, key: rsa.RSAPrivateKey) -> Object:
 
 def source_info(source: DomainDataSource, key: rsa.RSAPrivateKey) -> SourceInfo:
     kind = source.spec.type
-    info: Any = info_of(source, key).get(_PART.get(kind, kind)) or {}
+    info: Any = info_of(source, key).get(PART.get(kind, kind)) or {}
     known = {name: str(info.get(name) or "") for name in ("path", "endpoint", "bucket", "prefix", "user", "database")}
     extra = {
         str(name): str(value)

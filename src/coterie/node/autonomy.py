@@ -15,9 +15,10 @@ from coterie.node.nodeagent import agent_groups
 from coterie.node.owndomain import prepared
 
 if TYPE_CHECKING:
-    from coterie.node import gatewaynode
+    from coterie.node import datameshnode, gatewaynode
 else:
-    # A control plane without a gateway does without its libraries.
+    # A control plane without a gateway or a data mesh does without their libraries.
+    datameshnode = later("coterie.node.datameshnode")
     gatewaynode = later("coterie.node.gatewaynode")
 
 
@@ -29,4 +30,5 @@ def groups(settings: NodeSettings, clock: Clock) -> list[list[Runnable]]:
         tls = AgentTls.of_plane(settings.paths, chosen.node_name, chosen.address, clock)
     gateway = gatewaynode.gateway_of_plane(settings, made, client, informers, clock) if settings.gateway.enabled else []
     names = dns_groups(settings, informers, clock)
-    return [*made, *gateway, *names, *agent_groups(settings, chosen, client, informers, tls, clock)]
+    data = datameshnode.datamesh_groups(settings, client, informers, clock) if settings.data_mesh.enabled else []
+    return [*made, *gateway, *names, *data, *agent_groups(settings, chosen, client, informers, tls, clock)]

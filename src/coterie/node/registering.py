@@ -40,6 +40,7 @@ from coterie.gateway.settings import GatewaySettings
 from coterie.gateway.snapshot import Resources, snapshot
 from coterie.node.agentport import AgentTls
 from coterie.node.config import NodeSettings
+from coterie.node.datameshnode import datamesh_groups
 from coterie.node.dnsnode import dns_groups
 from coterie.node.gatewaynode import gateway_groups
 from coterie.node.nodeagent import agent_groups
@@ -63,6 +64,7 @@ def groups(settings: NodeSettings, clock: Clock) -> list[list[Runnable]]:
         *tie.groups,
         [authority(tie.client, settings.domain, tls, clock)],
         *dns_groups(settings, tie.informers, clock),
+        *datamesh_groups(settings, tie.client, tie.informers, clock),
         *agent_groups(settings, chosen, tie.client, tie.informers, tls, clock),
     ]
 

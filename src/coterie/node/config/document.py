@@ -22,6 +22,7 @@ from coterie.node.config.settings import (
     AgentConfig,
     ApiSettings,
     ControllerSettings,
+    DataMeshConfig,
     LogRotation,
     NodeSettings,
     Notice,
@@ -83,6 +84,7 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         paths=paths,
         gateway=doors.gateway,
         dns=doors.dns,
+        data_mesh=_data_mesh(top.block("dataMesh"), doors) if mode != "master" else DataMeshConfig(enabled=False),
         domain_key=_domain_key(top),
         log_level=top.choice("logLevel", "INFO", LOG_LEVELS),
         log_json=top.choice("logFormat", "text", ("text", "json")) == "json",
@@ -166,6 +168,16 @@ def _agent(top: Block, *, joins: bool) -> AgentConfig:
             reserved_memory=kept.quantity("memory", unlimited.reserved_memory),
             reserved_bandwidth_mbit=kept.number("bandwidth", unlimited.reserved_bandwidth_mbit, 0, quoted=True),
         ),
+    )
+
+
+def _data_mesh(block: Block, doors: gateway.Doors) -> DataMeshConfig:
+    default = DataMeshConfig()
+    return DataMeshConfig(
+        enabled=block.flag("enabled", doors.gateway.enabled),
+        address=block.address("host", doors.dns.address),
+        http_port=block.number("httpPort", default.http_port, *PORTS),
+        grpc_port=block.number("grpcPort", default.grpc_port, *PORTS),
     )
 
 

@@ -38,6 +38,7 @@ USED = (
     "gateway.internal.host", "gateway.internal.port", "gateway.external.host", "gateway.external.port",
     "gateway.handshake.host", "gateway.handshake.port", "gateway.name", "gateway.workers",
     "gateway.enabled",
+    "dataMesh.enabled", "dataMesh.host", "dataMesh.httpPort", "dataMesh.grpcPort",
     "dns.enabled", "dns.host", "dns.port", "dns.upstream[]",
 )  # fmt: skip
 
@@ -67,7 +68,7 @@ REFUSED = {
 ONLY_IN = {
     **dict.fromkeys(("liteDeployToken", "masterEndpoint"), ("lite",)),
     **dict.fromkeys(("apiServer", "controllers", "garbageCollection", "enableWorkloadApprove"), ("master", "autonomy")),
-    **dict.fromkeys(("agent", "capacity", "reservedResources", "runtime"), ("lite", "autonomy")),
+    **dict.fromkeys(("agent", "dataMesh", "capacity", "reservedResources", "runtime"), ("lite", "autonomy")),
 }
 """Modes in which a key means something; the others accept it, as Kuscia does, and say so."""
 

@@ -72,6 +72,18 @@ class DnsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class DataMeshConfig:
+    """`dataMesh`: the domain's data for its engines (modes lite and autonomy)."""
+
+    enabled: bool = True
+    """False unless said otherwise where the gateway is switched off: such a node runs no tasks with others."""
+    address: str = "127.0.0.1"
+    """The name `datamesh` leads to the DNS server's address, so listening elsewhere needs another name."""
+    http_port: int = 8070
+    grpc_port: int = 8071
+
+
+@dataclass(frozen=True, slots=True)
 class LogRotation:
     """`logrotate`: how much is kept of logs that grow without end."""
 
@@ -107,6 +119,7 @@ class NodeSettings:
     paths: DomainPaths
     gateway: GatewaySettings
     dns: DnsConfig = field(default_factory=DnsConfig)
+    data_mesh: DataMeshConfig = field(default_factory=DataMeshConfig)
     domain_key: Secret | None = None
     """The domain's RSA key (PEM) when the configuration carries it; None: the one in var/certs, made when missing."""
     log_level: str = "INFO"

@@ -1,0 +1,48 @@
+"""The process that serves: `python -m coterie.datamesh --domain ... --api <socket>`. Ends on SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+from pathlib import Path
+
+from coterie.base.clock import SYSTEM_CLOCK
+from coterie.base.paths import DomainPaths
+from coterie.client.client import Client
+from coterie.datamesh.apisocket import SocketTransport, announce
+from coterie.datamesh.grpcserver import quiet
+from coterie.datamesh.server import DataMesh
+from coterie.datamesh.settings import MeshSettings
+from coterie.datamesh.sources.opening import open_source
+
+
+async def serve(settings: MeshSettings, api: Path) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    transport = SocketTransport(api)
+    try:
+        async with DataMesh.of(settings, Client(transport, field_manager="datamesh"), open_source, SYSTEM_CLOCK):
+            await announce(transport)
+            await stop.wait()
+    finally:
+        await transport.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="coterie.datamesh", description="serves a domain's data to its engines")
+    for name in ("--domain", "--address"):
+        parser.add_argument(name, required=True)
+    for name in ("--home", "--api"):
+        parser.add_argument(name, type=Path, required=True)
+    for name in ("--http", "--grpc"):
+        parser.add_argument(name, type=int, required=True)
+    chosen = parser.parse_args()
+    quiet()
+    settings = MeshSettings(chosen.domain, DomainPaths(chosen.home), chosen.address, chosen.http, chosen.grpc)
+    asyncio.run(serve(settings, chosen.api))
+
+
+if __name__ == "__main__":
+    main()

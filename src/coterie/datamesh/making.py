@@ -1,0 +1,63 @@
+"""DomainDataSources as they are made: settings sealed under the domain's key. Knows nothing of Arrow, which weighs much."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from coterie.api import labels
+from coterie.api.errors import AlreadyExists, NotFound
+from coterie.api.meta import Object
+from coterie.api.types.kuscia_data import DEFAULT_SOURCE, DOMAIN_DATA_SOURCES, ENCRYPTED_INFO
+from coterie.base.sealing import sealed
+from coterie.client.client import Client
+
+DATABASES = ("mysql", "postgresql", "hive", "dameng")
+PART = {"localfs": "localfs", "oss": "oss", "odps": "odps", **dict.fromkeys(DATABASES, "database")}
+"""Under which name the settings of a kind stand."""
+
+
+async def ensure_default_source(client: Client, domain: str, path: Path, key: rsa.RSAPublicKey) -> None:
+    """`default-data-source`, made when it is missing. Raises ApiError or TransportError."""
+    try:
+        await client.get(DOMAIN_DATA_SOURCES, DEFAULT_SOURCE, domain)
+    except NotFound:
+        obj = source_object(domain, DEFAULT_SOURCE, "localfs", {"path": str(path)}, key, directly=True)
+        try:
+            await client.create(DOMAIN_DATA_SOURCES.as_dynamic, obj, domain)
+        except AlreadyExists:
+            return
+
+
+def source_object(
+    namespace: str, name: str, kind: str, info: Object, key: rsa.RSAPublicKey, *, directly: bool = False
+) -> Object:
+    """A DomainDataSource to create. `info`: the fields of the kind, e.g. `{"path": ...}`."""
+    plain = {PART.get(kind, kind): info}
+    return {
+        "apiVersion": "kuscia.secretflow/v1alpha1",
+        "kind": "DomainDataSource",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {labels.KUSCIA_DOMAINDATASOURCE_TYPE: kind},
+        },
+        "spec": {
+            "name": name,
+            "type": kind,
+            "uri": uri_of(kind, info),
+            "accessDirectly": directly,
+            "data": {ENCRYPTED_INFO: sealed(json.dumps(plain), key)},
+        },
+    }
+
+
+def uri_of(kind: str, info: Object) -> str:
+    """For people; without credentials."""
+    if kind == "localfs":
+        return str(info.get("path") or "")
+    if kind == "oss":
+        return f"{info.get('bucket') or ''}/{info.get('prefix') or ''}"
+    return f"{info.get('endpoint') or ''}/{info.get('project') or ''}" if kind == "odps" else ""

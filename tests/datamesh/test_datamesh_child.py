@@ -1,0 +1,149 @@
+"""The process that serves: asleep without engines, there for the first one, back after its death."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from mesh_kit import World, api_world, reading, writing
+
+from coterie.api.types.kuscia_data import DOMAIN_DATA_SOURCES
+from coterie.api.types.pods import PODS
+from coterie.base.clock import SYSTEM_CLOCK
+from coterie.client.informers import Informers
+from coterie.datamesh import takeover
+from coterie.datamesh.apidoor import allowed
+from coterie.datamesh.child import MeshChild
+from coterie.datamesh.settings import MeshSettings
+
+PATIENCE = 50.0
+
+
+async def until(question: Callable[[], bool | Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            answer = question()
+            if answer if isinstance(answer, bool) else await answer:
+                return
+            await asyncio.sleep(0.02)
+
+
+def free_ports() -> tuple[int, int]:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        return one.getsockname()[1], two.getsockname()[1]
+
+
+@asynccontextmanager
+async def child(directory: Path, idle: float = 300.0) -> AsyncIterator[tuple[World, MeshChild]]:
+    async with api_world(directory) as world:
+        http, grpc = free_ports()
+        informers = Informers(world.client)
+        settings = MeshSettings(world.domain, world.paths, "127.0.0.1", http, grpc)
+        run = directory / "run"
+        run.mkdir(mode=0o700)
+        made = MeshChild(settings, run, world.client, informers, SYSTEM_CLOCK, everywhere=True, idle=idle)
+        world.grpc_port = grpc
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(informers.run())
+            running = tasks.create_task(made.run())
+            await informers.ready.wait()
+            await made.ready.wait()
+            try:
+                yield world, made
+            finally:
+                made.stop()
+                await running
+                watching.cancel()
+
+
+async def test_nothing_runs_without_engines_but_the_default_source_is_there(tmp_path: Path) -> None:
+    async with child(tmp_path) as (world, made):
+
+        async def there() -> bool:
+            return bool((await world.client.list(DOMAIN_DATA_SOURCES, "alice")).items)
+
+        await until(there)
+        assert made.pid is None
+
+
+async def test_who_comes_before_it_serves_waits_and_is_served(tmp_path: Path) -> None:
+    async with child(tmp_path) as (world, made):
+        pair = await world.engine(labelled=False)
+        assert made.pid is None
+        out = pa.table({"id": pa.array([1, 2], pa.int64())})
+        columns = [{"name": "id", "type": "int64"}]
+        answer = await world.call(
+            pair, "CreateDomainData", domaindata_id="out", name="o", type="table", columns=columns, file_format=1
+        )
+        assert (answer.status.code, answer.status.message) == (0, "success")
+        await writing(world, pair, "out", out)
+        assert (await reading(world, pair, "out")).equals(out)
+        assert (world.paths.data / "out").read_text().splitlines() == ["id", "1", "2"]
+
+
+async def test_it_starts_with_the_first_engine_comes_back_and_sleeps_again(tmp_path: Path) -> None:
+    async with child(tmp_path, idle=0.2) as (world, made):
+        pair = await world.engine()
+        await until(lambda: made.pid is not None)
+        assert (await world.call(pair, "QueryDomainData", domaindata_id="x")).status.code == 12201
+        before = made.pid
+        assert before is not None
+        os.kill(before, signal.SIGKILL)
+        await until(lambda: made.pid not in (None, before))
+        assert (await world.call(pair, "QueryDomainData", domaindata_id="x")).status.code == 12201
+        await world.client.patch_status(PODS, "task-1-0", "alice", {"status": {"phase": "Succeeded"}})
+        await until(lambda: made.pid is None)
+
+
+def test_a_port_that_a_stranger_has_is_not_shared() -> None:
+    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as stranger, pytest.raises(takeover.Taken):
+        takeover.hold("127.0.0.1", stranger.getsockname()[1])
+
+
+def test_who_opens_a_held_port_gets_its_connections_and_leaves_them_behind() -> None:
+    port = free_ports()[0]
+    first = takeover.hold("127.0.0.1", port)
+    with first:
+        second = takeover.shared("127.0.0.1", port)
+        with second, socket.create_connection(("127.0.0.1", port)):
+            with pytest.raises(BlockingIOError):
+                first.accept()
+            second.setblocking(True)
+            second.accept()[0].close()
+        with socket.create_connection(("127.0.0.1", port)):
+            first.setblocking(True)
+            first.accept()[0].close()
+
+
+_OWN = "/apis/kuscia.secretflow/v1alpha1/namespaces/alice"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "query", "may"),
+    [
+        ("GET", f"{_OWN}/domaindatas", "limit=500", True),
+        ("POST", f"{_OWN}/domaindatas", "", True),
+        ("PUT", f"{_OWN}/domaindatagrants/g/status", "", True),
+        ("GET", "/api/v1/namespaces/alice/pods/p", "", True),
+        ("GET", "/apis/kuscia.secretflow/v1alpha1/namespaces/cross-domain/kusciajobs/j", "", True),
+        ("GET", f"{_OWN}/domaindatas", "watch=true", False),
+        ("GET", "/api/v1/namespaces/alice/pods", "", False),
+        ("GET", "/api/v1/namespaces/alice/pods/p/exec", "", False),
+        ("DELETE", "/api/v1/namespaces/alice/pods/p", "", False),
+        ("GET", "/api/v1/namespaces/alice/secrets/s", "", False),
+        ("GET", "/api/v1/namespaces/bob/pods/p", "", False),
+        ("POST", "/apis/kuscia.secretflow/v1alpha1/namespaces/bob/domaindatas", "", False),
+        ("POST", "/apis/kuscia.secretflow/v1alpha1/namespaces/cross-domain/kusciajobs/j", "", False),
+        ("GET", f"{_OWN}/domaindatas/../../../secrets", "", False),
+        ("GET", f"{_OWN}/domainroutes", "", False),
+    ],
+)  # fmt: skip
+def test_the_process_reaches_no_more_of_the_api_than_it_needs(method: str, path: str, query: str, may: bool) -> None:
+    assert allowed(method, path, query, "alice") is may
