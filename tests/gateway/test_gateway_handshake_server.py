@@ -224,6 +224,16 @@ async def test_probes(headers: dict[str, str], state: int) -> None:
         assert (answer.namespace, answer.state) == ("bob", state)
 
 
+async def test_strangers_cannot_keep_a_source_from_learning_that_its_token_is_lost() -> None:
+    async with bob() as network:
+        own = identity("alice").certificate.encode()
+        told = {"kuscia_source": "alice", "kuscia_token_revision": "7"}
+        states = [(await probe(network, **told)).state for _ in range(40)]
+        assert (states[0], states[-1]) == (4, 3), "strangers are told to wait, once they asked too often"
+        shown = pki.fingerprint(pki.load_certificate(own))
+        assert (await probe(network, x_coterie_peer_fingerprint=shown, **told)).state == 4
+
+
 async def test_heartbeats_are_not_written_more_often_than_needed() -> None:
     async with bob() as network:
         await post(network, request_of(network))

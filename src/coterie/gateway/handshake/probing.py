@@ -43,7 +43,8 @@ class Probing:
         self._domain = identity.domain
         self._clock = clock
         self._pins = pins
-        self._live_reads = Bucket(LIVE_READS, clock)
+        self._live_reads = {proven: Bucket(LIVE_READS, clock) for proven in (True, False)}
+        """Apart, so that strangers who ask in a source's name cannot keep it from learning that its token is lost."""
         self._log = logger("gateway.handshake")
 
     async def probe(self, source: str, revision: str, token: str, shown: str) -> ProbeAnswer:
@@ -60,7 +61,8 @@ class Probing:
         state = self._state(route, source, revision, token)
         if state in (State.TOKEN_NOT_FOUND, State.NO_AUTHENTICATION):
             # The source drops its tokens at such an answer: not on the word of a cache that may be behind.
-            if not self._live_reads.take():
+            proven = route is not None and self._pins.fits(route, shown) is Fit.SOURCE
+            if not self._live_reads[proven].take():
                 return State.TOKEN_NOT_READY
             try:
                 route = await self._client.get(DOMAIN_ROUTES, key.name, key.namespace)
