@@ -51,7 +51,7 @@ _SUFFIX_BYTES = 3
 def arguments(parser: options.Parser) -> None:
     parser.add_argument("file", nargs="?", default="", metavar="FILE", help="YAML or JSON; - for the standard input")
     make = parser.add_argument_group("a job from an engine")
-    make.add_argument("--engine", metavar="NAME", default="", help="the AppImage (`coterie get appimages`)")
+    make.add_argument("--engine", metavar="NAME", default="", help="the AppImage (`coterie engine ls`)")
     make.add_argument("--parties", metavar="IDS", default="", help="the domains, e.g. alice,bob")
     make.add_argument("--input", metavar="TEXT", default=None, help="the engine's input; @FILE reads it from a file")
     make.add_argument("--initiator", metavar="ID", default="", help="who starts it (default: the first party of ours)")
@@ -255,7 +255,7 @@ async def _check(session: Session, job: Object) -> None:
 def _next_steps(missing: Sequence[str]) -> str:
     steps = []
     if any("AppImage" in fault for fault in missing):
-        steps.append("`coterie get appimages` lists the engines there are, `coterie apply -f` registers one")
+        steps.append("`coterie engine ls` lists the engines there are, `coterie engine add` registers one")
     if any("domain" in fault for fault in missing):
         steps.append("`coterie get domains` lists the domains there are")
     return "".join(f"\n{step}" for step in steps)
