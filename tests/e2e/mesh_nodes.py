@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -52,6 +53,7 @@ ENDPOINTS = Kind.dynamic(builtin("endpoints"))
 EVENT = Kind.dynamic(builtin("events"))
 PATIENCE = 90.0
 """Seconds: nothing here takes a tenth of it on an idle machine."""
+_LIBC = ctypes.CDLL(None)
 _LAUNCHER = Path(__file__).parent / "skewed_node.py"
 
 
@@ -77,6 +79,11 @@ async def until(what: str, question: Callable[[], Awaitable[Any]], seconds: floa
         await asyncio.sleep(0.05)
 
 
+def identity_of(paths: DomainPaths) -> tuple[Path, ...]:
+    """The five files that make a domain's identity."""
+    return (paths.domain_key, paths.domain_certificate, paths.ca_key, paths.ca_certificate, paths.certs / "token")
+
+
 class Node:
     """One domain's node: its files, its process, its Envoy, and the way to its API."""
 
@@ -87,7 +94,9 @@ class Node:
         self.root.mkdir(parents=True)
         self.paths = DomainPaths.of(self.root, name)
         self.log = self.root / "node.log"
+        self.key = key_of(name)
         self.skew = 0.0
+        """Seconds by which the node's clock is wrong."""
         self.internal = Address(host, free_port(host))
         self.external = Address(host, free_port(host))
         self.handshake = Address(host, free_port(host))
@@ -103,7 +112,6 @@ class Node:
         made: dict[str, Any] = {
             "mode": self.mode,
             "domainID": self.name,
-            "domainKeyData": base64.b64encode(key_of(self.name).encode()).decode(),
             "gateway": doors,
             "dns": {"host": self.host, "port": self.dns_port},
         }
@@ -118,7 +126,8 @@ class Node:
     async def start(self) -> None:
         config = self.root / "coterie.yaml"
         config.touch(mode=0o600)
-        config.write_text(yaml.safe_dump(self.settings))
+        key = base64.b64encode(self.key.encode()).decode()
+        config.write_text(yaml.safe_dump({**self.settings, "domainKeyData": key}))
         program = [str(_LAUNCHER), str(self.skew)] if self.skew else ["-m", "coterie"]
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
@@ -251,9 +260,22 @@ class Network:
 
     async def start(self, *nodes: Node) -> tuple[Node, ...]:
         """All at once; answers when the control planes among them are up."""
+        await until("this user may have enough inotify instances", lambda: _room(len(nodes)))
         await asyncio.gather(*(each.start() for each in nodes))
         await asyncio.gather(*(each.up() for each in nodes if each.mode != "lite"))
         return nodes
+
+
+async def _room(envoys: int) -> bool:
+    """Each Envoy takes eleven of a user's inotify instances, which are 128 on many machines: other tests have theirs."""
+    taken: list[int] = []
+    try:
+        while len(taken) < 12 * envoys and (made := _LIBC.inotify_init()) >= 0:
+            taken.append(made)
+        return len(taken) == 12 * envoys
+    finally:
+        for each in taken:
+            os.close(each)
 
 
 @contextlib.asynccontextmanager

@@ -130,7 +130,16 @@ async def test_both_gateways_of_a_domain_take_calls(center: Center) -> None:
         await until(f"a call of bob's comes in at {gateway.instance}", arrived)
 
 
-async def test_lites_are_nobodys_masters(center: Center) -> None:
-    """No control plane listens at a lite, and its agent asks for certificates that it does not hand out."""
+@pytest.mark.parametrize("kind", ["configmaps", "secrets", "pods", "services"])
+async def test_a_lite_reads_its_own_objects_and_no_other_lites(center: Center, kind: str) -> None:
+    for namespace, expected in (("alice", 200), ("bob", 403), ("hq", 403), ("carol", 403)):
+        path = f"/api/v1/namespaces/{namespace}/{kind}"
+        status, said, _ = await call(center.http, f"{center.alice.inside}{path}", "apiserver.master.svc")
+        assert status == (403 if kind == "secrets" and namespace != "alice" else expected), said
+        if status == 403:
+            assert "system:serviceaccount:alice:alice" in said["message"]
+
+
+async def test_a_lite_has_no_api_and_no_registration(center: Center) -> None:
     status, _, _ = await call(center.http, f"{center.bob.inside}/api/v1/namespaces", "apiserver.alice.svc")
-    assert status in (403, 404)
+    assert status == 403

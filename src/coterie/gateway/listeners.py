@@ -45,6 +45,11 @@ _DURATIONS = "%REQUEST_DURATION% %RESPONSE_DURATION% %RESPONSE_TX_DURATION%"
 # reason comes last.
 _END = "- - %RESPONSE_CODE_DETAILS%\n"
 EXTERNAL_LOG = " ".join((_START, _REQUEST, _RESULT, _END))
+FAILED_LOG = (
+    "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT% - [%START_TIME%] - %REQUESTED_SERVER_NAME% - - - - - - - - - -"
+    " connection_refused{%DOWNSTREAM_TRANSPORT_FAILURE_REASON%}\n"
+)
+_NOT_THROUGH = "connection.transport_failure_reason != ''"
 INTERNAL_LOG = " ".join((_START, _REQUEST, _RESULT, _DURATIONS, _END))
 
 
@@ -69,6 +74,10 @@ def listeners(inputs: Inputs) -> list[Json]:
 
 def _external(inputs: Inputs, where: Address) -> Json:
     listener = _listener(EXTERNAL, where, _external_manager(inputs), tls.downstream(inputs))
+    if inputs.tuning.access_logs:
+        # What ends before there is a request would leave no trace: plain text, a certificate that nobody knows.
+        failed = _access_log(inputs.logs / f"{EXTERNAL}.log", FAILED_LOG)
+        listener["access_log"] = [failed | {"filter": _cel(_NOT_THROUGH)}]
     if (door := tunnel.door(inputs)) is not None:
         listener["filter_chains"].append(door)
         inspector = {"name": "envoy.filters.listener.tls_inspector", "typed_config": {"@type": TLS_INSPECTOR}}
@@ -171,7 +180,10 @@ def _status(op: str, value: int) -> Json:
 
 def _unknown_caller() -> Json:
     """The refusal of the `auth` filter, told apart from those of the other two."""
-    expression = f"response.code_details == 'rbac_access_denied_matched_policy[{identity.UNAUTHORIZED}]'"
+    return _cel(f"response.code_details == 'rbac_access_denied_matched_policy[{identity.UNAUTHORIZED}]'")
+
+
+def _cel(expression: str) -> Json:
     return {"extension_filter": {"name": "cel", "typed_config": {"@type": CEL_FILTER, "expression": expression}}}
 
 
