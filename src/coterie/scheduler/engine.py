@@ -21,7 +21,7 @@ from coterie.scheduler.desk import Desk
 from coterie.scheduler.effects import Bind, Effect, Evict
 from coterie.scheduler.facts import PodFacts, node_facts, pod_facts
 from coterie.scheduler.filters import Cause
-from coterie.scheduler.gangs import WAITING_FOR_TASK_RESOURCE, Gang, task_facts
+from coterie.scheduler.gangs import Gang, task_facts
 from coterie.scheduler.neighbours import helped_by
 from coterie.scheduler.plan import SAMPLING, UNSCHEDULABLE_REASON, Placement, Sampling, Unschedulable, could_take, plan
 from coterie.scheduler.preemption import Budget, Preemption, preempt
@@ -201,7 +201,9 @@ class Engine:
             self.queue.remove(uid)
             self.reservations.member_pending(pod)
         elif pod.gang_unnamed:
-            self.desk.report(pod, UNSCHEDULABLE_REASON, WAITING_FOR_TASK_RESOURCE)
+            # Its task has just made it and names the TaskResource next. A word about that would be news for every party
+            # of the task, and old before it arrives; while nobody names it, the task says why.
+            self.queue.remove(uid)
         else:
             self.queue.put(uid, (-pod.priority, pod.created, str(pod.key)))
 

@@ -1,4 +1,4 @@
-"""Carries out jobs: reads a job with its tasks, asks `plan` what is next, and does it.
+"""Carries out jobs: reads a job with its tasks, asks `plan.py` what is next, and does it.
 
 A job that ended is not looked at again until it is old enough to be removed.
 """
@@ -39,7 +39,7 @@ from coterie.client.informers import Informers
 from coterie.control.controller import DONE, Controller, Result, Watches
 from coterie.control.events import EventRecorder, reference_to
 from coterie.controllers.kusciajob import launch
-from coterie.controllers.kusciajob.plan import CREATE_TASK_FAILED, Plan, View, plan
+from coterie.controllers.kusciajob.plan import CREATE_TASK_FAILED, Plan, View, settle
 from coterie.controllers.kusciajob.validate import ungranted
 
 BY_JOB = "kusciajob/job"
@@ -97,7 +97,7 @@ class KusciaJobReconciler:
         if job.status.completion_time and (left := self._until_removal(job)) is not None and left <= 0:
             return await self._remove(job)
         view = self._view(job)
-        wanted = plan(view)
+        wanted = settle(view)
         if wanted.mark is not None:
             await self._patch(job, {"metadata": wanted.mark})
             return DONE

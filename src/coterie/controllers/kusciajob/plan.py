@@ -156,6 +156,10 @@ class Plan:
     """Every party restarted: the command becomes Start."""
     after: float | None = None
 
+    @property
+    def only_status(self) -> bool:
+        return self == Plan(self.status)
+
 
 def plan(view: View) -> Plan:
     status = view.job.status
@@ -168,6 +172,18 @@ def plan(view: View) -> Plan:
         view = _replace(view, job=replace(view.job, status=status))
     made = _HANDLERS[JobPhase(status.phase)](view)
     return _replace(made, status=_with_tasks(view, made))
+
+
+def settle(view: View) -> Plan:
+    """As `plan`, through all phases that need nobody else: each write is news that every party has to read."""
+    made = plan(view)
+    while made.only_status and made.status.phase != view.job.status.phase:
+        view = _replace(view, job=replace(view.job, status=made.status))
+        following = plan(view)
+        if following.mark is not None or following.name_tasks:
+            break  # these are written alone, and the status must not be forgotten over them
+        made = following
+    return made
 
 
 def _with_tasks(view: View, made: Plan) -> JobStatus:
