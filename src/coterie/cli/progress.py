@@ -14,10 +14,12 @@ import time
 from collections.abc import Iterator, Sequence
 
 from coterie.cli.app import App
+from coterie.cli.terminal import size_of
 
 _FRAMES = "|/-\\"
 _HOME = "\r\x1b[K"
 _UP = "\x1b[A"
+_COLUMNS = 80
 
 
 class Board:
@@ -76,8 +78,10 @@ class Board:
         age = time.monotonic() - self._began
         if done is not None:
             return f"{self._app.paint('*', 'green')} {name:<{width}}  {self._states[name]} ({done:.1f} s)"
-        frame = _FRAMES[int(age * 8) % len(_FRAMES)]
-        return f"{self._app.paint(frame, 'yellow')} {name:<{width}}  {self._states[name][:80]} ({age:.1f} s)"
+        frame = self._app.paint(_FRAMES[int(age * 8) % len(_FRAMES)], "yellow")
+        # A line that wraps would be two, and one of them would stay.
+        columns = (size_of(self._app.out) or (_COLUMNS, 0))[0]
+        return f"{frame} " + f"{name:<{width}}  {age:.1f} s  {self._states[name]}"[: max(0, columns - 3)]
 
     def _clear(self) -> None:
         if self._drawn:
