@@ -141,7 +141,7 @@ def test_other_objects_in_the_file_are_applied_first(job, cli, name):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"appImage": "simple"}, ['no AppImage "simple"', "coterie get appimages"]),
+        ({"appImage": "simple"}, ['no AppImage "simple"', "coterie engine ls"]),
         ({"parties": [{"domainID": "zoe"}]}, ['no domain "zoe"', "coterie get domains"]),
         ({"dependencies": ["only"]}, ["waits for itself"]),
     ],
