@@ -15,8 +15,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,guests]'
 	@touch $(STAMP)
 
-setup: $(STAMP)  ## create the virtual environment, install what is pinned, get kubectl
+setup: $(STAMP)  ## create the virtual environment, install what is pinned, get kubectl and the servers that tests speak with
 	@scripts/get-kubectl
+	@scripts/get-servers
 
 demo: $(STAMP)  ## show the best that works so far
 	@$(BIN)/coterie demo

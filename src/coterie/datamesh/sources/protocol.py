@@ -100,6 +100,10 @@ class WriteOptions:
     raw: bool = False
 
 
+READ_ALL = ReadOptions()
+WRITE_PLAIN = WriteOptions()
+
+
 class Sink(Protocol):
     async def put(self, batch: pa.RecordBatch) -> None: ...
 
