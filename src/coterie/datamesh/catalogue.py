@@ -19,6 +19,7 @@ import msgspec
 from coterie.api import grants, labels
 from coterie.api.errors import AlreadyExists, ApiError, Invalid, NotFound
 from coterie.api.meta import Object
+from coterie.api.names import dns_subdomain_faults
 from coterie.api.types.kuscia_data import (
     DATA_TYPES,
     DEFAULT_SOURCE,
@@ -54,8 +55,7 @@ class Catalogue:
     # Data.
 
     async def data(self, name: str, code: Code = Code.GET_DATA) -> DomainData:
-        if not name:
-            raise MeshProblem(Code.INVALID, "domaindata_id is missing")
+        _check_name("domaindata_id", name)
         try:
             return await self._client.get(DOMAIN_DATAS, name, self.domain)
         except NotFound as problem:
@@ -64,6 +64,7 @@ class Catalogue:
             raise _refused(code, problem) from problem
 
     async def find_data(self, name: str) -> DomainData | None:
+        _check_name("domaindata_id", name)
         try:
             found: DomainData = await self._client.get(DOMAIN_DATAS, name, self.domain)
             return found
@@ -81,6 +82,7 @@ class Catalogue:
     async def create_data(self, name: str, spec: Mapping[str, Any], marks: Mapping[str, str]) -> str:
         """The new one's name. `spec`: what was asked for, as the API has it; what is missing gets its default."""
         name = name or new_name(str(spec.get("name") or ""))
+        _check_name("domaindata_id", name)
         full = await self._complete(name, spec)
         obj: Object = {
             "apiVersion": _API_VERSION,
@@ -100,8 +102,7 @@ class Catalogue:
 
     async def update_data(self, data: DomainData, spec: Mapping[str, Any]) -> None:
         """What `spec` does not name stays."""
-        merged = {**msgspec.to_builtins(data.spec), **spec, "author": data.spec.author}
-        full = await self._complete(data.metadata.name, merged)
+        full = await self._complete(data.metadata.name, {**msgspec.to_builtins(data.spec), **_given(spec)})
         patch = {
             "metadata": {"labels": _labels(full), "resourceVersion": data.metadata.resource_version},
             # A merge would keep attributes that are gone.
@@ -126,7 +127,7 @@ class Catalogue:
             raise _refused(Code.DELETE_DATA, problem) from problem
 
     async def _complete(self, name: str, given: Mapping[str, Any]) -> Object:
-        out = {key: value for key, value in given.items() if value not in ("", None, {}, [], ())}
+        out = _given(given)
         out.setdefault("name", name)
         out.setdefault("relativeURI", name)
         out.setdefault("type", "unknown")
@@ -143,6 +144,7 @@ class Catalogue:
     # Sources.
 
     async def source(self, name: str) -> DomainDataSource:
+        _check_name("datasource_id", name or DEFAULT_SOURCE)
         try:
             return await self._client.get(DOMAIN_DATA_SOURCES, name or DEFAULT_SOURCE, self.domain)
         except NotFound as problem:
@@ -171,19 +173,18 @@ class Catalogue:
         return [each for each in found if each.spec.domain_data_id == data and each.spec.author == self.domain]
 
     async def grant(self, name: str) -> DomainDataGrant:
+        _check_name("domaindatagrant_id", name)
         try:
-            if name:
-                return await self._client.get(DOMAIN_DATA_GRANTS, name, self.domain)
-        except (NotFound, Invalid) as problem:
-            raise MeshProblem(
-                Code.GRANT_NOT_THERE, f'there is no DomainDataGrant "{name}"', Kind.NOT_FOUND
-            ) from problem
+            return await self._client.get(DOMAIN_DATA_GRANTS, name, self.domain)
+        except NotFound as problem:
+            sentence = f'there is no DomainDataGrant "{name}"'
+            raise MeshProblem(Code.GRANT_NOT_THERE, sentence, Kind.NOT_FOUND) from problem
         except (ApiError, TransportError) as problem:
             raise _refused(Code.QUERY_GRANT, problem) from problem
-        raise MeshProblem(Code.INVALID, "domaindatagrant_id is missing")
 
     async def create_grant(self, name: str, spec: Mapping[str, Any]) -> str:
         name = name or f"domaindatagrant-{uuid.uuid4()}"
+        _check_name("domaindatagrant_id", name)
         await self.data(str(spec.get("domainDataID") or ""), Code.CREATE_GRANT)
         signed = self.signed({**spec, "author": self.domain})
         obj: Object = {
@@ -208,7 +209,7 @@ class Catalogue:
         return name
 
     async def update_grant(self, grant: DomainDataGrant, spec: Mapping[str, Any]) -> None:
-        merged = {**msgspec.to_builtins(grant.spec), **{k: v for k, v in spec.items() if v not in ("", None, {})}}
+        merged = {**msgspec.to_builtins(grant.spec), **_given(spec)}
         # Not a merge, which would keep those limits that the new ones do not name.
         steps: list[Object] = [
             {"op": "test", "path": "/metadata/resourceVersion", "value": grant.metadata.resource_version},
@@ -227,7 +228,7 @@ class Catalogue:
 
     def signed(self, spec: Mapping[str, Any]) -> Object:
         """The spec of a grant with the domain's signature."""
-        plain = {key: value for key, value in spec.items() if key != "signature" and value not in ("", None, {})}
+        plain = {key: value for key, value in _given(spec).items() if key != "signature"}
         if not plain.get("grantDomain") or plain["grantDomain"] == plain["author"]:
             raise MeshProblem(Code.INVALID, "grant_domain must name another domain")
         try:
@@ -254,6 +255,20 @@ def file_format(text: str) -> FileFormat:
 
 def expiration(seconds: int) -> str | None:
     return rfc3339(datetime.fromtimestamp(seconds, UTC)) if seconds else None
+
+
+def _given(values: Mapping[str, Any]) -> Object:
+    """On the wire nothing tells what is empty from what was left out."""
+    return {key: value for key, value in values.items() if value not in ("", None, {}, [], ())}
+
+
+def _check_name(field: str, name: str) -> None:
+    if not name:
+        raise MeshProblem(Code.INVALID, f"{field} is missing")
+    if dns_subdomain_faults(name):
+        raise MeshProblem(
+            Code.INVALID, f'{field} "{name[:100]}" is no valid name; take lower-case letters, digits, "-" and "."'
+        )
 
 
 def _labels(spec: Mapping[str, Any]) -> dict[str, str]:

@@ -127,7 +127,7 @@ class Flight:
 
     async def _update(self, caller: Caller, update: Any) -> tuple[Writing, pa.Schema]:
         wanted = update.domaindata_id or update.domaindata_request.domaindata_id
-        if update.HasField("domaindata_request") and await self._catalogue.find_data(wanted or "-") is None:
+        if update.HasField("domaindata_request") and (not wanted or await self._catalogue.find_data(wanted) is None):
             answer = await self._actions["ActionCreateDomainDataRequest"].run(caller, update.domaindata_request)
             if answer.status.code:
                 raise MeshProblem(Code(answer.status.code), answer.status.message)
