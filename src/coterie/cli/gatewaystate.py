@@ -137,9 +137,10 @@ async def _dns(node: NodeSettings) -> str:
     try:
         async with asyncio.timeout(_DNS_SECONDS):
             _, writer = await asyncio.open_connection(node.dns.address, node.dns.port)
+            writer.close()
+            await writer.wait_closed()
     except (OSError, TimeoutError):
         return "silent"
-    writer.close()
     return "answers"
 
 

@@ -10,6 +10,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -153,7 +154,10 @@ async def dial(
         if facts.tls:
             facts = await _look(facts, writer, authority)
     finally:
-        writer.close()
+        # Nothing was sent that a goodbye would have to wait for.
+        writer.transport.abort()
+        with suppress(OSError, TimeoutError):
+            await asyncio.wait_for(writer.wait_closed(), _TIMEOUT)
     return facts if facts.tls_problem else await _call(facts, endpoint, clock, home)
 
 

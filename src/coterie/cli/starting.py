@@ -119,7 +119,7 @@ class Start:
             self.board.say(f"{node.domain} is already running (process {pid}).")
             return
         node.paths.prepare()
-        self.since[node.domain] = SYSTEM_CLOCK.now().replace(microsecond=0)
+        self.since[node.domain] = SYSTEM_CLOCK.now()
         self.mine.append(node)
         background.start(node.paths, self.environ)
         self.board.tell(node.domain, "starts")
@@ -188,7 +188,8 @@ class Start:
         if since is None or (plane.mode != "master" and plane is not node):
             return True
         beat = beats.get((node.domain, node.gateway.instance), "")
-        return bool(beat) and parse_rfc3339(beat) >= since
+        # Gateways tell whole seconds.
+        return bool(beat) and parse_rfc3339(beat) >= since.replace(microsecond=0)
 
     async def pause(self, *nodes: NodeSettings) -> None:
         """Between two looks. A node that has ended need not be waited for."""
