@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import socket
 import zlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,8 +34,10 @@ from coterie.base.identity import DomainIdentity
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import Secret
 from coterie.client.client import Client
+from coterie.client.informers import Informers
 from coterie.client.inprocess import InProcessTransport
 from coterie.datamesh import messages, stored
+from coterie.datamesh.child import MeshChild
 from coterie.datamesh.making import ensure_default_source, source_object
 from coterie.datamesh.server import DataMesh
 from coterie.datamesh.settings import MeshSettings
@@ -318,3 +321,34 @@ async def world(directory: Path, *, clock: Clock = SYSTEM_CLOCK, look: float = 0
         async with made.mesh:
             made.grpc_port = made.mesh.grpc_port
             yield made
+
+
+# The real process.
+
+
+def free_ports() -> tuple[int, int]:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        return one.getsockname()[1], two.getsockname()[1]
+
+
+@asynccontextmanager
+async def served(directory: Path, idle: float = 300.0) -> AsyncIterator[tuple[World, MeshChild]]:
+    async with api_world(directory) as world:
+        http, grpc = free_ports()
+        informers = Informers(world.client)
+        settings = MeshSettings(world.domain, world.paths, "127.0.0.1", http, grpc)
+        run = directory / "run"
+        run.mkdir(mode=0o700)
+        made = MeshChild(settings, run, world.client, informers, SYSTEM_CLOCK, everywhere=True, idle=idle)
+        world.grpc_port = grpc
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(informers.run())
+            running = tasks.create_task(made.run())
+            await informers.ready.wait()
+            await made.ready.wait()
+            try:
+                yield world, made
+            finally:
+                made.stop()
+                await running
+                watching.cancel()

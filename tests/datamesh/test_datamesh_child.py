@@ -6,22 +6,17 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from mesh_kit import World, api_world, reading, writing
+from mesh_kit import free_ports, reading, served, writing
 
 from coterie.api.types.kuscia_data import DOMAIN_DATA_SOURCES
 from coterie.api.types.pods import PODS
-from coterie.base.clock import SYSTEM_CLOCK
-from coterie.client.informers import Informers
 from coterie.datamesh import takeover
 from coterie.datamesh.apidoor import allowed
-from coterie.datamesh.child import MeshChild
-from coterie.datamesh.settings import MeshSettings
 
 PATIENCE = 50.0
 
@@ -35,36 +30,8 @@ async def until(question: Callable[[], bool | Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
-def free_ports() -> tuple[int, int]:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-        return one.getsockname()[1], two.getsockname()[1]
-
-
-@asynccontextmanager
-async def child(directory: Path, idle: float = 300.0) -> AsyncIterator[tuple[World, MeshChild]]:
-    async with api_world(directory) as world:
-        http, grpc = free_ports()
-        informers = Informers(world.client)
-        settings = MeshSettings(world.domain, world.paths, "127.0.0.1", http, grpc)
-        run = directory / "run"
-        run.mkdir(mode=0o700)
-        made = MeshChild(settings, run, world.client, informers, SYSTEM_CLOCK, everywhere=True, idle=idle)
-        world.grpc_port = grpc
-        async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(informers.run())
-            running = tasks.create_task(made.run())
-            await informers.ready.wait()
-            await made.ready.wait()
-            try:
-                yield world, made
-            finally:
-                made.stop()
-                await running
-                watching.cancel()
-
-
 async def test_nothing_runs_without_engines_but_the_default_source_is_there(tmp_path: Path) -> None:
-    async with child(tmp_path) as (world, made):
+    async with served(tmp_path) as (world, made):
 
         async def there() -> bool:
             return bool((await world.client.list(DOMAIN_DATA_SOURCES, "alice")).items)
@@ -74,7 +41,7 @@ async def test_nothing_runs_without_engines_but_the_default_source_is_there(tmp_
 
 
 async def test_who_comes_before_it_serves_waits_and_is_served(tmp_path: Path) -> None:
-    async with child(tmp_path) as (world, made):
+    async with served(tmp_path) as (world, made):
         pair = await world.engine(labelled=False)
         assert made.pid is None
         out = pa.table({"id": pa.array([1, 2], pa.int64())})
@@ -89,7 +56,7 @@ async def test_who_comes_before_it_serves_waits_and_is_served(tmp_path: Path) ->
 
 
 async def test_it_starts_with_the_first_engine_comes_back_and_sleeps_again(tmp_path: Path) -> None:
-    async with child(tmp_path, idle=0.2) as (world, made):
+    async with served(tmp_path, idle=0.2) as (world, made):
         pair = await world.engine()
         await until(lambda: made.pid is not None)
         assert (await world.call(pair, "QueryDomainData", domaindata_id="x")).status.code == 12201

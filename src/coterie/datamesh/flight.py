@@ -290,8 +290,9 @@ async def _unless(ended: asyncio.Future[str], found: AsyncIterator[bytes]) -> by
 def _written_schema(data: DomainData, brought: pa.Schema, *, raw: bool) -> pa.Schema:
     """The declared types for what was brought under the declared names."""
     if raw:
-        if brought.names != columns.RAW_SCHEMA.names or not _is_binary(brought.field(0).type):
-            raise MeshProblem(Code.INVALID, 'raw content comes in one binary column named "data"')
+        # Whatever its name: Kuscia reads it as "data", and its own client writes it as "binary_data".
+        if len(brought.names) != 1 or not _is_binary(brought.field(0).type):
+            raise MeshProblem(Code.INVALID, "raw content comes in one binary column")
         return columns.RAW_SCHEMA
     if any(pa.types.is_dictionary(each.type) for each in brought):
         raise MeshProblem(Code.INVALID, "dictionary-encoded columns are not taken; decode them first")
@@ -314,6 +315,8 @@ def _rows(parts: flightdata.Parts, schema: pa.Schema, wanted: pa.Schema) -> pa.R
     batch = flightdata.batch_in(flightdata.ipc_message(parts), schema)
     if batch.schema.equals(wanted):
         return batch
+    if wanted is columns.RAW_SCHEMA:
+        batch = batch.rename_columns(wanted.names)
     try:
         return batch.select(wanted.names).cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as problem:
