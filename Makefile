@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= $(shell nproc)
 
-.PHONY: setup demo test lint types unit conformance bench clean help
+.PHONY: setup demo psi test lint types unit conformance bench clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -21,6 +21,9 @@ setup: $(STAMP)  ## create the virtual environment, install what is pinned, get 
 
 demo: $(STAMP)  ## show the best that works so far
 	@$(BIN)/coterie demo
+
+psi: $(STAMP)  ## install the environment of the PSI engine (110 MB)
+	@$(BIN)/python -m coterie.cli.psienv
 
 lint: $(STAMP)  ## format check and lint
 	$(BIN)/ruff format --check src tests benchmarks scripts

@@ -23,44 +23,43 @@ log = logger("engines")
 BUILT_IN = "coterie.io/built-in"
 _TASK_FILE = "task-config.conf"
 
-SAMPLE: Object = {
-    "apiVersion": "kuscia.secretflow/v1alpha1",
-    "kind": "AppImage",
-    "metadata": {"name": "sample"},
-    "spec": {
-        "image": {"name": "coterie/python", "tag": "latest"},
-        "configTemplates": {
-            _TASK_FILE: (
-                "{\n"
-                '  "task_id": "{{.TASK_ID}}",\n'
-                '  "task_input_config": "{{.TASK_INPUT_CONFIG}}",\n'
-                '  "task_cluster_def": "{{.TASK_CLUSTER_DEFINE}}",\n'
-                '  "allocated_ports": "{{.ALLOCATED_PORTS}}",\n'
-                '  "task_progress_url": "http://reporter.master.svc/report/progress?task_id={{.TASK_ID}}"\n'
-                "}\n"
-            )
+_TEMPLATE = (
+    "{\n"
+    '  "task_id": "{{.TASK_ID}}",\n'
+    '  "task_input_config": "{{.TASK_INPUT_CONFIG}}",\n'
+    '  "task_cluster_def": "{{.TASK_CLUSTER_DEFINE}}",\n'
+    '  "allocated_ports": "{{.ALLOCATED_PORTS}}",\n'
+    '  "task_progress_url": "http://reporter.master.svc/report/progress?task_id={{.TASK_ID}}"\n'
+    "}\n"
+)
+
+
+def _engine(name: str, image: str, options: list[str], port: str) -> Object:
+    container: Object = {
+        "name": name,
+        "command": ["python", *options, "-P", "-m", f"coterie.engines.{name}", f"kuscia/{_TASK_FILE}"],
+        "workingDir": "/work",
+        "configVolumeMounts": [{"mountPath": f"/work/kuscia/{_TASK_FILE}", "subPath": _TASK_FILE}],
+        "ports": [{"name": port, "protocol": "HTTP", "scope": "Cluster"}],
+    }
+    spec = {"restartPolicy": "Never", "containers": [container]}
+    return {
+        "apiVersion": "kuscia.secretflow/v1alpha1",
+        "kind": "AppImage",
+        "metadata": {"name": name},
+        "spec": {
+            "image": {"name": image, "tag": "latest"},
+            "configTemplates": {_TASK_FILE: _TEMPLATE},
+            "deployTemplates": [{"name": name, "replicas": 1, "spec": spec}],
         },
-        "deployTemplates": [
-            {
-                "name": "sample",
-                "replicas": 1,
-                "spec": {
-                    "restartPolicy": "Never",
-                    "containers": [
-                        {
-                            "name": "sample",
-                            # Without the search for installed packages: it would take longer than the task itself.
-                            "command": ["python", "-S", "-P", "-m", "coterie.engines.sample", f"kuscia/{_TASK_FILE}"],
-                            "workingDir": "/work",
-                            "configVolumeMounts": [{"mountPath": f"/work/kuscia/{_TASK_FILE}", "subPath": _TASK_FILE}],
-                            "ports": [{"name": "talk", "protocol": "HTTP", "scope": "Cluster"}],
-                        }
-                    ],
-                },
-            }
-        ],
-    },
-}
+    }
+
+
+# Without the search for installed packages: it would take longer than the task itself.
+SAMPLE = _engine("sample", "coterie/python", ["-S"], "talk")
+PSI_IMAGE = "coterie/psi"
+PSI = _engine("psi", PSI_IMAGE, [], "psi")
+"""Not there from the beginning: it needs an environment of its own, see `coterie engine add`."""
 ENGINES: tuple[Object, ...] = (SAMPLE,)
 
 

@@ -1,0 +1,137 @@
+"""`python -m coterie.engines.psi FILE`: the intersection that the task in the file asks for.
+
+    own table ──Flight──> files in a directory of the task's own ──library, with the partners──> numbers ──Flight──> result
+
+0  done      1  failed: data, partner, library      2  the configuration cannot be used
+Where a partner does not come, or goes away, the task fails after a minute. Nothing is left in the directory at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import pyarrow as pa
+
+from coterie.engines.psi import intersect, keys, library, link
+from coterie.engines.psi.intersect import Impossible
+from coterie.engines.psi.library import NotUsable
+from coterie.engines.psi.link import PartnerLost, Watch
+from coterie.engines.psi.mesh import Mesh, MeshFailed
+from coterie.engines.psi.progress import Progress
+from coterie.engines.psi.store import Store, nullable
+from coterie.engines.psi.task import BadConfig, Task, read
+
+DEFAULT_FILE = "kuscia/task-config.conf"
+
+
+def main(words: list[str]) -> int:
+    try:
+        task = read(words[0] if words else DEFAULT_FILE)
+    except BadConfig as problem:
+        return told(str(problem), 2)
+    directory = Path(tempfile.mkdtemp(prefix="psi-"))
+    # The library puts its own files there too, and sorts with a program that is to order bytes.
+    os.environ |= {"TMPDIR": str(directory), "LC_ALL": "C"}
+
+    def end(status: int) -> NoReturn:
+        shutil.rmtree(directory, ignore_errors=True)
+        os._exit(status)
+
+    _when_asked_to_end(lambda: end(128 + signal.SIGTERM))
+
+    def lost(sentence: str) -> None:
+        # The library cannot be interrupted.
+        end(told(f"task {task.id} failed at {task.own.name}: {sentence}", 1))
+
+    try:
+        work(task, directory, lost)
+    except (MeshFailed, PartnerLost, Impossible, NotUsable) as problem:
+        return told(f"task {task.id} failed at {task.own.name}: {problem}", 1)
+    except OSError as problem:
+        return told(f"task {task.id} failed at {task.own.name}: {problem.filename}: {problem.strerror}", 1)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return 0
+
+
+def work(task: Task, directory: Path, lost: Callable[[str], None]) -> None:
+    linking, computing = library.load()
+    mesh, progress, own = Mesh(), Progress(task.progress_url), task.own
+    wanted = _columns(task, mesh.schema(own.data))
+    partners = link.connect(linking, task)
+    with Watch(task, lost):
+        rows = mesh.read(own.data, wanted)
+        store = Store(directory, rows.schema)
+        store.fill(rows, own.keys, task.rank)
+        progress.tell(0.2)
+        families = [keys.family(rows.schema.field(name).type) for name in own.keys]
+        facts = link.told_to_all(partners, {"keys": families, "rows": store.rows})
+        intersect.check(task, facts)
+        counts = [each["rows"] for each in facts]
+        if all(counts):
+            found = directory / "found.csv"
+            numbers = intersect.run(
+                computing, partners, task, store.keys, found, lambda part: progress.part(0.2, 0.8, part)
+            )
+        else:
+            numbers = intersect.without_partner(task, counts)
+        # Nobody leaves while another still computes: whoever is gone counts as lost.
+        link.told_to_all(partners, "done")
+    progress.tell(0.8)
+    if own.receives:
+        schema = rows.schema if task.join == "inner" else nullable(rows.schema)
+        mesh.create(own.output, schema)
+        count = mesh.write(own.output, schema, (each.cast(schema) for each in store.taken(numbers)))
+        print(f"task {task.id}: {own.name} has {count} rows in {own.output}, of {store.rows}", flush=True)
+    else:
+        print(f"task {task.id}: {own.name} took part with {store.rows} rows", flush=True)
+    progress.close()
+    mesh.close()
+    partners.stop_link()
+
+
+def _columns(task: Task, schema: pa.Schema) -> list[str]:
+    """What is read: the keys, and what goes into the result."""
+    own = task.own
+    for name in (*own.keys, *own.columns):
+        if name not in schema.names:
+            known = ", ".join(schema.names)
+            raise Impossible(f'the table {own.data} has no column "{name}"; it has {known}')
+    for name in own.keys:
+        kind = schema.field(name).type
+        if not keys.family(kind):
+            raise Impossible(f'column "{name}" of {own.data} is of type {kind}, which cannot be compared exactly')
+    if not own.receives:
+        return list(own.keys)
+    return list(dict.fromkeys((*own.keys, *own.columns))) if own.columns else list(schema.names)
+
+
+def _when_asked_to_end(action: Callable[[], NoReturn]) -> None:
+    """A thread waits for SIGTERM: while the library works, no other Python code of the main thread runs."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def wait() -> None:
+        signal.sigwait({signal.SIGTERM})
+        action()
+
+    threading.Thread(target=wait, name="end", daemon=True).start()
+
+
+def told(sentence: str, status: int) -> int:
+    print(sentence, file=sys.stderr, flush=True)
+    return status
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    # The library's own threads may still wait for partners.
+    os._exit(code)

@@ -1,0 +1,119 @@
+"""The party's own table while the partners are asked: rows in a file, keys in another, and rows again by their numbers.
+
+    rows of the data mesh ──> rows.arrow (all of it)                                  ┌──> rows of the result
+                          └─> keys.csv   (key, number) ──library──> found.csv (numbers) ┘
+
+Neither file is ever in memory as a whole.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as csv
+
+from coterie.engines.psi import keys
+
+_STORED_ROWS = 1 << 16
+_RESULT_ROWS = 1 << 17
+KEY, ROW = "k", "row"
+_KEY_SCHEMA = pa.schema([(KEY, pa.string()), (ROW, pa.int64())])
+
+
+class Store:
+    def __init__(self, directory: Path, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.rows = 0
+        self.keys = directory / "keys.csv"
+        self._path = directory / "rows.arrow"
+        self._starts: list[int] = []
+
+    def fill(self, batches: Iterable[pa.RecordBatch], columns: tuple[str, ...], party: int) -> None:
+        options = csv.WriteOptions(include_header=True, quoting_style="none")
+        with (
+            pa.ipc.new_file(self._path, self.schema) as rows,
+            csv.CSVWriter(self.keys, _KEY_SCHEMA, write_options=options) as found,
+        ):
+            for batch in _gathered(batches, self.schema):
+                numbers = pa.array(range(self.rows, self.rows + batch.num_rows), pa.int64())
+                text = keys.texts(batch, columns, party, self.rows)
+                found.write_batch(pa.record_batch([text, numbers], schema=_KEY_SCHEMA))
+                rows.write_batch(batch)
+                self._starts.append(self.rows)
+                self.rows += batch.num_rows
+
+    def taken(self, numbers: Iterable[pa.Array]) -> Iterator[pa.RecordBatch]:
+        """The rows of these numbers in this order; where there is no number, a row of NULLs."""
+        with pa.memory_map(str(self._path)) as source:
+            reader = pa.ipc.open_file(source)
+            for wanted in numbers:
+                yield from self._rows(reader, wanted).to_batches()
+
+    def _rows(self, reader: pa.ipc.RecordBatchFileReader, wanted: pa.Array) -> pa.Table:
+        """Sorted first, so that each stored batch is read once; then put in the order that was asked for."""
+        order = pc.sort_indices(wanted, null_placement="at_end")
+        ordered = wanted.take(order)
+        last = len(ordered) - ordered.null_count
+        parts = []
+        for number, start in enumerate(self._starts):
+            end = self._starts[number + 1] if number + 1 < len(self._starts) else self.rows
+            low = bisect.bisect_left(ordered, start, 0, last, key=lambda each: each.as_py())
+            high = bisect.bisect_left(ordered, end, low, last, key=lambda each: each.as_py())
+            if high > low:
+                here = pc.subtract(ordered.slice(low, high - low), start)
+                parts.append(reader.get_batch(number).take(here))
+        if last < len(ordered):
+            parts.append(nothing(self.schema, len(ordered) - last))
+        return pa.Table.from_batches(parts, self.schema).combine_chunks().take(pc.sort_indices(order))
+
+
+def nothing(schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    return pa.record_batch([pa.nulls(rows, each.type) for each in schema], schema=schema)
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([each.with_nullable(True) for each in schema])
+
+
+def found_numbers(path: Path) -> Iterator[pa.Array]:
+    """What the library wrote, in its order."""
+    options = csv.ConvertOptions(
+        column_types=_KEY_SCHEMA, include_columns=[ROW], null_values=["NULL", ""], strings_can_be_null=True
+    )
+    kept: list[pa.Array] = []
+    count = 0
+    with csv.open_csv(path, convert_options=options) as reader:
+        for batch in reader:
+            kept.append(batch.column(0))
+            count += batch.num_rows
+            if count >= _RESULT_ROWS:
+                yield pa.concat_arrays(kept)
+                kept, count = [], 0
+    if count:
+        yield pa.concat_arrays(kept)
+
+
+def in_table_order(numbers: Iterable[pa.Array]) -> Iterator[pa.Array]:
+    """Eight bytes for each row of the result are in memory for this."""
+    whole = pa.concat_arrays([pa.array([], pa.int64()), *numbers])
+    ordered = whole.take(pc.sort_indices(whole, null_placement="at_end"))
+    for start in range(0, len(ordered), _RESULT_ROWS):
+        yield ordered.slice(start, _RESULT_ROWS)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """In larger pieces: some sources send a thousand rows at a time."""
+    kept: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        kept.append(batch)
+        count += batch.num_rows
+        if count >= _STORED_ROWS:
+            yield from pa.Table.from_batches(kept, schema).combine_chunks().to_batches()
+            kept, count = [], 0
+    if count:
+        yield from pa.Table.from_batches(kept, schema).combine_chunks().to_batches()
