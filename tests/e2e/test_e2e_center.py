@@ -32,7 +32,7 @@ from mesh_nodes import (
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.xdist_group("mesh"),
 ]
 

@@ -41,7 +41,7 @@ BULK = 1024
 WAYS = ("direct", "encrypted", "transit", "tunnel")
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.xdist_group("mesh"),
 ]
 

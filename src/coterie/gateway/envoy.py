@@ -356,9 +356,13 @@ class Envoy:
 
     def _note(self, applied: Applied) -> Applied:
         self._last = applied
-        if not applied.accepted:
-            sentence = "Envoy refuses its configuration" if applied.refused else "Envoy has not taken its configuration"
-            self._log.error(sentence, files=applied.pending, reasons=applied.reasons)
+        if applied.refused:
+            self._log.error("Envoy refuses its configuration", files=applied.pending, reasons=applied.reasons)
+        elif not applied.accepted:
+            # It restarts, or has much to do: it will read the files.
+            self._log.warning(
+                "Envoy has not taken its configuration yet", files=applied.pending, reasons=applied.reasons
+            )
         return applied
 
     # ---- what others may know ----
