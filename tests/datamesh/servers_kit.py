@@ -55,6 +55,15 @@ def wait_until_listening(process: subprocess.Popen[bytes], port: int, log: Path)
     raise RuntimeError(f"the server does not listen: {log.read_text(errors='replace')[-2000:]}")
 
 
+def _wait_for_line(server: Server, text: str) -> None:
+    """A database listens before it lets anybody in."""
+    end = time.monotonic() + _BOUND
+    while text not in server.log.read_text(errors="replace"):
+        if time.monotonic() > end:
+            raise RuntimeError(f"the server does not get ready: {server.log.read_text(errors='replace')[-2000:]}")
+        time.sleep(0.05)
+
+
 def _found(*patterns: str) -> Path | None:
     for pattern in patterns:
         base, _, rest = pattern.partition("//")
@@ -162,6 +171,7 @@ def mariadb() -> Iterator[Server]:
             kind="mysql", endpoint=f"127.0.0.1:{port}", user="alice", password=Secret(PASSWORD), database="mesh"
         )
         with _running(command, port, folder, info, env) as server:
+            _wait_for_line(server, "ready for connections")
             yield server
 
 
@@ -221,6 +231,7 @@ def postgresql() -> Iterator[Server]:
             database="postgres",
         )
         with _running(command, port, folder, info, env) as server:
+            _wait_for_line(server, "ready to accept connections")
             yield server
 
 

@@ -144,7 +144,7 @@ class FileSource:
             others = await self._store.find(parts)
             parts = (*parts, f"data.{formats.ENDING.get(found, 'bin')}")
         lane, output = Lane("sink"), await self._store.create(parts)
-        finished = False
+        finished, table = False, None
         try:
             table = await lane.run(lambda: formats.writer(output.file, found, inside, dialect))
             yield _FileSink(lane, table, output, keys)
@@ -152,8 +152,10 @@ class FileSource:
             await output.commit()
             finished = True
         finally:
-            await lane.finish()
-            if not finished:
+            if finished:
+                await lane.finish()
+            else:
+                await lane.finish(table.abandon if table else lambda: None)
                 await output.abort()
         for other in others:
             if other.parts != parts:

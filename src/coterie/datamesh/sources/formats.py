@@ -116,6 +116,10 @@ class TableWriter(Protocol):
         """The format's end is written; the file itself stays open."""
         ...
 
+    def abandon(self) -> None:
+        """Nothing more is written."""
+        ...
+
 
 def writer(file: Any, found: FileFormat, schema: pa.Schema, dialect: Dialect) -> TableWriter:
     if found is FileFormat.CSV:
@@ -136,6 +140,9 @@ class _CsvWriter:
     def close(self) -> None:
         pass
 
+    def abandon(self) -> None:
+        pass
+
 
 class _RawWriter:
     def __init__(self, file: Any) -> None:
@@ -151,6 +158,9 @@ class _RawWriter:
     def close(self) -> None:
         pass
 
+    def abandon(self) -> None:
+        pass
+
 
 class _GroupWriter:
     """Gathers batches: groups of a few rows make files that are slow to read."""
@@ -159,6 +169,7 @@ class _GroupWriter:
         self._schema, self._stored = schema, pa.schema([_stored(field, found) for field in schema])
         self._waiting: list[pa.RecordBatch] = []
         self._writer: Any
+        self._valve = file = _Valve(file)
         with _told():
             if found is FileFormat.PARQUET:
                 self._writer = parquet.ParquetWriter(file, self._stored, compression="zstd")
@@ -194,6 +205,36 @@ class _GroupWriter:
         self._flush()
         with _told():
             self._writer.close()
+
+    def abandon(self) -> None:
+        self._valve.shut = True
+        self._writer.close()
+
+
+class _Valve:
+    """Arrow's writers insist on writing their end, even of what is given up, when the file may be gone or full."""
+
+    closed = False
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.shut = False
+
+    def write(self, data: Any) -> int:
+        return len(data) if self.shut else self._file.write(data)
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
 
 
 def _stored(field: pa.Field, found: FileFormat) -> pa.Field:

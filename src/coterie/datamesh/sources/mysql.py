@@ -151,10 +151,13 @@ Columns = list[tuple[str, str, str, bool]]
 
 
 def _columns(line: MySQLLine, place: Place) -> Columns:
+    """From here on the table stays as it is: a writer that replaces it waits until the connection ends."""
     name = table_name(place.uri, _LONGEST)
+    try:
+        line.query(f"SELECT 1 FROM {mysqltext.name(name)} LIMIT 0")
+    except NotThere:
+        raise NotThere(f"there is no table {place.uri}") from None
     rows = line.query(_COLUMNS.format(mysqltext.literal(name)))
-    if not rows:
-        raise NotThere(f"there is no table {place.uri}")
     return [(each[0].decode(), each[1].decode(), each[2].decode(), each[3] == b"NO") for each in rows]
 
 

@@ -20,6 +20,8 @@ from pymysql.cursors import SSCursor
 from coterie.datamesh.sources.protocol import NotThere, SourceError, SourceInfo, Unreachable
 
 _PORT = 3306
+_AS_THEY_CAME: Any = encoders
+"""No decoders: cells stay bytes."""
 _ANSWER = 180.0
 _DENIED = frozenset({1044, 1045, 1049, 1130, 1142, 1143, 1227, 1698, 2059})
 _LOST = frozenset({2003, 2006, 2013, 2014, 2055, 1053, 1040})
@@ -57,7 +59,7 @@ class MySQLLine:
                 database=self._info.database,
                 charset="utf8mb4",
                 use_unicode=False,
-                conv={**encoders},  # cells stay as they came
+                conv=_AS_THEY_CAME,
                 cursorclass=SSCursor,
                 read_timeout=_ANSWER,
                 write_timeout=_ANSWER,

@@ -97,7 +97,7 @@ def _literals(column: pa.Array, column_name: str) -> pa.Array:
             raise SourceError(
                 f'column "{column_name}", row {pc.index(bad, True).as_py() + 1}: MySQL holds no NaN or infinity'
             )
-        text = column.cast(_TEXT)
+        text = column.cast(pa.float64()).cast(_TEXT)  # the short text of the largest float32 is a little more
     elif pa.types.is_timestamp(kind):
         # The session's zone is UTC; the text says none.
         unit = "us" if kind.unit == "ns" else kind.unit

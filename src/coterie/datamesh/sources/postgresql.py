@@ -106,6 +106,8 @@ class PostgreSQL:
             raise Unreachable(
                 f"{self._told} does not let {self._info.user} in; check user, password and name"
             ) from error
+        except (asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError) as error:
+            raise Unreachable(f"{self._told} does not answer: {error.args[0]}") from error
         except asyncpg.InsufficientPrivilegeError as error:
             raise Unreachable(f"{self._told} does not allow {self._info.user} this: {error.args[0]}") from error
         except asyncpg.UndefinedTableError as error:
@@ -122,9 +124,14 @@ class PostgreSQL:
             return _schema(await self._columns(connection, place))
 
     async def _columns(self, connection: Any, place: Place) -> list[_Column]:
-        rows = await connection.fetch(_COLUMNS, _name(table_name(place.uri, _LONGEST)))
-        if not rows:
-            raise NotThere(f"there is no table {place.uri}")
+        """From here on the table stays as it is: a writer that replaces it waits until the connection ends."""
+        name = _name(table_name(place.uri, _LONGEST))
+        await connection.execute("BEGIN READ ONLY")
+        try:
+            await connection.execute(f"LOCK TABLE {name} IN ACCESS SHARE MODE")
+        except asyncpg.UndefinedTableError:
+            raise NotThere(f"there is no table {place.uri}") from None
+        rows = await connection.fetch(_COLUMNS, name)
         return [_Column(*row) for row in rows]
 
     @asynccontextmanager

@@ -12,6 +12,7 @@ import concurrent.futures
 import io
 from collections.abc import Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import aiohttp
@@ -81,9 +82,10 @@ class _S3Reading:
         self._stopped = False
 
     def start(self, found: Found, size: int) -> bytes:
-        return self._ranged(found, 0, min(size, found.size))
+        return self.ranged(replace(found, tag=""), 0, min(size, found.size))
 
-    def _ranged(self, found: Found, start: int, size: int) -> bytes:
+    def ranged(self, found: Found, start: int, size: int) -> bytes:
+        """SourceError when the object is not the version that was found, where that is said."""
         key = self._prefix + "/".join(found.parts)
         return self._in_loop(self._client.get_range(key, found.tag, start, size)) if size > 0 else b""
 
@@ -148,11 +150,13 @@ class _Stream:
         raise Unreachable("the store stopped in the middle of the object")
 
     async def _ask(self) -> None:
-        headers = {"range": f"bytes={self._position}-"} if self._position else {}
-        if self._found.tag:
-            headers["if-match"] = self._found.tag
+        headers = {"range": f"bytes={self._position}-", "if-match": self._found.tag} if self._position else {}
         self._context = self._client.request("GET", self._key, headers=headers)
-        self._answer = await self._context.__aenter__()
+        answer = self._answer = await self._context.__aenter__()
+        if not self._position:
+            # Replaced since it was found? Then the new one is as good, if all of it is of that one.
+            size = int(answer.headers.get("Content-Length", self._found.size))
+            self._found = replace(self._found, size=size, tag=answer.headers.get("ETag", ""))
 
     def drop(self) -> None:
         if self._answer is not None:
@@ -191,7 +195,7 @@ class _RangeFile(io.RawIOBase):
         at = self._position - self._cached_at
         if at < 0 or at + size > len(self._cached):
             self._cached_at, at = self._position, 0
-            self._cached = self._reading._ranged(self._found, self._position, min(max(size, _AHEAD), left))
+            self._cached = self._reading.ranged(self._found, self._position, min(max(size, _AHEAD), left))
         self._position += size
         return self._cached[at : at + size]
 

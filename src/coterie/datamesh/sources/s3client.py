@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -89,7 +90,12 @@ class S3Client:
         text = s3signing.query_text(query)
         url = URL(f"{self._scheme}://{self._host}{path}{'?' + text if text else ''}", encoded=True)
         return await self._session.request(
-            method, url, data=body or None, headers=signed, allow_redirects=False, skip_auto_headers=("Content-Type",)
+            method,
+            url,
+            data=io.BytesIO(body) if body else None,
+            headers=signed,
+            allow_redirects=False,
+            skip_auto_headers=("Content-Type",),
         )
 
     async def _check(self, response: aiohttp.ClientResponse, key: str) -> None:
