@@ -23,6 +23,7 @@ _GROUPS = (
     # These tests look for leftovers of a pod over the whole machine, and give their pods the same uid.
     (re.compile(r"tests/agent/runp/"), "runp"),
     (re.compile(r"tests/faults/test_(faults|crash)_apiserver\.py::"), r"\1"),
+    (re.compile(r"tests/datamesh/test_datamesh_sources\.py::Test(MariaDB|PostgreSQL|S3)::"), r"sources-\1"),
 )
 
 
