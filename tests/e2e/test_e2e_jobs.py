@@ -5,14 +5,19 @@ Each test leaves the network as it found it: its jobs are deleted, and nothing o
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
 import kubectl_runner
 import pytest
-from jobs_kit import Net, app_image, job, network, task, until
+from jobs_kit import Domain, Net, app_image, job, network, task, until
 from puppets import Puppets
+from upstream_manifests import JOB, PSI_IMAGE, SECRETFLOW_IMAGE, TASK
+
+from coterie.gateway.admin import Admin
+from coterie.gateway.inputs import Places
 
 pytestmark = [pytest.mark.xdist_group("e2e-jobs")]
 VERSIONS = kubectl_runner.chosen()
@@ -263,3 +268,70 @@ def test_jobs_that_need_each_others_nodes_do_not_wait_for_ever(net: Net, puppets
     for each in names:
         succeeded(net, each, *AB)
         assert len(puppets.starts(each)) == 2
+
+
+# What others wrote.
+
+
+def test_manifests_from_kuscia_apply_unchanged_and_run(net: Net, name: str) -> None:
+    for plane in net.planes:
+        plane.kubectl("apply", "-f", "-", stdin=SECRETFLOW_IMAGE)
+    net.at("alice").kubectl("apply", "-f", "-", stdin=JOB.format(name=name, image="secretflow-like"))
+    succeeded(net, name, *AB)
+    shown = net.at("alice").kubectl("get", "kj", name, "-n", "cross-domain")
+    assert "Succeeded" in shown
+    assert set(net.at("bob").tasks(name)) == {"first", "second"}
+
+
+@center_only
+def test_a_task_without_a_job_runs(net: Net, name: str) -> None:
+    plane = net.at("alice")
+    plane.kubectl("apply", "-f", "-", stdin=SECRETFLOW_IMAGE)
+    plane.kubectl("apply", "-f", "-", stdin=TASK.format(name=name))
+    path = f"/apis/kuscia.secretflow/v1alpha1/namespaces/cross-domain/kusciatasks/{name}"
+    until("the task ended", lambda: plane.get(path).get("status", {}).get("completionTime"))
+    assert plane.get(path)["status"]["phase"] == "Succeeded"
+    plane.kubectl("delete", "kt", name, "-n", "cross-domain")
+
+
+def test_an_image_that_nobody_has_is_named_while_it_is_waited_for(net: Net, name: str) -> None:
+    for plane in net.planes:
+        plane.kubectl("apply", "-f", "-", stdin=PSI_IMAGE)
+    manifest = JOB.format(name=name, image="psi-image").replace("role: client", 'role: ""').replace("role: server", 'role: ""')  # fmt: skip
+    net.at("alice").kubectl("apply", "-f", "-", stdin=manifest)
+
+    def reason() -> str:
+        found = net.at("alice").tasks(name).get("first")
+        return found["status"].get("message", "") if found else ""
+
+    assert "container psi" in until(
+        "both say what they lack", lambda: "nobody-has/psi-anolis8" in reason() and reason()
+    )
+    net.at("alice").command(name, "Cancel")
+    for domain in AB:
+        net.at(domain).until_phase(name, "Cancelled")
+
+
+# Messages.
+
+
+def test_engines_talk_through_the_gateways(net: Net, name: str) -> None:
+    """The built-in engine sends five megabytes each way; so much came in at the public ports of both."""
+    before = {each: received(net.domains[each]) for each in AB}
+    net.at("alice").apply(job(name, "alice", task("a", *AB, image="sample", input='{"mbytes": 5}')))
+    succeeded(net, name, *AB)
+    for each in AB:
+        assert received(net.domains[each]) - before[each] > 5_000_000, f"the message to {each} took another way"
+
+
+def received(domain: Domain) -> int:
+    """Bytes that came in at the public port of a gateway, by Envoy's own count."""
+
+    async def asked() -> str:
+        admin = Admin(Places.of(domain.paths).run / "envoy.sock")
+        try:
+            return await admin.ask("/stats?filter=^http.external.downstream_cx_rx_bytes_total$")
+        finally:
+            await admin.close()
+
+    return int(asyncio.run(asked()).rpartition(":")[2])
