@@ -64,7 +64,7 @@ def main(words: list[str]) -> int:
 
 def work(task: Task, directory: Path, lost: Callable[[str], None]) -> None:
     linking, computing = library.load()
-    mesh, progress, own = Mesh(), Progress(task.progress_url), task.own
+    mesh, progress, own = Mesh(), Progress(task.progress_url, directory), task.own
     wanted = _columns(task, mesh.schema(own.data))
     partners = link.connect(linking, task)
     with Watch(task, lost):

@@ -1,4 +1,7 @@
-"""Telling how far the task is, at most once a second. A courtesy: a task that cannot tell it goes on all the same."""
+"""Telling how far the task is, at most once a second. A courtesy: a task that cannot tell it goes on all the same.
+
+Most protocols of the library do not say how far they are, but each of their stages leaves a file.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,23 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from pathlib import Path
 
+STAGES = (
+    ("*/*sorted_input.csv", 0.35),
+    ("*/*key_info.csv", 0.45),
+    ("*/intersection_indices*", 0.7),
+    ("found.csv", 0.75),
+)
+"""What is there when so much is done."""
 _EVERY = 1.0
 _TIMEOUT = 5.0
 
 
 class Progress:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, directory: Path) -> None:
         self._url = url
+        self._directory = directory
         self._wanted = 0.0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._tell, name="progress", daemon=True)
@@ -35,6 +47,9 @@ class Progress:
     def _tell(self) -> None:
         told = 0.0
         while not self._over.wait(_EVERY):
+            for pattern, done in STAGES:
+                if next(self._directory.glob(pattern), None) is not None:
+                    self.tell(done)
             if self._wanted > told:
                 told = self._wanted
                 self._post(told)

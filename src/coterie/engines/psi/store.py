@@ -54,8 +54,8 @@ class Store:
                 yield from self._rows(reader, wanted).to_batches()
 
     def _rows(self, reader: pa.ipc.RecordBatchFileReader, wanted: pa.Array) -> pa.Table:
-        """Sorted first, so that each stored batch is read once; then put in the order that was asked for."""
-        order = pc.sort_indices(wanted, null_placement="at_end")
+        """Sorted first, NULLs last, so that each stored batch is read once; then put in the order that was asked for."""
+        order = pc.sort_indices(wanted)
         ordered = wanted.take(order)
         last = len(ordered) - ordered.null_count
         parts = []
@@ -100,7 +100,7 @@ def found_numbers(path: Path) -> Iterator[pa.Array]:
 def in_table_order(numbers: Iterable[pa.Array]) -> Iterator[pa.Array]:
     """Eight bytes for each row of the result are in memory for this."""
     whole = pa.concat_arrays([pa.array([], pa.int64()), *numbers])
-    ordered = whole.take(pc.sort_indices(whole, null_placement="at_end"))
+    ordered = whole.take(pc.sort_indices(whole))
     for start in range(0, len(ordered), _RESULT_ROWS):
         yield ordered.slice(start, _RESULT_ROWS)
 
