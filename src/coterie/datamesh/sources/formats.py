@@ -200,11 +200,13 @@ class _GroupWriter:
                     self._writer.write(table)
                 else:
                     self._writer.write_table(table)
+            self._valve.check()
 
     def close(self) -> None:
         self._flush()
         with _told():
             self._writer.close()
+        self._valve.check()
 
     def abandon(self) -> None:
         self._valve.shut = True
@@ -212,16 +214,27 @@ class _GroupWriter:
 
 
 class _Valve:
-    """Arrow's writers insist on writing their end, even of what is given up, when the file may be gone or full."""
+    """Keeps a file's errors from Arrow: its ORC writer ends the process over one, and all insist on writing their end,
+    even of what is given up. After an error, or when shut, nothing more passes; `check` raises it."""
 
     closed = False
 
     def __init__(self, file: Any) -> None:
         self._file = file
+        self._failure: SourceError | None = None
         self.shut = False
 
     def write(self, data: Any) -> int:
-        return len(data) if self.shut else self._file.write(data)
+        if not self.shut:
+            try:
+                self._file.write(data)
+            except SourceError as error:
+                self._failure, self.shut = error, True
+        return len(data)
+
+    def check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def flush(self) -> None: ...
 
