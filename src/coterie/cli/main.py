@@ -85,6 +85,7 @@ COMMANDS = (
     Command("status", "is the control plane well, and what is in it", _NODE, "[-o FORMAT]"),
     Command("version", "versions of this program and of the server", _NODE, "[--client] [-o FORMAT]"),
     Command("job", "run jobs and follow them", _JOBS, "ACTION [options]", actions=_JOB_ACTIONS),
+    Command("data", "a domain's tables, and who may use them", _JOBS, "ls|add|show|head|grant|revoke|uses [options]"),
     Command("engine", "the engines that tasks can name", _JOBS, "ls|add|rm [FILE|NAME...] [options]"),
     Command("get", "list objects, or show some", _OBJECTS, "TYPE[,TYPE...] [NAME...] | TYPE/NAME... [options]"),
     Command("describe", "one object in detail, with its events", _OBJECTS, "TYPE [NAME...] | TYPE/NAME... [options]"),

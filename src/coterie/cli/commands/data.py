@@ -1,0 +1,279 @@
+"""`coterie data`: a domain's tables, what is in them, and who may use them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+
+from coterie.api import grants as limits
+from coterie.api.errors import NotFound
+from coterie.api.meta import Object
+from coterie.api.types.kuscia_data import DEFAULT_SOURCE, DomainData, DomainDataGrant
+from coterie.base.clock import SYSTEM_CLOCK, rfc3339
+from coterie.cli import arguments as options
+from coterie.cli import network
+from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.datadesk import Desk, brought, cells, desk
+from coterie.cli.output import as_text, plain_table
+from coterie.cli.session import root_of
+from coterie.cli.tables import render_table
+from coterie.node.config import NodeSettings
+
+HELP = """
+The tables of a domain. Data stays where it is: what is registered is where it lies and which columns it has. A grant
+gives another domain the right to have the owner's engines work on a table in its tasks. Works where the domain's files
+are, i.e. below the root.
+
+  ls                    list tables: own ones, those that tasks made, and those that others granted
+  add FILE              register a CSV, Parquet, ORC or Arrow file; its columns and types are guessed. A file from
+                        elsewhere is copied into the domain's data. With --source: what lies there, by path or table
+  show ID               a table with its columns and grants
+  head ID               its first rows
+  grant ID DOMAIN       let tasks of another domain use it
+  revoke GRANT...       take grants back; reads that are under way end
+  uses [ID]             who used what, and when
+
+Examples:
+  coterie data add customers.csv --domain alice
+  coterie data add orders --source shop-db --id orders --domain alice
+  coterie data ls --domain alice
+  coterie data head customers --domain alice -l 5
+  coterie data grant customers bob --domain alice --columns id,age --count 3 --for 24h
+  coterie data uses --domain alice
+  coterie data revoke customers-bob --domain alice
+"""
+_ACTIONS = ("ls", "list", "add", "show", "head", "grant", "revoke", "uses")
+_USAGE = {
+    "add": "add FILE",
+    "show": "show ID",
+    "head": "head ID",
+    "grant": "grant ID DOMAIN",
+    "revoke": "revoke GRANT...",
+}
+
+
+def arguments(parser: options.Parser) -> None:
+    parser.add_argument("action", choices=_ACTIONS, metavar="ls|add|show|head|grant|revoke|uses", help="what to do")
+    options.words_argument(parser)
+    make = parser.add_argument_group("for add")
+    make.add_argument("--id", metavar="ID", default="", help="its name (default: after the file)")
+    make.add_argument("--source", metavar="ID", default="", help="the data source (default: the domain's directory)")
+    give = parser.add_argument_group("for grant")
+    give.add_argument("--columns", metavar="NAMES", default="", help="only these columns")
+    give.add_argument("--count", metavar="N", type=int, default=0, help="only so many uses")
+    give.add_argument("--for", metavar="TIME", type=options.seconds, default=0.0, dest="life", help="only so long")
+    give.add_argument("--component", metavar="NAME", action="append", default=[], help="only for this; may be repeated")
+    parser.add_argument("-l", "--lines", metavar="N", type=int, default=10, help="rows that head shows (default: 10)")
+    options.output_option(parser, ("table", "json", "yaml"))
+    options.connection_options(parser)
+
+
+def run(args: argparse.Namespace, app: App) -> int:
+    action = "ls" if args.action == "list" else args.action
+    counts = {"add": 1, "show": 1, "head": 1, "grant": 2}
+    if (action in counts and len(args.words) != counts[action]) or (action == "revoke" and not args.words):
+        raise UsageError(f"write it as: coterie data {_USAGE[action]}")
+    if action == "ls" and args.words:
+        raise UsageError("`coterie data ls` takes no names; `coterie data show ID` shows one table")
+    nodes = network.members(root_of(args, app))
+    node = chosen(nodes, args, app)
+
+    async def work() -> int:
+        async with desk(node, nodes) as opened:
+            return await _RUN[action](opened, args, app)
+
+    try:
+        return asyncio.run(work())
+    except OSError as problem:
+        raise CliError(f"Error: {problem.filename}: {problem.strerror}") from problem
+
+
+def chosen(nodes: Sequence[NodeSettings], args: argparse.Namespace, app: App) -> NodeSettings:
+    """Whose data: --domain, else the one that the kubeconfig belongs to, else the only one."""
+    found = [node for node in nodes if node.mode != "master"]
+    if args.domain:
+        found = [node for node in found if node.domain == args.domain]
+    elif len(found) > 1:
+        named = args.kubeconfig or app.environ.get("KUBECONFIG", "")
+        found = [node for node in found if named and str(node.paths.kubeconfig) == named] or found
+    if len(found) == 1:
+        return found[0]
+    root = root_of(args, app)
+    if not found:
+        who = f'domain "{args.domain}"' if args.domain else "domain"
+        raise CliError(f"Error: there is no {who} with data under {root}; `coterie up` starts a network")
+    raise CliError(f"Error: there are several domains under {root}: choose one with --domain {'|'.join(n.domain for n in found)}")  # fmt: skip
+
+
+async def _list(opened: Desk, args: argparse.Namespace, app: App) -> int:
+    found = await opened.tables()
+    if args.output != "table":
+        app.write(as_text([_told(each) for each in found], args.output))
+    elif found:
+        rows = [(*_row(each),) for each in found]
+        app.write(
+            render_table(plain_table(("ID", "OWNER", "TYPE", "SOURCE", "WHERE", "COLUMNS"), rows), colour=app.colour)
+        )
+    else:
+        app.say(f"{opened.domain} has no tables; `coterie data add FILE --domain {opened.domain}` registers one")
+    return 0
+
+
+def _row(data: DomainData) -> tuple[str, str, str, str, str, str]:
+    spec = data.spec
+    names = [each.name for each in spec.columns or ()]
+    shown = ",".join(names[:4]) + (f",... ({len(names)})" if len(names) > 4 else "")
+    return data.metadata.name, spec.author, spec.type, spec.data_source, spec.relative_uri, shown
+
+
+async def _add(opened: Desk, args: argparse.Namespace, app: App) -> int:
+    word = args.words[0]
+    if args.source:
+        uri, source = word, args.source
+    else:
+        uri, source = await asyncio.to_thread(_brought, word, opened, app), DEFAULT_SOURCE
+    name = args.id or _name_of(word)
+    spec = await opened.register(name, uri, source)
+    if args.output != "table":
+        app.write(as_text({"id": name, **spec}, args.output))
+        return 0
+    listed = ", ".join(f"{each['name']} {each['type']}" for each in spec["columns"])
+    app.say(f"{opened.domain} has table {name}: {listed}")
+    return 0
+
+
+def _brought(word: str, opened: Desk, app: App) -> str:
+    file = app.cwd / Path(word).expanduser()
+    if not file.is_file():
+        raise CliError(f"Error: there is no file {file}; with --source, name what lies in that source")
+    return brought(file, opened.node.paths.data)
+
+
+def _name_of(word: str) -> str:
+    """`My Customers.csv` -> `my-customers`"""
+    name = re.sub(r"[^a-z0-9]+", "-", Path(word).name.split(".")[0].lower()).strip("-")
+    if not name:
+        raise UsageError(f'no name can be made of "{word}"; give one with --id')
+    return name
+
+
+async def _show(opened: Desk, args: argparse.Namespace, app: App) -> int:
+    found = await opened.catalogue.data(args.words[0])
+    given = await opened.grants(found.metadata.name)
+    if args.output != "table":
+        app.write(as_text({**_told(found), "grants": [_told_grant(each) for each in given]}, args.output))
+        return 0
+    spec = found.spec
+    app.say(f"{found.metadata.name}: {spec.type} of {spec.author}, {spec.data_source}: {spec.relative_uri}")
+    rows = [(each.name, each.type, each.comment or "") for each in spec.columns or ()]
+    app.write(render_table(plain_table(("COLUMN", "TYPE", "COMMENT"), rows), colour=app.colour))
+    if given:
+        app.say()
+        app.write(render_table(plain_table(("GRANT", "TO", "LIMITS", "USES"), [_grant_row(each) for each in given]), colour=app.colour))  # fmt: skip
+    return 0
+
+
+async def _head(opened: Desk, args: argparse.Namespace, app: App) -> int:
+    found = await opened.catalogue.data(args.words[0])
+    table = await opened.head(found, max(args.lines, 0))
+    if args.output != "table":
+        rows = [{name: _plain(value) for name, value in row.items()} for row in table.to_pylist()]
+        app.write(as_text(rows, args.output))
+        return 0
+    app.write(render_table(plain_table(table.schema.names, cells(table)), colour=app.colour))
+    return 0
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+async def _grant(opened: Desk, args: argparse.Namespace, app: App) -> int:
+    data, to = args.words
+    limit: Object = {}
+    if args.columns:
+        limit["inputConfig"] = limits.columns_limit([each for each in args.columns.split(",") if each])
+    if args.count:
+        limit["useCount"] = args.count
+    if args.life:
+        limit["expirationTime"] = rfc3339(SYSTEM_CLOCK.now() + timedelta(seconds=args.life))
+    if args.component:
+        limit["components"] = args.component
+    taken = {each.metadata.name for each in await opened.grants()}
+    name = next(name for at in range(1, len(taken) + 2) if (name := f"{data}-{to}" + (f"-{at}" if at > 1 else "")) not in taken)  # fmt: skip
+    spec: Object = {"domainDataID": data, "grantDomain": to, **({"limit": limit} if limit else {})}
+    await opened.catalogue.create_grant(name, spec)
+    made = await opened.catalogue.grant(name)
+    if args.output != "table":
+        app.write(as_text(_told_grant(made), args.output))
+    else:
+        app.say(f"{to} may use {data} of {opened.domain} in its tasks: {_limits(made)} (grant {name})")
+    return 0
+
+
+async def _revoke(opened: Desk, args: argparse.Namespace, app: App) -> int:
+    code = 0
+    for name in args.words:
+        try:
+            await opened.revoke(name)
+            app.say(f"revoked grant {name}")
+        except NotFound:
+            app.warn(f'Error: there is no grant "{name}"; `coterie data show ID` lists those of a table')
+            code = 1
+    return code
+
+
+async def _uses(opened: Desk, args: argparse.Namespace, app: App) -> int:
+    wanted = args.words[0] if args.words else ""
+    rows = [
+        (use.use_time, each.spec.domain_data_id, each.metadata.name, use.grant_domain, use.component or "-", use.output or "-")
+        for each in await opened.grants(wanted)
+        for use in each.uses
+    ]  # fmt: skip
+    heads = ("TIME", "TABLE", "GRANT", "USED BY", "COMPONENT", "FOR")
+    if args.output != "table":
+        app.write(as_text([dict(zip(heads, row, strict=True)) for row in sorted(rows)], args.output))
+    elif rows:
+        app.write(render_table(plain_table(heads, sorted(rows)), colour=app.colour))
+    else:
+        app.say(f"No grant of {wanted or opened.domain} was used yet.")
+    return 0
+
+
+def _limits(grant: DomainDataGrant) -> str:
+    limit, only = grant.limit, limits.granted_columns(grant)
+    found = [f"columns {','.join(sorted(only))}"] if only is not None else []
+    found += [f"{limit.use_count} uses"] if limit.use_count else []
+    found += [f"until {limit.expiration_time}"] if limit.expiration_time else []
+    found += [f"for {','.join(limit.components)}"] if limit.components else []
+    return ", ".join(found) or "no limits"
+
+
+def _grant_row(grant: DomainDataGrant) -> tuple[str, str, str, str]:
+    return grant.metadata.name, grant.spec.grant_domain, _limits(grant), str(len(grant.uses))
+
+
+def _told(data: DomainData) -> Object:
+    return {"id": data.metadata.name, **msgspec.to_builtins(data.spec)}
+
+
+def _told_grant(grant: DomainDataGrant) -> Object:
+    spec = {key: value for key, value in msgspec.to_builtins(grant.spec).items() if key != "signature"}
+    return {"id": grant.metadata.name, **spec, "uses": len(grant.uses)}
+
+
+_RUN: dict[str, Callable[[Desk, argparse.Namespace, App], Awaitable[int]]] = {
+    "ls": _list,
+    "add": _add,
+    "show": _show,
+    "head": _head,
+    "grant": _grant,
+    "revoke": _revoke,
+    "uses": _uses,
+}
