@@ -155,12 +155,19 @@ async def test_a_partner_that_restarts_is_found_again(pair: Pair) -> None:
 async def test_clocks_that_differ_by_five_minutes_do_no_harm(pair: Pair, skew: float) -> None:
     """Also a clock that is set right again, which goes back, or forth."""
     for seconds in (skew, 0.0):
-        await pair.bob.end()
+        await power_cut(pair.bob)
         pair.bob.skew = seconds
         await pair.bob.start()
         await pair.bob.up()
         await roll(pair)
         await pair.well()
+
+
+async def power_cut(node: Node) -> None:
+    """All of it at once; nothing is drained."""
+    envoy = node.envoy
+    await node.end(signal.SIGKILL)
+    os.kill(envoy, signal.SIGKILL)
 
 
 async def roll(pair: Pair) -> None:
@@ -182,9 +189,8 @@ async def roll(pair: Pair) -> None:
 
 async def test_a_partner_that_lost_its_store_is_recognised(pair: Pair) -> None:
     """Its machine died and the disk with all objects is empty; the keys were kept elsewhere."""
-    bob, envoy = pair.bob, pair.bob.envoy
-    await bob.end(signal.SIGKILL)
-    os.kill(envoy, signal.SIGKILL)
+    bob = pair.bob
+    await power_cut(bob)
     shutil.rmtree(bob.paths.storage)
     await bob.start()
     await bob.up()
