@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +30,7 @@ from coterie.datamesh.sources.protocol import (
 )
 from coterie.datamesh.sources.s3client import S3Client
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)  # a bound for machines under load, and for COTERIE_SOURCES_ROWS
 
 
 @pytest.fixture
@@ -117,6 +120,10 @@ class TestMariaDB(ServerSuite):
             cursor.execute(statement)
             return tuple(cursor.fetchall())
 
+    @pytest.mark.slow
+    async def test_bounded_memory(self, info: SourceInfo) -> None:
+        await _load(info, "large", 500_000)
+
     async def check_nothing_left(self, source: Source) -> None:
         assert not [name for (name,) in self.query("SHOW TABLES") if str(name).startswith("coterie_")]
 
@@ -178,6 +185,10 @@ class TestPostgreSQL(ServerSuite):
         finally:
             await connection.close()
 
+    @pytest.mark.slow
+    async def test_bounded_memory(self, info: SourceInfo) -> None:
+        await _load(info, "large", 1_000_000)
+
     async def check_nothing_left(self, source: Source) -> None:
         assert await self.query("SELECT relname FROM pg_class WHERE relname LIKE 'coterie%'") == []
 
@@ -233,6 +244,10 @@ class TestS3(ServerSuite):
     def info(self, s3_source: SourceInfo) -> SourceInfo:
         return s3_source
 
+    @pytest.mark.slow
+    async def test_bounded_memory(self, info: SourceInfo) -> None:
+        await _load(info, "large.csv", 1_000_000)
+
     async def check_nothing_left(self, source: Source) -> None:
         client: S3Client = source._store._client  # type: ignore[attr-defined]
         async with client.request("GET", "", {"uploads": ""}) as response:
@@ -269,3 +284,29 @@ class TestS3(ServerSuite):
 async def test_unknown_kind_is_named() -> None:
     with pytest.raises(SourceError, match="'tape'"):
         open_source(SourceInfo(kind="tape"))
+
+
+class TestMemory:
+    """Tables of any size in bounded memory, each in a process of its own. COTERIE_SOURCES_ROWS asks for more rows."""
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("uri", ["t.csv", "t.parquet", "t.orc", "t.arrow"])
+    async def test_local(self, tmp_path: Path, uri: str) -> None:
+        await _load(SourceInfo(kind="localfs", path=str(tmp_path)), uri, 2_000_000)
+
+
+async def _load(info: SourceInfo, uri: str, rows: int) -> None:
+    named = ("kind", "path", "endpoint", "bucket", "prefix", "access_key_id", "user", "database")
+    fields: dict[str, str] = {name: getattr(info, name) for name in named}
+    for name in ("password", "access_key_secret"):
+        secret = getattr(info, name)
+        if secret:
+            fields[name] = secret.reveal()
+    program = Path(__file__).with_name("sources_load.py")
+    rows = int(os.environ.get("COTERIE_SOURCES_ROWS", rows))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(program), json.dumps(fields), uri, str(rows), stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    assert json.loads(out)["peak_mb"] < 300

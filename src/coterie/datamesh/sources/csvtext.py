@@ -21,7 +21,7 @@ import pyarrow.csv as pacsv
 from coterie.datamesh.sources.convert import fit, fits, is_bytes, is_text
 from coterie.datamesh.sources.protocol import SourceError
 
-BLOCK = 4 * 1024 * 1024
+BLOCK = 2 * 1024 * 1024
 NULLS = ("NULL", "null")
 SAMPLE = 1024 * 1024
 SAMPLE_ROWS = 10_000
