@@ -17,8 +17,10 @@ from coterie.base.log import logger
 
 log = logger("apiserver.state")
 
-RING_EVENTS = 4096
-RING_BYTES = 16 * 1024 * 1024
+RING_EVENTS = 1024
+RING_BYTES = 2 * 1024 * 1024
+"""What a collection keeps of its past for watches that resume. A busy node has a dozen collections, and what is older comes
+from the store."""
 _EMPTY: dict[str, Entry] = {}
 
 
