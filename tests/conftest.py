@@ -7,11 +7,15 @@ So the groups are told by a rule over ids here, and a mark that disagrees with i
 
 from __future__ import annotations
 
+import contextlib
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+_INOTIFY = Path("/proc/sys/fs/inotify/max_user_instances")
+_WATCHERS_WANTED = 1024
 _GROUPS = (
     (re.compile(r"tests/e2e/test_e2e_nodes\.py::"), "e2e-nodes"),
     (re.compile(r"tests/(e2e/test_e2e|faults/test_(fault|attack))_(mesh|center)\.py::"), "mesh"),
@@ -51,6 +55,14 @@ def _scheduler() -> Any:
             return group_of(nodeid)
 
     return Grouped
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """An Envoy takes about eleven inotify instances, and many systems give a user 128: too few for networks that run side
+    by side. Only root can raise the limit; who cannot gets along with fewer workers."""
+    with contextlib.suppress(OSError, ValueError):
+        if int(_INOTIFY.read_text()) < _WATCHERS_WANTED:
+            _INOTIFY.write_text(str(_WATCHERS_WANTED))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
