@@ -50,7 +50,9 @@ async def test_what_an_engine_is_given() -> None:
     async with job_world() as w:
         w.outcome = by_task(a="Running")
         await w.client.patch(IMAGE, "engine", "", {"spec": an_image(replicas=2)["spec"]})
-        await w.client.create(JOB, a_job(a_task("a", taskID="t7")))
+        job = a_job(a_task("a", taskID="t7"))
+        job["spec"]["flowID"] = "f7"
+        await w.client.create(JOB, job)
         await w.until_phase("Running")
 
         async def made() -> bool:
@@ -66,6 +68,7 @@ async def test_what_an_engine_is_given() -> None:
         assert pod["spec"]["nodeSelector"] == {labels.KUSCIA_NODE_NAMESPACE: "alice"}
         assert pod["spec"]["schedulerName"] == "kuscia-scheduler" and pod["spec"]["restartPolicy"] == "Never"
         marks = pod["metadata"]["annotations"]
+        assert marks[labels.COTERIE_FLOW] == "f7", "grants may be for one flow"
         values = await w.get(CONFIG_MAP, marks[labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM], "alice")
         define = json.loads(values["data"]["TASK_CLUSTER_DEFINE"])
         assert (define["selfPartyIdx"], define["selfEndpointIdx"]) == (0, 1), "each replica knows which it is"

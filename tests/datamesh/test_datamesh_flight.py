@@ -157,6 +157,19 @@ async def test_a_ticket_is_for_what_it_was_given_for(alice: World) -> None:
         await threaded(lambda: client.do_get(info.endpoints[0].ticket).read_all())
 
 
+@pytest.mark.parametrize("how", ["deleted", "moved"])
+async def test_a_ticket_is_for_the_table_as_it_was(alice: World, how: str) -> None:
+    await alice.table("people")
+    pair = await alice.engine()
+    info = await asked(alice, pair, command("CommandDomainDataQuery", domaindata_id="people"))
+    if how == "deleted":
+        await alice.client.delete(DOMAIN_DATAS, "people", "alice")
+    else:
+        await alice.client.patch(DOMAIN_DATAS, "people", "alice", {"spec": {"relativeURI": "other.csv"}})
+    with alice.flight(pair) as client, pytest.raises((KeyError, pa.ArrowInvalid), match="no DomainData|changed since"):
+        await threaded(lambda: client.do_get(info.endpoints[0].ticket).read_all())
+
+
 async def test_a_ticket_ends_after_ten_minutes() -> None:
     clock = VirtualClock()
     tickets: Tickets[str] = Tickets(clock)

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 from coterie.base.clock import SYSTEM_CLOCK
+from coterie.base.log import LogSettings, configure
 from coterie.base.paths import DomainPaths
 from coterie.client.client import Client
 from coterie.datamesh.apisocket import SocketTransport, announce
@@ -39,6 +40,7 @@ def main() -> None:
     for name in ("--http", "--grpc"):
         parser.add_argument(name, type=int, required=True)
     chosen = parser.parse_args()
+    configure(LogSettings(colour=False))
     quiet()
     settings = MeshSettings(chosen.domain, DomainPaths(chosen.home), chosen.address, chosen.http, chosen.grpc)
     asyncio.run(serve(settings, chosen.api))

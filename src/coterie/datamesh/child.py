@@ -115,7 +115,13 @@ class MeshChild:
         return ProcessSpec(
             "datamesh",
             (sys.executable, "-m", "coterie.datamesh", *(word for pair in options.items() for word in pair)),
-            env={"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)},
+            env={
+                "PATH": os.defpath,
+                "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
+                # Arrow's own pools keep what a large read needed for good; the machine's give it back.
+                "ARROW_DEFAULT_MEMORY_POOL": "system",
+                "MALLOC_ARENA_MAX": "2",
+            },
             log_file=settings.paths.log("datamesh"),
             stop_grace=7.0,
             restart=_RESTART,

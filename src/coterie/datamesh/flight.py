@@ -152,7 +152,10 @@ class Flight:
         kept = self.tickets.redeem(caller, ticket)
         if not isinstance(kept, Reading):
             raise MeshProblem(Code.INVALID, "the ticket is for writing; call GetFlightInfo with CommandDomainDataQuery")
-        opened = await self._places.source(kept.permit.data)
+        now = await self._catalogue.data(kept.permit.use.data)
+        if (now.metadata.uid, now.spec) != (kept.permit.data.metadata.uid, kept.permit.data.spec):
+            raise MeshProblem(Code.INVALID, f"{now.metadata.name} changed since GetFlightInfo; call it again")
+        opened = await self._places.source(now)
         permit = await self._permits.begin(kept.permit)
         async with self._permits.held(permit) as ended, aclosing(self._messages(opened, kept)) as found:
             while True:

@@ -46,8 +46,6 @@ class GrpcServer:
         self._operations = operations
         self._flight = flight
         self._server: grpc.aio.Server | None = None
-        self.busy = 0
-        """Calls under way."""
 
     async def start(self, address: str, credentials: grpc.ServerCredentials) -> int:
         """The port. Raises RuntimeError when it cannot be had."""
@@ -128,7 +126,6 @@ class GrpcServer:
         await self._called(context, work)
 
     async def _called(self, context: Context, work: Callable[[Caller], Awaitable[Any]]) -> Any:
-        self.busy += 1
         try:
             return await work(await self._callers.find(engine_of(context)))
         except MeshProblem as problem:
@@ -136,8 +133,6 @@ class GrpcServer:
         except Exception as error:  # noqa: BLE001 - gRPC would tell the caller its text, whatever stands in it
             log.error("A call failed", error=error, trace=True)
             failure = MeshProblem(Code.UNEXPECTED, "the data mesh failed; its log says more", Kind.INTERNAL)
-        finally:
-            self.busy -= 1
         await context.abort(grpc.StatusCode[failure.kind], f"{int(failure.code)}: {failure}")
 
 

@@ -80,11 +80,6 @@ class DataMesh:
     def of(cls, settings: MeshSettings, client: Client, open_source: Opener, clock: Clock) -> DataMesh:
         return cls(settings, client, identities.load(settings.paths, settings.domain), open_source, clock)
 
-    @property
-    def busy(self) -> bool:
-        """Somebody calls, or holds a ticket."""
-        return bool(self._grpc.busy or len(self.flight.tickets) or self._http.connections)
-
     async def __aenter__(self) -> DataMesh:
         settings, keys = self._settings, self._keys
         host = f"[{settings.address}]" if ":" in settings.address else settings.address

@@ -57,6 +57,7 @@ def task_of(view: View, template: TaskTemplate) -> Object:
                 **copied,
                 labels.KUSCIA_JOB_ID: meta.name,
                 labels.KUSCIA_TASK_ALIAS: template.alias,
+                **({labels.COTERIE_FLOW: view.job.spec.flow_id} if view.job.spec.flow_id else {}),
                 labels.KUSCIA_SELF_AS_PARTICIPANT: "true" if takes_part else "false",
             },
         },

@@ -75,7 +75,7 @@ def pod(task: KusciaTask, kit: PartyKit, which: PodKit, numbers: Numbers) -> Obj
         **({labels.KUSCIA_IMAGE_ID: kit.image_id} if kit.image_id else {}),
         **_metrics(kit, which, numbers),
     }
-    for key in (labels.KUSCIA_JOB_ID, labels.KUSCIA_TASK_ALIAS):
+    for key in (labels.KUSCIA_JOB_ID, labels.KUSCIA_TASK_ALIAS, labels.COTERIE_FLOW):
         if (value := (task.metadata.annotations or {}).get(key)) is not None:
             marks[key] = value
     return {
