@@ -166,7 +166,7 @@ async def test_a_ticket_is_for_the_table_as_it_was(alice: World, how: str) -> No
         await alice.client.delete(DOMAIN_DATAS, "people", "alice")
     else:
         await alice.client.patch(DOMAIN_DATAS, "people", "alice", {"spec": {"relativeURI": "other.csv"}})
-    with alice.flight(pair) as client, pytest.raises((KeyError, pa.ArrowInvalid), match="no DomainData|changed since"):
+    with alice.flight(pair) as client, pytest.raises((KeyError, pa.ArrowInvalid), match=r"no DomainData|changed since"):
         await threaded(lambda: client.do_get(info.endpoints[0].ticket).read_all())
 
 
