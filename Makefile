@@ -19,8 +19,8 @@ setup: $(STAMP)  ## create the virtual environment, install what is pinned, get 
 	@scripts/get-kubectl
 	@scripts/get-servers
 
-demo: $(STAMP)  ## show the best that works so far
-	@$(BIN)/coterie demo
+demo: $(STAMP)  ## two organisations find their common customers; installs the engine for it the first time
+	@$(BIN)/coterie demo psi
 
 psi: $(STAMP)  ## install the environment of the PSI engine (110 MB)
 	@$(BIN)/python -m coterie.cli.psienv

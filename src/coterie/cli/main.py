@@ -73,7 +73,7 @@ _JOB_ACTIONS = (
     Command("job rm", "remove jobs", _JOBS, "NAME... [--force]", also=("delete",)),
 )
 COMMANDS = (
-    Command("demo", "start a control plane, use it, clean up", _SEE, "[--keep]"),
+    Command("demo", "start a control plane, use it, clean up", _SEE, "[psi [--rows N]] [--keep]"),
     Command("up", "bring a network of domains up on this machine", _SEE, "[--topology center|p2p] [--domains IDS]"),
     Command("down", "stop it", _SEE, "[--purge] [--keep-pods]"),
     Command("init", "write a configuration file", _NODE, "--mode MODE --domain ID [-o FILE]"),

@@ -1,4 +1,5 @@
-"""`coterie demo`: a node from start to stop in a few seconds, with the very commands a user would type."""
+"""`coterie demo`: a node from start to stop in a few seconds, with the very commands a user would type; and, as
+`coterie demo psi`, two organisations that find their common customers (`psidemo`)."""
 
 from __future__ import annotations
 
@@ -13,8 +14,6 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from coterie.agent.images.store import remove_tree
 from coterie.agent.runtimes.protocol import RuntimeProblem
@@ -24,25 +23,31 @@ from coterie.api.types.batch import JOBS
 from coterie.api.types.kind import Kind
 from coterie.base.files import write_atomic
 from coterie.base.paths import DomainPaths
-from coterie.cli import background, health
+from coterie.cli import arguments as options
+from coterie.cli import background, health, psidemo
 from coterie.cli import session as sessions
-from coterie.cli.app import App, CliError
+from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.arguments import Parser
 from coterie.cli.commands.init import Wishes, render
 from coterie.cli.commands.kubectl import find_kubectl
 from coterie.cli.listing import TABLE, Question, changes
 from coterie.cli.main import main
 from coterie.cli.session import Session
+from coterie.cli.story import Story, Uninterrupted, interrupted
 from coterie.cli.tables import render_table
+from coterie.engines.psi.task import PROTOCOLS
 from coterie.node import config as node_config
 
 HELP = """
 Show the best that works so far: start a node in a directory of its own, run pods, kill the node under them, give it
 objects of Kuscia and of a new type, see bad ones refused and changes arrive, and clean up. Takes a few seconds and
-touches nothing outside that directory.
+touches nothing outside that directory. `coterie demo psi` brings two domains up that find out which customers they have
+in common, and nothing else about each other.
 
 Examples:
   coterie demo
+  coterie demo psi
+  coterie demo psi --rows 1000000 --protocol ECDH -o json
   coterie demo --keep        # leave it running, to look around with coterie or kubectl
 """
 _DOMAIN = "demo"
@@ -58,12 +63,24 @@ gateway: {enabled: false}
 
 
 def arguments(parser: Parser) -> None:
+    parser.add_argument("what", nargs="?", choices=("node", "psi"), default="node", help="node (the default) or psi")
+    psi = parser.add_argument_group("for psi")
+    psi.add_argument("--rows", metavar="N", type=int, default=10_000, help="of each table (default: 10000)")
+    psi.add_argument("--protocol", choices=PROTOCOLS, default="RR22", metavar="NAME", help="RR22, KKRT or ECDH")
+    options.output_option(parser, ("table", "json"))
     parser.add_argument("--keep", action="store_true", help="leave the node running and say how to stop it")
 
 
 def run(args: argparse.Namespace, app: App) -> int:
+    if args.what == "psi":
+        if args.rows < 2:
+            raise UsageError("--rows is at least 2")
+        wishes = psidemo.Wishes(args.rows, args.protocol, json=args.output == "json", keep=args.keep)
+        return psidemo.run(wishes, app, main)
+    if args.output != "table":
+        raise UsageError("-o json is for `coterie demo psi`")
     folder = Path(tempfile.mkdtemp(prefix="coterie-demo-"))
-    signal.signal(signal.SIGTERM, _interrupted)  # so that the child and the files go, whoever ends us
+    signal.signal(signal.SIGTERM, interrupted)  # so that the child and the files go, whoever ends us
     demo = _Demo(app, folder)
     kept = False
     try:
@@ -78,17 +95,11 @@ def run(args: argparse.Namespace, app: App) -> int:
     return 0
 
 
-def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
-
-
-class _Demo:
+class _Demo(Story):
     def __init__(self, app: App, folder: Path) -> None:
-        self.app = app
+        super().__init__(app)
         self.folder = folder
         self.paths = DomainPaths.of(folder, _DOMAIN)
-        self.began = time.perf_counter()
-        self.step = 0
 
     # The story.
 
@@ -146,18 +157,6 @@ class _Demo:
             self.app.say("Keep one to look around with `coterie demo --keep`, or begin your own: coterie init --help")
 
     # Its means.
-
-    def heading(self, text: str) -> None:
-        self.step += 1
-        line = f"{self.step}. {text}"
-        self.app.say()
-        self.app.say(self.app.paint(line, "bold") if self.app.colour else f"== {line} ==")
-
-    def typed(self, line: str) -> None:
-        self.app.say(self.app.paint(f"$ {line}", "cyan"))
-
-    def took(self) -> _Timer:
-        return _Timer(self.app)
 
     def coterie(self, *words: str, expect: int = 0) -> None:
         self.typed("coterie " + " ".join(words))
@@ -235,7 +234,7 @@ class _Demo:
     def spawn(self) -> None:
         """Start it and wait until it does its work."""
         since = datetime.now(UTC)
-        with _Uninterrupted():
+        with Uninterrupted():
             background.start(self.paths, self.app.environ)
         node = node_config.load(background.config_file(self.paths), root=self.folder)
         deadline = time.monotonic() + _PATIENCE
@@ -260,7 +259,7 @@ class _Demo:
         return "its last words: " + (" | ".join(background.last_words(self.paths, 3)) or "none")
 
     def stop(self) -> None:
-        with _Uninterrupted():
+        with Uninterrupted():
             background.stop([self.paths], _GRACE)
             # Pods outlive their node, so they are ended by themselves.
             try:
@@ -278,35 +277,3 @@ async def _pods_are_done(session: Session) -> int:
             if greeter.status.available_replicas == greeter.spec.replicas and primes.status.succeeded:
                 return 0
             await asyncio.sleep(_LOOK)
-
-
-class _Uninterrupted:
-    """Whoever wants to end us meanwhile has to wait: something is begun that must be known or finished."""
-
-    def __enter__(self) -> None:
-        self._asked = False
-        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._asked = True
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        if self._asked:
-            raise KeyboardInterrupt
-
-
-class _Timer:
-    """`with timer as took: ...` and then `took()` is how long it took, in the words of the demo."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self._seconds = 0.0
-
-    def __enter__(self) -> Callable[[], str]:
-        self._started = time.perf_counter()
-        return lambda: self._app.paint(f"({self._seconds:.2f} s)", "dim")
-
-    def __exit__(self, *_: object) -> None:
-        self._seconds = time.perf_counter() - self._started
