@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.dataset as dataset
 import pyarrow.ipc as ipc
 import pyarrow.orc as orc
 import pyarrow.parquet as parquet
@@ -90,10 +91,10 @@ def _typed(file: Any, found: FileFormat, names: list[str], batch_rows: int) -> I
         _all_there(names, opened.schema_arrow.names)
         yield from opened.iter_batches(batch_size=batch_rows, columns=names, use_threads=False)
     elif found is FileFormat.ORC:
-        stripes = orc.ORCFile(file)
-        _all_there(names, stripes.schema.names)
-        for number in range(stripes.nstripes):
-            yield stripes.read_stripe(number, columns=names)
+        _all_there(names, orc.ORCFile(file).schema.names)
+        # A stripe holds millions of rows; only as a dataset is it read in batches.
+        table = dataset.OrcFileFormat().make_fragment(file)
+        yield from table.to_batches(columns=names, batch_size=batch_rows, use_threads=False, batch_readahead=1)
     else:
         there = ipc.open_file(file).schema.names
         _all_there(names, there)
