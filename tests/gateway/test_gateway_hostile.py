@@ -47,6 +47,28 @@ async def test_shapes(tmp_path: Path, sent: bytes, expected: bytes) -> None:
         assert line.split()[1] in expected.split(), line
 
 
+@pytest.mark.parametrize(
+    "said", ["closed.bob.svc", "{there}", "x@{there}", ""], ids=["name", "address", "user", "none"]
+)
+async def test_where_a_call_goes_is_not_for_its_host_header_to_say(tmp_path: Path, said: str) -> None:
+    """The address of a service that alice may not call stands in Host, and an opened one's name beside it."""
+    async with pair(tmp_path, Protocol.NOTLS) as domains, echo(HOSTS["carol"]) as other:
+        opened = domains.bob.inputs.services[0]
+        assert opened.name == "echo"
+        # Both in one table, at different addresses.
+        await domains.bob.change(services=(opened, Service("closed", (other,), access=frozenset({"zed"}))))
+        where = domains.bob.inputs.external
+        assert where is not None
+        reader, writer = await asyncio.open_connection(where.host, where.port)
+        rest = GOOD.split(b"\r\n", 1)[1]
+        head = f"GET /x HTTP/1.1\r\nHost: {said.format(there=other)}\r\nKuscia-Host: echo.bob.svc\r\n".encode()
+        writer.write(head + rest + b"Connection: close\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        line = answer.split(b"\r\n", 1)[0]
+        assert b" 400 " in line or (b" 200 " in line and f'"host", "{opened.endpoints[0]}"'.encode() in answer), answer
+
+
 async def test_a_client_that_never_ends_its_headers_is_let_go(tmp_path: Path) -> None:
     async with pair(tmp_path, Protocol.NOTLS, tuning=Tuning(headers_seconds=0.5)) as domains:
         where = domains.bob.inputs.external

@@ -300,6 +300,7 @@ def test_envoys_counts_become_the_network_status() -> None:
         f"cluster.{name}.membership_{what}: {count}"
         for name, total, healthy in (
             ("bob-to-alice-http", 2, 1), ("service-echo", 3, 3), ("service-outside", 1, 0), ("handshake", 1, 1),
+            ("direct", 7, 7),
         )
         for what, count in (("total", total), ("healthy", healthy))
     )  # fmt: skip
@@ -309,13 +310,14 @@ def test_envoys_counts_become_the_network_status() -> None:
     told = network_status(
         members_of(stats),
         [a_route("bob", "alice", endpoint=ENDPOINT), a_route("alice", "bob", endpoint=ENDPOINT)],
-        [a_service("echo"), outside],
-        [endpoints("echo", 1), endpoints("unknown", 1)],
+        [a_service("echo"), outside, a_service("single"), a_service("empty")],
+        [endpoints("echo", 1), endpoints("unknown", 1), endpoints("single", 1), endpoints("empty")],
         "bob",
     )
     assert [(each["type"], each["name"], each["totalEndpointsCount"], each["healthyEndpointsCount"]) for each in told] == [
         ("DomainRoute", "bob-to-alice-http", 2, 1),
         ("Endpoints", "echo", 3, 3),
+        ("Endpoints", "single", 1, 1),
         ("Service", "outside", 1, 0),
     ]  # fmt: skip
 

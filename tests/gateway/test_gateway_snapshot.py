@@ -307,12 +307,40 @@ def test_sessions_stay_at_one_endpoint() -> None:
 
 
 def test_calls_have_no_end_and_are_repeated_only_when_they_never_arrived() -> None:
-    resources = made(routes=(TO_BOB,), services=(Service("s", (Address("10.0.0.1", 1),)),))
+    one, two = Address("10.0.0.1", 1), Address("10.0.0.2", 1)
+    services = (Service("s", (one,)), Service("g", (one,), ServiceProtocol.GRPC), Service("t", (one, two)))
+    resources = made(routes=(TO_BOB,), services=services)
     for side in ("external", "internal"):
         (table,) = resources.files[f"rds-{side}.json"]
         for each in (route["route"] for host in table["virtual_hosts"] for route in host["routes"] if "route" in route):
             assert each["timeout"] == "0s"
-            assert each["retry_policy"]["retry_on"] == "connect-failure,refused-stream,reset-before-request"
+            # A route without a word of its own follows its cluster's.
+            options = cluster(resources, each["cluster"]).get("typed_extension_protocol_options") or {}
+            policies = [each.get("retry_policy"), *(made.get("retry_policy") for made in options.values())]
+            (policy,) = [policy for policy in policies if policy is not None]
+            assert policy["retry_on"] == "connect-failure,refused-stream,reset-before-request"
+
+
+@pytest.mark.parametrize(
+    ("service", "shared"),
+    [
+        (Service("s", (Address("10.0.0.1", 1),)), "direct"),
+        (Service("s", (Address("10.0.0.1", 1),), ServiceProtocol.GRPC), "direct-http2"),
+        (Service("s", (Address("fd00::1", 1),)), "direct"),
+        (Service("s", (Address("10.0.0.1", 1),), ServiceProtocol.HTTPS), ""),
+        (Service("s", (Address("db.example", 1),)), ""),
+        (Service("s", (Address("10.0.0.1", 1), Address("10.0.0.2", 1))), ""),
+    ],
+    ids=["one-address", "grpc", "ipv6", "tls", "host-name", "two-addresses"],
+)
+def test_a_service_with_one_address_needs_no_cluster_of_its_own(service: Service, shared: str) -> None:
+    before, after = made(), made(services=(service,))
+    assert (before.clusters == after.clusters) is bool(shared)
+    for side in ("external", "internal"):
+        (action,) = (each["route"] for each in host(after, side, f"service-s-{side}")["routes"])
+        assert action["cluster"] == (shared or "service-s")
+        # The shared cluster goes to what stands in Host: that must never be the caller's.
+        assert action.get("host_rewrite_literal") == (str(service.endpoints[0]) if shared else None)
 
 
 def test_transit_needs_a_grant() -> None:

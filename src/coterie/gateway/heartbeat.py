@@ -10,7 +10,7 @@ import asyncio
 import base64
 import contextlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from coterie.api.domainroutes import network_status_name
 from coterie.api.errors import AlreadyExists, ApiError, NotFound
@@ -23,6 +23,7 @@ from coterie.base.log import logger
 from coterie.client.client import Client
 from coterie.client.transport import TransportError
 from coterie.gateway.admin import Admin, AdminError
+from coterie.gateway.clusters import DIRECT
 from coterie.gateway.inputs import World
 from coterie.gateway.settings import GatewaySettings
 
@@ -46,24 +47,29 @@ def members_of(stats: str) -> Members:
 def network_status(
     members: Members,
     routes: Iterable[DomainRoute],
-    services: Iterable[network.Service],
+    services: Collection[network.Service],
     endpoints: Iterable[network.Endpoints],
     domain: str,
 ) -> list[Object]:
     """Routes that we dial by port, ExternalName services, and all other services by their endpoints, as Kuscia tells it."""
     out: list[Object] = []
+    known = {service.metadata.name for service in services}
 
-    def tell(name: str, kind: str, cluster: str) -> None:
+    def tell(name: str, kind: str, cluster: str, *, addressed: bool = False) -> None:
         count = members.get(cluster)
+        if count is None and addressed and DIRECT in members and name in known:
+            # It shares a cluster with others. Envoy calls an endpoint healthy because it is there, in any cluster.
+            count = {"total": 1, "healthy": 1}
         if count is not None and len(count) == 2:
             entry = {"totalEndpointsCount": count["total"], "healthyEndpointsCount": count["healthy"]}
             out.append({"name": name, "type": kind, **entry})
 
     for service in services:
         if service.spec.type == "ExternalName":
-            tell(service.metadata.name, "Service", f"service-{service.metadata.name}")
+            tell(service.metadata.name, "Service", f"service-{service.metadata.name}", addressed=True)
     for each in endpoints:
-        tell(each.metadata.name, "Endpoints", f"service-{each.metadata.name}")
+        addressed = any(subset.addresses for subset in each.subsets or ())
+        tell(each.metadata.name, "Endpoints", f"service-{each.metadata.name}", addressed=addressed)
     for route in routes:
         spec = route.spec
         if spec.source != domain or (spec.transit is not None and spec.transit.through):

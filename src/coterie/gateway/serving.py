@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from coterie.base.secret import Secret
-from coterie.gateway.clusters import service_name
+from coterie.gateway.clusters import NEVER_ARRIVED, is_direct, service_name
 from coterie.gateway.identity import access_config
 from coterie.gateway.model import Inputs, Route, Service
 from coterie.gateway.names import ACCESS_FILTER, ORIGIN, PREVIOUS_HOSTS, SESSION, SOURCE, Json, header, literal, seconds
@@ -96,12 +96,14 @@ def service_for_own(place: Place, service: Service) -> Json:
 def _reach(place: Place, service: Service) -> Json:
     if not service.endpoints:
         return refusal(503, f'Service "{service.name}" has no endpoints.')
+    if is_direct(service):
+        # The cluster goes where this says, and tries again as it should.
+        where = str(service.endpoints[0])
+        return {"route": {"cluster": service_name(service), "timeout": "0s", "host_rewrite_literal": where}}
     action = send_to(place.idle_seconds, service_name(service)) | {"auto_host_rewrite": True}
-    # The listener's own says the same; a thousand services repeat it for nothing.
-    del action["idle_timeout"]
     if len(service.endpoints) > 1:
         action["hash_policy"] = _session(service)
-        action["retry_policy"] |= {
+        action["retry_policy"] = NEVER_ARRIVED | {
             "retry_host_predicate": [{"name": "previous", "typed_config": {"@type": PREVIOUS_HOSTS}}],
             "host_selection_retry_max_attempts": 3,
         }
@@ -131,7 +133,7 @@ def send_to(idle_seconds: float, cluster: str) -> Json:
         "cluster": cluster,
         "timeout": "0s",
         "idle_timeout": seconds(idle_seconds),
-        "retry_policy": {"retry_on": "connect-failure,refused-stream,reset-before-request", "num_retries": 2},
+        "retry_policy": NEVER_ARRIVED,
     }
 
 
