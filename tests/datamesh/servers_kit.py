@@ -76,7 +76,8 @@ def _found(*patterns: str) -> Path | None:
 @contextmanager
 def _folder() -> Iterator[Path]:
     """Writable for the unprivileged user; short, as sockets lie in it."""
-    made = Path(tempfile.mkdtemp(prefix="ds-", dir="/tmp"))
+    base = next(each for each in ("/tmp", "/var/tmp", "/dev/shm") if os.stat(each).st_mode & 0o001)
+    made = Path(tempfile.mkdtemp(prefix="ds-", dir=base))
     try:
         if os.getuid() == 0:
             nobody = pwd.getpwnam("nobody")
@@ -95,7 +96,7 @@ def _unprivileged() -> dict[str, object]:
 
 def _environment(root: Path | None) -> dict[str, str]:
     paths = [str(root / each) for each in ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu")] if root else []
-    return {**os.environ, "LD_LIBRARY_PATH": ":".join(paths), "HOME": "/tmp", "LC_ALL": "C"}
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(paths), "HOME": "/", "LC_ALL": "C"}
 
 
 @contextmanager
@@ -138,7 +139,7 @@ def mariadb() -> Iterator[Server]:
         script += "\n".join((base / "share/mysql" / name).read_text() for name in files)
         messages = f"--lc-messages-dir={base}/share/mysql"
         made = subprocess.run(
-            [str(daemon), *common, "--bootstrap", "--innodb-buffer-pool-size=32M", messages],
+            [str(daemon), *common, "--bootstrap", "--innodb-buffer-pool-size=32M", messages, f"--tmpdir={folder}"],
             input=script.encode(),
             capture_output=True,
             env=env,
@@ -159,6 +160,7 @@ def mariadb() -> Iterator[Server]:
             *common,
             f"--socket={folder}/s",
             f"--pid-file={folder}/pid",
+            f"--tmpdir={folder}",
             f"--port={port}",
             "--bind-address=127.0.0.1",
             f"--init-file={start}",
