@@ -24,7 +24,7 @@ from coterie.gateway.inputs import Memory, Places, World, api_callers, inputs_of
 from coterie.gateway.model import Address, Inputs, Problem, Protocol, Route, RoutePort, ServiceProtocol
 from coterie.gateway.settings import GatewaySettings, MasterEndpoint
 from coterie.gateway.snapshot import snapshot
-from coterie.gateway.watching import domain_matters, endpoints_matter, route_matters, service_matters
+from coterie.gateway.watching import can_be_called, domain_matters, endpoints_matter, route_matters, service_matters
 
 PLACES = Places(Path("/x/gateway"), Path("/x/run"), Path("/x/logs"))
 SETTINGS = GatewaySettings("bob", "gw-0")
@@ -290,6 +290,16 @@ def with_status(heartbeat: str, token: str = "a") -> DomainRoute:
 )  # fmt: skip
 def test_heartbeats_are_no_news(matters: Any, old: Any, new: Any, news: bool) -> None:
     assert matters(old, new) is news
+
+
+def test_a_service_without_endpoints_can_wait() -> None:
+    outside = msgspec.structs.replace(
+        a_service("s"), spec=network.ServiceSpec(type="ExternalName", external_name="x.y")
+    )
+    assert can_be_called(outside, None)
+    assert can_be_called(a_service("s"), endpoints("s", 1))
+    assert not can_be_called(a_service("s"), endpoints("s"))
+    assert not can_be_called(a_service("s"), None)
 
 
 # ---- heartbeat ----

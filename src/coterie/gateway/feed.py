@@ -39,6 +39,8 @@ from coterie.gateway.watching import Watching
 
 _QUIET = 0.005
 _LONGEST_GATHER = 0.05
+_NO_HURRY = 0.2
+"""For what changes nothing that anybody could call: a new service's endpoints come a moment after it."""
 _RETRY = 1.0
 _MANY = 50
 """Objects from which on a snapshot is made beside the event loop instead of in it."""
@@ -107,15 +109,17 @@ class Feed:
         self._keys = ClientKeys(places.run / "clients")
         self._news = asyncio.Event()
         self._count = 0
+        self._urgent = False
         self._last: Inputs | None = None
         self._good: Resources | None = None
         self._told: frozenset[Problem] = frozenset()
         self._log = logger("gateway.feed").bind(domain=settings.domain)
         self._watching = Watching(informers, settings, self.poke, clock)
 
-    def poke(self) -> None:
+    def poke(self, urgent: bool = True) -> None:
         """Something changed: look again soon."""
         self._count += 1
+        self._urgent |= urgent
         self._news.set()
 
     def known_as(self, identity: DomainIdentity) -> None:
@@ -136,6 +140,7 @@ class Feed:
                 await self._news.wait()
                 await self._gathered()
                 self._news.clear()
+                self._urgent = False
                 await self._follow()
         finally:
             self._watching.close()
@@ -143,10 +148,10 @@ class Feed:
     async def _gathered(self) -> None:
         """A job brings many services at once: they cost one snapshot together."""
         began = self._clock.monotonic()
-        while self._clock.monotonic() - began < _LONGEST_GATHER:
+        while self._clock.monotonic() - began < (_LONGEST_GATHER if self._urgent else _NO_HURRY):
             seen = self._count
             await self._clock.sleep(_QUIET)
-            if self._count == seen:
+            if self._urgent and self._count == seen:
                 return
 
     # ---- one step ----

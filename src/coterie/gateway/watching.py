@@ -25,10 +25,10 @@ SISTER_LIFE = 30.0
 
 
 class Watching:
-    """`on_news` is called for each change that may matter."""
+    """`on_news` is called for each change that may matter, and told whether it is urgent."""
 
     def __init__(
-        self, informers: Informers, settings: GatewaySettings, on_news: Callable[[], None], clock: Clock
+        self, informers: Informers, settings: GatewaySettings, on_news: Callable[[bool], None], clock: Clock
     ) -> None:
         self._domain = settings.domain
         self._instance = settings.instance
@@ -42,7 +42,7 @@ class Watching:
         self._live = LiveGateways(self._gateways, clock, SISTER_LIFE)
         self._undo = [
             self._routes.add_handler(lambda change: self._heard(change, route_matters)),
-            self._services.add_handler(lambda change: self._heard(change, service_matters)),
+            self._services.add_handler(self._heard_of_service),
             self._endpoints.add_handler(lambda change: self._heard(change, endpoints_matter)),
             self._gateways.add_handler(self._heard_of_gateway),
         ]
@@ -88,20 +88,24 @@ class Watching:
     def service(self, name: str) -> network.Service | None:
         return self._services.cache.get(name, self._domain)
 
-    def _heard(self, change: Change[Any], matters: Callable[[Any, Any], bool]) -> None:
+    def _heard(self, change: Change[Any], matters: Callable[[Any, Any], bool], urgent: bool = True) -> None:
         if change.object.metadata.namespace != self._domain:
             return
         if change.old is None or matters(change.old, change.object):
-            self._on_news()
+            self._on_news(urgent)
+
+    def _heard_of_service(self, change: Change[network.Service]) -> None:
+        endpoints = self._endpoints.cache.get(change.object.metadata.name, self._domain)
+        self._heard(change, service_matters, change.old is not None or can_be_called(change.object, endpoints))
 
     def _heard_of_gateway(self, change: Change[Gateway]) -> None:
         # Our own heartbeat is the clock by which a sister that fell silent is noticed.
         if change.object.metadata.namespace == self._domain and self._live.news(self._domain):
-            self._on_news()
+            self._on_news(True)
 
     def _heard_of_domain(self, change: Change[Domain]) -> None:
         if change.old is None or domain_matters(change.old, change.object):
-            self._on_news()
+            self._on_news(True)
 
 
 def route_matters(old: DomainRoute, new: DomainRoute) -> bool:
@@ -128,6 +132,11 @@ def service_matters(old: network.Service, new: network.Service) -> bool:
         or one.annotations != other.annotations
         or one.labels != other.labels
     )
+
+
+def can_be_called(service: network.Service, endpoints: network.Endpoints | None) -> bool:
+    """One without endpoints only answers differently that it cannot be called."""
+    return service.spec.type == "ExternalName" or (endpoints is not None and bool(endpoints.subsets))
 
 
 def endpoints_matter(old: network.Endpoints, new: network.Endpoints) -> bool:
