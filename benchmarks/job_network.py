@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.node import cpu_of, memory_of
 from coterie.api.meta import Object
 from coterie.api.types.kuscia_job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, KusciaJob
+from coterie.base.backoff import Policy
 from coterie.base.paths import DomainPaths
 from coterie.cli import background
 from coterie.client import kubeconfig
@@ -26,6 +27,8 @@ PARTIES = ("alice", "bob")
 TRIVIAL = "bench-trivial"
 ENDED = ("Succeeded", "Failed", "Cancelled", "ApprovalReject")
 _PATIENCE = 300.0
+_RETRY = Policy(first=0.1, limit=1.0)
+"""Nodes are killed on purpose, and are soon back."""
 _IMAGE: Object = {
     "metadata": {"name": TRIVIAL},
     "spec": {
@@ -76,7 +79,7 @@ class Side:
         self.domain = domain
         self.paths = DomainPaths.of(root, domain)
         self.client = Client(HttpTransport(kubeconfig.read(self.paths.kubeconfig).resolve()))
-        self._jobs = Informer(self.client, KUSCIA_JOBS, namespace=CROSS_DOMAIN)
+        self._jobs = Informer(self.client, KUSCIA_JOBS, namespace=CROSS_DOMAIN, retry=_RETRY)
         self._following: asyncio.Task[None] | None = None
         self.ended: dict[str, float] = {}
         """When each job was first seen in a phase that is an end."""

@@ -61,7 +61,7 @@ class Plan:
 
     @staticmethod
     def quick() -> Plan:
-        return Plan(0.2, 50, 100, 3, 5, (3, 6), 100, 1, 0.1, (20, 60), 3, 6, 3, 0.2, 1, 1 << 20, 20, 20, 3, 2, 4, 8, 4)
+        return Plan(0.2, 50, 100, 3, 5, (3, 6), 100, 1, 0.1, (20, 60), 3, 6, 3, 0.2, 1, 1 << 20, 20, 20, 3, 1, 2, 4, 2)
 
 
 @dataclass(frozen=True, slots=True)

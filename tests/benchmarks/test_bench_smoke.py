@@ -70,11 +70,16 @@ ROWS = (
             "requests, 32 connections",
         )
     ),
+    *(f"two-party job, engine `{engine}`, submit to Succeeded" for engine in ("true", "sample")),
+    "2 two-party jobs at once",
+    "one job of 4 two-party tasks, 8 at once",
+    "memory of both nodes after jobs came and went, PSS",
+    "growth over 2 more jobs",
 )
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(420)
 def test_a_quick_run_prints_and_writes_every_row(tmp_path: Path) -> None:
     kept = tmp_path / "benchmarks.md"
     command = [sys.executable, "-m", "benchmarks.run", "--quick", "--write", str(kept), "--dir", str(tmp_path)]
