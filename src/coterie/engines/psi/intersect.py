@@ -57,7 +57,7 @@ def run(
         raise _told(task, str(problem)) from problem
     if not task.own.receives:
         return iter(())
-    numbers = store.found_numbers(found)
+    numbers = store.found_numbers(found, second=task.rank == 1)
     return numbers if task.sort else store.in_table_order(numbers)
 
 

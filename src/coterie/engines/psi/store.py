@@ -9,6 +9,7 @@ Neither file is ever in memory as a whole.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -79,22 +80,51 @@ def nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([each.with_nullable(True) for each in schema])
 
 
-def found_numbers(path: Path) -> Iterator[pa.Array]:
-    """What the library wrote, in its order."""
-    options = csv.ConvertOptions(
-        column_types=_KEY_SCHEMA, include_columns=[ROW], null_values=["NULL", ""], strings_can_be_null=True
-    )
-    kept: list[pa.Array] = []
+def found_numbers(path: Path, *, second: bool) -> Iterator[pa.Array]:
+    """What the library wrote, in its order. `second`: this party is not the first.
+
+    The library repeats each row as often as the partner has its key, at both sides alike (1 1 2 2, and 7 7 9 9), so that
+    the n-th rows of the two do not make all pairs. At one side, equal keys are therefore turned: 7 9 7 9.
+    """
+    options = csv.ConvertOptions(column_types=_KEY_SCHEMA, null_values=["NULL", ""], strings_can_be_null=True)
+    kept: list[pa.RecordBatch] = []
     count = 0
     with csv.open_csv(path, convert_options=options) as reader:
         for batch in reader:
-            kept.append(batch.column(0))
+            kept.append(batch)
             count += batch.num_rows
             if count >= _RESULT_ROWS:
-                yield pa.concat_arrays(kept)
-                kept, count = [], 0
+                whole = pa.Table.from_batches(kept).combine_chunks()
+                # The rows of one key stay together.
+                end = _start_of_last_key(whole.column(KEY).chunk(0)) if second else count
+                yield _numbers(whole.slice(0, end), second)
+                kept = whole.slice(end).to_batches()
+                count -= end
     if count:
-        yield pa.concat_arrays(kept)
+        yield _numbers(pa.Table.from_batches(kept), second)
+
+
+def _start_of_last_key(found: pa.Array) -> int:
+    last, at = found[-1], len(found) - 1
+    while at > 0 and last.is_valid and found[at - 1] == last:
+        at -= 1
+    return at
+
+
+def _numbers(found: pa.Table, second: bool) -> pa.Array:
+    texts, numbers = (found.column(name).combine_chunks() for name in (KEY, ROW))
+    again = len(texts) > 1 and pc.any(pc.equal(texts.slice(1), texts.slice(0, len(texts) - 1))).as_py()
+    return pa.array(turned(texts.to_pylist(), numbers.to_pylist()), pa.int64()) if second and again else numbers
+
+
+def turned(texts: list[str | None], numbers: list[int | None]) -> list[int | None]:
+    """For each key: 7 7 9 9 becomes 7 9 7 9. Pure."""
+    out: list[int | None] = []
+    for _, group in itertools.groupby(zip(texts, numbers, strict=True), key=lambda each: each[0]):
+        rows = [number for _, number in group]
+        times = next((at for at, number in enumerate(rows) if number != rows[0]), len(rows))
+        out += rows[::times] * times
+    return out
 
 
 def in_table_order(numbers: Iterable[pa.Array]) -> Iterator[pa.Array]:
