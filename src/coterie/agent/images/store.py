@@ -202,11 +202,13 @@ def builtin_images() -> tuple[Image, ...]:
 
 
 def remove_tree(path: Path) -> None:
-    """Also directories that took their owner's rights away, as overlays and images do."""
+    """Also directories that took their owner's rights away, as overlays and images do. What lies above stays as it is."""
+    top = os.fspath(path)
 
     def open_up(function: Any, name: str, _: Any) -> None:
         for at in (os.path.dirname(name), name):
-            if not os.path.islink(at):
+            inside = at == top or at.startswith(f"{top}{os.sep}")
+            if inside and not os.path.islink(at):
                 with contextlib.suppress(OSError):
                     os.chmod(at, 0o700)
         with contextlib.suppress(FileNotFoundError):
