@@ -205,7 +205,8 @@ def remove_tree(path: Path) -> None:
     """Also directories that took their owner's rights away, as overlays and images do. What lies above stays as it is."""
     top = os.fspath(path)
 
-    def open_up(function: Any, name: str, _: Any) -> None:
+    def open_up(function: Any, failed: str | os.PathLike[str], _: Any) -> None:
+        name = os.fspath(failed)
         for at in (os.path.dirname(name), name):
             inside = at == top or at.startswith(f"{top}{os.sep}")
             if inside and not os.path.islink(at):
