@@ -36,6 +36,7 @@ unit: $(STAMP)  ## fast tests only
 	$(BIN)/pytest -q -n $(JOBS) -m 'not conformance and not slow'
 
 test: setup lint types  ## lint, types, layers and all tests
+	@timeout 120 $(BIN)/python -m coterie.cli.psienv || echo 'The tests that need the environment of the PSI engine are skipped.'
 	$(BIN)/pytest -q -n $(JOBS) --dist loadgroup
 
 bench: $(STAMP)  ## measure; prints the table that docs/benchmarks.md keeps

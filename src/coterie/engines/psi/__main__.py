@@ -43,23 +43,24 @@ def main(words: list[str]) -> int:
 
     def end(status: int) -> NoReturn:
         shutil.rmtree(directory, ignore_errors=True)
+        sys.stdout.flush()
+        # The library's own threads may still wait for partners.
         os._exit(status)
 
     _when_asked_to_end(lambda: end(128 + signal.SIGTERM))
 
-    def lost(sentence: str) -> None:
+    def failed(sentence: str) -> NoReturn:
         # The library cannot be interrupted.
         end(told(f"task {task.id} failed at {task.own.name}: {sentence}", 1))
 
     try:
-        work(task, directory, lost)
+        work(task, directory, failed)
     except (MeshFailed, PartnerLost, Impossible, NotUsable) as problem:
-        return told(f"task {task.id} failed at {task.own.name}: {problem}", 1)
+        # At once: when the connection to the partners is taken down first, the library has the last word.
+        failed(str(problem))
     except OSError as problem:
-        return told(f"task {task.id} failed at {task.own.name}: {problem.filename}: {problem.strerror}", 1)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    return 0
+        failed(f"{problem.filename}: {problem.strerror}")
+    end(0)
 
 
 def work(task: Task, directory: Path, lost: Callable[[str], None]) -> None:
@@ -131,7 +132,4 @@ def told(sentence: str, status: int) -> int:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    # The library's own threads may still wait for partners.
-    os._exit(code)
+    sys.exit(main(sys.argv[1:]))

@@ -53,7 +53,10 @@ def connect(library: Any, task: Task) -> Any:
 
 def told_to_all(link: Any, value: Any) -> list[Any]:
     """What each party says, by rank."""
-    return [json.loads(each) for each in link.all_gather(json.dumps(value))]
+    try:
+        return [json.loads(each) for each in link.all_gather(json.dumps(value))]
+    except RuntimeError as problem:
+        raise PartnerLost("the connection to the partners broke") from problem
 
 
 class Watch:

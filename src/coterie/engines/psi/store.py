@@ -34,11 +34,11 @@ class Store:
         self._starts: list[int] = []
 
     def fill(self, batches: Iterable[pa.RecordBatch], columns: tuple[str, ...], party: int) -> None:
-        options = csv.WriteOptions(include_header=True, quoting_style="none")
-        with (
-            pa.ipc.new_file(self._path, self.schema) as rows,
-            csv.CSVWriter(self.keys, _KEY_SCHEMA, write_options=options) as found,
-        ):
+        options = csv.WriteOptions(include_header=False, quoting_style="none")
+        with self.keys.open("wb") as file, pa.ipc.new_file(self._path, self.schema) as rows:
+            # By hand: Arrow would quote the names, and a part of the library does not know quotes.
+            file.write(f"{KEY},{ROW}\n".encode())
+            found = csv.CSVWriter(file, _KEY_SCHEMA, write_options=options)
             for batch in _gathered(batches, self.schema):
                 numbers = pa.array(range(self.rows, self.rows + batch.num_rows), pa.int64())
                 text = keys.texts(batch, columns, party, self.rows)
@@ -46,6 +46,7 @@ class Store:
                 rows.write_batch(batch)
                 self._starts.append(self.rows)
                 self.rows += batch.num_rows
+            found.close()
 
     def taken(self, numbers: Iterable[pa.Array]) -> Iterator[pa.RecordBatch]:
         """The rows of these numbers in this order; where there is no number, a row of NULLs."""
