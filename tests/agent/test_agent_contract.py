@@ -63,6 +63,9 @@ async def prepared(scene: World, template: str = TEMPLATE, namespace: str = "ali
     )
 
 
+DATA = "/home/kuscia/var/storage/data"
+
+
 def engine_pod(namespace: str = "alice", policy: str = "Never", **mount: Any) -> Object:
     mounts = [{"name": "config-template", "mountPath": "/work/kuscia/task.conf", "subPath": "task.conf", **mount}]
     made = pod(
@@ -204,10 +207,21 @@ async def test_certificates_variables_and_data(scene: World) -> None:
         assert (found.domain, found.pod, found.task, found.job) == ("alice", "t-0", "t", "j")
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(place / f"{name}.crt", place / f"{name}.key")
     assert pki.names_of(pki.load_certificate((place / "server.crt").read_bytes())) == ("*.svc", "127.0.0.1")
-    data = next(mount for mount in spec.mounts if mount.target == "/home/kuscia/var/storage/data")
-    assert data.source == scene.settings.paths.data
-    assert data.optional
-    assert not data.read_only
+    assert not [mount for mount in spec.mounts if mount.target == DATA], "nobody of ours began the task"
+
+
+@pytest.mark.parametrize("initiator", ["alice", "bob"])
+async def test_files_of_the_domain_are_for_its_own_tasks(scene: World, initiator: str) -> None:
+    """A partner's task must not get past the grants that the data mesh looks for."""
+    await scene.start_agent()
+    await prepared(scene)
+    pod = engine_pod()
+    pod["metadata"]["annotations"][labels.KUSCIA_INITIATOR] = initiator
+    spec = await started(scene, pod)
+    found = [mount for mount in spec.mounts if mount.target == DATA]
+    assert [(m.source, m.optional, m.read_only) for m in found] == (
+        [(scene.settings.paths.data, True, False)] if initiator == "alice" else []
+    )
 
 
 async def test_certificates_stay_when_the_agent_comes_again(scene: World) -> None:

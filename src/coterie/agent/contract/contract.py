@@ -60,6 +60,12 @@ class EngineContract:
             addresses = (facts.pod_ip or "127.0.0.1",)
             await self._issuer.ensure(directory / CERTIFICATES, pod, addresses, user_of(pod))
 
+    def _own_task(self, pod: Object) -> bool:
+        """Files of the domain are open to tasks that the domain began. Others' tasks ask the data mesh, which looks for
+        grants."""
+        marks = pod["metadata"].get("annotations") or {}
+        return bool(marks.get(labels.KUSCIA_INITIATOR) == self._domain)
+
     async def surroundings(
         self,
         pod: Object,
@@ -78,7 +84,7 @@ class EngineContract:
             if (directory / CERTIFICATES).is_dir():
                 found |= certificates.variables(pod)
                 mounts.append(Mount(directory / CERTIFICATES, certificates.PLACE, read_only=True))
-            if self._settings.data is not None:
+            if self._settings.data is not None and self._own_task(pod):
                 mounts.append(Mount(self._settings.data, DATA_PLACE, optional=True))
         rendered = await self._rendered(pod, container, {**variables, **found}, volumes, lookup)
         return Surroundings(found, tuple(mounts), rendered)
