@@ -30,7 +30,7 @@ from kuscia.proto.api.v1alpha1.datamesh import (
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "datamesh"))
 
-from mesh_kit import World, served, threaded
+from datamesh_kit import World, served, threaded
 
 from coterie.base.enginecerts import EnginePair
 

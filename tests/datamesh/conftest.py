@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
-from mesh_kit import World, world
+from datamesh_kit import World, world
 
 
 @pytest.fixture

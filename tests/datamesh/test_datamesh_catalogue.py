@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from mesh_kit import PEOPLE, PEOPLE_COLUMNS, World, reading, writing
+from datamesh_kit import PEOPLE, PEOPLE_COLUMNS, World, reading, writing
 
 from coterie.api.types.kuscia_data import DOMAIN_DATA_SOURCES, DOMAIN_DATAS, DomainDataSource
 from coterie.base.sealing import NotOpened, opened, sealed

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from mesh_kit import free_ports, reading, served, writing
+from datamesh_kit import free_ports, reading, served, writing
 
 from coterie.api.types.kuscia_data import DOMAIN_DATA_SOURCES
 from coterie.api.types.pods import PODS

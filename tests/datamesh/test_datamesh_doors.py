@@ -14,7 +14,7 @@ import grpc.aio
 import pyarrow.flight as fl
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from mesh_kit import World, reading
+from datamesh_kit import World, reading
 
 from coterie.api.types.pods import PODS
 from coterie.base import enginecerts, pki

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
-from mesh_kit import PEOPLE, World, command, reading, threaded, writing
+from datamesh_kit import PEOPLE, World, command, reading, threaded, writing
 
 from coterie.api.types.kuscia_data import DOMAIN_DATAS
 from coterie.base.clock import VirtualClock

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
-from mesh_kit import PEOPLE, World, command, reading, threaded
+from datamesh_kit import PEOPLE, World, command, reading, threaded
 
 from coterie.api.grants import columns_limit
 from coterie.api.types.kuscia_data import DOMAIN_DATA_GRANTS
