@@ -54,8 +54,17 @@ def lacks_token(route: Route) -> bool:
 
 def introduction(inputs: Inputs, route: Route) -> list[Json]:
     """Headers that say who we are, as the next gateway reads them."""
+    return [*own_name(inputs), *credentials(route)]
+
+
+def own_name(inputs: Inputs) -> list[Json]:
+    return [header(SOURCE, inputs.domain), header(HOST, f"%REQ({HOST}?:authority)%")]
+
+
+def credentials(route: Route) -> list[Json]:
+    """What the next gateway wants besides our name."""
     token = NOOP_TOKEN
     if route.authentication is Authentication.TOKEN:
         token = route.tokens[-1].reveal() if route.tokens else ""
-    own = [header(PROTOCOL, "kuscia"), header(HOST, f"%REQ({HOST}?:authority)%"), header(SOURCE, inputs.domain)]
-    return [*own, header(TOKEN, literal(token))] if token else own
+    spoken = header(PROTOCOL, "kuscia")
+    return [spoken, header(TOKEN, literal(token))] if token else [spoken]

@@ -103,7 +103,9 @@ def _external_manager(inputs: Inputs) -> Json:
 
 
 def _internal(inputs: Inputs) -> Json:
-    filters: list[Json] = [{"name": BANDWIDTH_FILTER, "typed_config": bandwidth(None)}, *_crypt(inputs, Side.CALL)]
+    # Only on the routes that bring a limit.
+    limiter: Json = {"name": BANDWIDTH_FILTER, "typed_config": bandwidth(None), "disabled": True}
+    filters: list[Json] = [limiter, *_crypt(inputs, Side.CALL)]
     mutations = identity.internal_mutations(inputs.domain)
     manager = _manager(inputs, INTERNAL, filters, mutations, INTERNAL_LOG) | {
         "http_protocol_options": {"accept_http_10": True},
@@ -138,7 +140,11 @@ def _manager(inputs: Inputs, side: str, filters: list[Json], mutations: list[Jso
         "rds": {"route_config_name": side, "config_source": file_source(route_file(inputs.directory, side))},
         "http_filters": [
             *filters,
-            {"name": "router", "typed_config": {"@type": ROUTER, "suppress_envoy_headers": True}},
+            # Nobody reads the counters by status and cluster, and they cost as much as a filter.
+            {
+                "name": "router",
+                "typed_config": {"@type": ROUTER, "suppress_envoy_headers": True, "dynamic_stats": False},
+            },
         ],
         "early_header_mutation_extensions": identity.early_mutation(mutations),
         # CONNECT only where a route says so: for those whom we carry.

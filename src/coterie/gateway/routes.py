@@ -25,11 +25,13 @@ from coterie.gateway.crypt.exchange import Side
 from coterie.gateway.identity import about, access_of_all, access_of_domains
 from coterie.gateway.leaving import (
     carrier,
+    credentials,
     end_to_end,
     introduction,
     lacks_token,
     live_ways,
     outbound_name,
+    own_name,
     sender,
     ways,
 )
@@ -47,7 +49,6 @@ from coterie.gateway.names import (
     IF_PRESENT,
     PEER_FINGERPRINT,
     PEER_KEY,
-    SOURCE,
     STRIP_FILTER,
     Json,
     header,
@@ -88,8 +89,7 @@ def internal_routes(inputs: Inputs, live: frozenset[str]) -> tuple[Json, list[Pr
         hosts.append(host)
         problems += [problem] if problem is not None else []
     hosts.append(_nowhere(inputs))
-    own = [header(SOURCE, inputs.domain), header(HOST, f"%REQ({HOST}?:authority)%")]
-    return _table(inputs, INTERNAL, hosts) | {"request_headers_to_add": own}, problems
+    return _table(inputs, INTERNAL, hosts) | {"request_headers_to_add": own_name(inputs)}, problems
 
 
 def transit_routes(inputs: Inputs, live: frozenset[str]) -> Json:
@@ -174,7 +174,8 @@ def _to_partner(inputs: Inputs, route: Route, live: frozenset[str]) -> tuple[Jso
     leaving = sender(inputs, route)
     assert leaving is not None
     ports = live_ways(inputs, leaving, live)
-    host["request_headers_to_add"] = introduction(inputs, leaving)
+    # Our name stands in the table.
+    host["request_headers_to_add"] = credentials(leaving)
     host["routes"] = [
         *_forward(inputs, leaving, ports, only=f"{HANDSHAKE_SERVICE}."),
         *(_waiting(route) if lacks_token(leaving) or crypt.lacks_key(route) else _data(inputs, route, leaving, ports)),
