@@ -186,7 +186,9 @@ async def _head(opened: Desk, args: argparse.Namespace, app: App) -> int:
         rows = [{name: _plain(value) for name, value in row.items()} for row in table.to_pylist()]
         app.write(as_text(rows, args.output))
         return 0
-    app.write(render_table(plain_table(table.schema.names, cells(table)), colour=app.colour))
+    # Names of columns as they are, which a table's own headings would not keep.
+    rows = [tuple(table.schema.names), *cells(table)]
+    app.write(render_table(plain_table(table.schema.names, rows), no_headers=True, colour=app.colour))
     return 0
 
 
