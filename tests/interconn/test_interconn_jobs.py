@@ -197,3 +197,27 @@ async def test_a_member_cannot_speak_for_others() -> None:
         await net.settle(10)
         status = await net["alice"].job_status()
         assert status["phase"] == "AwaitingApproval" and "carol" not in status["approveStatus"]
+
+
+@pytest.mark.parametrize("claimed", ["bob", "carol"])
+async def test_a_host_cannot_begin_jobs_in_others_names(claimed: str) -> None:
+    """Grants are given to who begins a job: alice must not use those that bob gave to carol, or has himself."""
+    async with network("alice", "bob", "carol") as net:
+        await net["alice"].client.create(JOB, a_job(a_task("a")))
+        await net.until_phase("Succeeded", "alice", "bob")
+        shown = (await net["alice"].client.list(JOB, "bob")).items[0]
+        forged = {
+            "metadata": {**{key: shown["metadata"][key] for key in ("namespace", "annotations")}, "name": "forged"},
+            "spec": {**shown["spec"], "initiator": claimed},
+        }
+        summary = {
+            "metadata": {"name": "forged", "namespace": "bob", "annotations": shown["metadata"]["annotations"]},
+            "spec": {"stage": "Create"},
+            "status": {"phase": "AwaitingApproval"},
+        }
+        await net["alice"].client.create(JOB, forged)
+        await net["alice"].client.create(SUMMARY, summary)
+        await net.settle(10)
+        assert [job["metadata"]["name"] for job in await net["bob"].list(JOB, CROSS_DOMAIN)] == ["j"]
+        told = (await net["alice"].get(SUMMARY, "forged", "bob"))["status"]
+        assert told["stageStatus"] == {"bob": "JobCreateStageFailed"}
