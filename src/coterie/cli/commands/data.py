@@ -187,8 +187,8 @@ async def _head(opened: Desk, args: argparse.Namespace, app: App) -> int:
         app.write(as_text(rows, args.output))
         return 0
     # Names of columns as they are, which a table's own headings would not keep.
-    rows = [tuple(table.schema.names), *cells(table)]
-    app.write(render_table(plain_table(table.schema.names, rows), no_headers=True, colour=app.colour))
+    lines = [tuple(table.schema.names), *cells(table)]
+    app.write(render_table(plain_table(table.schema.names, lines), no_headers=True, colour=app.colour))
     return 0
 
 
