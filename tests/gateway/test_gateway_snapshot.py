@@ -290,6 +290,19 @@ def test_services_of_the_domain_have_no_door_outside() -> None:
     assert host(resources, "internal", "service-own-internal")
 
 
+def test_only_the_handshake_sees_tokens() -> None:
+    services = (Service("s", (Address("10.0.0.1", 1),)), Service("t", access=frozenset({"bob"})))
+    (table,) = made(routes=(TO_BOB, FROM_BOB), services=services, transit=(TransitGrant("carol", "bob"),)).files[
+        "rds-external.json"
+    ]
+    kept = [
+        each["name"]
+        for each in table["virtual_hosts"]
+        if not {"kuscia-token", "x-coterie-peer-key"} <= {*each["request_headers_to_remove"]}
+    ]
+    assert len(table["virtual_hosts"]) >= 4 and kept == ["handshake"]
+
+
 def test_sessions_stay_at_one_endpoint() -> None:
     two = (Address("10.0.0.1", 1), Address("10.0.0.2", 1))
     service = Service("s", two, ServiceProtocol.GRPCS, affinity=Affinity(True, "KUSCIA_SESSION", 60))

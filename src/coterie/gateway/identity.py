@@ -25,7 +25,6 @@ from coterie.gateway.model import NOOP_TOKEN, Authentication, Inputs, Problem, P
 from coterie.gateway.names import (
     EARLY_MUTATION,
     HANDSHAKE_CLUSTER,
-    HEADER_MUTATION,
     HOST,
     IF_ABSENT,
     IF_PRESENT,
@@ -181,12 +180,9 @@ def _allow(principals: list[Json]) -> Json:
     return {"@type": RBAC_PER_ROUTE, "rbac": {"rules": {"action": "ALLOW", "policies": policies}}}
 
 
-def strip() -> Json:
-    """What has done its work: services must not see it. Only the handshake keeps the token, since it probes it."""
-    return {
-        "@type": HEADER_MUTATION,
-        "mutations": {"request_mutations": [{"remove": each} for each in (TOKEN, PEER_KEY)]},
-    }
+def without_secrets(host: Json) -> Json:
+    """What has done its work is taken away before a request goes on: services must not see it."""
+    return {**host, "request_headers_to_remove": [TOKEN, PEER_KEY, *host.get("request_headers_to_remove", ())]}
 
 
 def deny_all() -> Json:

@@ -26,7 +26,6 @@ from coterie.gateway.names import (
     RBAC,
     ROUTER,
     SOURCE,
-    STRIP_FILTER,
     TLS_INSPECTOR,
     Json,
     address,
@@ -92,7 +91,6 @@ def _external_manager(inputs: Inputs) -> Json:
         _discovered(inputs, AUTH_FILTER),
         _discovered(inputs, GUARD_FILTER),
         {"name": ACCESS_FILTER, "typed_config": identity.deny_all()},
-        {"name": STRIP_FILTER, "typed_config": identity.strip()},
         *_crypt(inputs, Side.SERVE),
     ]
     return _manager(inputs, EXTERNAL, filters, identity.external_mutations(), EXTERNAL_LOG) | {

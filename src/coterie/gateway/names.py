@@ -65,7 +65,6 @@ AUTH_FILTER = "auth"
 GUARD_FILTER = "guard"
 ACCESS_FILTER = "access"
 BANDWIDTH_FILTER = "bandwidth"
-STRIP_FILTER = "strip"
 CRYPT_FILTER = "crypt"
 LENGTH_FILTER = "length"
 

@@ -22,7 +22,7 @@ from coterie.gateway import sisters, transit, tunnel
 from coterie.gateway.clusters import HANDSHAKE
 from coterie.gateway.crypt import routing as crypt
 from coterie.gateway.crypt.exchange import Side
-from coterie.gateway.identity import about, access_of_all, access_of_domains
+from coterie.gateway.identity import about, access_of_all, access_of_domains, without_secrets
 from coterie.gateway.leaving import (
     carrier,
     credentials,
@@ -49,7 +49,6 @@ from coterie.gateway.names import (
     IF_PRESENT,
     PEER_FINGERPRINT,
     PEER_KEY,
-    STRIP_FILTER,
     Json,
     header,
     literal,
@@ -63,12 +62,11 @@ _HANDSHAKE_PATHS = ("/handshake", "/register")
 
 def external_routes(inputs: Inputs, live: frozenset[str]) -> Json:
     """`live`: names of the clusters there are."""
-    hosts = [_handshake_host(inputs, outside=True)]
     decorating = tuple(route for route in inputs.inbound if route.headers and not inputs.relayed(route))
     place = place_of(inputs)
     opened = (service_for_partners(place, each, decorating) for each in _services(inputs) if not each.domain_only)
-    hosts += [crypt.for_partners(each, inputs) for each in opened]
-    hosts += [
+    hosts = [
+        *(crypt.for_partners(each, inputs) for each in opened),
         *_carried(inputs, live),
         *transit.carrier_hosts(inputs, live),
         *transit.door_hosts(inputs),
@@ -76,7 +74,8 @@ def external_routes(inputs: Inputs, live: frozenset[str]) -> Json:
     ]
     # A gateway or proxy in between has put its own name into the Host header; the true one travels beside it.
     everybody: Json = {"typed_per_filter_config": {ACCESS_FILTER: access_of_all()}}
-    return _table(inputs, EXTERNAL, hosts) | everybody | {"vhost_header": HOST}
+    listed = [_handshake_host(inputs, outside=True), *(without_secrets(each) for each in hosts)]
+    return _table(inputs, EXTERNAL, listed) | everybody | {"vhost_header": HOST}
 
 
 def internal_routes(inputs: Inputs, live: frozenset[str]) -> tuple[Json, list[Problem]]:
@@ -154,9 +153,8 @@ def _handshake_host(inputs: Inputs, *, outside: bool) -> Json:
         ],
     }
     if outside:
-        host["typed_per_filter_config"] = {
-            name: off for name in (AUTH_FILTER, GUARD_FILTER, ACCESS_FILTER, STRIP_FILTER)
-        }
+        host["typed_per_filter_config"] = {name: off for name in (AUTH_FILTER, GUARD_FILTER, ACCESS_FILTER)}
+        # It keeps the token, since it probes it.
         host["request_headers_to_remove"] = [PEER_KEY]
         host["request_headers_to_add"] = [header(PEER_FINGERPRINT, "%DOWNSTREAM_PEER_FINGERPRINT_256%")]
     return host
