@@ -72,6 +72,8 @@ def work(task: Task, directory: Path, lost: Callable[[str], None]) -> None:
         rows = mesh.read(own.data, wanted)
         store = Store(directory, rows.schema)
         store.fill(rows, own.keys, task.rank)
+        # What was needed for reading is not needed again, and the library needs much.
+        pa.default_memory_pool().release_unused()
         progress.tell(0.2)
         families = [keys.family(rows.schema.field(name).type) for name in own.keys]
         facts = link.told_to_all(partners, {"keys": families, "rows": store.rows})
