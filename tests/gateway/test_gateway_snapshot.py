@@ -115,7 +115,7 @@ def test_the_order_of_what_comes_in_does_not_matter(listed: list[Route], served:
 def test_files_are_written_before_those_that_name_them() -> None:
     order = list(made(routes=(TO_BOB, FROM_BOB)).files)
     assert order == [
-        "sds-own.json", "sds-peers.json", "sds-tunnels.json", "ecds-auth.json", "ecds-guard.json", "cds.json", "rds-external.json",
+        "sds-own.json", "sds-peers.json", "sds-tunnels.json", "ecds-auth.json", "cds.json", "rds-external.json",
         "rds-internal.json", "lds.json",
     ]  # fmt: skip
 
@@ -183,7 +183,7 @@ def test_what_cannot_be_done_safely_is_told_and_not_done(
 
 
 def test_an_unreadable_address_list_allows_nobody() -> None:
-    rules = text(made(routes=(replace(FROM_BOB, source_addresses=("x",)),)), "ecds-guard.json")
+    rules = text(made(routes=(replace(FROM_BOB, source_addresses=("x",)),)), "ecds-auth.json")
     assert '"DENY"' in rules
     assert '"ALLOW"' not in rules
 

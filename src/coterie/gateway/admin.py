@@ -20,7 +20,6 @@ _WHERE_USED = {
     "rds-internal.json": "http.internal.rds.internal.",
     "rds-transit.json": "http.transit.rds.transit.",
     "ecds-auth.json": "extension_config_discovery.http_filter.auth.",
-    "ecds-guard.json": "extension_config_discovery.http_filter.guard.",
 }
 _SECRETS = re.compile(r"sds\.([^.]+)\.")
 _FILTER = r"version_text$|update_rejected$|update_failure$|config_fail$|key_rotation_failed$|^server\.(live|total_connections|uptime)$"

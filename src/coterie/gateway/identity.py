@@ -2,12 +2,12 @@
 
     early mutation   x-coterie-peer-key := <certificate fingerprint>|<claimed source>|<token>
     auth             the key is one of the claimed source's; else 401
-    guard            that source calls from an allowed address and names no origin it may not speak for; else 403
+                     that source calls from an allowed address and names no origin it may not speak for; else 403
     access           the service is opened to the origin; else 403
 
 All of it is Envoy's RBAC filter, compiled and within Envoy's own threat model (its API-key filter would be a shorter way,
-but is marked as not covered by it); no script runs per request. The first two look a caller up instead of trying one rule
-after the other. Their tables arrive in files of their own, so that a token rolls without touching a listener (which would
+but is marked as not covered by it); no script runs per request. The first looks a caller up instead of trying one rule
+after the other. Its table arrives in a file of its own, so that a token rolls without touching a listener (which would
 cut every stream). Because the key holds the claimed source, routes may already match on that header before `auth` has run:
 a false claim never gets past it.
 """
@@ -96,18 +96,24 @@ def about(route: Route) -> str:
 
 
 def auth_config(inputs: Inputs) -> tuple[Json, list[Problem]]:
-    """The table of keys: each source with its accepted tokens (and certificates). Everybody else is refused.
+    """The table of keys: each source with its accepted tokens (and certificates), and what it may then claim.
 
-    A relayed source comes with its carrier's key; `guard` knows for whom the carrier speaks.
+    Everybody else is refused. A relayed source comes with its carrier's key, and the carrier may speak for it.
     """
+    carried: dict[str, set[str]] = {}
+    for route in inputs.inbound:
+        if inputs.relayed(route):
+            carried.setdefault(route.via, set()).add(route.source)
     known: dict[str, dict[str, Json]] = {}
     problems: list[Problem] = []
     for route in inputs.inbound:
-        keys, problem = ([], None) if inputs.relayed(route) else _keys(route, inputs.protocol)
-        if problem is not None:
-            problems.append(problem)
+        if inputs.relayed(route):
+            continue
+        keys, problem = _keys(route, inputs.protocol)
+        allowed, unreadable = _claims(route, carried.get(route.source, set()))
+        problems += [*([problem] if problem is not None else []), *unreadable]
         if keys:
-            known.setdefault(route.source, {}).update(dict.fromkeys(keys, _LET_IN))
+            known.setdefault(route.source, {}).update(dict.fromkeys(keys, allowed))
     sources = {source: then(by_header(PEER_KEY, keys, _STRANGER)) for source, keys in known.items()}
     return {"@type": RBAC, "matcher": by_header(SOURCE, sources, _STRANGER)}, problems
 
@@ -131,26 +137,15 @@ def _keys(route: Route, protocol: Protocol) -> tuple[list[str], Problem | None]:
     return [_SEPARATOR.join((pin, route.source, token)) for pin in certificates for token in tokens], None
 
 
-def guard_config(inputs: Inputs) -> tuple[Json, list[Problem]]:
-    """By source. A source speaks for itself and for those whose route names it as carrier."""
-    problems: list[Problem] = []
-    carried: dict[str, set[str]] = {}
-    for route in inputs.inbound:
-        if inputs.relayed(route):
-            carried.setdefault(route.via, set()).add(route.source)
-    sources: dict[str, Json] = {}
-    for route in inputs.inbound:
-        if inputs.relayed(route):
-            continue
-        allowed = _LET_IN
-        if route.source_addresses:
-            ranges, wrong = _ranges(route.source_addresses)
-            problems += [Problem(about(route), f"{each!r} is neither address nor CIDR block") for each in wrong]
-            # When none is readable the list allows nobody, rather than everybody.
-            allowed = then(by_sender(ranges, _LET_IN, _NOT_SO))
-        origins = dict.fromkeys((route.source, *carried.get(route.source, ())), allowed)
-        sources[route.source] = then(by_header(ORIGIN, origins, _NOT_SO))
-    return {"@type": RBAC, "matcher": by_header(SOURCE, sources, _NOT_SO)}, problems
+def _claims(route: Route, carried: set[str]) -> tuple[Json, list[Problem]]:
+    """A source speaks for itself and for those whose route names it as carrier, from the addresses it may call from."""
+    allowed, problems = _LET_IN, []
+    if route.source_addresses:
+        ranges, wrong = _ranges(route.source_addresses)
+        problems = [Problem(about(route), f"{each!r} is neither address nor CIDR block") for each in wrong]
+        # When none is readable the list allows nobody, rather than everybody.
+        allowed = then(by_sender(ranges, _LET_IN, _NOT_SO))
+    return then(by_header(ORIGIN, dict.fromkeys((route.source, *carried), allowed), _NOT_SO)), problems
 
 
 def access_config(service: Service) -> Json:

@@ -20,7 +20,6 @@ from coterie.gateway.names import (
     CEL_FILTER,
     ERROR,
     FILE_LOG,
-    GUARD_FILTER,
     HCM,
     HOST,
     RBAC,
@@ -89,7 +88,6 @@ def _external_manager(inputs: Inputs) -> Json:
     """What stands behind the public port, and behind the tunnels that stand in for one."""
     filters = [
         _discovered(inputs, AUTH_FILTER),
-        _discovered(inputs, GUARD_FILTER),
         {"name": ACCESS_FILTER, "typed_config": identity.deny_all()},
         *_crypt(inputs, Side.SERVE),
     ]

@@ -62,7 +62,6 @@ PREVIOUS_HOSTS = T + "envoy.extensions.retry.host.previous_hosts.v3.PreviousHost
 
 # ---- names of our filters; per-route settings refer to them ----
 AUTH_FILTER = "auth"
-GUARD_FILTER = "guard"
 ACCESS_FILTER = "access"
 BANDWIDTH_FILTER = "bandwidth"
 CRYPT_FILTER = "crypt"

@@ -43,7 +43,6 @@ from coterie.gateway.names import (
     BANDWIDTH_FILTER,
     ERROR,
     FILTER_CONFIG,
-    GUARD_FILTER,
     HANDSHAKE_SERVICE,
     HOST,
     IF_PRESENT,
@@ -153,7 +152,7 @@ def _handshake_host(inputs: Inputs, *, outside: bool) -> Json:
         ],
     }
     if outside:
-        host["typed_per_filter_config"] = {name: off for name in (AUTH_FILTER, GUARD_FILTER, ACCESS_FILTER)}
+        host["typed_per_filter_config"] = {name: off for name in (AUTH_FILTER, ACCESS_FILTER)}
         # It keeps the token, since it probes it.
         host["request_headers_to_remove"] = [PEER_KEY]
         host["request_headers_to_add"] = [header(PEER_FINGERPRINT, "%DOWNSTREAM_PEER_FINGERPRINT_256%")]
@@ -280,7 +279,7 @@ def _carried(inputs: Inputs, live: frozenset[str]) -> Iterable[Json]:
             "name": f"transit-{route.destination}",
             "domains": _partner_domains(route),
             "routes": _forward(inputs, route, live_ways(inputs, route, live)),
-            # The origin stays as `guard` let it pass.
+            # The origin stays as `auth` let it pass.
             "request_headers_to_add": introduction(inputs, route),
             "typed_per_filter_config": {ACCESS_FILTER: access_of_domains(granted)},
         }

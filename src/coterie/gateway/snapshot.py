@@ -18,7 +18,6 @@ from coterie.gateway.names import (
     AUTH_FILTER,
     CLUSTER,
     EXTENSION,
-    GUARD_FILTER,
     LISTENER,
     ROUTES,
     SECRET,
@@ -55,7 +54,6 @@ def snapshot(inputs: Inputs) -> Resources:
     if inputs.identity is None and inputs.protocol is not Protocol.NOTLS and inputs.external is not None:
         raise NoIdentity(f"domain {inputs.domain}: protocol {inputs.protocol} needs the domain's certificate and key")
     auth, key_problems = identity.auth_config(inputs)
-    guard, guard_problems = identity.guard_config(inputs)
     direct, cluster_problems = clusters(inputs)
     found = _by_name(
         [
@@ -77,7 +75,6 @@ def snapshot(inputs: Inputs) -> Resources:
     }
     # What others refer to comes first.
     files[filter_file(directory, AUTH_FILTER).name] = (_extension(AUTH_FILTER, auth),)
-    files[filter_file(directory, GUARD_FILTER).name] = (_extension(GUARD_FILTER, guard),)
     files[CLUSTERS_FILE] = tuple(_typed(CLUSTER, each) for each in found)
     files[route_file(directory, EXTERNAL).name] = (_typed(ROUTES, external_routes(inputs, live)),)
     files[route_file(directory, INTERNAL).name] = (_typed(ROUTES, inside),)
@@ -86,7 +83,6 @@ def snapshot(inputs: Inputs) -> Resources:
     files[LISTENERS_FILE] = tuple(_typed(LISTENER, each) for each in listeners(inputs))
     problems = {
         *key_problems,
-        *guard_problems,
         *cluster_problems,
         *route_problems,
         *crypt.problems(inputs),

@@ -56,7 +56,7 @@ def encrypted(made: Json, route: Route, side: Side) -> Json:
 def for_partners(host: Json, inputs: Inputs) -> Json:
     """A service's virtual host for partners: whoever must encrypt gets routes of its own before all others.
 
-    Matched by the origin, which `guard` has verified: a domain in between encrypts nothing and can read nothing. On a
+    Matched by the origin, which `auth` has verified: a domain in between encrypts nothing and can read nothing. On a
     route whose encryption is not possible here nothing is let in either.
     """
     asking = [route for route in inputs.inbound if route.body_encryption]
