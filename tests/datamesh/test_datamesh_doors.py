@@ -13,8 +13,8 @@ import grpc
 import grpc.aio
 import pyarrow.flight as fl
 import pytest
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from datamesh_kit import World, reading
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from coterie.api.types.pods import PODS
 from coterie.base import enginecerts, pki
