@@ -4,7 +4,7 @@
                                                                                   └─> AppImage psi in every control plane
 
 The library is large and pinned apart from Coterie's own requirements, so it has an interpreter to itself. Coterie's engines
-are found from there by a `.pth` file, which comes last: nothing of Coterie's own environment hides what is installed there.
+are copied into it, and nothing else of Coterie: a pod may not see the place where Coterie itself lies.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 import coterie
 from coterie.agent.images.store import ImageStore
 from coterie.api.errors import ApiError
+from coterie.base.files import write_atomic
 from coterie.cli import health
 from coterie.cli.app import App, CliError
 from coterie.client.kubeconfig import KubeconfigError
@@ -57,6 +58,7 @@ def install(app: App) -> Path:
     """The environment, made where it is missing. CliError when it cannot be had."""
     place = directory(app)
     if installed(place):
+        _copy_engines(place)
         return place
     if not (3, 10) <= sys.version_info[:2] < (3, 12):
         raise CliError(
@@ -68,8 +70,7 @@ def install(app: App) -> Path:
     try:
         venv.create(place, with_pip=True, symlinks=True)
         _pip(place, app)
-        packages = next((place / "lib").glob("python3*/site-packages"))
-        (packages / "coterie-engines.pth").write_text(f"{Path(coterie.__file__).parents[1]}\n")
+        _copy_engines(place)
         (place / _STAMP).write_text(_wanted())
     except (OSError, subprocess.SubprocessError) as problem:
         shutil.rmtree(place, ignore_errors=True)
@@ -78,6 +79,18 @@ def install(app: App) -> Path:
             "check the network and the package index of pip, then try again: coterie engine add psi"
         ) from problem
     return place
+
+
+def _copy_engines(place: Path) -> None:
+    """What this version's engines are made of; only files that differ are written, since pods may be running from there."""
+    source = Path(coterie.__file__).parent
+    target = next((place / "lib").glob("python3*/site-packages")) / source.name
+    for path in (source / "__init__.py", *sorted((source / "engines").rglob("*.py"))):
+        copy = target / path.relative_to(source)
+        content = path.read_bytes()
+        if not copy.is_file() or copy.read_bytes() != content:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(copy, content, mode=0o644, durable=False)
 
 
 def _pip(place: Path, app: App) -> None:
@@ -108,8 +121,8 @@ def _requirements() -> str:
 
 
 def _wanted() -> str:
-    """What the stamp says: the requirements, and where Coterie is."""
-    text = f"{_requirements()}{Path(coterie.__file__).parents[1]}{sys.version_info[:2]}"
+    """What the stamp says: the requirements."""
+    text = f"{_requirements()}{sys.version_info[:2]}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
