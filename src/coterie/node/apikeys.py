@@ -6,6 +6,7 @@ directory, the time and the names of the server; out go files, or one sentence t
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -31,7 +32,8 @@ def main(directory: str, now: str, *names: str) -> int:
     try:
         make(Path(directory), names, datetime.fromisoformat(now))
     except (PkiError, OSError) as error:
-        print(error, file=sys.stderr)
+        with contextlib.suppress(BrokenPipeError):  # whoever asked may be gone
+            print(error, file=sys.stderr)
         return 1
     return 0
 

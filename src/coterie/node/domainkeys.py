@@ -8,6 +8,7 @@ lines on the standard error, and on the standard output one sentence that says w
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from datetime import datetime
@@ -59,7 +60,10 @@ def problem_with(order: Mapping[str, Any]) -> str:
 
 
 def main() -> int:
-    order = json.load(sys.stdin)
+    text = sys.stdin.read()
+    if not text:
+        return 1  # whoever asked was gone before it had said what for
+    order = json.loads(text)
     configure(LogSettings(level=order["logLevel"], format=order["logFormat"]))
     problem = problem_with(order)
     print(problem)
@@ -67,4 +71,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        answer = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os._exit(1)  # whoever asked is gone, and nobody is left to tell
+    sys.exit(answer)
