@@ -28,6 +28,7 @@ ROWS = (
     "list limit=500, JSON",
     "list 50 pods, none selected",
     "idle memory, RSS",
+    "idle memory after the very first start, RSS",
     "idle memory, PSS",
     "memory per pod at 50",
     "memory per pod at 100",

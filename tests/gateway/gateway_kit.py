@@ -70,9 +70,9 @@ def client_tls(name: str | None) -> ssl.SSLContext:
 
 
 def free_port(host: str) -> int:
-    """Not one of those that outgoing connections are given: somebody's might take it before Envoy does."""
+    """None that outgoing connections or engines (20000 and up) are given: somebody might take it before Envoy does."""
     while True:
-        port = random.SystemRandom().randrange(12000, 32000)
+        port = random.SystemRandom().randrange(11000, 19900)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind((host, port))
             return port
