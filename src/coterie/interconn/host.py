@@ -36,9 +36,9 @@ from coterie.client.client import Client
 from coterie.client.informers import Informers
 from coterie.control.controller import DONE, Controller, Result, Watches
 from coterie.control.finalizers import add_finalizer, remove_finalizer
+from coterie.control.guarded import write, write_status
 from coterie.interconn import mirror
-from coterie.interconn.exchange import move_reservation, write, write_status
-from coterie.interconn.reservations import host_step
+from coterie.interconn.reservations import exchange, host_step
 
 FINALIZER = "coterie.io/interconn"
 BY_NAME = "interconn/name"
@@ -187,23 +187,13 @@ class Host:
     async def _exchange_reservations(
         self, task: KusciaTask, status: TaskSummaryStatus, theirs: tuple[str, ...]
     ) -> TaskSummaryStatus:
+        owned = self.reservations.cache.by_index(BY_GROUP, task.metadata.name)
+        kept = [each for each in owned if each.metadata.namespace in theirs]
         now = rfc3339(self._clock.now())
-        told = dict(status.resource_status or {})
-        for own in self.reservations.cache.by_index(BY_GROUP, task.metadata.name):
-            domain = own.metadata.namespace
-            if domain not in theirs:
-                continue
-            entries = told.get(domain, ())
-            entry = next((each for each in entries if each.role == own.spec.role), None)
-            if entry is not None and entry.host_task_resource_name not in ("", own.metadata.name):
-                entry = None  # of an earlier group of the same task
-            step = host_step(own, entry, now)
-            if step.own is not None:
-                await move_reservation(self._client, own, step.own, f"{domain} told so", now)
-            if step.entry is not None:
-                others = tuple(each for each in entries if each.role != own.spec.role)
-                told[domain] = (*others, step.entry)
-        return replace(status, resource_status=told or None)
+        told = await exchange(
+            self._client, kept, status.resource_status, host_step, lambda domain: f"{domain} told so", now
+        )
+        return replace(status, resource_status=told)
 
     # Small things.
 

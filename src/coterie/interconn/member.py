@@ -47,10 +47,10 @@ from coterie.client.client import Client
 from coterie.client.informers import Informers
 from coterie.control.controller import DONE, Controller, Result, Watches
 from coterie.control.finalizers import remove_finalizer
+from coterie.control.guarded import write, write_status
 from coterie.interconn import mirror
-from coterie.interconn.exchange import move_reservation, write, write_status
 from coterie.interconn.host import BY_GROUP, by_group
-from coterie.interconn.reservations import member_step
+from coterie.interconn.reservations import exchange, member_step
 
 FINALIZER = "coterie.io/interconn"
 BY_JOB = "interconn/job"
@@ -320,20 +320,13 @@ class Member:
     async def _exchange_reservations(
         self, task: KusciaTask, status: TaskSummaryStatus, ours: tuple[str, ...]
     ) -> TaskSummaryStatus:
+        owned = self.reservations.cache.by_index(BY_GROUP, task.metadata.name)
+        kept = [each for each in owned if each.metadata.namespace in ours]
         now = rfc3339(self._clock.now())
-        told = dict(status.resource_status or {})
-        for own in self.reservations.cache.by_index(BY_GROUP, task.metadata.name):
-            domain = own.metadata.namespace
-            if domain not in ours:
-                continue
-            entries = told.get(domain, ())
-            entry = next((each for each in entries if each.role == own.spec.role), None)
-            step = member_step(own, entry, now)
-            if step.own is not None:
-                await move_reservation(self._local, own, step.own, "the initiator told so", now)
-            if step.entry is not None:
-                told[domain] = tuple(step.entry if each.role == own.spec.role else each for each in entries)
-        return replace(status, resource_status=told or None)
+        told = await exchange(
+            self._local, kept, status.resource_status, member_step, lambda _: "the initiator told so", now
+        )
+        return replace(status, resource_status=told)
 
     async def _write_task(self, summary: KusciaTaskSummary, status: TaskSummaryStatus) -> None:
         change = changes(summary.status, status)

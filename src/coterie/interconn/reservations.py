@@ -1,4 +1,4 @@
-"""How a host and a member agree on a reservation that each keeps as an object of its own. Pure.
+"""How a host and a member agree on a reservation that each keeps as an object of its own. The steps are pure.
 
 The member's TaskResource is the real one: its scheduler reserves by it. The host's stands for it where the parties are
 counted. Between them lies one entry in the task's summary, with the phase and the versions of both objects when they
@@ -23,12 +23,15 @@ last spoke.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from coterie.api.types.kuscia_job import ReservationOfParty
 from coterie.api.types.scheduling import ReservationPhase, TaskResource
+from coterie.client.client import Client
+from coterie.control.guarded import move_reservation
 
 _OPEN = (ReservationPhase.PENDING, ReservationPhase.RESERVING, ReservationPhase.RESERVED)
 _HOST_SAYS = (ReservationPhase.RESERVING, ReservationPhase.SCHEDULABLE)
@@ -47,7 +50,8 @@ class Step:
 def host_step(own: TaskResource, entry: ReservationOfParty | None, now: str) -> Step:
     version = own.metadata.resource_version
     phase = ReservationPhase(own.status.phase or ReservationPhase.RESERVING)
-    if entry is None:
+    if entry is None or entry.host_task_resource_name not in ("", own.metadata.name):
+        # There is none yet, or it is of an earlier group of the same task.
         fresh = ReservationOfParty(role=own.spec.role, host_task_resource_name=own.metadata.name)
         return Step(entry=_said_by_host(fresh, phase, version, now))
     answered = entry.host_task_resource_version == version
@@ -91,3 +95,26 @@ def member_step(own: TaskResource, entry: ReservationOfParty | None, now: str) -
     elif entry.phase == ReservationPhase.FAILED and phase in _OPEN and not said:
         return Step(own=ReservationPhase.FAILED)
     return Step()
+
+
+async def exchange(
+    client: Client,
+    owned: Iterable[TaskResource],
+    told: Mapping[str, tuple[ReservationOfParty, ...]] | None,
+    step: Callable[[TaskResource, ReservationOfParty | None, str], Step],
+    why: Callable[[str], str],
+    now: str,
+) -> dict[str, tuple[ReservationOfParty, ...]] | None:
+    """Moves the reservations that one side keeps by what is told of them; answers what is told from now on.
+
+    `why`: the reason of a move, by domain."""
+    out = dict(told or {})
+    for own in owned:
+        domain, role = own.metadata.namespace, own.spec.role
+        entries = out.get(domain, ())
+        next_step = step(own, next((each for each in entries if each.role == role), None), now)
+        if next_step.own is not None:
+            await move_reservation(client, own, next_step.own, why(domain), now)
+        if next_step.entry is not None:
+            out[domain] = (*(each for each in entries if each.role != role), next_step.entry)
+    return out or None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
+
+from msgspec.structs import replace
 
 from coterie.api.kuscia.crds import GROUP, VERSION
-from coterie.api.meta import ApiObject, Condition, Model
+from coterie.api.meta import ApiObject, Condition, Model, set_condition
 from coterie.api.resources import Resource
 from coterie.api.types.kind import Kind, builtin
 from coterie.api.types.pods import ResourceRequirements
@@ -41,6 +43,23 @@ class TaskResourceStatus(Model, frozen=True, kw_only=True):
     start_time: str | None = None
     completion_time: str | None = None
     last_transition_time: str | None = None
+
+    def moved(self, phase: ReservationPhase, why: str, now: str) -> Self:
+        """In another phase, whose condition is the one that is true."""
+        left = tuple(
+            replace(each, status="False", last_transition_time=now)
+            if each.type != phase and each.status == "True"
+            else each
+            for each in self.conditions or ()
+        )
+        over = phase in (ReservationPhase.SCHEDULABLE, ReservationPhase.FAILED)
+        return replace(
+            self,
+            phase=str(phase),
+            conditions=set_condition(left, Condition(type=str(phase), status="True", reason=why), now),
+            last_transition_time=now,
+            completion_time=now if over else None,
+        )
 
 
 class TaskResource(ApiObject, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from coterie.client.client import Client
 from coterie.client.informers import Informers
 from coterie.control.controller import DONE, Controller, Result, Watches
 from coterie.control.finalizers import add_finalizer, remove_finalizer
+from coterie.control.guarded import exactly
 from coterie.controllers.domaindatagrant import plan
 
 FINALIZER = "coterie.io/granted-copies"
@@ -96,7 +97,7 @@ class GrantReconciler:
             return grant
         meta = grant.metadata
         body = change if grant.status is not None else {"phase": wanted.phase, "message": wanted.message}
-        patch = {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}, "status": body}
+        patch = {"metadata": exactly(grant), "status": body}
         try:
             return await self._client.patch_status(DOMAIN_DATA_GRANTS, meta.name, meta.namespace, patch)
         except NotFound:

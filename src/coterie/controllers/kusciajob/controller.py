@@ -38,6 +38,7 @@ from coterie.client.client import Client
 from coterie.client.informers import Informers
 from coterie.control.controller import DONE, Controller, Result, Watches
 from coterie.control.events import EventRecorder, reference_to
+from coterie.control.guarded import write, write_status
 from coterie.controllers.kusciajob import launch
 from coterie.controllers.kusciajob.plan import CREATE_TASK_FAILED, Plan, View, settle
 from coterie.controllers.kusciajob.validate import ungranted
@@ -200,16 +201,7 @@ class KusciaJobReconciler:
             party_task_status=told,
             last_reconcile_time=view.now,
         )
-        change = changes(task.status, stopped)
-        if change is None:
-            return
-        meta = task.metadata
-        try:
-            await self._client.patch_status(
-                KUSCIA_TASKS, meta.name, meta.namespace, {"metadata": _exactly(task), "status": change}
-            )
-        except NotFound:
-            return
+        await write_status(self._client, KUSCIA_TASKS, task, task.status, stopped)
 
     async def _delete(self, task: KusciaTask) -> None:
         meta = task.metadata
@@ -243,19 +235,14 @@ class KusciaJobReconciler:
         )
 
     async def _patch(self, job: KusciaJob, patch: dict[str, Any]) -> None:
-        patch["metadata"] = {**patch.get("metadata", {}), **_exactly(job)}
-        await self._client.patch(KUSCIA_JOBS, job.metadata.name, job.metadata.namespace, patch)
+        await write(self._client, KUSCIA_JOBS, job, patch)
 
     async def _write(self, job: KusciaJob, status: JobStatus) -> None:
         if changes(job.status, status) is None:
             return
         status = replace(status, last_reconcile_time=rfc3339(self._clock.now()))
-        patch = {"metadata": _exactly(job), "status": changes(job.status, status)}
-        try:
-            await self._client.patch_status(KUSCIA_JOBS, job.metadata.name, job.metadata.namespace, patch)
-        except NotFound:
-            return
-        if status.phase != job.status.phase:
+        written = await write_status(self._client, KUSCIA_JOBS, job, job.status, status)
+        if written and status.phase != job.status.phase:
             self._tell(job, status)
 
     def _tell(self, job: KusciaJob, status: JobStatus) -> None:
@@ -311,11 +298,6 @@ class KusciaJobReconciler:
 
     def keys_of_image(self, image: AppImage) -> list[ObjectKey]:
         return [job.key for job in self.jobs.cache.by_index(BY_NAMED, f"image/{image.metadata.name}")]
-
-
-def _exactly(obj: KusciaJob | KusciaTask) -> dict[str, str]:
-    """What a patch says so that it meets the state we decided on, or nothing."""
-    return {"uid": obj.metadata.uid, "resourceVersion": obj.metadata.resource_version}
 
 
 def make(

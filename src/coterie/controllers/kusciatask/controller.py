@@ -43,6 +43,7 @@ from coterie.control.controller import DONE, Controller, Result, Watches
 from coterie.control.events import EventRecorder, reference_to
 from coterie.control.expectations import Expectations
 from coterie.control.finalizers import add_finalizer, remove_finalizer
+from coterie.control.guarded import exactly
 from coterie.controllers.kusciatask import render
 from coterie.controllers.kusciatask.kit import KitFault, PartyKit, PodKit, party_kits
 from coterie.controllers.kusciatask.plan import MADE, View, plan
@@ -324,7 +325,7 @@ class KusciaTaskReconciler:
         status = replace(status, last_reconcile_time=rfc3339(self._clock.now()))
         meta = task.metadata
         patch = {
-            "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
+            "metadata": exactly(task),
             "status": changes(task.status, status),
         }
         try:

@@ -9,11 +9,10 @@ from msgspec.structs import replace
 
 from coterie.api import labels
 from coterie.api.errors import AlreadyExists, NotFound
-from coterie.api.meta import Condition, Object, ObjectKey, ObjectMeta, controller_of, find_condition, set_condition
+from coterie.api.meta import Object, ObjectKey, controller_of, find_condition
 from coterie.api.podstate import moment
 from coterie.api.types.kuscia_domain import DOMAINS
 from coterie.api.types.kuscia_job import TASK_RESOURCE_GROUPS, GroupParty, TaskResourceGroup, TaskResourceGroupStatus
-from coterie.api.types.merge import changes
 from coterie.api.types.pods import PODS, Pod
 from coterie.api.types.scheduling import TASK_RESOURCES, ReservationPhase, TaskResource
 from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
@@ -23,6 +22,7 @@ from coterie.client.client import Client
 from coterie.client.informers import Informers
 from coterie.control.claims import reference
 from coterie.control.controller import DONE, Controller, Result, Watches
+from coterie.control.guarded import exactly, move_reservation, write_status
 from coterie.controllers.taskresourcegroup.plan import RESERVED_SECONDS, View, plan
 
 _COPIED = (
@@ -57,7 +57,7 @@ class TaskResourceGroupReconciler:
         for pod, mark in wanted.mark_pods.items():
             await self._mark(pod, mark)
         for reservation, phase, why in wanted.move:
-            await self._move(reservation, phase, why, view.now)
+            await move_reservation(self._client, reservation, phase, why, view.now)
         await self._write(group, wanted.status)
         return Result(after=wanted.after)
 
@@ -108,7 +108,7 @@ class TaskResourceGroupReconciler:
         spec = {"parties": named(group.spec.parties)}
         if group.spec.out_of_controlled_parties:
             spec["outOfControlledParties"] = named(group.spec.out_of_controlled_parties)
-        patch = {"metadata": _exactly(group.metadata), "spec": spec}
+        patch = {"metadata": exactly(group), "spec": spec}
         await self._client.patch(TASK_RESOURCE_GROUPS, group.metadata.name, "", patch)
 
     async def _create(self, group: TaskResourceGroup, party: GroupParty) -> None:
@@ -153,41 +153,9 @@ class TaskResourceGroupReconciler:
         except NotFound:
             return  # it is gone; the task's controller sees to that
 
-    async def _move(self, reservation: TaskResource, phase: ReservationPhase, why: str, now: str) -> None:
-        """Guarded by the version: what the scheduler wrote meanwhile is looked at again, not overwritten."""
-        meta = reservation.metadata
-        before = reservation.status
-        new = Condition(type=str(phase), status="True", reason=why)
-        told = tuple(
-            replace(each, status="False", last_transition_time=now)
-            if each.type != phase and each.status == "True"
-            else each
-            for each in before.conditions or ()
-        )
-        over = phase in (ReservationPhase.SCHEDULABLE, ReservationPhase.FAILED)
-        after = replace(
-            before,
-            phase=str(phase),
-            conditions=set_condition(told, new, now),
-            last_transition_time=now,
-            completion_time=now if over else None,
-        )
-        patch = {"metadata": _exactly(meta), "status": changes(before, after)}
-        try:
-            await self._client.patch(TASK_RESOURCES, meta.name, meta.namespace, patch)
-        except NotFound:
-            return
-
     async def _write(self, group: TaskResourceGroup, status: TaskResourceGroupStatus) -> None:
-        change = changes(group.status, status)
-        if change is None:
-            return
-        patch = {"metadata": _exactly(group.metadata), "status": change}
-        try:
-            await self._client.patch_status(TASK_RESOURCE_GROUPS, group.metadata.name, "", patch)
-        except NotFound:
-            return
-        if status.phase != group.status.phase:
+        written = await write_status(self._client, TASK_RESOURCE_GROUPS, group, group.status, status)
+        if written and status.phase != group.status.phase:
             self._log.info("The group moved on", group=group.metadata.name, phase=status.phase)
 
     # Whom a change concerns.
@@ -209,10 +177,6 @@ class TaskResourceGroupReconciler:
 def _reached(phase: ReservationPhase, reason: str, now: str) -> Object:
     out = {"type": str(phase), "status": "True", "lastTransitionTime": now}
     return {**out, "reason": reason} if reason else out
-
-
-def _exactly(meta: ObjectMeta) -> dict[str, str]:
-    return {"uid": meta.uid, "resourceVersion": meta.resource_version}
 
 
 def make(
