@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from coterie.agent.pods.downward import ConfigProblem
 from coterie.agent.rendering import template, values
 from coterie.agent.rendering.problems import TemplateProblem
-from coterie.agent.rendering.store import DomainConfig, NoConfigStore, opened, sealed
+from coterie.agent.rendering.store import DomainConfig, NoConfigStore, opened
 from coterie.api import labels
 from coterie.base import pki
+from coterie.base.sealing import sealed
 from coterie.client.client import Client
 from coterie.client.fake import FakeTransport, json_reply
 

@@ -8,44 +8,16 @@ import pyarrow as pa
 
 from coterie.api.types.kuscia_data import DataColumn
 from coterie.datamesh.problems import Code, Kind, MeshProblem
+from coterie.datamesh.sources.types import arrow_of
 
-_TYPES: dict[str, pa.DataType] = {
-    **{
-        name: getattr(pa, name)() for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-    },
-    "int": pa.int64(),
-    "uint": pa.uint64(),
-    "float32": pa.float32(),
-    "float64": pa.float64(),
-    "float": pa.float64(),
-    "date32": pa.date32(),
-    "date": pa.date32(),
-    "date64": pa.date64(),
-    "datetime": pa.date64(),
-    "time32": pa.time32("s"),
-    "time64": pa.time64("us"),
-    "timestamp": pa.timestamp("s"),
-    "duration": pa.duration("s"),
-    "bool": pa.bool_(),
-    "string": pa.string(),
-    "str": pa.string(),
-    "large_string": pa.large_string(),
-    "large_str": pa.large_string(),
-    "large_utf8": pa.large_string(),
-    "binary": pa.binary(),
-}
 RAW_SCHEMA = pa.schema([pa.field("data", pa.binary())])
-
-
-def arrow_type(name: str) -> pa.DataType | None:
-    return _TYPES.get(name.lower())
 
 
 def schema_of(columns: Sequence[DataColumn], kind: str = "") -> pa.Schema:
     """FailedPrecondition when a type is unknown."""
     fields = []
     for column in columns:
-        found = arrow_type(column.type)
+        found = arrow_of(column.type)
         if found is None:
             raise MeshProblem(
                 Code.INVALID, f'column "{column.name}" is of the unknown type "{column.type}"', Kind.FAILED_PRECONDITION

@@ -7,17 +7,15 @@ whoever reads the API learns nothing.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coterie.agent.pods.downward import ConfigProblem
 from coterie.api.errors import NotFound
 from coterie.api.types.core import CONFIG_MAPS
+from coterie.base import sealing
 from coterie.client.client import Client
 
 NAME = "domain-config"
@@ -56,23 +54,9 @@ class DomainConfig:
 
 
 def opened(name: str, text: str, key: rsa.RSAPrivateKey) -> str:
-    """Base64 of one RSA-OAEP (SHA-256) block after the other."""
-    scheme = padding.OAEP(padding.MGF1(hashes.SHA256()), hashes.SHA256(), None)
-    size = key.key_size // 8
     try:
-        blocks = base64.b64decode(text, validate=True)
-        parts = [key.decrypt(blocks[at : at + size], scheme) for at in range(0, len(blocks), size)]
-        return b"".join(parts).decode()
-    except (binascii.Error, ValueError) as problem:
+        return sealing.opened(text, key)
+    except sealing.NotOpened as problem:
         raise ConfigProblem(
             f"the value {name} in the domain's config store is not encrypted with the domain's present key; set it again"
         ) from problem
-
-
-def sealed(text: str, key: rsa.RSAPublicKey) -> str:
-    """The other way, as whoever writes the store does it."""
-    scheme = padding.OAEP(padding.MGF1(hashes.SHA256()), hashes.SHA256(), None)
-    size = key.key_size // 8 - 66
-    data = text.encode()
-    parts = [key.encrypt(data[at : at + size], scheme) for at in range(0, max(1, len(data)), size)]
-    return base64.b64encode(b"".join(parts)).decode()
