@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 import tempfile
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -23,6 +24,8 @@ from coterie.client.transport import Call, Disconnected, LineSplitter, NoAnswerI
 
 _CONNECT_TIMEOUT = 10.0
 _QUESTIONS = frozenset(("GET", "HEAD"))
+# Older Pythons wait long for the farewell of a TLS server; there aiohttp can cut such connections off.
+_PARTS_SLOWLY = (3, 13, 0) <= sys.version_info < (3, 13, 1) or sys.version_info < (3, 12, 8)
 _PATH_SAFE = "/:@!$&'()*+,;=-._~"
 
 
@@ -96,7 +99,9 @@ class HttpTransport:
         if self._closed:
             raise NotSent("the transport is closed")
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0, ssl=self._ssl or False, keepalive_timeout=60)
+            connector = aiohttp.TCPConnector(
+                limit=0, ssl=self._ssl or False, keepalive_timeout=60, enable_cleanup_closed=_PARTS_SLOWLY
+            )
             self._session = aiohttp.ClientSession(
                 connector=connector, auto_decompress=True, read_bufsize=1 << 18, middlewares=(_change_once,)
             )
@@ -107,6 +112,7 @@ class HttpTransport:
         if self._session is not None:
             await self._session.close()
             self._session = None
+            await asyncio.sleep(0)  # what was cut off above is closed in the next turn of the loop
 
 
 class _HttpLines:
@@ -134,9 +140,13 @@ class _HttpLines:
                 return lines
 
     async def close(self) -> None:
+        connection = self._response.connection
+        transport = connection.transport if connection is not None else None
         self._response.close()
-        # The socket is closed in the next turn of the loop; without that turn a stopping program would leak it.
-        await asyncio.sleep(0)
+        if transport is not None:
+            # TLS would wait for the server's farewell, and a program that stops meanwhile would leak the socket.
+            transport.abort()
+        await asyncio.sleep(0)  # the socket itself is closed in the next turn of the loop
 
 
 async def _change_once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:

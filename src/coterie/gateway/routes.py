@@ -114,7 +114,8 @@ def _table(inputs: Inputs, side: str, hosts: list[Json]) -> Json:
         "ignore_port_in_host_matching": True,
         "most_specific_header_mutations_wins": True,
         "response_headers_to_add": [
-            header("x-accel-buffering", "no"),
+            # For a proxy between two gateways; there is none between a gateway and its own pods.
+            *([header("x-accel-buffering", "no")] if side == EXTERNAL else []),
             # An error that came from further on keeps its story, with us put in front.
             header(ERROR, f"{literal(hop(inputs, side))} => %RESP({ERROR})%", IF_PRESENT),
         ],

@@ -1,0 +1,40 @@
+"""The classes of KusciaAPI's messages, from our own definitions in `api/kuscia/protos`."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+from google.protobuf import json_format
+
+from coterie.api.meta import Object
+from coterie.api.wire.protofiles import ProtoFiles
+
+KUSCIA = "kuscia.proto.api.v1alpha1"
+PACKAGE = f"{KUSCIA}.kusciaapi"
+_SERVICES = ("health",)
+"""One file each: `kusciaapi_<name>.proto` here, `.../kusciaapi/<name>.proto` for who reflects. Imports come first."""
+
+FILES = ProtoFiles()
+_PROTOS = resources.files("coterie.api.kuscia") / "protos"
+FILES.add("kuscia/proto/api/v1alpha1/common.proto", (_PROTOS / "common.proto").read_text())
+for _name in _SERVICES:
+    FILES.add(f"kuscia/proto/api/v1alpha1/kusciaapi/{_name}.proto", (_PROTOS / f"kusciaapi_{_name}.proto").read_text())
+
+Status = FILES.message(f"{KUSCIA}.Status")
+ErrorResponse = FILES.message(f"{KUSCIA}.ErrorResponse")
+
+
+def message(name: str) -> Any:
+    """By its name in the package of KusciaAPI; KeyError when there is none."""
+    return FILES.message(f"{PACKAGE}.{name}")
+
+
+def as_json(of: Any) -> Object:
+    """As whole answers go over HTTP: the names of the definitions, and fields without a value too."""
+    return json_format.MessageToDict(of, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+
+
+def as_event(of: Any) -> Object:
+    """As the pieces of a stream go over HTTP: enumerations as numbers, and what has no value is left out."""
+    return json_format.MessageToDict(of, preserving_proto_field_name=True, use_integers_for_enums=True)

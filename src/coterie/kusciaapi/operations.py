@@ -1,0 +1,139 @@
+"""The table that KusciaAPI is: which service, method and path, who may call it where, and what it does.
+
+    HTTP (8082), gRPC (8083), gateway ──> Operation.run(here, caller, request) ──> response
+
+A failure is an answer too: `status.code` and a sentence. Each module of services has its rows in `OPERATIONS`; the work is
+a function of where it runs, who calls and what was asked, and answers plain data of the response's form:
+
+    async def query(here: Here, caller: Caller, request: Any) -> Object:
+        return {"data": {"job_id": request.job_id}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import Any
+
+from google.protobuf import json_format
+
+from coterie.api.errors import ApiError
+from coterie.api.meta import Object
+from coterie.base.clock import Clock
+from coterie.base.identity import DomainIdentity
+from coterie.base.log import logger
+from coterie.base.paths import DomainPaths
+from coterie.client.client import Client
+from coterie.client.transport import TransportError
+from coterie.kusciaapi import messages
+from coterie.kusciaapi.callers import Caller
+from coterie.kusciaapi.codes import Code, Refused
+
+log = logger("kusciaapi")
+
+
+class Mode(StrEnum):
+    MASTER = "master"
+    AUTONOMY = "autonomy"
+    LITE = "lite"
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """The domain whose API this is."""
+
+    client: Client
+    domain: str
+    mode: Mode
+    paths: DomainPaths
+    identity: DomainIdentity
+    clock: Clock
+    extra: dict[str, str] = field(default_factory=dict)
+    """Where things are that only some operations need, by name."""
+
+
+class OnLite(Enum):
+    """What a lite does with a call."""
+
+    HERE = "here"
+    FORWARD = "forward"
+    """Asks its master, as the domain it is."""
+    REFUSE = "refuse"
+
+
+Work = Callable[[Here, Caller, Any], Awaitable[Object]]
+Streaming = Callable[[Here, Caller, Any], AsyncIterator[Object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    service: str
+    method: str
+    path: str
+    failure: Code
+    """For what goes wrong without a code of its own."""
+    work: Work | None = None
+    stream: Streaming | None = None
+    """Instead of `work`: each piece is one response."""
+    for_domains: bool = False
+    """Whether other domains may call it through the gateway."""
+    on_lite: OnLite = OnLite.HERE
+    on_master: bool = True
+    secret: bool = False
+    """Whether request or answer must never be logged."""
+    request_name: str = ""
+    response_name: str = ""
+    event_name: str = ""
+
+    @property
+    def request(self) -> Any:
+        return messages.message(self.request_name or f"{self.method}Request")
+
+    @property
+    def response(self) -> Any:
+        return messages.message(self.response_name or f"{self.method}Response")
+
+    def check(self, here: Here, caller: Caller) -> None:
+        """Refused where this operation is not to be had."""
+        if here.mode is Mode.LITE and self.on_lite is OnLite.REFUSE:
+            raise Refused(Code.NOT_ON_LITE, f"{self.method} is not to be had on a lite; ask its master")
+        if here.mode is Mode.MASTER and not self.on_master:
+            raise Refused(Code.NOT_ON_MASTER, f"{self.method} is not to be had on a master; ask the domain itself")
+        if not caller.everything and not self.for_domains:
+            raise Refused(Code.PERMISSION, f"domains may not call {self.method}")
+
+    async def run(self, here: Here, caller: Caller, request: Any) -> Any:
+        """Of operations with `work`."""
+        assert self.work is not None
+        try:
+            self.check(here, caller)
+            return self.answered(await self.work(here, caller, request))
+        except (Refused, ApiError, TransportError) as problem:
+            return self.failed(problem)
+
+    async def pieces(self, here: Here, caller: Caller, request: Any) -> AsyncIterator[Any]:
+        """Of operations with `stream`. Ends with an answer that tells why, when something fails."""
+        assert self.stream is not None
+        try:
+            self.check(here, caller)
+            async for piece in self.stream(here, caller, request):
+                yield json_format.ParseDict(piece, self.response())
+        except (Refused, ApiError, TransportError) as problem:
+            yield self.failed(problem)
+
+    def answered(self, data: Object) -> Any:
+        return json_format.ParseDict({"status": {"message": "success"}, **data}, self.response())
+
+    def failed(self, problem: Refused | ApiError | TransportError) -> Any:
+        code, details = self.failure, ()
+        if isinstance(problem, Refused):
+            code, details = problem.code, problem.details
+        log.info("Refused", method=self.method, code=int(code), why=str(problem))
+        response = self.response()
+        if "status" not in response.DESCRIPTOR.fields_by_name:
+            return response
+        response.status.code, response.status.message = int(code), str(problem)
+        for item, why in details:
+            response.status.details.add().Pack(messages.Status(code=int(item), message=why))
+        return response
