@@ -38,8 +38,11 @@ class HttpTransport:
         user_agent: str = "coterie",
         credentials: Credentials | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        socket: Path | None = None,
     ) -> None:
+        """`socket`: a Unix socket by which the server is reached, whatever the connection's address says."""
         self._connection = connection
+        self._socket = socket
         self._timeout = timeout
         self._credentials = credentials or credentials_for(connection, clock)
         self._headers = {"User-Agent": user_agent, "Accept-Encoding": "identity"}
@@ -99,9 +102,13 @@ class HttpTransport:
         if self._closed:
             raise NotSent("the transport is closed")
         if self._session is None:
-            connector = aiohttp.TCPConnector(
-                limit=0, ssl=self._ssl or False, keepalive_timeout=60, enable_cleanup_closed=_PARTS_SLOWLY
-            )
+            connector: aiohttp.BaseConnector
+            if self._socket is not None:
+                connector = aiohttp.UnixConnector(str(self._socket), limit=0)
+            else:
+                connector = aiohttp.TCPConnector(
+                    limit=0, ssl=self._ssl or False, keepalive_timeout=60, enable_cleanup_closed=_PARTS_SLOWLY
+                )
             self._session = aiohttp.ClientSession(
                 connector=connector, auto_decompress=True, read_bufsize=1 << 18, middlewares=(_change_once,)
             )

@@ -18,7 +18,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import httptools
@@ -32,7 +32,7 @@ from coterie.client.credentials import Credentials, credentials_for
 from coterie.client.http import tls_context
 from coterie.client.kubeconfig import Connection
 from coterie.client.requests import path, query
-from coterie.client.transport import Call, Disconnected, NoAnswerInTime, NotSent, Reply
+from coterie.client.transport import ByteStream, Call, Disconnected, NoAnswerInTime, NotSent, Reply
 from coterie.client.websocket import WebSocket, accept_key, new_key
 
 STDIN, STDOUT, STDERR, ERROR, RESIZE = 0, 1, 2, 3, 4
@@ -45,13 +45,6 @@ _MAX_REFUSAL: Final = 256 * 1024
 
 
 # Logs.
-
-
-@runtime_checkable
-class ByteStream(Protocol):
-    """What a transport's stream may be beside a stream of lines: one that gives the bytes untouched."""
-
-    async def chunk(self) -> bytes: ...
 
 
 async def log_stream(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class TransportError(Exception):
@@ -66,6 +66,13 @@ class LineStream(Protocol):
 
     async def close(self) -> None:
         """Stop reading; the server is told. May be called at any time, also twice."""
+
+
+@runtime_checkable
+class ByteStream(Protocol):
+    """What a transport's stream may be beside a stream of lines: one that gives the bytes untouched."""
+
+    async def chunk(self) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
