@@ -16,6 +16,7 @@ ALTITUDE = {
     "apiserver": 3,
     "client": 4,
     "control": 5,
+    "sources": 5,
     "controllers": 6,
     "scheduler": 6,
     "interconn": 6,

@@ -36,12 +36,13 @@ from coterie.base.secret import Secret
 from coterie.client.client import Client
 from coterie.client.informers import Informers
 from coterie.client.inprocess import InProcessTransport
-from coterie.datamesh import messages, stored
+from coterie.datamesh import messages
 from coterie.datamesh.child import MeshChild
-from coterie.datamesh.making import ensure_default_source, source_object
 from coterie.datamesh.server import DataMesh
 from coterie.datamesh.settings import MeshSettings
-from coterie.datamesh.sources.protocol import (
+from coterie.sources import stored
+from coterie.sources.making import ensure_default_source, source_object
+from coterie.sources.protocol import (
     NotThere,
     Place,
     ReadOptions,

@@ -21,7 +21,7 @@ import aiohttp
 import pytest
 
 from coterie.base.secret import Secret
-from coterie.datamesh.sources.protocol import SourceInfo
+from coterie.sources.protocol import SourceInfo
 
 TOOLS = Path(__file__).parents[2] / ".tools" / "servers"
 PASSWORD = "pa55'w\"ord"

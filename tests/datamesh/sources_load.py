@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coterie.base.secret import Secret
-from coterie.datamesh.sources.opening import open_source
-from coterie.datamesh.sources.protocol import Place, Source, SourceInfo
+from coterie.sources.opening import open_source
+from coterie.sources.protocol import Place, Source, SourceInfo
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("score", pa.float64())])
 BATCH = 65536

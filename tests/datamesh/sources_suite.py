@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from coterie.base.secret import Secret
-from coterie.datamesh.sources.opening import open_source
-from coterie.datamesh.sources.protocol import (
+from coterie.sources.opening import open_source
+from coterie.sources.protocol import (
     READ_ALL,
     NotThere,
     Place,

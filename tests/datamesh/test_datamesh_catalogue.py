@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from datamesh_kit import PEOPLE, PEOPLE_COLUMNS, World, reading, writing
 
+from coterie.api.types.core import CONFIG_MAPS
 from coterie.api.types.kuscia_data import DOMAIN_DATA_SOURCES, DOMAIN_DATAS, DomainDataSource
 from coterie.base.sealing import NotOpened, opened, sealed
-from coterie.datamesh import stored
 from coterie.datamesh.catalogue import new_name
-from coterie.datamesh.making import source_object
 from coterie.datamesh.problems import MeshProblem
+from coterie.sources import stored
+from coterie.sources.making import source_object
 
 COLUMNS = [{"name": "id", "type": "int64"}]
 
@@ -253,6 +254,22 @@ async def test_settings_of_another_key_are_told_without_what_was_in_them(alice: 
     assert caught.value.__cause__ is None
 
 
+async def test_settings_may_be_in_the_config_store(alice: World) -> None:
+    own = alice.identity.key.public_key()
+    obj = source_object("alice", "db", "mysql", {}, own)
+    obj["spec"]["infoKey"] = "my-db"
+    await alice.client.create(DOMAIN_DATA_SOURCES.as_dynamic, obj, "alice")
+    with pytest.raises(MeshProblem, match="config store, which is not there"):
+        await alice.mesh.catalogue.source_info("db")
+    info = {"database": {"endpoint": "db:3306", "user": "u", "password": "p-secret"}}
+    store = {"metadata": {"name": "domain-config"}, "data": {"my-db": sealed(json.dumps(info), own)}}
+    await alice.client.create(CONFIG_MAPS.as_dynamic, store, "alice")
+    found = await alice.mesh.catalogue.source_info("db")
+    assert (found.endpoint, found.password and found.password.reveal()) == ("db:3306", "p-secret")
+    answer = await alice.call(await alice.engine(), "QueryDomainDataSource", datasource_id="db")
+    assert (answer.data.info.database.endpoint, answer.data.info.database.password) == ("db:3306", "")
+
+
 def test_sealed_text_of_any_length_opens_again(key: Any) -> None:
     for text in ("", "x", "ä" * 500):
         assert opened(sealed(text, key.public_key()), key) == text
@@ -264,7 +281,7 @@ def test_a_source_without_sealed_settings_has_its_uri(key: Any) -> None:
     spec = {"name": "s", "type": "localfs", "uri": "/data"}
     source = DOMAIN_DATA_SOURCES.decode(json.dumps({"metadata": {"name": "s"}, "spec": spec}).encode())
     assert isinstance(source, DomainDataSource)
-    assert stored.source_info(source, key).path == "/data"
+    assert stored.source_info(source, key, {}).path == "/data"
 
 
 def test_new_names_are_valid_and_never_the_same() -> None:

@@ -18,8 +18,8 @@ import servers_kit
 from sources_suite import SMALL, ServerSuite, SourcesSuite, fetch, files_below, rows_of, small, store
 
 from coterie.base.secret import Secret
-from coterie.datamesh.sources.opening import open_source
-from coterie.datamesh.sources.protocol import (
+from coterie.sources.opening import open_source
+from coterie.sources.protocol import (
     FileFormat,
     NotAllowed,
     Place,
@@ -28,7 +28,7 @@ from coterie.datamesh.sources.protocol import (
     SourceError,
     SourceInfo,
 )
-from coterie.datamesh.sources.s3client import S3Client
+from coterie.sources.s3client import S3Client
 
 pytestmark = pytest.mark.timeout(600)  # a bound for machines under load, and for COTERIE_SOURCES_ROWS
 
@@ -256,7 +256,7 @@ class TestS3(ServerSuite):
     async def test_large_tables_go_in_parts(
         self, source: Source, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("coterie.datamesh.sources.s3.PART", 64 * 1024)
+        monkeypatch.setattr("coterie.sources.s3.PART", 64 * 1024)
         await store(source, place, *(small(each * 5000, 5000) for each in range(10)))
         found = await fetch(source, place, SMALL)
         assert sorted(found["id"].to_pylist()) == list(range(50_000))

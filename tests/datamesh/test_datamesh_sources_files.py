@@ -14,10 +14,10 @@ import pyarrow.parquet as parquet
 import pytest
 from sources_suite import SMALL, fetch, files_below, options_of, rows_of, small, store
 
-from coterie.datamesh.sources import beneath
-from coterie.datamesh.sources.formats import RAW_SCHEMA
-from coterie.datamesh.sources.opening import open_source
-from coterie.datamesh.sources.protocol import (
+from coterie.sources import beneath
+from coterie.sources.formats import RAW_SCHEMA
+from coterie.sources.opening import open_source
+from coterie.sources.protocol import (
     FileFormat,
     NotAllowed,
     NotThere,
@@ -244,8 +244,8 @@ import asyncio
 import sys
 sys.path.insert(0, sys.argv[2])
 from sources_suite import SMALL, small
-from coterie.datamesh.sources.opening import open_source
-from coterie.datamesh.sources.protocol import Place, SourceInfo
+from coterie.sources.opening import open_source
+from coterie.sources.protocol import Place, SourceInfo
 
 async def main():
     async with open_source(SourceInfo(kind="localfs", path=sys.argv[1])) as source:

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from coterie.base.secret import Secret
-from coterie.datamesh.sources import opening
-from coterie.datamesh.sources.paths import partition_in, partition_of, parts_of
-from coterie.datamesh.sources.protocol import NotAllowed, SourceError, SourceInfo
-from coterie.datamesh.sources.s3signing import Keys, Request, version2, version4
-from coterie.datamesh.sources.sqltypes import mysql_type, of_mysql, of_postgresql, postgresql_type, table_name
-from coterie.datamesh.sources.types import arrow_of, kuscia_of
+from coterie.sources import opening
+from coterie.sources.paths import partition_in, partition_of, parts_of
+from coterie.sources.protocol import NotAllowed, SourceError, SourceInfo
+from coterie.sources.s3signing import Keys, Request, version2, version4
+from coterie.sources.sqltypes import mysql_type, of_mysql, of_postgresql, postgresql_type, table_name
+from coterie.sources.types import arrow_of, kuscia_of
 
 
 @pytest.mark.parametrize(

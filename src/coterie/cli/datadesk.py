@@ -29,11 +29,11 @@ from coterie.client.client import Client
 from coterie.datamesh import columns
 from coterie.datamesh.catalogue import Catalogue, file_format
 from coterie.datamesh.problems import MeshProblem
-from coterie.datamesh.sources.formats import by_name
-from coterie.datamesh.sources.opening import open_source
-from coterie.datamesh.sources.protocol import FileFormat, Place, ReadOptions, SourceError
-from coterie.datamesh.sources.types import kuscia_of
 from coterie.node.config import NodeSettings
+from coterie.sources.formats import by_name
+from coterie.sources.opening import open_source
+from coterie.sources.protocol import FileFormat, Place, ReadOptions, SourceError
+from coterie.sources.types import kuscia_of
 
 
 class Desk:

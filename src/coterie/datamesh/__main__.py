@@ -15,7 +15,7 @@ from coterie.datamesh.apisocket import SocketTransport, announce
 from coterie.datamesh.grpcserver import quiet
 from coterie.datamesh.server import DataMesh
 from coterie.datamesh.settings import MeshSettings
-from coterie.datamesh.sources.opening import open_source
+from coterie.sources.opening import open_source
 
 
 async def serve(settings: MeshSettings, api: Path) -> None:

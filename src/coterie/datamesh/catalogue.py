@@ -20,6 +20,7 @@ from coterie.api import grants, labels
 from coterie.api.errors import AlreadyExists, ApiError, Invalid, NotFound
 from coterie.api.meta import Object
 from coterie.api.names import dns_subdomain_faults
+from coterie.api.types.core import CONFIG_MAPS
 from coterie.api.types.kuscia_data import (
     DATA_TYPES,
     DEFAULT_SOURCE,
@@ -37,9 +38,10 @@ from coterie.base.clock import rfc3339
 from coterie.base.identity import DomainIdentity
 from coterie.client.client import Client
 from coterie.client.transport import TransportError
-from coterie.datamesh import columns, stored
+from coterie.datamesh import columns
 from coterie.datamesh.problems import Code, Kind, MeshProblem
-from coterie.datamesh.sources.protocol import FileFormat, SourceInfo
+from coterie.sources import stored
+from coterie.sources.protocol import FileFormat, SourceInfo
 
 _API_VERSION = "kuscia.secretflow/v1alpha1"
 _NAME_PART = 16
@@ -157,10 +159,25 @@ class Catalogue:
     async def source_info(self, name: str) -> SourceInfo:
         """With secrets; stays inside of the data mesh."""
         source = await self.source(name)
-        return await asyncio.to_thread(stored.source_info, source, self._identity.key)
+        try:
+            return await asyncio.to_thread(stored.source_info, source, self._identity.key, await self._configs(source))
+        except stored.NotReadable as problem:
+            raise MeshProblem(Code.DECODE_INFO, str(problem), Kind.FAILED_PRECONDITION) from None
 
     async def shown_info(self, source: DomainDataSource) -> Object:
-        return await asyncio.to_thread(stored.shown, source, self._identity.key)
+        """What engines are told. A path only where they may go there themselves."""
+        info = await asyncio.to_thread(stored.shown, source, self._identity.key, await self._configs(source))
+        return {part: fields for part, fields in info.items() if part != "localfs" or source.spec.access_directly}
+
+    async def _configs(self, source: DomainDataSource) -> Mapping[str, str]:
+        if not source.spec.info_key:
+            return {}
+        try:
+            return (await self._client.get(CONFIG_MAPS, stored.CONFIG_STORE, self.domain)).data or {}
+        except NotFound:
+            return {}
+        except (ApiError, TransportError) as problem:
+            raise _refused(Code.GET_SOURCE, problem) from problem
 
     # Grants.
 

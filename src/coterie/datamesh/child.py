@@ -37,8 +37,8 @@ from coterie.client.informers import Informers
 from coterie.client.transport import TransportError
 from coterie.datamesh import takeover
 from coterie.datamesh.apidoor import ApiDoor
-from coterie.datamesh.making import ensure_default_source
 from coterie.datamesh.settings import MeshSettings
+from coterie.sources.making import ensure_default_source
 
 log = logger("datamesh")
 

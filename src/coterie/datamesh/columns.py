@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from coterie.api.types.kuscia_data import DataColumn
 from coterie.datamesh.problems import Code, Kind, MeshProblem
-from coterie.datamesh.sources.types import arrow_of
+from coterie.sources.types import arrow_of
 
 RAW_SCHEMA = pa.schema([pa.field("data", pa.binary())])
 

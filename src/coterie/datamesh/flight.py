@@ -28,7 +28,8 @@ from coterie.datamesh.permits import Permit, Permits
 from coterie.datamesh.places import Places
 from coterie.datamesh.problems import Code, Kind, MeshProblem, NotPermitted
 from coterie.datamesh.services import Operation
-from coterie.datamesh.sources.protocol import (
+from coterie.datamesh.tickets import Tickets
+from coterie.sources.protocol import (
     NotAllowed,
     NotThere,
     Place,
@@ -38,7 +39,6 @@ from coterie.datamesh.sources.protocol import (
     Unreachable,
     WriteOptions,
 )
-from coterie.datamesh.tickets import Tickets
 
 log = logger("datamesh.flight")
 

@@ -23,7 +23,7 @@ from coterie.datamesh.catalogue import Catalogue, expiration, file_format
 from coterie.datamesh.permits import Permits
 from coterie.datamesh.places import Places
 from coterie.datamesh.problems import Code, MeshProblem
-from coterie.datamesh.sources.protocol import FileFormat
+from coterie.sources.protocol import FileFormat
 
 log = logger("datamesh")
 

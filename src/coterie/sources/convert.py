@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coterie.datamesh.sources.protocol import SourceError
+from coterie.sources.protocol import SourceError
 
 _NO_FIT = (ValueError, NotImplementedError, TypeError)
 _TRUE_THEN_FALSE = pa.array(["true", "t", "1", "yes", "false", "f", "0", "no"], pa.large_string())

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from coterie.datamesh.sources.convert import fit, fits, is_bytes, is_text
-from coterie.datamesh.sources.protocol import SourceError
+from coterie.sources.convert import fit, fits, is_bytes, is_text
+from coterie.sources.protocol import SourceError
 
 BLOCK = 2 * 1024 * 1024
 NULLS = ("NULL", "null")

@@ -15,9 +15,9 @@ import pyarrow.ipc as ipc
 import pyarrow.orc as orc
 import pyarrow.parquet as parquet
 
-from coterie.datamesh.sources.convert import convert, fit
-from coterie.datamesh.sources.csvtext import Dialect, csv_header, csv_rows, read_csv
-from coterie.datamesh.sources.protocol import FileFormat, SourceError
+from coterie.sources.convert import convert, fit
+from coterie.sources.csvtext import Dialect, csv_header, csv_rows, read_csv
+from coterie.sources.protocol import FileFormat, SourceError
 
 RAW_SCHEMA = pa.schema([pa.field("data", pa.binary())])
 RAW_CHUNK = 64 * 1024

@@ -17,7 +17,7 @@ import pymysql
 from pymysql.converters import encoders
 from pymysql.cursors import SSCursor
 
-from coterie.datamesh.sources.protocol import NotThere, SourceError, SourceInfo, Unreachable
+from coterie.sources.protocol import NotThere, SourceError, SourceInfo, Unreachable
 
 _PORT = 3306
 _AS_THEY_CAME: Any = encoders

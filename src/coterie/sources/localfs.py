@@ -16,10 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from coterie.datamesh.sources.beneath import check_regular, make_folders, open_beneath
-from coterie.datamesh.sources.files import FileSource, Found, Output, Parts, Reading
-from coterie.datamesh.sources.paths import STAGING
-from coterie.datamesh.sources.protocol import NotAllowed, Source, SourceError, SourceInfo, Unreachable
+from coterie.sources.beneath import check_regular, make_folders, open_beneath
+from coterie.sources.files import FileSource, Found, Output, Parts, Reading
+from coterie.sources.paths import STAGING
+from coterie.sources.protocol import NotAllowed, Source, SourceError, SourceInfo, Unreachable
 
 _READ = os.O_RDONLY | os.O_NONBLOCK  # a pipe must not hold us
 

@@ -13,7 +13,7 @@ import os
 import stat
 from contextlib import suppress
 
-from coterie.datamesh.sources.protocol import NotAllowed
+from coterie.sources.protocol import NotAllowed
 
 _OPENAT2 = 437
 _RESOLVE_BENEATH = 0x08

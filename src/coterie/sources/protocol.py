@@ -17,11 +17,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Protocol
 
 from coterie.base.secret import Secret
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # not loaded by those who only make sources
 
 DEFAULT_ROWS = 65536
 

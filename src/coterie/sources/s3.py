@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 import aiohttp
 import pyarrow as pa
 
-from coterie.datamesh.sources.files import FileSource, Found, Output, Parts, Reading
-from coterie.datamesh.sources.protocol import NotThere, Source, SourceError, SourceInfo, Unreachable
-from coterie.datamesh.sources.s3client import S3Client
-from coterie.datamesh.sources.stepping import LoopFile
+from coterie.sources.files import FileSource, Found, Output, Parts, Reading
+from coterie.sources.protocol import NotThere, Source, SourceError, SourceInfo, Unreachable
+from coterie.sources.s3client import S3Client
+from coterie.sources.stepping import LoopFile
 
 PART = 8 * 1024 * 1024
 _MANY_PARTS = 1000

@@ -15,8 +15,8 @@ import aiohttp
 from yarl import URL
 
 from coterie.base.secret import Secret
-from coterie.datamesh.sources import s3signing
-from coterie.datamesh.sources.protocol import NotThere, SourceError, SourceInfo, Unreachable
+from coterie.sources import s3signing
+from coterie.sources.protocol import NotThere, SourceError, SourceInfo, Unreachable
 
 _ATTEMPTS = 3
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)

@@ -18,11 +18,11 @@ import asyncpg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coterie.datamesh.sources.convert import convert, fit, is_bytes, is_text
-from coterie.datamesh.sources.csvtext import Dialect, csv_rows, read_csv
-from coterie.datamesh.sources.files import selected
-from coterie.datamesh.sources.paths import partition_of
-from coterie.datamesh.sources.protocol import (
+from coterie.sources.convert import convert, fit, is_bytes, is_text
+from coterie.sources.csvtext import Dialect, csv_rows, read_csv
+from coterie.sources.files import selected
+from coterie.sources.paths import partition_of
+from coterie.sources.protocol import (
     READ_ALL,
     WRITE_PLAIN,
     NotThere,
@@ -35,8 +35,8 @@ from coterie.datamesh.sources.protocol import (
     Unreachable,
     WriteOptions,
 )
-from coterie.datamesh.sources.sqltypes import STAGING, of_postgresql, postgresql_type, table_name
-from coterie.datamesh.sources.stepping import Lane, LoopFile, stepping
+from coterie.sources.sqltypes import STAGING, of_postgresql, postgresql_type, table_name
+from coterie.sources.stepping import Lane, LoopFile, stepping
 
 _LONGEST = 63
 _PORT = 5432

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 
-from coterie.datamesh.sources.localfs import localfs
-from coterie.datamesh.sources.mysql import mysql
-from coterie.datamesh.sources.postgresql import postgresql
-from coterie.datamesh.sources.protocol import Source, SourceError, SourceInfo
-from coterie.datamesh.sources.s3 import s3
+from coterie.sources.localfs import localfs
+from coterie.sources.mysql import mysql
+from coterie.sources.postgresql import postgresql
+from coterie.sources.protocol import Source, SourceError, SourceInfo
+from coterie.sources.s3 import s3
 
 GROUP = "coterie.datasources"
 Opener = Callable[[SourceInfo], Source]

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coterie.datamesh.sources.convert import convert, is_bytes, is_text
-from coterie.datamesh.sources.csvtext import csv_header, end_to_end, joined, text_of
-from coterie.datamesh.sources.protocol import SourceError
+from coterie.sources.convert import convert, is_bytes, is_text
+from coterie.sources.csvtext import csv_header, end_to_end, joined, text_of
+from coterie.sources.protocol import SourceError
 
 _TARGET = 1024 * 1024
 _BYTES = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "bit")

@@ -14,13 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from coterie.datamesh.sources import mysqltext
-from coterie.datamesh.sources.convert import fit
-from coterie.datamesh.sources.csvtext import Dialect, read_csv
-from coterie.datamesh.sources.files import selected
-from coterie.datamesh.sources.mysqlline import MySQLLine
-from coterie.datamesh.sources.paths import partition_of
-from coterie.datamesh.sources.protocol import (
+from coterie.sources import mysqltext
+from coterie.sources.convert import fit
+from coterie.sources.csvtext import Dialect, read_csv
+from coterie.sources.files import selected
+from coterie.sources.mysqlline import MySQLLine
+from coterie.sources.paths import partition_of
+from coterie.sources.protocol import (
     READ_ALL,
     WRITE_PLAIN,
     NotThere,
@@ -32,8 +32,8 @@ from coterie.datamesh.sources.protocol import (
     SourceInfo,
     WriteOptions,
 )
-from coterie.datamesh.sources.sqltypes import STAGING, mysql_type, of_mysql, table_name
-from coterie.datamesh.sources.stepping import Lane, PulledFile, stepping
+from coterie.sources.sqltypes import STAGING, mysql_type, of_mysql, table_name
+from coterie.sources.stepping import Lane, PulledFile, stepping
 
 _LONGEST = 64
 _FETCH = 4096

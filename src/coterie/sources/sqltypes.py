@@ -9,7 +9,7 @@ import re
 
 import pyarrow as pa
 
-from coterie.datamesh.sources.protocol import NotAllowed, SourceError
+from coterie.sources.protocol import NotAllowed, SourceError
 
 STAGING = "coterie_staging_"
 _DIGITS = {"s": "", "ms": "(3)", "us": "(6)", "ns": "(6)"}

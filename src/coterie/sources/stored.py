@@ -1,13 +1,16 @@
 """Data sources as the API keeps them: settings sealed under the domain's key, opened only to reach the source. Pure.
 
-info (plain JSON, with secrets) ──seal──> spec.data.encryptedInfo ──open_info──> SourceInfo (secrets as Secret)
-                                                                  ──shown──> what engines are told: no secrets
+info (plain JSON, with secrets) ──seal──> spec.data.encryptedInfo, or ──source_info──> SourceInfo (secrets as Secret)
+                                          the config store (infoKey)  ──shown──> what callers are told: no secrets
+
+Knows nothing of Arrow, which weighs much.
 """
 
 from __future__ import annotations
 
 import json
 import posixpath
+from collections.abc import Mapping
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -16,25 +19,29 @@ from coterie.api.meta import Object
 from coterie.api.types.kuscia_data import ENCRYPTED_INFO, DomainDataSource
 from coterie.base.sealing import NotOpened, opened
 from coterie.base.secret import Secret
-from coterie.datamesh.making import DATABASES, PART
-from coterie.datamesh.problems import Code, Kind, MeshProblem
-from coterie.datamesh.sources.protocol import SourceInfo
+from coterie.sources.making import DATABASES, PART
+from coterie.sources.protocol import SourceError, SourceInfo
 
+CONFIG_STORE = "domain-config"
+"""The ConfigMap in which the settings of sources with an `infoKey` are, sealed as well."""
 BUILT_IN = ("localfs", "oss", "mysql", "postgresql")
 _SECRETS = ("access_key_id", "access_key_secret", "user", "password")
 
 
-def info_of(source: DomainDataSource, key: rsa.RSAPrivateKey) -> Object:
+class NotReadable(SourceError):
+    """The settings of a source cannot be opened."""
+
+
+def info_of(source: DomainDataSource, key: rsa.RSAPrivateKey, configs: Mapping[str, str]) -> Object:
     """The plain settings, secrets included: for `source_info` and nobody else."""
     spec, name = source.spec, source.metadata.name
-    if spec.info_key:
-        raise MeshProblem(
-            Code.DECODE_INFO,
-            f'data source "{name}" keeps its settings under infoKey, which this version does not read; put them into it',
-            Kind.FAILED_PRECONDITION,
-        )
-    text = (spec.data or {}).get(ENCRYPTED_INFO)
+    text = configs.get(spec.info_key) if spec.info_key else (spec.data or {}).get(ENCRYPTED_INFO)
     if not text:
+        if spec.info_key:
+            raise NotReadable(
+                f'data source "{name}" has its settings in "{spec.info_key}" of the config store, which is not there; '
+                "put them there"
+            )
         return {"localfs": {"path": spec.uri}} if spec.type == "localfs" else {}
     try:
         parsed = json.loads(opened(text, key))
@@ -42,17 +49,16 @@ def info_of(source: DomainDataSource, key: rsa.RSAPrivateKey) -> Object:
         parsed = None
     if not isinstance(parsed, dict):
         # Without the cause, which might quote what was opened.
-        raise MeshProblem(
-            Code.DECODE_INFO,
-            f'the settings of data source "{name}" are not encrypted with the domain\'s present key; set them again',
-            Kind.FAILED_PRECONDITION,
+        raise NotReadable(
+            f'the settings of data source "{name}" are not encrypted with the domain\'s present key; set them again'
         ) from None
     return parsed
 
 
-def source_info(source: DomainDataSource, key: rsa.RSAPrivateKey) -> SourceInfo:
+def source_info(source: DomainDataSource, key: rsa.RSAPrivateKey, configs: Mapping[str, str]) -> SourceInfo:
+    """`configs`: what the config store holds; only sources with an `infoKey` need it. Raises NotReadable."""
     kind = source.spec.type
-    info: Any = info_of(source, key).get(PART.get(kind, kind)) or {}
+    info: Any = info_of(source, key, configs).get(PART.get(kind, kind)) or {}
     known = {name: str(info.get(name) or "") for name in ("path", "endpoint", "bucket", "prefix", "user", "database")}
     extra = {
         str(name): str(value)
@@ -75,17 +81,17 @@ def _secret(value: Any) -> Secret | None:
     return Secret(str(value)) if value else None
 
 
-def shown(source: DomainDataSource, key: rsa.RSAPrivateKey) -> Object:
-    """The settings without what opens doors. A path is told only where engines may go there themselves."""
+def shown(source: DomainDataSource, key: rsa.RSAPrivateKey, configs: Mapping[str, str]) -> Object:
+    """The settings without what opens doors; nothing where they cannot be opened."""
     try:
-        info = info_of(source, key)
-    except MeshProblem:
+        info = info_of(source, key, configs)
+    except NotReadable:
         return {}
-    out: Object = {}
-    for part, fields in info.items():
-        if isinstance(fields, dict) and (part != "localfs" or source.spec.access_directly):
-            out[part] = {name: value for name, value in fields.items() if name not in _SECRETS}
-    return out
+    return {
+        part: {name: value for name, value in fields.items() if name not in _SECRETS}
+        for part, fields in info.items()
+        if isinstance(fields, dict)
+    }
 
 
 def location(info: SourceInfo, uri: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from coterie.datamesh.sources.protocol import SourceError
+from coterie.sources.protocol import SourceError
 
 T = TypeVar("T")
 

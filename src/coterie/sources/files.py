@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from coterie.datamesh.sources import formats
-from coterie.datamesh.sources.convert import convert
-from coterie.datamesh.sources.csvtext import SAMPLE, Dialect, guess_csv
-from coterie.datamesh.sources.paths import partition_in, partition_of, parts_of
-from coterie.datamesh.sources.protocol import (
+from coterie.sources import formats
+from coterie.sources.convert import convert
+from coterie.sources.csvtext import SAMPLE, Dialect, guess_csv
+from coterie.sources.paths import partition_in, partition_of, parts_of
+from coterie.sources.protocol import (
     READ_ALL,
     WRITE_PLAIN,
     FileFormat,
@@ -29,7 +29,7 @@ from coterie.datamesh.sources.protocol import (
     SourceError,
     WriteOptions,
 )
-from coterie.datamesh.sources.stepping import Lane, stepping
+from coterie.sources.stepping import Lane, stepping
 
 Parts = tuple[str, ...]
 

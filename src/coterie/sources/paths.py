@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from coterie.datamesh.sources.protocol import NotAllowed, SourceError
+from coterie.sources.protocol import NotAllowed, SourceError
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 STAGING = ".coterie-"
