@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.agent.server.logs import LogOptions, read
+from coterie.api.joborders import own_parties
 from coterie.api.types.kuscia_job import KusciaJob, KusciaTask
 from coterie.base.clock import SYSTEM_CLOCK
-from coterie.cli.jobs import own_parties
 
 _BEGUN = ("Running", "Succeeded", "Failed")
 

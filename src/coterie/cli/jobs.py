@@ -1,7 +1,7 @@
-"""A job as people follow it, and the commands they give to it. Pure: from API objects to plain data and to patches.
+"""A job as people follow it. Pure: from API objects to plain data.
 
 Everything that shows a job (`jobview`, `jobgraph`, `jobtime`) reads a `JobState`; everything that changes one sends what
-`order` and `answer` say. Whether a command makes sense now is said before it is sent: the server would take it in silence.
+`coterie.api.joborders` says.
 """
 
 from __future__ import annotations
@@ -10,30 +10,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from coterie.api import labels
+from coterie.api.joborders import NEW
 from coterie.api.meta import Object, find_condition
 from coterie.api.podstate import moment
 from coterie.api.types.kuscia_job import (
-    ACCEPTED,
     CROSS_DOMAIN,
     KUSCIA_JOBS,
-    REJECTED,
     JobPhase,
     KusciaJob,
     KusciaTask,
-    Stage,
     TaskPhase,
     TaskTemplate,
 )
 from coterie.controllers.kusciajob.graph import in_order, progress
-from coterie.controllers.kusciajob.plan import STAGE_HANDLED, VALIDATE_FAILED
 
 WAITING, NOT_RUN = "Waiting", "Not run"
 """Phases of tasks that do not exist: not yet, and never."""
-NEW = "New"
-"""The phase of a job that no controller has looked at."""
 TIMED_OUT = 124
 _EXIT = {JobPhase.SUCCEEDED: 0, JobPhase.FAILED: 1, JobPhase.APPROVAL_REJECT: 3, JobPhase.CANCELLED: 3}
-_FINAL = (JobPhase.SUCCEEDED, JobPhase.APPROVAL_REJECT, JobPhase.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,77 +206,3 @@ def engine_job(
         "metadata": {"name": name, "namespace": CROSS_DOMAIN},
         "spec": {"initiator": initiator, "tasks": [task]},
     }
-
-
-# Commands.
-
-
-def own_parties(job: KusciaJob) -> tuple[str, ...]:
-    """The parties of this control plane, the initiator first; all of them until the controller has written it down."""
-    marked = (job.metadata.annotations or {}).get(labels.KUSCIA_INTERCONN_SELF_PARTIES, "")
-    named = tuple(dict.fromkeys(party.domain_id for task in job.spec.tasks for party in task.parties))
-    own = tuple(party for party in named if party in marked.split("_")) if marked else named
-    return tuple(sorted(own, key=lambda party: party != job.spec.initiator))
-
-
-def initiates(job: KusciaJob) -> bool:
-    return (job.metadata.annotations or {}).get(labels.KUSCIA_SELF_AS_INITIATOR, "true") == "true"
-
-
-def objection(job: KusciaJob, stage: Stage) -> str:
-    """Why a command would do nothing to this job now; empty when it would do something."""
-    name, phase = job.metadata.name, job.status.phase
-    if stage is Stage.RESTART:
-        if phase in (JobPhase.FAILED, JobPhase.SUSPENDED):
-            if job.status.reason == VALIDATE_FAILED:
-                return f"job {name} was never valid ({job.status.message}); correct it and run it under a new name"
-            return ""
-        return f"job {name} is {phase or NEW}, and only a job that is Failed or Suspended can be restarted"
-    if phase in _FINAL:
-        return f"job {name} is {phase}, which is the end; there is nothing to {stage.lower()}"
-    if stage is Stage.SUSPEND and phase != JobPhase.RUNNING:
-        return f"job {name} is {phase or NEW}, and only a job that is Running can be suspended"
-    if stage is Stage.STOP and phase == JobPhase.FAILED:
-        return f"job {name} has Failed already; there is nothing to stop"
-    return ""
-
-
-def order(job: KusciaJob, stage: Stage, trigger: str) -> tuple[Object, int]:
-    """A merge patch that gives the command, and its version. It meets the job as we saw it, or nothing."""
-    version = stage_version(job) + 1
-    told = {
-        labels.KUSCIA_JOB_STAGE: str(stage),
-        labels.KUSCIA_JOB_STAGE_TRIGGER: trigger,
-        labels.KUSCIA_JOB_STAGE_VERSION: str(version),
-    }
-    return {"metadata": {"labels": told, "resourceVersion": job.metadata.resource_version}}, version
-
-
-def stage_version(job: KusciaJob) -> int:
-    text = (job.metadata.labels or {}).get(labels.KUSCIA_JOB_STAGE_VERSION, "")
-    return int(text) if text.isdecimal() else 0
-
-
-def carried_out(job: KusciaJob, version: int) -> bool:
-    """Our controller writes the last command it carried out as `<stage>/<version>`."""
-    handled = find_condition(job.status.conditions, STAGE_HANDLED)
-    number = handled.message.rpartition("/")[2] if handled is not None else ""
-    return number.isdecimal() and int(number) >= version
-
-
-def approvers(job: KusciaJob) -> tuple[str, ...]:
-    """The parties of this control plane whose word is asked for."""
-    return tuple(party for party in own_parties(job) if party != job.spec.initiator)
-
-
-def answer(job: KusciaJob, parties: Iterable[str], *, reject: bool) -> Object:
-    """A patch of the status with the word of these parties."""
-    said = dict.fromkeys(parties, REJECTED if reject else ACCEPTED)
-    return {"metadata": {"resourceVersion": job.metadata.resource_version}, "status": {"approveStatus": said}}
-
-
-def unanswered(job: KusciaJob) -> tuple[str, ...]:
-    """Parties whose approval the job waits for."""
-    told = job.status.approve_status or {}
-    named = dict.fromkeys(party.domain_id for task in job.spec.tasks for party in task.parties)
-    return tuple(party for party in named if party != job.spec.initiator and told.get(party) != ACCEPTED)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 
 from coterie.api.errors import Conflict
+from coterie.api.joborders import NEW, answer, approvers, initiates, unanswered
 from coterie.api.meta import Object
 from coterie.api.types.kuscia_job import CROSS_DOMAIN, JobPhase, KusciaJob
 from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.jobfollow import JOBS, find, typed
-from coterie.cli.jobs import NEW, answer, approvers, initiates, unanswered
 from coterie.cli.output import as_text, shown
 from coterie.cli.session import Session
 from coterie.client.client import retry_on_conflict

@@ -31,6 +31,7 @@ from dataclasses import replace as _replace
 from msgspec.structs import replace
 
 from coterie.api import labels
+from coterie.api.joborders import STAGE_HANDLED, VALIDATE_FAILED
 from coterie.api.meta import Condition, Object, find_condition, set_condition
 from coterie.api.types.kuscia_domain import BFIA_PROTOCOL, Domain
 from coterie.api.types.kuscia_job import (
@@ -53,11 +54,9 @@ from coterie.controllers.kusciajob.validate import Faults, faults
 PATIENCE = 3.0
 """Seconds a job waits for domains and engines that it names and that are not there: objects reach us in any order."""
 VALIDATED = "JobValidated"
-STAGE_HANDLED = "JobStageHandled"
-"""Which command was carried out last, so that none is carried out twice."""
 RESTARTED = "JobRestarted"
 """The version of the last restart: what partners tell of tasks from before it is old news."""
-VALIDATE_FAILED, CREATE_TASK_FAILED = "ValidateFailed", "CreateTaskFailed"
+CREATE_TASK_FAILED = "CreateTaskFailed"
 _ENDS = (JobPhase.SUCCEEDED, JobPhase.APPROVAL_REJECT, JobPhase.CANCELLED)
 _CREATED = frozenset(stage.done for stage in (Stage.CREATE, Stage.START, Stage.RESTART)) | {Stage.RESTART.failed}
 _RESTARTED = frozenset((Stage.RESTART.done, Stage.RESTART.failed, Stage.START.done))
