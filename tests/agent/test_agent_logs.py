@@ -9,6 +9,7 @@ import pytest
 
 from coterie.agent.server import logs
 from coterie.api.errors import BadRequest
+from coterie.base import podlogs
 from coterie.base.clock import SYSTEM_CLOCK
 
 NOW = datetime(2026, 1, 2, 3, 4, 10, tzinfo=UTC)
@@ -21,12 +22,12 @@ def line(second: int, text: str, stream: str = "stdout", tag: str = "F") -> str:
 LOG = line(1, "one") + line(2, "two", "stderr") + line(3, "thr", tag="P") + line(3, "ee") + line(9, "four")
 
 
-def options(**query: str) -> logs.LogOptions:
+def options(**query: str) -> podlogs.LogOptions:
     return logs.read_options({name: [value] for name, value in query.items()}, NOW)
 
 
-async def read(path: Path, asked: logs.LogOptions, running: bool = False) -> str:
-    return b"".join([piece async for piece in logs.read(path, asked, lambda: running, SYSTEM_CLOCK)]).decode()
+async def read(path: Path, asked: podlogs.LogOptions, running: bool = False) -> str:
+    return b"".join([piece async for piece in podlogs.read(path, asked, lambda: running, SYSTEM_CLOCK)]).decode()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ async def test_following_sees_what_is_written_and_rotated(tmp_path: Path) -> Non
             path.write_text(line(3, "three"))
         return looks < 5
 
-    pieces = [piece async for piece in logs.read(path, options(follow="true"), running, SYSTEM_CLOCK)]
+    pieces = [piece async for piece in podlogs.read(path, options(follow="true"), running, SYSTEM_CLOCK)]
     assert b"".join(pieces) == b"one\ntwo\nthree\n"
 
 

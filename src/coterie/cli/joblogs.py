@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.agent.server.logs import LogOptions, read
 from coterie.api.joborders import own_parties
 from coterie.api.types.kuscia_job import KusciaJob, KusciaTask
 from coterie.base.clock import SYSTEM_CLOCK
+from coterie.base.podlogs import LogOptions, last_runs, read
 
 _BEGUN = ("Running", "Succeeded", "Failed")
 
@@ -73,14 +73,7 @@ def kept(root: Path, pod: PodOfJob) -> dict[str, Path]:
         root.glob(f"*/var/stdout/pods/{pod.party}_{pod.name}_*"), key=lambda each: each.stat().st_mtime_ns, reverse=True
     )
     for directory in found:
-        runs = {}
-        for container in sorted(path for path in directory.iterdir() if path.is_dir()):
-            files = sorted(
-                (file for file in container.glob("*.log") if file.stem.isdecimal()), key=lambda f: int(f.stem)
-            )
-            if files:
-                runs[container.name] = files[-1]
-        if runs:
+        if runs := last_runs(directory):
             return runs
     return {}
 

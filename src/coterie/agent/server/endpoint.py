@@ -25,6 +25,7 @@ from coterie.agent.server.websocket import WebSocket, accept_key
 from coterie.api import errors
 from coterie.apiserver.http.connection import error_response
 from coterie.apiserver.http.messages import Request, Response, Sink
+from coterie.base import podlogs
 from coterie.base.clock import Clock
 from coterie.base.tasks import TaskOwner
 
@@ -109,7 +110,7 @@ class AgentEndpoint:
                 each.name == container and each.attempt == run.attempt and each.running for each in state.containers
             )
 
-        pieces = logs.read(run.log_path, options, running, self._clock)
+        pieces = podlogs.read(run.log_path, options, running, self._clock)
         return Response(200, content_type="text/plain", stream=_Pieces(self._owner, pieces))
 
     # -- streams ------------------------------------------------------------------------------------------------
