@@ -12,7 +12,8 @@ from coterie.api.wire.protofiles import ProtoFiles
 
 KUSCIA = "kuscia.proto.api.v1alpha1"
 PACKAGE = f"{KUSCIA}.kusciaapi"
-_SERVICES = ("health",)
+CONFMANAGER = f"{KUSCIA}.confmanager"
+_SERVICES = ("health", "domain", "domain_route", "certificate", "config")
 """One file each: `kusciaapi_<name>.proto` here, `.../kusciaapi/<name>.proto` for who reflects. Imports come first."""
 
 FILES = ProtoFiles()
@@ -20,14 +21,15 @@ _PROTOS = resources.files("coterie.api.kuscia") / "protos"
 FILES.add("kuscia/proto/api/v1alpha1/common.proto", (_PROTOS / "common.proto").read_text())
 for _name in _SERVICES:
     FILES.add(f"kuscia/proto/api/v1alpha1/kusciaapi/{_name}.proto", (_PROTOS / f"kusciaapi_{_name}.proto").read_text())
+FILES.add("kuscia/proto/api/v1alpha1/confmanager/certificate.proto", (_PROTOS / "confmanager.proto").read_text())
 
 Status = FILES.message(f"{KUSCIA}.Status")
 ErrorResponse = FILES.message(f"{KUSCIA}.ErrorResponse")
 
 
-def message(name: str) -> Any:
-    """By its name in the package of KusciaAPI; KeyError when there is none."""
-    return FILES.message(f"{PACKAGE}.{name}")
+def message(name: str, package: str = PACKAGE) -> Any:
+    """By its name, in the package of KusciaAPI if no other is given; KeyError when there is none."""
+    return FILES.message(f"{package}.{name}")
 
 
 def as_json(of: Any) -> Object:

@@ -85,14 +85,16 @@ class Operation:
     request_name: str = ""
     response_name: str = ""
     event_name: str = ""
+    package: str = messages.PACKAGE
+    """Of the messages and, over gRPC, of the service."""
 
     @property
     def request(self) -> Any:
-        return messages.message(self.request_name or f"{self.method}Request")
+        return messages.message(self.request_name or f"{self.method}Request", self.package)
 
     @property
     def response(self) -> Any:
-        return messages.message(self.response_name or f"{self.method}Response")
+        return messages.message(self.response_name or f"{self.method}Response", self.package)
 
     def check(self, here: Here, caller: Caller) -> None:
         """Refused where this operation is not to be had."""
