@@ -52,3 +52,16 @@ def test_fields_have_the_names_numbers_and_types_of_kuscias_stubs(name: str) -> 
 def test_what_is_not_understood_is_refused(text: str, why: str) -> None:
     with pytest.raises(ProtoProblem, match=why):
         ProtoFiles().add("a.proto", text)
+
+
+def test_optional_fields_tell_whether_they_were_given() -> None:
+    files = ProtoFiles()
+    files.add(
+        "a.proto",
+        "message A { optional int32 n = 1; oneof which { string x = 2; string y = 3; } optional bool b = 4; }",
+    )
+    made = files.message("A")
+    assert not made().HasField("n")
+    assert made(n=0).HasField("n")
+    assert made.FromString(made(n=0, y="").SerializeToString()) == made(n=0, y="")
+    assert made(y="").WhichOneof("which") == "y"

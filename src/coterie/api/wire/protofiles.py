@@ -4,8 +4,8 @@
     files.add("kuscia/proto/api/v1alpha1/common.proto", text)
     Status = files.message("kuscia.proto.api.v1alpha1.Status")
 
-What is understood is what our own files use: proto3 with messages (also nested), enumerations, maps, `repeated`, `oneof`,
-imports and services. Everything else is refused with its line. The files may be given to any protobuf compiler too.
+What is understood is what our own files use: proto3 with messages (also nested), enumerations, maps, `repeated`, `optional`,
+`oneof`, imports and services. Everything else is refused with its line. The files may be given to any protobuf compiler too.
 
 Each `ProtoFiles` has a pool of its own: a client's generated modules of the same names may live in the same process.
 """
@@ -87,6 +87,7 @@ class _Reader:
         full = f"{around}.{made.name}"
         self._names[full] = _FIELD.TYPE_MESSAGE
         self._expect("{")
+        optional: list[Any] = []
         while (word := self._take()) != "}":
             if word == "message":
                 self._message(made.nested_type.add(), full)
@@ -101,8 +102,14 @@ class _Reader:
                 self._map(made, full)
             elif word == "repeated":
                 self._field(made, full, self._take()).label = _FIELD.LABEL_REPEATED
+            elif word == "optional":
+                optional.append(self._field(made, full, self._take()))
             else:
                 self._field(made, full, word)
+        for field in optional:
+            # Protobuf keeps whether it was given as a choice of its own, behind all that are written.
+            field.proto3_optional, field.oneof_index = True, len(made.oneof_decl)
+            made.oneof_decl.add(name=f"_{field.name}")
 
     def _field(self, made: Any, full: str, kind: str) -> Any:
         field = made.field.add(name=self._take(), label=_FIELD.LABEL_OPTIONAL)
