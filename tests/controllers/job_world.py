@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -22,6 +21,7 @@ from coterie.apiserver.server import ApiServer, Settings
 from coterie.base.clock import VirtualClock
 from coterie.client.client import Client
 from coterie.client.inprocess import InProcessTransport
+from coterie.control.ports import PortPool
 from coterie.controllers.gc.controller import GarbageCollector
 from coterie.controllers.kusciajob import controller as kusciajob
 from coterie.controllers.kusciatask import controller as kusciatask
@@ -34,10 +34,15 @@ GROUP, RESERVATION = TASK_RESOURCE_GROUPS.as_dynamic, TASK_RESOURCES.as_dynamic
 POD, NODE, SERVICE = (Kind.dynamic(builtin(plural)) for plural in ("pods", "nodes", "services"))
 CONFIG_MAP = Kind.dynamic(builtin("configmaps"))
 
+
+def _tasks(client: Client, informers: Any, **more: Any) -> Any:
+    return kusciatask.make(client, informers, ports=PortPool(random=Random(7)), **more)
+
+
 JOB_PLANE: tuple[tuple[str, Make] | Make, ...] = (
     *DOMAIN_PLANE,
     ("kusciajob-controller", kusciajob.make),
-    ("kusciatask-controller", partial(kusciatask.make, random=Random(7))),
+    ("kusciatask-controller", _tasks),
     taskresourcegroup.make,
     lambda client, informers, clock: scheduler.make(client, informers, clock=clock),
     lambda client, informers, clock: GarbageCollector(client, clock=clock),

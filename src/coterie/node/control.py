@@ -23,6 +23,7 @@ from coterie.client.informers import Informers
 from coterie.control.dormant import Dormant
 from coterie.control.events import EventRecorder
 from coterie.control.manager import Runnable
+from coterie.control.ports import PortPool, PortRange
 from coterie.controllers.clusterrole_aggregation import controller as clusterrole_aggregation
 from coterie.controllers.crd import controller as crd
 from coterie.controllers.domain import controller as domain
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from coterie.controllers.job import controller as job
     from coterie.controllers.kusciajob import controller as kusciajob
     from coterie.controllers.kusciatask import controller as kusciatask
-    from coterie.controllers.kusciatask import ports
     from coterie.controllers.nodelifecycle import controller as nodelifecycle
     from coterie.controllers.nodelifecycle import plan as nodeplan
     from coterie.controllers.podgc import controller as podgc
@@ -68,7 +68,6 @@ else:
     job = later("coterie.controllers.job.controller")
     kusciajob = later("coterie.controllers.kusciajob.controller")
     kusciatask = later("coterie.controllers.kusciatask.controller")
-    ports = later("coterie.controllers.kusciatask.ports")
     nodelifecycle = later("coterie.controllers.nodelifecycle.controller")
     nodeplan = later("coterie.controllers.nodelifecycle.plan")
     podgc = later("coterie.controllers.podgc.controller")
@@ -108,6 +107,7 @@ def controllers(settings: NodeSettings, client: Client, informers: Informers, ca
 
 def sleepers(settings: NodeSettings, client: Client, informers: Informers, clock: Clock) -> list[Runnable]:
     chosen = settings.controllers
+    ports = PortPool(PortRange(*chosen.port_range), informers=informers)
 
     def awaken(make: Make, component: str, options: dict[str, Any]) -> Sequence[Runnable]:
         if not component:
@@ -126,13 +126,10 @@ def sleepers(settings: NodeSettings, client: Client, informers: Informers, clock
         patience = nodeplan.Settings(grace=chosen.node_grace_seconds, eviction=chosen.pod_eviction_seconds)
         return partial(nodelifecycle.make, settings=patience)
 
-    def tasks() -> Make:
-        return partial(kusciatask.make, ports=ports.PortRange(*chosen.port_range))
-
     return [
         sleeper("scheduler", (PODS,), lambda: scheduler.make),
         sleeper("quota", (RESOURCE_QUOTAS,), lambda: quota.make),
-        sleeper("replicaset", (REPLICA_SETS,), lambda: replicaset.make, "replicaset"),
+        sleeper("replicaset", (REPLICA_SETS,), lambda: replicaset.make, "replicaset", ports=ports),
         sleeper("deployment", (DEPLOYMENTS,), lambda: deployment.make, "deployment"),
         sleeper("job", (JOBS,), lambda: job.make, "job"),
         sleeper("cronjob", (CRON_JOBS,), lambda: cronjob.make, "cronjob"),
@@ -158,7 +155,7 @@ def sleepers(settings: NodeSettings, client: Client, informers: Informers, clock
             approve=settings.workload_approve,
             retention=settings.job_gc_hours * 3600.0,
         ),
-        sleeper("kusciatask", (KUSCIA_TASKS,), tasks, "kusciatask"),
+        sleeper("kusciatask", (KUSCIA_TASKS,), lambda: kusciatask.make, "kusciatask", ports=ports),
         sleeper("domaindatagrant", (DOMAIN_DATA_GRANTS,), lambda: domaindatagrant.make),
         sleeper("taskresourcegroup", (TASK_RESOURCE_GROUPS,), lambda: taskresourcegroup.make),
     ]

@@ -7,13 +7,13 @@ back by a finalizer until its pods and its group are gone.
 from __future__ import annotations
 
 import asyncio
-from random import Random
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from coterie.api import labels
+from coterie.api.enginekit import KitFault
 from coterie.api.errors import AlreadyExists, ApiError, NotFound
 from coterie.api.meta import Object, ObjectKey, is_true
 from coterie.api.types.core import CONFIG_MAPS
@@ -26,6 +26,7 @@ from coterie.api.types.kuscia_job import (
     TASK_RESOURCE_GROUPS,
     AppImage,
     KusciaTask,
+    PartyAllocatedPorts,
     ServiceOfTask,
     TaskPhase,
     TaskResourceGroup,
@@ -44,10 +45,10 @@ from coterie.control.events import EventRecorder, reference_to
 from coterie.control.expectations import Expectations
 from coterie.control.finalizers import add_finalizer, remove_finalizer
 from coterie.control.guarded import exactly
+from coterie.control.ports import PortPool
 from coterie.controllers.kusciatask import render
-from coterie.controllers.kusciatask.kit import KitFault, PartyKit, PodKit, party_kits
+from coterie.controllers.kusciatask.kit import PartyKit, PodKit, numbers_of, party_kits
 from coterie.controllers.kusciatask.plan import MADE, View, plan
-from coterie.controllers.kusciatask.ports import PortPool, PortRange, numbers_of
 
 BY_TASK = "kusciatask/task"
 BY_ENDS = "kusciatask/ends"
@@ -83,9 +84,8 @@ class KusciaTaskReconciler:
         client: Client,
         informers: Informers,
         *,
-        ports: PortRange,
+        ports: PortPool,
         events: EventRecorder | None,
-        random: Random | None,
         clock: Clock,
     ) -> None:
         self._client = client
@@ -100,7 +100,7 @@ class KusciaTaskReconciler:
         self.tasks.cache.add_index(BY_STATE, by_state)
         self.pods.cache.add_index(BY_TASK, by_task)
         self.routes.cache.add_index(BY_ENDS, by_ends)
-        self._pool = PortPool(ports, random)
+        self._pool = ports
         self._expected: Expectations[ObjectKey] = Expectations(self.pods, clock)
         self._first_seen: dict[str, float] = {}
         self._usable: dict[str, bool] = {}
@@ -198,9 +198,17 @@ class KusciaTaskReconciler:
     def _allotted(self, view: View, status: TaskStatus) -> TaskStatus:
         task = view.task
         self._pool.release(task.metadata.uid)
+        uid = task.metadata.uid
         try:
-            return replace(status, allocated_ports=self._pool.allot(task.metadata.uid, view.own))
+            allotted = tuple(
+                PartyAllocatedPorts(
+                    domain_id=kit.domain, role=kit.role, named_port=self._pool.allot(uid, kit.domain, kit.port_keys)
+                )
+                for kit in view.own
+            )
+            return replace(status, allocated_ports=allotted)
         except KitFault as problem:
+            self._pool.release(uid)
             return replace(status, phase=str(TaskPhase.FAILED), reason="NoFreePorts", message=str(problem))
 
     async def _make(self, view: View, status: TaskStatus) -> TaskStatus:
@@ -332,8 +340,7 @@ class KusciaTaskReconciler:
             await self._client.patch_status(KUSCIA_TASKS, meta.name, meta.namespace, patch)
         except ApiError:
             if status.allocated_ports != task.status.allocated_ports:
-                self._pool.release(meta.uid)  # nobody knows of them
-                self._pool.learn(task)
+                self._pool.learn(meta.uid, _ports_of(task))  # nobody knows of the others
             raise
         if status.phase != task.status.phase:
             self._tell(task, status)
@@ -355,7 +362,7 @@ class KusciaTaskReconciler:
     def keys_of_task(self, task: KusciaTask) -> list[ObjectKey]:
         current = self.tasks.cache.by_key(task.key)
         if current is not None and current.metadata.uid == task.metadata.uid:
-            self._pool.learn(current)
+            self._pool.learn(current.metadata.uid, _ports_of(current))
         else:
             self._pool.release(task.metadata.uid)
         return [task.key]
@@ -391,6 +398,10 @@ class KusciaTaskReconciler:
         ]
 
 
+def _ports_of(task: KusciaTask) -> tuple[PartyAllocatedPorts, ...] | None:
+    return None if task.status.completion_time else task.status.allocated_ports
+
+
 def _goes(pod: Pod) -> bool:
     """Whether a pod of an ended task is removed with it."""
     return pod.status.phase != "Failed"
@@ -400,13 +411,13 @@ def make(
     client: Client,
     informers: Informers,
     *,
-    ports: PortRange = PortRange(),  # noqa: B008 - frozen
+    ports: PortPool | None = None,
     events: EventRecorder | None = None,
     workers: int = 8,
-    random: Random | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Controller[ObjectKey]:
-    reconciler = KusciaTaskReconciler(client, informers, ports=ports, events=events, random=random, clock=clock)
+    """`ports`: the control plane's; others that give out numbers must use the same."""
+    reconciler = KusciaTaskReconciler(client, informers, ports=ports or PortPool(), events=events, clock=clock)
     watches: list[Watches[Any, ObjectKey]] = [
         Watches(reconciler.tasks, reconciler.keys_of_task),
         Watches(reconciler.pods, reconciler.keys_of_pod),

@@ -6,29 +6,12 @@ names under which the other's services are reached without having been told.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from coterie.api.appimages import choose_template, replicas_of
+from coterie.api.enginekit import LOCAL, Port, access_of, engine_of, service_name
 from coterie.api.meta import Object
-from coterie.api.types.kuscia_job import AppImage, BandwidthLimit, KusciaTask, TaskParty
-
-CLUSTER, DOMAIN, LOCAL = "Cluster", "Domain", "Local"
-_SERVICE_NAME_LIMIT = 63
-_DIGEST = 16
-
-
-class KitFault(Exception):
-    """The task cannot be made as it is; the message is a sentence for the task's status."""
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    name: str
-    protocol: str
-    scope: str
+from coterie.api.types.kuscia_job import AppImage, BandwidthLimit, KusciaTask, PartyAllocatedPorts, TaskParty
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +41,11 @@ class PartyKit:
     config_templates: Mapping[str, str] = field(default_factory=dict, repr=False)
     bandwidth: tuple[BandwidthLimit, ...] = ()
 
+    @property
+    def port_keys(self) -> list[str]:
+        """`<pod>/<port>` of all that need a number."""
+        return [f"{pod.name}/{port.name}" for pod in self.pods for port in self.ports]
+
 
 def party_kits(task: KusciaTask, images: Mapping[str, AppImage]) -> tuple[PartyKit, ...]:
     """In the order of the task's parties. KitFault when an engine or a role is missing."""
@@ -65,29 +53,27 @@ def party_kits(task: KusciaTask, images: Mapping[str, AppImage]) -> tuple[PartyK
 
 
 def _kit(task: KusciaTask, party: TaskParty, images: Mapping[str, AppImage]) -> PartyKit:
-    image = images.get(party.app_image_ref)
-    if image is None:
-        raise KitFault(f'there is no AppImage "{party.app_image_ref}"')
-    chosen = choose_template(image.spec.deploy_templates, party.role)
-    if chosen is None:
-        raise KitFault(f'AppImage "{party.app_image_ref}" has nothing for the role "{party.role}"')
     wished = party.template
-    replicas = replicas_of(chosen) if wished is None or wished.replicas is None else wished.replicas
-    spec = merged(chosen.spec, (wished.spec if wished is not None else None) or {})
-    ports = _ports(spec["containers"], party.app_image_ref)
-    name = image.spec.image
+    engine = engine_of(
+        images,
+        party.app_image_ref,
+        party.role,
+        wished.spec if wished is not None else None,
+        wished.replicas if wished is not None else None,
+    )
+    everyone = [(each.domain_id, each.role) for each in task.spec.parties]
     return PartyKit(
         domain=party.domain_id,
         role=party.role,
-        image=f"{name.name}:{name.tag}",
-        image_id=name.id,
-        containers=tuple(spec["containers"]),
-        restart_policy=str(spec.get("restartPolicy") or "Never"),
-        ports=ports,
-        pods=tuple(_pod(task, party.role, index, ports) for index in range(replicas)),
-        min_reserved_pods=min(party.min_reserved_pods or replicas, replicas),
-        access=_access(task, party, chosen.network_policy, ports),
-        config_templates=image.spec.config_templates or {},
+        image=engine.image,
+        image_id=engine.image_id,
+        containers=engine.containers,
+        restart_policy=str(engine.spec.get("restartPolicy") or "Never"),
+        ports=engine.ports,
+        pods=tuple(_pod(task, party.role, index, engine.ports) for index in range(engine.replicas)),
+        min_reserved_pods=min(party.min_reserved_pods or engine.replicas, engine.replicas),
+        access=access_of(party.domain_id, everyone, engine.policy, engine.ports),
+        config_templates=engine.config_templates,
         bandwidth=party.bandwidth_limits or (),
     )
 
@@ -99,82 +85,8 @@ def _pod(task: KusciaTask, role: str, index: int, ports: tuple[Port, ...]) -> Po
     return PodKit(name, index, f"{task.metadata.uid}-{tail}", services)
 
 
-def service_name(pod: str, port: str) -> str:
-    """`<pod>-<port>`, made into a name that DNS takes."""
-    name = f"{pod}-{port}"
-    if name[0].isdigit():
-        name = f"svc-{name}"
-    if len(name) <= _SERVICE_NAME_LIMIT:
-        return name
-    tail = f"-{hashlib.sha256(pod.encode()).hexdigest()[:_DIGEST]}-{port}"
-    kept = pod[: _SERVICE_NAME_LIMIT - len("svc-") - len(tail)].rstrip("-")
-    return f"svc-{kept}{tail}"
-
-
-def _ports(containers: list[Object], image: str) -> tuple[Port, ...]:
-    found = [
-        Port(port["name"], port.get("protocol") or "HTTP", port.get("scope") or LOCAL)
-        for container in containers
-        for port in container.get("ports") or ()
-    ]
-    names = [port.name for port in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise KitFault(f'AppImage "{image}" names the port "{name}" twice in one template')
-    return tuple(found)
-
-
-def _access(
-    task: KusciaTask, party: TaskParty, policy: Mapping[str, Any] | None, ports: tuple[Port, ...]
-) -> dict[str, frozenset[str]]:
-    parties = task.spec.parties
-    if policy is None or len(parties) == 1:
-        # A task of one party has nobody to talk to; Kuscia opens such ports to everybody.
-        everyone = frozenset(each.domain_id for each in parties)
-        return {port.name: everyone for port in ports}
-    allowed: dict[str, set[str]] = {port.name: {party.domain_id} for port in ports}
-    for rule in policy.get("ingresses") or ():
-        roles = set((rule.get("from") or {}).get("roles") or ())
-        domains = {each.domain_id for each in parties if each.role in roles}
-        for port in rule.get("ports") or ():
-            allowed.setdefault(port["port"], set()).update(domains)
-    return {name: frozenset(domains) for name, domains in allowed.items()}
-
-
-# Laying a party's wishes over the AppImage's template.
-
-
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Object:
-    """Containers by their place in the list; lists of variables by name, the rest field by field."""
-    wishes = over.get("containers") or ()
-    containers = [
-        _container(container, wishes[place] if place < len(wishes) else {})
-        for place, container in enumerate(base.get("containers") or ())
-    ]
-    out = {**base, "containers": containers}
-    if over.get("restartPolicy"):
-        out["restartPolicy"] = over["restartPolicy"]
-    return out
-
-
-def _container(base: Object, over: Mapping[str, Any]) -> Object:
-    out = dict(base)
-    if over.get("name"):
-        out["name"] = over["name"]
-    if over.get("command") or over.get("args"):
-        out["command"], out["args"] = list(over.get("command") or ()), list(over.get("args") or ())
-    if over.get("env"):
-        named = {each["name"]: each for each in (*(base.get("env") or ()), *over["env"])}
-        out["env"] = list(named.values())
-    resources = {
-        kind: amounts
-        for kind in ("requests", "limits")
-        if (amounts := {**_amounts(base, kind), **_amounts(over, kind)})
+def numbers_of(allotted: Iterable[PartyAllocatedPorts] | None) -> Mapping[tuple[str, str], int]:
+    """(domain, `<pod>/<port>`) -> number."""
+    return {
+        (party.domain_id, key): number for party in allotted or () for key, number in (party.named_port or {}).items()
     }
-    if resources:
-        out["resources"] = resources
-    return out
-
-
-def _amounts(container: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    return (container.get("resources") or {}).get(kind) or {}

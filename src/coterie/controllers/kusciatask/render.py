@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-import orjson
 
-from coterie.api import labels
+from coterie.api import enginekit, labels
+from coterie.api.enginekit import CLUSTER, DOMAIN, LOCAL, TEMPLATE_VOLUME, as_text
 from coterie.api.meta import Object, OwnerReference
 from coterie.api.types.kuscia_job import KusciaTask
-from coterie.controllers.kusciatask.kit import CLUSTER, DOMAIN, LOCAL, PartyKit, PodKit
+from coterie.controllers.kusciatask.kit import PartyKit, PodKit
 
-TEMPLATE_VOLUME = "config-template"
 _INPUT = "TASK_INPUT_CONFIG"
 _RESERVED_SECONDS, _LIFE_SECONDS, _RETRY_SECONDS = 30, 300, 30
 _COPIED_TO_GROUP = (
@@ -54,17 +53,15 @@ def _task_labels(task: KusciaTask) -> dict[str, str]:
 
 def pod(task: KusciaTask, kit: PartyKit, which: PodKit, numbers: Numbers) -> Object:
     protocol = (task.metadata.labels or {}).get(labels.KUSCIA_INTERCONN_PROTOCOL_TYPE)
-    templated = bool(kit.config_templates) and any(each.get("configVolumeMounts") for each in kit.containers)
-    spec: Object = {
-        "restartPolicy": kit.restart_policy,
-        "schedulerName": labels.KUSCIA_SCHEDULER,
-        "nodeSelector": {labels.KUSCIA_NODE_NAMESPACE: kit.domain},
-        "tolerations": [{"key": labels.KUSCIA_AGENT_TAINT, "operator": "Exists", "effect": "NoSchedule"}],
-        "automountServiceAccountToken": False,
-        "containers": [_container(kit, which, each, numbers, templated) for each in kit.containers],
-    }
-    if templated:
-        spec["volumes"] = [{"name": TEMPLATE_VOLUME, "configMap": {"name": template_map_name(task, kit)}}]
+    templated = enginekit.is_templated(kit.config_templates, kit.containers)
+    own = _numbers(kit, which, numbers)
+    variables = [{"name": port.variable, "value": str(own[port.name])} for port in kit.ports]
+    containers = [
+        enginekit.container_of(each, kit.image, own, variables, templated=templated) for each in kit.containers
+    ]
+    spec = enginekit.pod_spec(
+        kit.domain, kit.restart_policy, containers, template_map_name(task, kit) if templated else ""
+    )
     marks = {
         labels.KUSCIA_INITIATOR: task.spec.initiator,
         labels.KUSCIA_TASK_ID: task.metadata.name,
@@ -73,7 +70,7 @@ def pod(task: KusciaTask, kit: PartyKit, which: PodKit, numbers: Numbers) -> Obj
         labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM: values_map_name(which),
         **({labels.KUSCIA_CONFIG_TEMPLATE_VOLUMES: TEMPLATE_VOLUME} if templated else {}),
         **({labels.KUSCIA_IMAGE_ID: kit.image_id} if kit.image_id else {}),
-        **_metrics(kit, which, numbers),
+        **enginekit.metrics_of(kit.containers, own),
     }
     for key in (labels.KUSCIA_JOB_ID, labels.KUSCIA_TASK_ALIAS, labels.COTERIE_FLOW):
         if (value := (task.metadata.annotations or {}).get(key)) is not None:
@@ -97,55 +94,9 @@ def pod(task: KusciaTask, kit: PartyKit, which: PodKit, numbers: Numbers) -> Obj
     }
 
 
-def _container(kit: PartyKit, which: PodKit, given: Object, numbers: Numbers, templated: bool) -> Object:
-    out: Object = {
-        "name": given["name"],
-        "image": kit.image,
-        "imagePullPolicy": given.get("imagePullPolicy") or "IfNotPresent",
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "env": [*(given.get("env") or ()), *_port_variables(kit, which, numbers)],
-    }
-    for key in (
-        "command", "args", "workingDir", "envFrom", "resources", "livenessProbe", "readinessProbe", "startupProbe",
-        "securityContext",
-    ):  # fmt: skip
-        if given.get(key):
-            out[key] = given[key]
-    ports = [
-        {"name": port["name"], "containerPort": numbers[kit.domain, f"{which.name}/{port['name']}"], "protocol": "TCP"}
-        for port in given.get("ports") or ()
-    ]
-    if ports:
-        out["ports"] = ports
-    if templated and given.get("configVolumeMounts"):
-        out["volumeMounts"] = [
-            {"name": TEMPLATE_VOLUME, "mountPath": mount["mountPath"], "subPath": mount["subPath"]}
-            for mount in given["configVolumeMounts"]
-        ]
-    return out
-
-
-def _port_variables(kit: PartyKit, which: PodKit, numbers: Numbers) -> list[Object]:
-    return [
-        {
-            "name": f"KUSCIA_PORT_{port.name.upper().replace('-', '_')}_NUMBER",
-            "value": str(numbers[kit.domain, f"{which.name}/{port.name}"]),
-        }
-        for port in kit.ports
-    ]
-
-
-def _metrics(kit: PartyKit, which: PodKit, numbers: Numbers) -> dict[str, str]:
-    for container in kit.containers:
-        probe = container.get("metricProbe") or {}
-        number = numbers.get((kit.domain, f"{which.name}/{probe.get('port', '')}"))
-        if probe.get("path") and number is not None:
-            return {
-                labels.KUSCIA_SHOULD_BE_SCRAPED: "true",
-                labels.KUSCIA_METRIC_PATH: probe["path"],
-                labels.KUSCIA_METRIC_PORT: str(number),
-            }
-    return {}
+def _numbers(kit: PartyKit, which: PodKit, numbers: Numbers) -> dict[str, int]:
+    """Of one pod's ports, by name."""
+    return {port.name: numbers[kit.domain, f"{which.name}/{port.name}"] for port in kit.ports}
 
 
 # What belongs to a pod.
@@ -225,8 +176,8 @@ def values_map(
         "data": {
             "KUSCIA_DOMAIN_ID": kit.domain,
             "TASK_ID": task.metadata.name,
-            "TASK_CLUSTER_DEFINE": _json(cluster_define(kits, place, which.index, numbers)),
-            "ALLOCATED_PORTS": _json(allocated_ports(kit, which, numbers)),
+            "TASK_CLUSTER_DEFINE": as_text(cluster_define(kits, place, which.index, numbers)),
+            "ALLOCATED_PORTS": as_text(enginekit.allocated_ports(kit.ports, _numbers(kit, which, numbers))),
         },
         "binaryData": {_INPUT: compressed},
     }
@@ -246,7 +197,7 @@ def cluster_define(kits: Sequence[PartyKit], place: int, endpoint: int, numbers:
         }
         for kit in kits
     ]
-    return {"parties": parties, "selfPartyIdx": place, "selfEndpointIdx": endpoint}
+    return enginekit.cluster_define(parties, place, endpoint)
 
 
 def _endpoint(kit: PartyKit, which: PodKit, port: Any, numbers: Numbers) -> str:
@@ -254,24 +205,6 @@ def _endpoint(kit: PartyKit, which: PodKit, port: Any, numbers: Numbers) -> str:
     # A partner does not tell the numbers of ports that only its own pods can reach.
     number = numbers.get((kit.domain, f"{which.name}/{port.name}"))
     return host if port.scope == CLUSTER or number is None else f"{host}:{number}"
-
-
-def allocated_ports(kit: PartyKit, which: PodKit, numbers: Numbers) -> Object:
-    return {
-        "ports": [
-            {
-                "name": port.name,
-                "port": numbers[kit.domain, f"{which.name}/{port.name}"],
-                "scope": port.scope,
-                "protocol": port.protocol,
-            }
-            for port in kit.ports
-        ]
-    }
-
-
-def _json(value: Object) -> str:
-    return orjson.dumps(value).decode()
 
 
 # The resource group.

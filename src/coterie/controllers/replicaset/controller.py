@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.api.errors import ApiError, NotFound
+from coterie.api.enginekit import KitFault
+from coterie.api.errors import ApiError, NotFound, ServiceUnavailable
 from coterie.api.meta import Object, ObjectKey, ObjectMeta, controller_of
 from coterie.api.selectors import selector_of
 from coterie.api.types.apps import REPLICA_SETS, ReplicaSet
@@ -17,7 +18,8 @@ from coterie.control.claims import CONTROLLER_INDEX, Claimer, by_controller, can
 from coterie.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.control.events import EventRecorder
 from coterie.control.expectations import Expectations
-from coterie.control.podwork import BURST, PodWork, pod_from_template
+from coterie.control.podwork import BURST, Outcome, PodWork, pod_from_template
+from coterie.control.ports import PortPool
 from coterie.controllers.replicaset.plan import Failure, plan, status
 
 _CACHE_PAUSE = 1.0
@@ -25,9 +27,17 @@ _CACHE_PAUSE = 1.0
 
 
 class ReplicaSetReconciler:
-    def __init__(self, client: Client, informers: Informers, events: EventRecorder | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        client: Client,
+        informers: Informers,
+        events: EventRecorder | None,
+        ports: PortPool | None,
+        clock: Clock,
+    ) -> None:
         self._client = client
         self._clock = clock
+        self._ports = ports
         self.replica_sets = informers.get(REPLICA_SETS)
         self.pods = informers.get(PODS)
         self.replica_sets.cache.add_index(CONTROLLER_INDEX, by_controller)
@@ -63,7 +73,7 @@ class ReplicaSetReconciler:
         wanted = plan(replica_set, pods, self._related(replica_set), self._clock.now(), BURST)
         if wanted.create:
             body = pod_from_template(REPLICA_SETS, replica_set.metadata, replica_set.spec.template or {})
-            outcome = await self._work.create(replica_set, [body] * wanted.create)
+            outcome = await self._create(replica_set, body, wanted.create)
             reason = "FailedCreate"
         elif wanted.delete:
             outcome = await self._work.delete(replica_set, wanted.delete)
@@ -73,6 +83,26 @@ class ReplicaSetReconciler:
         if outcome.refused is None:
             return None, None
         return outcome.refused, Failure(reason, outcome.refused.message)
+
+    async def _create(self, replica_set: ReplicaSet, body: Object, count: int) -> Outcome:
+        if self._ports is None:
+            return await self._work.create(replica_set, [body] * count)
+        pods: list[Object] = []
+        try:
+            for _ in range(count):
+                pods.append(self._ports.fill(body))
+        except KitFault as problem:
+            self._work.tell(replica_set, "Warning", "FailedCreate", f"Error creating: {problem}")
+            if not pods:
+                return Outcome(0, ServiceUnavailable(str(problem)))
+        outcome = Outcome()
+        try:
+            outcome = await self._work.create(replica_set, pods)
+        finally:
+            # Those behind the first refusal were not made, or news of them takes the number again.
+            for pod in pods[outcome.done :]:
+                self._ports.give_back(pod)
+        return outcome
 
     def _related(self, replica_set: ReplicaSet) -> list[Pod]:
         """Pods of all replica sets that share our controller: of the whole deployment, that is."""
@@ -105,11 +135,13 @@ def make(
     informers: Informers,
     *,
     events: EventRecorder | None = None,
+    ports: PortPool | None = None,
     workers: int = 4,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Controller[ObjectKey]:
-    """`events` is a recorder of the component `replicaset-controller`; the caller runs it."""
-    reconciler = ReplicaSetReconciler(client, informers, events, clock)
+    """`events` is a recorder of the component `replicaset-controller`; the caller runs it. `ports`: for pods with port
+    numbers of their own; it follows pods."""
+    reconciler = ReplicaSetReconciler(client, informers, events, ports, clock)
     watches: list[Watches[Any, ObjectKey]] = [
         Watches(reconciler.replica_sets, own_key),
         Watches(reconciler.pods, reconciler.keys_of_pod),
