@@ -11,9 +11,9 @@ from datamesh_kit import PEOPLE, PEOPLE_COLUMNS, World, reading, writing
 from coterie.api.types.core import CONFIG_MAPS
 from coterie.api.types.kuscia_data import DOMAIN_DATA_SOURCES, DOMAIN_DATAS, DomainDataSource
 from coterie.base.sealing import NotOpened, opened, sealed
-from coterie.datamesh.catalogue import new_name
 from coterie.datamesh.problems import MeshProblem
 from coterie.sources import stored
+from coterie.sources.entries import new_name
 from coterie.sources.making import source_object
 
 COLUMNS = [{"name": "id", "type": "int64"}]
@@ -65,7 +65,6 @@ async def test_deleted_is_gone(alice: World) -> None:
 @pytest.mark.parametrize(
     ("request_", "code", "why"),
     [
-        pytest.param({"type": "table"}, 12100, "needs columns", id="a table without columns"),
         pytest.param({"type": "carpet"}, 12100, "type must be one of", id="type"),
         pytest.param(
             {"type": "table", "columns": [{"name": "a", "type": "complex"}]}, 12100, "unknown type", id="column type"

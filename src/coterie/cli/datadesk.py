@@ -27,9 +27,10 @@ from coterie.cli.app import CliError
 from coterie.cli.failures import told
 from coterie.client.client import Client
 from coterie.datamesh import columns
-from coterie.datamesh.catalogue import Catalogue, file_format
+from coterie.datamesh.catalogue import Catalogue
 from coterie.datamesh.problems import MeshProblem
 from coterie.node.config import NodeSettings
+from coterie.sources.entries import file_format
 from coterie.sources.formats import by_name
 from coterie.sources.opening import open_source
 from coterie.sources.protocol import FileFormat, Place, ReadOptions, SourceError

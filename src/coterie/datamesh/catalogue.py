@@ -7,45 +7,33 @@ Everything lies in the domain's own namespace, and what is created here is the d
 from __future__ import annotations
 
 import asyncio
-import base64
-import re
-import uuid
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
-from coterie.api import grants, labels
 from coterie.api.errors import AlreadyExists, ApiError, Invalid, NotFound
 from coterie.api.meta import Object
 from coterie.api.names import dns_subdomain_faults
 from coterie.api.types.core import CONFIG_MAPS
 from coterie.api.types.kuscia_data import (
-    DATA_TYPES,
     DEFAULT_SOURCE,
     DOMAIN_DATA_GRANTS,
     DOMAIN_DATA_SOURCES,
     DOMAIN_DATAS,
+    DataColumn,
     DomainData,
     DomainDataGrant,
-    DomainDataGrantSpec,
     DomainDataSource,
-    DomainDataSpec,
 )
-from coterie.base import signatures
-from coterie.base.clock import rfc3339
 from coterie.base.identity import DomainIdentity
 from coterie.client.client import Client
 from coterie.client.transport import TransportError
 from coterie.datamesh import columns
 from coterie.datamesh.problems import Code, Kind, MeshProblem
-from coterie.sources import stored
-from coterie.sources.protocol import FileFormat, SourceInfo
-
-_API_VERSION = "kuscia.secretflow/v1alpha1"
-_NAME_PART = 16
-_FILES = ("localfs", "oss")
+from coterie.sources import entries, granting, stored
+from coterie.sources.protocol import SourceInfo
 
 
 class Catalogue:
@@ -83,35 +71,19 @@ class Catalogue:
 
     async def create_data(self, name: str, spec: Mapping[str, Any], marks: Mapping[str, str]) -> str:
         """The new one's name. `spec`: what was asked for, as the API has it; what is missing gets its default."""
-        name = name or new_name(str(spec.get("name") or ""))
+        name = name or entries.new_name(str(spec.get("name") or ""))
         _check_name("domaindata_id", name)
         full = await self._complete(name, spec)
-        obj: Object = {
-            "apiVersion": _API_VERSION,
-            "kind": "DomainData",
-            "metadata": {
-                "name": name,
-                "labels": _labels(full),
-                "annotations": {labels.KUSCIA_INITIATOR: self.domain, **marks},
-            },
-            "spec": full,
-        }
         try:
-            await self._client.create(DOMAIN_DATAS.as_dynamic, obj, self.domain)
+            await self._client.create(DOMAIN_DATAS.as_dynamic, entries.entry(name, full, marks), self.domain)
         except (ApiError, TransportError) as problem:
             raise _refused(Code.CREATE_DATA, problem) from problem
         return name
 
     async def update_data(self, data: DomainData, spec: Mapping[str, Any]) -> None:
         """What `spec` does not name stays."""
-        full = await self._complete(data.metadata.name, {**msgspec.to_builtins(data.spec), **_given(spec)})
-        patch = {
-            "metadata": {"labels": _labels(full), "resourceVersion": data.metadata.resource_version},
-            # A merge would keep attributes that are gone.
-            "spec": {**{key: None for key in ("attributes", "partitions", "columns")}, **full},
-        }
-        patch["spec"]["attributes"] = _replaced(data.spec.attributes, full.get("attributes"))
-        await self._patch(data.metadata.name, patch)
+        full = await self._complete(data.metadata.name, entries.merged(data, spec))
+        await self._patch(data.metadata.name, entries.change(data, full))
 
     async def mark_data(self, name: str, marks: Mapping[str, str]) -> None:
         await self._patch(name, {"metadata": {"annotations": dict(marks)}})
@@ -129,19 +101,12 @@ class Catalogue:
             raise _refused(Code.DELETE_DATA, problem) from problem
 
     async def _complete(self, name: str, given: Mapping[str, Any]) -> Object:
-        out = _given(given)
-        out.setdefault("name", name)
-        out.setdefault("relativeURI", name)
-        out.setdefault("type", "unknown")
-        out.setdefault("dataSource", DEFAULT_SOURCE)
-        out.setdefault("vendor", "manual")
-        out["author"] = self.domain
-        source = await self.source(out["dataSource"])
-        if source.spec.type not in _FILES:
-            out["fileFormat"] = "unknown"
-        out.setdefault("fileFormat", "unknown")
-        _check(name, out)
-        return out
+        source = await self.source(entries.chosen_source(given))
+        with _told():
+            full = entries.completed(given, name, self.domain, source.spec.type)
+        if full["type"] == "table":
+            columns.schema_of(msgspec.convert(full.get("columns") or (), tuple[DataColumn, ...]))
+        return full
 
     # Sources.
 
@@ -200,25 +165,12 @@ class Catalogue:
             raise _refused(Code.QUERY_GRANT, problem) from problem
 
     async def create_grant(self, name: str, spec: Mapping[str, Any]) -> str:
-        name = name or f"domaindatagrant-{uuid.uuid4()}"
+        name = name or granting.new_name()
         _check_name("domaindatagrant_id", name)
         await self.data(str(spec.get("domainDataID") or ""), Code.CREATE_GRANT)
         signed = self.signed({**spec, "author": self.domain})
-        obj: Object = {
-            "apiVersion": _API_VERSION,
-            "kind": "DomainDataGrant",
-            "metadata": {
-                "name": name,
-                "labels": {
-                    labels.KUSCIA_INTERCONN_PROTOCOL_TYPE: "kuscia",
-                    labels.KUSCIA_DOMAINDATA_ID: signed["domainDataID"],
-                },
-                "annotations": {labels.KUSCIA_INITIATOR: self.domain},
-            },
-            "spec": signed,
-        }
         try:
-            await self._client.create(DOMAIN_DATA_GRANTS.as_dynamic, obj, self.domain)
+            await self._client.create(DOMAIN_DATA_GRANTS.as_dynamic, granting.grant(name, signed), self.domain)
         except AlreadyExists as problem:
             raise MeshProblem(Code.GRANT_EXISTS, f'there is a DomainDataGrant "{name}" already') from problem
         except (ApiError, TransportError) as problem:
@@ -226,7 +178,7 @@ class Catalogue:
         return name
 
     async def update_grant(self, grant: DomainDataGrant, spec: Mapping[str, Any]) -> None:
-        merged = {**msgspec.to_builtins(grant.spec), **_given(spec)}
+        merged = {**msgspec.to_builtins(grant.spec), **entries.given(spec)}
         # Not a merge, which would keep those limits that the new ones do not name.
         steps: list[Object] = [
             {"op": "test", "path": "/metadata/resourceVersion", "value": grant.metadata.resource_version},
@@ -245,38 +197,19 @@ class Catalogue:
 
     def signed(self, spec: Mapping[str, Any]) -> Object:
         """The spec of a grant with the domain's signature."""
-        plain = {key: value for key, value in _given(spec).items() if key != "signature"}
-        if not plain.get("grantDomain") or plain["grantDomain"] == plain["author"]:
-            raise MeshProblem(Code.INVALID, "grant_domain must name another domain")
-        try:
-            typed = msgspec.convert(plain, DomainDataGrantSpec)
-        except msgspec.ValidationError as problem:
-            raise MeshProblem(Code.INVALID, f"the grant is not complete: {problem}") from problem
-        signature = signatures.sign(grants.signed_text(typed), self._identity.key)
-        return {**plain, "signature": base64.b64encode(signature).decode()}
+        with _told():
+            return granting.signed(granting.completed(spec), self._identity.key)
 
 
 # Pure.
 
 
-def new_name(text: str) -> str:
-    """A name that nobody has: the beginning of what people call it, and 32 random hexadecimal digits."""
-    head = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:_NAME_PART].strip("-")
-    tail = uuid.uuid4().hex
-    return f"{head}-{tail}" if head else f"d{tail}"
-
-
-def file_format(text: str) -> FileFormat:
-    return FileFormat.__members__.get(text.upper(), FileFormat.UNKNOWN)
-
-
-def expiration(seconds: int) -> str | None:
-    return rfc3339(datetime.fromtimestamp(seconds, UTC)) if seconds else None
-
-
-def _given(values: Mapping[str, Any]) -> Object:
-    """On the wire nothing tells what is empty from what was left out."""
-    return {key: value for key, value in values.items() if value not in ("", None, {}, [], ())}
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except entries.BadEntry as problem:
+        raise MeshProblem(Code.INVALID, str(problem)) from problem
 
 
 def _check_name(field: str, name: str) -> None:
@@ -286,42 +219,6 @@ def _check_name(field: str, name: str) -> None:
         raise MeshProblem(
             Code.INVALID, f'{field} "{name[:100]}" is no valid name; take lower-case letters, digits, "-" and "."'
         )
-
-
-def _labels(spec: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        labels.KUSCIA_DOMAINDATA_TYPE: _label(spec["type"]),
-        labels.KUSCIA_DOMAINDATA_VENDOR: _label(spec["vendor"]),
-        labels.KUSCIA_INTERCONN_PROTOCOL_TYPE: "kuscia",
-    }
-
-
-def _label(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]", "-", text)[:63].strip("-_.")
-
-
-def _check(name: str, spec: Mapping[str, Any]) -> None:
-    if spec["type"] not in DATA_TYPES:
-        raise MeshProblem(Code.INVALID, f'type must be one of {", ".join(DATA_TYPES)}, not "{spec["type"]}"')
-    uri = str(spec["relativeURI"])
-    if ".." in uri.split("/") or "\0" in uri:
-        raise MeshProblem(Code.INVALID, "relative_uri must stay inside of the data source")
-    if spec["type"] == "table" and not spec.get("columns"):
-        raise MeshProblem(Code.INVALID, "a table needs columns")
-    try:
-        typed = msgspec.convert(dict(spec), DomainDataSpec)
-    except msgspec.ValidationError as problem:
-        raise MeshProblem(Code.INVALID, f'DomainData "{name}" is not complete: {problem}') from problem
-    if typed.type == "table":
-        columns.schema_of(typed.columns or ())
-        names = [each.name for each in typed.columns or ()]
-        if len(set(names)) < len(names):
-            raise MeshProblem(Code.INVALID, "two columns have the same name")
-
-
-def _replaced(before: Mapping[str, str] | None, after: Any) -> Any:
-    """A merge patch that leaves just `after`."""
-    return {**dict.fromkeys(before or ()), **(after or {})} if before or after else None
 
 
 def _refused(code: Code, problem: Exception) -> MeshProblem:

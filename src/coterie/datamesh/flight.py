@@ -23,12 +23,13 @@ from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.datamesh import columns, flightdata, messages
 from coterie.datamesh.callers import Caller
-from coterie.datamesh.catalogue import Catalogue, file_format
+from coterie.datamesh.catalogue import Catalogue
 from coterie.datamesh.permits import Permit, Permits
 from coterie.datamesh.places import Places
 from coterie.datamesh.problems import Code, Kind, MeshProblem, NotPermitted
 from coterie.datamesh.services import Operation
 from coterie.datamesh.tickets import Tickets
+from coterie.sources.entries import file_format
 from coterie.sources.protocol import (
     NotAllowed,
     NotThere,

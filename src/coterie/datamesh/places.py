@@ -13,9 +13,10 @@ from typing import Any
 from coterie.api import grants, labels
 from coterie.api.types.kuscia_data import DEFAULT_SOURCE, DomainData
 from coterie.datamesh.callers import Caller
-from coterie.datamesh.catalogue import Catalogue, file_format
+from coterie.datamesh.catalogue import Catalogue
 from coterie.datamesh.problems import Code, Kind, MeshProblem, NotPermitted
 from coterie.sources import stored
+from coterie.sources.entries import file_format
 from coterie.sources.protocol import (
     NotAllowed,
     NotThere,

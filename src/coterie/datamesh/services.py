@@ -14,16 +14,15 @@ from typing import Any
 from google.protobuf import json_format
 
 from coterie.api.meta import Object
-from coterie.api.types.kuscia_data import DataColumn, DomainData, DomainDataGrant
-from coterie.base.clock import parse_rfc3339
+from coterie.api.types.kuscia_data import DomainData, DomainDataGrant
 from coterie.base.log import logger
 from coterie.datamesh import messages
 from coterie.datamesh.callers import Caller
-from coterie.datamesh.catalogue import Catalogue, expiration, file_format
+from coterie.datamesh.catalogue import Catalogue
 from coterie.datamesh.permits import Permits
 from coterie.datamesh.places import Places
 from coterie.datamesh.problems import Code, MeshProblem
-from coterie.sources.protocol import FileFormat
+from coterie.sources import entries, granting
 
 log = logger("datamesh")
 
@@ -82,7 +81,7 @@ class Services:
     # Data.
 
     async def create_data(self, caller: Caller, request: Any) -> Object:
-        spec, name = _data_spec(request), request.domaindata_id
+        spec, name = _asked(entries.asked, request), request.domaindata_id
         before = await self._catalogue.find_data(name) if name else None
         if before is not None:
             await self._update(caller, before, spec, Code.CREATE_DATA)
@@ -94,7 +93,7 @@ class Services:
 
     async def update_data(self, caller: Caller, request: Any) -> Object:
         before = await self._catalogue.data(request.domaindata_id)
-        await self._update(caller, before, _data_spec(request), Code.PATCH_DATA)
+        await self._update(caller, before, _asked(entries.asked, request), Code.PATCH_DATA)
         return {}
 
     async def _update(self, caller: Caller, before: DomainData, spec: Object, code: Code) -> None:
@@ -110,7 +109,7 @@ class Services:
     async def query_data(self, caller: Caller, request: Any) -> Object:
         found = await self._catalogue.data(request.domaindata_id, Code.QUERY_DATA)
         permit = await self._permits.look(caller, found, Code.QUERY_DATA)
-        return {"data": data_message(found, permit.columns)}
+        return {"data": entries.told(found, permit.columns)}
 
     async def delete_data(self, caller: Caller, request: Any) -> Object:
         found = await self._catalogue.data(request.domaindata_id, Code.DELETE_DATA)
@@ -122,16 +121,20 @@ class Services:
 
     async def query_source(self, caller: Caller, request: Any) -> Object:
         source = await self._catalogue.source(request.datasource_id)
-        spec = source.spec
+        spec, info = source.spec, await self._catalogue.shown_info(source)
+        # Whoever goes to the files passes no grant. So a partner's task comes to us, and engines know how to do both.
+        directly = spec.access_directly and caller.at_home
+        if not directly:
+            info.pop("localfs", None)
         return {
             "data": {
                 "datasource_id": source.metadata.name,
                 "name": spec.name,
                 "type": spec.type,
                 "status": "Available",
-                "info": await self._catalogue.shown_info(source),
+                "info": info,
                 "info_key": spec.info_key,
-                "access_directly": spec.access_directly,
+                "access_directly": directly,
             }
         }
 
@@ -139,19 +142,19 @@ class Services:
 
     async def create_grant(self, caller: Caller, request: Any) -> Object:
         self._permits.grant(caller, Code.CREATE_GRANT)
-        name = await self._catalogue.create_grant(request.domaindatagrant_id, _grant_spec(request))
+        name = await self._catalogue.create_grant(request.domaindatagrant_id, _asked(_grant, request))
         return {"data": {"domaindatagrant_id": name}}
 
     async def update_grant(self, caller: Caller, request: Any) -> Object:
         self._permits.grant(caller, Code.UPDATE_GRANT)
-        await self._catalogue.update_grant(await self._own_grant(request, Code.UPDATE_GRANT), _grant_spec(request))
+        await self._catalogue.update_grant(await self._own_grant(request, Code.UPDATE_GRANT), _asked(_grant, request))
         return {}
 
     async def query_grant(self, caller: Caller, request: Any) -> Object:
         found = await self._catalogue.grant(request.domaindatagrant_id)
         if found.spec.grant_domain != caller.initiator:
             self._permits.grant(caller, Code.QUERY_GRANT)
-        return {"data": grant_message(found)}
+        return {"data": granting.told(found, granting.SECOND)}
 
     async def delete_grant(self, caller: Caller, request: Any) -> Object:
         self._permits.grant(caller, Code.DELETE_GRANT)
@@ -165,104 +168,12 @@ class Services:
         return found
 
 
-# Messages to and from what the API has. Pure.
+def _asked(reader: Callable[[Any], Object], request: Any) -> Object:
+    try:
+        return reader(request)
+    except entries.BadEntry as problem:
+        raise MeshProblem(Code.INVALID, str(problem)) from problem
 
 
-def _data_spec(request: Any) -> Object:
-    return {
-        "name": request.name,
-        "type": request.type,
-        "relativeURI": request.relative_uri,
-        "dataSource": request.datasource_id,
-        "attributes": dict(request.attributes),
-        "partitions": {"type": request.partition.type, "fields": [_column(each) for each in request.partition.fields]}
-        if request.HasField("partition")
-        else None,
-        "columns": [_column(each) for each in request.columns],
-        "vendor": request.vendor,
-        "fileFormat": _format(request.file_format),
-    }
-
-
-def _format(number: int) -> str:
-    if number not in set(FileFormat):
-        raise MeshProblem(Code.INVALID, f"file_format {number} is unknown")
-    return FileFormat(number).name.lower() if number else ""
-
-
-def _column(column: Any) -> Object:
-    out: Object = {"name": column.name, "type": column.type}
-    if column.comment:
-        out["comment"] = column.comment
-    if column.not_nullable:
-        out["notNullable"] = True
-    return out
-
-
-def _column_message(column: DataColumn) -> Object:
-    return {
-        "name": column.name,
-        "type": column.type,
-        "comment": column.comment,
-        "not_nullable": column.not_nullable,
-    }
-
-
-def data_message(data: DomainData, only: frozenset[str] | None = None) -> Object:
-    """`only`: the columns that may be told."""
-    spec = data.spec
-    out: Object = {
-        "domaindata_id": data.metadata.name,
-        "name": spec.name,
-        "type": spec.type,
-        "relative_uri": spec.relative_uri,
-        "datasource_id": spec.data_source,
-        "attributes": spec.attributes or {},
-        "columns": [_column_message(each) for each in spec.columns or () if only is None or each.name in only],
-        "vendor": spec.vendor,
-        "file_format": int(file_format(spec.file_format)),
-        "author": spec.author,
-    }
-    if spec.partitions is not None:
-        fields = [_column_message(each) for each in spec.partitions.fields or ()]
-        out["partition"] = {"type": spec.partitions.type, "fields": fields}
-    return out
-
-
-def _grant_spec(request: Any) -> Object:
-    limit = request.limit
-    limits: Object = {
-        "expirationTime": expiration(limit.expiration_time),
-        "useCount": limit.use_count,
-        "flowID": limit.flow_id,
-        "components": list(limit.components),
-        "initiator": limit.initiator,
-        "inputConfig": limit.input_config,
-    }
-    return {
-        "domainDataID": request.domaindata_id,
-        "grantDomain": request.grant_domain,
-        "limit": {key: value for key, value in limits.items() if value},
-        "description": dict(request.description),
-    }
-
-
-def grant_message(grant: DomainDataGrant) -> Object:
-    spec, limit = grant.spec, grant.limit
-    ends = int(parse_rfc3339(limit.expiration_time).timestamp()) if limit.expiration_time else 0
-    return {
-        "domaindatagrant_id": grant.metadata.name,
-        "author": spec.author,
-        "domaindata_id": spec.domain_data_id,
-        "grant_domain": spec.grant_domain,
-        "limit": {
-            "expiration_time": ends,
-            "use_count": limit.use_count,
-            "flow_id": limit.flow_id,
-            "components": list(limit.components or ()),
-            "initiator": limit.initiator,
-            "input_config": limit.input_config,
-        },
-        "description": spec.description or {},
-        "signature": spec.signature,
-    }
+def _grant(request: Any) -> Object:
+    return granting.asked(request, granting.SECOND)
