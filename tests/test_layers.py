@@ -13,6 +13,7 @@ ALTITUDE = {
     "base": 0,
     "api": 1,
     "store": 2,
+    "sdk": 2,
     "apiserver": 3,
     "client": 4,
     "control": 5,

@@ -1,0 +1,89 @@
+"""The OpenAPI document: whole, valid, and true."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import Descriptor
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from coterie.kusciaapi import messages
+from coterie.kusciaapi.openapi import REQUIRED, document, short, words
+from coterie.kusciaapi.operations import Operation
+from coterie.kusciaapi.table import OPERATIONS
+
+DOCUMENT = document(OPERATIONS)
+SCHEMAS = DOCUMENT["components"]["schemas"]
+
+
+def test_it_is_an_openapi_document() -> None:
+    OpenAPIV31SpecValidator(json.loads(json.dumps(DOCUMENT))).validate()
+
+
+def test_every_operation_has_its_path() -> None:
+    assert {path: set(verbs) for path, verbs in DOCUMENT["paths"].items()} == {
+        each.path: {"post"} for each in OPERATIONS
+    }
+    assert len({each.method for each in OPERATIONS}) == len(OPERATIONS), "operationIds must differ"
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.method)
+def test_schemas_have_the_fields_of_the_messages(operation: Operation) -> None:
+    told = DOCUMENT["paths"][operation.path]["post"]
+    for content, message in (
+        (told["requestBody"]["content"], operation.request),
+        (told["responses"]["200"]["content"], operation.response),
+    ):
+        reference = content["application/json"]["schema"]["$ref"]
+        compare(SCHEMAS[reference.rpartition("/")[2]], message.DESCRIPTOR, set())
+    assert told["responses"]["200"].get("x-stream", False) == (operation.stream is not None)
+
+
+def compare(schema: dict[str, Any], message: Descriptor, seen: set[str]) -> None:
+    if message.full_name in seen or message.full_name == "google.protobuf.Any":
+        return
+    seen.add(message.full_name)
+    assert list(schema["properties"]) == [field.name for field in message.fields]
+    for field in message.fields:
+        if field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            compare(SCHEMAS[short(field.message_type.full_name)], field.message_type, seen)
+
+
+def test_names_of_schemas_stand_for_one_message_each() -> None:
+    full = {
+        name for each in OPERATIONS for message in (each.request, each.response) for name in reached(message.DESCRIPTOR)
+    }
+    assert len({short(name) for name in full}) == len(full)
+
+
+def reached(message: Descriptor, seen: set[str] | None = None) -> set[str]:
+    seen = set() if seen is None else seen
+    if message.full_name not in seen:
+        seen.add(message.full_name)
+        for field in message.fields:
+            if field.message_type is not None:
+                reached(field.message_type, seen)
+            elif field.enum_type is not None:
+                seen.add(field.enum_type.full_name)
+    return seen
+
+
+def test_required_fields_are_fields() -> None:
+    for name, fields in REQUIRED.items():
+        assert set(fields) <= set(messages.message(name).DESCRIPTOR.fields_by_name), name
+        assert SCHEMAS[name]["required"] == list(fields)
+
+
+def test_the_token_is_asked_for() -> None:
+    assert DOCUMENT["security"] == [{"token": []}]
+    assert DOCUMENT["components"]["securitySchemes"]["token"]["name"] == "Token"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("BatchQueryDomainData", "Batch query domain data"), ("healthZ", "Health z"), ("QueryLog", "Query log")],
+)
+def test_names_become_words(name: str, told: str) -> None:
+    assert words(name) == told
