@@ -11,7 +11,7 @@ a function of where it runs, who calls and what was asked, and answers plain dat
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any
@@ -29,6 +29,7 @@ from coterie.client.transport import TransportError
 from coterie.kusciaapi import messages
 from coterie.kusciaapi.callers import Caller
 from coterie.kusciaapi.codes import Code, Refused
+from coterie.kusciaapi.jobwatch import JobBoard
 
 log = logger("kusciaapi")
 
@@ -51,6 +52,8 @@ class Here:
     clock: Clock
     extra: dict[str, str] = field(default_factory=dict)
     """Where things are that only some operations need, by name."""
+    jobs: JobBoard = field(default_factory=JobBoard, repr=False, compare=False)
+    """Those who watch jobs."""
 
 
 class OnLite(Enum):
@@ -63,7 +66,8 @@ class OnLite(Enum):
 
 
 Work = Callable[[Here, Caller, Any], Awaitable[Object]]
-Streaming = Callable[[Here, Caller, Any], AsyncIterator[Object]]
+Streaming = Callable[[Here, Caller, Any], AsyncIterator[Any]]
+"""Gives plain data too, or responses where one is made for many callers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,11 @@ class Operation:
     def response(self) -> Any:
         return messages.message(self.response_name or f"{self.method}Response", self.package)
 
+    @property
+    def tells_status(self) -> bool:
+        """Whether the response has a field for what went wrong."""
+        return "status" in self.response.DESCRIPTOR.fields_by_name
+
     def check(self, here: Here, caller: Caller) -> None:
         """Refused where this operation is not to be had."""
         if here.mode is Mode.LITE and self.on_lite is OnLite.REFUSE:
@@ -114,27 +123,32 @@ class Operation:
         except (Refused, ApiError, TransportError) as problem:
             return self.failed(problem)
 
-    async def pieces(self, here: Here, caller: Caller, request: Any) -> AsyncIterator[Any]:
-        """Of operations with `stream`. Ends with an answer that tells why, when something fails."""
+    async def pieces(self, here: Here, caller: Caller, request: Any) -> AsyncGenerator[Any, None]:
+        """Of operations with `stream`. When something fails the last answer tells why; Refused where it has no field for it."""
         assert self.stream is not None
+        source = self.stream(here, caller, request)
         try:
             self.check(here, caller)
-            async for piece in self.stream(here, caller, request):
-                yield json_format.ParseDict(piece, self.response())
+            async for piece in source:
+                yield json_format.ParseDict(piece, self.response()) if isinstance(piece, dict) else piece
         except (Refused, ApiError, TransportError) as problem:
+            if not self.tells_status:
+                code = problem.code if isinstance(problem, Refused) else self.failure
+                raise Refused(code, str(problem)) from problem
             yield self.failed(problem)
+        finally:
+            if isinstance(source, AsyncGenerator):
+                await source.aclose()
 
     def answered(self, data: Object) -> Any:
         return json_format.ParseDict({"status": {"message": "success"}, **data}, self.response())
 
     def failed(self, problem: Refused | ApiError | TransportError) -> Any:
-        code, details = self.failure, ()
+        code, details = self.failure, tuple[tuple[Code, str], ...]()
         if isinstance(problem, Refused):
             code, details = problem.code, problem.details
         log.info("Refused", method=self.method, code=int(code), why=str(problem))
         response = self.response()
-        if "status" not in response.DESCRIPTOR.fields_by_name:
-            return response
         response.status.code, response.status.message = int(code), str(problem)
         for item, why in details:
             response.status.details.add().Pack(messages.Status(code=int(item), message=why))
