@@ -84,6 +84,7 @@ COMMANDS = (
     Command("route", "the ways between domains", _NODE, "add|ls|rm|check [SOURCE DESTINATION] [options]"),
     Command("status", "is the control plane well, and what is in it", _NODE, "[-o FORMAT]"),
     Command("version", "versions of this program and of the server", _NODE, "[--client] [-o FORMAT]"),
+    Command("api", "the OpenAPI document of KusciaAPI", _NODE, "openapi [-o FORMAT] [--file FILE]"),
     Command("job", "run jobs and follow them", _JOBS, "ACTION [options]", actions=_JOB_ACTIONS),
     Command("data", "a domain's tables, and who may use them", _JOBS, "ls|add|show|head|grant|revoke|uses [options]"),
     Command("engine", "the engines that tasks can name", _JOBS, "ls|add|rm [FILE|NAME...] [options]"),

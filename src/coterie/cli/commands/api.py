@@ -1,0 +1,41 @@
+"""`coterie api`: what programs can ask of a node, told in a form that programs read."""
+
+from __future__ import annotations
+
+import argparse
+
+from coterie.base.files import write_atomic
+from coterie.cli import arguments as options
+from coterie.cli.app import App, CliError
+from coterie.cli.output import as_text
+from coterie.kusciaapi.openapi import document
+from coterie.kusciaapi.table import OPERATIONS
+
+HELP = """
+Print the OpenAPI document of KusciaAPI: every path, what goes there and what comes back. Clients and forms can be made
+from it. A node serves the same at /openapi.json of its port 8082.
+
+Examples:
+  coterie api openapi
+  coterie api openapi -o yaml
+  coterie api openapi --file openapi.json
+"""
+
+
+def arguments(parser: options.Parser) -> None:
+    parser.add_argument("action", choices=("openapi",), metavar="openapi", help="the document")
+    parser.add_argument("--file", metavar="FILE", default="", help="write it there instead")
+    options.output_option(parser, ("json", "yaml"))
+    parser.set_defaults(output="json")
+
+
+def run(args: argparse.Namespace, app: App) -> int:
+    text = as_text(document(OPERATIONS), args.output)
+    if not args.file:
+        app.write(text)
+        return 0
+    try:
+        write_atomic(app.cwd / args.file, text, mode=0o644, durable=False)
+    except OSError as problem:
+        raise CliError(f"Error: {args.file} cannot be written: {problem.strerror}") from problem
+    return 0
