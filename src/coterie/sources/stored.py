@@ -17,12 +17,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coterie.api.meta import Object
 from coterie.api.types.kuscia_data import ENCRYPTED_INFO, DomainDataSource
+from coterie.api.types.kuscia_domain import DOMAIN_CONFIG
 from coterie.base.sealing import NotOpened, opened
 from coterie.base.secret import Secret
 from coterie.sources.making import DATABASES, PART
 from coterie.sources.protocol import SourceError, SourceInfo
 
-CONFIG_STORE = "domain-config"
+CONFIG_STORE = DOMAIN_CONFIG
 """The ConfigMap in which the settings of sources with an `infoKey` are, sealed as well."""
 BUILT_IN = ("localfs", "oss", "mysql", "postgresql")
 _SECRETS = ("access_key_id", "access_key_secret", "user", "password")

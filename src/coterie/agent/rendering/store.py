@@ -15,10 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from coterie.agent.pods.downward import ConfigProblem
 from coterie.api.errors import NotFound
 from coterie.api.types.core import CONFIG_MAPS
+from coterie.api.types.kuscia_domain import DOMAIN_CONFIG
 from coterie.base import sealing
 from coterie.client.client import Client
-
-NAME = "domain-config"
 
 
 class ConfigStore(Protocol):
@@ -42,7 +41,7 @@ class DomainConfig:
 
     async def look_up(self, keys: Collection[str]) -> Mapping[str, str]:
         try:
-            found = await self._client.get(CONFIG_MAPS, NAME, self._namespace)
+            found = await self._client.get(CONFIG_MAPS, DOMAIN_CONFIG, self._namespace)
         except NotFound:
             return {}
         data = {key: text for key, text in (found.data or {}).items() if key in keys}

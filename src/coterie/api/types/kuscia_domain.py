@@ -21,6 +21,8 @@ RSA_GEN, UID_RSA_GEN = "RSA-GEN", "UID-RSA-GEN"
 THIRD_DOMAIN, REVERSE_TUNNEL = "THIRD-DOMAIN", "REVERSE-TUNNEL"
 KUSCIA_PROTOCOL, BFIA_PROTOCOL = "kuscia", "bfia"
 UNUSED, USED = "unused", "used"
+DOMAIN_CONFIG = "domain-config"
+"""The ConfigMap in a domain's namespace with the values that it keeps for its engines, each sealed with its key."""
 
 RESERVED_DOMAINS = frozenset(("master", "default", "kube-system", "kube-public", "kube-node-lease", "cross-domain"))
 """Names that no domain may have: their namespaces, or their names inside the mesh, mean something else."""

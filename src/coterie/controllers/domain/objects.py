@@ -25,6 +25,7 @@ from coterie.api.types.kind import Kind, builtin
 from coterie.api.types.kuscia_domain import (
     BFIA_PROTOCOL,
     CLUSTER_DOMAIN_ROUTES,
+    DOMAIN_CONFIG,
     DOMAINS,
     GROUP,
     KUSCIA_PROTOCOL,
@@ -45,7 +46,6 @@ QUOTA = RESOURCE_QUOTAS.as_dynamic
 ROUTE = CLUSTER_DOMAIN_ROUTES.as_dynamic
 
 CLUSTER_ROLE = "domain-cluster-res"
-DOMAIN_CONFIG = "domain-config"
 RESOURCE_LIMITATION = "resource-limitation"
 ROLLING_PERIOD = 86400
 

@@ -1,7 +1,7 @@
 """Whom a lite takes for its control plane. Pure.
 
     known so far                 what the port must show
-    the master's key (pinned)    a certificate of that key, or signed by it, or the very one that was seen before
+    the master's key (pinned)    a certificate of that key, or signed by it for its port, or the very one seen before
     a pin behind the token       the certificate with that fingerprint
     nothing                      any, once; it must then belong to the key that the registration is answered with
 
@@ -19,6 +19,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coterie.base import pki
+from coterie.base.askedcerts import PORT_NAME
 from coterie.base.secret import Secret
 from coterie.gateway.registration.messages import RegisterAnswer, Unreadable, read_public_key
 
@@ -97,8 +98,13 @@ def check_answer(
 
 
 def vouches(key: rsa.RSAPublicKey, certificate: x509.Certificate) -> bool:
-    """The certificate is of this key, or signed by it (Kuscia makes one for its port at each start)."""
+    """The certificate is of this key, or signed by it for its port (Kuscia makes one at each start).
+
+    Any other that it signed is somebody else's: an engine's, or one that a user asked for.
+    """
     try:
-        return certificate.public_key() == key or pki.signed_by_key(certificate, key)
+        if certificate.public_key() == key:
+            return True
+        return pki.subject_of(certificate)[0].endswith(PORT_NAME) and pki.signed_by_key(certificate, key)
     except (UnsupportedAlgorithm, ValueError):
         return False  # a key or signature of a kind that nobody here knows

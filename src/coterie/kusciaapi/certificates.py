@@ -1,0 +1,113 @@
+"""Keys with certificates of the domain, for whoever works for it: served by KusciaAPI and, for engines, by ConfManager.
+
+What may be asked for, and why nobody takes it for something else, is `base.askedcerts`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from coterie.api.errors import NotFound
+from coterie.api.meta import Object
+from coterie.api.names import dns_label_faults
+from coterie.api.types.kuscia_domain import DOMAINS
+from coterie.base.later import later
+from coterie.kusciaapi import messages
+from coterie.kusciaapi.callers import Caller
+from coterie.kusciaapi.codes import Code, Refused
+from coterie.kusciaapi.operations import Here, Mode, Operation
+from coterie.kusciaapi.pasted import encoded
+
+if TYPE_CHECKING:
+    from coterie.base import askedcerts, pki
+else:
+    askedcerts = later("coterie.base.askedcerts")
+    pki = later("coterie.base.pki")
+
+DAY = 86400
+PKCS1, PKCS8 = "PKCS#1", "PKCS#8"
+
+
+async def generate(here: Here, caller: Caller, request: Any) -> Object:
+    subject, life, form = _wanted(here, request)
+    await _check_no_domain(here, subject.common_name)
+    return await asyncio.to_thread(_made, here, subject, life, form)
+
+
+async def _check_no_domain(here: Here, name: str) -> None:
+    """What a master signs for its lites looks just the same. A lite's signature means nothing for other domains."""
+    if here.mode is Mode.LITE or dns_label_faults(name):
+        return
+    try:
+        await here.client.get(DOMAINS, name)
+    except NotFound:
+        return
+    raise _bad("common_name", f'"{name}" is a domain; choose another name')
+
+
+def _made(here: Here, subject: askedcerts.Subject, life: timedelta, form: str) -> Object:
+    try:
+        parent, authority = _issuers(here)
+        key, certificate = askedcerts.issue(authority, subject, life, here.clock.now())
+    except (OSError, pki.PkiError) as problem:
+        raise Refused(Code.GENERATE_CERTIFICATE, f"the domain cannot sign certificates: {problem}") from problem
+    chain = [encoded(pki.certificate_pem(each)) for each in (certificate, parent)]
+    return {"key": encoded(pki.key_pem(key, pkcs1=form == PKCS1)), "cert_chain": chain}
+
+
+def _issuers(here: Here) -> tuple[Any, pki.Authority]:
+    """What is shown as the signer, and what signs. Both are of the domain's one key and name."""
+    authority = pki.load_certificate(here.paths.ca_certificate.read_bytes())
+    parent = authority
+    if here.mode is Mode.LITE:
+        parent = pki.load_certificate(here.paths.domain_certificate.read_bytes())
+        # Kuscia's masters issue certificates that ended decades ago; nothing good would be left of ours.
+        if not pki.expired(parent, here.clock.now()):
+            authority = parent
+    return parent, pki.Authority(authority, here.identity.key)
+
+
+# Requests. Pure.
+
+
+def _wanted(here: Here, request: Any) -> tuple[askedcerts.Subject, timedelta, str]:
+    subject = askedcerts.Subject(
+        common_name=request.common_name,
+        country=request.country,
+        organization=request.organization,
+        organization_unit=request.organization_unit,
+        locality=request.locality,
+        province=request.province,
+        street_address=request.street_address,
+    )
+    for field, problem in askedcerts.faults(subject, here.domain):
+        raise _bad(field, problem)
+    longest = int(askedcerts.LONGEST_LIFE.total_seconds())
+    if not 0 <= request.duration_sec <= longest:
+        raise _bad("duration_sec", f"must be between 1 and {longest} seconds, or 0 for a day")
+    if request.key_type not in ("", PKCS1, PKCS8):
+        raise _bad("key_type", f"must be {PKCS1} or {PKCS8}")
+    return subject, timedelta(seconds=request.duration_sec or DAY), request.key_type or PKCS1
+
+
+def _bad(field: str, problem: str) -> Refused:
+    return Refused(Code.BAD_CERTIFICATE_REQUEST, f"{field}: {problem}")
+
+
+OPERATIONS = (
+    Operation(
+        "CertificateService", "GenerateKeyCerts", "/api/v1/certificate/generate", Code.GENERATE_CERTIFICATE, generate,
+        secret=True,
+    ),
+)  # fmt: skip
+
+CONFMANAGER_OPERATIONS = tuple(
+    Operation(
+        "CertificateService", "GenerateKeyCerts", path, Code.GENERATE_CERTIFICATE, generate,
+        secret=True, package=messages.CONFMANAGER,
+    )
+    for path in ("/api/v1/cm/certificate/generate", "/api/v1/configmanager/certificate/generate")
+)  # fmt: skip
+"""Of ConfManager's own ports: one method, two paths."""
