@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from coterie.kusciaapi import health
+from coterie.kusciaapi import certificates, configs, domains, health, routes
 from coterie.kusciaapi.operations import Operation
 
-OPERATIONS: tuple[Operation, ...] = (*health.OPERATIONS,)
+OPERATIONS: tuple[Operation, ...] = (
+    *health.OPERATIONS,
+    *domains.OPERATIONS,
+    *routes.OPERATIONS,
+    *configs.OPERATIONS,
+    *certificates.OPERATIONS,
+)
+
+CONF_MANAGER: tuple[Operation, ...] = certificates.CONFMANAGER_OPERATIONS
+"""What ConfManager has on its own ports."""
