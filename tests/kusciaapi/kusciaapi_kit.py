@@ -2,15 +2,26 @@
 
 async with here(tmp_path) as world:                                 # no sockets: for the services
     answer = await world.call(OPERATIONS, "QueryJob", job_id="x")   # as the operator; `caller=` for others
+
+async with served(OPERATIONS, tmp_path) as place:                   # HTTP and gRPC
+    status, answer = await place.post("/api/v1/job/query", {"job_id": "x"})
+    answer = await place.ask("JobService", "QueryJob", job_id="x")
 """
 
 from __future__ import annotations
 
+import json
+import socket
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import aiohttp
+import grpc
+import grpc.aio
 
 from coterie.api.meta import Object
 from coterie.api.types.kind import Kind, builtin
@@ -22,8 +33,11 @@ from coterie.base.paths import DomainPaths
 from coterie.base.secret import Secret
 from coterie.client.client import Client
 from coterie.client.inprocess import InProcessTransport
+from coterie.kusciaapi import keys
 from coterie.kusciaapi.callers import OPERATOR, Caller, Role
 from coterie.kusciaapi.operations import Here, Mode, Operation
+from coterie.kusciaapi.server import Doors
+from coterie.kusciaapi.settings import KusciaApiSettings, Protection
 from coterie.store.memory import MemoryStore
 
 _KEY = Secret(pki.key_pem(pki.new_key("rsa"), pkcs1=True))
@@ -97,3 +111,110 @@ async def here(
         await transport.close()
         await server.stop()
         await store.close()
+
+
+# With doors.
+
+
+@dataclass
+class Place:
+    """A served KusciaAPI and the credentials of its operator."""
+
+    world: World
+    settings: KusciaApiSettings
+    operations: Sequence[Operation]
+    doors: Doors | None = None
+
+    @property
+    def client(self) -> Client:
+        return self.world.client
+
+    @property
+    def paths(self) -> DomainPaths:
+        return self.settings.paths
+
+    @property
+    def token(self) -> str:
+        return self.paths.api_token.read_text()
+
+    @property
+    def url(self) -> str:
+        scheme = "http" if self.settings.protection is Protection.NOTLS else "https"
+        return f"{scheme}://{self.settings.address}:{self.settings.http_port}"
+
+    def tls(self, client: str = keys.CLIENT) -> ssl.SSLContext:
+        """As a caller with that certificate; empty: without one."""
+        context = ssl.create_default_context(cafile=str(self.paths.ca_certificate))
+        if client:
+            context.load_cert_chain(self.paths.certificate(client), self.paths.key(client))
+        return context
+
+    def session(self, client: str = keys.CLIENT, token: str | None = None) -> aiohttp.ClientSession:
+        """`token`: None for the right one."""
+        connector = aiohttp.TCPConnector(ssl=self.tls(client))
+        headers = {"Token": self.token if token is None else token}
+        return aiohttp.ClientSession(self.url, connector=connector, headers=headers)
+
+    async def post(self, path: str, body: Object | None = None) -> tuple[int, Any]:
+        """Status and answer."""
+        async with self.session() as session, session.post(path, json=body or {}) as answer:
+            return answer.status, json.loads(await answer.read() or b"null")
+
+    def channel(self, client: str = keys.CLIENT) -> grpc.aio.Channel:
+        """To be used with `async with`."""
+        target = f"{self.settings.address}:{self.settings.grpc_port}"
+        if self.settings.protection is Protection.NOTLS:
+            return grpc.aio.insecure_channel(target)
+        pair = (
+            (self.paths.key(client).read_bytes(), self.paths.certificate(client).read_bytes())
+            if client
+            else (None, None)
+        )
+        credentials = grpc.ssl_channel_credentials(self.paths.ca_certificate.read_bytes(), *pair)
+        return grpc.aio.secure_channel(target, credentials)
+
+    async def ask(self, service: str, method: str, *, token: str | None = None, **request: Any) -> Any:
+        """Over gRPC; an operation with `work`."""
+        chosen = next(each for each in self.operations if (each.service, each.method) == (service, method))
+        async with self.channel() as channel:
+            call = channel.unary_unary(f"/{chosen.package}.{service}/{method}")
+            metadata = (("token", self.token if token is None else token),)
+            return chosen.response.FromString(
+                await call(chosen.request(**request).SerializeToString(), metadata=metadata)
+            )
+
+
+def free_ports(count: int) -> list[int]:
+    bound = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [each.getsockname()[1] for each in bound]
+    finally:
+        for each in bound:
+            each.close()
+
+
+@asynccontextmanager
+async def served(
+    operations: Sequence[Operation],
+    directory: Path,
+    *,
+    protection: Protection = Protection.MTLS,
+    mode: Mode = Mode.AUTONOMY,
+    conf_operations: Sequence[Operation] = (),
+    inner: Path | None = None,
+    gateway: str = "",
+    **options: Any,
+) -> AsyncIterator[Place]:
+    """`options`: as of `here`."""
+    async with here(directory, mode=mode, **options) as world:
+        asked = KusciaApiSettings(
+            world.here.domain, mode, world.here.paths, http_port=0, grpc_port=0, protection=protection,
+            conf_http_port=0, conf_grpc_port=0, inner=inner, gateway=gateway,
+        )  # fmt: skip
+        keys.ensure(asked, (), SYSTEM_CLOCK.now())
+        async with Doors(asked, world.here, operations, conf_operations) as doors:
+            bound = replace(
+                asked, http_port=doors.http_port, grpc_port=doors.grpc_port,
+                conf_http_port=doors.conf_http_port, conf_grpc_port=doors.conf_grpc_port,
+            )  # fmt: skip
+            yield Place(world, bound, operations, doors)

@@ -55,8 +55,8 @@ class ChildPlan:
     """`python -m` of this."""
     options: Mapping[str, str]
     """Command line options; `--api` is added."""
-    address: str
-    ports: Sequence[int]
+    ports: Sequence[tuple[str, int]]
+    """With the address of each."""
     api: Path
     """The socket by which the child reaches the API; its directory is private."""
     log_file: Path
@@ -100,8 +100,8 @@ class HeldChild:
 
     def _hold(self) -> None:
         try:
-            for port in self._plan.ports:
-                self._held.append(takeover.hold(self._plan.address, port))
+            for place in self._plan.ports:
+                self._held.append(takeover.hold(*place))
         except takeover.CannotHold:
             # An old kernel: the child is there from the beginning.
             takeover.close(*self._held)
@@ -133,8 +133,8 @@ class HeldChild:
             listening = [private_socket(path) for path in self._plan.sockets]
             async with TaskOwner(self._plan.name) as owner:
                 owner.start("child", self._keep(), endless=True)
-                for held in self._held:
-                    owner.start("doorman", self._at_port(held, owner), endless=True)
+                for place, held in zip(self._plan.ports, self._held, strict=False):
+                    owner.start("doorman", self._at_port(held, place, owner), endless=True)
                 for bound, target in zip(listening, self._plan.sockets.values(), strict=True):
                     owner.start("doorman", self._at_socket(bound, target, owner), endless=True)
                 self.open.set()
@@ -178,16 +178,15 @@ class HeldChild:
 
     # Those who come before the child listens, and those who come by a Unix socket.
 
-    async def _at_port(self, held: socket.socket, owner: TaskOwner) -> None:
-        loop, port = asyncio.get_running_loop(), held.getsockname()[1]
+    async def _at_port(self, held: socket.socket, place: tuple[str, int], owner: TaskOwner) -> None:
         while True:
-            early, caller = await loop.sock_accept(held)
+            early, caller = await asyncio.get_running_loop().sock_accept(held)
             if caller[1] in self._passing:
                 # Our own way to the child has come back to us: it ended just now.
                 early.close()
                 continue
             self.need()
-            owner.start("early", self._passed_on(early, lambda: self._to_port(port)), vital=False)
+            owner.start("early", self._passed_on(early, lambda: self._to_port(*place)), vital=False)
 
     async def _at_socket(self, bound: socket.socket, target: Path, owner: TaskOwner) -> None:
         while True:
@@ -203,8 +202,8 @@ class HeldChild:
                 theirs = await asyncio.open_connection(sock=await dial(), limit=_CHUNK)
                 await asyncio.gather(_carry(ours[0], theirs[1]), _carry(theirs[0], ours[1]))
 
-    async def _to_port(self, port: int) -> socket.socket:
-        address = _EVERYWHERE.get(self._plan.address, self._plan.address)
+    async def _to_port(self, address: str, port: int) -> socket.socket:
+        address = _EVERYWHERE.get(address, address)
         made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
         made.setblocking(False)
         # Bound first: who is called may be ourselves, and must know.

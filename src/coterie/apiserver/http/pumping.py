@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from collections.abc import AsyncIterator, Awaitable
 from typing import Protocol
 
 from coterie.apiserver.http.messages import Sink
@@ -17,11 +17,9 @@ class Broken(Exception):
 class Pieces(Protocol):
     """As asynchronous generators are; one that holds something must let go of it in `aclose` even if never asked."""
 
-    def __aiter__(self) -> Pieces: ...
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
 
-    async def __anext__(self) -> bytes: ...
-
-    async def aclose(self) -> None: ...
+    def aclose(self) -> Awaitable[None]: ...
 
 
 class Pumped:
@@ -46,14 +44,15 @@ class Pumped:
         await self._pieces.aclose()
 
     async def _pump(self, sink: Sink) -> None:
-        async with contextlib.aclosing(self._pieces) as pieces:
-            try:
-                async for piece in pieces:
-                    sink.write(piece)
-                    await sink.drain()
-            except ConnectionResetError:
-                return  # the reader left
-            except Broken:
-                sink.abort()
-                return
+        try:
+            async for piece in self._pieces:
+                sink.write(piece)
+                await sink.drain()
+        except ConnectionResetError:
+            return  # the reader left
+        except Broken:
+            sink.abort()
+            return
+        finally:
+            await self._pieces.aclose()
         sink.close()

@@ -1,0 +1,65 @@
+"""What KusciaAPI is told: read by the node, and handed to the process that serves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from coterie.base.paths import DomainPaths
+
+
+class Protection(StrEnum):
+    """Of the ports of KusciaAPI."""
+
+    MTLS = "MTLS"
+    """Callers show a certificate of the domain's authority, and the token."""
+    TLS = "TLS"
+    """Callers show the token."""
+    NOTLS = "NOTLS"
+    """Plain text, and whoever reaches the port may do everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class KusciaApiSettings:
+    domain: str
+    mode: str
+    """master, lite or autonomy."""
+    paths: DomainPaths
+    address: str = "127.0.0.1"
+    http_port: int = 8082
+    grpc_port: int = 8083
+    protection: Protection = Protection.MTLS
+    conf_address: str = "127.0.0.1"
+    conf_http_port: int = 8060
+    conf_grpc_port: int = 8061
+    inner: Path | None = None
+    """The socket for what comes from lites through the gateway; None where there are no lites."""
+    gateway: str = ""
+    """Of a lite: where its own gateway takes what leaves, `host:port`."""
+
+    @property
+    def places(self) -> tuple[tuple[str, int], ...]:
+        return (
+            (self.address, self.http_port),
+            (self.address, self.grpc_port),
+            (self.conf_address, self.conf_http_port),
+            (self.conf_address, self.conf_grpc_port),
+        )
+
+    def options(self) -> dict[str, str]:
+        """As `read` takes them."""
+        return {
+            "--domain": self.domain,
+            "--mode": self.mode,
+            "--home": str(self.paths.home),
+            "--address": self.address,
+            "--http": str(self.http_port),
+            "--grpc": str(self.grpc_port),
+            "--protection": self.protection,
+            "--conf-address": self.conf_address,
+            "--conf-http": str(self.conf_http_port),
+            "--conf-grpc": str(self.conf_grpc_port),
+            "--inner": str(self.inner or ""),
+            "--gateway": self.gateway,
+        }
