@@ -15,8 +15,8 @@ from datamesh_kit import free_ports, reading, served, writing
 
 from coterie.api.types.kuscia_data import DOMAIN_DATA_SOURCES
 from coterie.api.types.pods import PODS
-from coterie.datamesh import takeover
-from coterie.datamesh.apidoor import allowed
+from coterie.base import takeover
+from coterie.datamesh.child import allowed
 
 PATIENCE = 50.0
 

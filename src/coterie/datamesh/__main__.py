@@ -11,7 +11,8 @@ from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.log import LogSettings, configure
 from coterie.base.paths import DomainPaths
 from coterie.client.client import Client
-from coterie.datamesh.apisocket import SocketTransport, announce
+from coterie.control.apidoor import READY
+from coterie.control.apisocket import tell, through
 from coterie.datamesh.grpcserver import quiet
 from coterie.datamesh.server import DataMesh
 from coterie.datamesh.settings import MeshSettings
@@ -22,10 +23,10 @@ async def serve(settings: MeshSettings, api: Path) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    transport = SocketTransport(api)
+    transport = through(api)
     try:
         async with DataMesh.of(settings, Client(transport, field_manager="datamesh"), open_source, SYSTEM_CLOCK):
-            await announce(transport)
+            await tell(transport, READY)
             await stop.wait()
     finally:
         await transport.close()

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from coterie.apiserver.http.server import HttpServer
 from coterie.base import identity as identities
-from coterie.base import pki, pki_files
+from coterie.base import pki, pki_files, takeover
 from coterie.base.clock import Clock
 from coterie.base.identity import DomainIdentity
 from coterie.base.log import logger
 from coterie.base.paths import DomainPaths
 from coterie.client.client import Client
-from coterie.datamesh import grpcserver, httpserver, takeover
+from coterie.datamesh import grpcserver, httpserver
 from coterie.datamesh.callers import Callers
 from coterie.datamesh.catalogue import Catalogue
 from coterie.datamesh.flight import Flight
