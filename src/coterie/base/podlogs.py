@@ -18,6 +18,8 @@ from coterie.base.clock import Clock
 
 _CHUNK = 64 * 1024
 _LOOK = 0.1
+_LONGEST_LINE = 1 << 20
+"""Bytes after which a line is shown in pieces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,3 +188,20 @@ class _Printer:
         prefix = time + b" " if self._options.timestamps and self._new_line else b""
         self._new_line = tag != b"P"
         return prefix + text + (b"" if tag == b"P" else b"\n")
+
+
+class Lines:
+    """What was read, in whole lines."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def take(self, data: bytes) -> list[str]:
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            whole, self._rest = [*whole, self._rest], b""
+        return [line.decode("utf-8", "replace") for line in whole]
+
+    def end(self) -> list[str]:
+        rest, self._rest = self._rest, b""
+        return [rest.decode("utf-8", "replace")] if rest else []

@@ -81,18 +81,3 @@ def kept(root: Path, pod: PodOfJob) -> dict[str, Path]:
 async def read_kept(file: Path, tail: int | None, timestamps: bool) -> AsyncIterator[bytes]:
     async for data in read(file, LogOptions(tail=tail, timestamps=timestamps), lambda: False, SYSTEM_CLOCK):
         yield data
-
-
-class Lines:
-    """Bytes in pieces to whole lines."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def take(self, data: bytes) -> list[str]:
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        return [line.decode("utf-8", "replace") for line in whole]
-
-    def end(self) -> list[str]:
-        rest, self._rest = self._rest, b""
-        return [rest.decode("utf-8", "replace")] if rest else []

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from coterie.api.errors import ApiError, NotFound
 from coterie.api.types.kuscia_job import KusciaJob
+from coterie.base.podlogs import Lines
 from coterie.base.tasks import TaskOwner
 from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.commands.logs import number_of_lines
 from coterie.cli.jobfollow import PODS, Following, Snapshot, look
-from coterie.cli.joblogs import Lines, PodOfJob, elsewhere, kept, pods_of, read_kept
+from coterie.cli.joblogs import PodOfJob, elsewhere, kept, pods_of, read_kept
 from coterie.cli.output import as_text
 from coterie.cli.session import Session, domains_under, root_of
 from coterie.client.streams import log_stream
