@@ -328,6 +328,8 @@ async def test_accounts_reach_their_own_namespace_only() -> None:
     [
         pytest.param("delete", "pods", True, id="its-agent-removes-pods"),
         pytest.param("patch", "pods/status", True, id="its-agent-tells-their-status"),
+        pytest.param("get", "pods/log", True, id="shows-what-they-printed"),
+        pytest.param("create", "pods/exec", False, id="runs-nothing-in-them"),
         pytest.param("create", "pods", False, id="makes-no-pods"),
         pytest.param("patch", "pods", False, id="changes-no-pods"),
         pytest.param("create", "serviceaccounts/token", True, id="tokens-for-its-pods"),

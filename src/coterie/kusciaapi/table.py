@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.kusciaapi import certificates, configs, domains, health, routes
+from coterie.kusciaapi import certificates, configs, domains, health, jobs, logs, routes
 from coterie.kusciaapi.operations import Operation
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -11,6 +11,8 @@ OPERATIONS: tuple[Operation, ...] = (
     *routes.OPERATIONS,
     *configs.OPERATIONS,
     *certificates.OPERATIONS,
+    *jobs.OPERATIONS,
+    *logs.OPERATIONS,
 )
 
 CONF_MANAGER: tuple[Operation, ...] = certificates.CONFMANAGER_OPERATIONS

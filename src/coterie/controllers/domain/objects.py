@@ -170,6 +170,7 @@ def _rule(group: str, resources: str, verbs: list[str]) -> Object:
 _SELF_RULES = [
     _rule("", "pods", [*_READ, "delete"]),
     _rule("", "pods/status", ["get", "patch", "update"]),
+    _rule("", "pods/log", ["get"]),
     _rule("", "pods/eviction serviceaccounts/token", ["create"]),
     _rule("", "endpoints namespaces secrets services", _READ),
     _rule("", "configmaps", [*_READ, "patch", "update"]),
@@ -184,8 +185,8 @@ _SELF_RULES = [
         _WRITE,
     ),
 ]
-"""What a lite does itself: its agent runs the pods, its gateway agrees on tokens and tells that it lives, its data mesh
-keeps data. Pods, services, routes and tasks are made by the control plane, never by the lite they are for."""
+"""What a lite does itself: its agent runs the pods, its API shows what they printed, its gateway agrees on tokens and tells
+that it lives, its data mesh keeps data. Pods, services, routes and tasks are made by the control plane, never by the lite they are for."""
 
 _MIRRORED = (
     "kusciajobs kusciajobsummaries kusciatasks kusciatasksummaries kusciadeployments kusciadeploymentsummaries "
