@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from google.protobuf.descriptor import Descriptor
+from kusciaapi_kit import served
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from coterie.kusciaapi import messages
@@ -87,3 +89,12 @@ def test_the_token_is_asked_for() -> None:
 )
 def test_names_become_words(name: str, told: str) -> None:
     assert words(name) == told
+
+
+async def test_a_node_serves_it_to_everybody(tmp_path: Path) -> None:
+    async with (
+        served(OPERATIONS, tmp_path) as place,
+        place.session(token="") as session,
+        session.get("/openapi.json") as answer,
+    ):
+        assert answer.status == 200 and await answer.json() == DOCUMENT

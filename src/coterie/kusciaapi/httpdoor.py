@@ -8,6 +8,7 @@ follow each other without separators.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hmac
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -18,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from coterie import __version__
 from coterie.api.errors import ApiError
+from coterie.api.meta import Object
 from coterie.api.types.kuscia_domain import DOMAINS
 from coterie.apiserver.http.messages import Request, Response
 from coterie.apiserver.http.pumping import Pumped
@@ -25,7 +27,7 @@ from coterie.apiserver.http.server import HttpServer, Limits
 from coterie.base.secret import Secret
 from coterie.client.client import Client
 from coterie.client.transport import TransportError
-from coterie.kusciaapi import messages
+from coterie.kusciaapi import messages, openapi
 from coterie.kusciaapi.callers import OPERATOR, Caller, Role
 from coterie.kusciaapi.codes import Code, Refused
 from coterie.kusciaapi.desk import Desk
@@ -48,8 +50,8 @@ class HttpDoor:
         self.server = HttpServer(self._handle, limits=LIMITS)
 
     async def _handle(self, request: Request) -> Response:
-        if request.method in ("GET", "HEAD") and request.path in ("/probe", "/version"):
-            return _json({"version": __version__} if request.path == "/version" else {})
+        if request.method in ("GET", "HEAD") and (told := self._plain(request.path)) is not None:
+            return _json(told)
         caller = await self._recognise(request)
         if caller is None:
             return Response(401, b"", "")
@@ -68,6 +70,16 @@ class HttpDoor:
             return Response(stream=Pumped(pieces, self.server.tasks, f"stream {operation.method}"))
         answer = await self._desk.answer(operation, caller, asked)
         return _binary(answer) if protobuf else _json(messages.as_json(answer))
+
+    @functools.cached_property
+    def _document(self) -> Object:
+        return openapi.document(tuple(self._operations.values()))
+
+    def _plain(self, path: str) -> Object | None:
+        """What everybody may read; None: nothing that is for everybody."""
+        if path == "/openapi.json":
+            return self._document
+        return {"/probe": {}, "/version": {"version": __version__}}.get(path)
 
 
 # Who calls.

@@ -24,10 +24,12 @@ _ANY = "google.protobuf.Any"
 _INTRODUCTION = """\
 Every call is a POST with a JSON body; `application/x-protobuf` is taken and given too. Names may be written as here or in
 lowerCamelCase; fields that are not known are ignored. What is refused is answered with HTTP 200 and a `status.code` other
-than 0; `status.message` says which field is wrong. Without the right `Token` the answer is 401 without a body."""
+than 0: 11100 for a field that is wrong, which `status.message` names, 11101 for a body that cannot be read. Without the right
+`Token` the answer is 401 without a body."""
 _STREAM = (
     "The answer is a stream: JSON objects, one behind the other without anything between them, each of this form. "
-    "Fields without a value are left out and enumerations are numbers."
+    "Fields without a value are left out and enumerations are numbers. A stream that fails ends with an object that has "
+    "a `status`."
 )
 _ON_LITE = {
     OnLite.HERE: "",
@@ -88,7 +90,6 @@ def _operation(operation: Operation, named: dict[str, Object]) -> Object:
         "requestBody": {"required": True, "content": _content(request, named)},
         "responses": {
             "200": answer,
-            "400": {"description": "The body cannot be read.", "content": _content(response, named)},
             "401": {"description": "The token is missing or wrong, or is not for this operation."},
         },
         "x-failure-code": int(operation.failure),
