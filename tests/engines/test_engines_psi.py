@@ -280,10 +280,29 @@ def test_a_partner_that_is_gone_is_noticed(partner: tuple[Party, list[int]]) -> 
     assert told == ["bob has not answered for 0.2 s"]
 
 
-def test_keys_are_written_as_the_library_can_read_them(tmp_path: Path) -> None:
-    table = pa.table({"id": pa.array(["a,b", None, 'x"y', "", "zwei\nZeilen"])})
-    store = Store(tmp_path, table.schema)
-    store.fill(table.to_batches(), ("id",), 1)
+SPECIAL = pa.table({"id": pa.array(["a,b", None, 'x"y', "", "zwei\nZeilen"])})
+
+
+@pytest.mark.parametrize(("limit", "rows"), [(1 << 20, [3, 0, 2, 4, 1]), (0, [0, 1, 2, 3, 4])], ids=["ordered", "many"])
+def test_keys_are_written_as_the_library_can_read_them(tmp_path: Path, limit: int, rows: list[int]) -> None:
+    store = Store(tmp_path, SPECIAL.schema, limit)
+    store.fill(SPECIAL.to_batches(), ("id",), 1)
     found = csv.read_csv(store.keys)
-    assert found.num_rows == 5 and found.column("row").to_pylist() == [0, 1, 2, 3, 4]
+    assert found.column("row").to_pylist() == rows
     assert len(store.keys.read_bytes().splitlines()) == 6
+    assert store.unique == (limit > 0), "nobody looks where there are many"
+
+
+@pytest.mark.parametrize(
+    ("keys", "unique"),
+    [(["b", "a", "c"], True), (["b", "a", "b"], False), ([None, None], True), ([], False), (["ü", "u", "z"], True)],
+    ids=["different", "again", "nulls", "none", "unicode"],
+)
+def test_keys_that_come_once_are_known(tmp_path: Path, keys: list[str | None], unique: bool) -> None:
+    table = pa.table({"id": pa.array(keys, pa.string())})
+    store = Store(tmp_path, table.schema)
+    store.fill(table.to_batches(), ("id",), 0)
+    lines = store.keys.read_bytes().splitlines()[1:]
+    assert store.unique == unique and lines == sorted(lines), (
+        "in the order of bytes, as the library's own program has it"
+    )

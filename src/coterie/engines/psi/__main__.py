@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -64,10 +65,12 @@ def main(words: list[str]) -> int:
 
 
 def work(task: Task, directory: Path, lost: Callable[[str], None]) -> None:
+    done = _Steps(task)
     linking, computing = library.load()
     mesh, progress, own = Mesh(), Progress(task.progress_url, directory), task.own
     wanted = _columns(task, mesh.schema(own.data))
     partners = link.connect(linking, task)
+    done("all parties are there")
     with Watch(task, lost):
         rows = mesh.read(own.data, wanted)
         store = Store(directory, rows.schema)
@@ -75,30 +78,43 @@ def work(task: Task, directory: Path, lost: Callable[[str], None]) -> None:
         # What was needed for reading is not needed again, and the library needs much.
         pa.default_memory_pool().release_unused()
         progress.tell(0.2)
+        done(f"{store.rows} rows were read")
         families = [keys.family(rows.schema.field(name).type) for name in own.keys]
         facts = link.told_to_all(partners, {"keys": families, "rows": store.rows})
         intersect.check(task, facts)
         counts = [each["rows"] for each in facts]
         if all(counts):
             found = directory / "found.csv"
-            numbers = intersect.run(
-                computing, partners, task, store.keys, found, lambda part: progress.part(0.2, 0.8, part)
-            )
+            numbers = intersect.run(computing, partners, task, store, found, lambda part: progress.part(0.2, 0.8, part))
         else:
             numbers = intersect.without_partner(task, counts)
         # Nobody leaves while another still computes: whoever is gone counts as lost.
         link.told_to_all(partners, "done")
+    done("the keys were compared")
     progress.tell(0.8)
     if own.receives:
         schema = rows.schema if task.join == "inner" else nullable(rows.schema)
         mesh.create(own.output, schema)
         count = mesh.write(own.output, schema, (each.cast(schema) for each in store.taken(numbers)))
-        print(f"task {task.id}: {own.name} has {count} rows in {own.output}, of {store.rows}", flush=True)
+        done(f"{own.name} has {count} rows in {own.output}, of {store.rows}")
     else:
-        print(f"task {task.id}: {own.name} took part with {store.rows} rows", flush=True)
+        done(f"{own.name} took part with {store.rows} rows")
     progress.close()
     mesh.close()
     partners.stop_link()
+
+
+class _Steps:
+    """What is done goes to the log, with the time it took: seconds since the start, and of the processor."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task.id
+        self._began = time.monotonic()
+
+    def __call__(self, what: str) -> None:
+        used = sum(os.times()[:4])
+        passed = time.monotonic() - self._began
+        print(f"task {self._task}: {what} ({passed:.1f} s, {used:.1f} s of processor time)", flush=True)
 
 
 def _columns(task: Task, schema: pa.Schema) -> list[str]:

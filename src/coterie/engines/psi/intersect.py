@@ -9,9 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from coterie.engines.psi import store
+from coterie.engines.psi.store import Store
 from coterie.engines.psi.task import Task
 
 _CHUNK = 1 << 17
+_BUCKET = 1 << 17
+"""Keys that RR22 and KKRT compare at once: a million, as the library would, take twice the memory and overrun the caches."""
 
 
 class Impossible(Exception):
@@ -32,7 +35,7 @@ def check(task: Task, facts: list[Any]) -> None:
 
 
 def run(
-    library: Any, link: Any, task: Task, keys: Path, found: Path, progress: Callable[[float], None]
+    library: Any, link: Any, task: Task, rows: Store, found: Path, progress: Callable[[float], None]
 ) -> Iterator[pa.Array]:
     """Numbers of rows, aligned between the parties; nothing at a party that receives nothing."""
     kind, joins = library.PsiProtocol, library.ResultJoinType
@@ -44,10 +47,12 @@ def run(
             protocol=protocol,
             receiver_rank=receivers[0],
             broadcast_result=len(receivers) > 1,
+            bucket_size=_BUCKET,
             ecdh_params=library.EcdhParams(curve=library.EllipticCurveType.CURVE_25519),
         ),
-        input_params=library.InputParams(path=str(keys), selected_keys=[store.KEY]),
-        output_params=library.OutputParams(path=str(found)),
+        input_params=library.InputParams(path=str(rows.keys), selected_keys=[store.KEY], keys_unique=rows.unique),
+        # What goes in in order comes out in order, also where only one party's keys are so.
+        output_params=library.OutputParams(path=str(found), disable_alignment=rows.unique and _plain(task)),
         join_conf=library.ResultJoinConfig(type=getattr(joins, f"JOIN_TYPE_{join}"), left_side_rank=0),
     )
     hook = library.ProgressParams(hook=lambda data: progress(data.percentage / 100), interval_ms=500)
@@ -59,6 +64,10 @@ def run(
         return iter(())
     numbers = store.found_numbers(found, second=task.rank == 1)
     return numbers if task.sort else store.in_table_order(numbers)
+
+
+def _plain(task: Task) -> bool:
+    return task.join == "inner" and len(task.parties) == 2
 
 
 def without_partner(task: Task, rows: list[int]) -> Iterator[pa.Array]:

@@ -44,6 +44,9 @@ def _escaped(column: pa.Array) -> pa.Array:
     plain = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     text = column.cast(pa.string())
     if plain:
+        content = (text.buffers()[2] or pa.py_buffer(b"")).to_pybytes()
         for special, written in _ESCAPED:
-            text = pc.replace_substring(text, special, written)
+            # Few tables have any, and looking for one byte is quick.
+            if special.encode() in content:
+                text = pc.replace_substring(text, special, written)
     return text

@@ -3,7 +3,8 @@
     rows of the data mesh ──> rows.arrow (all of it)                                  ┌──> rows of the result
                           └─> keys.csv   (key, number) ──library──> found.csv (numbers) ┘
 
-Neither file is ever in memory as a whole.
+Neither file is ever in memory as a whole. Keys are, while they are few enough to be put in order here: the library then need not
+run a program for it, and where no key comes twice it is told so and does less.
 """
 
 from __future__ import annotations
@@ -21,32 +22,31 @@ from coterie.engines.psi import keys
 
 _STORED_ROWS = 1 << 16
 _RESULT_ROWS = 1 << 17
+ORDERED_BYTES = 1 << 28
+"""Keys of at most so many bytes are put in order here."""
 KEY, ROW = "k", "row"
 _KEY_SCHEMA = pa.schema([(KEY, pa.string()), (ROW, pa.int64())])
 
 
 class Store:
-    def __init__(self, directory: Path, schema: pa.Schema) -> None:
+    def __init__(self, directory: Path, schema: pa.Schema, ordered_bytes: int = ORDERED_BYTES) -> None:
         self.schema = schema
         self.rows = 0
+        self.unique = False
+        """No key comes twice, and they are in order; False also where nobody looked."""
         self.keys = directory / "keys.csv"
         self._path = directory / "rows.arrow"
+        self._ordered_bytes = ordered_bytes
         self._starts: list[int] = []
 
     def fill(self, batches: Iterable[pa.RecordBatch], columns: tuple[str, ...], party: int) -> None:
-        options = csv.WriteOptions(include_header=False, quoting_style="none")
-        with self.keys.open("wb") as file, pa.ipc.new_file(self._path, self.schema) as rows:
-            # By hand: Arrow would quote the names, and a part of the library does not know quotes.
-            file.write(f"{KEY},{ROW}\n".encode())
-            found = csv.CSVWriter(file, _KEY_SCHEMA, write_options=options)
+        with _KeyFile(self.keys, self._ordered_bytes) as found, pa.ipc.new_file(self._path, self.schema) as rows:
             for batch in _gathered(batches, self.schema):
-                numbers = pa.array(range(self.rows, self.rows + batch.num_rows), pa.int64())
-                text = keys.texts(batch, columns, party, self.rows)
-                found.write_batch(pa.record_batch([text, numbers], schema=_KEY_SCHEMA))
+                found.add(keys.texts(batch, columns, party, self.rows))
                 rows.write_batch(batch)
                 self._starts.append(self.rows)
                 self.rows += batch.num_rows
-            found.close()
+            self.unique = found.finish()
 
     def taken(self, numbers: Iterable[pa.Array]) -> Iterator[pa.RecordBatch]:
         """The rows of these numbers in this order; where there is no number, a row of NULLs."""
@@ -71,6 +71,60 @@ class Store:
         if last < len(ordered):
             parts.append(nothing(self.schema, len(ordered) - last))
         return pa.Table.from_batches(parts, self.schema).combine_chunks().take(pc.sort_indices(order))
+
+
+class _KeyFile:
+    """Keys with the numbers of their rows, for the library."""
+
+    def __init__(self, path: Path, ordered_bytes: int) -> None:
+        self._file = path.open("wb")
+        # By hand: Arrow would quote the names, and a part of the library does not know quotes.
+        self._file.write(f"{KEY},{ROW}\n".encode())
+        options = csv.WriteOptions(include_header=False, quoting_style="none")
+        self._writer = csv.CSVWriter(self._file, _KEY_SCHEMA, write_options=options)
+        self._left = ordered_bytes
+        self._kept: list[pa.Array] = []
+        self._rows = 0
+
+    def __enter__(self) -> _KeyFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
+        self._file.close()
+
+    def add(self, texts: pa.Array) -> None:
+        self._kept.append(texts)
+        self._left -= texts.nbytes
+        if self._left < 0:
+            self._write_kept()
+
+    def finish(self) -> bool:
+        """Whether all keys are in order and different."""
+        if self._rows or not self._kept:
+            self._write_kept()
+            return False
+        texts = pa.concat_arrays(self._kept)
+        self._kept.clear()
+        order = pc.sort_indices(texts)
+        texts = texts.take(order)
+        for start in range(0, len(texts), _STORED_ROWS):
+            self._write(texts.slice(start, _STORED_ROWS), order.slice(start, _STORED_ROWS).cast(pa.int64()))
+        return not _any_again(texts)
+
+    def _write_kept(self) -> None:
+        for texts in self._kept:
+            self._write(texts, pa.array(range(self._rows, self._rows + len(texts)), pa.int64()))
+        self._kept.clear()
+
+    def _write(self, texts: pa.Array, numbers: pa.Array) -> None:
+        self._writer.write_batch(pa.record_batch([texts, numbers], schema=_KEY_SCHEMA))
+        self._rows += len(texts)
+
+
+def _any_again(texts: pa.Array) -> bool:
+    """Whether two neighbours are equal."""
+    return len(texts) > 1 and bool(pc.any(pc.equal(texts.slice(1), texts.slice(0, len(texts) - 1))).as_py())
 
 
 def nothing(schema: pa.Schema, rows: int) -> pa.RecordBatch:
@@ -114,8 +168,9 @@ def _start_of_last_key(found: pa.Array) -> int:
 
 def _numbers(found: pa.Table, second: bool) -> pa.Array:
     texts, numbers = (found.column(name).combine_chunks() for name in (KEY, ROW))
-    again = len(texts) > 1 and pc.any(pc.equal(texts.slice(1), texts.slice(0, len(texts) - 1))).as_py()
-    return pa.array(turned(texts.to_pylist(), numbers.to_pylist()), pa.int64()) if second and again else numbers
+    if not second or not _any_again(texts):
+        return numbers
+    return pa.array(turned(texts.to_pylist(), numbers.to_pylist()), pa.int64())
 
 
 def turned(texts: list[str | None], numbers: list[int | None]) -> list[int | None]:
