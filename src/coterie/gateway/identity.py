@@ -3,9 +3,10 @@
     early mutation   x-coterie-peer-key := <certificate fingerprint>|<claimed source>|<token>
     auth             the key is one of the claimed source's; else 401
                      that source calls from an allowed address and names no origin it may not speak for; else 403
-    access           the service is opened to the origin; else 403
+    routes           the service is opened to the origin; else 403
+    access           who carries for others was granted it; else 403 (only on the virtual hosts that bring its rules)
 
-All of it is Envoy's RBAC filter, compiled and within Envoy's own threat model (its API-key filter would be a shorter way,
+`auth` and `access` are Envoy's RBAC filter, compiled and within Envoy's own threat model (its API-key filter would be a shorter way,
 but is marked as not covered by it); no script runs per request. The first looks a caller up instead of trying one rule
 after the other. Its table arrives in a file of its own, so that a token rolls without touching a listener (which would
 cut every stream). Because the key holds the claimed source, routes may already match on that header before `auth` has run:
@@ -21,7 +22,7 @@ from typing import Any
 
 from coterie.base.pki import PkiError, fingerprint, load_certificate
 from coterie.gateway.matching import by_header, by_sender, then, verdict
-from coterie.gateway.model import NOOP_TOKEN, Authentication, Inputs, Problem, Protocol, Route, Service
+from coterie.gateway.model import NOOP_TOKEN, Authentication, Inputs, Problem, Protocol, Route
 from coterie.gateway.names import (
     EARLY_MUTATION,
     HANDSHAKE_CLUSTER,
@@ -148,20 +149,8 @@ def _claims(route: Route, carried: set[str]) -> tuple[Json, list[Problem]]:
     return then(by_header(ORIGIN, dict.fromkeys((route.source, *carried), allowed), _NOT_SO)), problems
 
 
-def access_config(service: Service) -> Json:
-    """Which origins may call; put on each of the service's virtual hosts for partners."""
-    if service.access is None:
-        return access_of_anyone()
-    return _allow([_is(ORIGIN, domain) for domain in sorted(service.access)])
-
-
 def access_of_anyone() -> Json:
     """Every authenticated caller."""
-    return _allow([_ANYONE])
-
-
-def access_of_all() -> Json:
-    """Every authenticated domain: what holds where a service names none."""
     return _allow([_ANYONE])
 
 

@@ -88,7 +88,8 @@ def _external_manager(inputs: Inputs) -> Json:
     """What stands behind the public port, and behind the tunnels that stand in for one."""
     filters = [
         _discovered(inputs, AUTH_FILTER),
-        {"name": ACCESS_FILTER, "typed_config": identity.deny_all()},
+        # Only on the virtual hosts that bring rules: those of services have them in their routes, which costs less.
+        {"name": ACCESS_FILTER, "typed_config": identity.deny_all(), "disabled": True},
         *_crypt(inputs, Side.SERVE),
     ]
     return _manager(inputs, EXTERNAL, filters, identity.external_mutations(), EXTERNAL_LOG) | {

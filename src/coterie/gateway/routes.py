@@ -3,7 +3,7 @@
     external   kuscia-handshake.<us>.svc    our handshake and registration server, without token
                <service>.<us>.svc           our services, each for the domains it is opened to
                *.<third>.svc                what we carry for a partner that was granted it
-               anything else                404, and 401 for whom we do not know
+               anything else                403 as for what is not opened, and 401 for whom we do not know
 
     internal   kuscia-handshake.<us>.svc    as above
                <service>.<us>.svc           our services, for our own pods
@@ -22,7 +22,7 @@ from coterie.gateway import sisters, transit, tunnel
 from coterie.gateway.clusters import HANDSHAKE
 from coterie.gateway.crypt import routing as crypt
 from coterie.gateway.crypt.exchange import Side
-from coterie.gateway.identity import about, access_of_all, access_of_domains, without_secrets
+from coterie.gateway.identity import about, access_of_domains, without_secrets
 from coterie.gateway.leaving import (
     carrier,
     credentials,
@@ -52,7 +52,7 @@ from coterie.gateway.names import (
     header,
     literal,
 )
-from coterie.gateway.serving import ALL, place_of, refusal, send_to, service_for_own, service_for_partners
+from coterie.gateway.serving import ALL, NOT_OPENED, place_of, refusal, send_to, service_for_own, service_for_partners
 
 EXTERNAL = "external"
 INTERNAL = "internal"
@@ -70,11 +70,11 @@ def external_routes(inputs: Inputs, live: frozenset[str]) -> Json:
         *transit.carrier_hosts(inputs, live),
         *transit.door_hosts(inputs),
         tunnel.poll_refusal(inputs),
+        _closed(),
     ]
-    # A gateway or proxy in between has put its own name into the Host header; the true one travels beside it.
-    everybody: Json = {"typed_per_filter_config": {ACCESS_FILTER: access_of_all()}}
     listed = [_handshake_host(inputs, outside=True), *(without_secrets(each) for each in hosts)]
-    return _table(inputs, EXTERNAL, listed) | everybody | {"vhost_header": HOST}
+    # A gateway or proxy in between has put its own name into the Host header; the true one travels beside it.
+    return _table(inputs, EXTERNAL, listed) | {"vhost_header": HOST}
 
 
 def internal_routes(inputs: Inputs, live: frozenset[str]) -> tuple[Json, list[Problem]]:
@@ -153,7 +153,7 @@ def _handshake_host(inputs: Inputs, *, outside: bool) -> Json:
         ],
     }
     if outside:
-        host["typed_per_filter_config"] = {name: off for name in (AUTH_FILTER, ACCESS_FILTER)}
+        host["typed_per_filter_config"] = {AUTH_FILTER: off}
         # It keeps the token, since it probes it.
         host["request_headers_to_remove"] = [PEER_KEY]
         host["request_headers_to_add"] = [header(PEER_FINGERPRINT, "%DOWNSTREAM_PEER_FINGERPRINT_256%")]
@@ -284,6 +284,24 @@ def _carried(inputs: Inputs, live: frozenset[str]) -> Iterable[Json]:
             "request_headers_to_add": introduction(inputs, route),
             "typed_per_filter_config": {ACCESS_FILTER: access_of_domains(granted)},
         }
+
+
+def _closed() -> Json:
+    """Who asks from outside does not learn whether there is no such service or none for him.
+
+    The rules refuse all of it. A CONNECT that leads to an answer of our own would end the whole connection, so its route
+    names a cluster, which is none.
+    """
+    tunnel_to_nowhere: Json = {
+        "cluster": "closed",
+        "upgrade_configs": [{"upgrade_type": "CONNECT", "connect_config": {}}],
+    }
+    return {
+        "name": "closed",
+        "domains": ["*"],
+        "routes": [{"match": ALL, **NOT_OPENED}, {"match": {"connect_matcher": {}}, "route": tunnel_to_nowhere}],
+        "typed_per_filter_config": {ACCESS_FILTER: access_of_domains(())},
+    }
 
 
 def _nowhere(inputs: Inputs) -> Json:

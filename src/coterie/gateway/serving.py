@@ -6,14 +6,14 @@ handed out.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
 from coterie.base.secret import Secret
 from coterie.gateway.clusters import NEVER_ARRIVED, is_direct, service_name
-from coterie.gateway.identity import access_config
 from coterie.gateway.model import Inputs, Route, Service
-from coterie.gateway.names import ACCESS_FILTER, ORIGIN, PREVIOUS_HOSTS, SESSION, SOURCE, Json, header, literal, seconds
+from coterie.gateway.names import ORIGIN, PREVIOUS_HOSTS, SESSION, SOURCE, Json, header, literal, seconds
 
 ALL: Json = {"prefix": "/"}
 _AUTHORIZATION = "authorization"
@@ -42,22 +42,34 @@ def service_for_partners(place: Place, service: Service, decorating: tuple[Route
     """Headers that a route adds for one source are a route of their own that matches this source."""
     if service.credentials is not None:
         return _with_credentials(place, service, service.credentials, decorating)
+    return {
+        "name": f"service-{service.name}-external",
+        "domains": _service_domains(place, service),
+        "routes": _opened_routes(place, service, decorating),
+    }
+
+
+def _opened_routes(place: Place, service: Service, decorating: tuple[Route, ...]) -> list[Json]:
+    """Routes are chosen before `auth` ran, but nobody gets past it with a false name.
+
+    Without a list every authenticated domain is let in, with an empty one nobody.
+    """
+    closed = {"match": ALL, **NOT_OPENED}
+    if service.access is not None and not service.access:
+        return [closed]
+    opened = [_one_of(ORIGIN, service.access)] if service.access is not None else []
     decorated = [
         {
-            "match": {**ALL, "headers": [_source_is(route.source)]},
+            "match": {**ALL, "headers": [_source_is(route.source), *opened]},
             "request_headers_to_add": [header(key, literal(value)) for key, value in sorted(route.headers)],
             **_reach(place, service),
         }
         for route in decorating
         if service.opened_to(route.source)
     ]
-    return {
-        "name": f"service-{service.name}-external",
-        "domains": _service_domains(place, service),
-        "routes": [*decorated, {"match": ALL, **_reach(place, service)}],
-        # Without a list the table's own rule holds, which lets every authenticated domain in.
-        **({} if service.access is None else {"typed_per_filter_config": {ACCESS_FILTER: access_config(service)}}),
-    }
+    if not opened:
+        return [*decorated, {"match": ALL, **_reach(place, service)}]
+    return [*decorated, {"match": {**ALL, "headers": opened}, **_reach(place, service)}, closed]
 
 
 def _with_credentials(
@@ -79,8 +91,7 @@ def _with_credentials(
     return {
         "name": f"service-{service.name}-external",
         "domains": _service_domains(place, service),
-        "routes": [*routes, {"match": ALL, **refusal(403, f'Service "{service.name}" is not opened to this domain.')}],
-        "typed_per_filter_config": {ACCESS_FILTER: access_config(service)},
+        "routes": [*routes, {"match": ALL, **NOT_OPENED}],
     }
 
 
@@ -128,6 +139,12 @@ def _is(name: str, value: str) -> Json:
     return {"name": name, "string_match": {"exact": value}}
 
 
+def _one_of(name: str, values: frozenset[str]) -> Json:
+    if len(values) == 1:
+        return _is(name, next(iter(values)))
+    return {"name": name, "string_match": {"safe_regex": {"regex": "|".join(map(re.escape, sorted(values)))}}}
+
+
 def send_to(idle_seconds: float, cluster: str) -> Json:
     return {
         "cluster": cluster,
@@ -139,3 +156,6 @@ def send_to(idle_seconds: float, cluster: str) -> Json:
 
 def refusal(status: int, message: str) -> Json:
     return {"direct_response": {"status": status, "body": {"inline_string": message + "\n"}}}
+
+
+NOT_OPENED = refusal(403, "This service is not opened to this domain.")
