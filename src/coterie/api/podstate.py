@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 from coterie.api.meta import Condition, find_condition
 from coterie.api.types.pods import ContainerStatus, Pod
 from coterie.base.clock import parse_rfc3339
 
 DISRUPTION_TARGET = "DisruptionTarget"
+_LOG_KEPT = 1500
 
 
 def moment(text: str | None) -> datetime | None:
@@ -62,6 +64,25 @@ def container_statuses(pod: Pod) -> Iterable[ContainerStatus]:
 
 def restarts(pod: Pod) -> int:
     return sum(status.restart_count for status in container_statuses(pod))
+
+
+def last_words(pod: Pod) -> tuple[str, str]:
+    """Which container ended badly and how, for everybody; and what it printed last, for its own people only."""
+    for status in container_statuses(pod):
+        ended: Mapping[str, Any] = (status.state or {}).get("terminated") or (status.last_state or {}).get(
+            "terminated"
+        ) or {}  # fmt: skip
+        code = ended.get("exitCode")
+        if not code:
+            continue
+        signal = f", signal {ended['signal']}" if ended.get("signal") else ""
+        reason = f" ({ended['reason']}{signal})" if ended.get("reason") else ""
+        return f"container {status.name} exited with {code}{reason}", str(ended.get("message") or "")[-_LOG_KEPT:]
+    return told(pod.status.reason or "Failed", pod.status.message), ""
+
+
+def told(reason: str, message: object) -> str:
+    return f"{reason}: {message}" if message else reason
 
 
 def finished_at(pod: Pod, now: datetime) -> datetime:

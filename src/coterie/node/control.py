@@ -11,6 +11,7 @@ from coterie.api.types.batch import CRON_JOBS, JOBS
 from coterie.api.types.core import RESOURCE_QUOTAS
 from coterie.api.types.kind import Kind
 from coterie.api.types.kuscia_data import DOMAIN_DATA_GRANTS
+from coterie.api.types.kuscia_deployment import KUSCIA_DEPLOYMENTS
 from coterie.api.types.kuscia_domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, GATEWAYS
 from coterie.api.types.kuscia_job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS, TASK_RESOURCE_GROUPS
 from coterie.api.types.network import ENDPOINTS, SERVICES
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from coterie.controllers.endpointslice import controller as endpointslice
     from coterie.controllers.gateway import controller as gateway
     from coterie.controllers.job import controller as job
+    from coterie.controllers.kusciadeployment import controller as kusciadeployment
     from coterie.controllers.kusciajob import controller as kusciajob
     from coterie.controllers.kusciatask import controller as kusciatask
     from coterie.controllers.nodelifecycle import controller as nodelifecycle
@@ -66,6 +68,7 @@ else:
     endpointslice = later("coterie.controllers.endpointslice.controller")
     gateway = later("coterie.controllers.gateway.controller")
     job = later("coterie.controllers.job.controller")
+    kusciadeployment = later("coterie.controllers.kusciadeployment.controller")
     kusciajob = later("coterie.controllers.kusciajob.controller")
     kusciatask = later("coterie.controllers.kusciatask.controller")
     nodelifecycle = later("coterie.controllers.nodelifecycle.controller")
@@ -107,6 +110,7 @@ def controllers(settings: NodeSettings, client: Client, informers: Informers, ca
 
 def sleepers(settings: NodeSettings, client: Client, informers: Informers, clock: Clock) -> list[Runnable]:
     chosen = settings.controllers
+    shared = (KUSCIA_JOBS, KUSCIA_TASKS, KUSCIA_DEPLOYMENTS)
     ports = PortPool(PortRange(*chosen.port_range), informers=informers)
 
     def awaken(make: Make, component: str, options: dict[str, Any]) -> Sequence[Runnable]:
@@ -119,7 +123,7 @@ def sleepers(settings: NodeSettings, client: Client, informers: Informers, clock
     def sleeper(
         name: str, kinds: Sequence[Kind[Any]], make: Callable[[], Make], tells: str = "", **options: Any
     ) -> Dormant:
-        wakers = [informers.get(kind, CROSS_DOMAIN if kind in (KUSCIA_JOBS, KUSCIA_TASKS) else "") for kind in kinds]
+        wakers = [informers.get(kind, CROSS_DOMAIN if kind in shared else "") for kind in kinds]
         return Dormant(name, wakers, lambda: awaken(make(), tells, options))
 
     def lifecycle() -> Make:
@@ -156,6 +160,9 @@ def sleepers(settings: NodeSettings, client: Client, informers: Informers, clock
             retention=settings.job_gc_hours * 3600.0,
         ),
         sleeper("kusciatask", (KUSCIA_TASKS,), lambda: kusciatask.make, "kusciatask", ports=ports),
+        sleeper(
+            "kusciadeployment", (KUSCIA_DEPLOYMENTS,), lambda: kusciadeployment.make, "kusciadeployment", ports=ports
+        ),
         sleeper("domaindatagrant", (DOMAIN_DATA_GRANTS,), lambda: domaindatagrant.make),
         sleeper("taskresourcegroup", (TASK_RESOURCE_GROUPS,), lambda: taskresourcegroup.make),
     ]

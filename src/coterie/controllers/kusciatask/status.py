@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from msgspec.structs import replace
 
 from coterie.api.meta import find_condition
-from coterie.api.podstate import moment
+from coterie.api.podstate import container_statuses, last_words, moment, told
 from coterie.api.types.kuscia_job import KusciaTask, PartyTaskStatus, PodOfTask, TaskPhase
-from coterie.api.types.pods import ContainerStatus, Pod
+from coterie.api.types.pods import Pod
 from coterie.controllers.kusciatask.kit import PartyKit, PodKit
 
 IMAGE_PATIENCE = 60.0
@@ -33,7 +32,6 @@ _HOPELESS = frozenset(
     )
 )  # fmt: skip
 _IMAGE_TROUBLE = frozenset(("ErrImagePull", "ImagePullBackOff", "ErrImagePullBackOff"))
-_LOG_KEPT = 1500
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,49 +50,30 @@ class Outcome:
 def outcome(pod: Pod | None, now: datetime) -> Outcome:
     if pod is None:
         return Outcome(TaskPhase.FAILED, "the pod is gone")
-    statuses = (*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ()))
     if pod.status.phase == "Succeeded":
         return Outcome(TaskPhase.SUCCEEDED)
     if pod.status.phase not in ("Pending", "Running", ""):
-        brief, log = _last_words(pod, statuses)
+        brief, log = last_words(pod)
         return Outcome(TaskPhase.FAILED, brief, log)
-    for status in statuses:
+    for status in container_statuses(pod):
         waiting = (status.state or {}).get("waiting") or {}
         reason = str(waiting.get("reason") or "")
-        told = f"container {status.name}: {reason}{_colon(waiting.get('message'))}"
+        words = f"container {status.name}: {told(reason, waiting.get('message'))}"
         if reason in _HOPELESS:
-            _, log = _last_words(pod, statuses)
-            return Outcome(TaskPhase.FAILED, told, log)
+            _, log = last_words(pod)
+            return Outcome(TaskPhase.FAILED, words, log)
         if reason in _IMAGE_TROUBLE:
             began = moment(pod.status.start_time) or moment(pod.metadata.creation_timestamp) or now
             left = IMAGE_PATIENCE - (now - began).total_seconds()
             if left <= 0:
-                return Outcome(TaskPhase.FAILED, told)
-            return Outcome(TaskPhase.PENDING, told, look_after=left)
+                return Outcome(TaskPhase.FAILED, words)
+            return Outcome(TaskPhase.PENDING, words, look_after=left)
     if pod.status.phase == "Running":
         return Outcome(TaskPhase.RUNNING)
     scheduled = find_condition(pod.status.conditions, "PodScheduled")
     if scheduled is not None and scheduled.status == "False":
         return Outcome(TaskPhase.PENDING, scheduled.message)
     return Outcome(TaskPhase.PENDING)
-
-
-def _last_words(pod: Pod, statuses: Sequence[ContainerStatus]) -> tuple[str, str]:
-    for status in statuses:
-        ended: Mapping[str, Any] = (status.state or {}).get("terminated") or (status.last_state or {}).get(
-            "terminated"
-        ) or {}  # fmt: skip
-        code = ended.get("exitCode")
-        if not code:
-            continue
-        signal = f", signal {ended['signal']}" if ended.get("signal") else ""
-        reason = f" ({ended['reason']}{signal})" if ended.get("reason") else ""
-        return f"container {status.name} exited with {code}{reason}", str(ended.get("message") or "")[-_LOG_KEPT:]
-    return f"{pod.status.reason or 'Failed'}{_colon(pod.status.message)}", ""
-
-
-def _colon(message: object) -> str:
-    return f": {message}" if message else ""
 
 
 def pod_status(pod: Pod | None, which: PodKit, kit: PartyKit, before: PodOfTask | None, now: datetime) -> PodOfTask:
