@@ -218,9 +218,10 @@ async def test_files_of_the_domain_are_for_its_own_tasks(scene: World, initiator
     pod = engine_pod()
     pod["metadata"]["annotations"][labels.KUSCIA_INITIATOR] = initiator
     spec = await started(scene, pod)
-    found = [mount for mount in spec.mounts if mount.target == DATA]
-    assert [(m.source, m.optional, m.read_only) for m in found] == (
-        [(scene.settings.paths.data, True, False)] if initiator == "alice" else []
+    data = scene.settings.paths.data
+    found = [mount for mount in spec.mounts if mount.source == data]
+    assert [(m.target, m.optional, m.read_only) for m in found] == (
+        [(DATA, True, False), (str(data), True, False)] if initiator == "alice" else []
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.flight as fl
 import pytest
 from datamesh_kit import PEOPLE, PEOPLE_COLUMNS, World, reading, writing
 
@@ -178,6 +180,20 @@ async def test_metadata_of_what_is_not_granted_is_not_told(alice: World) -> None
 # Grants.
 
 
+async def test_a_job_knows_again_what_it_registered_without_writing(alice: World) -> None:
+    """A report has no rows, and a result may have its rows at another party only."""
+    pair = await alice.engine("bob", job="job-1")
+    for name, kind in (("scores", "table"), ("evaluation", "report"), ("bundle", "serving_model")):
+        assert (await alice.call(pair, "CreateDomainData", domaindata_id=name, type=kind)).status.code == 0
+        assert (await alice.call(pair, "QueryDomainData", domaindata_id=name)).data.type == kind
+    with pytest.raises(fl.FlightUnauthorizedError, match="has no grant"):
+        await reading(alice, pair, "scores")
+    for other in (await alice.engine("bob", job="job-2"), await alice.engine("carol", job="job-1")):
+        assert (await alice.call(other, "QueryDomainData", domaindata_id="scores")).status.code == 12201
+    with pytest.raises(pa.ArrowInvalid, match="scores has no columns here"):
+        await reading(alice, await alice.engine(), "scores")
+
+
 async def test_a_grant_comes_signed_and_is_changed_as_a_whole(alice: World) -> None:
     await alice.table("people")
     pair = await alice.engine()
@@ -234,6 +250,20 @@ async def test_a_path_is_told_where_engines_may_go_there(alice: World) -> None:
     await alice.source("hidden", "localfs", {"path": "/srv/secret"})
     hidden = await alice.call(pair, "QueryDomainDataSource", datasource_id="hidden")
     assert hidden.data.info.localfs.path == ""
+
+
+async def test_a_partners_task_is_sent_to_the_data_mesh(alice: World) -> None:
+    """The same source: at the files nobody would look at its grants."""
+    told = await alice.call(await alice.engine("bob"), "QueryDomainDataSource", datasource_id="default-data-source")
+    assert (told.status.code, told.data.info.localfs.path, told.data.access_directly) == (0, "", False)
+    assert str(alice.paths.data) not in str(told)
+
+
+async def test_there_is_a_source_that_is_reached_through_the_data_mesh_only(alice: World) -> None:
+    told = await alice.call(await alice.engine(), "QueryDomainDataSource", datasource_id="default-dp-data-source")
+    assert (told.data.type, told.data.access_directly, told.data.info.localfs.path) == ("localfs", False, "")
+    found = await alice.mesh.catalogue.source_info("default-dp-data-source")
+    assert found.path == str(alice.paths.data)
 
 
 async def test_the_source_itself_gets_the_secrets(alice: World) -> None:

@@ -121,6 +121,9 @@ class Flight:
         chosen = columns.selected(declared, query.columns)
         names = tuple(each.name for each in (declared if raw else chosen))
         permit = await self._permits.read(caller, found, names, FILE if raw else NORMAL)
+        if not raw and not declared:
+            sentence = f"{found.metadata.name} has no columns here: its rows are at another party, or it is no table"
+            raise MeshProblem(Code.INVALID, sentence, Kind.FAILED_PRECONDITION)
         schema = columns.schema_of(declared, found.spec.type)
         options = ReadOptions(columns=() if raw else names, raw=raw)
         shown = columns.RAW_SCHEMA if raw else columns.schema_of(chosen, found.spec.type)

@@ -80,6 +80,8 @@ class Permits:
         if data.spec.author != self._domain:
             # A copy that its owner sent us to know of.
             return Permit(caller, data, _use(caller, data, (), METADATA))
+        if registered_by(caller, data):
+            return Permit(caller, data, _use(caller, data, (), METADATA))
         return await self._decided(caller, data, _use(caller, data, (), METADATA), code)
 
     async def read(self, caller: Caller, data: DomainData, columns: tuple[str, ...], mode: str = NORMAL) -> Permit:
@@ -221,6 +223,16 @@ def made_by(caller: Caller, data: DomainData) -> bool:
     if not written or grants.mark(marks, labels.COTERIE_MADE_FOR) != caller.initiator:
         return False
     return written == caller.job or bool(caller.flow and grants.mark(marks, labels.COTERIE_FLOW) == caller.flow)
+
+
+def registered_by(caller: Caller, data: DomainData) -> bool:
+    """The caller's own job, or its flow, told us of it: what is known of it is what they said, also where nothing of it
+    was written here, as of a report, or of a result that another party has."""
+    marks = data.metadata.annotations
+    if grants.mark(marks, labels.COTERIE_MADE_FOR) != caller.initiator:
+        return False
+    told = ((caller.job, labels.COTERIE_MADE_BY), (caller.flow, labels.COTERIE_FLOW))
+    return any(wanted and grants.mark(marks, label) == wanted for wanted, label in told)
 
 
 def _use(caller: Caller, data: DomainData, columns: tuple[str, ...], mode: str) -> Use:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -10,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from coterie.api import labels
 from coterie.api.errors import AlreadyExists, NotFound
 from coterie.api.meta import Object
-from coterie.api.types.kuscia_data import DEFAULT_SOURCE, DOMAIN_DATA_SOURCES, ENCRYPTED_INFO
+from coterie.api.types.kuscia_data import DEFAULT_MESH_SOURCE, DEFAULT_SOURCE, DOMAIN_DATA_SOURCES, ENCRYPTED_INFO
 from coterie.base.sealing import sealed
 from coterie.client.client import Client
 
@@ -20,15 +21,14 @@ PART = {"localfs": "localfs", "oss": "oss", "odps": "odps", **dict.fromkeys(DATA
 
 
 async def ensure_default_source(client: Client, domain: str, path: Path, key: rsa.RSAPublicKey) -> None:
-    """`default-data-source`, made when it is missing. Raises ApiError or TransportError."""
-    try:
-        await client.get(DOMAIN_DATA_SOURCES, DEFAULT_SOURCE, domain)
-    except NotFound:
-        obj = source_object(domain, DEFAULT_SOURCE, "localfs", {"path": str(path)}, key, directly=True)
+    """`default-data-source` and `default-dp-data-source`, made where missing. Raises ApiError or TransportError."""
+    for name in (DEFAULT_SOURCE, DEFAULT_MESH_SOURCE):
         try:
-            await client.create(DOMAIN_DATA_SOURCES.as_dynamic, obj, domain)
-        except AlreadyExists:
-            return
+            await client.get(DOMAIN_DATA_SOURCES, name, domain)
+        except NotFound:
+            obj = source_object(domain, name, "localfs", {"path": str(path)}, key, directly=name == DEFAULT_SOURCE)
+            with suppress(AlreadyExists):
+                await client.create(DOMAIN_DATA_SOURCES.as_dynamic, obj, domain)
 
 
 def source_object(

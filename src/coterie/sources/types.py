@@ -27,8 +27,8 @@ _NAMES: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("s"),
     "duration": pa.duration("s"),
     "bool": pa.bool_(),
+    "str": pa.string(),  # before "string": SecretFlow knows no other
     "string": pa.string(),
-    "str": pa.string(),
     "large_string": pa.large_string(),
     "large_str": pa.large_string(),
     "large_utf8": pa.large_string(),
@@ -55,7 +55,7 @@ def kuscia_of(found: pa.DataType) -> str:
     for belongs, name in _NEAREST:
         if belongs(found):
             return name
-    return "string"
+    return "str"
 
 
 _NEAREST = (
@@ -64,5 +64,5 @@ _NEAREST = (
     (pa.types.is_float16, "float32"),
     (pa.types.is_large_binary, "binary"),
     (pa.types.is_fixed_size_binary, "binary"),
-    (pa.types.is_null, "string"),
+    (pa.types.is_null, "str"),
 )

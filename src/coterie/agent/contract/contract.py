@@ -85,7 +85,9 @@ class EngineContract:
                 found |= certificates.variables(pod)
                 mounts.append(Mount(directory / CERTIFICATES, certificates.PLACE, read_only=True))
             if self._settings.data is not None and self._own_task(pod):
-                mounts.append(Mount(self._settings.data, DATA_PLACE, optional=True))
+                # Kuscia's place for it, and its own: the data mesh tells engines the latter where they may go there.
+                places = dict.fromkeys((DATA_PLACE, str(self._settings.data)))
+                mounts += [Mount(self._settings.data, each, optional=True) for each in places]
         rendered = await self._rendered(pod, container, {**variables, **found}, volumes, lookup)
         return Surroundings(found, tuple(mounts), rendered)
 

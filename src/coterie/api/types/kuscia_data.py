@@ -14,8 +14,11 @@ from coterie.api.types.kuscia_domain import kuscia_resource
 from coterie.base.secret import STARS
 
 DEFAULT_SOURCE = "default-data-source"
+DEFAULT_MESH_SOURCE = "default-dp-data-source"
+"""The same place; engines read and write there through the data mesh only."""
 ENCRYPTED_INFO = "encryptedInfo"
-DATA_TYPES = ("table", "model", "rule", "report", "unknown")
+DATA_TYPES = ("table", "model", "rule", "report", "serving_model", "read_data", "unknown")
+"""Kuscia's five, and two more that SecretFlow writes."""
 SOURCE_TYPES = ("localfs", "oss", "mysql", "odps", "postgresql", "hive", "dameng")
 READY, UNAVAILABLE, UNKNOWN = "Ready", "Unavailable", "Unknown"
 NORMAL, METADATA, FILE = "normal", "metadata", "file"

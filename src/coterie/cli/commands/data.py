@@ -14,7 +14,7 @@ import msgspec
 from coterie.api import grants as limits
 from coterie.api.errors import NotFound
 from coterie.api.meta import Object
-from coterie.api.types.kuscia_data import DEFAULT_SOURCE, DomainData, DomainDataGrant
+from coterie.api.types.kuscia_data import DEFAULT_SOURCE, METADATA, DomainData, DomainDataGrant
 from coterie.base.clock import SYSTEM_CLOCK, rfc3339
 from coterie.cli import arguments as options
 from coterie.cli import network
@@ -69,6 +69,7 @@ def arguments(parser: options.Parser) -> None:
     give.add_argument("--count", metavar="N", type=int, default=0, help="only so many uses")
     give.add_argument("--for", metavar="TIME", type=options.seconds, default=0.0, dest="life", help="only so long")
     give.add_argument("--component", metavar="NAME", action="append", default=[], help="only for this; may be repeated")
+    give.add_argument("--metadata", action="store_true", help="only to know what it is, not to use it")
     parser.add_argument("-l", "--lines", metavar="N", type=int, default=10, help="rows that head shows (default: 10)")
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
@@ -207,6 +208,8 @@ async def _grant(opened: Desk, args: argparse.Namespace, app: App) -> int:
         limit["expirationTime"] = rfc3339(SYSTEM_CLOCK.now() + timedelta(seconds=args.life))
     if args.component:
         limit["components"] = args.component
+    if args.metadata:
+        limit["grantMode"] = [METADATA]
     taken = {each.metadata.name for each in await opened.grants()}
     name = next(name for at in range(1, len(taken) + 2) if (name := f"{data}-{to}" + (f"-{at}" if at > 1 else "")) not in taken)  # fmt: skip
     spec: Object = {"domainDataID": data, "grantDomain": to, **({"limit": limit} if limit else {})}
@@ -254,6 +257,7 @@ def _limits(grant: DomainDataGrant) -> str:
     found += [f"{limit.use_count} uses"] if limit.use_count else []
     found += [f"until {limit.expiration_time}"] if limit.expiration_time else []
     found += [f"for {','.join(limit.components)}"] if limit.components else []
+    found += [f"only {','.join(limit.grant_mode)}"] if limit.grant_mode else []
     return ", ".join(found) or "no limits"
 
 
