@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= $(shell nproc)
 
-.PHONY: setup demo psi test lint types unit conformance bench clean help
+.PHONY: setup demo psi secretflow test lint types unit conformance bench clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -25,6 +25,9 @@ demo: $(STAMP)  ## two organisations find their common customers; installs the e
 psi: $(STAMP)  ## install the environment of the PSI engine (110 MB)
 	@$(BIN)/python -m coterie.cli.psienv
 
+secretflow: $(STAMP)  ## install the environment of SecretFlow (400 MB)
+	@$(BIN)/python -m coterie.cli.engineenv secretflow
+
 lint: $(STAMP)  ## format check and lint
 	$(BIN)/ruff format --check src tests benchmarks scripts
 	$(BIN)/ruff check src tests benchmarks scripts
@@ -37,6 +40,7 @@ unit: $(STAMP)  ## fast tests only
 
 test: setup lint types  ## lint, types, layers and all tests
 	@timeout 120 $(BIN)/python -m coterie.cli.psienv || echo 'The tests that need the environment of the PSI engine are skipped.'
+	@timeout 180 $(BIN)/python -m coterie.cli.engineenv secretflow || echo 'The tests that need SecretFlow are skipped.'
 	$(BIN)/pytest -q -n $(JOBS) --dist loadgroup
 
 bench: $(STAMP)  ## measure; prints the table that docs/benchmarks.md keeps

@@ -1,155 +1,17 @@
-"""The environment of the PSI engine: made once for a machine, and known to the domains of a network from then on.
-
-    make psi, coterie engine add psi ──pip──> <tools>/psi (a virtual environment) ──> image coterie/psi in every domain
-                                                                                  └─> AppImage psi in every control plane
-
-The library is large and pinned apart from Coterie's own requirements, so it has an interpreter to itself. Coterie's engines
-are copied into it, and nothing else of Coterie: a pod may not see the place where Coterie itself lies.
-"""
+"""The environment of the PSI engine; what is common to all such environments stands in `engineenv`."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
-import subprocess
-import sys
-import venv
-from collections.abc import Sequence
-from importlib import resources
-from pathlib import Path
+from coterie.cli.engineenv import PSI, VARIABLE, main
 
-import coterie
-from coterie.agent.images.store import ImageStore
-from coterie.api.errors import ApiError
-from coterie.base.files import write_atomic
-from coterie.cli import health
-from coterie.cli.app import App, CliError
-from coterie.client.kubeconfig import KubeconfigError
-from coterie.client.transport import TransportError
-from coterie.engines.catalogue import PSI, PSI_IMAGE, ensure_engines
-from coterie.node.config import NodeSettings
+__all__ = ["NAME", "VARIABLE", "add_image", "directory", "install", "installed", "register"]
 
-VARIABLE = "COTERIE_TOOLS"
-NAME = "psi"
-_STAMP = "coterie-installed"
-_SECONDS = 600
-
-
-def directory(app: App) -> Path:
-    """$COTERIE_TOOLS/psi, else below the repository that Coterie runs from, else in the user's cache."""
-    named = app.environ.get(VARIABLE)
-    if named:
-        return (app.cwd / Path(named).expanduser()).absolute() / NAME
-    repository = Path(coterie.__file__).parents[2]
-    if (repository / "pyproject.toml").is_file() and os.access(repository, os.W_OK):
-        return repository / ".tools" / NAME
-    cache = app.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else app.home / ".cache") / "coterie" / NAME
-
-
-def installed(place: Path) -> bool:
-    """Whether it is there as this version wants it."""
-    stamp = place / _STAMP
-    return stamp.is_file() and stamp.read_text() == _wanted() and (place / "bin" / "python").exists()
-
-
-def install(app: App) -> Path:
-    """The environment, made where it is missing. CliError when it cannot be had."""
-    place = directory(app)
-    if installed(place):
-        _copy_engines(place)
-        return place
-    if not (3, 10) <= sys.version_info[:2] < (3, 12):
-        raise CliError(
-            f"Error: SPU, which the engine psi is made of, runs on Python 3.10 and 3.11, and this is "
-            f"{sys.version_info[0]}.{sys.version_info[1]}; run Coterie on Python 3.11 for it"
-        )
-    app.warn(f"Installing the environment of the engine psi in {place} (about 110 MB to fetch) ...")
-    shutil.rmtree(place, ignore_errors=True)
-    try:
-        venv.create(place, with_pip=True, symlinks=True)
-        _pip(place, app)
-        _copy_engines(place)
-        (place / _STAMP).write_text(_wanted())
-    except (OSError, subprocess.SubprocessError) as problem:
-        shutil.rmtree(place, ignore_errors=True)
-        raise CliError(
-            f"Error: the environment of the engine psi could not be installed: {_reason(problem)}; "
-            "check the network and the package index of pip, then try again: coterie engine add psi"
-        ) from problem
-    return place
-
-
-def _copy_engines(place: Path) -> None:
-    """What this version's engines are made of; only files that differ are written, since pods may be running from there."""
-    source = Path(coterie.__file__).parent
-    target = next((place / "lib").glob("python3*/site-packages")) / source.name
-    for path in (source / "__init__.py", *sorted((source / "engines").rglob("*.py"))):
-        copy = target / path.relative_to(source)
-        content = path.read_bytes()
-        if not copy.is_file() or copy.read_bytes() != content:
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(copy, content, mode=0o644, durable=False)
-
-
-def _pip(place: Path, app: App) -> None:
-    requirements = place / "requirements.txt"
-    requirements.write_text(_requirements())
-    words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "-r", str(requirements)]
-    subprocess.run(
-        [str(place / "bin" / "python"), *words],
-        env={**os.environ, **app.environ},
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        check=True,
-    )
-
-
-def _reason(problem: Exception) -> str:
-    if isinstance(problem, subprocess.CalledProcessError):
-        lines = [line for line in str(problem.stderr).splitlines() if line.strip()]
-        return next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "pip failed")
-    if isinstance(problem, subprocess.TimeoutExpired):
-        return f"pip took more than {_SECONDS} s"
-    return str(problem)
-
-
-def _requirements() -> str:
-    return resources.files("coterie.engines.psi").joinpath("requirements.txt").read_text()
-
-
-def _wanted() -> str:
-    """What the stamp says: the requirements."""
-    text = f"{_requirements()}{sys.version_info[:2]}"
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-async def register(nodes: Sequence[NodeSettings], place: Path) -> None:
-    """Make the engine known to all nodes of a network: the image where pods run, the AppImage in the control planes."""
-    for node in nodes:
-        if node.agent is not None:
-            add_image(node.paths.images, place)
-    for node in nodes:
-        if node.mode == "lite":
-            continue
-        try:
-            async with health.client_of(node) as client:
-                await ensure_engines(client, (PSI,))
-        except (ApiError, TransportError, KubeconfigError) as problem:
-            raise CliError(
-                f"Error: {node.domain} could not be told of the engine psi: {problem}; is it up? `coterie up` starts it"
-            ) from problem
-
-
-def add_image(images: Path, place: Path) -> None:
-    path = f"{place / 'bin'}:{os.environ.get('PATH', os.defpath)}"
-    ImageStore(images).add_host(f"{PSI_IMAGE}:latest", (str(place / "bin" / "python"),), env=(("PATH", path),))
-
+NAME = PSI.name
+directory = PSI.directory
+installed = PSI.installed
+install = PSI.install
+register = PSI.register
+add_image = PSI.add_image
 
 if __name__ == "__main__":
-    try:
-        print(install(App.standard()))
-    except CliError as failure:
-        sys.exit(str(failure))
+    main(PSI)

@@ -11,9 +11,10 @@ import msgspec
 from coterie.api.errors import NotFound
 from coterie.api.types.kuscia_job import APP_IMAGES, AppImage
 from coterie.cli import arguments as options
-from coterie.cli import engines, manifests, network, psienv
+from coterie.cli import engines, manifests, network
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.engineenv import ENVIRONMENTS, Environment
 from coterie.cli.manifests import Manifest
 from coterie.cli.output import as_list, as_text, plain_table, shown
 from coterie.cli.session import Session, root_of
@@ -27,6 +28,7 @@ the image on its nodes (see `coterie image`). Built in is `sample`, whose partie
   ls                    list the engines: image, roles, ports that partners can reach
   add FILE...           take AppImages from files; what would fail later is told now
   add psi               install the engine for private set intersection, for all domains under the root
+  add secretflow        install SecretFlow, likewise; its AppImage is secretflow-image
   rm NAME...            remove engines; running tasks go on
 
 Examples:
@@ -52,8 +54,10 @@ def run(args: argparse.Namespace, app: App) -> int:
     action = "ls" if args.action == "list" else args.action
     if action != "ls" and not args.words:
         raise UsageError(f"write it as: coterie engine {'add FILE...' if action == 'add' else 'rm NAME...'}")
-    if action == "add" and args.words == [psienv.NAME] and not (app.cwd / psienv.NAME).exists():
-        return _add_psi(args, app)
+    if action == "add" and len(args.words) == 1 and not (app.cwd / args.words[0]).exists():
+        environment = ENVIRONMENTS.get(args.words[0])
+        if environment is not None:
+            return _install(environment, args, app)
     if action == "add":
         found = _checked(args.words, app)
         return sessions.run(args, app, lambda session: _add(session, found))
@@ -61,17 +65,19 @@ def run(args: argparse.Namespace, app: App) -> int:
     return sessions.run(args, app, lambda session: work(session, args))
 
 
-def _add_psi(args: argparse.Namespace, app: App) -> int:
+def _install(environment: Environment, args: argparse.Namespace, app: App) -> int:
     """To all domains of the network at once: a task needs it at every party."""
-    place = psienv.install(app)
+    place = environment.install(app)
     root = root_of(args, app)
     nodes = network.members(root)
     if not nodes:
-        app.say(f"The environment of the engine psi is in {place}.")
+        app.say(f"The environment of the engine {environment.name} is in {place}.")
         app.say(f"There is no network under {root} yet: `coterie up` starts one; then run this again.")
         return 0
-    asyncio.run(psienv.register(nodes, place))
-    app.say(f"added engine psi ({', '.join(node.domain for node in nodes if node.agent is not None)})")
+    asyncio.run(environment.register(nodes, place))
+    app.say(
+        f"added engine {environment.app_image} ({', '.join(node.domain for node in nodes if node.agent is not None)})"
+    )
     return 0
 
 

@@ -1,0 +1,80 @@
+"""Environments of engines: their manifests and requirements, and `coterie engine add` of one that cannot be had."""
+
+from __future__ import annotations
+
+import io
+import re
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from coterie.cli import engineenv, engines
+from coterie.cli.app import App
+from coterie.cli.engineenv import ENVIRONMENTS, SECRETFLOW, Environment
+from coterie.cli.main import main
+
+ALL = pytest.mark.parametrize("environment", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
+
+
+def app(tmp_path: Path) -> App:
+    """Without a package index."""
+    out = io.StringIO()
+    environ = {
+        engineenv.VARIABLE: str(tmp_path / "tools"),
+        "COTERIE_ROOT": str(tmp_path / "net"),
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(tmp_path),
+    }
+    return App(out, out, environ, cwd=tmp_path)
+
+
+@ALL
+def test_its_app_image_can_be_used(environment: Environment) -> None:
+    assert engines.faults(environment.made()) == []
+
+
+@ALL
+def test_all_it_needs_is_pinned(environment: Environment) -> None:
+    text = resources.files("coterie.engines").joinpath(environment.name, "requirements.txt").read_text()
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert lines == sorted(lines, key=str.lower)
+    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[a-z0-9.]+", line) for line in lines)
+
+
+@ALL
+def test_what_cannot_be_fetched_is_told_and_leaves_nothing(environment: Environment, tmp_path: Path) -> None:
+    here = app(tmp_path)
+    assert main(["engine", "add", environment.name], here) == 1
+    said = here.err.getvalue()  # type: ignore[attr-defined]
+    assert f"then try again: coterie engine add {environment.name}" in said
+    assert not environment.installed(environment.directory(here))
+    assert not environment.directory(here).exists()
+
+
+def test_where_it_is_installed_nothing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = app(tmp_path)
+    monkeypatch.setattr(Environment, "installed", lambda *_: True)
+    assert main(["engine", "add", "secretflow"], here) == 0
+    said = here.out.getvalue()  # type: ignore[attr-defined]
+    assert f"The environment of the engine secretflow is in {SECRETFLOW.directory(here)}." in said
+    assert "`coterie up` starts one" in said
+
+
+def test_a_file_of_the_name_goes_before(tmp_path: Path) -> None:
+    (tmp_path / "secretflow").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n")
+    here = app(tmp_path)
+    assert main(["engine", "add", "secretflow"], here) == 1
+    assert "a Pod is no engine" in here.err.getvalue()  # type: ignore[attr-defined]
+
+
+def test_secretflow_is_what_jobs_call_it() -> None:
+    spec = SECRETFLOW.made()["spec"]
+    (container,) = spec["deployTemplates"][0]["spec"]["containers"]
+    scopes = {port["name"]: (port["protocol"], port["scope"]) for port in container["ports"]}
+    assert (SECRETFLOW.app_image, SECRETFLOW.image) == ("secretflow-image", "coterie/secretflow:latest")
+    assert container["command"] + container["args"] == [
+        "sh", "-c", "python -m secretflow.kuscia.entry ./kuscia/task-config.conf",
+    ]  # fmt: skip
+    assert {name for name, port in scopes.items() if port[1] == "Cluster"} == {"spu", "fed", "inference"}
+    assert scopes["global"] == ("GRPC", "Domain")
