@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -89,6 +90,29 @@ async def test_hidden_below_a_visible_directory(fenced, tmp_path):
     finally:
         (home / "key").unlink()
         home.rmdir()
+
+
+async def test_a_volume_inside_of_what_is_hidden(fenced, tmp_path):
+    """Engines find the domain's data where it lies, below the agent's root, and nothing else of it; whoever they run as."""
+    if str(HERE).startswith("/tmp/"):
+        pytest.skip("this checkout lies in /tmp, which containers have for themselves")
+    home = HERE / ".runp-hidden-test"
+    data = home / "var" / "data"
+    data.mkdir(parents=True, exist_ok=True)
+    user = Security(run_as_user=1000) if os.getuid() == 0 else Security()
+    try:
+        (home / "key").write_text("secret")
+        (data / "table").write_text("rows")
+        data.chmod(0o777)
+        script = f"cat {data}/table; echo made > {data}/new; cat {home}/key {home}/var/../key 2>&1; true"
+        async with RunpHarness.opened(tmp_path / "x", hidden=(home,)) as harness:
+            await harness.start(script, mounts=(Mount(data, str(data)),), security=user)
+            await harness.ended()
+            text = log_text(harness.state().log_path)
+        assert "rows" in text and "secret" not in text
+        assert (data / "new").read_text() == "made\n"
+    finally:
+        shutil.rmtree(home)
 
 
 async def test_sockets_of_the_machine_are_out_of_reach(fenced):

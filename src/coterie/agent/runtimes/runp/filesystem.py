@@ -256,7 +256,8 @@ def _mirror(path: str, without: str) -> None:
             kept.append((name, os.readlink(step)))
         else:
             kept.append((name, (linux.clone_tree(step), os.path.isdir(step))))
-    mode = stat.S_IMODE(os.stat(path).st_mode)
+    # What is hidden (mode 0) holds nothing but this way, which other users than root go too.
+    mode = stat.S_IMODE(os.stat(path).st_mode) or 0o111
     linux.mount("none", path, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, f"mode={mode:o},size=4m")
     for name, entry in kept:
         step = f"{path.rstrip('/')}/{name}"
