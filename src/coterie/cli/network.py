@@ -33,6 +33,8 @@ from coterie.node.config import NodeSettings, gateway, ports
 MASTER = "kuscia-system"
 TOPOLOGIES = ("center", "p2p")
 API_PORT, AGENT_PORT = 6443, 10250
+_SERVICE_PORTS = (8070, 8071, 8082, 8083, 8060, 8061)
+"""Of the data mesh, KusciaAPI and ConfManager."""
 _LAST_ADDRESS = 254
 _SHARED = "127.0.0.1"
 """Where nodes are when they cannot have addresses of their own."""
@@ -60,6 +62,8 @@ class Place:
     external: int = 0
     handshake: int = 0
     """Of the gateway; 0: its usual ports."""
+    services: tuple[int, ...] = ()
+    """Of the data mesh, KusciaAPI and ConfManager, HTTP and gRPC each; none: their usual ports."""
 
 
 def members(root: Path) -> list[NodeSettings]:
@@ -137,6 +141,12 @@ def document(
             "external": {"host": place.address, "port": place.external},
             "handshake": {"port": place.handshake},
         }
+    if place.services:
+        mesh_http, mesh_grpc, api_http, api_grpc, conf_http, conf_grpc = place.services
+        if mode != "master":
+            out["dataMesh"] = {"httpPort": mesh_http, "grpcPort": mesh_grpc}
+        out["kusciaAPI"] = {"HTTPPort": api_http, "GRPCPort": api_grpc}
+        out["confManager"] = {"HTTPPort": conf_http, "GRPCPort": conf_grpc}
     if place.address == _SHARED:
         # Only one of several nodes could have port 53 there, and resolver files know no other.
         out["dns"] = {"enabled": False}
@@ -207,13 +217,19 @@ def free_places(taken: Iterable[str] = ()) -> Iterator[Place]:
         elif problem != errno.EADDRINUSE:
             break  # this machine has no such addresses, so the next one will not be there either
     while True:
-        yield Place(_SHARED, *_free_ports(5))
+        api, agent, internal, external, handshake, *services = _free_ports(5 + len(_SERVICE_PORTS))
+        yield Place(_SHARED, api, agent, internal, external, handshake, tuple(services))
 
 
 def usual_ports(lowest: int) -> tuple[int, ...]:
     """All that a node opens on an address of its own. `lowest`: the first port that this process may open."""
     doors = (gateway.INTERNAL_PORT, gateway.EXTERNAL_PORT, gateway.HANDSHAKE_PORT, gateway.DNS_PORT)
-    return API_PORT, AGENT_PORT, *(port if port >= lowest else gateway.UNPRIVILEGED[port] for port in doors)
+    return (
+        API_PORT,
+        AGENT_PORT,
+        *_SERVICE_PORTS,
+        *(port if port >= lowest else gateway.UNPRIVILEGED[port] for port in doors),
+    )
 
 
 def _refusal(address: str, port: int) -> int:

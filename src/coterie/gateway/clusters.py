@@ -131,7 +131,7 @@ def _service(service: Service) -> Json:
 
 
 def cluster(name: str, endpoints: Sequence[Address], connect: float, options: Json) -> Json:
-    fixed = all(tls.is_address(each.host) for each in endpoints)
+    fixed = all(each.is_socket or tls.is_address(each.host) for each in endpoints)
     made: Json = {
         "name": name,
         "load_assignment": {
@@ -161,4 +161,5 @@ def _breakers(many: int) -> Json:
 
 def _endpoint(target: Address) -> Json:
     # The host name is what `auto_host_rewrite` puts into the request.
-    return {"endpoint": {"address": address(target.host, target.port), "hostname": str(target)}}
+    name = "localhost" if target.is_socket else str(target)
+    return {"endpoint": {"address": address(target.host, target.port), "hostname": name}}

@@ -5,8 +5,8 @@
     Gateways: our domain's other gateways ──────────────┼──> World ──> inputs_of ──> Inputs
     tokens and credentials, opened ─────────────────────┘
 
-Built in, besides the handshake: on a control plane the services `reporter`, opened to the lites of this control plane, and
-`apiserver`. The latter is opened to the lites and to partners' control planes, each of which calls with the credential of its own service account, which this gateway
+Built in, besides the handshake: on a control plane the services `reporter` and `kusciaapi`, opened to the lites of this
+control plane, and `apiserver`. The latter is opened to the lites and to partners' control planes, each of which calls with the credential of its own service account, which this gateway
 adds: nobody outside holds one, and what a caller brings itself is replaced. A caller that another domain speaks for does not
 get one: the carrier could then act in its name.
 """
@@ -51,6 +51,7 @@ from coterie.gateway.transit import grants_of
 
 API_SERVICE = "apiserver"
 REPORTER_SERVICE = "reporter"
+KUSCIA_API_SERVICE = "kusciaapi"
 _AUTHORIZATION = "authorization"
 _LONGEST_RUN = 90
 """Bytes: 107 for a socket's path, less the longest name in there."""
@@ -145,9 +146,9 @@ def inputs_of(
     if settings.control_plane and world.api is not None:
         services = [each for each in services if each.name != API_SERVICE]
         services.append(_api(world, settings.domain, routes, world.api))
-    if settings.control_plane and settings.reporter is not None:
-        services = [each for each in services if each.name != REPORTER_SERVICE]
-        services.append(_reporter(world, settings.domain, settings.reporter))
+    for name, address in _for_lites(settings).items():
+        services = [each for each in services if each.name != name]
+        services.append(Service(name, (address,), access=_lites(world, settings.domain)))
     remembered.keep_only(
         {("route", each.metadata.name) for each in world.routes}
         | {("service", each.metadata.name) for each in world.services}
@@ -205,7 +206,7 @@ def _services(world: World, settings: GatewaySettings, memory: Memory, problems:
             found.append(made)
         if name == API_SERVICE and settings.control_plane:
             problems.append(Problem(f"service {name}", "this name is the control plane's own API's; take another one"))
-        if name == REPORTER_SERVICE and settings.control_plane and settings.reporter is not None:
+        if name in _for_lites(settings):
             problems.append(Problem(f"service {name}", "this name is the control plane's own; take another one"))
     return found
 
@@ -253,10 +254,15 @@ def _api(world: World, ours: str, routes: Iterable[Route], address: Address) -> 
     )
 
 
-def _reporter(world: World, ours: str, address: Address) -> Service:
-    """For engines of our own domain and of the lites; partners' engines report to their own control plane."""
+def _for_lites(settings: GatewaySettings) -> dict[str, Address]:
+    """What our own domain and the lites may call by name; partners' engines have their own control plane for it."""
+    found = {REPORTER_SERVICE: settings.reporter, KUSCIA_API_SERVICE: settings.kuscia_api}
+    return {name: address for name, address in found.items() if address is not None and settings.control_plane}
+
+
+def _lites(world: World, ours: str) -> frozenset[str]:
     lites = {name for name, domain in world.domains.items() if not domain.partner}
-    return Service(REPORTER_SERVICE, (address,), access=api_callers(world.routes, world.domains, ours) & lites)
+    return api_callers(world.routes, world.domains, ours) & lites
 
 
 # ---- routes ----

@@ -55,9 +55,16 @@ class ServiceProtocol(StrEnum):
 @dataclass(frozen=True, slots=True, order=True)
 class Address:
     host: str
+    """Or the path of a Unix socket, which has no port."""
     port: int
 
+    @property
+    def is_socket(self) -> bool:
+        return self.host.startswith("/")
+
     def __str__(self) -> str:
+        if self.is_socket:
+            return self.host
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 

@@ -88,6 +88,8 @@ def seconds(value: float) -> str:
 
 
 def address(host: str, port: int) -> Json:
+    if host.startswith("/"):
+        return {"pipe": {"path": host}}
     return {"socket_address": {"address": host, "port_value": port}}
 
 

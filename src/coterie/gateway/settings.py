@@ -59,6 +59,8 @@ class GatewaySettings:
     """master and autonomy: we are `master` too, lites register here, the API is a service of ours."""
     reporter: Address | None = None
     """Where engines' progress is heard, on a control plane."""
+    kuscia_api: Address | None = None
+    """Where KusciaAPI takes what lites send, on a control plane."""
     workers: int = 1
     """Envoy's worker threads."""
     master: MasterEndpoint | None = None

@@ -15,11 +15,12 @@ from coterie.node.nodeagent import agent_groups
 from coterie.node.owndomain import prepared
 
 if TYPE_CHECKING:
-    from coterie.node import datameshnode, gatewaynode
+    from coterie.node import datameshnode, gatewaynode, kusciaapinode
 else:
     # A control plane without a gateway or a data mesh does without their libraries.
     datameshnode = later("coterie.node.datameshnode")
     gatewaynode = later("coterie.node.gatewaynode")
+    kusciaapinode = later("coterie.node.kusciaapinode")
 
 
 def groups(settings: NodeSettings, clock: Clock) -> list[list[Runnable]]:
@@ -28,7 +29,10 @@ def groups(settings: NodeSettings, clock: Clock) -> list[list[Runnable]]:
     with prepared(settings, clock):
         made, client, informers = control_groups(settings, clock)
         tls = AgentTls.of_plane(settings.paths, chosen.node_name, chosen.address, clock)
+    if settings.kuscia_api.enabled:
+        settings = kusciaapinode.with_door(settings)
     gateway = gatewaynode.gateway_of_plane(settings, made, client, informers, clock) if settings.gateway.enabled else []
     names = dns_groups(settings, informers, clock)
     data = datameshnode.datamesh_groups(settings, client, informers, clock) if settings.data_mesh.enabled else []
-    return [*made, *gateway, *names, *data, *agent_groups(settings, chosen, client, informers, tls, clock)]
+    api = kusciaapinode.kusciaapi_groups(settings, client, clock) if settings.kuscia_api.enabled else []
+    return [*made, *gateway, *names, *api, *data, *agent_groups(settings, chosen, client, informers, tls, clock)]

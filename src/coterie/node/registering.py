@@ -43,6 +43,7 @@ from coterie.node.config import NodeSettings
 from coterie.node.datameshnode import datamesh_groups
 from coterie.node.dnsnode import dns_groups
 from coterie.node.gatewaynode import gateway_groups
+from coterie.node.kusciaapinode import kusciaapi_groups
 from coterie.node.nodeagent import agent_groups
 from coterie.node.owndomain import prepared
 
@@ -65,6 +66,7 @@ def groups(settings: NodeSettings, clock: Clock) -> list[list[Runnable]]:
         [authority(tie.client, settings.domain, tls, clock)],
         *dns_groups(settings, tie.informers, clock),
         *datamesh_groups(settings, tie.client, tie.informers, clock),
+        *kusciaapi_groups(settings, tie.client, clock),
         *agent_groups(settings, chosen, tie.client, tie.informers, tls, clock),
     ]
 

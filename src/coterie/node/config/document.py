@@ -23,6 +23,7 @@ from coterie.node.config.settings import (
     ApiSettings,
     ControllerSettings,
     DataMeshConfig,
+    KusciaApiConfig,
     LogRotation,
     NodeSettings,
     Notice,
@@ -85,6 +86,7 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         gateway=doors.gateway,
         dns=doors.dns,
         data_mesh=_data_mesh(top.block("dataMesh"), doors) if mode != "master" else DataMeshConfig(enabled=False),
+        kuscia_api=_kuscia_api(top, doors),
         domain_key=_domain_key(top),
         log_level=top.choice("logLevel", "INFO", LOG_LEVELS),
         log_json=top.choice("logFormat", "text", ("text", "json")) == "json",
@@ -179,6 +181,31 @@ def _data_mesh(block: Block, doors: gateway.Doors) -> DataMeshConfig:
         http_port=block.number("httpPort", default.http_port, *PORTS),
         grpc_port=block.number("grpcPort", default.grpc_port, *PORTS),
     )
+
+
+def _kuscia_api(top: Block, doors: gateway.Doors) -> KusciaApiConfig:
+    default, block, conf = KusciaApiConfig(), top.block("kusciaAPI"), top.block("confManager")
+    made = KusciaApiConfig(
+        enabled=block.flag("enabled", doors.gateway.enabled),
+        address=block.address("host", doors.dns.address),
+        http_port=block.number("HTTPPort", default.http_port, *PORTS),
+        grpc_port=block.number("GRPCPort", default.grpc_port, *PORTS),
+        protocol=block.choice("protocol", doors.gateway.protocol, ("MTLS", "TLS", "NOTLS")),
+        names=top.texts("kusciaAPISans", "host names and addresses"),
+        conf_address=conf.address("host", doors.dns.address),
+        conf_http_port=conf.number("HTTPPort", default.conf_http_port, *PORTS),
+        conf_grpc_port=conf.number("GRPCPort", default.conf_grpc_port, *PORTS),
+    )
+    taken = {made.http_port: "kusciaAPI.HTTPPort"}
+    for key, port in (
+        ("kusciaAPI.GRPCPort", made.grpc_port),
+        ("confManager.HTTPPort", made.conf_http_port),
+        ("confManager.GRPCPort", made.conf_grpc_port),
+    ):
+        if port in taken:
+            raise ConfigError(f"{key}: {port} is {taken[port]} too; take another port")
+        taken[port] = key
+    return made
 
 
 def _controllers(block: Block) -> ControllerSettings:

@@ -84,6 +84,25 @@ class DataMeshConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class KusciaApiConfig:
+    """`kusciaAPI`, `kusciaAPISans`, `confManager`: the API for operators and platforms, and the one for engines."""
+
+    enabled: bool = True
+    """False unless said otherwise where the gateway is switched off."""
+    address: str = "127.0.0.1"
+    http_port: int = 8082
+    grpc_port: int = 8083
+    protocol: str = "MTLS"
+    """MTLS: callers show a certificate and the token; TLS: the token; NOTLS: nothing, in plain text."""
+    names: tuple[str, ...] = ()
+    """More DNS names and addresses for the certificate."""
+    conf_address: str = "127.0.0.1"
+    """The name `confmanager` leads to the DNS server's address, so listening elsewhere needs another name."""
+    conf_http_port: int = 8060
+    conf_grpc_port: int = 8061
+
+
+@dataclass(frozen=True, slots=True)
 class LogRotation:
     """`logrotate`: how much is kept of logs that grow without end."""
 
@@ -120,6 +139,7 @@ class NodeSettings:
     gateway: GatewaySettings
     dns: DnsConfig = field(default_factory=DnsConfig)
     data_mesh: DataMeshConfig = field(default_factory=DataMeshConfig)
+    kuscia_api: KusciaApiConfig = field(default_factory=KusciaApiConfig)
     domain_key: Secret | None = None
     """The domain's RSA key (PEM) when the configuration carries it; None: the one in var/certs, made when missing."""
     log_level: str = "INFO"
