@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from typing import Any
 
 
 class Code(IntEnum):
@@ -100,11 +101,14 @@ class Code(IntEnum):
 class Refused(Exception):
     """A call that is not carried out. The message is a sentence for the caller and holds no secret."""
 
-    def __init__(self, code: Code, message: str, details: Sequence[tuple[Code, str]] = ()) -> None:
-        """`details`: for each item of a batch, why it failed."""
+    def __init__(
+        self, code: Code, message: str, details: Sequence[tuple[Code, str]] = (), found: Mapping[str, Any] | None = None
+    ) -> None:
+        """`details`: for each item of a batch that failed, why; `found`: what the answer has of the others."""
         super().__init__(message)
         self.code = code
         self.details = tuple(details)
+        self.found = dict(found or {})
 
 
 def invalid(field: str, problem: str) -> Refused:

@@ -13,7 +13,19 @@ from coterie.api.wire.protofiles import ProtoFiles
 KUSCIA = "kuscia.proto.api.v1alpha1"
 PACKAGE = f"{KUSCIA}.kusciaapi"
 CONFMANAGER = f"{KUSCIA}.confmanager"
-_SERVICES = ("health", "domain", "domain_route", "certificate", "config", "job", "log")
+_SERVICES = (
+    "health",
+    "domain",
+    "domain_route",
+    "certificate",
+    "config",
+    "job",
+    "log",
+    "domaindata",
+    "domaindatasource",
+    "domaindatagrant",
+    "appimage",
+)
 """One file each: `kusciaapi_<name>.proto` here, `.../kusciaapi/<name>.proto` for who reflects. Imports come first."""
 
 FILES = ProtoFiles()

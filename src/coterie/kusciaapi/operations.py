@@ -144,11 +144,11 @@ class Operation:
         return json_format.ParseDict({"status": {"message": "success"}, **data}, self.response())
 
     def failed(self, problem: Refused | ApiError | TransportError) -> Any:
-        code, details = self.failure, tuple[tuple[Code, str], ...]()
+        code, details, found = self.failure, tuple[tuple[Code, str], ...](), dict[str, Any]()
         if isinstance(problem, Refused):
-            code, details = problem.code, problem.details
+            code, details, found = problem.code, problem.details, problem.found
         log.info("Refused", method=self.method, code=int(code), why=str(problem))
-        response = self.response()
+        response = json_format.ParseDict(found, self.response())
         response.status.code, response.status.message = int(code), str(problem)
         for item, why in details:
             response.status.details.add().Pack(messages.Status(code=int(item), message=why))

@@ -1,0 +1,236 @@
+"""DomainData: what domains have. The catalogue says where it lies; only `deleteDataAndRaw` touches the data itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from coterie.api import labels
+from coterie.api.errors import AlreadyExists, NotFound
+from coterie.api.meta import Object
+from coterie.api.types.kuscia_data import DOMAIN_DATA_SOURCES, DOMAIN_DATAS, DomainData, DomainDataSource
+from coterie.base.later import later
+from coterie.client.client import retry_on_conflict
+from coterie.kusciaapi.callers import Caller
+from coterie.kusciaapi.checks import check_domain, check_known, check_object_name, page
+from coterie.kusciaapi.codes import Code, Refused, invalid
+from coterie.kusciaapi.datasources import settings_of
+from coterie.kusciaapi.operations import Here, Mode, Operation
+from coterie.sources import entries, stored
+from coterie.sources.protocol import NotThere, Place, SourceError, SourceInfo
+
+if TYPE_CHECKING:
+    from coterie.sources import opening
+else:
+    opening = later("coterie.sources.opening")
+
+AVAILABLE = "Available"
+
+
+async def create(here: Here, caller: Caller, request: Any) -> Object:
+    """An entry that exists is updated."""
+    domain, name = request.domain_id, request.domaindata_id
+    check_domain(here, caller, domain, "domain_id", "create data")
+    for field in ("type", "relative_uri"):
+        if not getattr(request, field):
+            raise invalid(field, "must be given")
+    spec = _asked(request)
+    if name:
+        check_object_name("domaindata_id", name)
+    await check_known(here, domain)
+    if name and await find(here, domain, name) is not None:
+        return await update(here, caller, request) | {"data": {"domaindata_id": name}}
+    spec["name"] = spec["name"] or spec["relativeURI"].rstrip("/").rpartition("/")[2]
+    name = name or entries.new_name(spec["name"])
+    full = await _completed(here, domain, name, spec)
+    try:
+        await here.client.create(DOMAIN_DATAS.as_dynamic, entries.entry(name, full, {}), domain)
+    except AlreadyExists as problem:
+        raise Refused(Code.DATA_EXISTS, f'DomainData "{name}" of {domain} exists already') from problem
+    return {"data": {"domaindata_id": name}}
+
+
+async def update(here: Here, caller: Caller, request: Any) -> Object:
+    """What the request leaves empty stays as it is."""
+    domain, name = request.domain_id, request.domaindata_id
+    check_domain(here, caller, domain, "domain_id", "update data")
+    check_object_name("domaindata_id", name)
+    spec = _asked(request)
+
+    async def attempt() -> None:
+        before = await get(here, domain, name)
+        _check_own(before, Code.PATCH_DATA)
+        full = await _completed(here, domain, name, entries.merged(before, spec))
+        await here.client.patch(DOMAIN_DATAS, name, domain, entries.change(before, full))
+
+    await retry_on_conflict(attempt)
+    return {}
+
+
+async def delete(here: Here, caller: Caller, request: Any) -> Object:
+    domain, name = request.domain_id, request.domaindata_id
+    check_domain(here, caller, domain, "domain_id", "delete data")
+    check_object_name("domaindata_id", name)
+    await _delete(here, await get(here, domain, name))
+    return {}
+
+
+async def delete_with_raw(here: Here, caller: Caller, request: Any) -> Object:
+    """The data first: what cannot be removed stays known."""
+    domain, name = request.domain_id, request.domaindata_id
+    check_domain(here, caller, domain, "domain_id", "delete data")
+    check_object_name("domaindata_id", name)
+    if here.mode is Mode.MASTER or domain != here.domain:
+        raise Refused(Code.DELETE_DATA, f"the data lies at {domain}; ask its own node, which can remove it")
+    found = await get(here, domain, name)
+    _check_own(found, Code.DELETE_DATA)
+    await _remove_raw(here, found, await _source(here, domain, found.spec.data_source))
+    await _delete(here, found)
+    return {}
+
+
+async def query(here: Here, caller: Caller, request: Any) -> Object:
+    asked = request.data
+    check_domain(here, caller, asked.domain_id, "data.domain_id", "query data")
+    check_object_name("data.domaindata_id", asked.domaindata_id)
+    return {"data": _told(await get(here, asked.domain_id, asked.domaindata_id))}
+
+
+async def batch_query(here: Here, caller: Caller, request: Any) -> Object:
+    """Those that exist."""
+    if not request.data:
+        raise invalid("data", "must name at least one DomainData")
+    for index, asked in enumerate(request.data):
+        check_domain(here, caller, asked.domain_id, f"data[{index}].domain_id", "query data")
+        check_object_name(f"data[{index}].domaindata_id", asked.domaindata_id)
+    found = [await find(here, asked.domain_id, asked.domaindata_id) for asked in request.data]
+    return {"data": {"domaindata_list": [_told(each) for each in found if each is not None]}}
+
+
+async def list_(here: Here, caller: Caller, request: Any) -> Object:
+    asked = request.data
+    check_domain(here, caller, asked.domain_id, "data.domain_id", "list data")
+    await check_known(here, asked.domain_id)
+    wanted = {
+        labels.KUSCIA_DOMAINDATA_TYPE: asked.domaindata_type,
+        labels.KUSCIA_DOMAINDATA_VENDOR: asked.domaindata_vendor,
+    }
+    selector = ",".join(f"{key}={entries.label(value)}" for key, value in wanted.items() if value)
+    found, token = await page(here, DOMAIN_DATAS, asked.domain_id, asked.page_size, asked.page_token, "data.", selector)
+    return {"data": {"domaindata_list": [_told(each) for each in found], "next_page_token": token}}
+
+
+async def find(here: Here, domain: str, name: str) -> DomainData | None:
+    try:
+        found: DomainData = await here.client.get(DOMAIN_DATAS, name, domain)
+    except NotFound:
+        return None
+    return found
+
+
+async def get(here: Here, domain: str, name: str) -> DomainData:
+    found = await find(here, domain, name)
+    if found is None:
+        raise Refused(Code.NO_DATA, f'there is no DomainData "{name}" of {domain}')
+    return found
+
+
+def is_copy(data: DomainData) -> bool:
+    """Of what another domain granted; the original lies there."""
+    marks = data.metadata.labels or {}
+    return labels.KUSCIA_OWNER_REFERENCES in marks and data.spec.author != data.metadata.namespace
+
+
+def _check_own(data: DomainData, code: Code) -> None:
+    if is_copy(data):
+        raise Refused(
+            code, f'"{data.metadata.name}" is a copy of what {data.spec.author} granted, and only changed there'
+        )
+
+
+def _asked(request: Any) -> Object:
+    try:
+        spec = entries.asked(request)
+    except entries.BadEntry as problem:
+        raise invalid(problem.field, problem.problem) from problem
+    if request.relative_uri:
+        spec["relativeURI"] = request.relative_uri.lstrip("/")
+        if not spec["relativeURI"]:
+            raise invalid("relative_uri", "must name something inside of the data source")
+    return spec
+
+
+async def _completed(here: Here, domain: str, name: str, spec: Object) -> Object:
+    chosen = entries.chosen_source(spec)
+    check_object_name("datasource_id", chosen)
+    source = await _source(here, domain, chosen)
+    try:
+        return entries.completed(spec, name, domain, source.spec.type)
+    except entries.BadEntry as problem:
+        raise invalid(problem.field, problem.problem) from problem
+
+
+async def _source(here: Here, domain: str, name: str) -> DomainDataSource:
+    try:
+        found: DomainDataSource = await here.client.get(DOMAIN_DATA_SOURCES, name, domain)
+    except NotFound as problem:
+        raise Refused(Code.NO_SOURCE, f'there is no DomainDataSource "{name}" of {domain}') from problem
+    return found
+
+
+async def _delete(here: Here, data: DomainData) -> None:
+    meta = data.metadata
+    await here.client.delete(DOMAIN_DATAS, meta.name, meta.namespace, uid=meta.uid)
+
+
+def _told(data: DomainData) -> Object:
+    return {**entries.told(data), "domain_id": data.metadata.namespace, "status": AVAILABLE}
+
+
+# The data itself.
+
+
+async def _remove_raw(here: Here, data: DomainData, source: DomainDataSource) -> None:
+    if source.spec.type not in stored.BUILT_IN:
+        raise Refused(
+            Code.DELETE_DATA,
+            f"data in a source of type {source.spec.type} cannot be removed here; remove it there and use delete",
+        )
+    try:
+        info = await asyncio.to_thread(stored.source_info, source, here.identity.key, await settings_of(here, [source]))
+        info, place = _removable(info, data, str(here.paths.data))
+        async with opening.open_source(info) as opened:
+            await opened.delete(place)
+    except NotThere:
+        return
+    except SourceError as problem:
+        raise Refused(Code.DELETE_DATA, f"the data cannot be removed: {problem}") from problem
+
+
+def _removable(info: SourceInfo, data: DomainData, root: str) -> tuple[SourceInfo, Place]:
+    """Files only below the domain's own data directory, seen from there: a source may have been led anywhere."""
+    uri = data.spec.relative_uri
+    if info.kind == "localfs":
+        try:
+            below = PurePath(os.path.normpath(info.path)).relative_to(root)
+        except ValueError as problem:
+            raise SourceError(
+                "it lies outside of the domain's data directory; remove it yourself and use delete"
+            ) from problem
+        info, uri = replace(info, path=root), f"{below}/{uri}"
+    return info, Place(uri, entries.file_format(data.spec.file_format), "", data.spec.attributes or {})
+
+
+_SERVICE, _BASE = "DomainDataService", "/api/v1/domaindata"
+OPERATIONS = (
+    Operation(_SERVICE, "CreateDomainData", f"{_BASE}/create", Code.CREATE_DATA, create, for_domains=True),
+    Operation(_SERVICE, "UpdateDomainData", f"{_BASE}/update", Code.PATCH_DATA, update, for_domains=True),
+    Operation(_SERVICE, "DeleteDomainData", f"{_BASE}/delete", Code.DELETE_DATA, delete, for_domains=True),
+    Operation(_SERVICE, "DeleteDomainDataAndRaw", f"{_BASE}/deleteDataAndRaw", Code.DELETE_DATA, delete_with_raw),
+    Operation(_SERVICE, "QueryDomainData", f"{_BASE}/query", Code.GET_DATA, query, for_domains=True),
+    Operation(_SERVICE, "BatchQueryDomainData", f"{_BASE}/batchQuery", Code.GET_DATA, batch_query, for_domains=True),
+    Operation(_SERVICE, "ListDomainData", f"{_BASE}/list", Code.LIST_DATA, list_, for_domains=True),
+)
