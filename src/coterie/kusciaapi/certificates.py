@@ -38,16 +38,18 @@ async def generate(here: Here, caller: Caller, request: Any) -> Object:
 
 async def _check_no_domain(here: Here, name: str) -> None:
     """What a master signs for its lites looks just the same. A lite's signature means nothing for other domains."""
-    if here.mode is Mode.LITE or dns_label_faults(name):
+    if here.mode is Mode.LITE or dns_label_faults(name.casefold()):
         return
     try:
-        await here.client.get(DOMAINS, name)
+        await here.client.get(DOMAINS, name.casefold())
     except NotFound:
         return
     raise _bad("common_name", f'"{name}" is a domain; choose another name')
 
 
 def _made(here: Here, subject: askedcerts.Subject, life: timedelta, form: str) -> Object:
+    if subject.common_name.strip().rstrip(".").casefold() in _names_of_servers(here):
+        raise _bad("common_name", "is a name under which a server of this node is reached; choose another")
     try:
         parent, authority = _issuers(here)
         key, certificate = askedcerts.issue(authority, subject, life, here.clock.now())
@@ -55,6 +57,18 @@ def _made(here: Here, subject: askedcerts.Subject, life: timedelta, form: str) -
         raise Refused(Code.GENERATE_CERTIFICATE, f"the domain cannot sign certificates: {problem}") from problem
     chain = [encoded(pki.certificate_pem(each)) for each in (certificate, parent)]
     return {"key": encoded(pki.key_pem(key, pkcs1=form == PKCS1)), "cert_chain": chain}
+
+
+def _names_of_servers(here: Here) -> set[str]:
+    """All that the certificates of this node's own servers are for: operators give them further names."""
+    found: set[str] = set()
+    for path in here.paths.certs.rglob("*.crt"):
+        try:
+            certificate = pki.load_certificate(path.read_bytes())
+            found |= {name.casefold() for name in (pki.subject_of(certificate)[0], *pki.names_of(certificate))}
+        except (OSError, pki.PkiError):
+            continue  # nobody shows what cannot be read
+    return found
 
 
 def _issuers(here: Here) -> tuple[Any, pki.Authority]:
