@@ -186,7 +186,8 @@ _SELF_RULES = [
     ),
 ]
 """What a lite does itself: its agent runs the pods, its API shows what they printed, its gateway agrees on tokens and tells
-that it lives, its data mesh keeps data. Pods, services, routes and tasks are made by the control plane, never by the lite they are for."""
+that it lives, its data mesh keeps data. Pods, services, routes and tasks are made by the control plane, never by the lite
+they are for."""
 
 _MIRRORED = (
     "kusciajobs kusciajobsummaries kusciatasks kusciatasksummaries kusciadeployments kusciadeploymentsummaries "
