@@ -90,7 +90,7 @@ class _Demo(Story):
         self.heading("bob lets tasks of alice use his table, and only these columns")
         self.coterie("data", "grant", "visitors", "alice", "--columns", "uid,visits", "--domain", "bob")
         self.heading("alice asks: which customers do we have in common?")
-        seconds, peaks = self.intersect()
+        seconds, used = self.intersect()
         self.heading("Each has the rows of its own table that the other knows too, in the same order, and no others")
         for party in PARTIES:
             self.coterie("data", "head", _RESULTS[party], "-l", "5", "--domain", party)
@@ -104,7 +104,8 @@ class _Demo(Story):
             "intersection": counts["alice"],
             "protocol": self.wishes.protocol,
             "seconds": round(seconds, 2),
-            "peak_mb": {party: round(value) for party, value in peaks.items()},
+            "peak_mb": {party: round(value) for party, value in used.mb.items()},
+            "cpu_seconds": {party: round(value, 2) for party, value in used.cpu.items()},
         }
 
     def environment(self) -> Path | None:
@@ -132,7 +133,7 @@ class _Demo(Story):
         self.coterie("data", "add", str(bob), "--domain", "bob")
         self.coterie("data", "head", "visitors", "-l", "3", "--domain", "bob")
 
-    def intersect(self) -> tuple[float, dict[str, float]]:
+    def intersect(self) -> tuple[float, Peaks]:
         wanted = {
             "protocol": self.wishes.protocol,
             "inputs": {"alice": "customers", "bob": "visitors"},
@@ -146,7 +147,7 @@ class _Demo(Story):
         timer = self.took()
         with Peaks(homes) as peaks, timer:
             self.coterie(*words, "--input", f"@{question}", "--domain", "alice")
-        return timer.seconds, peaks.mb
+        return timer.seconds, peaks
 
     def count(self, party: str) -> int:
         with self.result(party).open("rb") as file:

@@ -27,7 +27,7 @@ from coterie.engines.psi.library import NotUsable
 from coterie.engines.psi.link import PartnerLost, Watch
 from coterie.engines.psi.mesh import Mesh, MeshFailed
 from coterie.engines.psi.progress import Progress
-from coterie.engines.psi.store import Store, nullable
+from coterie.engines.psi.store import Store, give_memory_back, nullable
 from coterie.engines.psi.task import BadConfig, Task, read
 
 DEFAULT_FILE = "kuscia/task-config.conf"
@@ -76,7 +76,7 @@ def work(task: Task, directory: Path, lost: Callable[[str], None]) -> None:
         store = Store(directory, rows.schema)
         store.fill(rows, own.keys, task.rank)
         # What was needed for reading is not needed again, and the library needs much.
-        pa.default_memory_pool().release_unused()
+        give_memory_back()
         progress.tell(0.2)
         done(f"{store.rows} rows were read")
         families = [keys.family(rows.schema.field(name).type) for name in own.keys]
@@ -90,6 +90,7 @@ def work(task: Task, directory: Path, lost: Callable[[str], None]) -> None:
             numbers = intersect.without_partner(task, counts)
         # Nobody leaves while another still computes: whoever is gone counts as lost.
         link.told_to_all(partners, "done")
+    give_memory_back()
     done("the keys were compared")
     progress.tell(0.8)
     if own.receives:

@@ -10,6 +10,7 @@ run a program for it, and where no key comes twice it is told so and does less.
 from __future__ import annotations
 
 import bisect
+import ctypes
 import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ import pyarrow.csv as csv
 from coterie.engines.psi import keys
 
 _STORED_ROWS = 1 << 16
-_RESULT_ROWS = 1 << 17
+_RESULT_ROWS = 1 << 16
 ORDERED_BYTES = 1 << 28
 """Keys of at most so many bytes are put in order here."""
 KEY, ROW = "k", "row"
@@ -189,6 +190,15 @@ def in_table_order(numbers: Iterable[pa.Array]) -> Iterator[pa.Array]:
     ordered = whole.take(pc.sort_indices(whole))
     for start in range(0, len(ordered), _RESULT_ROWS):
         yield ordered.slice(start, _RESULT_ROWS)
+
+
+def give_memory_back() -> None:
+    """What is free goes back to the machine: Arrow and the library, which take turns, keep much of what they used."""
+    pa.default_memory_pool().release_unused()
+    # Of the C library; there are some without it.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
