@@ -9,15 +9,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import definitions_kit
+import grpc
+import grpc.aio
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 from kuscia.proto.api.v1alpha1.confmanager import certificate_pb2 as confmanager_pb2
+from kuscia.proto.api.v1alpha1.confmanager import certificate_pb2_grpc as confmanager_grpc
 from kuscia.proto.api.v1alpha1.kusciaapi import certificate_pb2
-from kusciaapi_kit import World, domain_caller, here
+from kusciaapi_kit import World, domain_caller, here, served
 
 from coterie.api.meta import Object
 from coterie.api.types.kuscia_domain import DOMAINS
@@ -25,6 +29,7 @@ from coterie.apiserver import agenttrust
 from coterie.base import askedcerts, enginecerts, identity, pki, pki_files
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.gateway.registration import issuing, trust
+from coterie.kusciaapi import keys
 from coterie.kusciaapi.certificates import CONFMANAGER_OPERATIONS, OPERATIONS
 from coterie.kusciaapi.operations import Mode
 
@@ -258,3 +263,24 @@ async def test_nothing_of_it_is_printed(alice: World, capsys: pytest.CaptureFixt
     await generate(alice, key_type="x")
     assert answer.key[:60] not in "".join(capsys.readouterr())
     assert all(each.secret for each in (*OPERATIONS, *CONFMANAGER_OPERATIONS))
+
+
+# Through the doors.
+
+
+async def test_kuscias_own_client_and_http_get_them_at_confmanager(tmp_path: Path) -> None:
+    async with served(OPERATIONS, tmp_path, conf_operations=CONFMANAGER_OPERATIONS) as place:
+        pair = place.paths.key(keys.CLIENT).read_bytes(), place.paths.certificate(keys.CLIENT).read_bytes()
+        credentials = grpc.ssl_channel_credentials(place.paths.ca_certificate.read_bytes(), *pair)
+        async with grpc.aio.secure_channel(f"localhost:{place.settings.conf_grpc_port}", credentials) as channel:
+            stub = confmanager_grpc.CertificateServiceStub(channel)
+            request = confmanager_pb2.GenerateKeyCertsRequest(common_name="engine", key_type="PKCS#8")
+            _, (leaf, _) = opened(await stub.GenerateKeyCerts(request))
+            assert pki.subject_of(leaf)[0] == "engine"
+        connector = aiohttp.TCPConnector(ssl=place.tls())
+        base = f"https://localhost:{place.settings.conf_http_port}"
+        async with aiohttp.ClientSession(base, connector=connector) as session:
+            for each in CONFMANAGER_OPERATIONS:
+                async with session.post(each.path, json={"common_name": "engine"}) as answer:
+                    told = await answer.json()
+                    assert (answer.status, told["status"]["code"], len(told["cert_chain"])) == (200, 0, 2)

@@ -12,8 +12,13 @@ from typing import Any
 
 import definitions_kit
 import pytest
-from kuscia.proto.api.v1alpha1.kusciaapi import domain_route_pb2
-from kusciaapi_kit import World, domain_caller, here
+from kuscia.proto.api.v1alpha1.kusciaapi import (
+    domain_pb2,
+    domain_pb2_grpc,
+    domain_route_pb2,
+    domain_route_pb2_grpc,
+)
+from kusciaapi_kit import World, domain_caller, here, served
 
 from coterie.api.meta import Object
 from coterie.api.types.kuscia_domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS
@@ -366,3 +371,25 @@ async def test_a_route_reaches_the_domains_it_is_between(alice: World) -> None:
         await until(copied)
         await until(judged)
     assert (await alice.client.get(DOMAINS, "bob")).partner
+
+
+# Through the doors.
+
+
+async def test_kuscias_own_client_introduces_two_domains(tmp_path: Path) -> None:
+    async with served((*domains.OPERATIONS, *OPERATIONS), tmp_path) as place, place.channel() as channel:
+        token = (("token", place.token),)
+        people = domain_pb2_grpc.DomainServiceStub(channel)
+        ways = domain_route_pb2_grpc.DomainRouteServiceStub(channel)
+        await place.client.create(DOMAINS.as_dynamic, {"metadata": {"name": "alice"}, "spec": {}})
+        partner = domain_pb2.CreateDomainRequest(domain_id="bob", role="partner")
+        assert (await people.CreateDomain(partner, metadata=token)).status.code == 0
+        told = await people.QueryDomain(domain_pb2.QueryDomainRequest(domain_id="bob"), metadata=token)
+        assert (told.data.role, told.data.auth_center.token_gen_method) == ("partner", "RSA-GEN")
+        made = await ways.CreateDomainRoute(domain_route_pb2.CreateDomainRouteRequest(**TO_BOB), metadata=token)
+        assert made.data.name == "alice-bob"
+        body = {"routeKeys": [{"source": "alice", "destination": "bob"}]}
+        status, answer = await place.post("/api/v1/route/status/batchQuery", body)
+        wanted = {"name": "alice-bob", "destination": "bob", "source": "alice"}
+        state = {"status": "Failed", "reason": "NotLookedAtYet"}
+        assert (status, answer["data"]) == (200, {"routes": [{**wanted, "status": state}]})
