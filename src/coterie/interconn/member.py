@@ -132,7 +132,8 @@ class Member:
 
     async def _copy(self, shown: dict[str, Any], summary: KusciaJobSummary) -> None:
         body = mirror.working_copy(shown, self._host, self._namespace)
-        if (fault := self._initiator_fault(body["spec"]["initiator"])) is not None:
+        initiator = body["spec"]["initiator"]
+        if fault := mirror.initiator_fault(initiator, self.domains.cache.get(initiator), self._host):
             await self._refuse(summary, shown, fault)
             return
         body["metadata"]["finalizers"] = [FINALIZER]
@@ -146,17 +147,6 @@ class Member:
             await self._refuse(summary, shown, str(error))
             return
         self._log.info("A partner's job is taken up", job=body["metadata"]["name"])
-
-    def _initiator_fault(self, name: str) -> str | None:
-        """Grants are given to who begins a job, so a host can only begin jobs for domains of its own."""
-        domain = self.domains.cache.get(name)
-        if domain is None:
-            return f"{name} began it and is not known here"
-        if not domain.partner:
-            return f"{name} is a domain of ours and did not begin it"
-        if mirror.master_of(name, domain) != self._host:
-            return f"{name} began it and is not a domain of {self._host}"
-        return None
 
     async def _refuse(self, summary: KusciaJobSummary, shown: dict[str, Any], sentence: str) -> None:
         """The host waits for us: it is told that we cannot, and why."""

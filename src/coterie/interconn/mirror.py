@@ -42,6 +42,17 @@ def master_of(name: str, domain: Domain | None) -> str:
     return (domain.spec.master if domain is not None else "") or name
 
 
+def initiator_fault(name: str, domain: Domain | None, host: str) -> str:
+    """Grants are given to who begins something, so a host can only begin it for domains of its own. Empty when it may."""
+    if domain is None:
+        return f"{name} began it and is not known here"
+    if not domain.partner:
+        return f"{name} is a domain of ours and did not begin it"
+    if master_of(name, domain) != host:
+        return f"{name} began it and is not a domain of {host}"
+    return ""
+
+
 def parties_of(job: KusciaJob) -> tuple[str, ...]:
     return tuple(dict.fromkeys(party.domain_id for task in job.spec.tasks for party in task.parties))
 

@@ -15,7 +15,7 @@ from coterie.client.client import Client
 from coterie.client.informer import Change
 from coterie.client.informers import Informers
 from coterie.control.manager import Runnable
-from coterie.interconn import data, host, member
+from coterie.interconn import data, deployments, host, member
 from coterie.interconn.member import AWAY
 
 Connect = Callable[[str], Client]
@@ -78,8 +78,11 @@ class Followers:
         self._log.info("Following a partner's jobs", host=host_, member=namespace)
         remote = self._connect(host_)
         informers = Informers(remote, retry=AWAY)
-        parts = [
+        parts: list[Runnable] = [
             *member.make(host_, namespace, remote, informers, self._client, self._informers, clock=self._clock),
+            deployments.make_member(
+                host_, namespace, remote, informers, self._client, self._informers, clock=self._clock
+            ),
             *data.make(host_, namespace, informers, self._client, self._informers, clock=self._clock),
         ]
         try:
@@ -93,4 +96,8 @@ class Followers:
 
 
 def make(client: Client, informers: Informers, connect: Connect, *, clock: Clock = SYSTEM_CLOCK) -> list[Runnable]:
-    return [*host.make(client, informers, clock=clock), Followers(client, informers, connect, clock)]
+    return [
+        *host.make(client, informers, clock=clock),
+        deployments.make_host(client, informers, clock=clock),
+        Followers(client, informers, connect, clock),
+    ]

@@ -14,6 +14,9 @@ from coterie.api.types.apps import DeploymentCondition
 from coterie.api.types.kind import Kind
 from coterie.api.types.kuscia_domain import kuscia_resource
 
+FAILURE = "ReplicaFailure"
+"""Condition of a party that cannot be carried out, as Deployments have it."""
+
 
 class ServingPhase(StrEnum):
     PROGRESSING = "Progressing"
@@ -84,6 +87,11 @@ class KusciaDeploymentSummary(ApiObject, frozen=True, kw_only=True):
     @property
     def party_statuses(self) -> PartyStatuses:
         return (self.status.party_deployment_statuses if self.status is not None else None) or {}
+
+
+def party_deployment(name: str, role: str) -> str:
+    """How a party's Deployment is called, in its domain's namespace."""
+    return f"{name}-{role}" if role else name
 
 
 KUSCIA_DEPLOYMENTS = Kind(kuscia_resource("kusciadeployments", "KusciaDeployment", namespaced=True), KusciaDeployment)

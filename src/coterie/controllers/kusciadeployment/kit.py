@@ -12,7 +12,7 @@ from typing import Any
 
 from coterie.api.enginekit import LOCAL, Engine, KitFault, access_of, engine_of, service_name
 from coterie.api.names import dns_label_faults
-from coterie.api.types.kuscia_deployment import DeploymentParty, KusciaDeployment
+from coterie.api.types.kuscia_deployment import DeploymentParty, KusciaDeployment, party_deployment
 from coterie.api.types.kuscia_job import AppImage
 
 _PREFIX = re.compile(r"[a-z]([-a-z0-9]{0,46}[a-z0-9])?")
@@ -38,8 +38,7 @@ class DeploymentKit:
 
 
 def deployment_name(deployment: KusciaDeployment, party: DeploymentParty) -> str:
-    name = deployment.metadata.name
-    return f"{name}-{party.role}" if party.role else name
+    return party_deployment(deployment.metadata.name, party.role)
 
 
 def fault_of(deployment: KusciaDeployment) -> str:

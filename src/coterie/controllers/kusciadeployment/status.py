@@ -21,6 +21,7 @@ from coterie.api.meta import find_condition
 from coterie.api.podstate import container_statuses, is_ready, last_words, told
 from coterie.api.types.apps import Deployment, DeploymentCondition
 from coterie.api.types.kuscia_deployment import (
+    FAILURE,
     KusciaDeployment,
     KusciaDeploymentStatus,
     PartyDeploymentStatus,
@@ -30,7 +31,7 @@ from coterie.api.types.kuscia_deployment import (
 from coterie.api.types.pods import Pod
 from coterie.controllers.kusciadeployment.kit import deployment_name
 
-FAILURE, WAITING = "ReplicaFailure", "Waiting"
+WAITING = "Waiting"
 _ORDINARY = ("", "ContainerCreating", "PodInitializing")
 
 
