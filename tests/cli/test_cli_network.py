@@ -276,9 +276,9 @@ def test_a_network_that_is_down(cli, anywhere):
     told = cli("status", "--root", "net")
     assert told.code == 1
     assert [line.split() for line in told.lines] == [
-        ["DOMAIN", "MODE", "API", "NODE", "STATUS"],
-        ["alice", "autonomy", "https://127.0.1.1:6443", "alice-node", "Stopped"],
-        ["bob", "autonomy", "https://127.0.1.2:6443", "bob-node", "Stopped"],
+        ["DOMAIN", "MODE", "API", "KUSCIAAPI", "NODE", "STATUS"],
+        ["alice", "autonomy", "https://127.0.1.1:6443", "https://127.0.1.1:8082", "alice-node", "Stopped"],
+        ["bob", "autonomy", "https://127.0.1.2:6443", "https://127.0.1.2:8082", "bob-node", "Stopped"],
     ]
     assert "not ready: alice, bob" in told.err
     as_yaml = yaml.safe_load(cli("status", "--root", "net", "-o", "yaml").out)

@@ -10,6 +10,7 @@ async with served(OPERATIONS, tmp_path) as place:                   # HTTP and g
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import ssl
@@ -35,9 +36,11 @@ from coterie.client.client import Client
 from coterie.client.inprocess import InProcessTransport
 from coterie.kusciaapi import keys
 from coterie.kusciaapi.callers import OPERATOR, Caller, Role
+from coterie.kusciaapi.child import KusciaApiChild
 from coterie.kusciaapi.operations import Here, Mode, Operation
 from coterie.kusciaapi.server import Doors
 from coterie.kusciaapi.settings import KusciaApiSettings, Protection
+from coterie.kusciaapi.table import OPERATIONS
 from coterie.store.memory import MemoryStore
 
 _KEY = Secret(pki.key_pem(pki.new_key("rsa"), pkcs1=True))
@@ -182,6 +185,30 @@ class Place:
             return chosen.response.FromString(
                 await call(chosen.request(**request).SerializeToString(), metadata=metadata)
             )
+
+
+@asynccontextmanager
+async def slept(
+    directory: Path, *, idle: float = 300.0, mode: Mode = Mode.MASTER
+) -> AsyncIterator[tuple[Place, KusciaApiChild]]:
+    """The real process, which is not there before somebody calls."""
+    async with here(directory, mode=mode) as world:
+        http, rpc, conf_http, conf_rpc = free_ports(4)
+        asked = KusciaApiSettings(
+            world.here.domain, mode, world.here.paths, http_port=http, grpc_port=rpc,
+            conf_http_port=conf_http, conf_grpc_port=conf_rpc,
+        )  # fmt: skip
+        keys.ensure(asked, (), SYSTEM_CLOCK.now())
+        run = directory / "run"
+        run.mkdir(mode=0o700)
+        made = KusciaApiChild(asked, run, world.client, SYSTEM_CLOCK, inner=True, idle=idle)
+        running = asyncio.ensure_future(made.run())
+        try:
+            await made.ready.wait()
+            yield Place(world, asked, OPERATIONS), made
+        finally:
+            made.stop()
+            await running
 
 
 def free_ports(count: int) -> list[int]:

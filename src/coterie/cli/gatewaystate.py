@@ -190,6 +190,8 @@ def switched_off(nodes: Sequence[NodeSettings], lines: Sequence[Line]) -> list[s
         told = by_protocol.get(node.gateway.protocol)
         if told and node.gateway.enabled:
             out.append(f"{node.domain}: {told}")
+        if node.kuscia_api.enabled and node.kuscia_api.protocol == "NOTLS":
+            out.append(f"{node.domain}: whoever reaches KusciaAPI may do everything (kusciaAPI.protocol: NOTLS)")
         if node.agent is not None and node.agent.allow_privileged:
             out.append(f"{node.domain}: pods may be privileged (agent.allowPrivileged: true)")
         if node.agent is not None and node.agent.host_paths:

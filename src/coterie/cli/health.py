@@ -38,6 +38,8 @@ class Health:
     """Its Node object; empty for a master, which runs no pods."""
     running: bool
     ready: bool
+    kuscia_api: str = ""
+    """Address of its own KusciaAPI; empty where there is none."""
 
     @property
     def status(self) -> str:
@@ -50,6 +52,7 @@ class Health:
             "domain": self.domain,
             "mode": self.mode,
             "api": self.api,
+            "kusciaAPI": self.kuscia_api,
             "node": self.node,
             "running": self.running,
             "ready": self.ready,
@@ -57,10 +60,17 @@ class Health:
 
     @property
     def row(self) -> tuple[str, ...]:
-        return self.domain, self.mode, self.api or "<none>", self.node or "<none>", self.status
+        return (
+            self.domain,
+            self.mode,
+            self.api or "<none>",
+            self.kuscia_api or "<none>",
+            self.node or "<none>",
+            self.status,
+        )
 
 
-COLUMNS = ("DOMAIN", "MODE", "API", "NODE", "STATUS")
+COLUMNS = ("DOMAIN", "MODE", "API", "KUSCIAAPI", "NODE", "STATUS")
 
 
 async def of_all(nodes: Sequence[NodeSettings]) -> list[Health]:
@@ -71,7 +81,8 @@ async def of(node: NodeSettings, plane: NodeSettings | None) -> Health:
     running = bool(background.running(node.paths))
     ready = running and plane is not None and await is_ready(node, plane)
     name = node.agent.node_name if node.agent is not None else ""
-    return Health(node.domain, node.mode, network.api_address(plane) if plane else "", name, running, ready)
+    served = network.kuscia_api_address(node)
+    return Health(node.domain, node.mode, network.api_address(plane) if plane else "", name, running, ready, served)
 
 
 async def routes_of(nodes: Sequence[NodeSettings], now: datetime) -> list[Line]:

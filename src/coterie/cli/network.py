@@ -195,6 +195,15 @@ def api_address(node: NodeSettings) -> str:
     return f"https://{host}:{node.api.port}"
 
 
+def kuscia_api_address(node: NodeSettings) -> str:
+    """Empty where the node has none."""
+    chosen = node.kuscia_api
+    if not chosen.enabled or node.join is not None:
+        return ""
+    host = f"[{chosen.address}]" if ":" in chosen.address else chosen.address
+    return f"{'http' if chosen.protocol == 'NOTLS' else 'https'}://{host}:{chosen.http_port}"
+
+
 def place_of(node: NodeSettings) -> Place:
     address = node.agent.address if node.agent is not None else node.api.host
     return Place(address, 0 if node.mode == "lite" else node.api.port, node.agent.port if node.agent else 0)

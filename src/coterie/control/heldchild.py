@@ -93,6 +93,8 @@ class HeldChild:
         self._serving = asyncio.Event()
         self._stop = asyncio.Event()
         self._child = Supervised(_spec(plan), clock=clock, on_exit=self._exited)
+        self._waiting = 0
+        """Those who came before the child serves."""
         self._passing: set[int] = set()
         self._always = False
         self._held: list[socket.socket] = []
@@ -150,6 +152,7 @@ class HeldChild:
     # The child.
 
     def _announced(self) -> None:
+        self.need()
         self._serving.set()
 
     def _exited(self, _: Exit) -> None:
@@ -170,7 +173,7 @@ class HeldChild:
                 await asyncio.gather(life, return_exceptions=True)
 
     def _wanted(self) -> bool:
-        if self._in_use():
+        if self._waiting or self._in_use():
             self._last_need = self._clock.monotonic()
         elif self._clock.monotonic() - self._last_need > self._idle:
             self._needed.clear()
@@ -196,7 +199,11 @@ class HeldChild:
 
     async def _passed_on(self, early: socket.socket, dial: Dial) -> None:
         with early:
-            await self._serving.wait()
+            self._waiting += 1
+            try:
+                await self._serving.wait()
+            finally:
+                self._waiting -= 1
             with contextlib.suppress(OSError):
                 ours = await asyncio.open_connection(sock=early)
                 theirs = await asyncio.open_connection(sock=await dial(), limit=_CHUNK)
