@@ -268,25 +268,23 @@ async def in_pages(pieces: AsyncGenerator[bytes, None], clock: Clock) -> AsyncGe
             reading = reading or owner.start("read", _next(pieces))
             if waiting:
                 alarm = alarm or owner.start("alarm", clock.sleep(PATIENCE))
-                await asyncio.wait((reading, alarm), return_when=asyncio.FIRST_COMPLETED)
-            else:
-                await asyncio.wait((reading,))
+            await asyncio.wait([task for task in (reading, alarm) if task], return_when=asyncio.FIRST_COMPLETED)
+            got: bytes | ApiError | TransportError | None = b""
+            least = 1
             if reading.done():
                 got, reading = reading.result(), None
-                if isinstance(got, ApiError | TransportError):
-                    raise got
-                waiting += lines.take(got) if got is not None else lines.end()
-                while len(waiting) >= LINES or (waiting and got is None):
-                    yield "\n".join(waiting[:LINES])
-                    del waiting[:LINES]
-                if got is None:
-                    return
+                waiting += lines.take(got) if isinstance(got, bytes) else lines.end()
+                least = LINES if isinstance(got, bytes) else 1
+            while len(waiting) >= least:
+                yield "\n".join(waiting[:LINES])
+                del waiting[:LINES]
+            if isinstance(got, Exception):
+                raise got
+            if got is None:
+                return
             if alarm is not None and (alarm.done() or not waiting):
                 alarm.cancel()
                 alarm = None
-                if waiting:
-                    yield "\n".join(waiting)
-                    waiting.clear()
 
 
 async def _next(pieces: AsyncGenerator[bytes, None]) -> bytes | ApiError | TransportError | None:
