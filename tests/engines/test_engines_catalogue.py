@@ -69,8 +69,9 @@ async def test_an_engine_of_the_same_name_is_left_alone(client: Client) -> None:
 def test_the_templates_of_every_engine_are_rendered_to_json(engine: dict[str, object]) -> None:
     spec = json.loads(json.dumps(engine["spec"]))
     for text in spec["configTemplates"].values():
-        values = {"TASK_ID": "t", "TASK_INPUT_CONFIG": '{"mode": "ok"}'}
-        assert json.loads(template.render(template.parse(text), values))["task_input_config"] == '{"mode": "ok"}'
+        values = {"TASK_ID": "t", "TASK_INPUT_CONFIG": '{"mode": "ok"}', "INPUT_CONFIG": '{"mode": "ok"}'}
+        found = json.loads(template.render(template.parse(text), values))
+        assert (found.get("task_input_config") or found["input_config"]) == '{"mode": "ok"}'
 
 
 def test_what_the_sample_engine_is_given_is_what_it_reads() -> None:

@@ -22,6 +22,7 @@ log = logger("engines")
 
 BUILT_IN = "coterie.io/built-in"
 _TASK_FILE = "task-config.conf"
+_SERVING_FILE = "serving-config.conf"
 
 _TEMPLATE = (
     "{\n"
@@ -30,6 +31,15 @@ _TEMPLATE = (
     '  "task_cluster_def": "{{.TASK_CLUSTER_DEFINE}}",\n'
     '  "allocated_ports": "{{.ALLOCATED_PORTS}}",\n'
     '  "task_progress_url": "http://reporter.master.svc/report/progress?task_id={{.TASK_ID}}"\n'
+    "}\n"
+)
+
+_SERVING_TEMPLATE = (
+    "{\n"
+    '  "serving_id": "{{.SERVING_ID}}",\n'
+    '  "input_config": "{{.INPUT_CONFIG}}",\n'
+    '  "cluster_def": "{{.CLUSTER_DEFINE}}",\n'
+    '  "allocated_ports": "{{.ALLOCATED_PORTS}}"\n'
     "}\n"
 )
 
@@ -55,12 +65,37 @@ def _engine(name: str, image: str, options: list[str], port: str) -> Object:
     }
 
 
+def _service(name: str, module: str, port: str) -> Object:
+    """An engine for KusciaDeployments: it runs until it is told to end, and says when it takes calls."""
+    container: Object = {
+        "name": name,
+        "command": ["python", "-S", "-P", "-m", f"coterie.engines.{module}", f"kuscia/{_SERVING_FILE}"],
+        "workingDir": "/work",
+        "configVolumeMounts": [{"mountPath": f"/work/kuscia/{_SERVING_FILE}", "subPath": _SERVING_FILE}],
+        "ports": [{"name": port, "protocol": "HTTP", "scope": "Cluster"}],
+        "readinessProbe": {"httpGet": {"path": "/health", "port": port}, "periodSeconds": 1, "failureThreshold": 2},
+    }
+    return {
+        "apiVersion": "kuscia.secretflow/v1alpha1",
+        "kind": "AppImage",
+        "metadata": {"name": name},
+        "spec": {
+            "image": {"name": "coterie/python", "tag": "latest"},
+            "configTemplates": {_SERVING_FILE: _SERVING_TEMPLATE},
+            "deployTemplates": [
+                {"name": name, "replicas": 1, "spec": {"restartPolicy": "Always", "containers": [container]}}
+            ],
+        },
+    }
+
+
 # Without the search for installed packages: it would take longer than the task itself.
 SAMPLE = _engine("sample", "coterie/python", ["-S"], "talk")
 PSI_IMAGE = "coterie/psi"
 PSI = _engine("psi", PSI_IMAGE, [], "psi")
 """Not there from the beginning: it needs an environment of its own, see `coterie engine add`."""
-ENGINES: tuple[Object, ...] = (SAMPLE,)
+SAMPLE_SERVING = _service("sample-serving", "serving", "serve")
+ENGINES: tuple[Object, ...] = (SAMPLE, SAMPLE_SERVING)
 
 
 def engines_known(client: Client) -> Job:
