@@ -45,7 +45,7 @@ def asked(request: Any, unit: int) -> Object:
     return {
         "domainDataID": request.domaindata_id,
         "grantDomain": request.grant_domain,
-        "limit": given(limits),
+        "limit": {key: value for key, value in limits.items() if value},
         "description": dict(request.description),
     }
 
