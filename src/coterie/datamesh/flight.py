@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from coterie.api import labels
 from coterie.api.types.kuscia_data import FILE, NORMAL, DomainData
+from coterie.base import memory
 from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.datamesh import columns, flightdata, messages
@@ -183,6 +184,7 @@ class Flight:
         finally:
             filling.cancel()
             await asyncio.gather(filling, return_exceptions=True)
+            await asyncio.to_thread(memory.give_back)
 
     # Bringing.
 
@@ -215,6 +217,8 @@ class Flight:
             raise MeshProblem(Code.INVALID, str(problem)) from problem
         except SourceError as problem:
             raise _told(problem) from problem
+        finally:
+            await asyncio.to_thread(memory.give_back)
         marks = {labels.COTERIE_WRITTEN_BY: caller.job or caller.pod}
         await self._catalogue.mark_data(kept.data, marks)
         log.info("Data written", data=kept.data, task=caller.task)
