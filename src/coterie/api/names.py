@@ -17,6 +17,9 @@ from coterie.api.resources import Resource
 Faults = tuple[str, ...]
 NameRule = Callable[[str], Faults]
 
+_REMEMBERED = 1024
+"""The same few come again and again; names of pods and jobs come once."""
+
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = _LABEL + r"(\." + _LABEL + ")*"
 _LABEL_1035 = "[a-z]([-a-z0-9]*[a-z0-9])?"
@@ -82,19 +85,19 @@ def _longer(text: str, limit: int) -> Faults:
     return (f"must be no more than {limit} characters",) if len(text) > limit else ()
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=_REMEMBERED)
 def dns_label_faults(text: str) -> Faults:
     """RFC 1123 label: names of namespaces, containers, volumes."""
     return _longer(text, 63) + (() if _DNS_LABEL.fullmatch(text) else (_LABEL_SHAPE,))
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=_REMEMBERED)
 def dns_subdomain_faults(text: str) -> Faults:
     """RFC 1123 subdomain: names of most objects."""
     return _longer(text, 253) + (() if _DNS_SUBDOMAIN.fullmatch(text) else (_SUBDOMAIN_SHAPE,))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=_REMEMBERED)
 def dns1035_label_faults(text: str) -> Faults:
     """RFC 1035 label: names of services."""
     return _longer(text, 63) + (() if _DNS_1035.fullmatch(text) else (_LABEL_1035_SHAPE,))
@@ -104,7 +107,7 @@ def wildcard_subdomain_faults(text: str) -> Faults:
     return _longer(text, 253) + (() if _WILDCARD.fullmatch(text) else (_WILDCARD_SHAPE,))
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=_REMEMBERED)
 def qualified_name_faults(text: str) -> Faults:
     """`name` or `example.com/name`: keys of labels and annotations, finalizers, taints, conditions."""
     prefix, slash, name = text.rpartition("/")
@@ -126,12 +129,12 @@ def qualified_name_faults(text: str) -> Faults:
     return faults if _QUALIFIED_NAME.fullmatch(name) else (*faults, f"name part {_QUALIFIED_SHAPE}")
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=_REMEMBERED)
 def label_value_faults(text: str) -> Faults:
     return _longer(text, 63) + (() if _VALUE.fullmatch(text) else (_VALUE_SHAPE,))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=_REMEMBERED)
 def config_key_faults(text: str) -> Faults:
     """Keys of ConfigMaps and Secrets: they become file names."""
     faults = _longer(text, 253) + (() if _KEY.fullmatch(text) else (_KEY_SHAPE,))
@@ -144,12 +147,12 @@ def config_key_faults(text: str) -> Faults:
     return faults
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=_REMEMBERED)
 def env_name_faults(text: str) -> Faults:
     return () if _ENV_NAME.fullmatch(text) else (_ENV_SHAPE,)
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=_REMEMBERED)
 def port_name_faults(text: str) -> Faults:
     """IANA service names: names of container and target ports."""
     faults = _longer(text, 15)

@@ -8,13 +8,13 @@ virtual host at each door, and a thousand of them take 30 MB less. Several endpo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 from coterie.gateway import tls
 from coterie.gateway.crypt import config as crypt
 from coterie.gateway.leaving import outbound_name
 from coterie.gateway.model import Address, Inputs, Problem, Route, RoutePort, Service, Tuning
 from coterie.gateway.names import HTTP_OPTIONS, Json, T, address, seconds
+from coterie.gateway.remembering import remembered
 
 HANDSHAKE = "handshake"
 DIRECT = "direct"
@@ -116,7 +116,7 @@ def _direct() -> list[Json]:
     ]
 
 
-@lru_cache(maxsize=16384)
+@remembered
 def _service(service: Service) -> Json:
     """Remembered: of a thousand services one changes at a time. Nobody may change what is handed out."""
     options: Json = {}  # HTTP/1.1

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 
 from coterie.base.secret import Secret
 from coterie.gateway.clusters import NEVER_ARRIVED, is_direct, service_name
 from coterie.gateway.model import Inputs, Route, Service
 from coterie.gateway.names import ORIGIN, PREVIOUS_HOSTS, SESSION, SOURCE, Json, header, literal, seconds
+from coterie.gateway.remembering import remembered
 
 ALL: Json = {"prefix": "/"}
 _AUTHORIZATION = "authorization"
@@ -37,7 +37,7 @@ def _service_domains(place: Place, service: Service) -> list[str]:
     return [f"{service.name}.{name}.svc" for name in names]
 
 
-@lru_cache(maxsize=16384)
+@remembered
 def service_for_partners(place: Place, service: Service, decorating: tuple[Route, ...]) -> Json:
     """Headers that a route adds for one source are a route of their own that matches this source."""
     if service.credentials is not None:
@@ -95,7 +95,7 @@ def _with_credentials(
     }
 
 
-@lru_cache(maxsize=16384)
+@remembered
 def service_for_own(place: Place, service: Service) -> Json:
     return {
         "name": f"service-{service.name}-internal",

@@ -23,6 +23,7 @@ from coterie.gateway.names import (
     SECRET,
     Json,
 )
+from coterie.gateway.remembering import forget_unused
 from coterie.gateway.routes import EXTERNAL, INTERNAL, external_routes, internal_routes, transit_routes
 
 CLUSTERS_FILE = "cds.json"
@@ -89,6 +90,7 @@ def snapshot(inputs: Inputs) -> Resources:
         *transit.carrier_problems(inputs),
         *tunnel.dialling(inputs)[1],
     }
+    forget_unused()
     return Resources(files, tuple(sorted(problems)))
 
 
