@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from coterie.kusciaapi import certificates, configs, domains, health, jobs, logs, routes
+from coterie.kusciaapi import (
+    appimages,
+    certificates,
+    configs,
+    datasources,
+    domaindata,
+    domains,
+    grants,
+    health,
+    jobs,
+    logs,
+    routes,
+)
 from coterie.kusciaapi.operations import Operation
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -13,6 +25,10 @@ OPERATIONS: tuple[Operation, ...] = (
     *certificates.OPERATIONS,
     *jobs.OPERATIONS,
     *logs.OPERATIONS,
+    *domaindata.OPERATIONS,
+    *datasources.OPERATIONS,
+    *grants.OPERATIONS,
+    *appimages.OPERATIONS,
 )
 
 CONF_MANAGER: tuple[Operation, ...] = certificates.CONFMANAGER_OPERATIONS
