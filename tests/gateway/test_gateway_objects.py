@@ -57,8 +57,20 @@ TWO = (Address("10.0.0.1", 8080), Address("10.0.0.2", 8080))
             service({f"{K}sticky-session-cookie": "C", f"{K}sticky-session-ttl": "60s"}, **SPU),
             Service("s", TWO, affinity=Affinity(cookie="C", cookie_seconds=60)),
         ),
+        (service({f"{K}sticky-session-cookie": "C%; x"}, **SPU), Service("s", TWO)),
     ],
-    ids=["plain", "access", "access nobody", "domain", "local", "protocol", "external", "affinity", "cookie"],
+    ids=[
+        "plain",
+        "access",
+        "access nobody",
+        "domain",
+        "local",
+        "protocol",
+        "external",
+        "affinity",
+        "cookie",
+        "no cookie",
+    ],
 )
 def test_services(given: network.Service, expected: Any) -> None:
     read = service_of(given, ENDPOINTS)

@@ -317,6 +317,15 @@ def test_sessions_stay_at_one_endpoint() -> None:
         "connection_properties",
         "header",
     ]
+    keys = [
+        each["metadata"]["filter_metadata"]["envoy.lb"]["hash_key"]
+        for each in made_cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
+    ]
+    assert len(set(keys)) == 2 and "10.0.0" not in str(keys), "callers do not learn where endpoints are"
+    (route,) = host(resources, "external", "service-s-external")["routes"]
+    (cookie,) = route["response_headers_to_add"]
+    assert cookie["header"]["value"].startswith("KUSCIA_SESSION=%UPSTREAM_METADATA(")
+    assert "; Max-Age=60;" in cookie["header"]["value"]
 
 
 def test_calls_have_no_end_and_are_repeated_only_when_they_never_arrived() -> None:

@@ -7,6 +7,7 @@ virtual host at each door, and a thousand of them take 30 MB less. Several endpo
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 from coterie.gateway import tls
@@ -27,6 +28,10 @@ _SERVICE_HTTP2: Json = {"allow_connect": True}
 _OF_ALL_SERVICES = 1 << 20
 NEVER_ARRIVED: Json = {"retry_on": "connect-failure,refused-stream,reset-before-request", "num_retries": 2}
 """What may be tried again is only what certainly never reached the other side."""
+
+
+ENDPOINT_KEY = "%UPSTREAM_METADATA(envoy.lb:hash_key)%"
+"""In a header: the key of the endpoint that answered, under which it stands on the ring."""
 
 
 def service_name(service: Service) -> str:
@@ -125,9 +130,17 @@ def _service(service: Service) -> Json:
     made = cluster(service_name(service), sorted(service.endpoints), _LOCAL_CONNECT_SECONDS, options)
     if len(service.endpoints) > 1:
         made["lb_policy"] = "RING_HASH"  # without a session to hash, it is a random choice
+        if service.affinity.cookie:
+            for each in made["load_assignment"]["endpoints"][0]["lb_endpoints"]:
+                each["metadata"] = {"filter_metadata": {"envoy.lb": {"hash_key": _key(service, each)}}}
     if service.protocol.tls:
         made["transport_socket"] = tls.to_service()
     return made
+
+
+def _key(service: Service, endpoint: Json) -> str:
+    """What callers are told of an endpoint: always the same, and not where it is."""
+    return hashlib.sha256(f"{service.name}/{endpoint['endpoint']['hostname']}".encode()).hexdigest()[:16]
 
 
 def cluster(name: str, endpoints: Sequence[Address], connect: float, options: Json) -> Json:

@@ -70,6 +70,7 @@ LENGTH_FILTER = "length"
 OVERWRITE = "OVERWRITE_IF_EXISTS_OR_ADD"
 IF_ABSENT = "ADD_IF_ABSENT"
 IF_PRESENT = "OVERWRITE_IF_EXISTS"
+APPEND = "APPEND_IF_EXISTS_OR_ADD"
 
 
 def header(key: str, value: str, action: str = OVERWRITE) -> Json:

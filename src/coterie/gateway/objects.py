@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ _SCOPE_LOCAL = "Local"
 _THIRD_DOMAIN = "THIRD-DOMAIN"
 _REVERSE_TUNNEL = "REVERSE-TUNNEL"
 _DEFAULT_COOKIE_SECONDS = 86400
+_COOKIE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _HOW_CARRIED = {labels.COTERIE_HOP_BY_HOP: True, labels.COTERIE_END_TO_END: False}
 
 
@@ -88,7 +90,8 @@ def _access(text: str | None) -> frozenset[str] | None:
 
 
 def _affinity(service: network.Service, annotations: Mapping[str, str]) -> Affinity:
-    cookie = annotations.get(labels.KUSCIA_STICKY_SESSION_COOKIE, "")
+    named = annotations.get(labels.KUSCIA_STICKY_SESSION_COOKIE, "")
+    cookie = named if _COOKIE_NAME.fullmatch(named) else ""
     text = annotations.get(labels.KUSCIA_STICKY_SESSION_TTL, "").removesuffix("s")
     life = int(text) if text.isdigit() else _DEFAULT_COOKIE_SECONDS
     return Affinity(service.spec.session_affinity == "ClientIP", cookie, life if cookie else 0)

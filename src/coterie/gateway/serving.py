@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass
 
 from coterie.base.secret import Secret
-from coterie.gateway.clusters import NEVER_ARRIVED, is_direct, service_name
+from coterie.gateway.clusters import ENDPOINT_KEY, NEVER_ARRIVED, is_direct, service_name
 from coterie.gateway.model import Inputs, Route, Service
-from coterie.gateway.names import ORIGIN, PREVIOUS_HOSTS, SESSION, SOURCE, Json, header, literal, seconds
+from coterie.gateway.names import APPEND, ORIGIN, PREVIOUS_HOSTS, SESSION, SOURCE, Json, header, literal, seconds
 from coterie.gateway.remembering import remembered
 
 ALL: Json = {"prefix": "/"}
@@ -118,17 +118,29 @@ def _reach(place: Place, service: Service) -> Json:
             "retry_host_predicate": [{"name": "previous", "typed_config": {"@type": PREVIOUS_HOSTS}}],
             "host_selection_retry_max_attempts": 3,
         }
+        if service.affinity.cookie:
+            return {"route": action, "response_headers_to_add": [_session_cookie(service)]}
     return {"route": action}
 
 
 def _session(service: Service) -> list[Json]:
     policies: list[Json] = [{"header": {"header_name": SESSION}, "terminal": True}]
     if service.affinity.cookie:
-        cookie = {"name": service.affinity.cookie, "ttl": seconds(service.affinity.cookie_seconds), "path": "/"}
-        policies.append({"cookie": cookie})
+        policies.append({"cookie": {"name": service.affinity.cookie}, "terminal": True})
     if service.affinity.client_address:
         policies += [{"connection_properties": {"source_ip": True}}, {"header": {"header_name": SOURCE}}]
     return policies
+
+
+def _session_cookie(service: Service) -> Json:
+    """Leads back to the endpoint that answered: the ring has a point for each endpoint under exactly this text.
+
+    A cookie that Envoy makes up itself is the same for all calls of one connection, and a partner's gateway sends the calls
+    of all its pods through one: whoever has no cookie yet is sent anywhere instead.
+    """
+    life = service.affinity.cookie_seconds
+    value = f"{service.affinity.cookie}={ENDPOINT_KEY}_0; Max-Age={life}; Path=/; HttpOnly"
+    return header("set-cookie", value, APPEND)
 
 
 def _source_is(domain: str) -> Json:
