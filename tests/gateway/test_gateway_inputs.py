@@ -19,6 +19,7 @@ from coterie.api.types.kuscia_domain import Domain, DomainRoute, DomainRouteStat
 from coterie.base import pki
 from coterie.base.identity import DomainIdentity
 from coterie.base.secret import Secret
+from coterie.gateway.clusters import clusters
 from coterie.gateway.heartbeat import members_of, network_status
 from coterie.gateway.inputs import Memory, Places, World, api_callers, inputs_of
 from coterie.gateway.model import Address, Inputs, Problem, Protocol, Route, RoutePort, ServiceProtocol
@@ -346,3 +347,20 @@ def test_the_reporter_is_a_service_for_the_lites_of_a_control_plane() -> None:
         ((there,), ServiceProtocol.HTTP, frozenset({"alice"}))
     ]
     assert all(each.endpoints != (there,) for each in made(world, LITE).services)
+
+
+def test_kuscia_api_is_a_socket_for_the_lites_of_a_control_plane() -> None:
+    world = World(
+        routes=[a_route("alice", "bob"), a_route("carol", "bob")],
+        services=[a_service("kusciaapi")],
+        domains={"alice": a_domain("alice"), "carol": a_domain("carol", role="partner")},
+    )
+    there = Address("/run/coterie/kapi.sock", 0)
+    inputs, problems = inputs_of(world, replace(SETTINGS, kuscia_api=there), identity(), PLACES)
+    assert [each.about for each in problems] == ["service kusciaapi"]
+    (found,) = [each for each in inputs.services if each.name == "kusciaapi"]
+    assert (found.endpoints, found.access) == ((there,), frozenset({"alice"}))
+    (led,) = [each for each in clusters(inputs)[0] if each["name"] == "service-kusciaapi"]
+    (endpoint,) = led["load_assignment"]["endpoints"][0]["lb_endpoints"]
+    assert endpoint["endpoint"]["address"] == {"pipe": {"path": str(there)}}
+    assert "type" not in led

@@ -1,7 +1,7 @@
 """Who calls, and what that caller may touch. Pure.
 
-    external HTTP and gRPC, with the token     the operator of this node: role `master`, may do everything
-    through the gateway, from another domain   role `domain`: only operations opened to domains, only what is its own
+external HTTP and gRPC, with the token     the operator of this node: role `master`, may do everything
+through the gateway, from another domain   role `domain`: only operations opened to domains, only what is its own
 """
 
 from __future__ import annotations
