@@ -19,7 +19,7 @@ _WATCHERS_WANTED = 1024
 _GROUPS = (
     (re.compile(r"tests/e2e/test_e2e_nodes\.py::"), "e2e-nodes"),
     (re.compile(r"tests/(e2e/test_e2e|faults/test_(fault|attack))_(mesh|center)\.py::"), "mesh"),
-    (re.compile(r"tests/e2e/test_e2e_(jobs|engines|psi)\.py::"), "e2e-jobs"),
+    (re.compile(r"tests/e2e/test_e2e_(jobs|engines|psi|serving)\.py::"), "e2e-jobs"),
     (re.compile(r"tests/e2e/test_e2e_secretflow\.py::"), "e2e-secretflow"),
     (re.compile(r"tests/faults/test_fault_jobs\.py::"), "fault-jobs"),
     (re.compile(r"tests/e2e/test_e2e_network(_readme)?\.py::"), "e2e-network"),
@@ -28,6 +28,7 @@ _GROUPS = (
     # These tests look for leftovers of a pod over the whole machine, and give their pods the same uid.
     (re.compile(r"tests/agent/runp/"), "runp"),
     (re.compile(r"tests/faults/test_(faults|crash)_apiserver\.py::"), r"\1"),
+    (re.compile(r"tests/kusciaapi/test_kusciaapi_fuzz\.py::"), "kusciaapi-fuzz"),
     (re.compile(r"tests/datamesh/test_datamesh_sources\.py::Test(MariaDB|PostgreSQL|S3)::"), r"sources-\1"),
 )
 

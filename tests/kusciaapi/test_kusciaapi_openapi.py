@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.protobuf.descriptor import Descriptor
-from kusciaapi_kit import served
+from kusciaapi_kit import here, operation, served
+from kusciaapi_stage import REQUESTS, call, prepare
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from coterie.kusciaapi import messages
-from coterie.kusciaapi.openapi import REQUIRED, document, short, words
+from coterie.kusciaapi.openapi import EITHER, REQUIRED, document, short, words
 from coterie.kusciaapi.operations import Operation
 from coterie.kusciaapi.table import OPERATIONS
 
@@ -76,6 +78,68 @@ def test_required_fields_are_fields() -> None:
     for name, fields in REQUIRED.items():
         assert set(fields) <= set(messages.message(name).DESCRIPTOR.fields_by_name), name
         assert SCHEMAS[name]["required"] == list(fields)
+
+
+INVALID = {11100, 2000}
+"""The second is ConfManager's."""
+
+
+async def test_without_a_required_field_a_request_is_refused_and_the_field_named(tmp_path: Path) -> None:
+    wrong = []
+    async with here(tmp_path, namespaces=("bob", "carol")) as world:
+        await prepare(world, OPERATIONS)
+        for method, request in asked():
+            for field, without in lacking(request, operation(OPERATIONS, method).request.DESCRIPTOR):
+                if operation(OPERATIONS, method).stream is not None:
+                    status = messages.as_json(await anext(world.pieces(OPERATIONS, method, **without)))["status"]
+                else:
+                    status = (await call(world, OPERATIONS, method, without)).get("status", {})
+                if status.get("code") not in INVALID or field not in status.get("message", ""):
+                    wrong.append((method, field, status))
+    assert wrong == []
+
+
+async def test_with_only_the_required_fields_a_request_is_understood(tmp_path: Path) -> None:
+    wrong = []
+    async with here(tmp_path, namespaces=("bob", "carol")) as world:
+        for method, request in asked():
+            chosen = operation(OPERATIONS, method)
+            if chosen.stream is None:
+                await prepare(world, OPERATIONS)
+                status = (await call(world, OPERATIONS, method, only(request, chosen.request.DESCRIPTOR)))["status"]
+                if status.get("code") in INVALID:
+                    wrong.append((method, status))
+    assert wrong == []
+
+
+def asked() -> list[tuple[str, dict[str, Any]]]:
+    return [(each.method, REQUESTS[each.method]) for each in OPERATIONS]
+
+
+def lacking(request: dict[str, Any], message: Descriptor) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The request without one of the required fields, for each of them, at any depth."""
+    for field in REQUIRED.get(short(message.full_name), ()):
+        yield field, {name: value for name, value in request.items() if name != field}
+    for name, value in request.items():
+        below = message.fields_by_name[name].message_type
+        if below is None or below.GetOptions().map_entry:
+            continue
+        if isinstance(value, dict):
+            for field, less in lacking(value, below):
+                yield field, {**request, name: less}
+        elif value:
+            for field, less in lacking(value[0], below):
+                yield field, {**request, name: [less, *value[1:]]}
+
+
+def only(request: dict[str, Any], message: Descriptor) -> dict[str, Any]:
+    out = {name: request[name] for name in EITHER.get(short(message.full_name), ()) if name in request}
+    for name in REQUIRED.get(short(message.full_name), ()):
+        below, value = message.fields_by_name[name].message_type, request[name]
+        if below is not None:
+            value = only(value, below) if isinstance(value, dict) else [only(each, below) for each in value]
+        out[name] = value
+    return out
 
 
 def test_the_token_is_asked_for() -> None:

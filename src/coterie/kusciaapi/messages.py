@@ -46,9 +46,17 @@ def message(name: str, package: str = PACKAGE) -> Any:
 
 def as_json(of: Any) -> Object:
     """As whole answers go over HTTP: the names of the definitions, and fields without a value too."""
-    return json_format.MessageToDict(of, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    # The pool: `details` of a status are any messages, which are looked up by name.
+    return json_format.MessageToDict(
+        of,
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
+        descriptor_pool=FILES.pool,
+    )
 
 
 def as_event(of: Any) -> Object:
     """As the pieces of a stream go over HTTP: enumerations as numbers, and what has no value is left out."""
-    return json_format.MessageToDict(of, preserving_proto_field_name=True, use_integers_for_enums=True)
+    return json_format.MessageToDict(
+        of, preserving_proto_field_name=True, use_integers_for_enums=True, descriptor_pool=FILES.pool
+    )

@@ -37,8 +37,78 @@ _ON_LITE = {
     OnLite.REFUSE: "Not to be had on a lite (11104).",
 }
 
-REQUIRED: dict[str, tuple[str, ...]] = {}
+REQUIRED: dict[str, tuple[str, ...]] = {
+    "CreateDomainRequest": ("domain_id",),
+    "QueryDomainRequest": ("domain_id",),
+    "UpdateDomainRequest": ("domain_id",),
+    "DeleteDomainRequest": ("domain_id",),
+    "BatchQueryDomainRequest": ("domain_ids",),
+    "CreateDomainRouteRequest": ("authentication_type", "source", "destination"),
+    "DeleteDomainRouteRequest": ("source", "destination"),
+    "QueryDomainRouteRequest": ("source", "destination"),
+    "BatchQueryDomainRouteStatusRequest": ("route_keys",),
+    "DomainRouteKey": ("source", "destination"),
+    "RouteEndpoint": ("host", "ports"),
+    "EndpointPort": ("port",),
+    "CreateJobRequest": ("job_id", "initiator", "tasks"),
+    "Task": ("app_image", "alias", "parties"),
+    "Party": ("domain_id",),
+    "BandwidthLimit": ("destination_id", "limit_kbps"),
+    "QueryJobRequest": ("job_id",),
+    "BatchQueryJobStatusRequest": ("job_ids",),
+    "StopJobRequest": ("job_id",),
+    "RestartJobRequest": ("job_id",),
+    "SuspendJobRequest": ("job_id",),
+    "CancelJobRequest": ("job_id",),
+    "DeleteJobRequest": ("job_id",),
+    "ApproveJobRequest": ("job_id", "result"),
+    "QueryLogRequest": ("task_id",),
+    "QueryPodNodeRequest": ("task_id",),
+    "CreateDomainDataRequest": ("domain_id", "type", "relative_uri"),
+    "UpdateDomainDataRequest": ("domain_id", "domaindata_id"),
+    "DeleteDomainDataRequest": ("domain_id", "domaindata_id"),
+    "QueryDomainDataRequest": ("data",),
+    "QueryDomainDataRequestData": ("domain_id", "domaindata_id"),
+    "BatchQueryDomainDataRequest": ("data",),
+    "ListDomainDataRequest": ("data",),
+    "ListDomainDataRequestData": ("domain_id",),
+    "CreateDomainDataSourceRequest": ("domain_id", "type"),
+    "UpdateDomainDataSourceRequest": ("domain_id", "datasource_id"),
+    "DeleteDomainDataSourceRequest": ("domain_id", "datasource_id"),
+    "QueryDomainDataSourceRequest": ("domain_id", "datasource_id"),
+    "BatchQueryDomainDataSourceRequest": ("data",),
+    "QueryDomainDataSourceRequestData": ("domain_id", "datasource_id"),
+    "ListDomainDataSourceRequest": ("domain_id",),
+    "CreateDomainDataGrantRequest": ("domain_id", "domaindata_id", "grant_domain"),
+    "UpdateDomainDataGrantRequest": ("domain_id", "domaindatagrant_id"),
+    "DeleteDomainDataGrantRequest": ("domain_id", "domaindatagrant_id"),
+    "QueryDomainDataGrantRequest": ("domain_id", "domaindatagrant_id"),
+    "BatchQueryDomainDataGrantRequest": ("data",),
+    "QueryDomainDataGrantRequestData": ("domain_id", "domaindatagrant_id"),
+    "ListDomainDataGrantRequest": ("data",),
+    "ListDomainDataGrantRequestData": ("domain_id",),
+    "CreateAppImageRequest": ("name", "image", "deploy_templates"),
+    "UpdateAppImageRequest": ("name", "image"),
+    "AppImageInfo": ("name", "tag"),
+    "DeployTemplate": ("name", "containers"),
+    "Container": ("name",),
+    "DeleteAppImageRequest": ("name",),
+    "QueryAppImageRequest": ("name",),
+    "BatchQueryAppImageRequest": ("names",),
+    "CreateConfigRequest": ("data",),
+    "UpdateConfigRequest": ("data",),
+    "ConfigData": ("key",),
+    "QueryConfigRequest": ("key",),
+    "DeleteConfigRequest": ("keys",),
+    "BatchQueryConfigRequest": ("keys",),
+    "GenerateKeyCertsRequest": ("common_name",),
+}
 """Fields without which a request is refused (11100), by message."""
+EITHER: dict[str, tuple[str, ...]] = {
+    "CreateDomainRouteRequest": ("endpoint", "transit"),
+    "CreateDomainDataSourceRequest": ("info", "info_key"),
+}
+"""Fields of which one is required."""
 
 
 def document(operations: Sequence[Operation]) -> Object:
@@ -145,6 +215,8 @@ def _message(of: Descriptor, named: dict[str, Object]) -> Object:
     required = REQUIRED.get(short(of.full_name), ())
     if required:
         out["required"] = list(required)
+    if either := EITHER.get(short(of.full_name)):
+        out["anyOf"] = [{"required": [name]} for name in either]
     return out
 
 

@@ -7,7 +7,6 @@ two letters `\\n` in their place. What comes out is always base64 of PEM.
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from typing import TYPE_CHECKING
 
@@ -64,6 +63,6 @@ def _binary(text: str) -> bytes:
             if marked or content.startswith(_SEQUENCE):
                 return content
             text = content.decode("ascii")
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:  # not base64, or not text
             break
     raise NotACertificate(_UNREADABLE)
