@@ -263,7 +263,7 @@ async def test_a_connect_leads_nowhere_else(tmp_path: Path) -> None:
             ("transit.bob:443", own | {"kuscia-source": "bob"}, "401"),
             ("transit.carol:443", own, "403"),
             ("transit.joe:443", own, "403"),
-            ("echo.bob.svc:80", own, "403"),
+            ("echo.bob.svc:80", own, "404"),
             (str(domains.bob.inputs.internal), own, "403"),
         ):
             assert domains.joe.inputs.external is not None

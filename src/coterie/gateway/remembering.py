@@ -34,7 +34,7 @@ def remembered(make: Callable[P, T]) -> Callable[P, T]:
         # Gateways of one process may ask from several threads: each look-up is one step.
         made = now.get(args, before.get(args, _NOTHING))
         if made is _NOTHING:
-            made = make(*args)
+            made = make(*args, **kwargs)
         now[args] = made
         return cast(T, made)
 

@@ -70,7 +70,7 @@ def external_routes(inputs: Inputs, live: frozenset[str]) -> Json:
         *transit.carrier_hosts(inputs, live),
         *transit.door_hosts(inputs),
         tunnel.poll_refusal(inputs),
-        _closed(),
+        _closed(inputs),
     ]
     listed = [_handshake_host(inputs, outside=True), *(without_secrets(each) for each in hosts)]
     # A gateway or proxy in between has put its own name into the Host header; the true one travels beside it.
@@ -286,20 +286,18 @@ def _carried(inputs: Inputs, live: frozenset[str]) -> Iterable[Json]:
         }
 
 
-def _closed() -> Json:
+def _closed(inputs: Inputs) -> Json:
     """Who asks from outside does not learn whether there is no such service or none for him.
 
-    The rules refuse all of it. A CONNECT that leads to an answer of our own would end the whole connection, so its route
-    names a cluster, which is none.
+    The rules refuse all of it. A CONNECT that led to an answer of our own would end the whole connection, so its route has
+    an aim, to which it never comes: the handshake, which everybody may call anyway.
     """
-    tunnel_to_nowhere: Json = {
-        "cluster": "closed",
-        "upgrade_configs": [{"upgrade_type": "CONNECT", "connect_config": {}}],
-    }
+    aim = send_to(inputs.tuning.idle_stream_seconds, HANDSHAKE)
+    connect = {**aim, "upgrade_configs": [{"upgrade_type": "CONNECT", "connect_config": {}}]}
     return {
         "name": "closed",
         "domains": ["*"],
-        "routes": [{"match": ALL, **NOT_OPENED}, {"match": {"connect_matcher": {}}, "route": tunnel_to_nowhere}],
+        "routes": [{"match": ALL, **NOT_OPENED}, {"match": {"connect_matcher": {}}, "route": connect}],
         "typed_per_filter_config": {ACCESS_FILTER: access_of_domains(())},
     }
 
