@@ -24,7 +24,7 @@ from coterie.cli.main import main
 PLACE = SECRETFLOW.directory(App.standard())
 pytestmark = [
     pytest.mark.xdist_group("e2e-secretflow"),
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(500),
     pytest.mark.slow,
     pytest.mark.skipif(
         not SECRETFLOW.installed(PLACE), reason="the environment of SecretFlow is not there: make secretflow"
@@ -116,7 +116,7 @@ def told(net: Net, request: pytest.FixtureRequest) -> Told:
         task["taskInputConfig"] = json.dumps(wanted)
     net.at("alice").submit(job)
     name = job["metadata"]["name"]
-    ended = net.at("alice").until_phase(name, "Succeeded", "Failed", seconds=300)
+    ended = net.at("alice").until_phase(name, "Succeeded", "Failed", seconds=420)
     assert ended["status"]["phase"] == "Succeeded", logs(net, name)
     return Told(net, way)
 
