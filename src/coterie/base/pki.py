@@ -129,10 +129,12 @@ def issue_server(
     names: Sequence[str],
     now: datetime,
     life: timedelta = LEAF_LIFE,
+    calls: bool = False,
 ) -> x509.Certificate:
-    """`names`: DNS names and IP addresses under which the server is reached."""
+    """`names`: DNS names and IP addresses under which the server is reached. `calls`: clients may show it as well."""
     builder = leaf(authority, _name(common_name, ()), public_key, now, life)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    uses = [ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if calls else [])]
+    builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
     if names:
         builder = builder.add_extension(x509.SubjectAlternativeName([_alternative(name) for name in names]), False)
     return builder.sign(authority.key, hashes.SHA256())

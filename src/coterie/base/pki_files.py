@@ -94,13 +94,17 @@ def ensure_server(
     kind: str = "ec",
     life: timedelta = LEAF_LIFE,
     subject: str = "",
+    calls: bool = False,
 ) -> Pair:
-    """`<name>.crt` and `<name>.key` for a server that is reached under `names`. `subject`: its common name, else `name`."""
+    """`<name>.crt` and `<name>.key` for a server that is reached under `names`. `subject`: its common name, else `name`.
+
+    `calls`: clients may show it as well.
+    """
     key = ensure_key(directory / f"{name}.key", kind)
     path = directory / f"{name}.crt"
     found = _usable(path, key, authority, now)
     if found is None or not set(names) <= set(names_of(found)):
-        found = issue_server(authority, subject or name, key.public_key(), names=names, now=now, life=life)
+        found = issue_server(authority, subject or name, key.public_key(), names=names, now=now, life=life, calls=calls)
         save_certificate(path, found)
     return Pair(found, key, path, directory / f"{name}.key")
 

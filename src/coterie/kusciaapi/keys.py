@@ -31,7 +31,8 @@ def ensure(settings: KusciaApiSettings, more_names: Sequence[str], now: datetime
         pki.load_key(paths.ca_key.read_bytes(), thorough=False),
     )
     names = _names("kusciaapi", settings.address, *more_names)
-    pki_files.ensure_server(paths.certs, SERVER, authority, names=names, now=now, subject="KusciaAPI")
+    # Kuscia has no pair for clients: its users, and all that is written for them, show the server's own.
+    pki_files.ensure_server(paths.certs, SERVER, authority, names=names, now=now, subject="KusciaAPI", calls=True)
     pki_files.ensure_client(paths.certs, CLIENT, authority, user="KusciaAPIClient", now=now)
     names = _names("confmanager", settings.conf_address)
     pki_files.ensure_server(paths.certs, CONF_MANAGER, authority, names=names, now=now)
