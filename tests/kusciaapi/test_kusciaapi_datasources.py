@@ -150,6 +150,24 @@ async def test_a_key_of_the_config_store_goes_before_settings(alice: World) -> N
     assert (await alice.client.get(DOMAIN_DATA_SOURCES, "s", "alice")).spec.data is None
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"database": {"endpoint": 5, "Password": "x-secret", "passWord": ["x-secret"], "database": {"a": 1}}}',
+        '{"oss": {"accessKeySecret": "x-secret", "endpoint": "e", "region": "r"}, "unknown": {"token": "x-secret"}}',
+        '{"database": "x-secret", "oss": null}',
+        '["x-secret"]',
+        "x-secret",
+    ],
+)
+async def test_whatever_people_write_there_is_answered_without_secrets(alice: World, text: str) -> None:
+    await config(alice, "my-db", text)
+    await made(alice, kind="mysql", info_key="my-db")
+    answer = await call(alice, "QueryDomainDataSource", datasource_id="s")
+    assert (answer.status.code, answer.data.datasource_id) == (0, "s")
+    assert "x-secret" not in str(answer)
+
+
 @pytest.mark.parametrize("store", [True, False])
 async def test_a_key_that_is_not_in_the_config_store(alice: World, store: bool) -> None:
     if store:

@@ -146,6 +146,16 @@ async def test_refused(alice: World, change: dict[str, Any], code: int, why: str
     assert (await alice.client.list(DOMAIN_DATAS, "alice")).items == []
 
 
+async def test_of_two_that_create_at_once_one_is_told(alice: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await made(alice)
+
+    async def too_early(*_: Any) -> None:
+        return None
+
+    monkeypatch.setattr(domaindata, "find", too_early)
+    assert (await call(alice, "CreateDomainData", **TABLE, domaindata_id="people")).status.code == 11507
+
+
 @pytest.mark.parametrize("method", ["UpdateDomainData", "DeleteDomainData", "DeleteDomainDataAndRaw"])
 async def test_what_is_not_there_is_not_changed(alice: World, method: str) -> None:
     assert (await call(alice, method, domain_id="alice", domaindata_id="none")).status.code == 11506

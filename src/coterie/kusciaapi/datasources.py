@@ -199,14 +199,13 @@ async def _told(here: Here, sources: list[DomainDataSource]) -> list[Object]:
 
 def _one_told(source: DomainDataSource, info: Object) -> Object:
     spec = source.spec
-    known = {part: info[part] for part in _NEEDED if part in info}
     return {
         "domain_id": source.metadata.namespace,
         "datasource_id": source.metadata.name,
         "name": spec.name,
         "type": spec.type,
         "status": "Available",
-        "info": known,
+        "info": info,
         "info_key": spec.info_key,
         "access_directly": spec.access_directly,
     }

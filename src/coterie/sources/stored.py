@@ -26,6 +26,12 @@ from coterie.sources.protocol import SourceError, SourceInfo
 CONFIG_STORE = DOMAIN_CONFIG
 """The ConfigMap in which the settings of sources with an `infoKey` are, sealed as well."""
 BUILT_IN = ("localfs", "oss", "mysql", "postgresql")
+_SHOWN = {
+    "localfs": ("path",),
+    "oss": ("endpoint", "bucket", "prefix", "virtualhost", "version", "storage_type"),
+    "database": ("endpoint", "database"),
+    "odps": ("endpoint", "project"),
+}
 _SECRETS = ("access_key_id", "access_key_secret", "user", "password")
 
 
@@ -83,16 +89,20 @@ def _secret(value: Any) -> Secret | None:
 
 
 def shown(source: DomainDataSource, key: rsa.RSAPrivateKey, configs: Mapping[str, str]) -> Object:
-    """The settings without what opens doors; nothing where they cannot be opened."""
+    """Of the settings only what is known to open no doors; nothing where they cannot be opened.
+
+    People write them, so that a secret may stand under any name.
+    """
     try:
         info = info_of(source, key, configs)
     except NotReadable:
         return {}
-    return {
-        part: {name: value for name, value in fields.items() if name not in _SECRETS}
-        for part, fields in info.items()
-        if isinstance(fields, dict)
-    }
+    return {part: _harmless(info[part], names) for part, names in _SHOWN.items() if isinstance(info.get(part), dict)}
+
+
+def _harmless(fields: Object, names: tuple[str, ...]) -> Object:
+    given = {name: fields[name] for name in names if fields.get(name)}
+    return {name: bool(value) if name == "virtualhost" else str(value) for name, value in given.items()}
 
 
 def location(info: SourceInfo, uri: str) -> tuple[str, ...]:
