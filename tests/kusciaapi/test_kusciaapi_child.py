@@ -131,6 +131,8 @@ _KUSCIA = "/apis/kuscia.secretflow/v1alpha1"
         ("DELETE", f"{_KUSCIA}/domains/bob", True),
         ("GET", "/api/v1/namespaces/bob/pods/p", True),
         ("GET", "/api/v1/namespaces/alice/pods/p/log", True),
+        ("GET", "/apis/apps/v1/namespaces/bob/deployments/d", True),
+        ("POST", "/apis/apps/v1/namespaces/bob/deployments", False),
         ("PUT", "/api/v1/namespaces/alice/configmaps/domain-config", True),
         ("PUT", "/api/v1/namespaces/bob/configmaps/domain-config", False),
         ("DELETE", "/api/v1/namespaces/alice/pods/p", False),

@@ -5,6 +5,7 @@ call them, and the parts of pods and services that follow. Pure; tasks and deplo
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ CLUSTER, DOMAIN, LOCAL = "Cluster", "Domain", "Local"
 TEMPLATE_VOLUME = "config-template"
 _SERVICE_NAME_LIMIT = 63
 _DIGEST = 16
+_PREFIX = re.compile(r"[a-z]([-a-z0-9]{0,46}[a-z0-9])?")
 _OF_CONTAINERS = (
     "command", "args", "workingDir", "envFrom", "resources", "livenessProbe", "readinessProbe", "startupProbe",
     "securityContext",
@@ -116,6 +118,13 @@ def access_of(
         for port in rule.get("ports") or ():
             allowed.setdefault(port["port"], set()).update(domains)
     return {name: frozenset(domains) for name, domains in allowed.items()}
+
+
+def service_prefix_fault(text: str) -> str:
+    """What is wrong with the start that somebody chose for names of services; empty when nothing is."""
+    if _PREFIX.fullmatch(text):
+        return ""
+    return f'"{text[:64]}" must begin with a letter and have at most 48 lower-case letters, digits and dashes'
 
 
 def service_name(owner: str, port: str) -> str:

@@ -21,6 +21,7 @@ API_SOCKET, GATE_SOCKET, INNER_SOCKET = "kapi-node.sock", "kapi.sock", "kapi-chi
 _NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
 _KUSCIA = r"/apis/kuscia\.secretflow/v1alpha1/.+"
 _SEEN = rf"/api/v1/(namespaces|nodes|pods)(/{_NAME})?|/api/v1/namespaces/{_NAME}/(pods|services|endpoints|events)(/{_NAME})?"
+_MADE = rf"/apis/apps/v1/namespaces/{_NAME}/deployments/{_NAME}"
 _LOGS = rf"/api/v1/namespaces/{_NAME}/pods/{_NAME}/log"
 
 
@@ -32,7 +33,7 @@ def allowed(method: str, path: str, query: str, domain: str) -> bool:
         rf"/api/v1/namespaces/{re.escape(domain)}/configmaps(/{_NAME})?", path
     ):
         return True
-    return method == "GET" and any(re.fullmatch(each, path) for each in (_SEEN, _LOGS))
+    return method == "GET" and any(re.fullmatch(each, path) for each in (_SEEN, _MADE, _LOGS))
 
 
 class KusciaApiChild:

@@ -134,7 +134,7 @@ def _party(path: str, party: Any) -> Object:
         _check(f"{path}.role", label_value_faults(party.role))
         out["role"] = party.role
     amounts = {
-        resource: _amount(f"{path}.resources.{field}", text)
+        resource: amount(f"{path}.resources.{field}", text)
         for field, resource in _RESOURCES
         if (text := getattr(party.resources, field))
     }
@@ -146,12 +146,13 @@ def _party(path: str, party: Any) -> Object:
     return out
 
 
-def _amount(field: str, text: str) -> str:
+def amount(field: str, text: str) -> str:
+    """The text of a field that must hold a quantity."""
     try:
-        amount = quantity.parse(text)
+        found = quantity.parse(text)
     except quantity.QuantityError:
         raise invalid(field, f'"{text[:64]}" is no quantity; write e.g. 2, 500m or 4Gi') from None
-    if amount.nanos <= 0:
+    if found.nanos <= 0:
         raise invalid(field, "must be more than 0")
     return text
 

@@ -25,6 +25,7 @@ _SERVICES = (
     "domaindatasource",
     "domaindatagrant",
     "appimage",
+    "serving",
 )
 """One file each: `kusciaapi_<name>.proto` here, `.../kusciaapi/<name>.proto` for who reflects. Imports come first."""
 

@@ -14,6 +14,7 @@ from coterie.kusciaapi import (
     jobs,
     logs,
     routes,
+    servings,
 )
 from coterie.kusciaapi.operations import Operation
 
@@ -29,6 +30,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *datasources.OPERATIONS,
     *grants.OPERATIONS,
     *appimages.OPERATIONS,
+    *servings.OPERATIONS,
 )
 
 CONF_MANAGER: tuple[Operation, ...] = certificates.CONFMANAGER_OPERATIONS

@@ -5,17 +5,14 @@ Both control planes make the same kits from the same deployment and the same App
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.api.enginekit import LOCAL, Engine, KitFault, access_of, engine_of, service_name
+from coterie.api.enginekit import LOCAL, Engine, KitFault, access_of, engine_of, service_name, service_prefix_fault
 from coterie.api.names import dns_label_faults
 from coterie.api.types.kuscia_deployment import DeploymentParty, KusciaDeployment, party_deployment
 from coterie.api.types.kuscia_job import AppImage
-
-_PREFIX = re.compile(r"[a-z]([-a-z0-9]{0,46}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +48,8 @@ def fault_of(deployment: KusciaDeployment) -> str:
     seen: set[tuple[str, str]] = set()
     for place, party in enumerate(spec.parties):
         prefix = party.service_name_prefix
-        if prefix and not _PREFIX.fullmatch(prefix):
-            return (
-                f'parties[{place}].serviceNamePrefix: "{prefix}" must begin with a letter and have at most 48 lower-case '
-                "letters, digits and dashes"
-            )
+        if prefix and (fault := service_prefix_fault(prefix)):
+            return f"parties[{place}].serviceNamePrefix: {fault}"
         name = deployment_name(deployment, party)
         if faults := dns_label_faults(name):
             return f'parties[{place}]: the name of the deployment and the role make "{name}": {faults[0]}'
