@@ -161,9 +161,9 @@ async def test_silence_is_told(patient: tuple[World, VirtualClock]) -> None:
     assert await next_of(events) == (ADDED, "a", "Running")
     for _ in range(2):
         waiting = asyncio.ensure_future(next_of(events))
-        await clock.advance(9.9)
+        await clock.advance(9.7)
         assert not waiting.done()
-        await clock.advance(0.2)
+        await clock.advance(0.4)
         assert await waiting == (HEARTBEAT_TYPE, "", "")
     await events.aclose()
 

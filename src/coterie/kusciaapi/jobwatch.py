@@ -30,6 +30,8 @@ HEARTBEAT = 10.0
 """Seconds of silence after which a watcher is told that nothing happened."""
 LONGEST = 2**31 - 1
 """Seconds that a watch may last."""
+_AT_ONCE = 1e-6
+"""Seconds that are none: what adding and subtracting times leaves."""
 _SLICE = 32
 """Jobs put into words before others may run again."""
 _BY_JOB = "job"
@@ -115,19 +117,25 @@ class JobBoard:
         if following is None or following.failed:
             following = self._following = _Following(client)
         following.join(mailbox)
+        patience = _Patience(clock, seconds or LONGEST)
         try:
-            end = clock.monotonic() + (seconds or LONGEST)
-            told = 0
-            while (left := end - clock.monotonic()) > 0:
-                if following.failed:
-                    raise Refused(Code.UNEXPECTED, "jobs cannot be followed any more; watch again")
-                if (news := mailbox.take()) is not None:
-                    yield _Event(type=news.type, object=news.status)
-                    told += 1
-                    if told % _SLICE == 0:
-                        await asyncio.sleep(0)
-                elif not await _stirs(mailbox.stirred, clock, min(HEARTBEAT, left)) and left > HEARTBEAT:
-                    yield _Event(type=HEARTBEAT_TYPE)
+            async with TaskOwner("watch of jobs") as owner:
+                owner.start("alarm", patience.ring(mailbox.stirred))
+                told = 0
+                while not patience.over:
+                    if following.failed:
+                        raise Refused(Code.UNEXPECTED, "jobs cannot be followed any more; watch again")
+                    if (news := mailbox.take()) is not None:
+                        patience.renew()
+                        yield _Event(type=news.type, object=news.status)
+                        told += 1
+                        if told % _SLICE == 0:
+                            await asyncio.sleep(0)
+                    elif patience.silent:
+                        patience.renew()
+                        yield _Event(type=HEARTBEAT_TYPE)
+                    else:
+                        await mailbox.stirred.wait()
         finally:
             following.mailboxes.discard(mailbox)
             if not following.mailboxes:
@@ -136,13 +144,35 @@ class JobBoard:
                 await following.close()
 
 
-async def _stirs(event: asyncio.Event, clock: Clock, seconds: float) -> bool:
-    """Whether it did before the time was over."""
-    async with TaskOwner("watch of jobs") as owner:
-        stirred = owner.start("stirred", event.wait())
-        alarm = owner.start("alarm", clock.sleep(seconds))
-        await asyncio.wait((stirred, alarm), return_when=asyncio.FIRST_COMPLETED)
-        return event.is_set()
+class _Patience:
+    """When a watcher is told that nothing happened, and when its time is over. One alarm serves it for as long as it
+    watches: most of them find that something happened meanwhile."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._end = clock.monotonic() + seconds
+        self.renew()
+
+    def renew(self) -> None:
+        self._silence = self._clock.monotonic() + HEARTBEAT
+
+    @property
+    def over(self) -> bool:
+        return self._until(self._end) <= 0
+
+    @property
+    def silent(self) -> bool:
+        return self._until(self._silence) <= 0
+
+    async def ring(self, bell: asyncio.Event) -> None:
+        while not self.over:
+            # Who has not yet taken a heartbeat gets no second one at once.
+            await self._clock.sleep(min(self._until(self._end), self._until(self._silence) or HEARTBEAT))
+            bell.set()
+
+    def _until(self, moment: float) -> float:
+        left = moment - self._clock.monotonic()
+        return left if left > _AT_ONCE else 0.0
 
 
 class _Following:
