@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from coterie.base.paths import DomainPaths
+from coterie.cli.network import kuscia_api_address
+from coterie.node import config
 from coterie.sdk.errors import NotFoundHere
 from coterie.sdk.locating import address_of, locate
 
@@ -21,21 +24,30 @@ def laid_out(root: Path, domain: str, **configured: object) -> DomainPaths:
     return paths
 
 
-@pytest.mark.parametrize(
-    ("configured", "url"),
-    [
-        ({}, "https://127.0.0.1:8082"),
-        ({"agent": {"address": "127.0.1.2"}}, "https://127.0.1.2:8082"),
-        ({"apiServer": {"host": "127.0.1.3"}}, "https://127.0.1.3:8082"),
-        ({"apiServer": {"host": "0.0.0.0"}, "kusciaAPI": {"HTTPPort": 9000}}, "https://127.0.0.1:9000"),
-        ({"kusciaAPI": {"host": "::1"}}, "https://[::1]:8082"),
-        ({"protocol": "NOTLS"}, "http://127.0.0.1:8082"),
-        ({"protocol": "notls", "kusciaAPI": {"protocol": "TLS"}}, "https://127.0.0.1:8082"),
-    ],
-)
+PLACES: list[tuple[dict[str, Any], str]] = [
+    ({}, "https://127.0.0.1:8082"),
+    ({"agent": {"address": "127.0.1.2"}}, "https://127.0.1.2:8082"),
+    ({"apiServer": {"host": "127.0.1.3"}}, "https://127.0.1.3:8082"),
+    ({"apiServer": {"host": "0.0.0.0"}, "kusciaAPI": {"HTTPPort": 9000}}, "https://127.0.0.1:9000"),
+    ({"kusciaAPI": {"host": "::1"}}, "https://[::1]:8082"),
+    ({"protocol": "NOTLS"}, "http://127.0.0.1:8082"),
+    ({"protocol": "notls", "kusciaAPI": {"protocol": "TLS"}}, "https://127.0.0.1:8082"),
+    ({"dns": {"host": "127.0.1.9"}, "agent": {"address": "127.0.1.2"}}, "https://127.0.1.9:8082"),
+    ({"agent": {"address": "10.1.2.3"}}, "https://127.0.0.1:8082"),
+]
+
+
+@pytest.mark.parametrize(("configured", "url"), PLACES)
 def test_the_address_is_what_the_configuration_says(configured: dict[str, object], url: str, tmp_path: Path) -> None:
     laid_out(tmp_path, "alice", **configured)
     assert locate("alice", tmp_path).url == url
+
+
+@pytest.mark.parametrize(("configured", "url"), PLACES)
+def test_the_node_says_the_same(configured: dict[str, Any], url: str, tmp_path: Path) -> None:
+    """The client knows a node by its files only, so the rule stands in two places; here they meet."""
+    node = config.parse({"mode": "autonomy", "domainID": "alice", **configured}, tmp_path)
+    assert kuscia_api_address(node) == url
 
 
 def test_token_and_certificates_are_found_and_not_shown(tmp_path: Path) -> None:

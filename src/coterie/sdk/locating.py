@@ -13,7 +13,8 @@ from coterie.sdk.errors import NotFoundHere
 from coterie.sdk.wire import Address
 
 _PORT = 8082
-_ANY = ("", "0.0.0.0", "::")
+_ANY, _LOOPBACK = ("", "0.0.0.0", "::"), "127.0.0.1"
+_ORDINARY = (*_ANY, _LOOPBACK, "::1")
 _CLIENTS = ("kusciaapi-client", "kusciaapi-server")
 """Certificates that the API takes from clients. Kuscia's users have only the second."""
 
@@ -32,8 +33,8 @@ def locate(domain: str = "", root: Path | str | None = None) -> Address:
 def address_of(paths: DomainPaths, configured: dict[str, Any]) -> Address:
     """From the node's configuration and the files in `var/certs`."""
     api = configured.get("kusciaAPI") or {}
-    host = str(api.get("host") or _own_address(configured))
-    host = "127.0.0.1" if host in _ANY else host
+    host = str(api.get("host") or (configured.get("dns") or {}).get("host") or _own_address(configured))
+    host = _LOOPBACK if host in _ANY else host
     plain = str(api.get("protocol") or configured.get("protocol") or "").upper() == "NOTLS"
     url = f"{'http' if plain else 'https'}://{f'[{host}]' if ':' in host else host}:{api.get('HTTPPort') or _PORT}"
     domain = str(configured.get("domainID") or paths.home.name)
@@ -51,11 +52,12 @@ def address_of(paths: DomainPaths, configured: dict[str, Any]) -> Address:
 
 
 def _own_address(configured: dict[str, Any]) -> str:
+    """Where a node listens for those on its machine when nothing else is said: as `node/config/gateway.py` has it."""
     for part, key in (("agent", "address"), ("apiServer", "host")):
-        found = (configured.get(part) or {}).get(key)
-        if found:
-            return str(found)
-    return ""
+        found = str((configured.get(part) or {}).get(key) or "")
+        if found not in _ORDINARY:
+            return found if found.startswith("127.") else _LOOPBACK
+    return _LOOPBACK
 
 
 def _configured(paths: DomainPaths) -> dict[str, Any]:
