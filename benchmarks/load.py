@@ -48,6 +48,8 @@ class Load:
     address: str = "127.0.0.1"
     host: str = "localhost"
     """The name in the request."""
+    headers: str = ""
+    """Further lines of the head, each with its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class _Run:
         head = (
             f"{load.method} {load.path} HTTP/1.1\r\nHost: {load.host}\r\nUser-Agent: bench\r\nAccept: {load.accept}\r\n"
         )
+        head += load.headers
         if before:
             size = len(before) + NAME_DIGITS + len(after)
             head += f"Content-Type: application/json\r\nContent-Length: {size}\r\n"

@@ -58,10 +58,15 @@ class Plan:
     """Tasks of one job."""
     remembered: int = 100
     """Jobs that come and go before memory is read, and again before it is read once more."""
+    known_jobs: int = 1000
+    """Jobs that KusciaAPI is asked for."""
+    job_watchers: int = 50
 
     @staticmethod
     def quick() -> Plan:
-        return Plan(0.2, 50, 100, 3, 5, (3, 6), 100, 1, 0.1, (20, 60), 3, 6, 3, 0.2, 1, 1 << 20, 20, 20, 3, 1, 2, 4, 2)
+        return Plan(
+            0.2, 50, 100, 3, 5, (3, 6), 100, 1, 0.1, (20, 60), 3, 6, 3, 0.2, 1, 1 << 20, 20, 20, 3, 1, 2, 4, 2, 30, 4
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks import bench_gateway, bench_jobs, bench_pods, bench_scheduler, bench_store, measures
+from benchmarks import bench_api, bench_gateway, bench_jobs, bench_pods, bench_scheduler, bench_store, measures
 from benchmarks.measures import Bench, Plan
 from benchmarks.node import Cores
 from benchmarks.table import Row, markdown
@@ -80,6 +80,7 @@ SECTIONS: dict[str, Section] = {
     "starts": measures.starts,
     "scheduler": scheduler,
     "pods": bench_pods.pods,
+    "api": bench_api.api,
     "gateway": bench_gateway.gateway,
     "jobs": bench_jobs.jobs,
 }

@@ -52,6 +52,18 @@ ROWS = (
     ),
     "6 short pods, create to Succeeded",
     *(f"node with {count} sleeping pods, {what}" for count in (0, 3) for what in ("idle CPU of a core", "RSS", "PSS")),
+    *(
+        f"KusciaAPI, 30 jobs known: {what}, {way}, {count} at once"
+        for way in ("HTTP", "gRPC")
+        for what in ("query", "batch query of 20")
+        for count in (1, 32)
+    ),
+    *(
+        f"WatchJob, 4 watchers over {way}: {what}"
+        for way in ("HTTP", "gRPC")
+        for what in ("all told of 30 jobs", "change to the last of them, p50")
+    ),
+    *(f"KusciaAPI, 30 jobs known: create, {way}, {count} at once" for way in ("HTTP", "gRPC") for count in (1, 32)),
     *(f"{way}: requests, 32 connections" for way in WAYS),
     *(f"{way}: one request at a time, p50" for way in WAYS),
     *(f"{way}: 1 MiB {direction}" for way in WAYS for direction in ("down", "up")),
@@ -83,7 +95,7 @@ ROWS = (
 FIRST_OF_NETWORKS = f"{WAYS[0]}: requests, 32 connections"
 """From here on rows need networks of whole nodes: minutes, even for a moment of each. `COTERIE_BENCH_SMOKE=all` runs
 them too."""
-SECTIONS = ("yardsticks", "store", "requests", "lists", "watches", "starts", "scheduler", "pods")
+SECTIONS = ("yardsticks", "store", "requests", "lists", "watches", "starts", "scheduler", "pods", "api")
 
 
 @pytest.mark.slow
