@@ -29,8 +29,8 @@ secretflow: $(STAMP)  ## install the environment of SecretFlow (400 MB)
 	@$(BIN)/python -m coterie.cli.engineenv secretflow
 
 lint: $(STAMP)  ## format check and lint
-	$(BIN)/ruff format --check src tests benchmarks scripts
-	$(BIN)/ruff check src tests benchmarks scripts
+	$(BIN)/ruff format --check src tests benchmarks scripts examples
+	$(BIN)/ruff check src tests benchmarks scripts examples
 
 types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy
