@@ -10,6 +10,7 @@ import pytest
 
 from coterie.base.secret import Secret
 from coterie.sources import opening
+from coterie.sources.csvtext import csv_rows
 from coterie.sources.paths import partition_in, partition_of, parts_of
 from coterie.sources.protocol import NotAllowed, SourceError, SourceInfo
 from coterie.sources.s3signing import Keys, Request, version2, version4
@@ -97,6 +98,39 @@ def test_types_from_sql() -> None:
 def test_names_that_are_no_tables(name: str) -> None:
     with pytest.raises(NotAllowed):
         table_name(name, 63)
+
+
+TEXTS = [
+    "plain",
+    "two words",
+    "annulled",
+    "日本",
+    None,
+    "",
+    "NULL",
+    "null",
+    " x",
+    "x ",
+    "a,b",
+    'say "hi"',
+    "a\nb",
+    "\ufeffx",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=repr)
+@pytest.mark.parametrize("beside", ["plain", 'say "hi"'], ids=["quick", "quoted"])
+def test_text_is_written_alike_in_either_way(text: str | None, beside: str) -> None:
+    """Where no cell of a batch needs quotes another writer does the work; what is beside a cell changes nothing of it."""
+    kinds = [pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.date64(), pa.binary(), pa.duration("s")]
+    rows = [[text, beside], [1, None], [0.1, None], [True, None], [86400000, None], [b"\0", None], [3, None]]
+    batch = pa.RecordBatch.from_arrays([pa.array(*each) for each in zip(rows, kinds, strict=True)], list("abcdefg"))
+    cells = {None: b"NULL", "": b'""', "NULL": b'"NULL"', "null": b'"null"', " x": b'" x"', "x ": b'"x "'}
+    cells |= {"a,b": b'"a,b"', 'say "hi"': b'"say ""hi"""', "a\nb": b'"a\nb"', "\ufeffx": '"\ufeffx"'.encode()}
+    first = cells.get(text, (text or "").encode())
+    written = csv_rows(batch.slice(0, 1)) + csv_rows(batch.slice(1))
+    assert csv_rows(batch) == written
+    assert csv_rows(batch).startswith(first + b",1,0.1,true,1970-01-02 00:00:00.000,AA==,3\n")
 
 
 def test_partitions() -> None:

@@ -138,8 +138,60 @@ def csv_rows(batch: pa.RecordBatch, delimiter: str = ",", null: str = "NULL", qu
     """`quote_all`: every text in quotes, so that nothing depends on which texts mean NULL."""
     if not batch.num_rows or not batch.num_columns:
         return b""
+    if not quote_all and not any(_any_needs_quotes(each, delimiter, null) for each in batch.columns):
+        return _plain_rows(batch, delimiter, null)
     cells = [_cells(column, delimiter, null, quote_all) for column in batch.columns]
     return end_to_end(joined(delimiter, *cells), "\n") + b"\n"
+
+
+def _plain_rows(batch: pa.RecordBatch, delimiter: str, null: str) -> bytes:
+    """Where nothing is to be quoted Arrow's own writer does it, several times faster. It has no word for NULL."""
+    columns = [
+        pc.fill_null(text_of(each).cast(pa.large_string()), null)
+        if each.null_count or _written_otherwise(each)
+        else each
+        for each in batch.columns
+    ]
+    options = pacsv.WriteOptions(include_header=False, delimiter=delimiter, quoting_style="none")
+    sink = pa.BufferOutputStream()
+    pacsv.write_csv(pa.RecordBatch.from_arrays(columns, batch.schema.names), sink, options)
+    written: bytes = sink.getvalue().to_pybytes()
+    return written
+
+
+def _written_otherwise(column: pa.Array) -> bool:
+    kind = column.type
+    return not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def _any_needs_quotes(column: pa.Array, delimiter: str, null: str) -> bool:
+    """As `_needs_quotes`, by looks at all bytes at once; may say yes where the answer is no."""
+    if not is_text(column.type):
+        return False
+    text = column.cast(pa.large_string())
+    content = _content(text)
+    if any(each.encode() in content for each in (delimiter, '"', "\n", "\r", "\ufeff")):
+        return True
+    sizes = pc.binary_length(text)
+    if (
+        pc.any(pc.equal(sizes, 0)).as_py()
+        or pc.any(pc.not_equal(sizes, pc.binary_length(pc.ascii_trim_whitespace(text)))).as_py()
+    ):
+        return True
+    return null.lower().encode() in content.lower() and bool(
+        pc.any(pc.equal(pc.utf8_lower(text), null.lower())).as_py()
+    )
+
+
+def _content(text: pa.Array) -> bytes:
+    """All characters of a column of large_string, end to end."""
+    _, offsets, data = text.buffers()
+    if data is None:
+        return b""
+    ends = memoryview(offsets).cast("q")
+    start = ends[text.offset]
+    found: bytes = data.slice(start, ends[text.offset + len(text)] - start).to_pybytes()
+    return found
 
 
 def joined(between: str, *columns: pa.Array | str) -> pa.Array:
