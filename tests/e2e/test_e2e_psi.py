@@ -39,9 +39,14 @@ class Case:
     alice: list[Any]
     bob: list[Any]
     wishes: dict[str, Any] = field(default_factory=dict)
+    more: tuple[str, ...] = ()
+    """Further columns, whose values follow from the key."""
 
     def rows(self, party: str) -> list[Row]:
-        return [{KEY[party]: key, "n": at} for at, key in enumerate(getattr(self, party))]
+        return [
+            {KEY[party]: key, "n": at, **{name: f"{name} of {key}" for name in self.more}}
+            for at, key in enumerate(getattr(self, party))
+        ]
 
 
 def _random(seed: int, rows: int, most: int) -> list[Any]:
@@ -52,11 +57,17 @@ def _random(seed: int, rows: int, most: int) -> list[Any]:
 
 
 MANY = (_random(1, 1000, 900), _random(2, 1000, 900))
+ONCE = ([f"k{number}" for number in range(300, 0, -1)], [f"k{number}" for number in range(150, 500)])
+EIGHT = tuple(f"c{number}" for number in range(8))
 FEW = (["b", "a", "a", None, "q"], ["a", "x", "b", None, "a"])
 CASES = {
     "rr22": Case(*MANY),
     "kkrt": Case(*MANY, {"protocol": "KKRT"}),
     "ecdh": Case(*MANY, {"protocol": "ECDH"}),
+    "once": Case(*ONCE),
+    "once-full": Case(*ONCE, {"join": "full"}),
+    "once-at-one": Case(ONCE[0], MANY[1], {"protocol": "KKRT"}),
+    "ten-columns": Case(*MANY, {"keys": {"alice": ["id", *EIGHT], "bob": ["uid", *EIGHT]}}, EIGHT),
     "table-order": Case(*FEW, {"sort": False}),
     "left": Case(*FEW, {"join": "left", "protocol": "ECDH"}),
     "full": Case(*FEW, {"join": "full"}),
@@ -102,7 +113,7 @@ def table(net: Net, party: str, name: str, rows: list[Row]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)
-        writer.writerow([KEY[party], "n"])
+        writer.writerow(rows[0] if rows else [KEY[party], "n"])
         writer.writerows(["NULL" if value is None else value for value in row.values()] for row in rows)
     coterie(net, "data", "add", str(file), "--domain", party)
     if party != "alice":
