@@ -7,13 +7,16 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import kubectl_runner
 import pytest
+import yaml
 from jobs_kit import API, CROSS_DOMAIN, Net, Object, network, until
 
 pytestmark = [pytest.mark.xdist_group("e2e-jobs")]
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "serving.md"
 VERSIONS = kubectl_runner.chosen()
 _ROOMY: dict[str, Any] = {"capacity": {"cpu": 4, "memory": "8Gi"}, "reservedResources": {"cpu": 0, "memory": 0}}
 _DEPLOYMENTS = f"/apis/{API}/namespaces/{CROSS_DOMAIN}/kusciadeployments"
@@ -43,6 +46,12 @@ def a_serving(name: str, **wishes: Any) -> Object:
             "parties": [{"domainID": each, "appImageRef": "sample-serving"} for each in ("alice", "bob")],
         },
     }
+
+
+def of_the_guide() -> Object:
+    text = GUIDE.read_text().partition("```yaml\n")[2].partition("```")[0]
+    found: Object = yaml.safe_load(text)
+    return found
 
 
 def call(net: Net, source: str, host: str, path: str = "/", cookie: str = "") -> tuple[int, Any, str]:
@@ -100,7 +109,7 @@ def remove(net: Net, name: str) -> None:
 
 
 def test_parties_reach_each_other_and_strangers_do_not(net: Net) -> None:
-    net.at("alice").apply(a_serving("greet", greeting="good day"))
+    net.at("alice").apply(of_the_guide())
     until_available(net, "greet")
     reached, told, _ = until(
         "alice reaches bob", lambda: (a := call(net, "alice", "greet-serve.bob.svc"))[0] == 200 and a

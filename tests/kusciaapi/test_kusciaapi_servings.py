@@ -122,6 +122,7 @@ async def test_a_service_is_made_with_everything_that_was_asked(world: World) ->
         ({"parties": [{**ALICE, "domain_id": ""}]}, "parties[0].domain_id"),
         ({"parties": [{**ALICE, "app_image": ""}]}, "parties[0].app_image"),
         ({"parties": [{**ALICE, "app_image": "other"}]}, "parties[0].app_image"),
+        ({"parties": [{**ALICE, "app_image": "../x"}]}, "parties[0].app_image"),
         ({"parties": [ALICE, ALICE]}, "parties[1]"),
         ({"parties": [ALICE, {**BOB, "role": "Big Role"}]}, "parties[1].role"),
         ({"parties": [{**ALICE, "replicas": -1}]}, "parties[0].replicas"),

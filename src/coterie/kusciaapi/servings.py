@@ -12,6 +12,7 @@ from typing import Any
 from coterie.api import labels
 from coterie.api.errors import AlreadyExists, Conflict, NotFound
 from coterie.api.meta import Object
+from coterie.api.names import dns_subdomain_faults
 from coterie.api.types.apps import DEPLOYMENTS
 from coterie.api.types.kind import Kind
 from coterie.api.types.kuscia_deployment import KUSCIA_DEPLOYMENTS, KusciaDeployment, party_deployment
@@ -134,7 +135,7 @@ def _none(name: str, code: Code) -> Refused:
 async def _images(here: Here, names: Iterable[str]) -> dict[str, AppImage]:
     """Those of them that exist."""
     out = {}
-    for name in sorted(each for each in names if each):
+    for name in sorted(each for each in names if not dns_subdomain_faults(each)):
         try:
             out[name] = await here.client.get(APP_IMAGES, name)
         except NotFound:
