@@ -1,10 +1,11 @@
 """Intersections of two tables by hand and under Coterie, one after the other, on the same rows.
 
-    python -m benchmarks.bench_psi [--rows 1000000] [--protocols RR22,ECDH] [--core 0]
+    python -m benchmarks.bench_psi [--rows 1000000] [--protocols RR22,ECDH] [--core 0] [--memory 2G]
 
-By hand: two processes with the same library, on CSV files, calling each other directly. Under Coterie: the job of `coterie demo
-psi`, from its creation to its end, with data meshes, gateways and control planes, whose memory counts too. With --core all of
-it shares one core.
+By hand: two processes with the same library, on CSV files, calling each other directly; "tuned" is with what the engine tells
+the library (keys that come once, in order, smaller buckets). Under Coterie: the job of `coterie demo psi`, from its creation
+to its end, with data meshes, gateways and control planes, whose memory and processor time count too. With --core all of it
+shares one core, with --memory also so much memory (of a control group: only root can).
 """
 
 from __future__ import annotations
@@ -17,16 +18,31 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import confined
+from benchmarks.measures import Bench
+from benchmarks.table import Row
 from coterie.cli import footprint, psidemo, psienv
 from coterie.cli.app import App
 
-Result = tuple[float, dict[str, float], int]
-"""Seconds, peak megabytes by party, rows of the result."""
+_MEMORY = 2 << 30
 
 
-def by_hand(place: Path, rows: int, protocol: str, folder: Path) -> Result:
+@dataclass(frozen=True, slots=True)
+class Result:
+    seconds: float
+    peaks: dict[str, float]
+    """Megabytes, by party."""
+    cpu: dict[str, float]
+    """Seconds, by party."""
+    common: int
+
+
+def by_hand(place: Path, rows: int, protocol: str, folder: Path, *, tuned: bool = False) -> Result:
     tables = {"alice": ("id", psidemo.customers(rows)), "bob": ("uid", psidemo.visitors(rows))}
     heads = {"alice": "id,city,spent\n", "bob": "uid,visits,member\n"}
     port = _free_ports()
@@ -34,12 +50,13 @@ def by_hand(place: Path, rows: int, protocol: str, folder: Path) -> Result:
     for rank, (party, (key, lines)) in enumerate(tables.items()):
         home = folder / party
         home.mkdir()
-        (home / "in.csv").write_text("".join((heads[party], *lines)), encoding="utf-8")
+        ordered = sorted(lines) if tuned else lines
+        (home / "in.csv").write_text("".join((heads[party], *ordered)), encoding="utf-8")
         program = [str(place / "bin" / "python"), "-m", "benchmarks.psi_byhand", str(rank), str(port), protocol]
-        commands.append([*program, str(home / "in.csv"), key, str(home / "out.csv")])
+        commands.append([*program, str(home / "in.csv"), key, str(home / "out.csv"), *(["tuned"] if tuned else [])])
     homes = {party: folder / party for party in tables}
     began = time.perf_counter()
-    with footprint.Peaks(homes) as peaks:
+    with footprint.Peaks(homes) as used:
         running = [
             subprocess.Popen(each, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_environment(folder))
             for each in commands
@@ -49,28 +66,16 @@ def by_hand(place: Path, rows: int, protocol: str, folder: Path) -> Result:
     if any(codes):
         raise SystemExit(f"by hand, {protocol}: the parties ended with {codes}")
     with (folder / "alice" / "out.csv").open("rb") as file:
-        return seconds, peaks.mb, sum(1 for _ in file) - 1
+        return Result(seconds, used.mb, used.cpu, sum(1 for _ in file) - 1)
 
 
 def under_coterie(rows: int, protocol: str) -> Result:
-    command = [
-        sys.executable,
-        "-m",
-        "coterie",
-        "demo",
-        "psi",
-        "--rows",
-        str(rows),
-        "--protocol",
-        protocol,
-        "-o",
-        "json",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    words = ["demo", "psi", "--rows", str(rows), "--protocol", protocol, "-o", "json"]
+    done = subprocess.run([sys.executable, "-m", "coterie", *words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"under Coterie, {protocol}: {done.stderr}")
     told = json.loads(done.stdout)
-    return told["seconds"], told["peak_mb"], told["intersection"]
+    return Result(told["seconds"], told["peak_mb"], told["cpu_seconds"], told["intersection"])
 
 
 def _free_ports() -> int:
@@ -90,28 +95,74 @@ def _environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(Path(__file__).parents[1])}
 
 
+def ways(place: Path, rows: int, protocol: str) -> Iterator[tuple[str, Result]]:
+    for tuned in (False, True):
+        with tempfile.TemporaryDirectory(prefix="coterie-bench-") as folder:
+            yield f"by hand{', tuned' if tuned else ''}", by_hand(place, rows, protocol, Path(folder), tuned=tuned)
+    yield "under Coterie", under_coterie(rows, protocol)
+
+
+def psi(bench: Bench) -> list[Row]:
+    """RR22 and ECDH with all cores, then RR22 with everything on one core and in 2 GB."""
+    app, rows = App.standard(), bench.plan.keys
+    place = psienv.directory(app)
+    if not psienv.installed(place):
+        print("psi: left out, the environment of the engine is not there: make psi", file=sys.stderr)
+        return []
+    psienv.install(app)
+    found: list[Row] = []
+    for protocol in ("RR22", "ECDH"):
+        found += _rows(place, rows, protocol, f"PSI {rows:,} x {rows:,}, {protocol}")
+    with confined.on_core(bench.cores.server), ExitStack() as stack:
+        what = f"PSI {rows:,} x {rows:,}, RR22, one core"
+        try:
+            stack.enter_context(confined.in_memory(_MEMORY))
+            what += " and 2 GB"
+        except confined.CannotConfine as problem:
+            print(f"psi: without a limit of memory: {problem}", file=sys.stderr)
+        return found + list(_rows(place, rows, "RR22", what))
+
+
+def _rows(place: Path, rows: int, protocol: str, what: str) -> Iterator[Row]:
+    first: Result | None = None
+    for way, result in ways(place, rows, protocol):
+        first = first or result
+        peaks = " + ".join(f"{value:.0f}" for value in result.peaks.values())
+        yield Row(
+            f"{what}: {way}", result.seconds, "s", sum(result.cpu.values()) / rows * 1e6,
+            first.seconds if way == "under Coterie" else None, True, f"peak {peaks} MB; {result.common:,} in common",
+        )  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--protocols", default="RR22,ECDH")
     parser.add_argument("--core", type=int, default=-1, help="the one core that everything shares")
+    parser.add_argument("--memory", default="", help="what everything may take together, such as 2G")
     args = parser.parse_args()
     place = psienv.install(App.standard())
-    if args.core >= 0:
-        os.sched_setaffinity(0, {args.core})
-    print(f"| {args.rows:,} x {args.rows:,} rows | seconds | peak MB alice | peak MB bob | common | load |")
-    print("|---|---|---|---|---|---|")
-    for protocol in args.protocols.split(","):
-        with tempfile.TemporaryDirectory(prefix="coterie-bench-") as folder:
-            _line(f"{protocol} by hand", by_hand(place, args.rows, protocol, Path(folder)))
-        _line(f"{protocol} under Coterie", under_coterie(args.rows, protocol))
+    with ExitStack() as stack:
+        if args.core >= 0:
+            stack.enter_context(confined.on_core(args.core))
+        if args.memory:
+            try:
+                group = stack.enter_context(confined.in_memory(confined.size(args.memory)))
+            except confined.CannotConfine as problem:
+                sys.exit(f"Error: {problem}")
+            stack.callback(lambda: print(f"\nAll of it together took {group.peak_mb:.0f} MB at most."))
+        print(f"| {args.rows:,} x {args.rows:,} rows | seconds | CPU s | peak MB alice | peak MB bob | common | load |")
+        print("|---|---|---|---|---|---|---|")
+        for protocol in args.protocols.split(","):
+            for way, result in ways(place, args.rows, protocol):
+                _line(f"{protocol} {way}", result)
 
 
 def _line(what: str, result: Result) -> None:
-    seconds, peaks, common = result
-    load = os.getloadavg()[0]
+    cpu, (alice, bob), load = sum(result.cpu.values()), result.peaks.values(), os.getloadavg()[0]
     print(
-        f"| {what} | {seconds:.1f} | {peaks['alice']:.0f} | {peaks['bob']:.0f} | {common:,} | {load:.1f} |", flush=True
+        f"| {what} | {result.seconds:.1f} | {cpu:.1f} | {alice:.0f} | {bob:.0f} | {result.common:,} | {load:.1f} |",
+        flush=True,
     )
 
 

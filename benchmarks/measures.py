@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import watchers
@@ -61,12 +61,17 @@ class Plan:
     known_jobs: int = 1000
     """Jobs that KusciaAPI is asked for."""
     job_watchers: int = 50
+    table: int = 1_000_000_000
+    """Bytes of one large table."""
+    keys: int = 1_000_000
+    """Rows of each party of an intersection."""
 
     @staticmethod
     def quick() -> Plan:
-        return Plan(
+        few = Plan(
             0.2, 50, 100, 3, 5, (3, 6), 100, 1, 0.1, (20, 60), 3, 6, 3, 0.2, 1, 1 << 20, 20, 20, 3, 1, 2, 4, 2, 30, 4
         )
+        return replace(few, table=1 << 20, keys=1000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """One party of an intersection without Coterie: SPU's library on CSV files, partners called directly.
 
-python -m benchmarks.psi_byhand RANK PORT PROTOCOL INPUT KEY OUTPUT      in the environment of the PSI engine
+python -m benchmarks.psi_byhand RANK PORT PROTOCOL INPUT KEY OUTPUT [tuned]     in the environment of the PSI engine
+
+Tuned: as the engine uses the library. The input is then in order, and no key comes twice.
 """
 
 from __future__ import annotations
@@ -9,8 +11,11 @@ import sys
 
 from coterie.engines.psi import library
 
+_BUCKET, _USUAL_BUCKET = 1 << 17, 1 << 20
 
-def main(rank: int, port: int, protocol: str, source: str, key: str, target: str) -> None:
+
+def main(rank: int, port: int, protocol: str, source: str, key: str, target: str, how: str = "") -> None:
+    tuned = how == "tuned"
     link, psi = library.load()
     desc = link.Desc()
     for party in (0, 1):
@@ -24,10 +29,11 @@ def main(rank: int, port: int, protocol: str, source: str, key: str, target: str
             protocol_conf=psi.PsiProtocolConfig(
                 protocol=getattr(psi.PsiProtocol, f"PROTOCOL_{protocol}"),
                 broadcast_result=True,
+                bucket_size=_BUCKET if tuned else _USUAL_BUCKET,
                 ecdh_params=psi.EcdhParams(curve=psi.EllipticCurveType.CURVE_25519),
             ),
-            input_params=psi.InputParams(path=source, selected_keys=[key]),
-            output_params=psi.OutputParams(path=target),
+            input_params=psi.InputParams(path=source, selected_keys=[key], keys_unique=tuned),
+            output_params=psi.OutputParams(path=target, disable_alignment=tuned),
         ),
         connection,
     )

@@ -25,7 +25,17 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks import bench_api, bench_gateway, bench_jobs, bench_pods, bench_scheduler, bench_store, measures
+from benchmarks import (
+    bench_api,
+    bench_data,
+    bench_gateway,
+    bench_jobs,
+    bench_pods,
+    bench_psi,
+    bench_scheduler,
+    bench_store,
+    measures,
+)
 from benchmarks.measures import Bench, Plan
 from benchmarks.node import Cores
 from benchmarks.table import Row, markdown
@@ -83,6 +93,8 @@ SECTIONS: dict[str, Section] = {
     "api": bench_api.api,
     "gateway": bench_gateway.gateway,
     "jobs": bench_jobs.jobs,
+    "data": bench_data.data,
+    "psi": bench_psi.psi,
 }
 
 
