@@ -42,12 +42,13 @@ SVC: Name = (b"svc",)
 _CLUSTER_LOCAL: Name = (b"svc", b"cluster", b"local")
 _LOCALHOST: Name = (b"localhost",)
 _LONGEST_CHAIN = 8
-_NOT_ANSWERED = frozenset((Type.ANY, Type.AXFR, Type.IXFR))
+_NOT_RECORDS = frozenset((Type.OPT, *range(128, 256)))
+"""ANY, transfers, and what else is a type of question only (RFC 6895)."""
 
 
 def answer(question: Question, zone: Zone, turn: int = 0) -> Answer:
     """`turn` counts questions: it decides which address comes first."""
-    if question.klass != IN or question.type in _NOT_ANSWERED:
+    if question.klass != IN or question.type in _NOT_RECORDS:
         # ANY is how small questions become large answers to somebody else; nobody needs it.
         return REFUSED
     if question.name == _LOCALHOST:

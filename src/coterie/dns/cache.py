@@ -1,4 +1,7 @@
-"""What other servers said, for as long as they said, and never longer than a minute or so."""
+"""What other servers said, for as long as they said, and never longer than a minute or so.
+
+Whoever owns a name decides how long its answer is, so the number of answers alone would bound nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,10 @@ from dataclasses import dataclass, replace
 from coterie.dns.model import Answer, Code, Question, Record, Type
 
 _NEGATIVE_SECONDS = 10
+_OCTETS_PER_ENTRY = 512
+"""What all answers together may hold, on average: most are far shorter."""
+_RECORD_OCTETS = 150
+"""A record weighs more in memory than its data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,13 +22,17 @@ class _Entry:
     answer: Answer
     stored: float
     expires: float
+    weight: int
 
 
 class AnswerCache:
     def __init__(self, entries: int, seconds: int) -> None:
         self._most = entries
+        self._heaviest = entries * _OCTETS_PER_ENTRY
         self._longest = seconds
         self._entries: OrderedDict[Question, _Entry] = OrderedDict()
+        self.weight = 0
+        """Octets, about."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -31,7 +42,7 @@ class AnswerCache:
         if entry is None:
             return None
         if entry.expires <= now:
-            del self._entries[question]
+            self._drop(question)
             return None
         return _older(entry.answer, int(now - entry.stored))
 
@@ -39,10 +50,16 @@ class AnswerCache:
         seconds = min(lifetime(answer), self._longest)
         if seconds <= 0:
             return
-        self._entries.pop(question, None)
-        self._entries[question] = _Entry(answer, now, now + seconds)
-        while len(self._entries) > self._most:
-            self._entries.popitem(last=False)
+        self._drop(question)
+        entry = _Entry(answer, now, now + seconds, _weight(answer))
+        self._entries[question] = entry
+        self.weight += entry.weight
+        while len(self._entries) > self._most or self.weight > self._heaviest:
+            self._drop(next(iter(self._entries)))
+
+    def _drop(self, question: Question) -> None:
+        entry = self._entries.pop(question, None)
+        self.weight -= entry.weight if entry is not None else 0
 
 
 def lifetime(answer: Answer) -> int:
@@ -56,6 +73,10 @@ def lifetime(answer: Answer) -> int:
             minimum = int.from_bytes(record.data[-4:], "big")
             return min(record.ttl, minimum, _NEGATIVE_SECONDS, *(each.ttl for each in answer.answers))
     return 0
+
+
+def _weight(answer: Answer) -> int:
+    return sum(_RECORD_OCTETS + len(each.data) for each in (*answer.answers, *answer.authority))
 
 
 def _older(answer: Answer, seconds: int) -> Answer:

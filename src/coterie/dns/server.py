@@ -32,6 +32,8 @@ log = logger("dns")
 
 _REMEMBERED = 8192
 """Answers kept ready; beyond, all are forgotten and made again."""
+_REMEMBERED_OCTETS = 16 << 20
+"""What they and their questions may hold together; the asker chooses how long both are."""
 _TURNS = 16
 """How many orders of its addresses one answer is kept ready in."""
 _LONGEST_QUESTION = 4096
@@ -57,13 +59,15 @@ class DnsServer:
         self._stop = asyncio.Event()
         self._clients = Clients(settings.clients)
         self._remembered: dict[bytes, deque[bytes]] = {}
+        self._remembered_octets = 0
         self._turn = 0
         self._forwarder: Forwarder | None = None
         self._owner: TaskOwner | None = None
-        self._connections = 0
+        self._connections: dict[asyncio.StreamWriter, None] = {}
+        """The one that has been silent for longest first."""
         self._udp, self._tcp = bound(settings.address, settings.port)
         self.port: int = self._udp.getsockname()[1]
-        keeper.on_change(self._remembered.clear)
+        keeper.on_change(self._forget)
 
     def stop(self) -> None:
         self._stop.set()
@@ -94,14 +98,18 @@ class DnsServer:
             # Each question has its own turn: resolvers ask for A and AAAA in pairs, and a common one would stand still.
             known.rotate(-1)
             return data[:2] + known[0]
+        if len(data) > _LONGEST_QUESTION:
+            return wire.write_error(data, Code.FORMERR)
+        if wire.opcode(data):
+            # Updates and notices are of another form; that none is taken is to be said all the same.
+            return wire.write_error(data, Code.NOTIMP)
         try:
             query = wire.read_query(data)
         except wire.Malformed:
             return wire.write_error(data, Code.FORMERR)
         limit = allowed or query.size
-        refusal = _refusal(query)
-        if refusal is not None:
-            return wire.write_answer(query, refusal, limit)
+        if query.edns_version:
+            return wire.write_answer(query, Answer(Code.BADVERS), limit)
         if not self._keeper.synced:
             # Better to be asked again than to deny a name that exists.
             return wire.write_answer(query, FAILED, limit)
@@ -115,13 +123,19 @@ class DnsServer:
 
     def _remember(self, data: bytes, query: wire.Query, found: Answer, limit: int) -> bytes:
         """All orders of the answer are made now; the next questions of the same bytes cost one look."""
-        if len(self._remembered) >= _REMEMBERED:
-            self._remembered.clear()
         zone = self._keeper.zone
         turns = range(min(len(found.answers), _TURNS)) if len(found.answers) > 1 else range(1)
         made = [wire.write_answer(query, answer(query.question, zone, turn), limit) for turn in turns]
+        octets = len(data) + sum(len(each) for each in made)
+        if len(self._remembered) >= _REMEMBERED or self._remembered_octets + octets > _REMEMBERED_OCTETS:
+            self._forget()
         self._remembered[data[2:]] = deque(each[2:] for each in made)
+        self._remembered_octets += octets
         return made[0]
+
+    def _forget(self) -> None:
+        self._remembered.clear()
+        self._remembered_octets = 0
 
     async def complete(self, asked: Answering) -> bytes:
         assert self._forwarder is not None, "questions arrive only while the server runs"
@@ -147,11 +161,15 @@ class DnsServer:
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = cast("tuple[str, int] | None", writer.get_extra_info("peername"))
-        full = self._connections >= self._settings.tcp_connections
-        if peer is None or full or self._owner is None or not self._clients.may_ask(peer[0]):
+        if peer is None or self._owner is None or not self._clients.may_ask(peer[0]):
             writer.close()
             return
-        self._connections += 1
+        if len(self._connections) >= self._settings.tcp_connections:
+            # Those who only hold connections must not keep out those who ask.
+            idlest = next(iter(self._connections))
+            del self._connections[idlest]
+            idlest.transport.abort()
+        self._connections[writer] = None
         self._owner.start("connection", self._serve_connection(reader, writer), vital=False)
 
     async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -160,8 +178,19 @@ class DnsServer:
         except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
             return  # the usual end of a connection
         finally:
-            self._connections -= 1
-            writer.close()
+            await self._part(writer)
+
+    async def _part(self, writer: asyncio.StreamWriter) -> None:
+        """Who does not take its answers is not waited for: until then the connection counts as one."""
+        try:
+            async with asyncio.timeout(0 if self._stop.is_set() else self._settings.tcp_idle):
+                writer.close()
+                await writer.wait_closed()
+        except (TimeoutError, ConnectionError):
+            pass
+        finally:
+            writer.transport.abort()
+            self._connections.pop(writer, None)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while not self._stop.is_set():
@@ -175,6 +204,8 @@ class DnsServer:
                 out = await self.complete(out)
             if out is None:
                 return
+            if writer in self._connections:
+                self._connections[writer] = self._connections.pop(writer)
             writer.write(len(out).to_bytes(2, "big") + out)
             async with asyncio.timeout(self._settings.tcp_idle):
                 await writer.drain()
@@ -203,22 +234,25 @@ class _Datagrams(asyncio.DatagramProtocol):
     def __init__(self, server: DnsServer) -> None:
         self._server = server
         self._transport: asyncio.DatagramTransport | None = None
+        self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         assert self._transport is not None
-        self._server.datagram(data, addr, self._transport)
+        if not self._paused:
+            self._server.datagram(data, addr, self._transport)
+
+    def pause_writing(self) -> None:
+        """Answers do not leave as quickly as questions come; those who ask will ask again."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
 
     def error_received(self, exc: Exception) -> None:
         """A client that went away before its answer came is no concern of ours."""
-
-
-def _refusal(query: wire.Query) -> Answer | None:
-    if query.opcode:
-        return Answer(Code.NOTIMP)
-    return Answer(Code.BADVERS) if query.edns_version else None
 
 
 def bound(address: str, port: int) -> tuple[socket.socket, socket.socket]:

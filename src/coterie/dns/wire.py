@@ -1,7 +1,7 @@
 """DNS messages as bytes (RFC 1035, 3597, 6891). Strict: what is not a well-formed message is a `Malformed`.
 
-Reading takes time linear in the message: a compression pointer must lead to before the name that holds it, and a name
-ends after 255 octets. Writing compresses names, adds an OPT record when the asker sent one, and never writes more than
+Reading takes time linear in the message: a compression pointer must lead to before the name that holds it, a name has at
+most 127 of them, and it ends after 255 octets. Writing compresses names, adds an OPT record when the asker sent one, and never writes more than
 it is allowed: what does not fit is left out whole and marked as truncated, so that the asker comes again by TCP.
 """
 
@@ -22,6 +22,8 @@ _QUESTION = struct.Struct("!HH")
 _RECORD = struct.Struct("!HHIH")
 _QR, _AA, _TC, _RD, _RA = 0x8000, 0x0400, 0x0200, 0x0100, 0x0080
 _MAX_NAME = 255
+_MOST_POINTERS = 127
+"""A name has no more labels than that, and nobody needs a pointer for less than one."""
 _POINTED = 0x4000
 _NAME_AFTER = {Type.NS: 0, Type.CNAME: 0, Type.PTR: 0, Type.DNAME: 0, Type.MX: 2, Type.SRV: 6}
 """Octets before the name inside the data of these types, which old senders may compress."""
@@ -59,12 +61,16 @@ def read_query(data: bytes) -> Query:
     id_, flags, questions, answers, authority, additional = _header(data)
     if flags & _QR:
         raise Malformed("is an answer")
-    if questions != 1 or answers or authority or additional > 4:
+    if questions != 1 or answers or authority > 1 or additional > 4:
         raise Malformed("does not hold exactly one question")
     name, at = _read_name(data, 12, pointers=False)
     type_, klass = _unpack(_QUESTION, data, at)
     at += 4
     echo = data[12:at]
+    if authority:
+        if type_ != Type.IXFR:
+            raise Malformed("brings records along")
+        _, at = _read_record(data, at)  # which state of the zone the asker has
     edns, version, size = False, 0, PLAIN_SIZE
     for _ in range(additional):
         owner, at = _read_name(data, at)
@@ -104,6 +110,11 @@ def read_reply(data: bytes) -> Reply:
             records.append(record)
         sections.append(tuple(records))
     return Reply(id_, flags & 15, truncated, Question(name, type_, klass), *sections)
+
+
+def opcode(data: bytes) -> int:
+    """What is asked for, known before anything else can be read; 0 (a question) for what is too short to say."""
+    return data[2] >> 3 & 15 if len(data) >= 12 else 0
 
 
 def write_answer(query: Query, answer: Answer, limit: int) -> bytes:
@@ -206,7 +217,7 @@ def _read_name(data: bytes, at: int, *, pointers: bool = True) -> tuple[Name, in
     """(the name in lower case, where it ends)."""
     labels: list[bytes] = []
     size, after, before, here = 1, -1, at, at
-    end = len(data)
+    end, pointers_left = len(data), _MOST_POINTERS
     while True:
         if here >= end:
             raise Malformed("ends inside a name")
@@ -219,9 +230,10 @@ def _read_name(data: bytes, at: int, *, pointers: bool = True) -> tuple[Name, in
             if after < 0:
                 after = here + 2
             here = (length & 0x3F) << 8 | data[here + 1]
-            if here >= before:
-                raise Malformed("has a pointer that does not lead back")
+            if here >= before or not pointers_left:
+                raise Malformed("has a pointer that does not lead back to a name")
             before = here
+            pointers_left -= 1
             continue
         if length > 63:
             raise Malformed("has a label of an unknown kind")
