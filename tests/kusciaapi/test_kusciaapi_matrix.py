@@ -135,7 +135,7 @@ METHODS = [each.method for each in OPERATIONS]
 
 
 def test_every_operation_has_its_row() -> None:
-    assert set(METHODS) <= set(MATRIX) == set(REQUESTS)
+    assert set(METHODS) == set(MATRIX) == set(REQUESTS)
 
 
 class Master:
@@ -196,3 +196,21 @@ async def outcome(world: World, caller: Caller, chosen: Operation, request: Obje
     if answer is None:
         return "nothing"
     return answer.object.job_id if chosen.method == "WatchJob" else answer.status.code
+
+
+async def test_what_is_not_ones_own_is_left_out_of_lists(tmp_path: Path) -> None:
+    names = ("alice", "bob", "carol")
+    async with here(tmp_path, mode=Mode.MASTER, domain="kuscia-system", namespaces=names) as world:
+        await prepare(world, OPERATIONS)
+        asked = REQUESTS["BatchQueryServingStatus"]
+        seen = {
+            name: (
+                await world.call(OPERATIONS, "BatchQueryServingStatus", caller=domain_caller(name), **asked)
+            ).data.servings
+            for name in names
+        }
+        assert {name: [each.serving_id for each in found] for name, found in seen.items()} == {
+            "alice": ["serving"],
+            "bob": ["serving"],
+            "carol": [],
+        }

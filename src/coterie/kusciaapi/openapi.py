@@ -96,7 +96,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "QueryAppImageRequest": ("name",),
     "BatchQueryAppImageRequest": ("names",),
     "CreateServingRequest": ("serving_id", "initiator", "parties"),
-    "ServingParty": ("domain_id", "app_image"),
+    "ServingParty": ("domain_id",),
     "UpdateServingRequest": ("serving_id",),
     "QueryServingRequest": ("serving_id",),
     "DeleteServingRequest": ("serving_id",),
