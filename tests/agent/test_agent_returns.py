@@ -190,6 +190,29 @@ async def test_a_deleted_node_comes_back(here: World) -> None:
     assert (await here.user.get(NODES, "node-1"))["status"]["conditions"]
 
 
+async def _call_lost(here: World) -> None:
+    """As the node's controller does when a lease was not renewed in time."""
+    lost = {"conditions": [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]}
+    await here.user.patch(NODES, "node-1", "", {"status": lost}, type="strategic", subresource="status")
+
+
+async def _ready(here: World) -> str:
+    status = (await here.user.get(NODES, "node-1"))["status"]
+    return next(str(each["status"]) for each in status["conditions"] if each["type"] == "Ready")
+
+
+async def test_a_lease_that_was_renewed_too_late_is_followed_by_the_status_at_once(here: World) -> None:
+    """Nothing has changed by the node's own account, but others called it lost meanwhile."""
+    await here.settle(1)
+    here.transport.cut = True
+    await here.settle(45)
+    await _call_lost(here)
+    assert await _ready(here) == "Unknown"
+    here.transport.cut = False
+    await here.settle(12)
+    assert await _ready(here) == "True"
+
+
 async def test_a_name_of_another_domain_is_refused(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         taken = {"metadata": {"name": "node-1", "labels": {"kuscia.secretflow/namespace": "bob"}}}

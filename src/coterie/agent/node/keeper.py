@@ -2,7 +2,8 @@
 
     register ──> status ──> every 10 s: renew the lease      every 30 s: measure; written when changed or after 5 min
 
-A Node that somebody deleted is registered again. An API that cannot be reached is tried again: pods go on meanwhile.
+Who renews its lease late may have been called lost meanwhile, and says at once that it is not. A Node that somebody deleted
+is registered again. An API that cannot be reached is tried again: pods go on meanwhile.
 """
 
 from __future__ import annotations
@@ -185,8 +186,16 @@ class NodeKeeper:
     # The lease.
 
     async def _renew_for_ever(self) -> None:
+        renewed = self._clock.monotonic()
         while True:
             await self._persist(self._renew)
+            now = self._clock.monotonic()
+            # By half: the clock of who judges it began earlier than ours.
+            if now - renewed >= self._settings.node.lease_seconds / 2:
+                log.info("The lease was renewed late; telling that the node is there", seconds=round(now - renewed))
+                self._recheck = True
+                self._look.set()
+            renewed = now
             await self._clock.sleep(self._settings.node.renew_seconds)
 
     async def _renew(self) -> None:
