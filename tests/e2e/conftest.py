@@ -27,7 +27,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if here in item.path.parents:
             item.add_marker(pytest.mark.e2e)
             item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.timeout(180))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(180))
             if not VERSIONS:
                 item.add_marker(pytest.mark.skip(reason="no kubectl: run `make setup`"))
 
