@@ -397,3 +397,28 @@ async def test_a_lasting_trouble_is_tried_fifteen_times_and_told(plane: JobWorld
     assert 16 <= tried <= 18, "fifteen times after the first, and once for each piece of news"
     await plane.settle(600, step=60)
     assert asked <= tried + 3, "from then on seldom"
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_lost_requests_and_answers_change_nothing_in_the_end(plane: JobWorld, seed: int) -> None:
+    plane.faults._random.seed(seed)
+    plane.faults.share = 0.25
+    await plane.client.create(KD, a_serving("alice", a_party("bob", template={"replicas": 2})))
+    await until_serving(plane, "Available", seconds=600)
+    await change_party(plane, 1, template={"replicas": 3})
+    await plane.client.patch(KD, "s", CROSS_DOMAIN, {"spec": {"inputConfig": "other"}})
+
+    async def renewed() -> bool:
+        pods = [*await pods_of(plane, "alice"), *await pods_of(plane, "bob")]
+        right = [variables(pod)["INPUT_CONFIG"] for pod in pods] == ["other"] * 4
+        return right and (await serving_status(plane))["availableParties"] == 2
+
+    await plane.until(renewed, 600)
+    every = [(pod["metadata"]["namespace"], number) for domain in ("alice", "bob") for pod in await pods_of(plane, domain) for number in numbers(pod).values()]  # fmt: skip
+    assert len(set(every)) == len(every) == 12
+    await plane.client.delete(KD, "s", CROSS_DOMAIN)
+
+    async def gone() -> bool:
+        return not await left_of(plane)
+
+    await plane.until(gone, 600)

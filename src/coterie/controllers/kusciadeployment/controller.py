@@ -291,7 +291,9 @@ class KusciaDeploymentReconciler:
         if not meta.has_finalizer(labels.FINALIZER_DEPLOYMENT):
             return DONE
         selector = f"{labels.KUSCIA_OWNER_NAMESPACE}={CROSS_DOMAIN},{labels.KUSCIA_KD_UID}={meta.uid}"
-        for domain in self._own(deployment):
+        named = {party.domain_id for party in deployment.spec.parties}
+        seen = {each.metadata.namespace for each in self.made.cache.by_index(BY_UID, meta.uid)}
+        for domain in sorted(named | seen):
             for kind in _KINDS:
                 listed = (await self._client.list(Kind.metadata(kind.resource), domain, labels=selector)).items
                 await asyncio.gather(
