@@ -599,6 +599,13 @@ async def test_a_job_that_waits_for_nobody_is_not_approved(master: World) -> Non
     assert code(answer) == (11206, "job j is Running; it waits for nobody's approval")
 
 
+@pytest.mark.parametrize("phase", ["", "initialized"])
+async def test_a_job_that_nobody_has_looked_at_is_not_approved(alice: World, phase: str) -> None:
+    await put_job(alice, phase=phase)
+    number, words = code(await call(alice, "ApproveJob", job_id="j", result=1))
+    assert (number, words) == (11206, "job j is new; wait until it is AwaitingApproval")
+
+
 async def test_a_job_started_here_is_approved_elsewhere(alice: World) -> None:
     await put_job(alice, phase="AwaitingApproval")
     number, words = code(await call(alice, "ApproveJob", job_id="j", result=1))

@@ -262,8 +262,8 @@ async def test_a_job_that_is_replaced_goes_and_comes(alice: World) -> None:
 def test_news_that_wait_become_one(arriving: tuple[int, ...], left: list[tuple[int, int]]) -> None:
     waiting: tuple[News, ...] = ()
     for number, kind in enumerate(arriving):
-        waiting = merged(waiting, News(kind, number))
-    assert [(news.type, news.status) for news in waiting] == left
+        waiting = merged(waiting, News(kind, Shown("", frozenset(), number)))
+    assert [(news.type, news.job.status) for news in waiting] == left
 
 
 def test_a_mailbox_never_holds_more_than_there_are_jobs() -> None:
@@ -277,7 +277,9 @@ def test_a_mailbox_never_holds_more_than_there_are_jobs() -> None:
     for turn in range(1000):
         mailbox.put(MODIFIED, f"j{turn % 7}", Shown("uid", frozenset(), turn))
     assert len(mailbox) == 7
-    assert mailbox.take() == News(MODIFIED, 994), "the newest of the job that has waited longest"
+    first = mailbox.take()
+    assert first is not None
+    assert (first.type, first.job.status) == (MODIFIED, 994), "the newest of the job that has waited longest"
 
 
 # Through the doors.

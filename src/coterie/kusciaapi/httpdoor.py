@@ -32,6 +32,7 @@ from coterie.kusciaapi.callers import OPERATOR, Caller, Role
 from coterie.kusciaapi.codes import Code, Refused
 from coterie.kusciaapi.desk import Desk
 from coterie.kusciaapi.forwarding import PROTOBUF
+from coterie.kusciaapi.messages import as_text
 from coterie.kusciaapi.operations import Operation
 
 LIMITS = Limits(max_body=32 << 20)
@@ -139,9 +140,9 @@ async def _texts(pieces: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, Non
     async with contextlib.aclosing(pieces) as found:
         try:
             async for piece in found:
-                yield _text(messages.as_event(piece))
+                yield messages.event_text(piece)
         except Refused as problem:
-            yield _text(_told(problem.code, str(problem)))
+            yield as_text(_told(problem.code, str(problem)))
 
 
 def _failed(operation: Operation, problem: Refused, protobuf: bool) -> Response:
@@ -156,12 +157,8 @@ def _told(code: Code, message: str) -> dict[str, Any]:
     return {"status": {"code": int(code), "message": message, "details": []}}
 
 
-def _text(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-
-
 def _json(value: Any, status: int = 200, headers: list[tuple[str, str]] | None = None) -> Response:
-    return Response(status, _text(value), headers=headers or [])
+    return Response(status, as_text(value), headers=headers or [])
 
 
 def _binary(answer: Any) -> Response:

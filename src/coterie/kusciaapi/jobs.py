@@ -12,7 +12,7 @@ from typing import Any
 
 from coterie.api import labels
 from coterie.api.errors import AlreadyExists, Conflict, NotFound
-from coterie.api.joborders import NEW, VALIDATE_FAILED, answer, approvers, initiates, objection, order, own_parties
+from coterie.api.joborders import VALIDATE_FAILED, answer, approvers, initiates, objection, order, own_parties
 from coterie.api.meta import Object
 from coterie.api.types.kuscia_job import (
     ACCEPTED,
@@ -122,12 +122,14 @@ async def approve(here: Here, caller: Caller, request: Any) -> Object:
 
     async def attempt() -> None:
         job = await _touchable(here, caller, name, Code.APPROVE_JOB, "approve")
+        if job.status.phase in ("", JobPhase.INITIALIZED):
+            raise Refused(Code.APPROVE_JOB, f"job {name} is new; wait until it is {JobPhase.AWAITING_APPROVAL}")
         parties = _voters(caller, job)
         told = job.status.approve_status or {}
         if all(told.get(party) == (REJECTED if reject else ACCEPTED) for party in parties):
             return
         if job.status.phase != JobPhase.AWAITING_APPROVAL:
-            why = f"job {name} is {job.status.phase or NEW}; it waits for nobody's approval"
+            why = f"job {name} is {job.status.phase}; it waits for nobody's approval"
             raise Refused(Code.APPROVE_JOB, why)
         await here.client.patch_status(KUSCIA_JOBS, name, CROSS_DOMAIN, answer(job, parties, reject=reject))
 

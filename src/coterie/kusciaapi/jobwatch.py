@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from google.protobuf import json_format
@@ -44,7 +45,8 @@ ADDED, MODIFIED, DELETED, HEARTBEAT_TYPE = (
 )
 
 
-class Shown(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Shown:
     """A job as watchers see it."""
 
     uid: str
@@ -52,11 +54,18 @@ class Shown(NamedTuple):
     """Who may see it."""
     status: Any
     """JobStatus; shared, so nobody changes it."""
+    _events: dict[int, messages.Shared] = field(default_factory=dict, repr=False, compare=False)
+
+    def event(self, type: int) -> messages.Shared:
+        """The same for all watchers."""
+        if type not in self._events:
+            self._events[type] = messages.Shared(_Event(type=type, object=self.status))
+        return self._events[type]
 
 
 class News(NamedTuple):
     type: int
-    status: Any
+    job: Shown
 
 
 def merged(waiting: tuple[News, ...], new: News) -> tuple[News, ...]:
@@ -65,7 +74,7 @@ def merged(waiting: tuple[News, ...], new: News) -> tuple[News, ...]:
         return (*waiting, new)
     *before, last = waiting
     if new.type == MODIFIED:
-        return (*before, News(last.type, new.status))
+        return (*before, News(last.type, new.job))
     return tuple(before) if last.type == ADDED else (*before, new)
 
 
@@ -82,7 +91,7 @@ class Mailbox:
     def put(self, type: int, name: str, job: Shown) -> None:
         if self._domain and self._domain not in job.domains:
             return
-        left = merged(self._waiting.get(name, ()), News(type, job.status))
+        left = merged(self._waiting.get(name, ()), News(type, job))
         if left:
             self._waiting[name] = left
         else:
@@ -127,7 +136,7 @@ class JobBoard:
                         raise Refused(Code.UNEXPECTED, "jobs cannot be followed any more; watch again")
                     if (news := mailbox.take()) is not None:
                         patience.renew()
-                        yield _Event(type=news.type, object=news.status)
+                        yield news.job.event(news.type)
                         told += 1
                         if told % _SLICE == 0:
                             await asyncio.sleep(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import cached_property
 from importlib import resources
 from typing import Any
 
@@ -61,3 +63,32 @@ def as_event(of: Any) -> Object:
     return json_format.MessageToDict(
         of, preserving_proto_field_name=True, use_integers_for_enums=True, descriptor_pool=FILES.pool
     )
+
+
+def event_text(of: Any) -> bytes:
+    return of.text if isinstance(of, Shared) else as_text(as_event(of))
+
+
+def as_text(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+class Shared:
+    """A piece of many streams, written once for each way they go. Else it is like the response itself."""
+
+    def __init__(self, response: Any) -> None:
+        self.response = response
+
+    @cached_property
+    def text(self) -> bytes:
+        return as_text(as_event(self.response))
+
+    @cached_property
+    def binary(self) -> bytes:
+        return bytes(self.response.SerializeToString())
+
+    def SerializeToString(self) -> bytes:
+        return self.binary
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.response, name)
