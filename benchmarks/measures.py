@@ -56,7 +56,7 @@ class Plan:
     """Jobs submitted at once."""
     graph: int = 128
     """Tasks of one job."""
-    remembered: int = 100
+    remembered: int = 1000
     """Jobs that come and go before memory is read, and again before it is read once more."""
     known_jobs: int = 1000
     """Jobs that KusciaAPI is asked for."""

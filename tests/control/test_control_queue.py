@@ -93,6 +93,39 @@ async def test_retries_back_off_and_forget() -> None:
     assert queue.failures("a") == 0 and queue.retry("a") == 1
 
 
+async def test_what_is_gone_does_not_come_back_later() -> None:
+    clock = VirtualClock()
+    queue: WorkQueue[str] = WorkQueue(clock=clock)
+    running = asyncio.create_task(queue.run())
+    queue.add_after("gone", 10)
+    queue.add_after("stays", 20)
+    queue.cancel_later("gone")
+    await clock.advance(15)
+    assert len(queue) == 0 and queue.later == 1
+    await clock.advance(10)
+    assert await take_all(queue) == ["stays"]
+    queue.close()
+    await running
+
+
+async def test_overtaken_wishes_take_no_room() -> None:
+    clock = VirtualClock()
+    queue: WorkQueue[str] = WorkQueue(clock=clock)
+    running = asyncio.create_task(queue.run())
+    month = 30 * 86400.0
+    for number in range(1000):
+        queue.add_after(f"job-{number}", month)
+        queue.add_after(f"job-{number}", month / 2)
+        queue.add_after(f"job-{number}", 5)
+        if number != 7:
+            queue.cancel_later(f"job-{number}")
+    assert queue.later == 1 and len(queue._later) < 100
+    await clock.advance(5)
+    assert await take_all(queue) == ["job-7"]
+    queue.close()
+    await running
+
+
 async def test_groups_take_turns() -> None:
     queue: WorkQueue[str] = WorkQueue(clock=VirtualClock(), group=lambda key: key[0])
     for key in ("a1", "a2", "a3", "a4", "b1", "c1", "c2"):

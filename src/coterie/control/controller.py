@@ -144,6 +144,8 @@ class Controller(Generic[K]):
                 self._log.error("Cannot tell whom a change concerns", error=error, trace=True, of=watch.informer.name)
                 return
             for key in keys:
+                if change.type == "deleted" and watch.keys is own_key:
+                    self.queue.cancel_later(key)
                 self.queue.add(key)
 
         return handle

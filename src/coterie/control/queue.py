@@ -24,6 +24,7 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock
 
 K = TypeVar("K", bound=Hashable)
 
+_UNTIDY = 64
 RETRY = Policy(first=0.05, factor=2.0, limit=300.0, jitter=0.1)
 
 
@@ -120,8 +121,20 @@ class WorkQueue(Generic[K]):
         self._deadlines[key] = at
         self._sequence += 1
         heapq.heappush(self._later, (at, self._sequence, key))
+        self._tidy()
         if self._later[0][2] is key:
             self._earlier.set()
+
+    def cancel_later(self, key: K) -> None:
+        """No wish to look at the key later counts any more: what it names is gone."""
+        if self._deadlines.pop(key, None) is not None:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Of wishes that an earlier one overtook a note stays behind, for as long as they reached: days, for some."""
+        if len(self._later) > 2 * len(self._deadlines) + _UNTIDY:
+            self._later = [each for each in self._later if self._deadlines.get(each[2]) == each[0]]
+            heapq.heapify(self._later)
 
     def retry(self, key: K) -> float:
         """Add the key after a pause that grows with its failures; returns the pause."""
