@@ -14,7 +14,7 @@ from coterie.api.labels import KUSCIA_DELETED, KUSCIA_DOMAIN_NAME, KUSCIA_NODE_N
 from coterie.api.meta import Object, ObjectKey
 from coterie.api.types.core import NAMESPACES, Namespace
 from coterie.api.types.kind import Kind
-from coterie.api.types.kuscia_domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute, Domain
+from coterie.api.types.kuscia_domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_CONFIG, DOMAINS, ClusterDomainRoute, Domain
 from coterie.api.types.nodes import NODES, Node
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
@@ -114,7 +114,7 @@ class DomainReconciler:
             if kind not in present:
                 await self._remove(kind, name)
         config = objects.domain_config(domain)
-        if config is not None and self.kept[CONFIG_MAP].cache.get(objects.DOMAIN_CONFIG, name) is None:
+        if config is not None and self.kept[CONFIG_MAP].cache.get(DOMAIN_CONFIG, name) is None:
             await self._create(CONFIG_MAP, config)
         route = objects.route(domain, self._control_plane)
         if route is not None and self.routes.cache.get(route["metadata"]["name"]) is None:
