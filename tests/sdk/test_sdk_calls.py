@@ -10,7 +10,19 @@ import pytest
 from sdk_kit import TOKEN, FakeApi, fake_api
 
 import coterie.sdk
-from coterie.sdk import AsyncConnection, Data, Grant, Invalid, Missing, Party, Refused, Route, Task, Unauthorized
+from coterie.sdk import (
+    AsyncConnection,
+    Data,
+    Grant,
+    Invalid,
+    Missing,
+    Party,
+    Refused,
+    Route,
+    Task,
+    Unauthorized,
+    groups,
+)
 from coterie.sdk.errors import KINDS, JobEnded, TimedOut, Unreachable, refused
 from coterie.sdk.groups import event_of
 from coterie.sdk.shapes import Job, JobStatus, read
@@ -91,6 +103,27 @@ async def test_a_watch_that_ends_is_taken_up_again() -> None:
         async with connected(fake) as alice:
             assert (await alice.jobs.wait("j1", on_change=changed)).succeeded
         assert len(changes) == 2
+
+
+async def test_a_node_that_is_away_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "_PAUSE", 0.01)
+    async with fake_api(job_query={"data": JOB}) as fake, connected(fake) as alice:
+        waiting = asyncio.create_task(alice.jobs.wait("j1"))
+        for _ in range(500):
+            if len(fake.asked) > 2:
+                break
+            await asyncio.sleep(0.01)
+        assert not waiting.done(), "there was no watch so far"
+        fake.streams["/api/v1/job/watch"] = [event(0, "j1", "Succeeded")]
+        assert (await waiting).succeeded
+
+
+async def test_a_node_that_stays_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "_PAUSE", 0)
+    async with fake_api() as fake, connected(fake) as alice:
+        with pytest.raises(Unreachable, match="answers 404"):
+            await alice.jobs.wait("j1")
+        assert len(fake.asked) == groups._ATTEMPTS + 1
 
 
 async def test_who_waits_no_longer_leaves_the_stream() -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from coterie.sdk import shapes
-from coterie.sdk.errors import JobEnded, Missing, TimedOut, refused
+from coterie.sdk.errors import JobEnded, Missing, TimedOut, Unreachable, refused
 from coterie.sdk.shapes import Data, Domain, Grant, Image, Job, JobEvent, Party, Route, Serving, Source, Task, read
 from coterie.sdk.wire import Wire
 
@@ -23,6 +23,9 @@ _SILENCE = 60.0
 """Watches say something every 10 seconds, even if it is nothing."""
 _AT_ONCE = 1
 """Seconds in which the API has told of all jobs there are."""
+_PAUSE = 0.5
+_ATTEMPTS = 60
+"""How often a watch is begun anew, with a pause before each, while the node is away."""
 _PAGE = 100
 _GONE = "the answer is empty"
 
@@ -95,21 +98,33 @@ class Jobs(Group):
         """The job as it ended. Raises TimedOut when it did not in time; it goes on then."""
         try:
             async with asyncio.timeout(timeout):
-                while True:
-                    # A watch begins with how all jobs are, so one that ended between two watches is seen as well.
-                    async with contextlib.aclosing(self.watch()) as events:
-                        async for event in events:
-                            if event.job_id != job_id:
-                                continue
-                            if on_change is not None:
-                                on_change(event)
-                            if event.type == "DELETED":
-                                gone = Job(job_id, status=replace(event.status, state="Deleted"))
-                                raise JobEnded(f"job {job_id} was deleted", gone)
-                            if event.status.state in shapes.ENDED:
-                                return await self.get(job_id)
+                return await self._ended(job_id, on_change)
         except TimeoutError as problem:
             raise TimedOut(f"job {job_id} has not ended within {timeout:g} seconds; it goes on") from problem
+
+    async def _ended(self, job_id: str, on_change: Callable[[JobEvent], None] | None) -> Job:
+        away = 0
+        while True:
+            # A watch begins with how all jobs are, so one that ended between two watches is seen as well.
+            try:
+                async with contextlib.aclosing(self.watch()) as events:
+                    async for event in events:
+                        away = 0
+                        if event.job_id != job_id:
+                            continue
+                        if on_change is not None:
+                            on_change(event)
+                        if event.type == "DELETED":
+                            gone = Job(job_id, status=replace(event.status, state="Deleted"))
+                            raise JobEnded(f"job {job_id} was deleted", gone)
+                        if event.status.state in shapes.ENDED:
+                            return await self.get(job_id)
+            except Unreachable:
+                # A node that starts anew is away for some seconds, and its jobs go on.
+                away += 1
+                if away > _ATTEMPTS:
+                    raise
+            await asyncio.sleep(_PAUSE)
 
     async def get(self, job_id: str) -> Job:
         return read(Job, _present(await self._ask("query", job_id=job_id)))
