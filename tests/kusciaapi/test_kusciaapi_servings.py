@@ -199,7 +199,7 @@ async def test_the_status_tells_of_all_parties_and_where_they_are(world: World) 
     await good(world, "CreateServing", **SMALL)
     entry = {"replicas": 2, "updatedReplicas": 2, "availableReplicas": 1, "unavailableReplicas": 1}
     status = {
-        "phase": "PartialAvailable", "reason": "r", "message": "m", "totalParties": 2, "availableParties": 1,
+        "phase": "PartialAvailable", "reason": "r", "message": "m\nprinted", "totalParties": 2, "availableParties": 1,
         "partyDeploymentStatuses": {
             "alice": {"s": {**entry, "phase": "Available", "creationTimestamp": "2026-01-01T00:00:00Z"}},
             "bob": {"s-guest": {**entry, "phase": "PartialAvailable", "role": "guest"}},
@@ -215,7 +215,7 @@ async def test_the_status_tells_of_all_parties_and_where_they_are(world: World) 
     meta = {"name": "s-guest-serve", "namespace": "bob", "labels": known}
     await world.client.create(SERVICE, {"metadata": meta, "spec": {"clusterIP": "None", "ports": [{"port": 1}]}})
     told = (await good(world, "QueryServing", serving_id="s")).data.status
-    assert (told.state, told.reason, told.message) == ("PartialAvailable", "r", "m")
+    assert (told.state, told.reason, told.message) == ("PartialAvailable", "r", "m\nprinted")
     assert (told.total_parties, told.available_parties) == (2, 1)
     assert told.create_time == made["metadata"]["creationTimestamp"]
     first, second = told.party_statuses
@@ -229,6 +229,8 @@ async def test_the_status_tells_of_all_parties_and_where_they_are(world: World) 
     assert (second.unavailable_replicas, second.updatedReplicas) == (1, 2)
     (endpoint,) = second.endpoints
     assert (endpoint.port_name, endpoint.scope, endpoint.endpoint) == ("serve", "Cluster", "s-guest-serve.bob.svc")
+    for method, request in (("QueryServing", {"serving_id": "s"}), ("BatchQueryServingStatus", {"serving_ids": ["s"]})):
+        assert "printed" not in str(await good(world, method, domain_caller("bob"), **request)), "that stays at home"
     batch = (await good(world, "BatchQueryServingStatus", serving_ids=["nothing", "s", "s"])).data.servings
     assert [(each.serving_id, each.status) for each in batch] == [("s", told)]
 

@@ -178,13 +178,13 @@ def domains_of(deployment: KusciaDeployment) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named_))
 
 
-def serving_data(deployment: KusciaDeployment, services: Iterable[Service]) -> Object:
+def serving_data(deployment: KusciaDeployment, services: Iterable[Service], *, brief: bool) -> Object:
     data: Object = {
         "serving_input_config": deployment.spec.input_config,
         "initiator": deployment.spec.initiator,
         "parties": [_party(party) for party in deployment.spec.parties],
     }
-    if (detail := status_detail(deployment, services)) is not None:
+    if (detail := status_detail(deployment, services, brief=brief)) is not None:
         data["status"] = detail
     return data
 
@@ -220,8 +220,8 @@ def _amounts(resources: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def status_detail(deployment: KusciaDeployment, services: Iterable[Service]) -> Object | None:
-    """None until something is known of a party. `services`: of this deployment."""
+def status_detail(deployment: KusciaDeployment, services: Iterable[Service], *, brief: bool) -> Object | None:
+    """None until something is known of a party. `services`: of this deployment; `brief`: without what containers printed."""
     status = deployment.status
     if status is None or not status.party_deployment_statuses:
         return None
@@ -248,7 +248,7 @@ def status_detail(deployment: KusciaDeployment, services: Iterable[Service]) -> 
     return {
         "state": _state(status.phase),
         "reason": status.reason,
-        "message": status.message,
+        "message": status.message.partition("\n")[0] if brief else status.message,
         "total_parties": status.total_parties,
         "available_parties": status.available_parties,
         "create_time": deployment.metadata.creation_timestamp or "",

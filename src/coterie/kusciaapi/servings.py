@@ -89,7 +89,8 @@ async def query(here: Here, caller: Caller, request: Any) -> Object:
     found = await _found(here, name, Code.QUERY_SERVING)
     if not caller.is_one_of(*servingforms.domains_of(found)):
         raise _none(name, Code.QUERY_SERVING)  # strangers are not told whether there is one
-    return {"data": servingforms.serving_data(found, await _services(here, found))}
+    services = await _services(here, found)
+    return {"data": servingforms.serving_data(found, services, brief=not caller.everything)}
 
 
 async def batch_query(here: Here, caller: Caller, request: Any) -> Object:
@@ -106,7 +107,7 @@ async def batch_query(here: Here, caller: Caller, request: Any) -> Object:
             continue
         if not caller.is_one_of(*servingforms.domains_of(found)):
             continue
-        detail = servingforms.status_detail(found, await _services(here, found))
+        detail = servingforms.status_detail(found, await _services(here, found), brief=not caller.everything)
         told.append({"serving_id": name, **({"status": detail} if detail is not None else {})})
     return {"data": {"servings": told}}
 
