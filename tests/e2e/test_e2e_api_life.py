@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs_kit import Net, until
+from jobs_kit import Net, network, until
 
 import coterie.sdk
 from coterie.cli.routes import endpoint_of
@@ -207,9 +207,19 @@ def refused(ask: Callable[[], Any]) -> int:
 def test_five_lines(net: Net, domains: dict[str, Connection]) -> None:
     """The example in the guide, as it stands there."""
     introduce(net, domains["alice"], domains["bob"])
+    check_example(net.root)
+
+
+def test_five_lines_after_coterie_up(tmp_path: Path) -> None:
+    """What the guide says to do: here alice is a lite, whose master carries the job out."""
+    with network(tmp_path / "net", "center", "alice", "bob") as made:
+        check_example(made.root)
+
+
+def check_example(root: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLE)],
-        env={**os.environ, "COTERIE_ROOT": str(net.root)},
+        env={**os.environ, "COTERIE_ROOT": str(root)},
         capture_output=True,
         text=True,
         timeout=120,
