@@ -114,7 +114,7 @@ class Feed:
         self._good: Resources | None = None
         self._told: frozenset[Problem] = frozenset()
         self._log = logger("gateway.feed").bind(domain=settings.domain)
-        self._watching = Watching(informers, settings, self.poke, clock)
+        self._watching = Watching(informers, settings, self.poke, clock, self._out_of_date)
 
     def poke(self, urgent: bool = True) -> None:
         """Something changed: look again soon."""
@@ -126,6 +126,10 @@ class Feed:
         """The domain has another certificate now: a lite gets its own from the master, after the start."""
         self._identity = identity
         self.poke()
+
+    def _out_of_date(self) -> bool:
+        """Whether time alone has changed what Envoy should know."""
+        return self._memory.until is not None and self._clock.now() > self._memory.until
 
     def world(self) -> World:
         """What is there now, without tokens and credentials."""
@@ -203,7 +207,13 @@ class Feed:
         clients, unwritten = self._keys.of(world.routes, self._settings.domain)
         full = replace(world, tokens=self._open(world), clients=clients)
         inputs, unread = inputs_of(
-            full, self._settings, self._identity, self._places, version=self._version, memory=self._memory
+            full,
+            self._settings,
+            self._identity,
+            self._places,
+            version=self._version,
+            memory=self._memory,
+            now=self._clock.now(),
         )
         known = self._good if inputs == self._last else None
         resources = snapshot(inputs) if known is None else known

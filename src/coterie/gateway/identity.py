@@ -126,7 +126,9 @@ def _keys(route: Route, protocol: Protocol) -> tuple[list[str], Problem | None]:
         if problem is not None:
             return [], problem
         if not certificates:
-            return [], Problem(about(route), f"protocol MTLS, and no certificate of {route.source} is known")
+            return [], Problem(
+                about(route), f"protocol MTLS, and no certificate of {route.source} is known that counts today"
+            )
     if route.authentication is Authentication.TOKEN:
         tokens = [token.reveal() for token in route.tokens if token]
         if NOOP_TOKEN in tokens:

@@ -17,6 +17,7 @@ import base64
 import binascii
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -33,6 +34,7 @@ from coterie.base import pki
 from coterie.base.identity import DomainIdentity
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import Secret
+from coterie.gateway.dates import next_change, out_of_date
 from coterie.gateway.model import (
     MASTER,
     Address,
@@ -110,6 +112,8 @@ class Memory:
 
     def __init__(self) -> None:
         self._made: dict[tuple[str, str], tuple[tuple[Any, ...], Any]] = {}
+        self.until: datetime | None = None
+        """When a certificate begins or ceases to count, and all must be looked at again though no object changed."""
 
     def recall(self, kind: str, name: str, given: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         known = self._made.get((kind, name))
@@ -137,11 +141,15 @@ def inputs_of(
     *,
     version: str = "",
     memory: Memory | None = None,
+    now: datetime | None = None,
 ) -> tuple[Inputs, list[Problem]]:
-    """What cannot be read is left out, and a problem says why."""
+    """What cannot be read is left out, and a problem says why. `now`: partners' certificates count by their dates."""
     remembered = memory or Memory()
     problems: list[Problem] = []
     routes = _routes(world, settings, remembered, problems)
+    if now is not None:
+        remembered.until = next_change((pem for route in routes for pem in route.certificates), now)
+        routes = [_in_time(route, settings.domain, now, problems) for route in routes]
     services = _services(world, settings, remembered, problems)
     if settings.control_plane and world.api is not None:
         services = [each for each in services if each.name != API_SERVICE]
@@ -289,6 +297,23 @@ def _routes(world: World, settings: GatewaySettings, memory: Memory, problems: l
         else:
             found.append(made)
     return found if world.master is None else _led(found, world.master)
+
+
+def _in_time(route: Route, ours: str, now: datetime, problems: list[Problem]) -> Route:
+    """Without certificates that do not count today. On the way out Envoy itself refuses them, and we only say so."""
+    wrong = {pem: why for pem in route.certificates if (why := out_of_date(pem, now))}
+    if not wrong:
+        return route
+    inbound = route.destination == ours
+    partner = route.source if inbound else route.destination
+    about = f"route {route.source}-{route.destination}"
+    problems += [
+        Problem(about, f"the certificate of {partner} {why}; get a new one from {partner} and put it into its Domain")
+        for why in wrong.values()
+    ]
+    return (
+        replace(route, certificates=tuple(pem for pem in route.certificates if pem not in wrong)) if inbound else route
+    )
 
 
 def _led(found: list[Route], agreed: Route) -> list[Route]:

@@ -1,7 +1,8 @@
 """TLS: our certificate, whom we believe, on both sides of a connection. Pure.
 
 Partners' certificates are pinned as a whole. Trusting a bundle of them and reading the names inside would not do: each
-partner could then sign a certificate that carries another's name, and be believed.
+partner could then sign a certificate that carries another's name, and be believed. Their dates are Envoy's to look at,
+except where they mean nothing (dates.py); whoever is let in without a look by Envoy is looked at by inputs.py.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from coterie.gateway.dates import is_undated
 from coterie.gateway.identity import about, pins
 from coterie.gateway.model import Inputs, KeyPair, Problem, Protocol, Route, RoutePort
 from coterie.gateway.names import DOWNSTREAM_TLS, UPSTREAM_TLS, Json, file_source
@@ -80,7 +82,11 @@ def _pinned(routes: Iterable[Route]) -> Json:
     context: Json = {"verify_certificate_hash": hashes or [_NOBODY]}
     if bundle := "".join(sorted({_ended(pem) for route in listed for pem in route.certificates})):
         context["trusted_ca"] = {"inline_string": bundle}
-    return context
+    return context | _undated(pem for route in listed for pem in route.certificates)
+
+
+def _undated(certificates: Iterable[str]) -> Json:
+    return {"allow_expired_certificate": True} if any(map(is_undated, certificates)) else {}
 
 
 def _ended(pem: str) -> str:
@@ -141,7 +147,7 @@ def upstream(inputs: Inputs, route: Route, port: RoutePort) -> tuple[Json | None
         bundle = "".join(_ended(pem) for pem in (*sorted(route.certificates), route.authority) if pem)
         validation: Json = {"trusted_ca": {"inline_string": bundle}}
         if hashes:
-            validation["verify_certificate_hash"] = list(hashes)
+            validation |= {"verify_certificate_hash": list(hashes)} | _undated(route.certificates)
         common["validation_context"] = validation
     elif not route.unverified:
         return None, Problem(

@@ -25,14 +25,21 @@ SISTER_LIFE = 30.0
 
 
 class Watching:
-    """`on_news` is called for each change that may matter, and told whether it is urgent."""
+    """`on_news` is called for each change that may matter, and told whether it is urgent. `due`: whether it must be called
+    though no object changed."""
 
     def __init__(
-        self, informers: Informers, settings: GatewaySettings, on_news: Callable[[bool], None], clock: Clock
+        self,
+        informers: Informers,
+        settings: GatewaySettings,
+        on_news: Callable[[bool], None],
+        clock: Clock,
+        due: Callable[[], bool] = lambda: False,
     ) -> None:
         self._domain = settings.domain
         self._instance = settings.instance
         self._on_news = on_news
+        self._due = due
         where = "" if settings.control_plane else settings.domain
         self._routes: Informer[DomainRoute] = informers.get(DOMAIN_ROUTES, where)
         self._services: Informer[network.Service] = informers.get(SERVICES, where)
@@ -99,8 +106,8 @@ class Watching:
         self._heard(change, service_matters, change.old is not None or can_be_called(change.object, endpoints))
 
     def _heard_of_gateway(self, change: Change[Gateway]) -> None:
-        # Our own heartbeat is the clock by which a sister that fell silent is noticed.
-        if change.object.metadata.namespace == self._domain and self._live.news(self._domain):
+        # Our own heartbeat is the clock by which a sister that fell silent is noticed, and a certificate that ended.
+        if change.object.metadata.namespace == self._domain and (self._live.news(self._domain) or self._due()):
             self._on_news(True)
 
     def _heard_of_domain(self, change: Change[Domain]) -> None:

@@ -170,6 +170,10 @@ class Answering:
         fits = self._pins.fits(route, shown)
         if fits is Fit.STRANGER:
             raise Refused(f"the certificate shown is none that {self._domain} knows of {route.spec.source}")
+        if fits is Fit.OUT_OF_DATE:
+            raise Refused(
+                f"the certificate of {route.spec.source} is not valid today; give {self._domain} a new one, by a way it trusts"
+            )
         return fits is Fit.SOURCE
 
     def _check_time(self, request: HandshakeRequest) -> None:

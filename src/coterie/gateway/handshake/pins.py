@@ -8,8 +8,10 @@ from functools import lru_cache
 
 from coterie.api.labels import COTERIE_PARTNER_CERTIFICATE
 from coterie.api.types.kuscia_domain import DOMAINS, THIRD_DOMAIN, DomainRoute
+from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.pki import PkiError, fingerprint, load_certificate
 from coterie.client.informers import Informers
+from coterie.gateway.dates import out_of_date
 from coterie.gateway.handshake import crypto
 
 Certificates = Callable[[str], Iterable[str]]
@@ -20,6 +22,8 @@ class Fit(Enum):
     NOTHING = auto()
     """None was shown."""
     SOURCE = auto()
+    OUT_OF_DATE = auto()
+    """It is the source's, and it has ended, or has not begun."""
     CARRIER = auto()
     """It is that of the domain that carries the route: the call came the right way, and that is all."""
     STRANGER = auto()
@@ -41,8 +45,9 @@ def domain_certificates(informers: Informers) -> Certificates:
 
 
 class Pins:
-    def __init__(self, certificates: Certificates = no_certificates) -> None:
+    def __init__(self, certificates: Certificates = no_certificates, clock: Clock = SYSTEM_CLOCK) -> None:
         self._certificates = certificates
+        self._clock = clock
 
     def fits(self, route: DomainRoute, shown: str) -> Fit:
         """`shown`: SHA-256 of the certificate in hex, or nothing."""
@@ -50,8 +55,9 @@ class Pins:
             return Fit.NOTHING
         mtls, transit = route.spec.mtls_config, route.spec.transit
         of_route = crypto.pem_of(mtls.source_client_cert) if mtls is not None else ()
-        if shown in _pins((*self._certificates(route.spec.source), *of_route, *_put_on(route))):
-            return Fit.SOURCE
+        known = (*self._certificates(route.spec.source), *of_route, *_put_on(route))
+        if shown in (found := _pins(known)):
+            return Fit.OUT_OF_DATE if out_of_date(found[shown], self._clock.now()) else Fit.SOURCE
         carried = transit is not None and transit.method == THIRD_DOMAIN
         if transit is not None and carried and shown in _pins(self._certificates(transit.through)):
             return Fit.CARRIER
@@ -63,8 +69,9 @@ def _put_on(route: DomainRoute) -> Iterable[str]:
     return crypto.pem_of((route.metadata.annotations or {}).get(COTERIE_PARTNER_CERTIFICATE, ""))
 
 
-def _pins(certificates: Iterable[str]) -> set[str]:
-    return {pin for pem in certificates if (pin := _pin(pem))}
+def _pins(certificates: Iterable[str]) -> dict[str, str]:
+    """From each one's fingerprint to itself."""
+    return {pin: pem for pem in certificates if (pin := _pin(pem))}
 
 
 @lru_cache(4096)

@@ -72,6 +72,9 @@ class Probing:
                 self._log.warning("Cannot look up a probed route", error=error, route=str(key))
                 return State.INTERNAL_ERROR
             state = self._state(route, source, revision, token)
+        if route is not None and self._pins.fits(route, shown) is Fit.OUT_OF_DATE:
+            # Our gateway lets it in with no token, and the handshake that follows this answer is told why.
+            return State.NO_AUTHENTICATION
         if state is State.TOKEN_READY and route is not None:
             await self._heard(route, revision, self._proves(route, token, shown))
         return state

@@ -60,7 +60,7 @@ class HandshakeServer:
         """`extra`: handlers for further paths, such as `/register`. `certificates`: those each domain is known by."""
         self.ready = asyncio.Event()
         self._routes = informers.get(DOMAIN_ROUTES, identity.domain)
-        pins = Pins(certificates)
+        pins = Pins(certificates, clock)
         self._answering = Answering(client, self._routes, identity, clock, pins)
         self._probing = Probing(client, self._routes, identity, clock, pins)
         self._extra = dict(extra or {})
