@@ -45,6 +45,8 @@ class Node:
             "domainID": "bob",
             "apiServer": {"host": HOST, "port": free_port(HOST)},
             "dns": {"enabled": False},
+            # On a fixed port of an address that networks of other tests use too.
+            "kusciaAPI": {"enabled": False},
             "gateway": ports,
         }
         (root / "coterie.yaml").write_text(yaml.safe_dump(document))
