@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,13 @@ def read(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def write(path: Path, rows: Iterable[pa.RecordBatch]) -> None:
-    with path.open("wb") as file, _writer(path, file) as writer:
-        for each in rows:
-            writer.write_batch(each)
+    """To the disk, as the data mesh does."""
+    with path.open("wb") as file:
+        with _writer(path, file) as writer:
+            for each in rows:
+                writer.write_batch(each)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _writer(path: Path, file: Any) -> Any:
