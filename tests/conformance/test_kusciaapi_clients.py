@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import re
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -209,3 +210,14 @@ async def test_curl_with_the_wrong_token_gets_an_empty_401(place: Place) -> None
     )
     head, _, body = told.partition("\r\n\r\n")
     assert head.splitlines()[0].startswith("HTTP/1.1 401") and body == ""
+
+
+@needs_curl
+async def test_the_call_in_the_guide(place: Place) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guide" / "api.md").read_text()
+    script = re.search(r"```sh\n(.*?)```", guide, re.DOTALL)
+    assert script is not None
+    await afresh(place)
+    text = script[1].replace("curl -X", "curl -s -X").replace("~/.coterie/alice/var/certs", str(place.paths.certs))
+    text = text.replace("127.0.1.1:8082", f"127.0.0.1:{place.settings.http_port}").replace("common-customers", "job")
+    assert json.loads(await shell(place, text))["data"]["job_id"] == "job"

@@ -34,6 +34,9 @@ from coterie.sdk import (
     Route,
     RouteEndpoint,
     RoutePort,
+    Serving,
+    ServingParty,
+    Source,
     Task,
     Unreachable,
 )
@@ -193,6 +196,30 @@ def test_from_nothing_to_a_result_and_back(net: Net, domains: dict[str, Connecti
             f"{partner} is gone", lambda here=here, partner=partner: refused(lambda: here.domains.get(partner)) == 11305
         )
     assert [line for each in net.domains.values() for line in each.complaints()] == []
+
+
+def test_what_a_domain_has_for_itself(net: Net, domains: dict[str, Connection]) -> None:
+    """The process that serves may touch nothing but what is listed; here is what no job needs."""
+    alice = domains["alice"]
+    alice.config.create({"colour": "blue"})
+    alice.config.update({"colour": "red"})
+    assert alice.config.get_many(["colour"]) == {"colour": "red"}
+    alice.config.delete(["colour"])
+    assert alice.config.get("colour") == ""
+    place = {"localfs": {"path": str(net.domains["alice"].paths.data)}}
+    source = alice.sources.create(Source("localfs", name="disk", info=place))
+    alice.sources.update(Source("localfs", source, name="the disk"))
+    assert alice.sources.get(source).name == "the disk"
+    alice.sources.delete(source)
+    assert source not in {each.datasource_id for each in alice.sources.list()}
+    assert "PRIVATE KEY" in alice.certificates.generate("a-program").key
+    assert {"sample", "sample-serving"} <= {each.name for each in alice.images.list()}
+    serving = Serving("hello", parties=[ServingParty("alice", "sample-serving", replicas=1)])
+    assert alice.servings.create(serving) == "hello"
+    until("it is served", lambda: (found := alice.servings.get("hello").status) and found.state == "Available")
+    alice.servings.update(Serving("hello", parties=[ServingParty("alice", replicas=0)]))
+    alice.servings.delete("hello")
+    until("it is gone", lambda: alice.servings.statuses(["hello"]) == {})
 
 
 def refused(ask: Callable[[], Any]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -261,6 +262,16 @@ async def test_the_plain_face_does_the_same() -> None:
 
         await asyncio.to_thread(plainly)
         await asyncio.wait_for(fake.left.wait(), 10)
+
+
+async def test_a_program_may_end_without_closing() -> None:
+    async with fake_api(job_query={"data": JOB}) as fake:
+        program = f"import coterie.sdk; a = coterie.sdk.connect(url={fake.url!r}, token={TOKEN!r}); print(a.jobs.get('j1').state)"
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-X", "dev", "-c", program, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        out, problem = await child.communicate()
+    assert (child.returncode, out, problem) == (0, b"Succeeded\n", b"")
 
 
 def test_both_faces_have_the_same_operations() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -145,12 +146,13 @@ class Connection:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._background = background = Background()
+        background = Background()
         try:
-            self._under = under = background.wait(_opened(address))
+            under = background.wait(_opened(address))
         except BaseException:
             background.close()
             raise
+        self._end = weakref.finalize(self, _end, background, under)
         self.jobs = Jobs(background, under.jobs)
         self.domains = Domains(background, under.domains)
         self.routes = Routes(background, under.routes)
@@ -165,8 +167,8 @@ class Connection:
         self.health = Health(background, under.health)
 
     def close(self) -> None:
-        self._background.wait(self._under.close())
-        self._background.close()
+        """Once is enough; more does no harm."""
+        self._end()
 
     def __enter__(self) -> Self:
         return self
@@ -175,6 +177,11 @@ class Connection:
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _end(background: Background, under: AsyncConnection) -> None:
+    background.wait(under.close())
+    background.close()
 
 
 async def _opened(address: Address) -> AsyncConnection:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -19,13 +18,12 @@ _PATIENCE = 5.0
 
 
 class Background:
-    """A loop in a thread, until `close` or the end of the program."""
+    """A loop in a thread, until `close`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=_serve, args=(self._loop,), name="coterie-sdk", daemon=True)
-        thread.start()
-        self._end = weakref.finalize(self, _end, self._loop, thread)
+        self._thread = threading.Thread(target=_serve, args=(self._loop,), name="coterie-sdk", daemon=True)
+        self._thread.start()
 
     def wait(self, doing: Coroutine[Any, Any, T]) -> T:
         """What it gives or raises. Ctrl-C ends it."""
@@ -37,7 +35,8 @@ class Background:
             raise
 
     def close(self) -> None:
-        self._end()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_PATIENCE)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -46,11 +45,6 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         task.cancel()
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
-
-
-def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(_PATIENCE)
 
 
 class Face:
