@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from coterie.base.clock import VirtualClock
+from coterie.base.complaints import Allowance, Complaints
 from coterie.base.log import logger
-from coterie.gateway.handshake.limits import Allowance, Complaints, Memory, Sight, Turnstile
+from coterie.gateway.handshake.limits import Memory, Sight, Turnstile
 
 
 async def test_a_source_has_a_burst_and_then_a_rate() -> None:

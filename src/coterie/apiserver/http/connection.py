@@ -19,6 +19,7 @@ import orjson
 
 from coterie.api import errors
 from coterie.apiserver.http.messages import Peer, Request, Response, Stream, Tunnel
+from coterie.apiserver.http.refusals import UNAUTHORIZED
 
 if TYPE_CHECKING:
     from coterie.apiserver.http.server import HttpServer
@@ -320,6 +321,8 @@ class HttpConnection(asyncio.Protocol):
         return error_response(errors.InternalError("the server failed inside; its log has the details"))
 
     def _answer(self, request: Request, response: Response) -> None:
+        if response.status == UNAUTHORIZED and self._server.refusals is not None:
+            self._server.refusals.request(request)
         if response.upgrade is not None:
             self._start_tunnel(response)
             return

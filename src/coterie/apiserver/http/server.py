@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from coterie.apiserver.http.connection import HttpConnection
 from coterie.apiserver.http.messages import Handler, Peer, UserInfo
+from coterie.apiserver.http.refusals import Refusals
 from coterie.base.clock import http_date
 
 _BACKLOG = 1024
@@ -81,6 +82,8 @@ class HttpServer:
         self.common_headers = b""
         self.plain_heads: dict[tuple[int, str], bytes] = {}
         """Heads of answers without headers of their own, by status and type; made anew with each Date."""
+        self.refusals: Refusals | None = None
+        """Of the last door that was opened to the network; a socket in a directory of our own has none."""
         self._user_of = user_of
         self._connections: set[HttpConnection] = set()
         self._listeners: list[asyncio.Server] = []
@@ -100,6 +103,10 @@ class HttpServer:
         """As `listen`, on a socket that is bound already."""
         if self._sweeper is None:
             self._sweep()
+        if bound.family in (socket.AF_INET, socket.AF_INET6):
+            self.refusals = Refusals(bound.getsockname()[1])
+            if tls is not None:
+                self.refusals.watch(tls)
         loop = asyncio.get_running_loop()
         self._listeners.append(
             await loop.create_server(lambda: HttpConnection(self), sock=bound, ssl=tls, backlog=_BACKLOG)

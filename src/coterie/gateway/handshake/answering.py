@@ -34,6 +34,7 @@ from coterie.api.types.kuscia_domain import (
     TokenConfig,
 )
 from coterie.base.clock import Clock
+from coterie.base.complaints import Complaints
 from coterie.base.identity import DomainIdentity
 from coterie.base.log import logger
 from coterie.client.client import Client
@@ -42,7 +43,6 @@ from coterie.client.transport import TransportError
 from coterie.gateway.handshake import accept, crypto
 from coterie.gateway.handshake.limits import (
     CLOCK_TOLERANCE,
-    Complaints,
     Memory,
     Sight,
     Turnstile,

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from coterie.base.clock import Clock
-from coterie.base.log import Logger
+from coterie.base.complaints import Allowance, Bucket
 
 T = TypeVar("T")
 
@@ -25,35 +24,9 @@ REPEAT_SPAN = 60.0
 _REMEMBERED = 20_000
 _SOURCES = 10_000
 
-
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    burst: float
-    per_second: float
-
-
 PER_SOURCE = Allowance(20, 0.5)
 IN_TOTAL = Allowance(100, 50)
 LIVE_READS = Allowance(20, 2)
-COMPLAINTS = Allowance(20, 1)
-
-
-class Bucket:
-    def __init__(self, allowance: Allowance, clock: Clock) -> None:
-        self._allowance = allowance
-        self._clock = clock
-        self._left = allowance.burst
-        self._filled = clock.monotonic()
-
-    def take(self) -> bool:
-        now = self._clock.monotonic()
-        gained = (now - self._filled) * self._allowance.per_second
-        self._left = min(self._allowance.burst, self._left + gained)
-        self._filled = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
 
 
 class Turnstile:
@@ -104,21 +77,3 @@ class Memory(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._seen)
-
-
-class Complaints:
-    """Warnings about what strangers do. They choose how often; so most are counted rather than written."""
-
-    def __init__(self, log: Logger, clock: Clock) -> None:
-        self._log = log
-        self._bucket = Bucket(COMPLAINTS, clock)
-        self._unwritten = 0
-
-    def warn(self, sentence: str, **fields: Any) -> None:
-        if not self._bucket.take():
-            self._unwritten += 1
-            return
-        if self._unwritten:
-            fields["unwritten_before"] = self._unwritten
-            self._unwritten = 0
-        self._log.warning(sentence, **fields)

@@ -14,6 +14,7 @@ from coterie.api.meta import ObjectKey
 from coterie.api.names import dns_label_faults
 from coterie.api.types.kuscia_domain import DOMAIN_ROUTES, DomainRoute, DomainRouteStatus
 from coterie.base.clock import Clock
+from coterie.base.complaints import Bucket
 from coterie.base.identity import DomainIdentity
 from coterie.base.log import logger
 from coterie.client.client import Client
@@ -21,7 +22,7 @@ from coterie.client.informer import Informer
 from coterie.client.transport import TransportError
 from coterie.gateway.handshake import accept
 from coterie.gateway.handshake.effective import tokens_of
-from coterie.gateway.handshake.limits import LIVE_READS, Bucket
+from coterie.gateway.handshake.limits import LIVE_READS
 from coterie.gateway.handshake.messages import ProbeAnswer, State
 from coterie.gateway.handshake.pins import Fit, Pins
 from coterie.gateway.handshake.writing import with_tokens, write_status
