@@ -208,8 +208,9 @@ class Flight:
             async with (
                 await self._places.source(data) as source,
                 source.write(kept.place, wanted, kept.options) as sink,
+                aclosing(_ahead(incoming)) as coming,
             ):
-                async for message in incoming:
+                async for message in coming:
                     parts = flightdata.parse(message)
                     if parts.is_rows:
                         await sink.put(await asyncio.to_thread(_rows, parts, schema, wanted))
@@ -272,6 +273,28 @@ async def _fill(source: Source, kept: Reading, ready: asyncio.Queue[bytes | None
     finally:
         if (current := asyncio.current_task()) is None or not current.cancelling():
             await ready.put(None)
+
+
+async def _ahead(incoming: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """The same messages; the next are taken in while one is being written."""
+    ready: asyncio.Queue[bytes | None] = asyncio.Queue(_AHEAD)
+
+    async def fill() -> None:
+        try:
+            async for message in incoming:
+                await ready.put(message)
+        finally:
+            if (current := asyncio.current_task()) is None or not current.cancelling():
+                await ready.put(None)
+
+    filling = asyncio.create_task(fill(), name="datamesh/write")
+    try:
+        while (message := await ready.get()) is not None:
+            yield message
+        await filling
+    finally:
+        filling.cancel()
+        await asyncio.gather(filling, return_exceptions=True)
 
 
 def _read_schema(kept: Reading) -> pa.Schema:
