@@ -24,6 +24,7 @@ from coterie.client.informers import Informers
 from coterie.dns import server as server_module
 from coterie.dns import wire
 from coterie.dns.cache import AnswerCache
+from coterie.dns.clients import Clients
 from coterie.dns.keeper import ZoneKeeper
 from coterie.dns.model import Answer, Code, Question, Record, Type, address_record, name_of
 from coterie.dns.server import DnsServer
@@ -195,6 +196,34 @@ async def test_what_exists_in_another_domain_cannot_be_told_from_what_does_not()
         for name in ("secret", "secret.svc", "secret.alice.svc", "secret.bob", "bob.svc", "alice.svc", "svc"):
             for type_ in (Type.A, Type.SRV, Type.ANY, Type.AXFR):
                 assert b"\x0a\x06\x06\x06" not in await ask_udp(server.port, packet(name, type_))
+
+
+# ---- strangers ----
+
+
+async def test_strangers_are_told_nothing_and_written_down(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They choose how often they ask, and so most lines are counted rather than written."""
+    async with serving() as server:
+        monkeypatch.setattr(Clients, "may_ask", lambda self, address: address != "127.0.0.5")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, socket.socket() as stream:
+            sock.setblocking(False)
+            sock.bind(("127.0.0.5", 0))
+            for _ in range(100):
+                sock.sendto(packet("web"), ("127.0.0.1", server.port))
+            # Datagrams are handled in order: when a later one is answered, the first were dropped.
+            await ask_udp(server.port, packet("web"))
+            with pytest.raises(BlockingIOError):
+                sock.recv(512)
+            stream.setblocking(False)
+            stream.bind(("127.0.0.5", 0))
+            loop = asyncio.get_running_loop()
+            async with asyncio.timeout(PATIENCE):
+                await loop.sock_connect(stream, ("127.0.0.1", server.port))
+                assert await loop.sock_recv(stream, 10) == b""
+        lines = [each.getMessage() for each in caplog.records if "stranger" in each.getMessage()]
+        assert 1 <= len(lines) <= 30
 
 
 # ---- floods ----

@@ -202,12 +202,12 @@ async def shake(scene: Scene, body: bytes, shown: tuple[Path, Path] | None) -> d
     return said if isinstance(said, dict) else json.loads(said)
 
 
-async def agree(scene: Scene, who: Partner) -> str:
+async def agree(scene: Scene, who: Partner, at: datetime | None = None) -> str:
     """A token, as a partner's gateway gets it."""
     half = crypto.half()
 
     async def answered() -> dict[str, Any] | None:
-        said = await shake(scene, a_handshake(scene, who.name, half), who.pair)
+        said = await shake(scene, a_handshake(scene, who.name, half, at=at), who.pair)
         return said if said.get("token") else None
 
     said = await until(f"a token for {who.name}", answered)
@@ -340,6 +340,44 @@ async def test_a_tunnel_is_opened_in_nobody_elses_name(scene: Scene) -> None:
     await scene.logged("connection_refused", server_name("bob"))
 
 
+async def test_a_pinned_certificate_counts_within_its_dates(scene: Scene) -> None:
+    """Dora's certificates are all of one key, and each in turn is the very one that bob knows."""
+    bob, dora = scene.bob, Partner("dora", certified(scene.directory, "dora", "dora"))
+    # As Kuscia's masters issue them to lites: they ended decades before they were made.
+    lite = certified(
+        scene.directory, "dora", "dora", now=datetime(1970, 1, 1, 0, 6, tzinfo=UTC), life=timedelta(days=3652)
+    )
+    await put(bob, DOMAIN, a_partner("dora", dora.certificate))
+    await put(bob, CDR, a_route("dora", "bob", bob))
+    dora.token = await agree(scene, dora)
+
+    async def known_by(pair: tuple[Path, Path], expected: int, mark: str) -> None:
+        dora.pair = pair
+        await bob.client.patch(DOMAIN, "dora", "", {"spec": {"cert": dora.certificate}})
+
+        async def answered_so() -> bool:
+            return (await scene.ask(dora, mark, dora.headers))[0] == expected
+
+        await until(f"{mark} is answered with {expected}", answered_so)
+        scene.refused.append((f"{mark} ", f" {expected} "))
+
+    await known_by(dora.pair, 200, "/dora-in-time")
+    wrong = {
+        "ended": certified(scene.directory, "dora", "dora", now=datetime.now(UTC) - timedelta(days=400)),
+        "not-yet": certified(scene.directory, "dora", "dora", now=datetime.now(UTC) + timedelta(days=2)),
+    }
+    for what, pair in wrong.items():
+        await known_by(pair, 401, f"/dora-{what}")
+        said = await shake(scene, a_handshake(scene, "dora", crypto.half()), pair)
+        assert (said["status"]["code"], "is not valid today" in said["status"]["message"]) == (500, True)
+    await scene.logged("Something that was asked for is refused", "certificate of dora ended at", where="node")
+    await scene.logged(
+        "Something that was asked for is refused", "certificate of dora is not valid before", where="node"
+    )
+    await scene.logged("Refused a handshake", "the certificate of dora is not valid today", where="node")
+    await known_by(lite, 200, "/dora-of-kuscia")
+
+
 # ---- handshakes and registrations ----
 
 
@@ -356,7 +394,16 @@ async def test_a_handshake_that_comes_again_makes_no_token(scene: Scene) -> None
         crypto.decrypt(pki.load_key(key_of("carol").encode()), again["token"]["token"], crypto.HALF)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("minutes", [-14, 14])
+async def test_clocks_may_differ_by_a_quarter_of_an_hour(scene: Scene, minutes: int) -> None:
+    """One minute within; HANDSHAKES has those that are one minute beyond."""
+    scene.alice.token = await agree(scene, scene.alice, datetime.now(UTC) + timedelta(minutes=minutes))
+    assert (await scene.ask(scene.alice, "/in-time", scene.alice.headers))[0] == 200
+
+
 HANDSHAKES = {
+    "accepted a quarter of an hour ago": ({"at": -16 * 60}, "alice", "request_time differs"),
+    "a quarter of an hour early": ({"at": 16 * 60}, "alice", "request_time differs"),
     "recorded long ago": ({"at": -3600}, "alice", "request_time differs"),
     "from the future": ({"at": 3600}, "alice", "request_time differs"),
     "with another's certificate": ({}, "carol", "the certificate shown is none"),
@@ -506,19 +553,44 @@ def listening(process: psutil.Process) -> set[tuple[str, int]]:
     }
 
 
-@pytest.mark.parametrize("door", ["api", "agent"])
-async def test_ports_of_the_node_ask_for_its_own_certificates(scene: Scene, door: str) -> None:
+DOORS: dict[str, tuple[int, str, str]] = {
+    "API": (0, "/api/v1/namespaces/bob/secrets", "node"),
+    "agent": (1, "/containerLogs/bob/x/y", "node"),
+    "data mesh": (8070, "/api/v1/datamesh/domaindata/query", "datamesh"),
+    "data mesh, gRPC": (8071, "/kuscia.proto.api.v1alpha1.datamesh.DomainDataService/QueryDomainData", "datamesh"),
+    "KusciaAPI": (8082, "/api/v1/job/query", "kusciaapi"),
+    "KusciaAPI, gRPC": (8083, "/kuscia.proto.api.v1alpha1.kusciaapi.JobService/QueryJob", "kusciaapi"),
+    "ConfManager": (8060, "/api/v1/cm/config/query", "kusciaapi"),
+    "ConfManager, gRPC": (8061, "/kuscia.proto.api.v1alpha1.confmanager.ConfigService/QueryConfig", "kusciaapi"),
+}
+
+
+@pytest.mark.parametrize(("port", "path", "log"), DOORS.values(), ids=list(DOORS))
+@pytest.mark.parametrize("how", ["a stranger", "a partner", "in plain text"])
+async def test_ports_of_the_node_are_for_its_own(scene: Scene, port: int, path: str, log: str, how: str) -> None:
+    """Where somebody can reach them at all. What turns the caller away writes so: the server, or gRPC's own library."""
     bob = scene.bob
-    port = bob.settings["apiServer"]["port"] if door == "api" else bob.agent_port
-    path = "/api/v1/namespaces/bob/secrets" if door == "api" else "/pods"
-    for shown in (None, scene.alice.tls):
-        try:
-            status, said, _ = await call(
-                scene.http, f"https://{bob.host}:{port}{path}", ssl=shown if shown is not None else tls(None)
-            )
-        except aiohttp.ClientError:
-            continue  # not even a connection
-        assert status in (401, 403), said
+    port = {0: bob.settings["apiServer"]["port"], 1: bob.agent_port}.get(port, port)
+    ours = f"port={port} "
+
+    def told() -> int:
+        file = bob.log if log == "node" else bob.paths.logs / f"{log}.log"
+        lines = file.read_text(errors="replace").splitlines() if file.exists() else []
+        return sum("Handshake failed" in line or (ours in line and "Refused a" in line) for line in lines)
+
+    before = told()
+    scheme = "http" if how == "in plain text" else "https"
+    shown = scene.alice.tls if how == "a partner" else tls(None)
+    try:
+        status, said, _ = await call(scene.http, f"{scheme}://{bob.host}:{port}{path}", data=b"{}", ssl=shown)
+        assert status == 401, said
+    except aiohttp.ClientError:
+        pass  # not even a connection
+
+    async def written() -> bool:
+        return told() > before
+
+    await until("the refusal is in the log", written)
 
 
 PATHS = {
@@ -533,6 +605,16 @@ PATHS = {
 async def test_the_public_port_leads_nowhere_else(scene: Scene, host: str, path: str) -> None:
     status, _, _ = await scene.ask(None, path, {"Kuscia-Host": host, "Host": host})
     assert status in (400, 401, 404)
+    scene.refused.append((f" {status} ", f'"GET {path.partition("?")[0]}' if "/../" not in path else host))
+
+
+@pytest.mark.parametrize("host", ["datamesh", "kusciaapi", "confmanager", "reporter", "envoy", "admin", "dns"])
+async def test_services_of_the_node_itself_are_not_a_partners(scene: Scene, host: str) -> None:
+    """Alice's token and certificate are good, and none of these is opened to her."""
+    mark = f"/own-service-of-{host}"
+    headers = scene.alice.headers | {"Kuscia-Host": f"{host}.bob.svc"}
+    assert (await scene.ask(scene.alice, mark, headers))[0] == 403
+    scene.refused.append((mark, " 403 "))
 
 
 async def test_the_api_takes_a_partner_for_itself(scene: Scene) -> None:
@@ -541,6 +623,7 @@ async def test_the_api_takes_a_partner_for_itself(scene: Scene) -> None:
     status, said, _ = await scene.ask(scene.alice, "/api/v1/namespaces/bob/secrets", scene.alice.headers | forged)
     assert status == 403, said
     assert "system:serviceaccount:alice:alice" in str(said)
+    scene.refused.append(("/api/v1/namespaces/bob/secrets", " 403 "))
 
 
 # ---- and last, what takes its time ----

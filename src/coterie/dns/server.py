@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import cast
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.complaints import Complaints
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
 from coterie.dns import wire
@@ -58,6 +59,7 @@ class DnsServer:
         self._clock = clock
         self._stop = asyncio.Event()
         self._clients = Clients(settings.clients)
+        self._complaints = Complaints(log, clock)
         self._remembered: dict[bytes, deque[bytes]] = {}
         self._remembered_octets = 0
         self._turn = 0
@@ -90,6 +92,12 @@ class DnsServer:
                 self._owner = None
 
     # Both ways of asking.
+
+    def _heard(self, address: str) -> bool:
+        if self._clients.may_ask(address):
+            return True
+        self._complaints.warn("Gave no answer to a stranger", peer=address, port=self.port)
+        return False
 
     def quick(self, data: bytes, *, allowed: int) -> bytes | Answering | None:
         """The answer at once; None for what gets none; `Answering` when others must be asked first."""
@@ -144,7 +152,7 @@ class DnsServer:
     # UDP.
 
     def datagram(self, data: bytes, sender: tuple[str, int], send: asyncio.DatagramTransport) -> None:
-        if not self._clients.may_ask(sender[0]):
+        if not self._heard(sender[0]):
             return
         out = self.quick(data, allowed=0)
         if isinstance(out, bytes):
@@ -161,7 +169,7 @@ class DnsServer:
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = cast("tuple[str, int] | None", writer.get_extra_info("peername"))
-        if peer is None or self._owner is None or not self._clients.may_ask(peer[0]):
+        if peer is None or self._owner is None or not self._heard(peer[0]):
             writer.close()
             return
         if len(self._connections) >= self._settings.tcp_connections:
