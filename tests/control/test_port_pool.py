@@ -99,3 +99,12 @@ def test_pods_without_such_ports_are_none_of_its_business() -> None:
     assert pool.fill(template) is template
     pool.follow(Change("added", seen(template, "p")))
     assert len(pool.allot("t", "alice", list("abcd"))) == 4
+
+
+def test_domains_of_one_machine_do_not_get_in_each_others_way_while_there_is_room():
+    pool = PortPool(PortRange(7000, 7003), Random(1))
+    alice = pool.allot("a", "alice", ["x", "y"])
+    bob = pool.allot("b", "bob", ["x", "y"])
+    assert {*alice.values(), *bob.values()} == {7000, 7001, 7002, 7003}
+    carol = pool.allot("c", "carol", ["x", "y"])
+    assert set(carol.values()) <= {7000, 7001, 7002, 7003}, "elsewhere the numbers may be the same"

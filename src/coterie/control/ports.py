@@ -1,6 +1,7 @@
 """Port numbers for engines, one pool for each domain.
 
-Processes of one machine share its ports, so each pod of a domain has numbers of its own. The pool is only a view of what
+Processes of one machine share its ports, so each pod of a domain has numbers of its own. Those of other domains are avoided
+too, until there are no others left: two domains may be on one machine. The pool is only a view of what
 objects say: numbers are written down before anything uses them, and a restart or another leader begins with every number
 that is in use already taken.
 
@@ -15,7 +16,7 @@ the template, which is right where each pod has an address of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from random import Random
 
@@ -119,7 +120,16 @@ class PortPool:
             self.release(_loan(pod["metadata"]["namespace"], number))
 
     def _free(self, domain: str, count: int) -> list[int]:
-        taken = self._taken.get(domain, {})
+        """Numbers that no domain has, as long as there are such: domains of one machine share its ports as well."""
+        own = self._taken.get(domain, {})
+        found = self._unlike({number for each in self._taken.values() for number in each}, count)
+        if len(found) < count:
+            found = self._unlike(own.keys(), count)
+        if len(found) < count:
+            raise KitFault(f"domain {domain} has no free ports left")
+        return found
+
+    def _unlike(self, taken: Set[int], count: int) -> list[int]:
         size = self._range.last - self._range.first + 1
         # Neighbours are easier on people's eyes; a random start keeps a number from being used again at once.
         start = self._random.randrange(size)
@@ -134,8 +144,6 @@ class PortPool:
             number = self._range.first + (start + step) % size
             if number not in taken:
                 found.append(number)
-        if len(found) < count:
-            raise KitFault(f"domain {domain} has no free ports left")
         return found
 
 
