@@ -152,7 +152,9 @@ def _plain_rows(batch: pa.RecordBatch, delimiter: str, null: str) -> bytes:
         else each
         for each in batch.columns
     ]
-    options = pacsv.WriteOptions(include_header=False, delimiter=delimiter, quoting_style="none")
+    options = pacsv.WriteOptions(
+        include_header=False, delimiter=delimiter, quoting_style="none", batch_size=batch.num_rows
+    )
     sink = pa.BufferOutputStream()
     pacsv.write_csv(pa.RecordBatch.from_arrays(columns, batch.schema.names), sink, options)
     written: bytes = sink.getvalue().to_pybytes()
