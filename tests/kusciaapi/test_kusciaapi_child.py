@@ -84,11 +84,11 @@ async def test_conf_manager_has_certificates_for_who_shows_one(tmp_path: Path) -
 # From lites.
 
 
-async def through_gateway(run: Path, body: Object, **headers: str) -> tuple[int, Any]:
+async def through_gateway(run: Path, body: Object, path: str = QUERY, **headers: str) -> tuple[int, Any]:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     async with (
         aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(run / GATE_SOCKET))) as session,
-        session.post(f"http://kusciaapi{QUERY}", json=body, headers=named) as answer,
+        session.post(f"http://kusciaapi{path}", json=body, headers=named) as answer,
     ):
         return answer.status, json.loads(await answer.read() or b"null")
 
@@ -108,6 +108,9 @@ async def test_only_lites_of_this_control_plane_are_let_in_and_see_their_own(tmp
             run, {"domain_id": "alice"}, kuscia_source="lite", kuscia_origin_source="lite"
         )
         assert (status, answer["status"]["code"]) == (200, 11102)
+        for closed in ("/api/v1/domain/create", "/api/v1/config/query", "/api/v1/appimage/list", "/healthZ"):
+            lite = {"kuscia_source": "lite", "kuscia_origin_source": "lite"}
+            assert await through_gateway(run, {}, closed, **lite) == (401, None)
         for claimed in (
             {},
             {"kuscia_source": "lite"},

@@ -266,6 +266,16 @@ async def test_a_partner_changes_nothing_but_its_certificate(alice: World, chang
     assert await spec(alice, "bob") == {**before, "cert": b64(fresh)}
 
 
+async def test_whoever_may_not_change_its_master_is_not_told_which_there_are(alice: World) -> None:
+    await alice.call(OPERATIONS, "CreateDomain", domain_id="zeus", role="partner")
+    await alice.call(OPERATIONS, "CreateDomain", domain_id="lite1")
+    answers = [
+        code(await alice.call(OPERATIONS, "UpdateDomain", caller=domain_caller("lite1"), domain_id="lite1", master_domain_id=each))
+        for each in ("zeus", "nobody", "alice")
+    ]  # fmt: skip
+    assert answers == [(11102, "domain lite1 may change nothing but its certificate")] * 3
+
+
 async def test_a_lite_of_ours_cannot_become_a_partner(alice: World) -> None:
     await alice.call(OPERATIONS, "CreateDomain", domain_id="lite1")
     lite = domain_caller("lite1")

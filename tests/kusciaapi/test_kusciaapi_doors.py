@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from coterie.kusciaapi.callers import Caller
 from coterie.kusciaapi.codes import Code, Refused, invalid
 from coterie.kusciaapi.operations import Here, OnLite, Operation
 from coterie.kusciaapi.settings import Protection
+from coterie.kusciaapi.table import OPERATIONS
 
 EVERY = pytest.mark.parametrize("protection", list(Protection))
 QUERY = "/api/v1/domain/query"
@@ -339,3 +341,24 @@ async def test_streams_end_when_the_server_stops(tmp_path: Path) -> None:
     answer.close()
     await session.close()
     await channel.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/v1/config/create", {"data": {"key": "k", "value": "swordfish"}}),
+        ("/api/v1/config/update", {"data": "swordfish"}),
+        ("/api/v1/route/create", {"endpoint": {"ports": "swordfish"}}),
+    ],
+)
+async def test_a_body_that_cannot_be_read_is_not_quoted_where_it_may_hold_secrets(
+    path: str, body: Object, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with served(OPERATIONS, tmp_path, protection=Protection.NOTLS) as place:
+        status, answer = await place.post(path, body)
+        assert (status, answer["status"]["code"]) == (200, 11101)
+        assert "openapi.json" in answer["status"]["message"]
+        seen = [json.dumps(answer), *(str(vars(record)) for record in caplog.records)]
+        assert any("11101" in each for each in seen[1:])  # it was logged
+        assert not [each for each in seen if "swordfish" in each]

@@ -78,8 +78,6 @@ async def update(here: Here, caller: Caller, request: Any) -> Object:
     name = request.domain_id
     check_name("domain_id", name)
     caller.must_be_one_of(name, to=f"update domain {name}")
-    before = await known_domain(here, name)
-    await _check_master(here, name, _updated(before.spec, request))
 
     def changed(found: Domain) -> Domain:
         spec = _updated(found.spec, request)
@@ -90,6 +88,8 @@ async def update(here: Here, caller: Caller, request: Any) -> Object:
             _check_own(here, spec)
         return msgspec.structs.replace(found, spec=spec)
 
+    # First whether it may be changed at all: else the answer would tell strangers which masters there are.
+    await _check_master(here, name, changed(await known_domain(here, name)).spec)
     try:
         await here.client.modify(DOMAINS, name, "", changed)
     except NotFound as problem:

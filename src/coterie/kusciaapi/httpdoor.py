@@ -59,6 +59,8 @@ class HttpDoor:
         operation = self._operations.get(request.path)
         if operation is None:
             return _json(_told(Code.VALIDATION, f"there is nothing at {request.path}"), 404)
+        if not caller.everything and not operation.for_domains:
+            return Response(401, b"", "")
         if request.method != "POST":
             return _json(_told(Code.VALIDATION, "only POST is taken here"), 405, [("Allow", "POST")])
         protobuf = request.headers.get("content-type", "").split(";")[0].strip().lower() == PROTOBUF
@@ -131,9 +133,18 @@ def _read(operation: Operation, body: bytes, protobuf: bool) -> Any:
             raise ValueError("it is not an object")
         return json_format.ParseDict(given, operation.request(), ignore_unknown_fields=True)
     except (DecodeError, json_format.ParseError, ValueError, RecursionError, TypeError) as problem:
-        why = "it nests too deep" if isinstance(problem, RecursionError) else str(problem)
-        sentence = f"the body is no {operation.request.DESCRIPTOR.name}: {why}"
-        raise Refused(Code.UNEXPECTED, sentence) from problem
+        raise Refused(
+            Code.UNEXPECTED, f"the body is no {operation.request.DESCRIPTOR.name}: {_fault(operation, problem)}"
+        ) from None
+
+
+def _fault(operation: Operation, problem: Exception) -> str:
+    if isinstance(problem, RecursionError):
+        return "it nests too deep"
+    if operation.secret and not isinstance(problem, json.JSONDecodeError):
+        # The sentence of the library may quote what is in a field, and it goes into the log too.
+        return "a field has another form than in /openapi.json"
+    return str(problem)
 
 
 async def _texts(pieces: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
