@@ -179,11 +179,7 @@ class Catalogue:
 
     async def update_grant(self, grant: DomainDataGrant, spec: Mapping[str, Any]) -> None:
         merged = {**msgspec.to_builtins(grant.spec), **entries.given(spec)}
-        # Not a merge, which would keep those limits that the new ones do not name.
-        steps: list[Object] = [
-            {"op": "test", "path": "/metadata/resourceVersion", "value": grant.metadata.resource_version},
-            {"op": "replace", "path": "/spec", "value": self.signed({**merged, "author": self.domain})},
-        ]
+        steps = granting.change(grant, self.signed({**merged, "author": self.domain}))
         try:
             await self._client.patch(DOMAIN_DATA_GRANTS, grant.metadata.name, self.domain, steps, type="json")
         except (ApiError, TransportError) as problem:

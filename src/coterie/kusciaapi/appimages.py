@@ -49,7 +49,10 @@ async def update(here: Here, caller: Caller, request: Any) -> Object:
             spec["deployTemplates"] = appimageforms.templates_of(request, spec.get("deployTemplates") or ())
         await here.client.update(_PLAIN, {**before, "spec": spec})
 
-    await retry_on_conflict(attempt)
+    try:
+        await retry_on_conflict(attempt)
+    except NotFound as problem:
+        raise _missing(request.name) from problem
     return {}
 
 

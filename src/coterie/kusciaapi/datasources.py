@@ -19,6 +19,7 @@ from coterie.api.meta import Object
 from coterie.api.types.core import CONFIG_MAPS
 from coterie.api.types.kuscia_data import DOMAIN_DATA_SOURCES, SOURCE_TYPES, DomainDataSource
 from coterie.api.types.kuscia_domain import DOMAIN_CONFIG
+from coterie.client.client import retry_on_conflict
 from coterie.kusciaapi.callers import Caller
 from coterie.kusciaapi.checks import check_object_name, page
 from coterie.kusciaapi.codes import Code, Refused, invalid
@@ -61,8 +62,21 @@ async def update(here: Here, caller: Caller, request: Any) -> Object:
     domain, name = request.domain_id, request.datasource_id
     _check_domain(here, domain)
     check_object_name("datasource_id", name)
-    before = await _get(here, domain, name)
-    kind = request.type or before.spec.type
+
+    async def attempt() -> None:
+        patch = await _change(here, await _get(here, domain, name), request)
+        await here.client.patch(DOMAIN_DATA_SOURCES, name, domain, patch)
+
+    try:
+        await retry_on_conflict(attempt)
+    except NotFound as problem:
+        raise _missing(domain, name) from problem
+    return {}
+
+
+async def _change(here: Here, before: DomainDataSource, request: Any) -> Object:
+    """The patch for what the request says, if nobody wrote meanwhile."""
+    name, kind = before.metadata.name, request.type or before.spec.type
     if kind not in SOURCE_TYPES:
         raise invalid("type", f"must be one of {', '.join(SOURCE_TYPES)}")
     spec: Object = {}
@@ -78,9 +92,8 @@ async def update(here: Here, caller: Caller, request: Any) -> Object:
         spec["name"] = request.name
     if request.HasField("access_directly"):
         spec["accessDirectly"] = request.access_directly
-    patch = {"metadata": {"labels": {labels.KUSCIA_DOMAINDATASOURCE_TYPE: kind}}, "spec": spec}
-    await here.client.patch(DOMAIN_DATA_SOURCES, name, domain, patch)
-    return {}
+    marks = {labels.KUSCIA_DOMAINDATASOURCE_TYPE: kind}
+    return {"metadata": {"labels": marks, "resourceVersion": before.metadata.resource_version}, "spec": spec}
 
 
 async def delete(here: Here, caller: Caller, request: Any) -> Object:
@@ -150,8 +163,12 @@ async def _find(here: Here, domain: str, name: str) -> DomainDataSource | None:
 async def _get(here: Here, domain: str, name: str) -> DomainDataSource:
     found = await _find(here, domain, name)
     if found is None:
-        raise Refused(Code.NO_SOURCE, f'there is no DomainDataSource "{name}" of {domain}')
+        raise _missing(domain, name)
     return found
+
+
+def _missing(domain: str, name: str) -> Refused:
+    return Refused(Code.NO_SOURCE, f'there is no DomainDataSource "{name}" of {domain}')
 
 
 # Settings.

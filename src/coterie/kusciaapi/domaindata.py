@@ -66,7 +66,10 @@ async def update(here: Here, caller: Caller, request: Any) -> Object:
         full = await _completed(here, domain, name, entries.merged(before, spec))
         await here.client.patch(DOMAIN_DATAS, name, domain, entries.change(before, full))
 
-    await retry_on_conflict(attempt)
+    try:
+        await retry_on_conflict(attempt)
+    except NotFound as problem:
+        raise _missing(domain, name) from problem
     return {}
 
 
@@ -134,8 +137,12 @@ async def find(here: Here, domain: str, name: str) -> DomainData | None:
 async def get(here: Here, domain: str, name: str) -> DomainData:
     found = await find(here, domain, name)
     if found is None:
-        raise Refused(Code.NO_DATA, f'there is no DomainData "{name}" of {domain}')
+        raise _missing(domain, name)
     return found
+
+
+def _missing(domain: str, name: str) -> Refused:
+    return Refused(Code.NO_DATA, f'there is no DomainData "{name}" of {domain}')
 
 
 def is_copy(data: DomainData) -> bool:
@@ -183,7 +190,10 @@ async def _source(here: Here, domain: str, name: str) -> DomainDataSource:
 
 async def _delete(here: Here, data: DomainData) -> None:
     meta = data.metadata
-    await here.client.delete(DOMAIN_DATAS, meta.name, meta.namespace, uid=meta.uid)
+    try:
+        await here.client.delete(DOMAIN_DATAS, meta.name, meta.namespace, uid=meta.uid)
+    except NotFound as problem:
+        raise _missing(meta.namespace, meta.name) from problem
 
 
 def _told(data: DomainData) -> Object:

@@ -62,13 +62,13 @@ async def update(here: Here, caller: Caller, request: Any) -> Object:
         # Who sends back what a query told does not mean to keep a signature of what the grant said before.
         signature = "" if request.signature == before.spec.signature else request.signature
         merged = {**msgspec.to_builtins(before.spec), **entries.given(asked), "author": domain}
-        steps: list[Object] = [
-            {"op": "test", "path": "/metadata/resourceVersion", "value": before.metadata.resource_version},
-            {"op": "replace", "path": "/spec", "value": _signed(here, merged, signature)},
-        ]
+        steps = granting.change(before, _signed(here, merged, signature))
         await here.client.patch(DOMAIN_DATA_GRANTS, name, domain, steps, type="json")
 
-    await retry_on_conflict(attempt)
+    try:
+        await retry_on_conflict(attempt)
+    except NotFound as problem:
+        raise _missing(domain, name) from problem
     return {}
 
 
@@ -77,7 +77,10 @@ async def delete(here: Here, caller: Caller, request: Any) -> Object:
     check_domain(here, caller, domain, "domain_id", "delete a grant")
     check_object_name("domaindatagrant_id", name)
     found = await _own(here, domain, name, Code.DELETE_GRANT)
-    await here.client.delete(DOMAIN_DATA_GRANTS, name, domain, uid=found.metadata.uid)
+    try:
+        await here.client.delete(DOMAIN_DATA_GRANTS, name, domain, uid=found.metadata.uid)
+    except NotFound as problem:
+        raise _missing(domain, name) from problem
     return {}
 
 
@@ -125,8 +128,12 @@ async def _get(here: Here, domain: str, name: str) -> DomainDataGrant:
     try:
         found: DomainDataGrant = await here.client.get(DOMAIN_DATA_GRANTS, name, domain)
     except NotFound as problem:
-        raise Refused(Code.NO_GRANT, f'there is no DomainDataGrant "{name}" of {domain}') from problem
+        raise _missing(domain, name) from problem
     return found
+
+
+def _missing(domain: str, name: str) -> Refused:
+    return Refused(Code.NO_GRANT, f'there is no DomainDataGrant "{name}" of {domain}')
 
 
 async def _own(here: Here, domain: str, name: str, code: Code) -> DomainDataGrant:

@@ -1,0 +1,116 @@
+"""Updates that meet: somebody else writes between an operation's look and its own write."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kusciaapi_kit import World, here
+
+from coterie.api import labels
+from coterie.api.meta import Object
+from coterie.api.types.kuscia_data import (
+    DEFAULT_SOURCE,
+    DOMAIN_DATA_GRANTS,
+    DOMAIN_DATA_SOURCES,
+    DOMAIN_DATAS,
+    DomainDataGrant,
+)
+from coterie.api.types.kuscia_domain import DOMAINS
+from coterie.client.client import Client
+from coterie.client.transport import Call, Reply, Transport
+from coterie.kusciaapi import datasources, domaindata, grants
+
+
+class Overtaken:
+    """Before the first write that is sent, somebody else's happens."""
+
+    def __init__(self, inner: Transport, other: Callable[[], Awaitable[object]]) -> None:
+        self._inner = inner
+        self._other = [other]
+        self.writes = 0
+
+    async def send(self, call: Call) -> Reply:
+        if call.mutating:
+            self.writes += 1
+            if self._other:
+                await self._other.pop()()
+        return await self._inner.send(call)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+def overtaken(world: World, other: Callable[[], Awaitable[object]]) -> tuple[World, Overtaken]:
+    transport = Overtaken(world.client.transport, other)
+    return World(replace(world.here, client=Client(transport))), transport
+
+
+async def test_a_grant_that_changed_meanwhile_is_changed_again(tmp_path: Path) -> None:
+    async with here(tmp_path) as world:
+        for name in ("alice", "bob"):
+            await world.client.create(DOMAINS.as_dynamic, {"metadata": {"name": name}, "spec": {}})
+        spec: Object = {
+            "author": "alice", "name": "t", "type": "model", "relativeURI": "t", "dataSource": DEFAULT_SOURCE,
+        }  # fmt: skip
+        await world.client.create(DOMAIN_DATAS.as_dynamic, {"metadata": {"name": "t"}, "spec": spec}, "alice")
+        named = {"domain_id": "alice", "domaindatagrant_id": "g"}
+        made = await world.call(
+            grants.OPERATIONS, "CreateDomainDataGrant", **named, domaindata_id="t", grant_domain="bob"
+        )
+        assert made.status.code == 0, made.status.message
+
+        def others() -> Awaitable[object]:
+            return world.call(grants.OPERATIONS, "UpdateDomainDataGrant", **named, description={"by": "another"})
+
+        slow, transport = overtaken(world, others)
+        answer = await slow.call(grants.OPERATIONS, "UpdateDomainDataGrant", **named, limit={"use_count": 3})
+        assert (answer.status.code, answer.status.message, transport.writes) == (0, "success", 2)
+        kept: DomainDataGrant = await world.client.get(DOMAIN_DATA_GRANTS, "g", "alice")
+        assert (kept.limit.use_count, kept.spec.description) == (3, {"by": "another"})
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["changed", "gone"])
+async def test_a_source_that_changed_meanwhile_keeps_a_label_that_is_true(tmp_path: Path, gone: bool) -> None:
+    async with here(tmp_path) as world:
+        named = {"domain_id": "alice", "datasource_id": "s"}
+        made = await world.call(
+            datasources.OPERATIONS, "CreateDomainDataSource", **named, type="localfs", info={"localfs": {"path": "/d"}}
+        )
+        assert made.status.code == 0, made.status.message
+        database = {"endpoint": "db:3306", "user": "u", "password": "p", "database": "d"}
+
+        def others() -> Awaitable[object]:
+            if gone:
+                return world.client.delete(DOMAIN_DATA_SOURCES, "s", "alice")
+            return world.call(
+                datasources.OPERATIONS, "UpdateDomainDataSource", **named, type="mysql", info={"database": database}
+            )
+
+        slow, _ = overtaken(world, others)
+        answer = await slow.call(datasources.OPERATIONS, "UpdateDomainDataSource", **named, name="mine")
+        if gone:
+            assert answer.status.code == 11806
+            return
+        assert answer.status.code == 0, answer.status.message
+        kept = await world.client.get(DOMAIN_DATA_SOURCES, "s", "alice")
+        assert (kept.spec.name, kept.spec.type) == ("mine", "mysql")
+        assert (kept.metadata.labels or {})[labels.KUSCIA_DOMAINDATASOURCE_TYPE] == "mysql"
+
+
+@pytest.mark.parametrize("method", ["UpdateDomainData", "DeleteDomainData"])
+async def test_data_that_is_gone_meanwhile_is_said_to_be_gone(tmp_path: Path, method: str) -> None:
+    async with here(tmp_path) as world:
+        spec: Object = {
+            "author": "alice", "name": "t", "type": "model", "relativeURI": "t", "dataSource": DEFAULT_SOURCE,
+        }  # fmt: skip
+        for kind, name, content in (
+            (DOMAIN_DATAS, "t", spec),
+            (DOMAIN_DATA_SOURCES, DEFAULT_SOURCE, {"name": "d", "type": "localfs", "uri": "/d"}),
+        ):
+            await world.client.create(kind.as_dynamic, {"metadata": {"name": name}, "spec": content}, "alice")
+        slow, _ = overtaken(world, lambda: world.client.delete(DOMAIN_DATAS, "t", "alice"))
+        answer = await slow.call(domaindata.OPERATIONS, method, domain_id="alice", domaindata_id="t")
+        assert (answer.status.code, answer.status.message) == (11506, 'there is no DomainData "t" of alice')
