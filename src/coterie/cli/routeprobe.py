@@ -30,6 +30,7 @@ from coterie.base.pki import PkiError
 from coterie.cli import routes
 from coterie.cli.routefacts import Certificate, Facts, RouteFacts, Service
 from coterie.client.client import Client
+from coterie.client.http import brief_session
 from coterie.gateway.handshake.messages import HandshakeFault, ProbeAnswer, decode
 from coterie.gateway.inputs import Places
 from coterie.gateway.model import Address
@@ -206,7 +207,7 @@ async def _call(facts: Facts, endpoint: MasterEndpoint, clock: Clock, home: Doma
     context, showed = _as_source(home)
     facts = replace(facts, showed=showed)
     try:
-        async with aiohttp.ClientSession(timeout=_ANSWER) as session:
+        async with brief_session(timeout=_ANSWER) as session:
             began = clock.now()
             async with session.get(url, ssl=context if facts.tls else True, allow_redirects=False) as answer:
                 middle = began + (clock.now() - began) / 2
@@ -246,7 +247,7 @@ async def ask_through(facts: Facts, door: Address | None, service: str) -> Facts
     wanted = Service(service, error="its gateway does not run on this machine") if service else None
     if door is None or facts.route is None:
         return replace(facts, service=wanted)
-    async with aiohttp.ClientSession(timeout=_ANSWER, cookie_jar=aiohttp.DummyCookieJar()) as session:
+    async with brief_session(timeout=_ANSWER, cookie_jar=aiohttp.DummyCookieJar()) as session:
         if facts.route.needs_token:
             facts = await _probe(session, facts, door)
         if wanted is None:

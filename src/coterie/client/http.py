@@ -11,7 +11,10 @@ import asyncio
 import ssl
 import sys
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import aiohttp
@@ -27,6 +30,27 @@ _QUESTIONS = frozenset(("GET", "HEAD"))
 # Older Pythons wait long for the farewell of a TLS server; there aiohttp can cut such connections off.
 _PARTS_SLOWLY = (3, 13, 0) <= sys.version_info < (3, 13, 1) or sys.version_info < (3, 12, 8)
 _PATH_SAFE = "/:@!$&'()*+,;=-._~"
+
+
+def tcp_connector(**options: Any) -> aiohttp.TCPConnector:
+    """One that `part` can end at once."""
+    return aiohttp.TCPConnector(enable_cleanup_closed=_PARTS_SLOWLY, **options)
+
+
+async def part(session: aiohttp.ClientSession) -> None:
+    """End a session so that the program may end right after: no socket is left behind."""
+    await session.close()
+    await asyncio.sleep(0)  # what was cut off above is closed in the next turn of the loop
+
+
+@asynccontextmanager
+async def brief_session(**options: Any) -> AsyncIterator[aiohttp.ClientSession]:
+    """For one or two calls. `options`: of an aiohttp session."""
+    session = aiohttp.ClientSession(connector=tcp_connector(force_close=True), **options)
+    try:
+        yield session
+    finally:
+        await part(session)
 
 
 class HttpTransport:
@@ -106,9 +130,7 @@ class HttpTransport:
             if self._socket is not None:
                 connector = aiohttp.UnixConnector(str(self._socket), limit=0)
             else:
-                connector = aiohttp.TCPConnector(
-                    limit=0, ssl=self._ssl or False, keepalive_timeout=60, enable_cleanup_closed=_PARTS_SLOWLY
-                )
+                connector = tcp_connector(limit=0, ssl=self._ssl or False, keepalive_timeout=60)
             self._session = aiohttp.ClientSession(
                 connector=connector, auto_decompress=True, read_bufsize=1 << 18, middlewares=(_change_once,)
             )
@@ -117,9 +139,8 @@ class HttpTransport:
     async def close(self) -> None:
         self._closed = True
         if self._session is not None:
-            await self._session.close()
+            await part(self._session)
             self._session = None
-            await asyncio.sleep(0)  # what was cut off above is closed in the next turn of the loop
 
 
 class _HttpLines:

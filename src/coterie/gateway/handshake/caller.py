@@ -12,6 +12,7 @@ from typing import Protocol
 
 import aiohttp
 
+from coterie.client.http import part
 from coterie.gateway.handshake.messages import MAX_BODY, HandshakeFault, readable
 from coterie.gateway.model import Address
 from coterie.gateway.names import ERROR, HANDSHAKE_SERVICE, HOST, SOURCE
@@ -75,7 +76,7 @@ class HttpCaller:
 
     async def close(self) -> None:
         if self._session is not None:
-            await self._session.close()
+            await part(self._session)
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:

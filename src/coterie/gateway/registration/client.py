@@ -17,6 +17,7 @@ import hashlib
 import socket
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -26,6 +27,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coterie.base.identity import DomainIdentity
+from coterie.client.http import brief_session
 from coterie.gateway.handshake import crypto
 from coterie.gateway.handshake import messages as wire
 from coterie.gateway.names import ERROR, HANDSHAKE_SERVICE, HOST, PROTOCOL, SOURCE, TOKEN
@@ -93,7 +95,10 @@ class MasterClient:
         try:
             return await self._shown(writer) if self._endpoint.tls else None
         finally:
-            writer.close()
+            # Nothing was sent that a goodbye would have to wait for.
+            writer.transport.abort()
+            with suppress(OSError, TimeoutError):
+                await asyncio.wait_for(writer.wait_closed(), _CONNECT)
 
     async def _shown(self, writer: asyncio.StreamWriter) -> x509.Certificate:
         try:
@@ -195,9 +200,8 @@ class MasterClient:
         limits = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT)
         try:
             # A connection for each request: these are few, and the certificate is compared at each.
-            connector = aiohttp.TCPConnector(force_close=True)
             async with (
-                aiohttp.ClientSession(connector=connector, timeout=limits, auto_decompress=False) as session,
+                brief_session(timeout=limits, auto_decompress=False) as session,
                 session.request(
                     method, self._url + path, headers=headers, data=body or None, ssl=trust, allow_redirects=False
                 ) as response,

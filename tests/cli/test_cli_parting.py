@@ -1,0 +1,137 @@
+"""Programs end right after their last answer: no socket is left to the garbage collector, however the server parts.
+
+The server here answers and then says nothing any more, not even the farewell that TLS waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import ssl
+import threading
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from coterie.base import pki
+from coterie.base.clock import SYSTEM_CLOCK
+from coterie.base.identity import DomainIdentity
+from coterie.cli import routeprobe
+from coterie.cli.routefacts import Facts
+from coterie.client.http import HttpTransport
+from coterie.client.kubeconfig import Connection
+from coterie.client.transport import Call
+from coterie.gateway.handshake.caller import HttpCaller, NoAnswer, Target
+from coterie.gateway.model import Address
+from coterie.gateway.registration.client import MasterClient
+from coterie.gateway.settings import MasterEndpoint
+
+_ANSWER = b"HTTP/1.1 401 Unauthorized\r\nKuscia-Error-Message: no\r\nContent-Length: 2\r\nConnection: %b\r\n\r\n{}"
+
+
+class Silent:
+    """Answers each connection's first request, and keeps the connection."""
+
+    def __init__(self, directory: Path, *, tls: bool, parting: bytes) -> None:
+        self._parting = parting
+        self._held = ExitStack()
+        self._tls: ssl.SSLContext | None = None
+        if tls:
+            key = pki.new_key("ec")
+            pki.save_key(directory / "key", key)
+            pki.save_certificate(directory / "crt", pki.self_signed_ca("bob", key, now=datetime.now(UTC)).certificate)
+            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._tls.load_cert_chain(directory / "crt", directory / "key")
+        self._listener = self._held.enter_context(socket.create_server(("127.0.0.1", 0)))
+        self.address = Address(*self._listener.getsockname())
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                taken, _ = self._listener.accept()
+            except OSError:
+                return
+            self._held.enter_context(taken)
+            with suppress(OSError):
+                taken.settimeout(10)
+                if self._tls is not None:
+                    taken = self._held.enter_context(
+                        self._tls.wrap_socket(taken, server_side=True, suppress_ragged_eofs=True)
+                    )
+                if taken.recv(65536):
+                    taken.sendall(_ANSWER % self._parting)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._held.close()
+
+
+@pytest.fixture(params=[b"close", b"keep-alive"], ids=["says close", "keeps it"])
+def parting(request: pytest.FixtureRequest) -> bytes:
+    return bytes(request.param)
+
+
+def _endpoint(at: Address) -> MasterEndpoint:
+    return MasterEndpoint(at.host, at.port, tls=True)
+
+
+def _me() -> DomainIdentity:
+    key = pki.new_key("rsa")
+    return DomainIdentity("alice", Path("/x"), Path("/x"), "", key)  # type: ignore[arg-type]
+
+
+async def _register(at: Address) -> None:
+    client = MasterClient(_endpoint(at), _me())
+    await client.greet(await client.look())
+
+
+async def _probe(at: Address) -> None:
+    facts = Facts("alice", "bob", datetime.now(UTC), host=at.host, port=at.port, tls=True)
+    found = await routeprobe.dial(facts, _endpoint(at), "", SYSTEM_CLOCK)
+    assert found.status == 401
+
+
+async def _api(at: Address) -> None:
+    transport = HttpTransport(Connection(f"https://{at}", insecure=True))
+    assert (await transport.send(Call("GET", "/api"))).status == 401
+    await transport.close()
+
+
+async def _handshake(at: Address) -> None:
+    caller = HttpCaller(at)
+    with pytest.raises(NoAnswer):
+        await caller.call(Target("alice", "bob"), {}, None)
+    await caller.close()
+
+
+@pytest.mark.parametrize("work", [_register, _probe, _api, _handshake])
+def test_nothing_is_left_open(tmp_path: Path, work: Callable[[Address], Awaitable[None]], parting: bytes) -> None:
+    server = Silent(tmp_path, tls=work is not _handshake, parting=parting)
+    try:
+        gc.collect()
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always", ResourceWarning)
+            asyncio.run(_in(work, server.address))
+            gc.collect()
+        assert [str(each.message) for each in heard] == []
+    finally:
+        server.close()
+
+
+async def _in(work: Callable[[Address], Awaitable[None]], at: Address) -> None:
+    await work(at)
+
+
+@pytest.fixture(autouse=True)
+def _no_threads_left() -> Iterator[None]:
+    before = threading.active_count()
+    yield
+    assert threading.active_count() <= before
