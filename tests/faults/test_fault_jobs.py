@@ -67,11 +67,13 @@ def _node(victim: Domain) -> None:
     victim.until_up()
 
 
-def _envoy(victim: Domain) -> None:
-    """The node starts another one."""
-    before = victim.envoy
-    os.kill(before, signal.SIGKILL)
-    until("another Envoy runs", lambda: victim.envoy != before)
+def _envoy(*victims: Domain) -> None:
+    """Their nodes start others. Nobody is waited for in between, so that both sides' are gone at the same time."""
+    before = [each.envoy for each in victims]
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    for each, pid in zip(victims, before, strict=True):
+        until(f"another Envoy of {each.name} runs", lambda each=each, pid=pid: each.envoy != pid)
 
 
 def _all_of_it(victim: Domain) -> None:
@@ -83,7 +85,7 @@ def _all_of_it(victim: Domain) -> None:
     victim.until_up()
 
 
-KILLS: dict[str, Callable[[Domain], None]] = {"node": _node, "envoy": _envoy, "both": _all_of_it}
+KILLS: dict[str, Callable[..., None]] = {"node": _node, "envoy": _envoy, "both": _all_of_it}
 
 
 # In which phase: each brings a job there, and lets it go on from there.
@@ -148,10 +150,22 @@ PHASES = {
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize(("whose", "what"), [("alice", "node"), ("bob", "node"), ("alice", "envoy"), ("bob", "both")])
+@pytest.mark.parametrize(
+    ("whose", "what"),
+    # A node that sees its Envoy die again and again waits longer each time; killed in between, it has forgotten that.
+    [
+        ("alice", "envoy"),
+        ("bob", "envoy"),
+        ("alice", "node"),
+        ("bob", "node"),
+        ("bob", "both"),
+        ("alice bob", "envoy"),
+    ],
+)
 def test_a_job_goes_on_after_a_kill(net: Net, puppets: Puppets, name: str, phase: str, whose: str, what: str) -> None:
+    """Of several at once when `whose` names several."""
     proceed = PHASES[phase](net, puppets, name)
-    KILLS[what](net.domains[whose])
+    KILLS[what](*(net.domains[each] for each in whose.split()))
     proceed()
     for domain in AB:
         net.at(domain).until_phase(name, "Succeeded", "Failed")
