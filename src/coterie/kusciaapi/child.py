@@ -11,6 +11,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from coterie.api.types.kuscia_domain import DOMAIN_CONFIG
 from coterie.base.clock import Clock
 from coterie.client.client import Client
 from coterie.control.heldchild import IDLE, ChildPlan, HeldChild
@@ -19,21 +20,34 @@ from coterie.kusciaapi.settings import KusciaApiSettings
 API_SOCKET, GATE_SOCKET, INNER_SOCKET = "kapi-node.sock", "kapi.sock", "kapi-child.sock"
 """Short: the path of a socket has a limit."""
 _NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
-_KUSCIA = r"/apis/kuscia\.secretflow/v1alpha1/.+"
-_SEEN = rf"/api/v1/(namespaces|nodes|pods)(/{_NAME})?|/api/v1/namespaces/{_NAME}/(pods|services|endpoints|events)(/{_NAME})?"
-_MADE = rf"/apis/apps/v1/namespaces/{_NAME}/deployments/{_NAME}"
-_LOGS = rf"/api/v1/namespaces/{_NAME}/pods/{_NAME}/log"
+_KUSCIA = r"/apis/kuscia\.secretflow/v1alpha1"
+_CORE = "/api/v1"
+_BELOW = rf"/namespaces/{_NAME}"
+_ONE = rf"(?P<one>/{_NAME})"
+_KEPT = (
+    rf"{_KUSCIA}/(domains|clusterdomainroutes|appimages){_ONE}?",
+    rf"{_KUSCIA}{_BELOW}/(kusciajobs|kusciadeployments|domaindatas|domaindatasources|domaindatagrants){_ONE}?",
+    rf"{_KUSCIA}{_BELOW}/kusciajobs{_ONE}/status",
+)
+"""What the operations write."""
+_SEEN = (
+    rf"{_KUSCIA}{_BELOW}/kusciatasks(/{_NAME})?",
+    rf"/apis/apps/v1{_BELOW}/deployments/{_NAME}",
+    rf"{_CORE}/nodes/{_NAME}",
+    rf"{_CORE}{_BELOW}/(pods|services)(/{_NAME})?",
+    rf"{_CORE}{_BELOW}/pods/{_NAME}/log",
+)
 
 
 def allowed(method: str, path: str, query: str, domain: str) -> bool:
-    """Kuscia's own objects in every way, those around them to look at, and the domain's own settings."""
-    if re.search(r"(^|/)\.\.?(/|$)", path):
-        return False
-    if re.fullmatch(_KUSCIA, path) or re.fullmatch(
-        rf"/api/v1/namespaces/{re.escape(domain)}/configmaps(/{_NAME})?", path
-    ):
-        return True
-    return method == "GET" and any(re.fullmatch(each, path) for each in (_SEEN, _MADE, _LOGS))
+    """Objects that operations are about, but never all of them to be removed; the config store; what they look at besides."""
+    for each in _KEPT:
+        if found := re.fullmatch(each, path):
+            return method != "DELETE" or found["one"] is not None
+    maps = f"{_CORE}/namespaces/{domain}/configmaps"
+    if path in (maps, f"{maps}/{DOMAIN_CONFIG}"):
+        return method == "POST" if path == maps else method in ("GET", "PATCH")
+    return method == "GET" and any(re.fullmatch(each, path) for each in _SEEN)
 
 
 class KusciaApiChild:
