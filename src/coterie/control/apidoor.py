@@ -92,11 +92,9 @@ def private_socket(path: Path) -> socket.socket:
     path.unlink(missing_ok=True)
     bound = socket.socket(socket.AF_UNIX)
     try:
-        before = os.umask(0o177)
-        try:
-            bound.bind(str(path))
-        finally:
-            os.umask(before)
+        # The socket's mode becomes that of its name. A umask would be that of all threads meanwhile.
+        os.fchmod(bound.fileno(), 0o600)
+        bound.bind(str(path))
         bound.listen(64)
         bound.setblocking(False)
     except OSError:

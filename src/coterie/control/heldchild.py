@@ -41,7 +41,13 @@ _CHUNK = 1 << 20
 _LOOK = 10.0
 _REMEMBERED = 10.0
 """Seconds for which we know our own connections to the child."""
+_VERSION_4 = "::ffff:"
+"""How a socket for both versions spells addresses of the older one."""
+_MOST_WAITING = 512
+"""Connections that wait for a child to serve; further ones are closed."""
+_BREATH = 1.0
 
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Dial = Callable[[], Awaitable[socket.socket]]
 
 
@@ -95,7 +101,7 @@ class HeldChild:
         self._child = Supervised(_spec(plan), clock=clock, on_exit=self._exited)
         self._waiting = 0
         """Those who came before the child serves."""
-        self._passing: set[int] = set()
+        self._passing: set[tuple[str, int]] = set()
         self._always = False
         self._held: list[socket.socket] = []
         self._hold()
@@ -183,31 +189,52 @@ class HeldChild:
 
     async def _at_port(self, held: socket.socket, place: tuple[str, int], owner: TaskOwner) -> None:
         while True:
-            early, caller = await asyncio.get_running_loop().sock_accept(held)
-            if caller[1] in self._passing:
+            early, caller = await self._accepted(held)
+            if (caller[0].removeprefix(_VERSION_4), caller[1]) in self._passing:
                 # Our own way to the child has come back to us: it ended just now.
                 early.close()
                 continue
-            self.need()
-            owner.start("early", self._passed_on(early, lambda: self._to_port(*place)), vital=False)
+            self._receive(early, lambda: self._to_port(*place), owner)
 
     async def _at_socket(self, bound: socket.socket, target: Path, owner: TaskOwner) -> None:
         while True:
-            early, _ = await asyncio.get_running_loop().sock_accept(bound)
-            self.need()
-            owner.start("early", self._passed_on(early, lambda: _to_socket(target)), vital=False)
+            early, _ = await self._accepted(bound)
+            self._receive(early, lambda: _to_socket(target), owner)
+
+    async def _accepted(self, bound: socket.socket) -> tuple[socket.socket, Any]:
+        """The next connection. That there is no room for it, or that it broke off at once, must not end the node."""
+        while True:
+            try:
+                return await asyncio.get_running_loop().sock_accept(bound)
+            except OSError as problem:
+                log.warning("A connection cannot be taken", child=self._plan.name, error=problem)
+                await self._clock.sleep(_BREATH)
+
+    def _receive(self, early: socket.socket, dial: Dial, owner: TaskOwner) -> None:
+        if self._waiting >= _MOST_WAITING:
+            early.close()
+            return
+        self.need()
+        owner.start("early", self._passed_on(early, dial), vital=False)
 
     async def _passed_on(self, early: socket.socket, dial: Dial) -> None:
-        with early:
-            self._waiting += 1
-            try:
-                await self._serving.wait()
-            finally:
-                self._waiting -= 1
-            with contextlib.suppress(OSError):
-                ours = await asyncio.open_connection(sock=early)
-                theirs = await asyncio.open_connection(sock=await dial(), limit=_CHUNK)
-                await asyncio.gather(_carry(ours[0], theirs[1]), _carry(theirs[0], ours[1]))
+        with contextlib.suppress(OSError):
+            ours, theirs = await self._joined(early, dial)
+            await asyncio.gather(_carry(ours[0], theirs[1]), _carry(theirs[0], ours[1]))
+
+    async def _joined(self, early: socket.socket, dial: Dial) -> tuple[Stream, Stream]:
+        """Both halves of the way, as soon as the child serves. OSError when it is gone again."""
+        self._waiting += 1
+        try:
+            await self._serving.wait()
+            there = await dial()
+        except BaseException:
+            early.close()
+            raise
+        finally:
+            self._waiting -= 1
+        # Streams close their sockets themselves, when nothing waits in them any more.
+        return await asyncio.open_connection(sock=early), await asyncio.open_connection(sock=there, limit=_CHUNK)
 
     async def _to_port(self, address: str, port: int) -> socket.socket:
         address = _EVERYWHERE.get(address, address)
@@ -215,9 +242,9 @@ class HeldChild:
         made.setblocking(False)
         # Bound first: who is called may be ourselves, and must know.
         made.bind((address, 0))
-        number = made.getsockname()[1]
-        self._passing.add(number)
-        asyncio.get_running_loop().call_later(_REMEMBERED, self._passing.discard, number)
+        here = (address, int(made.getsockname()[1]))
+        self._passing.add(here)
+        asyncio.get_running_loop().call_later(_REMEMBERED, self._passing.discard, here)
         try:
             await asyncio.get_running_loop().sock_connect(made, (address, port))
         except OSError:
