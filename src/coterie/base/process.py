@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import sys
@@ -27,10 +26,15 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import Logger, logger
 
 _log = logger("base.process")
-_PR_SET_PDEATHSIG = 1
 RESTART_POLICY = Policy(first=0.5, factor=2.0, limit=30.0, jitter=0.2)
-# Loaded now: between fork and exec there is no safe moment to load a library.
-_LIBC = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+_PR_SET_PDEATHSIG = 1
+# The parent may have died before the wish was made.
+_DIE_WITH = (
+    "import ctypes, os, sys; "
+    f"ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}); "
+    "os.getppid() == int(sys.argv[1]) or os._exit(1); "
+    "os.execvp(sys.argv[2], sys.argv[2:])"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +159,13 @@ class Supervised:
         output = _open_log(spec.log_file, spec.log_limit) if spec.log_file is not None else None
         try:
             return await asyncio.create_subprocess_exec(
-                *spec.argv,
+                *(_following(spec.argv) if spec.die_with_parent else spec.argv),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL if output is None else output,
                 stderr=asyncio.subprocess.DEVNULL if output is None else asyncio.subprocess.STDOUT,
                 cwd=spec.cwd,
                 env=dict(spec.env) if spec.env is not None else None,
                 start_new_session=True,
-                preexec_fn=_die_with(os.getpid()) if spec.die_with_parent else None,
             )
         finally:
             if output is not None:
@@ -228,13 +231,12 @@ def _signal_group(pid: int, number: int) -> None:
         os.killpg(pid, number)
 
 
-def _die_with(parent: int) -> Callable[[], None]:
-    def before_exec() -> None:
-        if _LIBC is None:
-            return
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # The parent may have died before the wish was made.
-        if os.getppid() != parent:
-            os._exit(1)
+def _following(argv: Sequence[str]) -> Sequence[str]:
+    """The same program, begun by a process that makes the wish and then becomes it.
 
-    return before_exec
+    Making it between fork and exec would run Python in a copy of this process that lacks all its other threads: whoever of
+    them held a lock, gRPC's for example, holds it there for ever, or the copy dies of it.
+    """
+    if not sys.platform.startswith("linux"):
+        return argv
+    return (sys.executable, "-I", "-S", "-c", _DIE_WITH, str(os.getpid()), *argv)
