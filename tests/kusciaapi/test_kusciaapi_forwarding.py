@@ -6,7 +6,6 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kusciaapi_kit import Place, domain_caller, served
@@ -15,7 +14,7 @@ from test_kusciaapi_doors import LOG, QUERY, WATCH, Puppets, objects, until
 from coterie.apiserver.http.messages import Request, Response
 from coterie.apiserver.http.server import HttpServer
 from coterie.kusciaapi.callers import Caller
-from coterie.kusciaapi.forwarding import HOST, Objects
+from coterie.kusciaapi.forwarding import HOST
 from coterie.kusciaapi.httpdoor import HttpDoor
 from coterie.kusciaapi.operations import Mode
 
@@ -105,18 +104,6 @@ async def test_a_master_that_cannot_be_asked(tmp_path: Path, answer: Response | 
                 assert told.status == 200
                 status = json.loads(await told.read())["status"]
             assert (status["code"], status["message"].startswith(sentence)) == (11103, True)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_objects_are_cut_out_wherever_pieces_end(size: int) -> None:
-    given: list[Any] = [{"a": "}{"}, {}, {"b": {"ü": ["\\", '"']}}, {"c": 1}]
-    text = "".join(json.dumps(each, ensure_ascii=False) for each in given).encode()
-    reader, found = Objects(), []
-    for start in range(0, len(text), size):
-        found += list(reader.feed(text[start : start + size]))
-    assert found == given
-    with pytest.raises(ValueError, match="not an object"):
-        list(reader.feed(b" <html>"))
 
 
 async def test_logs_are_read_on_the_lite_itself(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+from aiohttp import web
 from sdk_kit import TOKEN, FakeApi, fake_api
 
 import coterie.sdk
@@ -27,7 +28,6 @@ from coterie.sdk import (
 from coterie.sdk.errors import KINDS, JobEnded, TimedOut, Unreachable, refused
 from coterie.sdk.groups import event_of
 from coterie.sdk.shapes import Job, JobStatus, read
-from coterie.sdk.wire import Objects
 
 JOB = {
     "job_id": "j1",
@@ -51,14 +51,6 @@ def event(kind: int, job: str, state: str) -> bytes:
 
 
 # Streams.
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_objects_are_found_in_pieces_of_any_size(size: int) -> None:
-    text = '{"a":{"b":"}{"}}{"c":"ü\\""}\n {"d":[1]}'.encode()
-    objects = Objects()
-    found = [each for at in range(0, len(text), size) for each in objects.feed(text[at : at + size])]
-    assert found == [{"a": {"b": "}{"}}, {"c": 'ü"'}, {"d": [1]}]
 
 
 def test_events_are_told_by_name_and_heartbeats_not_at_all() -> None:
@@ -142,6 +134,38 @@ async def test_a_deleted_job_ends_the_wait() -> None:
         async with connected(fake) as alice:
             with pytest.raises(JobEnded, match="was deleted"):
                 await alice.jobs.wait("j1")
+
+
+@pytest.mark.parametrize("rest", [[b'{"type":4}', b"wait"], []], ids=["heartbeat", "ended"])
+async def test_who_waits_for_a_job_that_is_not_there_is_told(rest: list[bytes]) -> None:
+    none = {"status": {"code": 11202, "message": "there is no job j1"}}
+    async with fake_api(job_query=none) as fake, connected(fake) as alice:
+        fake.streams["/api/v1/job/watch"] = [event(0, "other", "Running"), *rest]
+        with pytest.raises(Refused, match="there is no job j1"):
+            await alice.jobs.wait("j1", timeout=20)
+
+
+@pytest.mark.parametrize("rest", [b"<html>", b"[]"])
+async def test_a_stream_that_is_none_is_told(rest: bytes) -> None:
+    async with fake_api() as fake, connected(fake) as alice:
+        fake.streams["/api/v1/job/watch"] = [event(0, "j1", "Running"), rest]
+        seen = []
+        with pytest.raises(Unreachable, match="not as KusciaAPI does"):
+            async for each in alice.jobs.watch():
+                seen.append(each.job_id)
+        assert seen == ["j1"]
+
+
+async def test_the_token_goes_nowhere_else() -> None:
+    async with fake_api(domain_query={"data": {"domain_id": "alice"}}) as elsewhere:
+
+        def lead_away(request: dict[str, Any]) -> None:
+            raise web.HTTPTemporaryRedirect(f"{elsewhere.url}/api/v1/domain/query")
+
+        async with fake_api(domain_query=lead_away) as fake, connected(fake) as alice:
+            with pytest.raises(Unreachable, match="answers 307"):
+                await alice.domains.get()
+        assert elsewhere.asked == []
 
 
 async def test_logs_come_in_pieces_and_tell_refusals() -> None:

@@ -5,14 +5,13 @@ Whole answers come as protobuf. Those of a stream come as JSON objects one after
 
 from __future__ import annotations
 
-import codecs
-import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
+from coterie.base.jsonstream import Objects
 from coterie.client.http import HttpTransport
 from coterie.client.kubeconfig import Connection
 from coterie.client.transport import ByteStream, Call, Reply, TransportError
@@ -23,8 +22,6 @@ from coterie.kusciaapi.operations import Operation
 HOST = "kusciaapi.master.svc"
 PROTOBUF = "application/x-protobuf"
 _PATIENCE = 30.0
-_LARGEST = 64 << 20
-"""Characters of one piece."""
 
 
 class Forwarder:
@@ -69,30 +66,6 @@ class Forwarder:
         if reply.status != 200:
             raise _failed(f"it answers {reply.status}: {_sentence(reply.body)}")
         return reply
-
-
-class Objects:
-    """Cuts JSON objects that follow each other without separators out of arriving bytes. ValueError for what is none."""
-
-    def __init__(self) -> None:
-        self._text = ""
-        self._decode = codecs.getincrementaldecoder("utf-8")().decode
-        self._reader = json.JSONDecoder()
-
-    def feed(self, chunk: bytes) -> Iterator[Any]:
-        self._text += self._decode(chunk)
-        while self._text:
-            self._text = self._text.lstrip()
-            if self._text[:1] not in ("{", ""):
-                raise ValueError("not an object")
-            try:
-                found, end = self._reader.raw_decode(self._text)
-            except json.JSONDecodeError:
-                if len(self._text) > _LARGEST:
-                    raise
-                return
-            self._text = self._text[end:]
-            yield found
 
 
 def _failed(why: str) -> Refused:

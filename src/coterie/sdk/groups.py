@@ -105,13 +105,17 @@ class Jobs(Group):
     async def _ended(self, job_id: str, on_change: Callable[[JobEvent], None] | None) -> Job:
         away = 0
         while True:
+            seen = False
             # A watch begins with how all jobs are, so one that ended between two watches is seen as well.
             try:
-                async with contextlib.aclosing(self.watch()) as events:
+                async with contextlib.aclosing(self._events(0)) as events:
                     async for event in events:
                         away = 0
-                        if event.job_id != job_id:
+                        if event is None and not seen:
+                            await self.get(job_id)  # all have been told, and it was not there
+                        if event is None or event.job_id != job_id:
                             continue
+                        seen = True
                         if on_change is not None:
                             on_change(event)
                         if event.type == "DELETED":
@@ -119,6 +123,8 @@ class Jobs(Group):
                             raise JobEnded(f"job {job_id} was deleted", gone)
                         if event.status.state in shapes.ENDED:
                             return await self.get(job_id)
+                if not seen:
+                    await self.get(job_id)
             except Unreachable:
                 # A node that starts anew is away for some seconds, and its jobs go on.
                 away += 1
@@ -145,11 +151,17 @@ class Jobs(Group):
 
     async def watch(self, *, timeout_seconds: int = 0) -> AsyncGenerator[JobEvent, None]:
         """All jobs there are, and then each change; without end when `timeout_seconds` is 0."""
+        async with contextlib.aclosing(self._events(timeout_seconds)) as events:
+            async for event in events:
+                if event is not None:
+                    yield event
+
+    async def _events(self, timeout_seconds: int) -> AsyncGenerator[JobEvent | None, None]:
+        """None: nothing happened for a while."""
         request = {"timeout_seconds": timeout_seconds}
-        async for piece in self._wire.pieces(f"{self.base}/watch", request, _SILENCE):
-            event = event_of(piece)
-            if event is not None:
-                yield event
+        async with contextlib.aclosing(self._wire.pieces(f"{self.base}/watch", request, _SILENCE)) as pieces:
+            async for piece in pieces:
+                yield event_of(piece)
 
     async def stop(self, job_id: str, reason: str = "") -> None:
         await self._ask("stop", job_id=job_id, reason=reason)
@@ -426,12 +438,13 @@ class Logs(Group):
         request = {
             "task_id": task_id, "replica_idx": replica, "container": container, "follow": follow, "local": local,
         }  # fmt: skip
-        async for piece in self._wire.pieces(f"{self.base}/task/query", request, None):
-            status = piece.get("status") or {}
-            if status.get("code"):
-                raise refused(int(status["code"]), str(status.get("message", "")))
-            if piece.get("log"):
-                yield str(piece["log"])
+        async with contextlib.aclosing(self._wire.pieces(f"{self.base}/task/query", request, None)) as pieces:
+            async for piece in pieces:
+                status = piece.get("status") or {}
+                if status.get("code"):
+                    raise refused(int(status["code"]), str(status.get("message", "")))
+                if piece.get("log"):
+                    yield str(piece["log"])
 
     async def node(self, task_id: str, *, domain: str = "", replica: int = 0) -> shapes.PodNode:
         """Which machine it runs on."""

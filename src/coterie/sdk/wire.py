@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
+from coterie.base.jsonstream import Objects
 from coterie.base.secret import Secret
 from coterie.sdk.errors import Unauthorized, Unreachable, refused
 from coterie.sdk.shapes import written
@@ -75,7 +75,9 @@ class Wire:
             raise refused(int(status["code"]), str(status.get("message", "")), tuple(status.get("details") or ()))
         return answer
 
-    async def pieces(self, path: str, request: dict[str, Any], silence: float | None) -> AsyncIterator[dict[str, Any]]:
+    async def pieces(
+        self, path: str, request: dict[str, Any], silence: float | None
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """Of a stream. `silence`: how long nothing may come; None: as long as it likes."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=silence)
         objects = Objects()
@@ -88,6 +90,8 @@ class Wire:
                         yield piece
         except (aiohttp.ClientError, OSError, TimeoutError) as problem:
             raise self._unreachable(problem) from problem
+        except ValueError as problem:
+            raise self._strange(200) from problem
 
     async def close(self) -> None:
         await self._session.close()
@@ -97,7 +101,11 @@ class Wire:
     def _post(self, path: str, request: dict[str, Any], timeout: aiohttp.ClientTimeout | None = None) -> Any:
         more: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
         return self._session.post(
-            self._url + path, data=json.dumps(written(request)).encode(), server_hostname=self._server_name, **more
+            self._url + path,
+            data=json.dumps(written(request)).encode(),
+            server_hostname=self._server_name,
+            allow_redirects=False,  # the token is for this address only
+            **more,
         )
 
     def _understood(self, response: aiohttp.ClientResponse, body: bytes) -> dict[str, Any]:
@@ -108,32 +116,11 @@ class Wire:
         except ValueError:
             answer = None
         if not isinstance(answer, dict) or (response.status != 200 and "status" not in answer):
-            raise Unreachable(f"{self._url} answers {response.status}, not as KusciaAPI does; is it the right port?")
+            raise self._strange(response.status)
         return answer
+
+    def _strange(self, status: int) -> Unreachable:
+        return Unreachable(f"{self._url} answers {status}, not as KusciaAPI does; is it the right port?")
 
     def _unreachable(self, problem: Exception) -> Unreachable:
         return Unreachable(f"{self._url} cannot be reached: {str(problem) or type(problem).__name__}; is the node up?")
-
-
-class Objects:
-    """JSON objects that follow each other without anything between them, in pieces of any size."""
-
-    def __init__(self) -> None:
-        self._decoder = json.JSONDecoder()
-        self._text = ""
-        self._bytes = codecs.getincrementaldecoder("utf-8")()
-
-    def feed(self, chunk: bytes) -> list[dict[str, Any]]:
-        """The objects that are whole now."""
-        self._text += self._bytes.decode(chunk)
-        found, at = [], 0
-        while True:
-            while self._text[at : at + 1].isspace():
-                at += 1
-            try:
-                value, at = self._decoder.raw_decode(self._text, at)
-            except ValueError:
-                break  # the rest of it comes later
-            found.append(value)
-        self._text = self._text[at:]
-        return found
