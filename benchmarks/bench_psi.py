@@ -69,9 +69,11 @@ def by_hand(place: Path, rows: int, protocol: str, folder: Path, *, tuned: bool 
         return Result(seconds, used.mb, used.cpu, sum(1 for _ in file) - 1)
 
 
-def under_coterie(rows: int, protocol: str) -> Result:
+def under_coterie(rows: int, protocol: str, group: confined.Group | None = None) -> Result:
     words = ["demo", "psi", "--rows", str(rows), "--protocol", protocol, "-o", "json"]
-    done = subprocess.run([sys.executable, "-m", "coterie", *words], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "coterie", *words]
+    command = group.within(command) if group else command
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"under Coterie, {protocol}: {done.stderr}")
     told = json.loads(done.stdout)
@@ -95,11 +97,11 @@ def _environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(Path(__file__).parents[1])}
 
 
-def ways(place: Path, rows: int, protocol: str) -> Iterator[tuple[str, Result]]:
+def ways(place: Path, rows: int, protocol: str, group: confined.Group | None = None) -> Iterator[tuple[str, Result]]:
     for tuned in (False, True):
         with tempfile.TemporaryDirectory(prefix="coterie-bench-") as folder:
             yield f"by hand{', tuned' if tuned else ''}", by_hand(place, rows, protocol, Path(folder), tuned=tuned)
-    yield "under Coterie", under_coterie(rows, protocol)
+    yield "under Coterie", under_coterie(rows, protocol, group)
 
 
 def psi(bench: Bench) -> list[Row]:
@@ -114,18 +116,18 @@ def psi(bench: Bench) -> list[Row]:
     for protocol in ("RR22", "ECDH"):
         found += _rows(place, rows, protocol, f"PSI {rows:,} x {rows:,}, {protocol}")
     with confined.on_core(bench.cores.server), ExitStack() as stack:
-        what = f"PSI {rows:,} x {rows:,}, RR22, one core"
+        what, group = f"PSI {rows:,} x {rows:,}, RR22, one core", None
         try:
-            stack.enter_context(confined.in_memory(_MEMORY))
+            group = stack.enter_context(confined.in_memory(_MEMORY))
             what += " and 2 GB"
         except confined.CannotConfine as problem:
             print(f"psi: without a limit of memory: {problem}", file=sys.stderr)
-        return found + list(_rows(place, rows, "RR22", what))
+        return found + list(_rows(place, rows, "RR22", what, group))
 
 
-def _rows(place: Path, rows: int, protocol: str, what: str) -> Iterator[Row]:
+def _rows(place: Path, rows: int, protocol: str, what: str, group: confined.Group | None = None) -> Iterator[Row]:
     first: Result | None = None
-    for way, result in ways(place, rows, protocol):
+    for way, result in ways(place, rows, protocol, group):
         first = first or result
         peaks = " + ".join(f"{value:.0f}" for value in result.peaks.values())
         yield Row(
@@ -142,6 +144,7 @@ def main() -> None:
     parser.add_argument("--memory", default="", help="what everything may take together, such as 2G")
     args = parser.parse_args()
     place = psienv.install(App.standard())
+    group = None
     with ExitStack() as stack:
         if args.core >= 0:
             stack.enter_context(confined.on_core(args.core))
@@ -150,12 +153,13 @@ def main() -> None:
                 group = stack.enter_context(confined.in_memory(confined.size(args.memory)))
             except confined.CannotConfine as problem:
                 sys.exit(f"Error: {problem}")
-            stack.callback(lambda: print(f"\nAll of it together took {group.peak_mb:.0f} MB at most."))
         print(f"| {args.rows:,} x {args.rows:,} rows | seconds | CPU s | peak MB alice | peak MB bob | common | load |")
         print("|---|---|---|---|---|---|---|")
         for protocol in args.protocols.split(","):
-            for way, result in ways(place, args.rows, protocol):
+            for way, result in ways(place, args.rows, protocol, group):
                 _line(f"{protocol} {way}", result)
+        if group:
+            print(f"\nThe group took {group.peak_mb:.0f} MB at most.")
 
 
 def _line(what: str, result: Result) -> None:

@@ -1,12 +1,14 @@
 """This process, and all that it starts from now on, on one core and with so much memory: what a small machine would have.
 
 The memory is that of a control group, version 1 or 2, which only root can make; page cache counts too, and is given up first.
+Agents put containers into groups of their own at the top of the hierarchy. For a command that is run by `within`, this group
+is the top.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +25,15 @@ class CannotConfine(Exception):
 class Group:
     path: Path
     peak_file: str
+    mounting: str
 
     @property
     def peak_mb(self) -> float:
         return int((self.path / self.peak_file).read_text()) / (1 << 20)
+
+    def within(self, command: Sequence[str]) -> list[str]:
+        """The command in a namespace where nothing is above the group."""
+        return ["unshare", "--mount", "--cgroup", "sh", "-c", f'{self.mounting} && exec "$@"', "sh", *command]
 
 
 def size(text: str) -> int:
@@ -63,9 +70,18 @@ def in_memory(limit: int) -> Iterator[Group]:
         made.rmdir()
         raise CannotConfine(f"the memory of a control group cannot be limited: {problem.strerror}") from problem
     try:
-        yield Group(made, "memory.max_usage_in_bytes" if old else "memory.peak")
+        if old:
+            yield Group(
+                made,
+                "memory.max_usage_in_bytes",
+                f"umount -l {controller} && mount -t cgroup -o memory none {controller}",
+            )
+        else:
+            yield Group(made, "memory.peak", f"umount -l {_ROOT} && mount -t cgroup2 none {_ROOT}")
     finally:
         (parent / "cgroup.procs").write_text(str(os.getpid()))
+        for below in sorted(made.rglob("*/"), reverse=True):
+            below.rmdir()
         made.rmdir()
 
 
