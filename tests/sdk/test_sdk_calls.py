@@ -111,6 +111,26 @@ async def test_a_node_that_is_away_for_a_while_is_waited_for(monkeypatch: pytest
         assert (await waiting).succeeded
 
 
+@pytest.mark.parametrize(("code", "goes_on"), [(11103, True), (11101, True), (11102, False)])
+async def test_a_lite_whose_master_is_away_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, code: int, goes_on: bool
+) -> None:
+    monkeypatch.setattr(groups, "_PAUSE", 0.01)
+    path = "/api/v1/job/watch"
+    broken = json.dumps({"status": {"code": code, "message": "not now"}}).encode()
+    async with fake_api(job_query={"data": JOB}) as fake, connected(fake) as alice:
+        fake.streams[path] = [event(0, "j1", "Running"), broken]
+
+        def changed(each: Any) -> None:
+            fake.streams[path] = [event(0, "j1", "Succeeded")]
+
+        if goes_on:
+            assert (await alice.jobs.wait("j1", on_change=changed, timeout=20)).succeeded
+            return
+        with pytest.raises(Refused, match="not now"):
+            await alice.jobs.wait("j1", on_change=changed, timeout=20)
+
+
 async def test_a_node_that_stays_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "_PAUSE", 0)
     async with fake_api() as fake, connected(fake) as alice:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from coterie.sdk import shapes
-from coterie.sdk.errors import JobEnded, Missing, TimedOut, Unreachable, refused
+from coterie.sdk.errors import JobEnded, Missing, Refused, TimedOut, Unreachable, refused
 from coterie.sdk.shapes import Data, Domain, Grant, Image, Job, JobEvent, Party, Route, Serving, Source, Task, read
 from coterie.sdk.wire import Wire
 
@@ -24,6 +24,8 @@ _SILENCE = 60.0
 _AT_ONCE = 1
 """Seconds in which the API has told of all jobs there are."""
 _PAUSE = 0.5
+_PASSING = (11101, 11103)
+"""What a watch that broke off ends with: something failed inside, or the master cannot be asked."""
 _ATTEMPTS = 60
 """How often a watch is begun anew, with a pause before each, while the node is away."""
 _PAGE = 100
@@ -125,10 +127,10 @@ class Jobs(Group):
                             return await self.get(job_id)
                 if not seen:
                     await self.get(job_id)
-            except Unreachable:
-                # A node that starts anew is away for some seconds, and its jobs go on.
+            except (Unreachable, Refused) as problem:
+                # A node that starts anew, or a lite's master, is away for some seconds, and jobs go on.
                 away += 1
-                if away > _ATTEMPTS:
+                if away > _ATTEMPTS or (isinstance(problem, Refused) and problem.code not in _PASSING):
                     raise
             await asyncio.sleep(_PAUSE)
 
