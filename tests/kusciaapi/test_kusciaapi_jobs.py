@@ -195,7 +195,11 @@ async def test_without_a_parallelism_tasks_run_one_by_one(alice: World, given: i
         ),
         pytest.param(
             {"tasks": [a_task(parties=[{"domain_id": "alice", "bandwidth_limits": [{"destination_id": "bob"}]}])]},
-            "tasks[0].parties[0].bandwidth_limits[0].limit_kbps: must be more", id="no-limit",
+            "tasks[0].parties[0].bandwidth_limits[0].limit_kbps: must be between", id="no-limit",
+        ),
+        pytest.param(
+            {"tasks": [a_task(parties=[{"domain_id": "alice", "bandwidth_limits": [{"destination_id": "bob", "limit_kbps": 1 << 63}]}])]},
+            "tasks[0].parties[0].bandwidth_limits[0].limit_kbps: must be between", id="endless-limit",
         ),
         pytest.param(
             {"tasks": [a_task(parties=[{"domain_id": "alice", "bandwidth_limits": [{"limit_kbps": 1}]}])]},

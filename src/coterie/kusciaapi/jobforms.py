@@ -31,6 +31,8 @@ from coterie.kusciaapi.codes import invalid
 
 MOST_TASKS = 128
 MOST_PARALLEL = 128
+_LARGEST = (1 << 63) - 1
+"""Of numbers in objects."""
 _UNKNOWN = "Unknown"
 _STATES = {str(phase): str(phase) for phase in JobPhase if phase is not JobPhase.INITIALIZED}
 _DONE = {
@@ -159,8 +161,8 @@ def amount(field: str, text: str) -> str:
 
 def _limit(path: str, limit: Any) -> Object:
     named(f"{path}.destination_id", limit.destination_id)
-    if not limit.limit_kbps:
-        raise invalid(f"{path}.limit_kbps", "must be more than 0")
+    if not 0 < limit.limit_kbps <= _LARGEST:
+        raise invalid(f"{path}.limit_kbps", f"must be between 1 and {_LARGEST}")
     return {"destinationID": limit.destination_id, "limitKBps": limit.limit_kbps}
 
 
