@@ -143,5 +143,36 @@ async def test_child_dies_with_its_parent(tmp_path):
     await until(lambda: not alive(pid))
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a Linux wish")
+async def test_a_helper_follows_who_started_it(tmp_path):
+    mark = tmp_path / "pid"
+    helper = (
+        "import os, pathlib, sys, time\n"
+        "from coterie.base import parent\n"
+        "parent.follow()\n"
+        "pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))\n"
+        "time.sleep(60)\n"
+    )
+    starter = (
+        "import os, subprocess, sys\n"
+        "from coterie.base import parent\n"
+        "subprocess.run([sys.executable, '-c', *sys.argv[1:]], env={**os.environ, **parent.named()})\n"
+    )
+    started = await asyncio.create_subprocess_exec(sys.executable, "-c", starter, helper, str(mark))
+    await until(lambda: mark.exists() and mark.read_text().strip())
+    pid = int(mark.read_text())
+    os.kill(started.pid, signal.SIGKILL)
+    await started.wait()
+    await until(lambda: not alive(pid))
+
+
+async def test_a_helper_whose_starter_is_gone_does_nothing():
+    program = "from coterie.base import parent; parent.follow(); print('did it')"
+    env = {**os.environ, "COTERIE_PARENT": str(2**22)}
+    late = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE, env=env)
+    said, _ = await late.communicate()
+    assert (late.returncode, said) == (1, b"")
+
+
 def test_the_environment_is_not_shown():
     assert "hunter2" not in repr(ProcessSpec("x", ("x",), env={"TOKEN": "hunter2"}))

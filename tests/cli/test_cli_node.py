@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -14,6 +15,8 @@ import pytest
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
+from coterie.cli.app import App
+from coterie.cli.commands import demo
 from coterie.cli.commands import kubectl as kubectl_command
 from coterie.client import kubeconfig
 from coterie.node import identity, joining
@@ -293,3 +296,11 @@ def test_an_interrupted_demo_cleans_up(tmp_path, number):
     assert child.returncode == 130
     assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_that_is_interrupted_ends_the_demo(tmp_path, monkeypatch):
+    """Each step is a command with a status of its own, and that of Ctrl-C is no failure of the step."""
+    monkeypatch.setattr(demo, "main", lambda words, app: 130)
+    told = demo._Demo(App(io.StringIO(), io.StringIO()), tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        told.coterie("get", "pods")

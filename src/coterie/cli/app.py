@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from coterie.client.kubeconfig import Connection
     from coterie.client.transport import Transport
 
+INTERRUPTED = 130
+"""The status after Ctrl-C."""
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 

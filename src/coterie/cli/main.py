@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from coterie import __version__
 from coterie.base.later import later
-from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.app import INTERRUPTED, App, CliError, UsageError
 from coterie.cli.arguments import CONNECTION, VALUED, HelpAsked, Parser, connection_options, namespace_option
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None, app: App | None = None) -> int:
         app.warn(str(error))
         return 1
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader (`| head`) has seen enough. Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

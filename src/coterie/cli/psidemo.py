@@ -23,7 +23,7 @@ from pathlib import Path
 from coterie.agent.images.store import remove_tree
 from coterie.base.paths import DomainPaths
 from coterie.cli import network, psienv
-from coterie.cli.app import App, CliError
+from coterie.cli.app import INTERRUPTED, App, CliError
 from coterie.cli.footprint import Peaks
 from coterie.cli.output import as_json
 from coterie.cli.story import Story, Uninterrupted, interrupted
@@ -189,6 +189,8 @@ class _Demo(Story):
         environ.pop("KUBECONFIG", None)
         with self.took() as took:
             code = self._main(words, App(self.app.out, self.app.err, environ, self.app.stdin, self.folder))
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
         if code:
             raise CliError(f"Error: this step of the demo failed (status {code}){self.said()}")
         self.app.say(took())

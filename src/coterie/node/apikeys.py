@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from coterie.base import pki_files
+from coterie.base import parent, pki_files
 from coterie.base.pki import PkiError
 from coterie.node.identity import AUTHORITY
 
@@ -39,4 +39,5 @@ def main(directory: str, now: str, *names: str) -> int:
 
 
 if __name__ == "__main__":
+    parent.follow()
     sys.exit(main(*sys.argv[1:]))

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from coterie.base import identity, pki
+from coterie.base import identity, parent, pki
 from coterie.base.log import LogSettings, configure
 from coterie.base.paths import DomainPaths
 from coterie.base.pki import PkiError
@@ -71,6 +71,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    parent.follow()
     try:
         answer = main()
         sys.stdout.flush()

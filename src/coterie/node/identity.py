@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coterie.base import parent
 from coterie.base.clock import Clock
 from coterie.base.later import later
 from coterie.base.paths import DomainPaths
@@ -92,7 +93,7 @@ def ensure(paths: DomainPaths, names: Sequence[str], clock: Clock) -> ApiIdentit
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={**os.environ, **parent.named(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         check=False,
     )
     if done.returncode:

@@ -24,7 +24,7 @@ import msgspec
 from coterie.api.errors import AlreadyExists, NotFound
 from coterie.api.meta import ObjectMeta
 from coterie.api.types.kuscia_domain import DOMAINS, Domain, DomainSpec
-from coterie.base import files
+from coterie.base import files, parent
 from coterie.base.clock import Clock
 from coterie.base.later import later
 from coterie.base.log import logger
@@ -62,7 +62,7 @@ def _made_elsewhere(order: Mapping[str, object]) -> Iterator[None]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         # Without `site`: where this process finds its modules, the other finds them too, and starts faster.
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={**os.environ, **parent.named(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     try:
         assert maker.stdin is not None

@@ -26,7 +26,7 @@ from coterie.base.paths import DomainPaths
 from coterie.cli import arguments as options
 from coterie.cli import background, health, psidemo
 from coterie.cli import session as sessions
-from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.app import INTERRUPTED, App, CliError, UsageError
 from coterie.cli.arguments import Parser
 from coterie.cli.commands.init import Wishes, render
 from coterie.cli.commands.kubectl import find_kubectl
@@ -164,6 +164,8 @@ class _Demo(Story):
             # What a step refuses is part of the story here, so it goes where the story goes.
             told = App(self.app.out, self.app.out, self.environ, cwd=self.folder)
             code = main(["--kubeconfig", str(self.paths.kubeconfig), *words], told)
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
         if code != expect:
             raise CliError(f"Error: this step should have ended with {expect} but ended with {code}; {self.log_hint()}")
         self.app.say(took())
@@ -234,16 +236,21 @@ class _Demo(Story):
     def spawn(self) -> None:
         """Start it and wait until it does its work."""
         since = datetime.now(UTC)
-        with Uninterrupted():
-            background.start(self.paths, self.app.environ)
+        with asyncio.Runner() as runner:
+            with Uninterrupted():
+                background.start(self.paths, self.app.environ)
+                runner.get_loop()  # a loop that is interrupted while it is made complains for ever after
+            runner.run(self._until_ready(since))
+
+    async def _until_ready(self, since: datetime) -> None:
         node = node_config.load(background.config_file(self.paths), root=self.folder)
         deadline = time.monotonic() + _PATIENCE
-        while not asyncio.run(health.is_ready(node, node, since)):
+        while not await health.is_ready(node, node, since):
             if not background.running(self.paths):
                 raise CliError(f"Error: the node has ended; {self.log_hint()}")
             if time.monotonic() > deadline:
                 raise CliError(f"Error: the node was not ready within {_PATIENCE:g} s; {self.log_hint()}")
-            time.sleep(_LOOK)
+            await asyncio.sleep(_LOOK)
 
     def crash(self) -> None:
         pid = background.running(self.paths)
