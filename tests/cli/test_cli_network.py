@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -324,3 +325,17 @@ def test_waiting_has_an_end(cli, monkeypatch):
     assert told.code == 1
     assert "Error: alice not ready within 0.1 s, so all was stopped again." in told.err
     assert background.running(DomainPaths.of(cli.folder / "net", "alice")) == 0
+
+
+def test_a_node_is_gone_with_its_last_thread(sleeper):
+    """Its first one may end before: what another holds open until then would be taken for a stranger's."""
+    script = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=[60]).start(); "
+    paths = sleeper(script + "ctypes.CDLL(None).pthread_exit(None)")
+    stat = Path(f"/proc/{background.running(paths)}/stat")
+    deadline = time.monotonic() + 30
+    while stat.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert background.running(paths)
+    assert background.stop([paths], 0.1) == [paths]
+    assert background.running(paths) == 0

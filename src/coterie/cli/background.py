@@ -89,7 +89,8 @@ def _began(pid: int) -> str:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return ""
-    return "" if fields[0] in "ZX" else fields[19]
+    # Its first thread may be gone while another still waits for a disk, and as long holds files and ports open.
+    return "" if fields[0] in "ZX" and int(fields[17]) <= 1 else fields[19]
 
 
 def stop(many: Sequence[DomainPaths], grace: float) -> list[DomainPaths]:
