@@ -82,6 +82,19 @@ async def test_link_that_stays_inside_is_followed(source: Source, root: Path) ->
     assert rows_of(await fetch(source, Place("alias/people.csv"), SMALL)) == [(0, "n0")]
 
 
+@pytest.mark.parametrize("target", [".", "../other", "circle"])
+async def test_a_table_of_several_files_has_no_links_to_folders(source: Source, root: Path, target: str) -> None:
+    await store(source, Place("table/a.csv"), small(0, 1))
+    await store(source, Place("other/b.csv"), small(1, 1))
+    for name in ("circle", "again"):
+        (root / "table" / name).symlink_to(target)
+    with pytest.raises(NotAllowed):
+        await fetch(source, Place("table"), SMALL)
+    with pytest.raises(NotAllowed):
+        await source.delete(Place("table"))
+    assert rows_of(await fetch(source, Place("other"), SMALL)) == [(1, "n1")]
+
+
 async def test_writing_over_a_link_replaces_the_link(source: Source, root: Path) -> None:
     outside = root.parent / "outside.csv"
     outside.write_text("untouched")

@@ -295,3 +295,22 @@ async def test_a_lite_has_its_own(alice: World, tmp_path: Path) -> None:
 
 def test_what_holds_secrets_is_never_logged() -> None:
     assert {each.method for each in OPERATIONS if each.secret} == {"CreateDomainDataSource", "UpdateDomainDataSource"}
+
+
+@pytest.mark.parametrize("kind", ["oss", "mysql", "odps"])
+async def test_a_password_in_an_endpoint_is_refused_because_endpoints_are_shown(alice: World, kind: str) -> None:
+    ((part, fields),) = INFO[kind].items()
+    info = {part: {**fields, "endpoint": "https://u:swordfish@host"}}
+    answer = await call(alice, "CreateDomainDataSource", datasource_id="s", type=kind, info=info)
+    assert answer.status.code == 11100 and answer.status.message.startswith(f"info.{part}.endpoint: ")
+    assert "swordfish" not in answer.status.message
+
+
+async def test_settings_of_another_form_are_told_and_not_quoted(alice: World) -> None:
+    await made(alice, kind="mysql")
+    text = sealed('{"database": "swordfish"}', alice.here.identity.key.public_key())
+    await alice.client.patch(DOMAIN_DATA_SOURCES, "s", "alice", {"spec": {"data": {"encryptedInfo": text}}})
+    with pytest.raises(stored.NotReadable, match="none of type mysql") as told:
+        await opened(alice, "s")
+    assert "swordfish" not in str(told.value)
+    assert (await call(alice, "QueryDomainDataSource", datasource_id="s")).status.code == 0

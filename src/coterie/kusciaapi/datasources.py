@@ -197,6 +197,9 @@ def info_of(message: Any, kind: str) -> Object:
     for field in _NEEDED[part]:
         if not getattr(given, field):
             raise invalid(f"info.{part}.{field}", "must be given")
+    if part != "localfs" and "@" in given.endpoint:
+        # Endpoints are shown to callers, who may see no password.
+        raise invalid(f"info.{part}.endpoint", "must not hold a user or password; they have fields of their own")
     if kind == "localfs" and (not posixpath.isabs(given.path) or "\0" in given.path):
         raise invalid("info.localfs.path", "must be an absolute path")
     if kind == "oss" and given.version not in _SIGNATURES:

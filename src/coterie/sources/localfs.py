@@ -57,15 +57,14 @@ class LocalStore:
             raise _told(error, parts) from error
         try:
             try:
-                names = sorted(os.listdir(descriptor))
+                names = _names(descriptor, parts)
             except NotADirectoryError:
                 yield Found(parts, check_regular(descriptor, "/".join(parts)).st_size)
                 return
         finally:
             os.close(descriptor)
         for name in names:
-            if not name.startswith((".", "_")):
-                yield from self._find((*parts, name))
+            yield from self._find((*parts, name))
 
     def reading(self) -> Reading:
         return _LocalReading(self._root)
@@ -83,6 +82,24 @@ class LocalStore:
                 os.unlink(parts[-1], dir_fd=folder)
             finally:
                 os.close(folder)
+
+
+def _names(folder: int, parts: Parts) -> list[str]:
+    """What counts in a folder. One that is a link is refused: it is somebody else's too, and may lead back up here."""
+    with os.scandir(folder) as found:
+        listed = sorted((each for each in found if not each.name.startswith((".", "_"))), key=lambda each: each.name)
+        for each in listed:
+            if _links_to_folder(each):
+                name = "/".join((*parts, each.name))
+                raise NotAllowed(f"{name} is a link to a folder, inside of a table; put the files themselves there")
+    return [each.name for each in listed]
+
+
+def _links_to_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_symlink() and entry.is_dir()
+    except OSError:  # links in a circle; whoever opens it is told
+        return False
 
 
 class _LocalReading:

@@ -11,19 +11,19 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
-from urllib.parse import parse_qsl
 
 import pymysql
 from pymysql.converters import encoders
 from pymysql.cursors import SSCursor
 
+from coterie.sources.endpoints import Endpoint, address_of, endpoint_of, without
 from coterie.sources.protocol import NotThere, SourceError, SourceInfo, Unreachable
 
 _PORT = 3306
 _AS_THEY_CAME: Any = encoders
 """No decoders: cells stay bytes."""
 _ANSWER = 180.0
-_DENIED = frozenset({1044, 1045, 1049, 1130, 1142, 1143, 1227, 1698, 2059})
+_DENIED = frozenset({1044, 1045, 1049, 1130, 1142, 1143, 1203, 1226, 1227, 1370, 1698, 2059, 3118})
 _LOST = frozenset({2003, 2006, 2013, 2014, 2055, 1053, 1040})
 _UNKNOWN = frozenset({1051, 1146})
 _NO_FIT = frozenset({1048, 1264, 1265, 1292, 1366, 1367, 1406})
@@ -36,8 +36,7 @@ _SESSION = (
 class MySQLLine:
     def __init__(self, info: SourceInfo) -> None:
         self._info = info
-        self._address, _, self._parameters = info.endpoint.partition("?")
-        self._told = f"the database {info.database} at {self._address}"
+        self._told = f"the database {info.database} at {address_of(info.endpoint)}"
         self._connection: Any = None
         self._handle: socket.socket | None = None
         self._stopped = False
@@ -46,14 +45,14 @@ class MySQLLine:
 
     def connect(self) -> None:
         password = self._info.password
-        options = dict(parse_qsl(self._parameters))
+        place = endpoint_of(self._info.endpoint, _PORT)
         with self._errors():
-            plain = self._dial()
+            plain = _dialled(place)
             self._handle = plain.dup()
             if self._stopped:
                 raise SourceError("it was stopped")
             self._connection = pymysql.Connection(
-                host=self._host_port()[0],
+                host=place.host,
                 user=self._info.user,
                 password=password.reveal() if password else "",
                 database=self._info.database,
@@ -63,27 +62,12 @@ class MySQLLine:
                 cursorclass=SSCursor,
                 read_timeout=_ANSWER,
                 write_timeout=_ANSWER,
-                ssl=_tls(options.get("tls", "")),
+                ssl=_tls(place.options.get("tls", "")),
                 defer_connect=True,
             )
             self._connection.connect(plain)
             self.execute(_SESSION)
             self.packet = int(self.query("SELECT @@max_allowed_packet")[0][0])
-
-    def _host_port(self) -> tuple[str, int]:
-        host, _, port = self._address.rpartition(":") if ":" in self._address else (self._address, "", "")
-        return host.strip("[]"), int(port or _PORT)
-
-    def _dial(self) -> socket.socket:
-        if self._address.startswith("/"):
-            local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                local.connect(self._address)
-            except OSError:
-                local.close()
-                raise
-            return local
-        return socket.create_connection(self._host_port(), timeout=10)
 
     def execute(self, statement: str | bytes) -> None:
         with self._errors(), self._connection.cursor() as cursor:
@@ -125,7 +109,7 @@ class MySQLLine:
         except pymysql.err.MySQLError as error:
             code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
             if code in _DENIED:
-                raise Unreachable(f"{self._told} does not let {self._info.user} in, or not do this ({code})") from error
+                raise Unreachable(f"{self._told} does not let its user in, or not do this ({code})") from error
             if code in _UNKNOWN:
                 raise NotThere("there is no such table") from error
             if code in _NO_FIT:
@@ -134,9 +118,21 @@ class MySQLLine:
                 ) from error
             if code in _LOST or code == 0:
                 raise Unreachable(f"{self._told} does not answer ({code or type(error).__name__})") from error
-            raise SourceError(f"{self._told}: {str(error.args[-1])[:200]}") from error
+            raise SourceError(f"{self._told}: {without(str(error.args[-1])[:200], self._info.user)}") from error
         except (OSError, EOFError) as error:
             raise Unreachable(f"{self._told} does not answer: {type(error).__name__}") from error
+
+
+def _dialled(place: Endpoint) -> socket.socket:
+    if not place.host.startswith("/"):
+        return socket.create_connection((place.host, place.port), timeout=10)
+    local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        local.connect(place.host)
+    except OSError:
+        local.close()
+        raise
+    return local
 
 
 def _tls(wanted: str) -> ssl.SSLContext | None:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from coterie.sources.convert import convert, fit, is_bytes, is_text
 from coterie.sources.csvtext import Dialect, csv_rows, read_csv
+from coterie.sources.endpoints import address_of, endpoint_of, without
 from coterie.sources.files import selected
 from coterie.sources.paths import partition_of
 from coterie.sources.protocol import (
@@ -65,7 +66,7 @@ class _Column:
 class PostgreSQL:
     def __init__(self, info: SourceInfo) -> None:
         self._info = info
-        self._told = f"the database {info.database} at {info.endpoint.partition('?')[0]}"
+        self._told = f"the database {info.database} at {address_of(info.endpoint)}"
 
     async def __aenter__(self) -> Source:
         return self
@@ -75,18 +76,15 @@ class PostgreSQL:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:
-        address, _, parameters = self._info.endpoint.partition("?")
-        host, _, port = address.rpartition(":") if ":" in address else (address, "", "")
-        mode = dict(pair.partition("=")[::2] for pair in parameters.split("&")).get("sslmode", "prefer")
-        password = self._info.password
+        place, password = endpoint_of(self._info.endpoint, _PORT), self._info.password
         with self._errors():
             connection = await asyncpg.connect(
-                host=host,
-                port=int(port or _PORT),
+                host=place.host,
+                port=place.port,
                 user=self._info.user,
                 password=password.reveal() if password else None,
                 database=self._info.database,
-                ssl=mode,
+                ssl=place.options.get("sslmode", "prefer"),
                 timeout=10,
                 server_settings=_SETTINGS,
             )
@@ -103,21 +101,22 @@ class PostgreSQL:
         try:
             yield
         except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
-            raise Unreachable(
-                f"{self._told} does not let {self._info.user} in; check user, password and name"
-            ) from error
+            raise Unreachable(f"{self._told} does not let its user in; check user, password and name") from error
         except (asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError) as error:
-            raise Unreachable(f"{self._told} does not answer: {error.args[0]}") from error
+            raise Unreachable(f"{self._told} does not answer: {self._words(error)}") from error
         except asyncpg.InsufficientPrivilegeError as error:
-            raise Unreachable(f"{self._told} does not allow {self._info.user} this: {error.args[0]}") from error
+            raise Unreachable(f"{self._told} does not allow its user this: {self._words(error)}") from error
         except asyncpg.UndefinedTableError as error:
             raise NotThere("there is no such table") from error
         except asyncpg.DataError as error:
             raise SourceError("a value does not fit its column in PostgreSQL: " + type(error).__name__) from error
         except asyncpg.PostgresError as error:
-            raise SourceError(f"{self._told}: {str(error.args[0])[:200]}") from error
+            raise SourceError(f"{self._told}: {self._words(error)}") from error
         except (OSError, TimeoutError, asyncpg.InterfaceError) as error:
             raise Unreachable(f"{self._told} does not answer: {type(error).__name__}") from error
+
+    def _words(self, error: asyncpg.PostgresError) -> str:
+        return without(str(error.args[0])[:200], self._info.user)
 
     async def schema(self, place: Place) -> pa.Schema:
         async with self._connected() as connection:

@@ -15,6 +15,7 @@ import aiohttp
 from yarl import URL
 
 from coterie.base.secret import Secret
+from coterie.base.sessions import part, tcp_connector
 from coterie.sources import s3signing
 from coterie.sources.protocol import NotThere, SourceError, SourceInfo, Unreachable
 
@@ -26,7 +27,7 @@ DEFAULT_REGION = "us-west-2"
 class S3Client:
     def __init__(self, info: SourceInfo) -> None:
         split = urlsplit(info.endpoint if "://" in info.endpoint else f"https://{info.endpoint}")
-        if split.scheme not in ("http", "https") or not split.hostname or not info.bucket:
+        if split.scheme not in ("http", "https") or not split.hostname or "@" in split.netloc or not info.bucket:
             raise SourceError("the source needs an endpoint (https://host:port) and a bucket")
         if "/" in info.bucket or info.bucket in (".", ".."):
             raise SourceError(f"{info.bucket!r} is not the name of a bucket")
@@ -39,14 +40,14 @@ class S3Client:
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
-        connector = aiohttp.TCPConnector(limit=8)
+        connector = tcp_connector(limit=8)
         self._session = aiohttp.ClientSession(
             connector=connector, timeout=_TIMEOUT, auto_decompress=False, read_bufsize=1024 * 1024
         )
 
     async def close(self) -> None:
         if self._session is not None:
-            await self._session.close()
+            await part(self._session)
 
     @asynccontextmanager
     async def request(

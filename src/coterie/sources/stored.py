@@ -66,6 +66,10 @@ def source_info(source: DomainDataSource, key: rsa.RSAPrivateKey, configs: Mappi
     """`configs`: what the config store holds; only sources with an `infoKey` need it. Raises NotReadable."""
     kind = source.spec.type
     info: Any = info_of(source, key, configs).get(PART.get(kind, kind)) or {}
+    if not isinstance(info, dict):
+        raise NotReadable(
+            f'the settings of data source "{source.metadata.name}" are none of type {kind}; set them again'
+        )
     known = {name: str(info.get(name) or "") for name in ("path", "endpoint", "bucket", "prefix", "user", "database")}
     extra = {
         str(name): str(value)
