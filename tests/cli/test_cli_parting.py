@@ -30,6 +30,9 @@ from coterie.gateway.handshake.caller import HttpCaller, NoAnswer, Target
 from coterie.gateway.model import Address
 from coterie.gateway.registration.client import MasterClient
 from coterie.gateway.settings import MasterEndpoint
+from coterie.sdk.errors import Unauthorized
+from coterie.sdk.wire import Address as SdkAddress
+from coterie.sdk.wire import Wire
 
 _ANSWER = b"HTTP/1.1 401 Unauthorized\r\nKuscia-Error-Message: no\r\nContent-Length: 2\r\nConnection: %b\r\n\r\n{}"
 
@@ -41,10 +44,14 @@ class Silent:
         self._parting = parting
         self._held = ExitStack()
         self._tls: ssl.SSLContext | None = None
+        self.authority = directory / "ca"
         if tls:
-            key = pki.new_key("ec")
+            now, key = datetime.now(UTC), pki.new_key("ec")
+            authority = pki.self_signed_ca("bob", pki.new_key("ec"), now=now)
+            pki.save_certificate(self.authority, authority.certificate)
             pki.save_key(directory / "key", key)
-            pki.save_certificate(directory / "crt", pki.self_signed_ca("bob", key, now=datetime.now(UTC)).certificate)
+            made = pki.issue_server(authority, "bob", key.public_key(), names=("kusciaapi",), now=now)
+            pki.save_certificate(directory / "crt", made)
             self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self._tls.load_cert_chain(directory / "crt", directory / "key")
         self._listener = self._held.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -88,46 +95,54 @@ def _me() -> DomainIdentity:
     return DomainIdentity("alice", Path("/x"), Path("/x"), "", key)  # type: ignore[arg-type]
 
 
-async def _register(at: Address) -> None:
-    client = MasterClient(_endpoint(at), _me())
+async def _register(server: Silent) -> None:
+    client = MasterClient(_endpoint(server.address), _me())
     await client.greet(await client.look())
 
 
-async def _probe(at: Address) -> None:
+async def _probe(server: Silent) -> None:
+    at = server.address
     facts = Facts("alice", "bob", datetime.now(UTC), host=at.host, port=at.port, tls=True)
     found = await routeprobe.dial(facts, _endpoint(at), "", SYSTEM_CLOCK)
     assert found.status == 401
 
 
-async def _api(at: Address) -> None:
-    transport = HttpTransport(Connection(f"https://{at}", insecure=True))
+async def _api(server: Silent) -> None:
+    transport = HttpTransport(Connection(f"https://{server.address}", insecure=True))
     assert (await transport.send(Call("GET", "/api"))).status == 401
     await transport.close()
 
 
-async def _handshake(at: Address) -> None:
-    caller = HttpCaller(at)
+async def _sdk(server: Silent) -> None:
+    wire = Wire(SdkAddress(f"https://{server.address}", ca=server.authority))
+    with pytest.raises(Unauthorized):
+        await wire.ask("/api/v1/job/query", {})
+    await wire.close()
+
+
+async def _handshake(server: Silent) -> None:
+    caller = HttpCaller(server.address)
     with pytest.raises(NoAnswer):
         await caller.call(Target("alice", "bob"), {}, None)
     await caller.close()
 
 
-@pytest.mark.parametrize("work", [_register, _probe, _api, _handshake])
-def test_nothing_is_left_open(tmp_path: Path, work: Callable[[Address], Awaitable[None]], parting: bytes) -> None:
+@pytest.mark.parametrize("work", [_register, _probe, _api, _sdk, _handshake])
+def test_nothing_is_left_open(tmp_path: Path, work: Callable[[Silent], Awaitable[None]], parting: bytes) -> None:
     server = Silent(tmp_path, tls=work is not _handshake, parting=parting)
     try:
         gc.collect()
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always", ResourceWarning)
-            asyncio.run(_in(work, server.address))
+            asyncio.run(_in(work, server))
             gc.collect()
         assert [str(each.message) for each in heard] == []
     finally:
         server.close()
 
 
-async def _in(work: Callable[[Address], Awaitable[None]], at: Address) -> None:
-    await work(at)
+async def _in(work: Callable[[Silent], Awaitable[None]], server: Silent) -> None:
+    await work(server)
 
 
 @pytest.fixture(autouse=True)

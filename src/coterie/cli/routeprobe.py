@@ -27,10 +27,10 @@ from coterie.base import pki
 from coterie.base.clock import Clock
 from coterie.base.paths import DomainPaths
 from coterie.base.pki import PkiError
+from coterie.base.sessions import brief_session
 from coterie.cli import routes
 from coterie.cli.routefacts import Certificate, Facts, RouteFacts, Service
 from coterie.client.client import Client
-from coterie.client.http import brief_session
 from coterie.gateway.handshake.messages import HandshakeFault, ProbeAnswer, decode
 from coterie.gateway.inputs import Places
 from coterie.gateway.model import Address

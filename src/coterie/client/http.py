@@ -9,48 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import sys
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, urlsplit
 
 import aiohttp
 from yarl import URL
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.sessions import part, tcp_connector
 from coterie.client.credentials import Credentials, credentials_for
 from coterie.client.kubeconfig import Connection
 from coterie.client.transport import Call, Disconnected, LineSplitter, NoAnswerInTime, NotSent, Reply
 
 _CONNECT_TIMEOUT = 10.0
 _QUESTIONS = frozenset(("GET", "HEAD"))
-# Older Pythons wait long for the farewell of a TLS server; there aiohttp can cut such connections off.
-_PARTS_SLOWLY = (3, 13, 0) <= sys.version_info < (3, 13, 1) or sys.version_info < (3, 12, 8)
 _PATH_SAFE = "/:@!$&'()*+,;=-._~"
-
-
-def tcp_connector(**options: Any) -> aiohttp.TCPConnector:
-    """One that `part` can end at once."""
-    return aiohttp.TCPConnector(enable_cleanup_closed=_PARTS_SLOWLY, **options)
-
-
-async def part(session: aiohttp.ClientSession) -> None:
-    """End a session so that the program may end right after: no socket is left behind."""
-    await session.close()
-    await asyncio.sleep(0)  # what was cut off above is closed in the next turn of the loop
-
-
-@asynccontextmanager
-async def brief_session(**options: Any) -> AsyncIterator[aiohttp.ClientSession]:
-    """For one or two calls. `options`: of an aiohttp session."""
-    session = aiohttp.ClientSession(connector=tcp_connector(force_close=True), **options)
-    try:
-        yield session
-    finally:
-        await part(session)
 
 
 class HttpTransport:

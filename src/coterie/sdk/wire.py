@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import ssl
 from collections.abc import AsyncGenerator
@@ -14,6 +13,7 @@ import aiohttp
 
 from coterie.base.jsonstream import Objects
 from coterie.base.secret import Secret
+from coterie.base.sessions import part, tcp_connector
 from coterie.sdk.errors import Unauthorized, Unreachable, refused
 from coterie.sdk.shapes import written
 
@@ -58,7 +58,7 @@ class Wire:
         self._server_name = address.server_name or (SERVER_NAME if address.ca is not None else None)
         headers = {"Token": address.token.reveal()} if address.token is not None else {}
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=address.tls() if secure else True, limit=0),
+            connector=tcp_connector(ssl=address.tls() if secure else True, limit=0),
             headers={"Content-Type": "application/json", **headers},
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=_ANSWER),
         )
@@ -94,9 +94,7 @@ class Wire:
             raise self._strange(200) from problem
 
     async def close(self) -> None:
-        await self._session.close()
-        # TLS connections end in a later turn of the loop.
-        await asyncio.sleep(0)
+        await part(self._session)
 
     def _post(self, path: str, request: dict[str, Any], timeout: aiohttp.ClientTimeout | None = None) -> Any:
         more: dict[str, Any] = {} if timeout is None else {"timeout": timeout}

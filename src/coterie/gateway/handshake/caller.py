@@ -12,7 +12,7 @@ from typing import Protocol
 
 import aiohttp
 
-from coterie.client.http import part
+from coterie.base.sessions import part
 from coterie.gateway.handshake.messages import MAX_BODY, HandshakeFault, readable
 from coterie.gateway.model import Address
 from coterie.gateway.names import ERROR, HANDSHAKE_SERVICE, HOST, SOURCE

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coterie.base.identity import DomainIdentity
-from coterie.client.http import brief_session
+from coterie.base.sessions import brief_session
 from coterie.gateway.handshake import crypto
 from coterie.gateway.handshake import messages as wire
 from coterie.gateway.names import ERROR, HANDSHAKE_SERVICE, HOST, PROTOCOL, SOURCE, TOKEN
