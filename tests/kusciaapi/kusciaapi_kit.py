@@ -23,6 +23,7 @@ from typing import Any
 import aiohttp
 import grpc
 import grpc.aio
+import pytest
 
 from coterie.api.meta import Object
 from coterie.api.types.kind import Kind, builtin
@@ -46,6 +47,12 @@ from coterie.store.memory import MemoryStore
 _KEY = Secret(pki.key_pem(pki.new_key("rsa"), pkcs1=True))
 """Made once: it takes longer than most tests."""
 ADMIN = UserInfo("admin", ("system:masters",))
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> str:
+    """All that was logged, in every detail. There must be something."""
+    assert caplog.records
+    return "\n".join(str(vars(record)) for record in caplog.records)
 
 
 def domain_caller(name: str) -> Caller:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 import ssl
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -21,7 +22,7 @@ from cryptography.x509.oid import NameOID
 from kuscia.proto.api.v1alpha1.confmanager import certificate_pb2 as confmanager_pb2
 from kuscia.proto.api.v1alpha1.confmanager import certificate_pb2_grpc as confmanager_grpc
 from kuscia.proto.api.v1alpha1.kusciaapi import certificate_pb2
-from kusciaapi_kit import World, domain_caller, here, served
+from kusciaapi_kit import World, domain_caller, here, logged, served
 
 from coterie.api.meta import Object
 from coterie.api.types.kuscia_domain import DOMAINS
@@ -258,10 +259,11 @@ async def test_whoever_trusts_the_domain_trusts_it_under_its_own_name_only(alice
     assert shaken(server, client, "datamesh") == ""
 
 
-async def test_nothing_of_it_is_printed(alice: World, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_nothing_of_it_is_logged(alice: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
     answer = await generate(alice)
     await generate(alice, key_type="x")
-    assert answer.key[:60] not in "".join(capsys.readouterr())
+    assert answer.key[:60] not in logged(caplog)
     assert all(each.secret for each in (*OPERATIONS, *CONFMANAGER_OPERATIONS))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from kuscia.proto.api.v1alpha1.kusciaapi import (
     domain_route_pb2,
     domain_route_pb2_grpc,
 )
-from kusciaapi_kit import World, domain_caller, here, served
+from kusciaapi_kit import World, domain_caller, here, logged, served
 
 from coterie.api.meta import Object
 from coterie.api.types.kuscia_domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS
@@ -128,7 +129,8 @@ async def test_everything_that_is_said_is_kept_and_told(alice: World) -> None:
     assert data.body_encryption.algorithm == "AES"
 
 
-async def test_the_private_key_never_comes_back(alice: World, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_private_key_never_comes_back(alice: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
     request = {**TO_BOB, "authentication_type": "MTLS", "mtls_config": MTLS}
     made = await alice.call(OPERATIONS, "CreateDomainRoute", **request)
     told = await alice.call(OPERATIONS, "QueryDomainRoute", source="alice", destination="bob")
@@ -137,8 +139,7 @@ async def test_the_private_key_never_comes_back(alice: World, capsys: pytest.Cap
     refused = await alice.call(OPERATIONS, "CreateDomainRoute", **{**request, "mtls_config": broken})
     assert [each.status.code for each in (made, told, again, refused)] == [0, 0, 11405, 11100]
     assert told.data.mtls_config.source_client_private_key == ""
-    printed = "".join(capsys.readouterr())
-    for text in (*map(str, (made, told, again, refused)), printed):
+    for text in (*map(str, (made, told, again, refused)), logged(caplog)):
         assert SECRET[:40] not in text
     assert next(each for each in OPERATIONS if each.method == "CreateDomainRoute").secret
 
