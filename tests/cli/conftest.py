@@ -102,10 +102,10 @@ class _ServerThread:
 
     def _run(self) -> None:
         try:
-            self._loop.run_until_complete(self._serve())
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._serve())
         finally:
             self._started.set()  # also when it failed: nobody should wait for it
-            self._loop.close()
 
     def __enter__(self) -> _ServerThread:
         self._thread.start()

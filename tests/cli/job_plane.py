@@ -64,13 +64,16 @@ class JobPlane:
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(30)
+        assert not self._thread.is_alive(), "the control plane does not stop"
 
     def _run(self) -> None:
         try:
-            self._loop.run_until_complete(self._serve())
+            # A runner ends what is left, generators and threads too, before it closes the loop: the garbage collector may
+            # come by in another thread at any moment.
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._serve())
         finally:
             self._started.set()  # also when it failed: nobody should wait for it
-            self._loop.close()
 
     async def _serve(self) -> None:
         user = UserInfo("tester", ("system:masters",))
