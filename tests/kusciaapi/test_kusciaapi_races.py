@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kusciaapi_kit import World, here
+from kusciaapi_kit import World, domain_caller, here
 
 from coterie.api import labels
 from coterie.api.meta import Object
@@ -19,32 +20,38 @@ from coterie.api.types.kuscia_data import (
     DomainDataGrant,
 )
 from coterie.api.types.kuscia_domain import DOMAINS
+from coterie.api.types.kuscia_job import APP_IMAGES
 from coterie.client.client import Client
 from coterie.client.transport import Call, Reply, Transport
-from coterie.kusciaapi import datasources, domaindata, grants
+from coterie.kusciaapi import datasources, domaindata, grants, servings
+from coterie.kusciaapi.operations import Mode
 
 
 class Overtaken:
-    """Before the first write that is sent, somebody else's happens."""
+    """Before the first write that is sent, or another call that is chosen, somebody else's happens."""
 
-    def __init__(self, inner: Transport, other: Callable[[], Awaitable[object]]) -> None:
+    def __init__(
+        self, inner: Transport, other: Callable[[], Awaitable[object]], before: Callable[[Call], bool] | None
+    ) -> None:
         self._inner = inner
         self._other = [other]
+        self._before = before or (lambda call: call.mutating)
         self.writes = 0
 
     async def send(self, call: Call) -> Reply:
-        if call.mutating:
-            self.writes += 1
-            if self._other:
-                await self._other.pop()()
+        self.writes += call.mutating
+        if self._other and self._before(call):
+            await self._other.pop()()
         return await self._inner.send(call)
 
     async def close(self) -> None:
         await self._inner.close()
 
 
-def overtaken(world: World, other: Callable[[], Awaitable[object]]) -> tuple[World, Overtaken]:
-    transport = Overtaken(world.client.transport, other)
+def overtaken(
+    world: World, other: Callable[[], Awaitable[object]], before: Callable[[Call], bool] | None = None
+) -> tuple[World, Overtaken]:
+    transport = Overtaken(world.client.transport, other, before)
     return World(replace(world.here, client=Client(transport))), transport
 
 
@@ -114,3 +121,35 @@ async def test_data_that_is_gone_meanwhile_is_said_to_be_gone(tmp_path: Path, me
         slow, _ = overtaken(world, lambda: world.client.delete(DOMAIN_DATAS, "t", "alice"))
         answer = await slow.call(domaindata.OPERATIONS, method, domain_id="alice", domaindata_id="t")
         assert (answer.status.code, answer.status.message) == (11506, 'there is no DomainData "t" of alice')
+
+
+async def test_a_service_that_is_another_domains_meanwhile_is_not_changed(tmp_path: Path) -> None:
+    async with here(tmp_path, mode=Mode.MASTER, domain="zeus", namespaces=["alice", "bob"]) as world:
+        template = {"name": "t", "spec": {"containers": [{"name": "c", "workingDir": "/"}]}}
+        body = {"image": {"name": "i", "tag": "1"}, "deployTemplates": [template]}
+        await world.client.create(APP_IMAGES.as_dynamic, {"metadata": {"name": "engine"}, "spec": body})
+
+        async def serve(domain: str) -> None:
+            made = await world.call(
+                servings.OPERATIONS, "CreateServing", serving_id="s", initiator=domain,
+                parties=[{"domain_id": domain, "app_image": "engine"}], serving_input_config=domain,
+            )  # fmt: skip
+            assert made.status.code == 0, made.status.message
+
+        async def others() -> None:
+            await world.call(servings.OPERATIONS, "DeleteServing", serving_id="s")
+            await serve("alice")
+
+        await serve("bob")
+        looks = itertools.count()
+        slow, _ = overtaken(world, others, lambda call: "kusciadeployments/s" in call.path and next(looks) == 1)
+        answer = await slow.call(
+            servings.OPERATIONS,
+            "UpdateServing",
+            caller=domain_caller("bob"),
+            serving_id="s",
+            serving_input_config="mine",
+        )
+        assert (answer.status.code, answer.status.message) == (11603, "there is no service s")
+        kept = await world.call(servings.OPERATIONS, "QueryServing", serving_id="s")
+        assert (kept.data.initiator, kept.data.serving_input_config) == ("alice", "alice")

@@ -253,6 +253,8 @@ async def test_a_service_is_deleted(world: World) -> None:
 async def test_domains_see_what_they_take_part_in_and_change_what_they_began(world: World) -> None:
     alice, bob, carol = (domain_caller(name) for name in ("alice", "bob", "carol"))
     assert (await call(world, "CreateServing", bob, **SMALL)).status.code == 11102
+    unknown = {**SMALL, "parties": [{"domain_id": "alice", "app_image": "unknown"}]}
+    assert (await call(world, "CreateServing", bob, **unknown)).status.code == 11102, "nothing is told of app images"
     await good(world, "CreateServing", alice, **SMALL)
     for caller in (alice, bob):
         await good(world, "QueryServing", caller, serving_id="s")

@@ -31,10 +31,10 @@ _TRACES = Kind.metadata(DEPLOYMENTS.resource)
 
 async def create(here: Here, caller: Caller, request: Any) -> Object:
     servingforms.check_parties(request)
+    if not caller.is_one_of(named("initiator", request.initiator)):
+        raise Refused(Code.PERMISSION, f"domain {caller.domain} may only create services that it initiates")
     images = await _images(here, {party.app_image for party in request.parties})
     obj = servingforms.deployment_object(request, images)
-    if not caller.is_one_of(request.initiator):
-        raise Refused(Code.PERMISSION, f"domain {caller.domain} may only create services that it initiates")
     if here.mode is Mode.AUTONOMY and request.initiator != here.domain:
         raise invalid("initiator", f"must be {here.domain}, the domain of this node")
     for party in request.parties:
@@ -56,6 +56,8 @@ async def update(here: Here, caller: Caller, request: Any) -> Object:
         if host := (found.metadata.annotations or {}).get(labels.KUSCIA_INITIATOR_MASTER_DOMAIN):
             raise Refused(Code.UPDATE_SERVING, f"service {name} was begun at {host}; it can only be changed there")
         before = await here.client.get(_PLAIN, name, CROSS_DOMAIN)
+        if before["metadata"]["uid"] != found.metadata.uid:  # another has its name now, perhaps of another domain
+            raise _none(name, Code.UPDATE_SERVING)
         spec = dict(before["spec"])
         given = {party.app_image for party in request.parties if party.app_image}
         images = await _images(here, given | {party["appImageRef"] for party in spec["parties"]})
