@@ -73,7 +73,7 @@ def test_center(network, cli):
     up = network("up", "--domains", "alice,bob", "--wait", "150")
     assert up.code == 0, up.err
     rows = [line.split() for line in up.lines if "Ready" in line.split()[-1:]]
-    assert [(row[0], row[1], row[3]) for row in rows] == [
+    assert [(row[0], row[1], row[4]) for row in rows] == [
         ("kuscia-system", "master", "<none>"),
         ("alice", "lite", "alice-node"),
         ("bob", "lite", "bob-node"),
