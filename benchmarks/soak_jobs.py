@@ -97,8 +97,13 @@ class Soak:
             await getattr(self, f"_{what}")(side)
 
     async def _node(self, side: Side) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(side.pid, signal.SIGKILL)
+        pid = side.pid
+        if not pid:
+            words = side.paths.log("coterie").read_text(errors="replace").splitlines()[-3:]
+            self.wrong.append(f"the node of {side.domain} ended by itself: {' | '.join(words)}")
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for _ in range(500):
             if not side.pid:
                 break
