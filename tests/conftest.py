@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,12 @@ def _scheduler() -> Any:
 
 def pytest_configure(config: pytest.Config) -> None:
     """An Envoy takes about eleven inotify instances, and many systems give a user 128: too few for networks that run side
-    by side. Only root can raise the limit; who cannot gets along with fewer workers."""
+    by side. Only root can raise the limit; who cannot gets along with fewer workers.
+
+    Who runs tests in the background may ignore signals, which all children inherit: they could then not be tried."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
     with contextlib.suppress(OSError, ValueError):
         if int(_INOTIFY.read_text()) < _WATCHERS_WANTED:
             _INOTIFY.write_text(str(_WATCHERS_WANTED))

@@ -236,7 +236,7 @@ def node(**more):
     ("more", "line", "said"),
     [
         ({}, READY, []),
-        ({"protocol": "NOTLS"}, READY, ["plain text (protocol: NOTLS)"]),
+        ({"protocol": "NOTLS"}, READY, ["plain text (protocol: NOTLS)", "KusciaAPI"]),
         ({"protocol": "TLS"}, READY, ["(protocol: TLS)"]),
         ({"agent": {"allowPrivileged": True}}, READY, ["agent.allowPrivileged"]),
         ({"agent": {"hostPaths": ["/srv"]}}, READY, ["agent.hostPaths: /srv"]),
