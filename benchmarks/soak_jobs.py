@@ -167,9 +167,9 @@ async def soak(root: Path, seconds: float, workers: int, seed: int) -> int:
             group.create_task(soaking.kill(until), name="kills")
         left = await soaking.nothing_left()
         memory = {side.domain: f"{side.memory():.0f} MiB" for side in net.sides.values()}
-    print(f"seed {seed}, {seconds:.0f} s: kills {dict(soaking.kills)}, jobs {dict(soaking.ends)}, memory {memory}")
-    for line in (*soaking.wrong, *(f"left: {each}" for each in left)):
-        print(line)
+        print(f"seed {seed}, {seconds:.0f} s: kills {dict(soaking.kills)}, jobs {dict(soaking.ends)}, memory {memory}")
+        for line in (*soaking.wrong, *(f"left: {each}" for each in left)):
+            print(line, flush=True)
     return 1 if soaking.wrong or left else 0
 
 

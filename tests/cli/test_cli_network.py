@@ -261,6 +261,27 @@ async def test_where_no_pod_ever_ran_nothing_is_started_to_stop_them(tmp_path: P
     assert await halt.halt(tmp_path, "node", 1.0, forget=True) == 0
 
 
+@pytest.mark.parametrize("losses", [1, 2, 3])
+async def test_a_keeper_that_goes_by_itself_meanwhile_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, losses: int
+) -> None:
+    (tmp_path / "state" / "pod").mkdir(parents=True)
+    tries = []
+
+    async def once(directory: Path, group: str, grace: float, *, forget: bool) -> int:
+        tries.append(directory)
+        if len(tries) <= losses:
+            raise halt.ConnectionLost("gone")
+        return 2
+
+    monkeypatch.setattr(halt, "_halt_once", once)
+    if losses < 3:
+        assert await halt.halt(tmp_path, "node", 1.0) == 2
+    else:
+        with pytest.raises(halt.RuntimeProblem, match="went away"):
+            await halt.halt(tmp_path, "node", 1.0)
+
+
 # The commands, where nothing has to start.
 
 

@@ -19,6 +19,7 @@ _PATIENCE = 10.0
 """Seconds beyond the grace for the shepherd to kill, to answer and to go."""
 _LOOK = 0.02
 _GROUP_TRIES = 100
+_ATTEMPTS = 3
 
 
 async def halt(directory: Path, node: str, grace: float, *, forget: bool = False) -> int:
@@ -27,10 +28,25 @@ async def halt(directory: Path, node: str, grace: float, *, forget: bool = False
     Raises RuntimeProblem when the shepherd cannot be reached or does not come to an end.
     """
     group = group_of(node, directory)
-    if not _anything_in(directory):
-        if forget:
-            await _remove_groups(group)
-        return 0
+    for attempt in range(_ATTEMPTS):
+        if not _anything_in(directory):
+            if forget:
+                await _remove_groups(group)
+            return 0
+        try:
+            return await _halt_once(directory, group, grace, forget=forget)
+        except (ConnectionLost, OSError) as problem:
+            # A shepherd that has nothing to keep goes by itself, maybe just now; what it left is seen the next time.
+            if attempt == _ATTEMPTS - 1:
+                raise RuntimeProblem("RuntimeNotReady", "the process that keeps containers went away") from problem
+        except TimeoutError as problem:
+            raise RuntimeProblem(
+                "RuntimeNotReady", "the process that keeps containers does not come to an end"
+            ) from problem
+    return 0
+
+
+async def _halt_once(directory: Path, group: str, grace: float, *, forget: bool) -> int:
     client = ShepherdClient(directory, group, without=(), on_event=lambda event: None, on_lost=lambda: None)
     try:
         async with asyncio.timeout(grace + _PATIENCE):
@@ -43,12 +59,6 @@ async def halt(directory: Path, node: str, grace: float, *, forget: bool = False
             await _until_gone(hello["pid"])
             if forget:
                 await _remove_groups(hello["group"])
-    except (ConnectionLost, OSError) as problem:
-        raise RuntimeProblem("RuntimeNotReady", "the process that keeps containers went away") from problem
-    except TimeoutError as problem:
-        raise RuntimeProblem(
-            "RuntimeNotReady", "the process that keeps containers does not come to an end"
-        ) from problem
     finally:
         client.close()
     return len({uid for uid, _ in running})
