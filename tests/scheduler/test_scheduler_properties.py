@@ -243,3 +243,17 @@ def test_facts_do_not_depend_on_how_they_were_read() -> None:
     again = msgspec.json.decode(msgspec.json.encode(one), type=Pod)
     assert pod_facts(one).others == pod_facts(again).others == ((BANDWIDTH, 5),)
     assert ObjectKey("default", "a") == pod_facts(again).key
+
+
+def test_a_node_that_was_promised_to_one_of_two_alike_is_taken_by_it() -> None:
+    """Found by the search above: the other, which cannot have that node, was asked for both."""
+    cluster = Cluster()
+    cluster.begin(prompt=True, cores=[1, 3])
+    cluster.gang_is_made(cpu="500m", pods=1, spare=0)
+    cluster.group_decides(phase="Schedulable", which=0)
+    cluster.gang_is_made(cpu="500m", pods=1, spare=0)
+    cluster.pod_is_made(away=False, bandwidth=0, cpu="3", picky=True, priority=1)
+    cluster.time_passes(seconds=31.0)
+    cluster.pod_is_made(away=False, bandwidth=0, cpu="3", picky=True, priority=1)
+    cluster.nobody_is_overlooked()
+    assert "uid-default-p4" in cluster.engine.snapshot.places

@@ -265,7 +265,8 @@ class Engine:
             self._failures[alike] = (self.snapshot.release_version, found)
         message = f"{found.message} {self._make_room(pod)}".rstrip()
         desk.report(pod, found.reason, message)
-        self.queue.wait(pod.uid, found.causes, desk.now(), alike)
+        # Asked again: a node that was just promised to this one takes none of those that were like it.
+        self.queue.wait(pod.uid, found.causes, desk.now(), self._alike(pod))
 
     def _make_room(self, pod: PodFacts) -> str:
         """Lets less important pods leave when that helps; says in words what came of it."""
