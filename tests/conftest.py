@@ -13,7 +13,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+
+# Timing is not asserted: a machine may be busy.
+hypothesis.settings.register_profile("coterie", deadline=None)
+hypothesis.settings.load_profile("coterie")
 
 _INOTIFY = Path("/proc/sys/fs/inotify/max_user_instances")
 _WATCHERS_WANTED = 1024
