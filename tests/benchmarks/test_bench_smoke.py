@@ -14,7 +14,7 @@ from coterie.cli.app import App
 
 ROOT = Path(__file__).parent.parent.parent
 
-WAYS = ("direct", "one Envoy by hand", "two Envoys by hand", "Coterie")
+WAYS = ("direct", "one Envoy by hand", "two Envoys by hand", "Coterie", "two Envoys by hand, with access logs")
 ROWS = (
     "yardstick: constant answer, 32 connections",
     "yardstick: 4 KiB append and fdatasync",
@@ -90,8 +90,8 @@ ROWS = (
     *(f"two-party job, engine `{engine}`, submit to Succeeded" for engine in ("true", "sample")),
     "2 two-party jobs at once",
     "one job of 4 two-party tasks, 8 at once",
-    "memory of both nodes after jobs came and went, PSS",
-    "growth over 2 more jobs",
+    "memory of both nodes after 2 jobs came and went, PSS",
+    "memory of both nodes after 2 more, PSS",
     *(
         f"data: {verb} a table of 3 MB, {ending}, {way}"
         for ending in ("csv", "parquet", "arrow")
