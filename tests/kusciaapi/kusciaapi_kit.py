@@ -99,20 +99,19 @@ async def here(
     namespaces: Sequence[str] = (),
     clock: Clock = SYSTEM_CLOCK,
     client: Client | None = None,
-    extra: dict[str, str] | None = None,
 ) -> AsyncIterator[World]:
     """The domain's own namespace and `cross-domain` exist; `namespaces`: further ones. `client`: of another world's API."""
     paths = DomainPaths.of(directory, domain).prepare()
     own = identity.ensure(paths, domain, _KEY, clock.now())
     if client is not None:
-        yield World(Here(client, domain, mode, paths, own, clock, extra or {}))
+        yield World(Here(client, domain, mode, paths, own, clock))
         return
     store = MemoryStore()
     await store.open()
     server = ApiServer(store, Settings(kuscia=True), SYSTEM_CLOCK)
     await server.start()
     transport = InProcessTransport(server.handle, ADMIN)
-    world = World(Here(Client(transport), domain, mode, paths, own, clock, extra or {}))
+    world = World(Here(Client(transport), domain, mode, paths, own, clock))
     try:
         for name in dict.fromkeys((domain, *namespaces)):
             await world.namespace(name)

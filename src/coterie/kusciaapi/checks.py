@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from coterie.api.errors import BadRequest, Gone
+from coterie.api.errors import BadRequest, Gone, NotFound
 from coterie.api.meta import ObjectMeta
 from coterie.api.names import dns_subdomain_faults
 from coterie.api.types.kind import Kind
@@ -47,6 +47,23 @@ async def check_known(here: Here, domain: str) -> None:
     """Refused (11305) when there is no such domain. A lite cannot look, and needs not: it has only its own."""
     if domain != here.domain:
         await known_domain(here, domain)
+
+
+async def find(here: Here, kind: Kind[T], name: str, domain: str) -> T | None:
+    try:
+        return await here.client.get(kind, name, domain)
+    except NotFound:
+        return None
+
+
+async def find_all(here: Here, kind: Kind[T], wanted: Iterable[tuple[str, str]]) -> list[T]:
+    """Those that exist. `wanted`: (name, domain)."""
+    found: list[T] = []
+    for name, domain in wanted:
+        each = await find(here, kind, name, domain)
+        if each is not None:
+            found.append(each)
+    return found
 
 
 # Pages.

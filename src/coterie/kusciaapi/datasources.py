@@ -21,7 +21,7 @@ from coterie.api.types.kuscia_data import DOMAIN_DATA_SOURCES, SOURCE_TYPES, Dom
 from coterie.api.types.kuscia_domain import DOMAIN_CONFIG
 from coterie.client.client import retry_on_conflict
 from coterie.kusciaapi.callers import Caller
-from coterie.kusciaapi.checks import check_object_name, page
+from coterie.kusciaapi.checks import check_object_name, find, find_all, page
 from coterie.kusciaapi.codes import Code, Refused, invalid
 from coterie.kusciaapi.domains import check_name
 from coterie.kusciaapi.operations import Here, Mode, Operation
@@ -64,7 +64,7 @@ async def update(here: Here, caller: Caller, request: Any) -> Object:
     check_object_name("datasource_id", name)
 
     async def attempt() -> None:
-        patch = await _change(here, await _get(here, domain, name), request)
+        patch = await _change(here, await get_source(here, domain, name), request)
         await here.client.patch(DOMAIN_DATA_SOURCES, name, domain, patch)
 
     try:
@@ -112,7 +112,7 @@ async def query(here: Here, caller: Caller, request: Any) -> Object:
     domain, name = request.domain_id, request.datasource_id
     _check_domain(here, domain)
     check_object_name("datasource_id", name)
-    return {"data": (await _told(here, [await _get(here, domain, name)]))[0]}
+    return {"data": (await _told(here, [await get_source(here, domain, name)]))[0]}
 
 
 async def batch_query(here: Here, caller: Caller, request: Any) -> Object:
@@ -122,8 +122,8 @@ async def batch_query(here: Here, caller: Caller, request: Any) -> Object:
     for index, asked in enumerate(request.data):
         _check_domain(here, asked.domain_id, f"data[{index}].")
         check_object_name(f"data[{index}].datasource_id", asked.datasource_id)
-    found = [await _find(here, asked.domain_id, asked.datasource_id) for asked in request.data]
-    return {"data": {"datasource_list": await _told(here, [each for each in found if each is not None])}}
+    wanted = ((asked.datasource_id, asked.domain_id) for asked in request.data)
+    return {"data": {"datasource_list": await _told(here, await find_all(here, DOMAIN_DATA_SOURCES, wanted))}}
 
 
 async def list_(here: Here, caller: Caller, request: Any) -> Object:
@@ -138,10 +138,8 @@ async def settings_of(here: Here, sources: Iterable[DomainDataSource]) -> dict[s
 
 
 async def _config_store(here: Here) -> dict[str, str]:
-    try:
-        return (await here.client.get(CONFIG_MAPS, DOMAIN_CONFIG, here.domain)).data or {}
-    except NotFound:
-        return {}
+    found = await find(here, CONFIG_MAPS, DOMAIN_CONFIG, here.domain)
+    return (found.data or {}) if found is not None else {}
 
 
 def _check_domain(here: Here, domain: str, at: str = "") -> None:
@@ -152,16 +150,8 @@ def _check_domain(here: Here, domain: str, at: str = "") -> None:
         raise invalid(f"{at}domain_id", f"must be {here.domain}: the data sources of others are with them")
 
 
-async def _find(here: Here, domain: str, name: str) -> DomainDataSource | None:
-    try:
-        found: DomainDataSource = await here.client.get(DOMAIN_DATA_SOURCES, name, domain)
-    except NotFound:
-        return None
-    return found
-
-
-async def _get(here: Here, domain: str, name: str) -> DomainDataSource:
-    found = await _find(here, domain, name)
+async def get_source(here: Here, domain: str, name: str) -> DomainDataSource:
+    found = await find(here, DOMAIN_DATA_SOURCES, name, domain)
     if found is None:
         raise _missing(domain, name)
     return found

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from coterie.api import labels
 from coterie.api.errors import AlreadyExists, NotFound
 from coterie.api.meta import Object
-from coterie.api.types.kuscia_data import DOMAIN_DATA_SOURCES, DOMAIN_DATAS, DomainData, DomainDataSource
+from coterie.api.types.kuscia_data import DOMAIN_DATAS, DomainData, DomainDataSource
 from coterie.base.later import later
 from coterie.client.client import retry_on_conflict
 from coterie.kusciaapi.callers import Caller
-from coterie.kusciaapi.checks import check_domain, check_known, check_object_name, page
+from coterie.kusciaapi.checks import check_domain, check_known, check_object_name, find, find_all, page
 from coterie.kusciaapi.codes import Code, Refused, invalid
-from coterie.kusciaapi.datasources import settings_of
+from coterie.kusciaapi.datasources import get_source, settings_of
 from coterie.kusciaapi.operations import Here, Mode, Operation
 from coterie.sources import entries, stored
 from coterie.sources.protocol import NotThere, Place, SourceError, SourceInfo
@@ -41,7 +41,7 @@ async def create(here: Here, caller: Caller, request: Any) -> Object:
     if name:
         check_object_name("domaindata_id", name)
     await check_known(here, domain)
-    if name and await find(here, domain, name) is not None:
+    if name and await find(here, DOMAIN_DATAS, name, domain) is not None:
         return await update(here, caller, request) | {"data": {"domaindata_id": name}}
     spec["name"] = spec["name"] or spec["relativeURI"].rstrip("/").rpartition("/")[2]
     name = name or entries.new_name(spec["name"])
@@ -90,7 +90,7 @@ async def delete_with_raw(here: Here, caller: Caller, request: Any) -> Object:
         raise Refused(Code.DELETE_DATA, f"the data lies at {domain}; ask its own node, which can remove it")
     found = await get(here, domain, name)
     _check_own(found, Code.DELETE_DATA)
-    await _remove_raw(here, found, await _source(here, domain, found.spec.data_source))
+    await _remove_raw(here, found, await get_source(here, domain, found.spec.data_source))
     await _delete(here, found)
     return {}
 
@@ -109,8 +109,8 @@ async def batch_query(here: Here, caller: Caller, request: Any) -> Object:
     for index, asked in enumerate(request.data):
         check_domain(here, caller, asked.domain_id, f"data[{index}].domain_id", "query data")
         check_object_name(f"data[{index}].domaindata_id", asked.domaindata_id)
-    found = [await find(here, asked.domain_id, asked.domaindata_id) for asked in request.data]
-    return {"data": {"domaindata_list": [_told(each) for each in found if each is not None]}}
+    found = await find_all(here, DOMAIN_DATAS, ((asked.domaindata_id, asked.domain_id) for asked in request.data))
+    return {"data": {"domaindata_list": [_told(each) for each in found]}}
 
 
 async def list_(here: Here, caller: Caller, request: Any) -> Object:
@@ -126,16 +126,8 @@ async def list_(here: Here, caller: Caller, request: Any) -> Object:
     return {"data": {"domaindata_list": [_told(each) for each in found], "next_page_token": token}}
 
 
-async def find(here: Here, domain: str, name: str) -> DomainData | None:
-    try:
-        found: DomainData = await here.client.get(DOMAIN_DATAS, name, domain)
-    except NotFound:
-        return None
-    return found
-
-
 async def get(here: Here, domain: str, name: str) -> DomainData:
-    found = await find(here, domain, name)
+    found = await find(here, DOMAIN_DATAS, name, domain)
     if found is None:
         raise _missing(domain, name)
     return found
@@ -173,19 +165,11 @@ def _asked(request: Any) -> Object:
 async def _completed(here: Here, domain: str, name: str, spec: Object) -> Object:
     chosen = entries.chosen_source(spec)
     check_object_name("datasource_id", chosen)
-    source = await _source(here, domain, chosen)
+    source = await get_source(here, domain, chosen)
     try:
         return entries.completed(spec, name, domain, source.spec.type)
     except entries.BadEntry as problem:
         raise invalid(problem.field, problem.problem) from problem
-
-
-async def _source(here: Here, domain: str, name: str) -> DomainDataSource:
-    try:
-        found: DomainDataSource = await here.client.get(DOMAIN_DATA_SOURCES, name, domain)
-    except NotFound as problem:
-        raise Refused(Code.NO_SOURCE, f'there is no DomainDataSource "{name}" of {domain}') from problem
-    return found
 
 
 async def _delete(here: Here, data: DomainData) -> None:

@@ -16,7 +16,7 @@ from coterie.api.types.kuscia_data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS, NORM
 from coterie.client.client import retry_on_conflict
 from coterie.kusciaapi import domaindata
 from coterie.kusciaapi.callers import Caller
-from coterie.kusciaapi.checks import check_domain, check_known, check_object_name, page_by_name
+from coterie.kusciaapi.checks import check_domain, check_known, check_object_name, find, page_by_name
 from coterie.kusciaapi.codes import Code, Refused, invalid
 from coterie.kusciaapi.domains import check_name
 from coterie.kusciaapi.operations import Here, Operation
@@ -32,7 +32,7 @@ async def create(here: Here, caller: Caller, request: Any) -> Object:
     check_name("grant_domain", request.grant_domain)
     asked = _asked(request)
     await check_known(here, domain)
-    data = await domaindata.find(here, domain, request.domaindata_id)
+    data = await find(here, DOMAIN_DATAS, request.domaindata_id, domain)
     if data is None:
         raise invalid("domaindata_id", f'there is no DomainData "{request.domaindata_id}" of {domain}')
     if domaindata.is_copy(data):

@@ -50,8 +50,6 @@ class Here:
     paths: DomainPaths
     identity: DomainIdentity
     clock: Clock
-    extra: dict[str, str] = field(default_factory=dict)
-    """Where things are that only some operations need, by name."""
     jobs: JobBoard = field(default_factory=JobBoard, repr=False, compare=False)
     """Those who watch jobs."""
 
@@ -88,7 +86,6 @@ class Operation:
     """Whether request or answer must never be logged."""
     request_name: str = ""
     response_name: str = ""
-    event_name: str = ""
     package: str = messages.PACKAGE
     """Of the messages and, over gRPC, of the service."""
 
