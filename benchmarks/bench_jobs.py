@@ -20,12 +20,14 @@ from benchmarks.table import Row
 from coterie.api.meta import Object
 from coterie.api.types.kind import Kind, builtin
 from coterie.api.types.kuscia_job import CROSS_DOMAIN
+from coterie.node import housekeeping
 
 T = TypeVar("T")
 _LAYER = 8
 _BATCH = 25
 _WARM_UP = 300
-_SETTLE = 2.0
+_SETTLE = 2.5 * housekeeping.LOOK
+"""Nodes tidy up when they have been calm for a look."""
 EVENTS = Kind.dynamic(builtin("events"))
 
 

@@ -106,6 +106,47 @@ async def test_failures_come_back_with_growing_pauses_and_are_forgotten() -> Non
     assert (setup.controller.counters.failed, setup.controller.counters.succeeded) == (3, 2)
 
 
+async def test_what_is_gone_is_not_looked_at_later() -> None:
+    """Whatever the function is called that names the object itself."""
+
+    async def reconcile(key: ObjectKey) -> Result | None:
+        return Result(after=86400) if setup.informer.cache.by_key(key) is not None else None
+
+    setup = Setup(reconcile)
+    setup.controller = Controller(
+        "test", reconcile, [Watches(setup.informer, lambda found: [found.key])], clock=setup.clock
+    )
+    setup.api.seed("configmaps", "a", "default")
+    async with running(setup.informer.run(), setup.controller.run()):
+        await setup.controller.ready.wait()
+        await settle()
+        assert setup.controller.queue.later == 1
+        await setup.api.client().delete(CM, "a", "default")
+        await settle()
+        assert setup.controller.queue.later == 0
+
+
+async def test_a_look_that_is_overtaken_does_not_say_when_to_come_back() -> None:
+    going, entered = asyncio.Event(), asyncio.Event()
+
+    async def reconcile(key: ObjectKey) -> Result | None:
+        if setup.informer.cache.by_key(key) is None:
+            return None
+        entered.set()
+        await going.wait()
+        return Result(after=86400)
+
+    setup = Setup(reconcile)
+    setup.api.seed("configmaps", "a", "default")
+    async with running(setup.informer.run(), setup.controller.run()):
+        await entered.wait()
+        await setup.api.client().delete(CM, "a", "default")
+        await settle()
+        going.set()
+        await settle()
+        assert setup.controller.queue.later == 0 and setup.controller.counters.succeeded == 2
+
+
 async def test_terminal_errors_are_reported_and_not_tried_again() -> None:
     told: list[tuple[ObjectKey, str]] = []
     calls: list[ObjectKey] = []

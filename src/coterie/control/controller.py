@@ -143,8 +143,9 @@ class Controller(Generic[K]):
             except Exception as error:  # noqa: BLE001 - one odd object must not stop the informer others share
                 self._log.error("Cannot tell whom a change concerns", error=error, trace=True, of=watch.informer.name)
                 return
+            gone = own_key(change.object) if change.type == "deleted" else ()
             for key in keys:
-                if change.type == "deleted" and watch.keys is own_key:
+                if key in gone:
                     self.queue.cancel_later(key)
                 self.queue.add(key)
 
@@ -191,5 +192,5 @@ class Controller(Generic[K]):
         else:
             self.counters.succeeded += 1
             queue.forget(key)
-            if result is not None and result.after is not None:
+            if result is not None and result.after is not None and not queue.comes_again(key):
                 queue.add_after(key, result.after)

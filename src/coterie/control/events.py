@@ -24,7 +24,7 @@ from coterie.client.transport import TransportError
 
 _PLAIN = EVENTS.as_dynamic
 _QUEUE = 1000
-_REMEMBERED = 1024
+_REMEMBERED = 256
 _SIMILAR_LIMIT = 10
 _SIMILAR_WINDOW = 600.0
 _BURST = 25

@@ -88,6 +88,10 @@ class WorkQueue(Generic[K]):
     def failures(self, key: K) -> int:
         return self._failures.get(key, 0)
 
+    def comes_again(self, key: K) -> bool:
+        """Whether it was added while it is worked on: the next look, not this one, says when to come back."""
+        return key in self._again
+
     def oldest_work(self) -> float:
         """Seconds since the longest-running key was taken: how a stuck reconcile shows."""
         return self._clock.monotonic() - min(self._working.values()) if self._working else 0.0

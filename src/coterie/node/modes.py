@@ -19,6 +19,7 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import LogSettings, configure, logger
 from coterie.control.manager import Manager, Runnable
 from coterie.node.config import NodeSettings
+from coterie.node.housekeeping import Housekeeper
 
 log = logger("node")
 
@@ -41,7 +42,8 @@ async def run(settings: NodeSettings, clock: Clock = SYSTEM_CLOCK) -> None:
     settings.paths.prepare()
     # A lite waits for its master for as long as that takes: its pods go on, and the link says what is wrong.
     patience = math.inf if settings.gateway.master is not None else 60.0
-    manager = Manager(groups(settings, clock), name=settings.domain, ready_timeout=patience, clock=clock)
+    parts = [*groups(settings, clock), [Housekeeper(clock)]]
+    manager = Manager(parts, name=settings.domain, ready_timeout=patience, clock=clock)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, manager.stop)

@@ -17,8 +17,8 @@ from coterie.base.log import logger
 
 log = logger("apiserver.state")
 
-RING_EVENTS = 1024
-RING_BYTES = 2 * 1024 * 1024
+RING_EVENTS = 512
+RING_BYTES = 1024 * 1024
 """What a collection keeps of its past for watches that resume. A busy node has a dozen collections, and what is older comes
 from the store."""
 _EMPTY: dict[str, Entry] = {}

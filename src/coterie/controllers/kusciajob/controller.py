@@ -36,7 +36,7 @@ from coterie.base.ids import uid4
 from coterie.base.log import logger
 from coterie.client.client import Client
 from coterie.client.informers import Informers
-from coterie.control.controller import DONE, Controller, Result, Watches
+from coterie.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.control.events import EventRecorder, reference_to
 from coterie.control.guarded import write, write_status
 from coterie.controllers.kusciajob import launch
@@ -283,9 +283,6 @@ class KusciaJobReconciler:
 
     # Whom a change concerns.
 
-    def keys_of_job(self, job: KusciaJob) -> list[ObjectKey]:
-        return [job.key]
-
     def keys_of_task(self, task: KusciaTask) -> list[ObjectKey]:
         owner = controller_of(task.metadata)
         return [ObjectKey(CROSS_DOMAIN, owner.name)] if owner is not None else []
@@ -316,7 +313,7 @@ def make(
         client, informers, approve=approve, retention=retention, events=events, clock=clock
     )
     watches: list[Watches[Any, ObjectKey]] = [
-        Watches(reconciler.jobs, reconciler.keys_of_job),
+        Watches(reconciler.jobs, own_key),
         Watches(reconciler.tasks, reconciler.keys_of_task),
         Watches(reconciler.domains, reconciler.keys_of_domain),
         Watches(reconciler.images, reconciler.keys_of_image),

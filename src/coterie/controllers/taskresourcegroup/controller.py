@@ -21,7 +21,7 @@ from coterie.base.log import logger
 from coterie.client.client import Client
 from coterie.client.informers import Informers
 from coterie.control.claims import reference
-from coterie.control.controller import DONE, Controller, Result, Watches
+from coterie.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.control.guarded import exactly, move_reservation, write_status
 from coterie.controllers.taskresourcegroup.plan import RESERVED_SECONDS, View, plan
 
@@ -160,9 +160,6 @@ class TaskResourceGroupReconciler:
 
     # Whom a change concerns.
 
-    def keys_of_group(self, group: TaskResourceGroup) -> list[ObjectKey]:
-        return [group.key]
-
     def keys_of_reservation(self, reservation: TaskResource) -> list[ObjectKey]:
         owner = controller_of(reservation.metadata)
         return [ObjectKey("", owner.name)] if owner is not None else []
@@ -184,7 +181,7 @@ def make(
 ) -> Controller[ObjectKey]:
     reconciler = TaskResourceGroupReconciler(client, informers, clock)
     watches: list[Watches[Any, ObjectKey]] = [
-        Watches(reconciler.groups, reconciler.keys_of_group),
+        Watches(reconciler.groups, own_key),
         Watches(reconciler.reservations, reconciler.keys_of_reservation),
         Watches(reconciler.pods, reconciler.keys_of_pod),
     ]

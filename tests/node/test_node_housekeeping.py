@@ -1,0 +1,61 @@
+"""When a node tidies up its memory: after work, never instead of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+
+import pytest
+
+from coterie.base.clock import VirtualClock
+from coterie.node.housekeeping import CALM, LONGEST, LOOK, WORTH, Housekeeper, due, tidy_up
+
+
+@pytest.mark.parametrize(
+    ("worked", "lately", "since", "wanted"),
+    [
+        pytest.param(0.1, 0.0, 3600.0, False, id="nothing was done"),
+        pytest.param(WORTH, 0.0, LOOK, True, id="the work is over"),
+        pytest.param(50.0, LOOK, LOOK, False, id="in the middle of work"),
+        pytest.param(50.0, CALM * LOOK, LOOK, True, id="hardly any work"),
+        pytest.param(50.0, LOOK, LONGEST, True, id="work without an end"),
+    ],
+)
+def test_when_it_is_due(worked: float, lately: float, since: float, wanted: bool) -> None:
+    assert due(worked, lately, since) is wanted
+
+
+async def test_a_node_tidies_up_once_after_a_burst_and_now_and_then_in_a_long_one() -> None:
+    clock = VirtualClock()
+    spent = 0.0
+    tidied: list[float] = []
+    keeper = Housekeeper(clock, worked=lambda: spent, tidy=lambda: tidied.append(clock.monotonic()))
+    task = asyncio.create_task(keeper.run())
+    await clock.advance(5 * LOOK)
+    assert not tidied
+    for _ in range(3):
+        spent += LOOK
+        await clock.advance(LOOK)
+    assert not tidied
+    await clock.advance(10 * LOOK)
+    assert tidied == [9 * LOOK]
+    for _ in range(int(2 * LONGEST / LOOK)):
+        spent += LOOK
+        await clock.advance(LOOK)
+    assert len(tidied) == 3
+    task.cancel()
+
+
+def test_what_only_knows_itself_goes() -> None:
+    class Circle:
+        def __init__(self) -> None:
+            self.itself = self
+
+    gone = weakref.ref(Circle())
+    gc.disable()
+    try:
+        tidy_up()
+    finally:
+        gc.enable()
+    assert gone() is None
