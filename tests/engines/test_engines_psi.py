@@ -13,10 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as csv
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coterie.datamesh import messages
 from coterie.engines.psi import intersect, keys, protobytes
 from coterie.engines.psi.intersect import Impossible
+from coterie.engines.psi.keyfile import order_of
 from coterie.engines.psi.link import Watch, answers
 from coterie.engines.psi.mesh import reason
 from coterie.engines.psi.store import Store, found_numbers, in_table_order, turned
@@ -306,3 +309,23 @@ def test_keys_that_come_once_are_known(tmp_path: Path, keys: list[str | None], u
     assert store.unique == unique and lines == sorted(lines), (
         "in the order of bytes, as the library's own program has it"
     )
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=20), max_size=60))
+def test_texts_are_ordered_by_their_bytes(texts: list[str]) -> None:
+    """Also those that differ behind their first sixteen bytes only."""
+    found = pa.array([*texts, *(f"0123456789abcde{each}" for each in texts)], pa.string())
+    assert found.take(order_of(found)).to_pylist() == sorted(found.to_pylist(), key=str.encode)
+
+
+@pytest.mark.parametrize(("keys", "there"), [(["b", "a"], True), (["b", "b"], False)], ids=["different", "again"])
+def test_the_library_is_told_only_what_is_true(tmp_path: Path, keys: list[str], there: bool) -> None:
+    table = pa.table({"id": pa.array(keys, pa.string())})
+    store = Store(tmp_path, table.schema)
+    store.fill(table.to_batches(), ("id",), 0)
+    note = tmp_path / "keys.csv.meta"
+    assert note.exists() == there
+    if there:
+        told = json.loads(note.read_text())
+        assert told["originalCnt"] == told["uniqueKeyCnt"] == 2
+        assert int(told["sourceFileSize"]) == store.keys.stat().st_size

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-_EVERY = 0.25
-_GROWN = 1.01
+_EVERY = 0.5
+_GROWN = 1.03
 _TICKS = os.sysconf("SC_CLK_TCK")
 _GONE = (OSError, ValueError, IndexError)
 

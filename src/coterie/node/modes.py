@@ -42,7 +42,7 @@ async def run(settings: NodeSettings, clock: Clock = SYSTEM_CLOCK) -> None:
     settings.paths.prepare()
     # A lite waits for its master for as long as that takes: its pods go on, and the link says what is wrong.
     patience = math.inf if settings.gateway.master is not None else 60.0
-    parts = [*groups(settings, clock), [Housekeeper(clock)]]
+    parts: list[list[Runnable]] = [*groups(settings, clock), [Housekeeper(clock)]]
     manager = Manager(parts, name=settings.domain, ready_timeout=patience, clock=clock)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -27,7 +27,7 @@ from coterie.engines.psi.library import NotUsable
 from coterie.engines.psi.link import PartnerLost, Watch
 from coterie.engines.psi.mesh import Mesh, MeshFailed
 from coterie.engines.psi.progress import Progress
-from coterie.engines.psi.store import Store, give_memory_back, nullable
+from coterie.engines.psi.store import Store, give_memory_back, keep_memory, nullable
 from coterie.engines.psi.task import BadConfig, Task, read
 
 DEFAULT_FILE = "kuscia/task-config.conf"
@@ -77,6 +77,7 @@ def work(task: Task, directory: Path, lost: Callable[[str], None]) -> None:
         store.fill(rows, own.keys, task.rank)
         # What was needed for reading is not needed again, and the library needs much.
         give_memory_back()
+        keep_memory()
         progress.tell(0.2)
         done(f"{store.rows} rows were read")
         families = [keys.family(rows.schema.field(name).type) for name in own.keys]

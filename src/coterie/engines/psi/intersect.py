@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from coterie.engines.psi import store
+from coterie.engines.psi import keyfile, store
 from coterie.engines.psi.store import Store
 from coterie.engines.psi.task import Task
 
@@ -50,7 +50,7 @@ def run(
             bucket_size=_BUCKET,
             ecdh_params=library.EcdhParams(curve=library.EllipticCurveType.CURVE_25519),
         ),
-        input_params=library.InputParams(path=str(rows.keys), selected_keys=[store.KEY], keys_unique=rows.unique),
+        input_params=library.InputParams(path=str(rows.keys), selected_keys=[keyfile.KEY], keys_unique=rows.unique),
         # What goes in in order comes out in order, also where only one party's keys are so.
         output_params=library.OutputParams(path=str(found), disable_alignment=rows.unique and _plain(task)),
         join_conf=library.ResultJoinConfig(type=getattr(joins, f"JOIN_TYPE_{join}"), left_side_rank=0),

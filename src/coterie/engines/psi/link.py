@@ -1,8 +1,9 @@
 """The connection to the partners, and seeing that they are still there.
 
 Partners are called by name through the gateway: brpc's HTTP with pooled connections, the only one of its protocols that
-keeps the name. The library waits for a message as long as it takes, for a partner may be busy with its own rows for long.
-Whether it still lives is asked beside: its port answers while it works, whatever it works on.
+keeps the name, and with bodies as they are: the usual ones are base64 in JSON. The library waits for a message as long as it
+takes, for a partner may be busy with its own rows for long. Whether it still lives is asked beside: its port answers while it
+works, whatever it works on.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def connect(library: Any, task: Task) -> Any:
     desc.id = task.id
     for party in task.parties:
         desc.add_party(party.name, f"0.0.0.0:{task.port}" if party is task.own else f"http://{party.endpoint}")
-    desc.brpc_channel_protocol = "http"
+    desc.brpc_channel_protocol = "http:proto"
     desc.brpc_channel_connection_type = "pooled"
     desc.connect_retry_interval_ms = 100
     desc.connect_retry_times = COMING * 10

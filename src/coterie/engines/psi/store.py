@@ -3,8 +3,7 @@
     rows of the data mesh ──> rows.arrow (all of it)                                  ┌──> rows of the result
                           └─> keys.csv   (key, number) ──library──> found.csv (numbers) ┘
 
-Neither file is ever in memory as a whole. Keys are, while they are few enough to be put in order here: the library then need not
-run a program for it, and where no key comes twice it is told so and does less.
+Neither file is ever in memory as a whole; of the keys see `keyfile.py`.
 """
 
 from __future__ import annotations
@@ -20,13 +19,12 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 
 from coterie.engines.psi import keys
+from coterie.engines.psi.keyfile import KEY, KEY_SCHEMA, ORDERED_BYTES, ROW, KeyFile, any_again, note
 
 _STORED_ROWS = 1 << 16
 _RESULT_ROWS = 1 << 16
-ORDERED_BYTES = 1 << 28
-"""Keys of at most so many bytes are put in order here."""
-KEY, ROW = "k", "row"
-_KEY_SCHEMA = pa.schema([(KEY, pa.string()), (ROW, pa.int64())])
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEPT_BYTES = 1 << 28
 
 
 class Store:
@@ -41,13 +39,16 @@ class Store:
         self._starts: list[int] = []
 
     def fill(self, batches: Iterable[pa.RecordBatch], columns: tuple[str, ...], party: int) -> None:
-        with _KeyFile(self.keys, self._ordered_bytes) as found, pa.ipc.new_file(self._path, self.schema) as rows:
+        with KeyFile(self.keys, self._ordered_bytes) as found, pa.ipc.new_file(self._path, self.schema) as rows:
             for batch in _gathered(batches, self.schema):
                 found.add(keys.texts(batch, columns, party, self.rows))
                 rows.write_batch(batch)
                 self._starts.append(self.rows)
                 self.rows += batch.num_rows
-            self.unique = found.finish()
+            digest = found.finish()
+        self.unique = bool(digest)
+        if digest:
+            note(self.keys, self.rows, digest)
 
     def taken(self, numbers: Iterable[pa.Array]) -> Iterator[pa.RecordBatch]:
         """The rows of these numbers in this order; where there is no number, a row of NULLs."""
@@ -74,60 +75,6 @@ class Store:
         return pa.Table.from_batches(parts, self.schema).combine_chunks().take(pc.sort_indices(order))
 
 
-class _KeyFile:
-    """Keys with the numbers of their rows, for the library."""
-
-    def __init__(self, path: Path, ordered_bytes: int) -> None:
-        self._file = path.open("wb")
-        # By hand: Arrow would quote the names, and a part of the library does not know quotes.
-        self._file.write(f"{KEY},{ROW}\n".encode())
-        options = csv.WriteOptions(include_header=False, quoting_style="none")
-        self._writer = csv.CSVWriter(self._file, _KEY_SCHEMA, write_options=options)
-        self._left = ordered_bytes
-        self._kept: list[pa.Array] = []
-        self._rows = 0
-
-    def __enter__(self) -> _KeyFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._writer.close()
-        self._file.close()
-
-    def add(self, texts: pa.Array) -> None:
-        self._kept.append(texts)
-        self._left -= texts.nbytes
-        if self._left < 0:
-            self._write_kept()
-
-    def finish(self) -> bool:
-        """Whether all keys are in order and different."""
-        if self._rows or not self._kept:
-            self._write_kept()
-            return False
-        texts = pa.concat_arrays(self._kept)
-        self._kept.clear()
-        order = pc.sort_indices(texts)
-        texts = texts.take(order)
-        for start in range(0, len(texts), _STORED_ROWS):
-            self._write(texts.slice(start, _STORED_ROWS), order.slice(start, _STORED_ROWS).cast(pa.int64()))
-        return not _any_again(texts)
-
-    def _write_kept(self) -> None:
-        for texts in self._kept:
-            self._write(texts, pa.array(range(self._rows, self._rows + len(texts)), pa.int64()))
-        self._kept.clear()
-
-    def _write(self, texts: pa.Array, numbers: pa.Array) -> None:
-        self._writer.write_batch(pa.record_batch([texts, numbers], schema=_KEY_SCHEMA))
-        self._rows += len(texts)
-
-
-def _any_again(texts: pa.Array) -> bool:
-    """Whether two neighbours are equal."""
-    return len(texts) > 1 and bool(pc.any(pc.equal(texts.slice(1), texts.slice(0, len(texts) - 1))).as_py())
-
-
 def nothing(schema: pa.Schema, rows: int) -> pa.RecordBatch:
     return pa.record_batch([pa.nulls(rows, each.type) for each in schema], schema=schema)
 
@@ -142,7 +89,7 @@ def found_numbers(path: Path, *, second: bool) -> Iterator[pa.Array]:
     The library repeats each row as often as the partner has its key, at both sides alike (1 1 2 2, and 7 7 9 9), so that
     the n-th rows of the two do not make all pairs. At one side, equal keys are therefore turned: 7 9 7 9.
     """
-    options = csv.ConvertOptions(column_types=_KEY_SCHEMA, null_values=["NULL", ""], strings_can_be_null=True)
+    options = csv.ConvertOptions(column_types=KEY_SCHEMA, null_values=["NULL", ""], strings_can_be_null=True)
     kept: list[pa.RecordBatch] = []
     count = 0
     with csv.open_csv(path, convert_options=options) as reader:
@@ -169,7 +116,7 @@ def _start_of_last_key(found: pa.Array) -> int:
 
 def _numbers(found: pa.Table, second: bool) -> pa.Array:
     texts, numbers = (found.column(name).combine_chunks() for name in (KEY, ROW))
-    if not second or not _any_again(texts):
+    if not second or not any_again(texts):
         return numbers
     return pa.array(turned(texts.to_pylist(), numbers.to_pylist()), pa.int64())
 
@@ -199,6 +146,14 @@ def give_memory_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def keep_memory() -> None:
+    """Until it is given back: the library frees and takes large pieces all the time, and the kernel clears each anew."""
+    choose = getattr(ctypes.CDLL(None), "mallopt", None)
+    if choose is not None:
+        choose(_M_MMAP_THRESHOLD, _KEPT_BYTES)
+        choose(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
