@@ -128,9 +128,9 @@ def test_text_is_written_alike_in_either_way(text: str | None, beside: str) -> N
     cells = {None: b"NULL", "": b'""', "NULL": b'"NULL"', "null": b'"null"', " x": b'" x"', "x ": b'"x "'}
     cells |= {"a,b": b'"a,b"', 'say "hi"': b'"say ""hi"""', "a\nb": b'"a\nb"', "\ufeffx": '"\ufeffx"'.encode()}
     first = cells.get(text, (text or "").encode())
-    written = csv_rows(batch.slice(0, 1)) + csv_rows(batch.slice(1))
+    written = bytes(csv_rows(batch.slice(0, 1))) + bytes(csv_rows(batch.slice(1)))
     assert csv_rows(batch) == written
-    assert csv_rows(batch).startswith(first + b",1,0.1,true,1970-01-02 00:00:00.000,AA==,3\n")
+    assert bytes(csv_rows(batch)).startswith(first + b",1,0.1,true,1970-01-02 00:00:00.000,AA==,3\n")
 
 
 def test_partitions() -> None:

@@ -7,6 +7,7 @@ import asyncio
 import signal
 from pathlib import Path
 
+from coterie.base import memory
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.log import LogSettings, configure
 from coterie.base.paths import DomainPaths
@@ -17,6 +18,9 @@ from coterie.datamesh.grpcserver import quiet
 from coterie.datamesh.server import DataMesh
 from coterie.datamesh.settings import MeshSettings
 from coterie.sources.opening import open_source
+
+_KEPT = 64 << 20
+"""Messages of a few megabytes come and go."""
 
 
 async def serve(settings: MeshSettings, api: Path) -> None:
@@ -43,6 +47,7 @@ def main() -> None:
     chosen = parser.parse_args()
     configure(LogSettings(colour=False))
     quiet()
+    memory.keep(_KEPT)
     settings = MeshSettings(chosen.domain, DomainPaths(chosen.home), chosen.address, chosen.http, chosen.grpc)
     asyncio.run(serve(settings, chosen.api))
 

@@ -208,12 +208,10 @@ class Flight:
             async with (
                 await self._places.source(data) as source,
                 source.write(kept.place, wanted, kept.options) as sink,
-                aclosing(_ahead(incoming)) as coming,
+                aclosing(_ahead(incoming, schema, wanted)) as coming,
             ):
-                async for message in coming:
-                    parts = flightdata.parse(message)
-                    if parts.is_rows:
-                        await sink.put(await asyncio.to_thread(_rows, parts, schema, wanted))
+                async for batch in coming:
+                    await sink.put(batch)
         except (flightdata.Malformed, DecodeError) as problem:
             raise MeshProblem(Code.INVALID, str(problem)) from problem
         except SourceError as problem:
@@ -275,22 +273,26 @@ async def _fill(source: Source, kept: Reading, ready: asyncio.Queue[bytes | None
             await ready.put(None)
 
 
-async def _ahead(incoming: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """The same messages; the next are taken in while one is being written."""
-    ready: asyncio.Queue[bytes | None] = asyncio.Queue(_AHEAD)
+async def _ahead(
+    incoming: AsyncIterator[bytes], schema: pa.Schema, wanted: pa.Schema
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    """The rows of the messages; the next are taken in while some are being written."""
+    ready: asyncio.Queue[pa.RecordBatch | None] = asyncio.Queue(_AHEAD)
 
     async def fill() -> None:
         try:
             async for message in incoming:
-                await ready.put(message)
+                parts = flightdata.parse(message)
+                if parts.is_rows:
+                    await ready.put(await asyncio.to_thread(_rows, parts, schema, wanted))
         finally:
             if (current := asyncio.current_task()) is None or not current.cancelling():
                 await ready.put(None)
 
     filling = asyncio.create_task(fill(), name="datamesh/write")
     try:
-        while (message := await ready.get()) is not None:
-            yield message
+        while (batch := await ready.get()) is not None:
+            yield batch
         await filling
     finally:
         filling.cancel()

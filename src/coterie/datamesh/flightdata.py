@@ -126,10 +126,29 @@ def ipc_message(parts: Parts) -> pa.ipc.Message:
     """Raises Malformed."""
     padding = -(len(parts.header) + 8) % _ALIGNED
     prefix = _prefix.pack(_CONTINUATION, len(parts.header) + padding)
+    start = b"".join((prefix, parts.header, bytes(padding)))
     try:
-        return pa.ipc.read_message(pa.py_buffer(b"".join((prefix, parts.header, bytes(padding), parts.body))))
+        return pa.ipc.read_message(pa.PythonFile(_Pieces(memoryview(start), parts.body), mode="r"))
     except (pa.ArrowInvalid, OSError) as problem:
         raise Malformed(f"not a message of Arrow: {problem}") from problem
+
+
+class _Pieces:
+    """A file of two parts that Arrow reads without a copy: its buffers are views of what is here."""
+
+    closed = False
+
+    def __init__(self, *parts: memoryview) -> None:
+        self._parts = list(parts)
+
+    def read(self, size: int) -> memoryview:
+        while len(self._parts) > 1 and not self._parts[0]:
+            del self._parts[0]
+        first = self._parts[0]
+        self._parts[0] = first[size:]
+        return first[:size]
+
+    def close(self) -> None: ...
 
 
 def schema_in(message: pa.ipc.Message) -> pa.Schema:

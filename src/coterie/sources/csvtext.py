@@ -25,6 +25,8 @@ BLOCK = 2 * 1024 * 1024
 NULLS = ("NULL", "null")
 SAMPLE = 1024 * 1024
 SAMPLE_ROWS = 10_000
+_MARK = "\ufeff".encode()
+_BLANKS = b" \t\n\v\f\r"
 _GUESSES = (
     pa.int64(),
     pa.uint64(),
@@ -131,10 +133,12 @@ def _first_sentence(error: Exception) -> str:
 
 def csv_header(schema: pa.Schema, delimiter: str) -> bytes:
     names = pa.RecordBatch.from_pydict({str(i): [name] for i, name in enumerate(schema.names)})
-    return csv_rows(names, delimiter)
+    return bytes(csv_rows(names, delimiter))
 
 
-def csv_rows(batch: pa.RecordBatch, delimiter: str = ",", null: str = "NULL", quote_all: bool = False) -> bytes:
+def csv_rows(
+    batch: pa.RecordBatch, delimiter: str = ",", null: str = "NULL", quote_all: bool = False
+) -> bytes | memoryview:
     """`quote_all`: every text in quotes, so that nothing depends on which texts mean NULL."""
     if not batch.num_rows or not batch.num_columns:
         return b""
@@ -144,7 +148,7 @@ def csv_rows(batch: pa.RecordBatch, delimiter: str = ",", null: str = "NULL", qu
     return end_to_end(joined(delimiter, *cells), "\n") + b"\n"
 
 
-def _plain_rows(batch: pa.RecordBatch, delimiter: str, null: str) -> bytes:
+def _plain_rows(batch: pa.RecordBatch, delimiter: str, null: str) -> memoryview:
     """Where nothing is to be quoted Arrow's own writer does it, several times faster. It has no word for NULL."""
     columns = [
         pc.fill_null(text_of(each).cast(pa.large_string()), null)
@@ -157,8 +161,7 @@ def _plain_rows(batch: pa.RecordBatch, delimiter: str, null: str) -> bytes:
     )
     sink = pa.BufferOutputStream()
     pacsv.write_csv(pa.RecordBatch.from_arrays(columns, batch.schema.names), sink, options)
-    written: bytes = sink.getvalue().to_pybytes()
-    return written
+    return memoryview(sink.getvalue()).cast("B")
 
 
 def _written_otherwise(column: pa.Array) -> bool:
@@ -170,27 +173,32 @@ def _any_needs_quotes(column: pa.Array, delimiter: str, null: str) -> bool:
     """As `_needs_quotes`, by looks at all bytes at once; may say yes where the answer is no."""
     if not is_text(column.type):
         return False
-    text = column.cast(pa.large_string())
-    content = _content(text)
-    if any(each.encode() in content for each in (delimiter, '"', "\n", "\r", "\ufeff")):
+    sizes = pc.binary_length(column)
+    if pc.min(sizes).as_py() == 0:
         return True
-    sizes = pc.binary_length(text)
-    if (
-        pc.any(pc.equal(sizes, 0)).as_py()
-        or pc.any(pc.not_equal(sizes, pc.binary_length(pc.ascii_trim_whitespace(text)))).as_py()
+    content = _content(column)
+    # Looking for one byte is much faster than for three.
+    if any(each.encode() in content for each in (delimiter, '"', "\n", "\r")) or (
+        _MARK[:1] in content and _MARK in content
     ):
         return True
-    return null.lower().encode() in content.lower() and bool(
-        pc.any(pc.equal(pc.utf8_lower(text), null.lower())).as_py()
+    plain = column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary())
+    ends = _content(pc.binary_slice(plain, 0, 1)) + _content(pc.binary_slice(plain, -1))
+    if len(ends.translate(None, _BLANKS)) < len(ends):
+        return True
+    return bool(
+        pc.any(pc.equal(sizes, len(null.encode()))).as_py()
+        and pc.any(pc.equal(pc.utf8_lower(column), null.lower())).as_py()
     )
 
 
 def _content(text: pa.Array) -> bytes:
-    """All characters of a column of large_string, end to end."""
+    """All of a column of text or bytes, end to end."""
     _, offsets, data = text.buffers()
     if data is None:
         return b""
-    ends = memoryview(offsets).cast("q")
+    large = pa.types.is_large_string(text.type) or pa.types.is_large_binary(text.type)
+    ends = memoryview(offsets).cast("q" if large else "i")
     start = ends[text.offset]
     found: bytes = data.slice(start, ends[text.offset + len(text)] - start).to_pybytes()
     return found

@@ -6,6 +6,7 @@ that is a folder is the table of all files in it, in the order of their names; f
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -145,13 +146,18 @@ class FileSource:
             parts = (*parts, f"data.{formats.ENDING.get(found, 'bin')}")
         lane, output = Lane("sink"), await self._store.create(parts)
         finished, table = False, None
+        sink = None
         try:
             table = await lane.run(lambda: formats.writer(output.file, found, inside, dialect))
-            yield _FileSink(lane, table, output, keys)
+            sink = _FileSink(lane, table, output)
+            yield sink
+            await sink.settle()
             await lane.run(table.close)
             await output.commit()
             finished = True
         finally:
+            if sink is not None:
+                await sink.close()
             if finished:
                 await lane.finish()
             else:
@@ -167,12 +173,33 @@ class FileSource:
 
 
 class _FileSink:
-    def __init__(self, lane: Lane, table: formats.TableWriter, output: Output, keys: Mapping[str, str]) -> None:
-        self._lane, self._table, self._output, self._keys = lane, table, output, keys
+    """Makes the text of one batch while that of the last is being written."""
+
+    def __init__(self, lane: Lane, table: formats.TableWriter, output: Output) -> None:
+        self._lane, self._table, self._output = lane, table, output
+        self._behind = Lane("behind")
+        self._writing: asyncio.Future[Any] | None = None
 
     async def put(self, batch: pa.RecordBatch) -> None:
-        await self._lane.run(lambda: self._table.write(batch))
-        await self._output.flush()
+        text = await self._lane.run(lambda: self._table.write(batch))
+        await self.settle()
+        if text:
+            self._writing = self._behind.start(lambda: self._output.file.write(text))
+        else:
+            await self._output.flush()
+
+    async def settle(self) -> None:
+        """Until what was begun is written. Raises what went wrong with it."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            await writing
+            await self._output.flush()
+
+    async def close(self) -> None:
+        """Nothing is written any more when this returns."""
+        if self._writing is not None:
+            self._writing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await self._behind.finish()
 
 
 def selected(schema: pa.Schema, columns: tuple[str, ...]) -> pa.Schema:

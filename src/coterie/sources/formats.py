@@ -34,6 +34,8 @@ _MAGIC = {b"PAR1": FileFormat.PARQUET, b"ORC": FileFormat.ORC, b"ARROW1": FileFo
 ENDING = {FileFormat.CSV: "csv", FileFormat.PARQUET: "parquet", FileFormat.ORC: "orc", FileFormat.IPC: "arrow"}
 GROUP_ROWS = 512 * 1024
 GROUP_BYTES = 32 * 1024 * 1024
+BATCH_BYTES = 1024 * 1024
+"""Enough for a batch of Arrow's own format, which is read a column at a time only within one."""
 
 
 def by_content(declared: FileFormat, start: bytes) -> FileFormat:
@@ -111,7 +113,9 @@ def _all_there(names: list[str], there: list[str]) -> None:
 
 
 class TableWriter(Protocol):
-    def write(self, batch: pa.RecordBatch) -> None: ...
+    def write(self, batch: pa.RecordBatch) -> bytes | memoryview:
+        """What is to be written to the file; empty where that is done."""
+        ...
 
     def close(self) -> None:
         """The format's end is written; the file itself stays open."""
@@ -132,11 +136,11 @@ def writer(file: Any, found: FileFormat, schema: pa.Schema, dialect: Dialect) ->
 
 class _CsvWriter:
     def __init__(self, file: Any, schema: pa.Schema, delimiter: str) -> None:
-        self._file, self._schema, self._delimiter = file, schema, delimiter
+        self._schema, self._delimiter = schema, delimiter
         file.write(csv_header(schema, delimiter))
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._file.write(csv_rows(fit(batch, self._schema), self._delimiter))
+    def write(self, batch: pa.RecordBatch) -> bytes | memoryview:
+        return csv_rows(fit(batch, self._schema), self._delimiter)
 
     def close(self) -> None:
         pass
@@ -149,12 +153,13 @@ class _RawWriter:
     def __init__(self, file: Any) -> None:
         self._file = file
 
-    def write(self, batch: pa.RecordBatch) -> None:
+    def write(self, batch: pa.RecordBatch) -> bytes | memoryview:
         if batch.schema.names != RAW_SCHEMA.names:
             raise SourceError("plain bytes come in one column, data")
         for piece in batch.column(0):
             if piece.is_valid:
                 self._file.write(piece.as_buffer())
+        return b""
 
     def close(self) -> None:
         pass
@@ -169,6 +174,7 @@ class _GroupWriter:
     def __init__(self, file: Any, found: FileFormat, schema: pa.Schema) -> None:
         self._schema, self._stored = schema, pa.schema([_stored(field, found) for field in schema])
         self._waiting: list[pa.RecordBatch] = []
+        self._enough = BATCH_BYTES if found is FileFormat.IPC else GROUP_BYTES
         self._writer: Any
         self._valve = file = _Valve(file)
         with _told():
@@ -183,15 +189,16 @@ class _GroupWriter:
     def _empty(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([pa.array([], each.type) for each in self._stored], schema=self._stored)
 
-    def write(self, batch: pa.RecordBatch) -> None:
+    def write(self, batch: pa.RecordBatch) -> bytes | memoryview:
         columns = [
             convert(column, field.type, field.name)
             for column, field in zip(fit(batch, self._schema).columns, self._stored, strict=True)
         ]
         self._waiting.append(pa.RecordBatch.from_arrays(columns, schema=self._stored))
         rows = sum(each.num_rows for each in self._waiting)
-        if rows >= GROUP_ROWS or sum(each.nbytes for each in self._waiting) >= GROUP_BYTES:
+        if rows >= GROUP_ROWS or sum(each.nbytes for each in self._waiting) >= self._enough:
             self._flush()
+        return b""
 
     def _flush(self) -> None:
         if self._waiting:

@@ -253,7 +253,7 @@ class _CopySink:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns |= {key: pa.repeat(value, batch.num_rows) for key, value in self._keys.items()}
         written = [_written(columns[name], name) for name in self._whole.names]
-        return csv_rows(pa.RecordBatch.from_arrays(written, self._whole.names), null="", quote_all=True)
+        return bytes(csv_rows(pa.RecordBatch.from_arrays(written, self._whole.names), null="", quote_all=True))
 
     async def _give(self, piece: bytes | None) -> None:
         """To the server; its refusal ends the waiting."""
