@@ -25,7 +25,6 @@ from coterie.node import housekeeping
 T = TypeVar("T")
 _LAYER = 8
 _BATCH = 25
-_WARM_UP = 300
 _SETTLE = 2.5 * housekeeping.LOOK
 """Nodes tidy up when they have been calm for a look."""
 EVENTS = Kind.dynamic(builtin("events"))
@@ -94,21 +93,19 @@ async def _with_cpu(net: JobNetwork, count: int, work: Callable[[], Awaitable[T]
 
 
 async def _memory(net: JobNetwork, count: int) -> list[Row]:
-    """Jobs are removed when they have ended, so nothing of them should be left in memory either. What is left is the recent
-    past of each collection, for watches that resume, and of events, to count repeated ones: it is bounded, and full after
-    some hundred jobs."""
-    warm_up = min(count, _WARM_UP)
-    await _many(net, "first", warm_up)
+    """Jobs are removed when they have ended, so nothing of them should be left in memory either. The first so many fill what
+    is bounded: the recent past of each collection, for watches that resume, pages of the store, and gaps between objects."""
+    await _many(net, "first", count)
     before = await _settled(net)
     await _many(net, "then", count)
     after = await _settled(net)
     return [
-        Row(f"memory of both nodes after {warm_up:,} jobs came and went, PSS", before, "MiB"),
+        Row(f"memory of both nodes after {count:,} jobs came and went, PSS", before, "MiB"),
         Row(
             f"memory of both nodes after {count:,} more, PSS",
             after,
             "MiB",
-            note=f"{(after - before) * 1024 / count:+.1f} KiB a job",
+            note=f"{(after / before - 1) * 100:+.1f} %, {(after - before) * 1024 / count:+.1f} KiB a job",
         ),
     ]
 
