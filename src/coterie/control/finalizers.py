@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from coterie.api.errors import NotFound
-from coterie.api.meta import Object
+from coterie.api.meta import Object, ObjectMeta
 from coterie.api.types.kind import Kind
 from coterie.client.client import Client, retry_on_conflict
 
@@ -56,6 +56,15 @@ async def remove_finalizer(
             return None
 
     return await retry_on_conflict(attempt)
+
+
+async def delete_with_finalizer(client: Client, kind: Kind[T], meta: ObjectMeta, finalizer: str) -> None:
+    """Exactly this object, although it carries our finalizer; others' are waited for."""
+    try:
+        await client.delete(kind, meta.name, meta.namespace, uid=meta.uid)
+    except NotFound:
+        return
+    await remove_finalizer(client, kind, meta.name, meta.namespace, finalizer, uid=meta.uid)
 
 
 async def _patch(client: Client, kind: Kind[T], obj: Object, finalizers: Sequence[str]) -> T:

@@ -38,7 +38,7 @@ from coterie.client.client import Client
 from coterie.client.informers import Informers
 from coterie.control.controller import DONE, Controller, Result, Watches
 from coterie.control.dormant import Dormant
-from coterie.control.finalizers import add_finalizer, remove_finalizer
+from coterie.control.finalizers import add_finalizer, delete_with_finalizer, remove_finalizer
 from coterie.control.guarded import write, write_status
 from coterie.interconn import mirror
 from coterie.interconn import servingwords as words
@@ -296,13 +296,8 @@ class ServingMember(_Side):
 
     async def _let_go(self, deployment: KusciaDeployment) -> None:
         """The host withdrew it."""
-        meta = deployment.metadata
-        self._log.info("A partner's deployment was withdrawn", deployment=meta.name)
-        try:
-            await self._local.delete(KUSCIA_DEPLOYMENTS, meta.name, meta.namespace, uid=meta.uid)
-        except NotFound:
-            return
-        await remove_finalizer(self._local, KUSCIA_DEPLOYMENTS, meta.name, meta.namespace, FINALIZER, uid=meta.uid)
+        self._log.info("A partner's deployment was withdrawn", deployment=deployment.metadata.name)
+        await delete_with_finalizer(self._local, KUSCIA_DEPLOYMENTS, deployment.metadata, FINALIZER)
 
     async def _leave(self, deployment: KusciaDeployment, shown: Object, summary: KusciaDeploymentSummary) -> None:
         """Our own people deleted the copy: the host is told before it is gone, and it is not taken up again."""

@@ -18,7 +18,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from coterie.api import labels
-from coterie.api.errors import AlreadyExists, ApiError, NotFound
+from coterie.api.errors import AlreadyExists, ApiError
 from coterie.api.meta import ObjectKey, find_condition
 from coterie.api.types.kuscia_domain import DOMAINS
 from coterie.api.types.kuscia_job import (
@@ -46,7 +46,7 @@ from coterie.base.log import logger
 from coterie.client.client import Client
 from coterie.client.informers import Informers
 from coterie.control.controller import DONE, Controller, Result, Watches
-from coterie.control.finalizers import remove_finalizer
+from coterie.control.finalizers import delete_with_finalizer, remove_finalizer
 from coterie.control.guarded import write, write_status
 from coterie.interconn import mirror
 from coterie.interconn.host import BY_GROUP, by_group
@@ -221,13 +221,8 @@ class Member:
 
     async def _let_go(self, job: KusciaJob) -> None:
         """The host withdrew the job."""
-        meta = job.metadata
-        self._log.info("A partner's job was withdrawn", job=meta.name)
-        try:
-            await self._local.delete(KUSCIA_JOBS, meta.name, meta.namespace, uid=meta.uid)
-        except NotFound:
-            return
-        await remove_finalizer(self._local, KUSCIA_JOBS, meta.name, meta.namespace, FINALIZER, uid=meta.uid)
+        self._log.info("A partner's job was withdrawn", job=job.metadata.name)
+        await delete_with_finalizer(self._local, KUSCIA_JOBS, job.metadata, FINALIZER)
 
     async def _stop_for_all(self, job: KusciaJob, summary: KusciaJobSummary | None) -> None:
         """Whoever deletes our copy stops the job: the others must not wait for us."""

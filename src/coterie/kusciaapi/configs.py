@@ -13,15 +13,16 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from coterie.api.errors import AlreadyExists, NotFound
+from coterie.api.errors import AlreadyExists
 from coterie.api.meta import Object
 from coterie.api.names import config_key_faults
 from coterie.api.rules.config import MAX_SIZE
-from coterie.api.types.core import CONFIG_MAPS, ConfigMap
+from coterie.api.types.core import CONFIG_MAPS
 from coterie.api.types.kuscia_domain import DOMAIN_CONFIG
 from coterie.base.sealing import NotOpened, opened, sealed
 from coterie.client.client import retry_on_conflict
 from coterie.kusciaapi.callers import Caller
+from coterie.kusciaapi.checks import find
 from coterie.kusciaapi.codes import Code, Refused, invalid
 from coterie.kusciaapi.operations import Here, Operation
 from coterie.kusciaapi.pasted import encoded
@@ -77,16 +78,9 @@ async def batch_query(here: Here, caller: Caller, request: Any) -> Object:
 # The store.
 
 
-async def _found(here: Here) -> ConfigMap | None:
-    try:
-        return await here.client.get(CONFIG_MAPS, DOMAIN_CONFIG, here.domain)
-    except NotFound:
-        return None
-
-
 async def _write(here: Here, change: Change, code: Code) -> None:
     async def attempt() -> None:
-        found = await _found(here)
+        found = await find(here, CONFIG_MAPS, DOMAIN_CONFIG, here.domain)
         if found is None:
             await _make(here)
             found = await here.client.get(CONFIG_MAPS, DOMAIN_CONFIG, here.domain)
@@ -119,7 +113,7 @@ async def _sealed(here: Here, values: Mapping[str, str], code: Code) -> dict[str
 
 async def _opened(here: Here, keys: Iterable[str], code: Code) -> dict[str, str]:
     wanted = set(keys)
-    found = await _found(here)
+    found = await find(here, CONFIG_MAPS, DOMAIN_CONFIG, here.domain)
     data = {name: text for name, text in ((found and found.data) or {}).items() if name in wanted}
     data.pop(PUBLIC_KEY, None)  # Kuscia keeps it there, in a form of its own
     values = await asyncio.to_thread(_open, here, data, code)
