@@ -1,7 +1,8 @@
 """Envoys as somebody would set them up by hand for one purpose: the yardstick for what Coterie's gateways add.
 
 One Envoy between client and service, or two with mutual TLS and HTTP/2 between them: fixed configuration, no identity, no
-tokens, no per-service rules; the pair without access logs and with the lines that Coterie's gateways write. The pair has the flow control windows that Coterie's gateways have.
+tokens, no per-service rules; the pair without access logs and with the lines that Coterie's gateways write. The pair has
+the flow control windows that Coterie's gateways have.
 """
 
 from __future__ import annotations

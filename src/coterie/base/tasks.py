@@ -134,6 +134,12 @@ class TaskOwner:
             raise self.failure
 
 
+def heard(task: asyncio.Future[Any]) -> None:
+    """For `add_done_callback`: what it failed with counts as told, where nobody may ask any more and that is no news."""
+    if not task.cancelled():
+        task.exception()
+
+
 async def guard(name: str, work: Coroutine[Any, Any, Any], *, log: Logger = _log) -> None:
     """Run `work` and log its failure under `name` before passing it on."""
     try:

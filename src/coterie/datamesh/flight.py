@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
@@ -46,6 +46,7 @@ log = logger("datamesh.flight")
 
 LOCATION = "kuscia://datamesh"
 _AHEAD = 3
+T = TypeVar("T")
 _ACTIONS = (
     "CreateDomainData", "QueryDomainData", "UpdateDomainData", "DeleteDomainData", "QueryDomainDataSource",
 )  # fmt: skip
@@ -173,17 +174,13 @@ class Flight:
                 yield message
 
     async def _messages(self, source: Source, kept: Reading) -> AsyncGenerator[bytes, None]:
-        ready: asyncio.Queue[bytes | None] = asyncio.Queue(_AHEAD)
-        filling = asyncio.create_task(_fill(source, kept, ready), name="datamesh/read")
         try:
-            while (message := await ready.get()) is not None:
-                yield message
-            await filling
+            async with aclosing(_ahead(_encoded(source, kept), "datamesh/read")) as coming:
+                async for message in coming:
+                    yield message
         except SourceError as problem:
             raise _told(problem) from problem
         finally:
-            filling.cancel()
-            await asyncio.gather(filling, return_exceptions=True)
             await asyncio.to_thread(memory.give_back)
 
     # Bringing.
@@ -208,7 +205,7 @@ class Flight:
             async with (
                 await self._places.source(data) as source,
                 source.write(kept.place, wanted, kept.options) as sink,
-                aclosing(_ahead(incoming, schema, wanted)) as coming,
+                aclosing(_ahead(_decoded(incoming, schema, wanted), "datamesh/write")) as coming,
             ):
                 async for batch in coming:
                     await sink.put(batch)
@@ -254,49 +251,51 @@ def _place(data: DomainData, partition: str) -> Place:
     return Place(data.spec.relative_uri, file_format(data.spec.file_format), partition, data.spec.attributes or {})
 
 
-async def _fill(source: Source, kept: Reading, ready: asyncio.Queue[bytes | None]) -> None:
-    """Until the end, which is None, also when it is an early one: whoever reads asks this task how it went."""
-    try:
-        schema = None if kept.options.raw else kept.schema
-        async with source, source.read(kept.place, schema, kept.options) as batches:
-            announced = False
-            async for batch in batches:
-                if not announced:
-                    await ready.put(flightdata.of_schema(batch.schema))
-                    announced = True
-                for piece in flightdata.pieces(batch):
-                    await ready.put(await asyncio.to_thread(flightdata.of_batch, piece))
-            if not announced:
-                await ready.put(flightdata.of_schema(_read_schema(kept)))
-    finally:
-        if (current := asyncio.current_task()) is None or not current.cancelling():
-            await ready.put(None)
-
-
-async def _ahead(
-    incoming: AsyncIterator[bytes], schema: pa.Schema, wanted: pa.Schema
-) -> AsyncGenerator[pa.RecordBatch, None]:
-    """The rows of the messages; the next are taken in while some are being written."""
-    ready: asyncio.Queue[pa.RecordBatch | None] = asyncio.Queue(_AHEAD)
+async def _ahead(made: AsyncGenerator[T, None], name: str) -> AsyncGenerator[T, None]:
+    """The same; the next are made while one is used."""
+    ready: asyncio.Queue[T | None] = asyncio.Queue(_AHEAD)
 
     async def fill() -> None:
+        """Until the end, which is None, also when it is an early one: whoever reads asks this task how it went."""
         try:
-            async for message in incoming:
-                parts = flightdata.parse(message)
-                if parts.is_rows:
-                    await ready.put(await asyncio.to_thread(_rows, parts, schema, wanted))
+            async with aclosing(made):
+                async for each in made:
+                    await ready.put(each)
         finally:
             if (current := asyncio.current_task()) is None or not current.cancelling():
                 await ready.put(None)
 
-    filling = asyncio.create_task(fill(), name="datamesh/write")
+    filling = asyncio.create_task(fill(), name=name)
     try:
-        while (batch := await ready.get()) is not None:
-            yield batch
+        while (each := await ready.get()) is not None:
+            yield each
         await filling
     finally:
         filling.cancel()
         await asyncio.gather(filling, return_exceptions=True)
+
+
+async def _encoded(source: Source, kept: Reading) -> AsyncGenerator[bytes, None]:
+    schema = None if kept.options.raw else kept.schema
+    async with source, source.read(kept.place, schema, kept.options) as batches:
+        announced = False
+        async for batch in batches:
+            if not announced:
+                yield flightdata.of_schema(batch.schema)
+                announced = True
+            for piece in flightdata.pieces(batch):
+                yield await asyncio.to_thread(flightdata.of_batch, piece)
+        if not announced:
+            yield flightdata.of_schema(_read_schema(kept))
+
+
+async def _decoded(
+    incoming: AsyncIterator[bytes], schema: pa.Schema, wanted: pa.Schema
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    async for message in incoming:
+        parts = flightdata.parse(message)
+        if parts.is_rows:
+            yield await asyncio.to_thread(_rows, parts, schema, wanted)
 
 
 def _read_schema(kept: Reading) -> pa.Schema:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from coterie.base.tasks import heard
 from coterie.sources import formats
 from coterie.sources.convert import convert
 from coterie.sources.csvtext import SAMPLE, Dialect, guess_csv
@@ -145,8 +146,7 @@ class FileSource:
             others = await self._store.find(parts)
             parts = (*parts, f"data.{formats.ENDING.get(found, 'bin')}")
         lane, output = Lane("sink"), await self._store.create(parts)
-        finished, table = False, None
-        sink = None
+        finished, table, sink = False, None, None
         try:
             table = await lane.run(lambda: formats.writer(output.file, found, inside, dialect))
             sink = _FileSink(lane, table, output)
@@ -185,20 +185,18 @@ class _FileSink:
         await self.settle()
         if text:
             self._writing = self._behind.start(lambda: self._output.file.write(text))
-        else:
-            await self._output.flush()
+            # Whoever gives up does not ask how it went.
+            self._writing.add_done_callback(heard)
 
     async def settle(self) -> None:
         """Until what was begun is written. Raises what went wrong with it."""
         writing, self._writing = self._writing, None
         if writing is not None:
             await writing
-            await self._output.flush()
+        await self._output.flush()
 
     async def close(self) -> None:
         """Nothing is written any more when this returns."""
-        if self._writing is not None:
-            self._writing.add_done_callback(lambda done: done.cancelled() or done.exception())
         await self._behind.finish()
 
 

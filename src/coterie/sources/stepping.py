@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from coterie.base.tasks import heard
 from coterie.sources.protocol import SourceError
 
 T = TypeVar("T")
@@ -65,7 +66,7 @@ async def stepping(
         while ahead is not None:
             coming = lane.start(following)
             # Whoever leaves early never asks for it; its end is then nobody's news.
-            coming.add_done_callback(lambda done: done.cancelled() or done.exception())
+            coming.add_done_callback(heard)
             yield ahead
             ahead = await coming
 

@@ -14,6 +14,7 @@ from coterie.agent.probes.grpc_health import HealthUnknown, health
 from coterie.agent.runtimes.protocol import PodRuntime, RuntimeProblem
 from coterie.api.meta import Object
 from coterie.base.clock import Clock
+from coterie.base.tasks import heard
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Verdict = tuple[bool, str]
@@ -45,7 +46,8 @@ class Checker:
     async def within(self, seconds: float, work: Awaitable[T]) -> T:
         """The result of `work`, or TimeoutError; time passes by our clock, so tests decide how."""
         task = asyncio.ensure_future(work)
-        task.add_done_callback(_heard)
+        # When its caller is cancelled nobody asks how it failed.
+        task.add_done_callback(heard)
         patience = asyncio.ensure_future(self._clock.sleep(seconds))
         try:
             await asyncio.wait({task, patience}, return_when=asyncio.FIRST_COMPLETED)
@@ -152,12 +154,6 @@ def _parse_head(head: bytes) -> tuple[int, str]:
         if name.lower() == "location":
             location = value.strip()
     return int(words[1]), location
-
-
-def _heard(task: asyncio.Future[Any]) -> None:
-    """What it failed with counts as told: when its caller is cancelled nobody asks, and that is no news."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _unverified() -> ssl.SSLContext:

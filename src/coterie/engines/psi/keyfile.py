@@ -88,7 +88,11 @@ def note(keys: Path, rows: int, digest: bytes) -> None:
 
 def order_of(texts: pa.Array) -> pa.Array:
     """As `sort_indices` has it, by bytes. Most texts differ in their first sixteen, and numbers are compared much faster."""
-    heads = pa.table({"high": _word(texts, 0), "low": _word(texts, 8)})
+    whole = texts.cast(pa.binary())
+    if (pc.min(pc.binary_length(whole)).as_py() or 0) < 16:
+        # What is missing is zero, which no key has.
+        whole = pc.binary_join_element_wise(whole, pa.scalar(bytes(16)), pa.scalar(b""))
+    heads = pa.table({"high": _word(whole, 0), "low": _word(whole, 8)})
     order = pc.sort_indices(heads, sort_keys=[("high", "ascending"), ("low", "ascending")])
     high, low = (each.combine_chunks().take(order) for each in heads.columns)
     again = pc.and_(pc.equal(high[1:], high[:-1]), pc.equal(low[1:], low[:-1]))
@@ -96,12 +100,8 @@ def order_of(texts: pa.Array) -> pa.Array:
 
 
 def _word(texts: pa.Array, start: int) -> pa.Array:
-    """Eight bytes of each as a number; what is missing is zero, which no key has."""
-    whole = texts.cast(pa.binary())
-    shortest = pc.min(pc.binary_length(whole)).as_py() or 0
-    if shortest < start + 8:
-        whole = pc.binary_join_element_wise(whole, pa.scalar(bytes(start + 8)), pa.scalar(b""))
-    words = array.array("Q", _bytes_of(pc.binary_slice(whole, start, start + 8)))
+    """Eight bytes of each as a number."""
+    words = array.array("Q", _bytes_of(pc.binary_slice(texts, start, start + 8)))
     if sys.byteorder == "little":
         words.byteswap()
     return pa.Array.from_buffers(pa.uint64(), len(texts), [None, pa.py_buffer(words)])

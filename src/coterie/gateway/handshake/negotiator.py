@@ -22,7 +22,7 @@ from coterie.base.identity import DomainIdentity
 from coterie.base.log import logger
 from coterie.client.client import Client
 from coterie.client.informers import Informers
-from coterie.control.controller import DONE, Controller, Result, Watches
+from coterie.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.control.events import EventRecorder, reference_to
 from coterie.gateway.handshake import crypto, decide
 from coterie.gateway.handshake.caller import Caller, NoAnswer, Target
@@ -292,5 +292,5 @@ def make(
     clock: Clock = SYSTEM_CLOCK,
 ) -> Controller[ObjectKey]:
     negotiator = Negotiator(client, informers, identity, instance, caller, clock, events)
-    watches: list[Watches[Any, ObjectKey]] = [Watches(negotiator.routes, lambda route: (route.key,))]
+    watches: list[Watches[Any, ObjectKey]] = [Watches(negotiator.routes, own_key)]
     return Controller("negotiator", negotiator.reconcile, watches, workers=workers, clock=clock)
