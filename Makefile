@@ -23,10 +23,10 @@ demo: $(STAMP)  ## two organisations find their common customers; installs the e
 	@$(BIN)/coterie demo psi
 
 psi: $(STAMP)  ## install the environment of the PSI engine (110 MB)
-	@$(BIN)/python -m coterie.cli.psienv
+	@$(BIN)/python -m coterie.cli.psi_environment
 
 secretflow: $(STAMP)  ## install the environment of SecretFlow (400 MB)
-	@$(BIN)/python -m coterie.cli.engineenv secretflow
+	@$(BIN)/python -m coterie.cli.engine_environment secretflow
 
 lint: $(STAMP)  ## format check and lint
 	$(BIN)/ruff format --check src tests benchmarks scripts examples
@@ -39,8 +39,8 @@ unit: $(STAMP)  ## fast tests only
 	$(BIN)/pytest -q -n $(JOBS) -m 'not conformance and not slow'
 
 test: setup lint types  ## lint, types, layers and all tests
-	@timeout 120 $(BIN)/python -m coterie.cli.psienv || echo 'The tests that need the environment of the PSI engine are skipped.'
-	@timeout 180 $(BIN)/python -m coterie.cli.engineenv secretflow || echo 'The tests that need SecretFlow are skipped.'
+	@timeout 120 $(BIN)/python -m coterie.cli.psi_environment || echo 'The tests that need the environment of the PSI engine are skipped.'
+	@timeout 180 $(BIN)/python -m coterie.cli.engine_environment secretflow || echo 'The tests that need SecretFlow are skipped.'
 	$(BIN)/pytest -q -n $(JOBS) --dist loadgroup
 
 bench: $(STAMP)  ## measure; prints the table that docs/benchmarks.md keeps

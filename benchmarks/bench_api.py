@@ -33,13 +33,13 @@ from benchmarks.measures import Bench
 from benchmarks.node import DOMAIN, Identity, Node, cpu_of, free_port, port_taken
 from benchmarks.objects import NAME_DIGITS, PLACE
 from benchmarks.table import Row
-from coterie.api import labels
-from coterie.api.types.kuscia_job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS
 from coterie.base.clock import now_rfc3339
-from coterie.client.client import Client
-from coterie.client.http import HttpTransport
-from coterie.client.kubeconfig import Connection
-from coterie.kusciaapi import messages
+from coterie.kube.api import labels
+from coterie.kube.client.client import Client
+from coterie.kube.client.http_transport import HttpTransport
+from coterie.kube.client.kubeconfig import Connection
+from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS
+from coterie.kuscia.kusciaapi import messages
 
 JOB, TASK = KUSCIA_JOBS.as_dynamic, KUSCIA_TASKS.as_dynamic
 _SERVICE = f"{messages.PACKAGE}.JobService"

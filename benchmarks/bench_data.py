@@ -24,7 +24,7 @@ from benchmarks.measures import Bench
 from benchmarks.node import Pinned, cpu_of, free_port
 from benchmarks.table import Row
 from coterie.base.paths import DomainPaths
-from coterie.cli import footprint
+from coterie.cli import process_usage
 from coterie.engines.psi.protobytes import command
 
 DOMAIN = "bench"
@@ -93,7 +93,7 @@ def _servers(folder: Path) -> Iterator[list[Way]]:
         # Whoever reads first waits for the serving process; it has made its keys by then.
         data_tables.write(files / "in.csv", data_tables.batches(1))
         read("csv")
-        table = footprint.processes()
+        table = process_usage.processes()
         serving = next(pid for pid, (parent, _) in table.items() if parent == domain.pid)
         mesh = Way("data mesh", read, write, serving)
         plain = Pinned(["-m", "benchmarks.data_bare", str(files), str(bare), *map(str, keys)], None, log)

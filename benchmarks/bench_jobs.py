@@ -17,9 +17,9 @@ from typing import TypeVar
 from benchmarks.job_network import TRIVIAL, JobNetwork, job, job_network, task
 from benchmarks.measures import Bench
 from benchmarks.table import Row
-from coterie.api.meta import Object
-from coterie.api.types.kind import Kind, builtin
-from coterie.api.types.kuscia_job import CROSS_DOMAIN
+from coterie.kube.api.meta import Object
+from coterie.kube.api.types.kind import Kind, builtin
+from coterie.kuscia.api.types.job import CROSS_DOMAIN
 from coterie.node import housekeeping
 
 T = TypeVar("T")

@@ -22,14 +22,14 @@ from benchmarks.measures import Bench
 from benchmarks.node import NODE_NAME, PodNode, cpu_of, memory_of
 from benchmarks.objects import Object, sleeper
 from benchmarks.table import Row
-from coterie.api.types.kind import Kind, builtin
-from coterie.api.types.nodes import NODES, Node
-from coterie.api.types.pods import PODS, Pod
-from coterie.client.client import Client
-from coterie.client.http import HttpTransport
-from coterie.client.kubeconfig import Connection
-from coterie.client.wait import wait_for
-from coterie.client.watch import Changed, Watch
+from coterie.kube.api.types.kind import Kind, builtin
+from coterie.kube.api.types.nodes import NODES, Node
+from coterie.kube.api.types.pods import PODS, Pod
+from coterie.kube.client.client import Client
+from coterie.kube.client.http_transport import HttpTransport
+from coterie.kube.client.kubeconfig import Connection
+from coterie.kube.client.wait import wait_for
+from coterie.kube.client.watch import Changed, Watch
 
 _NAMESPACE = "default"
 _ACCOUNTS = Kind.dynamic(builtin("serviceaccounts"))

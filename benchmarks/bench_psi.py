@@ -26,7 +26,7 @@ from pathlib import Path
 from benchmarks import confined
 from benchmarks.measures import Bench
 from benchmarks.table import Row
-from coterie.cli import footprint, psidemo, psienv
+from coterie.cli import process_usage, psi_demo, psi_environment
 from coterie.cli.app import App
 
 _MEMORY = 2 << 30
@@ -43,7 +43,7 @@ class Result:
 
 
 def by_hand(place: Path, rows: int, protocol: str, folder: Path, *, tuned: bool = False) -> Result:
-    tables = {"alice": ("id", psidemo.customers(rows)), "bob": ("uid", psidemo.visitors(rows))}
+    tables = {"alice": ("id", psi_demo.customers(rows)), "bob": ("uid", psi_demo.visitors(rows))}
     heads = {"alice": "id,city,spent\n", "bob": "uid,visits,member\n"}
     port = _free_ports()
     commands = []
@@ -56,7 +56,7 @@ def by_hand(place: Path, rows: int, protocol: str, folder: Path, *, tuned: bool 
         commands.append([*program, str(home / "in.csv"), key, str(home / "out.csv"), *(["tuned"] if tuned else [])])
     homes = {party: folder / party for party in tables}
     began = time.perf_counter()
-    with footprint.Peaks(homes) as used:
+    with process_usage.Peaks(homes) as used:
         running = [
             subprocess.Popen(each, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_environment(folder))
             for each in commands
@@ -107,11 +107,11 @@ def ways(place: Path, rows: int, protocol: str, group: confined.Group | None = N
 def psi(bench: Bench) -> list[Row]:
     """RR22 and ECDH with all cores, then RR22 with everything on one core and in 2 GB."""
     app, rows = App.standard(), bench.plan.keys
-    place = psienv.directory(app)
-    if not psienv.installed(place):
+    place = psi_environment.directory(app)
+    if not psi_environment.installed(place):
         print("psi: left out, the environment of the engine is not there: make psi", file=sys.stderr)
         return []
-    psienv.install(app)
+    psi_environment.install(app)
     found: list[Row] = []
     for protocol in ("RR22", "ECDH"):
         found += _rows(place, rows, protocol, f"PSI {rows:,} x {rows:,}, {protocol}")
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--core", type=int, default=-1, help="the one core that everything shares")
     parser.add_argument("--memory", default="", help="what everything may take together, such as 2G")
     args = parser.parse_args()
-    place = psienv.install(App.standard())
+    place = psi_environment.install(App.standard())
     group = None
     with ExitStack() as stack:
         if args.core >= 0:

@@ -24,12 +24,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from coterie.api.types.kind import Kind
-from coterie.api.types.nodes import NODES, Node
-from coterie.api.types.pods import PODS, Pod
-from coterie.api.types.scheduling import TASK_RESOURCES, TaskResource
-from coterie.scheduler.effects import Bind, MarkReserved
-from coterie.scheduler.engine import Engine
+from coterie.kube.api.types.kind import Kind
+from coterie.kube.api.types.nodes import NODES, Node
+from coterie.kube.api.types.pods import PODS, Pod
+from coterie.kube.api.types.scheduling import TASK_RESOURCES, TaskResource
+from coterie.kube.scheduler.effects import Bind, MarkReserved
+from coterie.kube.scheduler.engine import Engine
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from coterie.store import Put, SqliteStore
+from coterie.kube.store import Put, SqliteStore
 
 VALUE = os.urandom(2400)
 

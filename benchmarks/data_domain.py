@@ -15,24 +15,25 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import data_tables
-from coterie.api import labels
-from coterie.api.types.kind import Kind, builtin
-from coterie.api.types.kuscia_data import DOMAIN_DATAS
-from coterie.api.types.pods import PODS
-from coterie.apiserver.http.messages import UserInfo
-from coterie.apiserver.server import ApiServer, Settings
-from coterie.base import enginecerts, identity, pki
+from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
-from coterie.base.enginecerts import Engine
 from coterie.base.files import write_atomic
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import Secret
-from coterie.client.client import Client
-from coterie.client.informers import Informers
-from coterie.client.inprocess import InProcessTransport
-from coterie.datamesh.child import MeshChild
-from coterie.datamesh.settings import MeshSettings
-from coterie.store.memory import MemoryStore
+from coterie.http.messages import UserInfo
+from coterie.kube.api import labels
+from coterie.kube.api.types.kind import Kind, builtin
+from coterie.kube.api.types.pods import PODS
+from coterie.kube.apiserver.server import ApiServer, Settings
+from coterie.kube.client.client import Client
+from coterie.kube.client.in_process_transport import InProcessTransport
+from coterie.kube.client.informers import Informers
+from coterie.kube.store.memory import MemoryStore
+from coterie.kuscia.api.types.data import DOMAIN_DATAS
+from coterie.kuscia.datamesh.process import MeshChild
+from coterie.kuscia.datamesh.settings import MeshSettings
+from coterie.kuscia.identity import domain_identity, engine_certificates
+from coterie.kuscia.identity.engine_certificates import Engine
 
 DOMAIN = "bench"
 _ENGINE = "task-0"
@@ -40,7 +41,7 @@ _ENGINE = "task-0"
 
 async def serve(folder: Path, http: int, grpc: int) -> None:
     paths = DomainPaths.of(folder, DOMAIN).prepare()
-    identity.ensure(paths, DOMAIN, Secret(pki.key_pem(pki.new_key("rsa"), pkcs1=True)), SYSTEM_CLOCK.now())
+    domain_identity.ensure(paths, DOMAIN, Secret(pki.key_pem(pki.new_key("rsa"), pkcs1=True)), SYSTEM_CLOCK.now())
     store = MemoryStore()
     await store.open()
     server = ApiServer(store, Settings(kuscia=True), SYSTEM_CLOCK)
@@ -83,7 +84,7 @@ async def _engine(client: Client, folder: Path, paths: DomainPaths) -> None:
     key = pki.load_key(paths.ca_key.read_bytes(), thorough=False)
     authority = pki.Authority(pki.load_certificate(paths.ca_certificate.read_bytes()), key)
     engine = Engine(DOMAIN, _ENGINE, made["metadata"]["uid"], "task", "job")
-    pair = enginecerts.issue_client_pair(authority, engine, SYSTEM_CLOCK.now())
+    pair = engine_certificates.issue_client_pair(authority, engine, SYSTEM_CLOCK.now())
     write_atomic(folder / "engine.crt", pair.certificate)
     write_atomic(folder / "engine.key", pair.key)
 

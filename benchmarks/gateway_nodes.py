@@ -18,18 +18,18 @@ import yaml
 
 from benchmarks.node import Pinned, free_port, memory_of
 from benchmarks.objects import Object
-from coterie.agent.runtimes.runp import wire
-from coterie.agent.runtimes.runp.halt import halt
-from coterie.api.errors import ApiError
-from coterie.api.types.kind import Kind, builtin
-from coterie.api.types.kuscia_domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS
 from coterie.base.paths import DomainPaths
-from coterie.client import kubeconfig
-from coterie.client.client import Client
-from coterie.client.http import HttpTransport
-from coterie.client.transport import TransportError
-from coterie.gateway.inputs import Places
-from coterie.gateway.model import Address
+from coterie.kube.agent.runtimes.runp import wire
+from coterie.kube.agent.runtimes.runp.halt import halt
+from coterie.kube.api.errors import ApiError
+from coterie.kube.api.types.kind import Kind, builtin
+from coterie.kube.client import kubeconfig
+from coterie.kube.client.client import Client
+from coterie.kube.client.http_transport import HttpTransport
+from coterie.kube.client.transport import TransportError
+from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS
+from coterie.kuscia.gateway.model import Address
+from coterie.kuscia.gateway.snapshot_inputs import Places
 
 DOMAIN = DOMAINS.as_dynamic
 CLUSTER_ROUTE = CLUSTER_DOMAIN_ROUTES.as_dynamic

@@ -21,9 +21,9 @@ from benchmarks.node import confine, free_port, memory_of
 from benchmarks.table import Row
 from coterie.base import pki
 from coterie.base.secret import Secret
-from coterie.gateway.envoy import Envoy, EnvoySettings
-from coterie.gateway.model import Address, Inputs, KeyPair, Route, RoutePort, Service
-from coterie.gateway.snapshot import snapshot
+from coterie.kuscia.gateway.envoy import Envoy, EnvoySettings
+from coterie.kuscia.gateway.model import Address, Inputs, KeyPair, Route, RoutePort, Service
+from coterie.kuscia.gateway.snapshot import snapshot
 
 _CALLER, _SERVER = ("anna", "127.0.21.3"), ("boris", "127.0.21.4")
 

@@ -12,16 +12,16 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from benchmarks.node import cpu_of, memory_of
-from coterie.api.meta import Object
-from coterie.api.types.kuscia_job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, KusciaJob
 from coterie.base.backoff import Policy
 from coterie.base.paths import DomainPaths
 from coterie.cli import background
-from coterie.client import kubeconfig
-from coterie.client.client import Client
-from coterie.client.http import HttpTransport
-from coterie.client.informer import Change, Informer
-from coterie.gateway.inputs import Places
+from coterie.kube.api.meta import Object
+from coterie.kube.client import kubeconfig
+from coterie.kube.client.client import Client
+from coterie.kube.client.http_transport import HttpTransport
+from coterie.kube.client.informer import Change, Informer
+from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, KusciaJob
+from coterie.kuscia.gateway.snapshot_inputs import Places
 
 PARTIES = ("alice", "bob")
 TRIVIAL = "bench-trivial"

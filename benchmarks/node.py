@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from coterie.agent.runtimes.runp import wire
-from coterie.agent.runtimes.runp.halt import halt
+from coterie.kube.agent.runtimes.runp import wire
+from coterie.kube.agent.runtimes.runp.halt import halt
 
 DOMAIN = "bench"
 NODE_NAME = "bench-node"

@@ -39,7 +39,7 @@ from benchmarks import (
 from benchmarks.measures import Bench, Plan
 from benchmarks.node import Cores
 from benchmarks.table import Row, markdown
-from coterie.store import SqliteStore
+from coterie.kube.store import SqliteStore
 
 Section = Callable[[Bench], list[Row]]
 

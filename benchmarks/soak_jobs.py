@@ -22,16 +22,16 @@ from pathlib import Path
 import psutil
 
 from benchmarks.job_network import PARTIES, JobNetwork, Side, job, job_network, task
-from coterie.api.errors import ApiError
-from coterie.api.meta import Object
-from coterie.api.types.core import CONFIG_MAPS
-from coterie.api.types.kind import Kind
-from coterie.api.types.kuscia_job import TASK_RESOURCE_GROUPS
-from coterie.api.types.network import SERVICES
-from coterie.api.types.pods import PODS
-from coterie.api.types.scheduling import TASK_RESOURCES
 from coterie.cli import background
-from coterie.client.transport import TransportError
+from coterie.kube.api.errors import ApiError
+from coterie.kube.api.meta import Object
+from coterie.kube.api.types.core import CONFIG_MAPS
+from coterie.kube.api.types.kind import Kind
+from coterie.kube.api.types.network import SERVICES
+from coterie.kube.api.types.pods import PODS
+from coterie.kube.api.types.scheduling import TASK_RESOURCES
+from coterie.kube.client.transport import TransportError
+from coterie.kuscia.api.types.job import TASK_RESOURCE_GROUPS
 
 _AWAY = (ApiError, TransportError)
 _LEFT: tuple[Kind[Object], ...] = tuple(

@@ -10,11 +10,21 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
+
+# Test kits (modules that are neither tests nor conftest) may be imported by name from every folder.
+sys.path[:0] = sorted(
+    {
+        str(path.parent)
+        for path in Path(__file__).parent.rglob("*.py")
+        if path.name != "conftest.py" and not path.name.startswith("test_")
+    }
+)
 
 # Timing is not asserted: a machine may be busy.
 hypothesis.settings.register_profile("coterie", deadline=None)
@@ -32,10 +42,10 @@ _GROUPS = (
     (re.compile(r"tests/e2e/"), "e2e-autonomy"),
     (re.compile(r"tests/conformance/test_kubectl\.py::test_chapter\[([\d.]+)-"), r"kubectl-\1"),
     # These tests look for leftovers of a pod over the whole machine, and give their pods the same uid.
-    (re.compile(r"tests/agent/runp/"), "runp"),
+    (re.compile(r"tests/kube/agent/runp/"), "runp"),
     (re.compile(r"tests/faults/test_(faults|crash)_apiserver\.py::"), r"\1"),
-    (re.compile(r"tests/kusciaapi/test_kusciaapi_fuzz\.py::"), "kusciaapi-fuzz"),
-    (re.compile(r"tests/datamesh/test_datamesh_sources\.py::Test(MariaDB|PostgreSQL|S3)::"), r"sources-\1"),
+    (re.compile(r"tests/kuscia/kusciaapi/test_kusciaapi_fuzz\.py::"), "kusciaapi-fuzz"),
+    (re.compile(r"tests/kuscia/datamesh/test_datamesh_sources\.py::Test(MariaDB|PostgreSQL|S3)::"), r"sources-\1"),
 )
 
 

@@ -11,29 +11,48 @@ SOURCE = Path(__file__).parent.parent / "src" / "coterie"
 
 ALTITUDE = {
     "base": 0,
-    "api": 1,
-    "store": 2,
-    "sdk": 2,
-    "apiserver": 3,
-    "client": 4,
-    "control": 5,
-    "sources": 5,
-    "controllers": 6,
-    "scheduler": 6,
-    "interconn": 6,
-    "gateway": 6,
-    "agent": 6,
-    "datamesh": 6,
-    "kusciaapi": 6,
-    "serverless": 6,
-    "dns": 6,
-    "metrics": 6,
-    "console": 6,
-    "reporter": 6,
-    "engines": 6,
-    "node": 7,
-    "cli": 8,
+    "engines": 0,
+    "http": 1,
+    "kube.api": 2,
+    "kube.store": 3,
+    "kuscia.api": 3,
+    "kuscia.identity": 3,
+    "sdk": 4,
+    "kube.apiserver": 4,
+    "kube.client": 5,
+    "kube.control": 6,
+    "kube.controllers": 7,
+    "kube.scheduler": 7,
+    "kube.agent": 7,
+    "kube.network": 7,
+    "kube.metrics": 7,
+    "kuscia.control": 8,
+    "kuscia.sources": 8,
+    "kuscia.extensions": 9,
+    "kuscia.controllers": 9,
+    "kuscia.gangs": 9,
+    "kuscia.engine": 9,
+    "kuscia.gateway": 9,
+    "kuscia.interconn": 9,
+    "kuscia.datamesh": 9,
+    "kuscia.kusciaapi": 9,
+    "kuscia.reporter": 9,
+    "kuscia.evidence": 9,
+    "functions": 10,
+    "gpujobs": 10,
+    "console": 10,
+    "node": 11,
+    "cli": 12,
 }
+"""Higher packages may import lower ones. `kube` is the platform, `kuscia` the product that stands on it."""
+PLATFORM = ("base", "http", "kube")
+STILL_TO_MOVE = {
+    "http/connection.py", "http/messages.py", "http/websocket_client.py", "kube/agent/agent.py", "kube/agent/pods/manager.py",
+    "kube/agent/pods/worker_context.py", "kube/api/types/scheduling.py", "kube/apiserver/proxy.py", "kube/apiserver/server.py",
+    "kube/apiserver/bootstrap.py", "kube/controllers/replicaset/controller.py", "kube/scheduler/apply.py", "kube/scheduler/engine.py",
+    "kube/control/preconditions.py",
+}  # fmt: skip
+"""Files whose imports of the product become extension points next."""
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
@@ -68,19 +87,23 @@ def imports_of(path: Path) -> list[tuple[int, str, bool]]:
 
 def package_of(module: str) -> str:
     parts = module.split(".")
+    if parts[1:2] in (["kube"], ["kuscia"]):
+        return ".".join(parts[1:3])
     return parts[1] if len(parts) > 1 else ""
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_imports_go_down(path: Path) -> None:
     own = package_of(module_of(path))
-    if own in ("", "__main__"):
+    if own in ("", "__main__", "kube", "kuscia") or str(path.relative_to(SOURCE)) in STILL_TO_MOVE:
         return
     assert own in ALTITUDE, f"{path}: package {own} has no place in the layers of docs/architecture.md"
     for line, module, _ in imports_of(path):
         other = package_of(module)
         if other in ("", own, "__version__"):
             continue
+        if own == "engines":
+            pytest.fail(f"{path}:{line}: engines import nothing of the rest")
         assert ALTITUDE[other] < ALTITUDE[own], f"{path}:{line}: {own} may not import {module}"
 
 
@@ -96,12 +119,12 @@ def test_no_import_is_hidden_in_a_function(path: Path) -> None:
 def test_controllers_do_not_know_each_other() -> None:
     for path in FILES:
         parts = module_of(path).split(".")
-        if parts[1:2] != ["controllers"] or len(parts) < 3:
+        if parts[2:3] != ["controllers"] or len(parts) < 4:
             continue
         for line, module, _ in imports_of(path):
             other = module.split(".")
-            if other[1:2] == ["controllers"] and len(other) > 2:
-                assert other[2] == parts[2], f"{path}:{line}: {parts[2]} may not import {module}"
+            if other[2:3] == ["controllers"] and len(other) > 3:
+                assert other[3] == parts[3], f"{path}:{line}: {parts[3]} may not import {module}"
 
 
 def test_no_cycles() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from coterie.base import jsonstream
-from coterie.base.jsonstream import Objects
+from coterie.base import json_stream
+from coterie.base.json_stream import Objects
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
@@ -40,7 +40,7 @@ def test_what_comes_before_it_is_given() -> None:
 
 
 def test_what_never_becomes_an_object_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonstream, "LARGEST", 100)
+    monkeypatch.setattr(json_stream, "LARGEST", 100)
     reader = Objects()
     with pytest.raises(ValueError, match="too large"):
         for _ in range(100):

@@ -148,15 +148,15 @@ async def test_a_helper_follows_who_started_it(tmp_path):
     mark = tmp_path / "pid"
     helper = (
         "import os, pathlib, sys, time\n"
-        "from coterie.base import parent\n"
-        "parent.follow()\n"
+        "from coterie.base import parent_death\n"
+        "parent_death.follow()\n"
         "pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))\n"
         "time.sleep(60)\n"
     )
     starter = (
         "import os, subprocess, sys\n"
-        "from coterie.base import parent\n"
-        "subprocess.run([sys.executable, '-c', *sys.argv[1:]], env={**os.environ, **parent.named()})\n"
+        "from coterie.base import parent_death\n"
+        "subprocess.run([sys.executable, '-c', *sys.argv[1:]], env={**os.environ, **parent_death.named()})\n"
     )
     started = await asyncio.create_subprocess_exec(sys.executable, "-c", starter, helper, str(mark))
     await until(lambda: mark.exists() and mark.read_text().strip())
@@ -167,7 +167,7 @@ async def test_a_helper_follows_who_started_it(tmp_path):
 
 
 async def test_a_helper_whose_starter_is_gone_does_nothing():
-    program = "from coterie.base import parent; parent.follow(); print('did it')"
+    program = "from coterie.base import parent_death; parent_death.follow(); print('did it')"
     env = {**os.environ, "COTERIE_PARENT": str(2**22)}
     late = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE, env=env)
     said, _ = await late.communicate()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli import psienv
+from coterie.cli import psi_environment
 from coterie.cli.app import App
 
 ROOT = Path(__file__).parent.parent.parent
@@ -99,7 +99,7 @@ ROWS = (
         for way in ("Arrow on the file", "bare Flight", "data mesh")
     ),
 )
-HAS_PSI = psienv.installed(psienv.directory(App.standard()))
+HAS_PSI = psi_environment.installed(psi_environment.directory(App.standard()))
 PSI = "PSI 1,000 x 1,000"
 PSI_ROWS = tuple(
     f"{what}: {way}"

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from coterie.apiserver.http.messages import UserInfo
-from coterie.apiserver.http.server import HttpServer
-from coterie.apiserver.server import ApiServer, Settings
 from coterie.base.secret import Secret
 from coterie.cli.app import App
 from coterie.cli.main import main
-from coterie.client import kubeconfig
-from coterie.client.fake import FakeTransport
-from coterie.store import MemoryStore
+from coterie.http.messages import UserInfo
+from coterie.http.server import HttpServer
+from coterie.kube.apiserver.server import ApiServer, Settings
+from coterie.kube.client import kubeconfig
+from coterie.kube.client.fake import FakeTransport
+from coterie.kube.store import MemoryStore
 
 TOKEN = "a-token-for-tests"
 

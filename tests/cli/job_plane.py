@@ -11,22 +11,22 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from coterie.api.errors import ApiError
-from coterie.api.meta import Object
-from coterie.api.types.kind import Kind, builtin
-from coterie.api.types.kuscia_domain import DOMAINS
-from coterie.api.types.kuscia_job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_TASKS
-from coterie.apiserver.http.messages import UserInfo
-from coterie.apiserver.http.server import HttpServer
-from coterie.apiserver.server import ApiServer, Settings
 from coterie.base.clock import SYSTEM_CLOCK, rfc3339
 from coterie.base.secret import Secret
 from coterie.base.tasks import TaskOwner
-from coterie.client.client import Client
-from coterie.client.informers import Informers
-from coterie.client.inprocess import InProcessTransport
-from coterie.controllers.kusciajob import controller as kusciajob
-from coterie.store import MemoryStore
+from coterie.http.messages import UserInfo
+from coterie.http.server import HttpServer
+from coterie.kube.api.errors import ApiError
+from coterie.kube.api.meta import Object
+from coterie.kube.api.types.kind import Kind, builtin
+from coterie.kube.apiserver.server import ApiServer, Settings
+from coterie.kube.client.client import Client
+from coterie.kube.client.in_process_transport import InProcessTransport
+from coterie.kube.client.informers import Informers
+from coterie.kube.store import MemoryStore
+from coterie.kuscia.api.types.domain import DOMAINS
+from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_TASKS
+from coterie.kuscia.controllers.kusciajob import controller as kusciajob
 
 TOKEN = "a-token-for-jobs"
 TASKS = KUSCIA_TASKS.as_dynamic

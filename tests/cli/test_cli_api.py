@@ -7,8 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from coterie.kusciaapi.openapi import document
-from coterie.kusciaapi.table import OPERATIONS
+from coterie.kuscia.kusciaapi.openapi import document
+from coterie.kuscia.kusciaapi.table import OPERATIONS
 
 
 def test_the_document_is_printed_in_both_forms(cli) -> None:

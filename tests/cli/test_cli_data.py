@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from coterie.cli import footprint, psidemo, psienv
+from coterie.cli import process_usage, psi_demo, psi_environment
 from coterie.cli.app import App, CliError
 from coterie.cli.commands.data import _name_of as name_of
-from coterie.cli.datadesk import brought, cells
+from coterie.cli.data_access import brought, cells
 from coterie.cli.main import main
 
 
@@ -80,29 +80,29 @@ def test_processes_of_a_domain() -> None:
         21: (20, "envoy"),
         30: (1, "python\0/root/net/alicette/etc"),
     }
-    assert footprint.belonging(table, "/root/net/alice/") == {10, 11, 12}
+    assert process_usage.belonging(table, "/root/net/alice/") == {10, 11, 12}
 
 
 def test_the_tables_of_the_demo_have_half_in_common() -> None:
-    ours = {line.split(",")[0] for line in psidemo.customers(100)}
-    theirs = {line.split(",")[0] for line in psidemo.visitors(100)}
+    ours = {line.split(",")[0] for line in psi_demo.customers(100)}
+    theirs = {line.split(",")[0] for line in psi_demo.visitors(100)}
     assert len(ours) == len(theirs) == 100 and len(ours & theirs) == 50
 
 
 class TestEnvironment:
     def app(self, tmp_path: Path, **environ: str) -> App:
         out = io.StringIO()
-        return App(out, out, {psienv.VARIABLE: str(tmp_path / "tools"), **environ}, cwd=tmp_path)
+        return App(out, out, {psi_environment.VARIABLE: str(tmp_path / "tools"), **environ}, cwd=tmp_path)
 
     def test_it_is_where_it_is_told_to_be(self, tmp_path: Path) -> None:
-        assert psienv.directory(self.app(tmp_path)) == tmp_path / "tools" / "psi"
+        assert psi_environment.directory(self.app(tmp_path)) == tmp_path / "tools" / "psi"
 
     def test_what_cannot_be_fetched_is_told_and_leaves_nothing(self, tmp_path: Path) -> None:
         app = self.app(tmp_path, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path))
         with pytest.raises(CliError, match="then try again: coterie engine add psi"):
-            psienv.install(app)
-        assert not psienv.installed(psienv.directory(app))
-        assert not psienv.directory(app).exists()
+            psi_environment.install(app)
+        assert not psi_environment.installed(psi_environment.directory(app))
+        assert not psi_environment.directory(app).exists()
 
     def test_a_demo_of_nothing_is_refused(self, tmp_path: Path) -> None:
         code, said = coterie(tmp_path, "demo", "psi", "--rows", "1")

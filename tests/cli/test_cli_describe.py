@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from coterie.api.resources import BUILTIN, Resource
 from coterie.cli.describe import describe
 from coterie.cli.describe_sheet import title
+from coterie.kube.api.resources import BUILTIN, Resource
 
 NOW = datetime(2026, 11, 15, 9, 0, tzinfo=UTC)
 AGO = "2026-11-15T08:55:00Z"

@@ -10,14 +10,14 @@ from functools import cache
 import pytest
 import yaml
 
-from coterie.api.types.kuscia_domain import DOMAINS
 from coterie.base import pki
-from coterie.cli import gatewaystate
-from coterie.cli.gatewaystate import GatewayState
-from coterie.cli.routes import Line
-from coterie.client import kubeconfig
-from coterie.client.client import Client
-from coterie.client.http import HttpTransport
+from coterie.cli import gateway_status
+from coterie.cli.gateway_status import GatewayState
+from coterie.cli.routes.model import Line
+from coterie.kube.client import kubeconfig
+from coterie.kube.client.client import Client
+from coterie.kube.client.http_transport import HttpTransport
+from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.node import config
 
 
@@ -245,7 +245,7 @@ def node(**more):
     ids=["none", "plain", "tls", "privileged", "host paths", "no token"],
 )
 def test_protections_that_are_switched_off(more, line, said):
-    found = gatewaystate.switched_off([node(**more)], [line])
+    found = gateway_status.switched_off([node(**more)], [line])
     assert [part in sentence for part, sentence in zip(said, found, strict=True)] == [True] * len(said)
 
 
@@ -254,18 +254,18 @@ def test_what_does_not_work_is_said_with_the_next_step():
         "alice", "127.0.1.1:1080", live=True, refused=("lds.json",), reasons=("bad port",), dns="silent"
     )
     late = Line("alice", "bob", "", "Token", False, "DestinationUnreachable", "", None)
-    said = gatewaystate.problems([state, GatewayState("bob", "")], [READY, late])
+    said = gateway_status.problems([state, GatewayState("bob", "")], [READY, late])
     assert [sentence.partition(";")[0].partition(",")[0] for sentence in said] == [
         "bob: its gateway does not answer",
         "alice: its gateway did not take lds.json: bad port",
         "alice: its DNS does not answer",
         "alice -> bob: DestinationUnreachable",
     ]
-    assert gatewaystate.problems([GatewayState("alice", "x", live=True, dns="answers")], [READY]) == []
+    assert gateway_status.problems([GatewayState("alice", "x", live=True, dns="answers")], [READY]) == []
 
 
 def test_versions_that_were_written(tmp_path):
     (tmp_path / "lds.json").write_text('{"version_info": "abc", "resources": []}')
     (tmp_path / "rds-x.json").write_text("{")
     (tmp_path / "bootstrap.json").write_text("{}")
-    assert gatewaystate.written(tmp_path) == {"lds.json": "abc"}
+    assert gateway_status.written(tmp_path) == {"lds.json": "abc"}

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.cli import engines
-from coterie.engines.catalogue import SAMPLE
+from coterie.kuscia.engine.builtin_appimages import SAMPLE
 
 PSI: dict[str, Any] = {
     "apiVersion": "kuscia.secretflow/v1alpha1",

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli import engineenv, engines
+from coterie.cli import engine_environment, engines
 from coterie.cli.app import App
-from coterie.cli.engineenv import ENVIRONMENTS, SECRETFLOW, Environment
+from coterie.cli.engine_environment import ENVIRONMENTS, SECRETFLOW, Environment
 from coterie.cli.main import main
 
 ALL = pytest.mark.parametrize("environment", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
@@ -21,7 +21,7 @@ def app(tmp_path: Path) -> App:
     """Without a package index."""
     out = io.StringIO()
     environ = {
-        engineenv.VARIABLE: str(tmp_path / "tools"),
+        engine_environment.VARIABLE: str(tmp_path / "tools"),
         "COTERIE_ROOT": str(tmp_path / "net"),
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(tmp_path),

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from job_plane import TOKEN, JobPlane, a_job, a_task, plane
 
-from coterie.client import kubeconfig
+from coterie.kube.client import kubeconfig
 
 running_plane = pytest.fixture(plane, scope="module", name="running_plane")
 IMAGE = {

@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 from job_plane import TOKEN, JobPlane, a_job, a_task, plane
 
-from coterie.api.errors import Forbidden
-from coterie.cli.joblive import Canvas, letters, plain
-from coterie.client import kubeconfig
-from coterie.client.fake import FakeStream, FakeTransport, json_reply, stream_reply
-from coterie.client.transport import Call, NotSent, Reply
+from coterie.cli.jobs.live import Canvas, letters, plain
+from coterie.kube.api.errors import Forbidden
+from coterie.kube.client import kubeconfig
+from coterie.kube.client.fake import FakeStream, FakeTransport, json_reply, stream_reply
+from coterie.kube.client.transport import Call, NotSent, Reply
 
 running_plane = pytest.fixture(plane, scope="module", name="running_plane")
 

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from coterie.api.types.kuscia_job import KusciaJob, KusciaTask
-from coterie.cli import jobbars, jobgraph, jobtime
-from coterie.cli.joblive import plain
-from coterie.cli.jobs import JobState, PartyState, TaskState, job_state
-from coterie.cli.jobtime import Moment, Stopwatch
-from coterie.cli.jobview import Paper, changes, columns, cut, list_row, picture, safe
+from coterie.cli.jobs import chart, graph, timeline
+from coterie.cli.jobs.live import plain
+from coterie.cli.jobs.model import JobState, PartyState, TaskState, job_state
+from coterie.cli.jobs.timeline import Moment, Stopwatch
+from coterie.cli.jobs.view import Paper, changes, columns, cut, list_row, picture, safe
+from coterie.kuscia.api.types.job import KusciaJob, KusciaTask
 
 
 def parties(alice: str, bob: str) -> tuple[PartyState, ...]:
@@ -236,7 +236,7 @@ def test_a_row_of_the_list():
 def drawing(*tasks: tuple[str, ...]) -> str:
     states = [TaskState(alias, "Waiting", (), after=after) for alias, *after in tasks]
     out = []
-    for row in jobgraph.lanes(states):
+    for row in graph.lanes(states):
         line = row.lanes if row.task is None else f"{row.lanes[: row.at]}{row.task.alias}{row.lanes[row.at + 1 :]}"
         out.append(line)
     return "\n".join(out) + "\n"
@@ -268,7 +268,7 @@ def test_lanes_of_any_graph_stay_connected():
             TaskState(name, "Waiting", (), after=tuple(rng.sample(names[:n], rng.randint(0, min(n, 4)))))
             for n, name in enumerate(names)
         ]
-        rows = jobgraph.lanes(tasks)
+        rows = graph.lanes(tasks)
         assert [row.task for row in rows if row.task is not None] == tasks
         ends = sum(row.lanes.count(sign) for row in rows for sign in "┘┴")
         assert ends == sum(max(0, len(task.after) - 1) for task in tasks)
@@ -276,7 +276,7 @@ def test_lanes_of_any_graph_stay_connected():
 
 def test_mermaid():
     odd = replace(JOB.tasks[0], alias='a "b" <c>')
-    told = jobgraph.mermaid(replace(JOB, tasks=(odd, replace(JOB.tasks[1], after=(odd.alias,)))))
+    told = graph.mermaid(replace(JOB, tasks=(odd, replace(JOB.tasks[1], after=(odd.alias,)))))
     assert told.splitlines() == [
         "flowchart TD",
         '  t0["a &quot;b&quot; &lt;c&gt;<br/>alice, bob(guest)<br/>Succeeded"]:::done',
@@ -332,8 +332,8 @@ def a_task(alias: str, begin: int, *, phase: str = "Succeeded") -> KusciaTask:
 
 def test_where_the_time_went():
     job = a_job()
-    line = jobtime.timeline(job, jobtime.facts(job, [a_task("one", 2), a_task("two", 16)]), 0.0)
-    assert "\n".join(jobbars.bars(line, Paper(60))) + "\n" == dedent("""\
+    line = timeline.timeline(job, timeline.facts(job, [a_task("one", 2), a_task("two", 16)]), 0.0)
+    assert "\n".join(chart.bars(line, Paper(60))) + "\n" == dedent("""\
         j         ca=======================================      30s
           one       pprrrrss=========                            12s
             alice     rrrrss=========                            11s
@@ -358,17 +358,17 @@ def test_where_the_time_went():
 
 def test_shares_add_up_to_the_whole():
     job = a_job()
-    line = jobtime.timeline(job, jobtime.facts(job, [a_task("one", 2), a_task("two", 16)]), 0.0)
-    told = dict(jobtime.shares(line))
+    line = timeline.timeline(job, timeline.facts(job, [a_task("one", 2), a_task("two", 16)]), 0.0)
+    told = dict(timeline.shares(line))
     assert told == {"check": 1, "agree": 1, "prepare": 2, "reserve": 6, "start": 4, "run": 12, "between": 4}
     assert sum(told.values()) == line.seconds
 
 
 def test_what_has_not_ended_goes_on_until_now():
     job = a_job("Running", None)
-    begin = jobtime.facts(job, [])[Moment("created")]
+    begin = timeline.facts(job, [])[Moment("created")]
     assert begin is not None
-    line = jobtime.timeline(job, jobtime.facts(job, [a_task("one", 2, phase="Running")]), begin + 20)
+    line = timeline.timeline(job, timeline.facts(job, [a_task("one", 2, phase="Running")]), begin + 20)
     assert line.seconds == 20
     assert [(span.kind, span.seconds) for span in line.bars[1].spans] == [
         ("prepare", 1),
@@ -382,23 +382,23 @@ def test_a_stopwatch_keeps_the_first_sight():
     job, watch = a_job(), Stopwatch()
     watch.look({Moment("created"): None}, 0.0)
     watch.look({Moment("created"): None, Moment("valid"): None}, 0.25)
-    watch.look(jobtime.facts(job, []), 1.5)
-    line = jobtime.timeline(job, watch.seen, 1.5, exact=True)
+    watch.look(timeline.facts(job, []), 1.5)
+    line = timeline.timeline(job, watch.seen, 1.5, exact=True)
     assert [(span.kind, span.seconds) for span in line.bars[0].spans] == [("check", 0.25), ("agree", 1.25)]
-    assert "1.50s in all: check 250ms (17%), agree 1.25s (83%)" in "\n".join(jobbars.bars(line, Paper(80)))
+    assert "1.50s in all: check 250ms (17%), agree 1.25s (83%)" in "\n".join(chart.bars(line, Paper(80)))
 
 
 def test_a_job_that_never_began_has_a_timeline_too():
     for phase in ("", "initialized", "Failed", "Cancelled"):
         job = a_job(phase, None)
-        line = jobtime.timeline(job, jobtime.facts(job, []), 0.0)
-        assert jobbars.bars(line, Paper(40))
-        xml.fromstring(jobbars.svg(line))
+        line = timeline.timeline(job, timeline.facts(job, []), 0.0)
+        assert chart.bars(line, Paper(40))
+        xml.fromstring(chart.svg(line))
 
 
 def test_the_picture_of_a_timeline_is_sound():
     job = a_job()
-    drawn = jobbars.svg(jobtime.timeline(job, jobtime.facts(job, [a_task("one", 2), a_task("two", 16)]), 0.0))
+    drawn = chart.svg(timeline.timeline(job, timeline.facts(job, [a_task("one", 2), a_task("two", 16)]), 0.0))
     root = xml.fromstring(drawn)
     told = [each.text for each in root.iter("{http://www.w3.org/2000/svg}title")]
     assert "two: reserve 3s" in told
@@ -409,9 +409,9 @@ def test_the_picture_of_a_timeline_is_sound():
 
 def test_bars_fit_their_paper():
     job = a_job()
-    line = jobtime.timeline(job, jobtime.facts(job, [a_task("one", 2), a_task("two", 16)]), 0.0)
+    line = timeline.timeline(job, timeline.facts(job, [a_task("one", 2), a_task("two", 16)]), 0.0)
     for width in (40, 60, 100):
-        assert max(columns(plain(text)) for text in jobbars.bars(line, Paper(width))) <= width
+        assert max(columns(plain(text)) for text in chart.bars(line, Paper(width))) <= width
 
 
 # states

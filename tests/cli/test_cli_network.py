@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coterie.agent.runtimes.runp import halt
 from coterie.base.paths import DomainPaths
-from coterie.cli import background, health, introducing, network
+from coterie.cli import background, domain_invitation, network, node_health
 from coterie.cli.app import CliError, UsageError
-from coterie.gateway.registration.keeping import registration_file
-from coterie.gateway.settings import MasterEndpoint
+from coterie.kube.agent.runtimes.runp import halt
+from coterie.kuscia.gateway.registration.registration_files import registration_file
+from coterie.kuscia.gateway.settings import MasterEndpoint
 from coterie.node import config
 
 
@@ -115,7 +115,7 @@ def test_a_lite_gets_its_masters_address_and_later_a_token(tmp_path, anywhere):
     assert "# mine" in file.read_text()
     registration_file(alice.paths).write_text("{}")
     assert not network.needs_token(alice)
-    assert health.plane_of(alice, [master, alice]) is master
+    assert node_health.plane_of(alice, [master, alice]) is master
 
 
 def test_control_planes_of_one_machine_give_away_different_ports(tmp_path, anywhere):
@@ -127,15 +127,15 @@ def test_control_planes_of_one_machine_give_away_different_ports(tmp_path, anywh
 
 
 def test_who_has_routes_to_whom(tmp_path, anywhere):
-    p2p = introducing.ways(network.choose(tmp_path / "p2p", "p2p", ["alice", "bob"]))
+    p2p = domain_invitation.ways(network.choose(tmp_path / "p2p", "p2p", ["alice", "bob"]))
     assert [(way.name, [plane.domain for plane in way.planes]) for way in p2p] == [
         ("alice -> bob", ["alice", "bob"]),
         ("bob -> alice", ["bob", "alice"]),
     ]
-    made = introducing.objects(p2p[0])
+    made = domain_invitation.objects(p2p[0])
     port = {"name": "http", "protocol": "HTTP", "port": 1080, "isTLS": True}
     assert made["spec"]["endpoint"] == {"host": "127.0.1.2", "ports": [port]}
-    center = introducing.ways(network.choose(tmp_path / "center", "center", ["alice", "bob"]))
+    center = domain_invitation.ways(network.choose(tmp_path / "center", "center", ["alice", "bob"]))
     assert [way.name for way in center] == [
         "alice -> kuscia-system", "bob -> kuscia-system", "alice -> bob", "bob -> alice",
     ]  # fmt: skip

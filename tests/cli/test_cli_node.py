@@ -18,8 +18,8 @@ from coterie.base.paths import DomainPaths
 from coterie.cli.app import App
 from coterie.cli.commands import demo
 from coterie.cli.commands import kubectl as kubectl_command
-from coterie.client import kubeconfig
-from coterie.node import identity, joining
+from coterie.kube.client import kubeconfig
+from coterie.node import api_identity, join_bundle
 
 # node
 
@@ -29,7 +29,7 @@ def plane(cli):
     """The files of a control plane that ran once."""
     paths = DomainPaths.of(cli.folder / "root", "alice")
     paths.prepare()
-    identity.ensure(paths, ("127.0.0.1", "api.example"), SYSTEM_CLOCK)
+    api_identity.ensure(paths, ("127.0.0.1", "api.example"), SYSTEM_CLOCK)
     ca = (paths.pki / "ca.crt").read_bytes()
     kubeconfig.make("alice", "https://127.0.0.1:6443", ca=ca).write(paths.kubeconfig)
     return paths
@@ -42,7 +42,7 @@ def test_node_add_makes_a_secret_file_with_which_a_node_joins(cli, plane):
     assert "coterie init --mode lite --domain alice --join n.join" in told.out
     file = cli.folder / "n.join"
     assert file.stat().st_mode & 0o777 == 0o600
-    bundle = joining.read_bundle(file)
+    bundle = join_bundle.read_bundle(file)
     assert (bundle.server, bundle.node) == ("https://api.example:6443", "node-2")
     served = pki.load_certificate(bundle.serving_certificate)
     assert {"node-2", "10.0.0.2"} <= set(pki.names_of(served))
@@ -51,7 +51,7 @@ def test_node_add_makes_a_secret_file_with_which_a_node_joins(cli, plane):
 
 def test_node_add_beside_the_control_plane_needs_no_server(cli, plane):
     assert cli("--root", "root", "node", "add", "node-2", "--address", "127.0.0.1", "-o", "n.join").code == 0
-    assert joining.read_bundle(cli.folder / "n.join").server == "https://127.0.0.1:6443"
+    assert join_bundle.read_bundle(cli.folder / "n.join").server == "https://127.0.0.1:6443"
 
 
 @pytest.mark.parametrize(

@@ -20,16 +20,16 @@ import pytest
 
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
-from coterie.base.identity import DomainIdentity
-from coterie.cli import routeprobe
-from coterie.cli.routefacts import Facts
-from coterie.client.http import HttpTransport
-from coterie.client.kubeconfig import Connection
-from coterie.client.transport import Call
-from coterie.gateway.handshake.caller import HttpCaller, NoAnswer, Target
-from coterie.gateway.model import Address
-from coterie.gateway.registration.client import MasterClient
-from coterie.gateway.settings import MasterEndpoint
+from coterie.cli.routes import probe
+from coterie.cli.routes.facts import Facts
+from coterie.kube.client.http_transport import HttpTransport
+from coterie.kube.client.kubeconfig import Connection
+from coterie.kube.client.transport import Call
+from coterie.kuscia.gateway.handshake.handshake_client import HttpCaller, NoAnswer, Target
+from coterie.kuscia.gateway.model import Address
+from coterie.kuscia.gateway.registration.client import MasterClient
+from coterie.kuscia.gateway.settings import MasterEndpoint
+from coterie.kuscia.identity.domain_identity import DomainIdentity
 from coterie.sdk.errors import Unauthorized
 from coterie.sdk.wire import Address as SdkAddress
 from coterie.sdk.wire import Wire
@@ -103,7 +103,7 @@ async def _register(server: Silent) -> None:
 async def _probe(server: Silent) -> None:
     at = server.address
     facts = Facts("alice", "bob", datetime.now(UTC), host=at.host, port=at.port, tls=True)
-    found = await routeprobe.dial(facts, _endpoint(at), "", SYSTEM_CLOCK)
+    found = await probe.dial(facts, _endpoint(at), "", SYSTEM_CLOCK)
     assert found.status == 401
 
 

@@ -10,14 +10,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.api import errors
-from coterie.api.resources import BUILTIN, Resource
-from coterie.cli import manifests, targets
+from coterie.cli import manifests, resource_arguments
 from coterie.cli.app import App, CliError, UsageError
-from coterie.cli.failures import refusal, unreachable
+from coterie.cli.error_messages import refusal, unreachable
 from coterie.cli.output import as_json, as_list, as_yaml, shown
-from coterie.client.discovery import Catalogue, UnknownResource
-from coterie.client.transport import CredentialsError, Disconnected, NoAnswerInTime, NotSent
+from coterie.kube.api import errors
+from coterie.kube.api.resources import BUILTIN, Resource
+from coterie.kube.client.discovery import Catalogue, UnknownResource
+from coterie.kube.client.transport import CredentialsError, Disconnected, NoAnswerInTime, NotSent
 
 CATALOGUE = Catalogue(BUILTIN)
 
@@ -43,12 +43,12 @@ def app(folder: Path = Path(), stdin: str = "") -> App:
     ],
 )
 def test_words_become_targets(words, expected):
-    found = targets.parse(words.split(), CATALOGUE, "get")
+    found = resource_arguments.parse(words.split(), CATALOGUE, "get")
     assert [(t.resource.plural, t.names) for t in found] == expected
 
 
 def test_categories_hold_their_types():
-    found = [t.resource.plural for t in targets.parse(["all"], CATALOGUE, "get")]
+    found = [t.resource.plural for t in resource_arguments.parse(["all"], CATALOGUE, "get")]
     assert {"pods", "services", "deployments", "jobs"} <= set(found)
     assert "configmaps" not in found
     assert len(found) == len(set(found))
@@ -57,18 +57,18 @@ def test_categories_hold_their_types():
 @pytest.mark.parametrize("words", ["", "pod/a web", "pods a/b", "pod/", "/a", "pod/a/b"])
 def test_words_that_make_no_sense(words):
     with pytest.raises(UsageError):
-        targets.parse(words.split(), CATALOGUE, "get")
+        resource_arguments.parse(words.split(), CATALOGUE, "get")
 
 
 def test_a_type_that_is_not_there():
     with pytest.raises(UnknownResource, match="frobs"):
-        targets.parse(["pods,frobs"], CATALOGUE, "get")
+        resource_arguments.parse(["pods,frobs"], CATALOGUE, "get")
 
 
 def test_names_of_kinds():
     core = Resource("", "v1", "pods", "Pod", True)
     grouped = Resource("apps", "v1", "deployments", "Deployment", True)
-    assert (targets.kind_name(core), targets.kind_name(grouped)) == ("pod", "deployment.apps")
+    assert (resource_arguments.kind_name(core), resource_arguments.kind_name(grouped)) == ("pod", "deployment.apps")
 
 
 # Files.

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from coterie.api.errors import NotFound
 from coterie.cli.terminal import Keyboard, Screen, is_terminal, size_of
-from coterie.client.fake import FakeStream, FakeTransport, json_reply, stream_reply
-from coterie.client.transport import Call, Reply
+from coterie.kube.api.errors import NotFound
+from coterie.kube.client.fake import FakeStream, FakeTransport, json_reply, stream_reply
+from coterie.kube.client.transport import Call, Reply
 
 POD = {
     "apiVersion": "v1",

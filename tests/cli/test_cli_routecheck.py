@@ -17,11 +17,11 @@ from aiohttp import web
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
-from coterie.cli import routecheck, routeprobe
-from coterie.cli.routefacts import Certificate, Facts, RouteFacts, Service, Verdict
-from coterie.gateway.inputs import Places
-from coterie.gateway.model import Address
-from coterie.gateway.settings import MasterEndpoint
+from coterie.cli.routes import check, probe
+from coterie.cli.routes.facts import Certificate, Facts, RouteFacts, Service, Verdict
+from coterie.kuscia.gateway.model import Address
+from coterie.kuscia.gateway.settings import MasterEndpoint
+from coterie.kuscia.gateway.snapshot_inputs import Places
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)
@@ -48,11 +48,11 @@ GOOD = Facts(
 
 
 def test_a_good_route():
-    findings = routecheck.diagnose(GOOD)
+    findings = check.diagnose(GOOD)
     steps = ["route", "name", "tcp", "tls", "certificate", "gateway", "clock", "token"]
     assert [each.step for each in findings] == steps
     assert {each.verdict for each in findings} == {Verdict.OK}
-    assert routecheck.sound(findings)
+    assert check.sound(findings)
     assert not any(each.advice for each in findings)
 
 
@@ -124,12 +124,12 @@ WRONG = [
     ("change", "step", "said", "advice"), [row[1:] for row in WRONG], ids=[row[0] for row in WRONG]
 )
 def test_each_thing_that_can_be_wrong(change, step, said, advice):
-    findings = routecheck.diagnose(replace(GOOD, **change))
+    findings = check.diagnose(replace(GOOD, **change))
     wrong = [each for each in findings if each.verdict is Verdict.WRONG]
     assert [each.step for each in wrong] == [step]
     assert said in wrong[0].message
     assert advice in wrong[0].advice
-    assert not routecheck.sound(findings)
+    assert not check.sound(findings)
 
 
 NO_FAULT = [
@@ -165,14 +165,14 @@ NO_FAULT = [
     ("change", "step", "verdict", "said"), [row[1:] for row in NO_FAULT], ids=[row[0] for row in NO_FAULT]
 )
 def test_what_is_no_fault(change, step, verdict, said):
-    findings = routecheck.diagnose(replace(GOOD, **change))
+    findings = check.diagnose(replace(GOOD, **change))
     found = next(each for each in findings if each.step == step)
     assert (found.verdict, said in found.message) == (verdict, True)
-    assert routecheck.sound(findings)
+    assert check.sound(findings)
 
 
 def test_after_the_first_broken_step_of_the_way_the_rest_is_its_echo():
-    findings = routecheck.diagnose(replace(GOOD, tcp_problem="refused", shown=None, status=0, skew=None))
+    findings = check.diagnose(replace(GOOD, tcp_problem="refused", shown=None, status=0, skew=None))
     assert [each.step for each in findings] == ["route", "name", "tcp", "token"]
 
 
@@ -183,7 +183,7 @@ BROKEN = Facts("alice", "bob", NOW, route=READY, known_domains=("alice", "bob"))
 
 async def dialled(host: str, port: int, *, tls: bool = True) -> Facts:
     facts = replace(BROKEN, host=host, port=port, tls=tls, now=datetime.now(UTC))
-    return await routeprobe.dial(facts, MasterEndpoint(host, port, tls), "", SYSTEM_CLOCK)
+    return await probe.dial(facts, MasterEndpoint(host, port, tls), "", SYSTEM_CLOCK)
 
 
 @contextlib.asynccontextmanager
@@ -240,7 +240,7 @@ async def test_a_name_that_cannot_be():
 async def test_plain_text_where_tls_was_expected(tmp_path):
     async with answering(tmp_path, tls=False) as port:
         facts = await dialled("127.0.0.1", port)
-        found = routecheck.diagnose(facts)
+        found = check.diagnose(facts)
         plain = await dialled("127.0.0.1", port, tls=False)
     assert [each.step for each in found if each.verdict is Verdict.WRONG][:1] == ["tls"]
     assert "does not speak TLS" in next(each.message for each in found if each.step == "tls")
@@ -251,7 +251,7 @@ async def test_a_wrong_clock_is_read_from_the_date(tmp_path):
     async with answering(tmp_path, Date="Tue, 01 Jan 2019 00:00:00 GMT") as port:
         facts = await dialled("127.0.0.1", port)
     assert facts.skew < -1e8
-    (clock,) = [each for each in routecheck.diagnose(facts) if each.step == "clock"]
+    (clock,) = [each for each in check.diagnose(facts) if each.step == "clock"]
     assert clock.verdict is Verdict.WRONG
 
 
@@ -266,7 +266,7 @@ async def test_a_wrong_clock_is_read_from_the_date(tmp_path):
     ids=["ahead", "behind", "none", "nonsense"],
 )
 def test_skew(date, expected):
-    assert routeprobe.skew(date, NOW + timedelta(microseconds=900_000)) == expected
+    assert probe.skew(date, NOW + timedelta(microseconds=900_000)) == expected
 
 
 # Our own gateway.
@@ -274,16 +274,16 @@ def test_skew(date, expected):
 
 def test_where_our_own_gateway_is(tmp_path):
     paths = DomainPaths.of(tmp_path, "alice").prepare()
-    assert routeprobe.home_of(tmp_path, "alice") == paths
-    assert routeprobe.home_of(tmp_path, "bob") is None
-    assert routeprobe.internal_door(paths) is None
+    assert probe.home_of(tmp_path, "alice") == paths
+    assert probe.home_of(tmp_path, "bob") is None
+    assert probe.internal_door(paths) is None
     file = Places.of(paths).directory / "lds.json"
     file.parent.mkdir(parents=True)
     address = {"socket_address": {"address": "127.0.1.9", "port_value": 80}}
     file.write_bytes(orjson.dumps({"resources": [{"name": "external"}, {"name": "internal", "address": address}]}))
-    assert routeprobe.internal_door(paths) == Address("127.0.1.9", 80)
+    assert probe.internal_door(paths) == Address("127.0.1.9", 80)
     file.write_text("{")
-    assert routeprobe.internal_door(paths) is None
+    assert probe.internal_door(paths) is None
 
 
 async def test_what_our_own_gateway_says(tmp_path):
@@ -301,13 +301,13 @@ async def test_what_our_own_gateway_says(tmp_path):
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
         door = Address("127.0.0.1", runner.addresses[0][1])
-        facts = await routeprobe.ask_through(BROKEN, door, "psi")
+        facts = await probe.ask_through(BROKEN, door, "psi")
     finally:
         await runner.cleanup()
     assert (facts.probe, facts.probe_problem) == (4, "")
     assert facts.service == Service("psi", 403, "denied")
-    gone = await routeprobe.ask_through(BROKEN, door, "psi")
+    gone = await probe.ask_through(BROKEN, door, "psi")
     assert gone.probe is None and "does not answer" in gone.probe_problem
     assert gone.service.status == 0
-    far = await routeprobe.ask_through(BROKEN, None, "psi")
+    far = await probe.ask_through(BROKEN, None, "psi")
     assert (far.probe, far.probe_problem, far.service.status) == (None, "", 0)

@@ -9,14 +9,14 @@ from functools import cache
 
 import pytest
 
-from coterie.api.domainroutes import route_faults
-from coterie.api.types.kuscia_domain import CLUSTER_DOMAIN_ROUTES, DOMAINS
 from coterie.base import pki
 from coterie.base.secret import Secret
-from coterie.cli import routes
-from coterie.gateway.model import Address, Protocol
-from coterie.gateway.registration.trust import split_token
-from coterie.gateway.settings import GatewaySettings, MasterEndpoint
+from coterie.cli.routes import model
+from coterie.kuscia.api.domainroutes import route_faults
+from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS
+from coterie.kuscia.gateway.model import Address, Protocol
+from coterie.kuscia.gateway.registration.master_trust import split_token
+from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 BOB = MasterEndpoint("10.0.0.2", 1080, True)
@@ -36,18 +36,18 @@ def a_route(obj, status=None):
 
 
 def test_a_partner_is_known_by_its_certificate():
-    made = DOMAINS.decode(json.dumps(routes.partner("bob", certificate("bob"))).encode())
-    assert (made.partner, made.protocol, routes.certificate_of(made)) == (True, "kuscia", certificate("bob"))
+    made = DOMAINS.decode(json.dumps(model.partner("bob", certificate("bob"))).encode())
+    assert (made.partner, made.protocol, model.certificate_of(made)) == (True, "kuscia", certificate("bob"))
     assert base64.b64decode(made.spec.cert).decode() == certificate("bob")
 
 
 def test_a_member_joins_with_a_token_bound_to_its_control_plane():
-    spec = routes.member("carol")
+    spec = model.member("carol")
     tokens = [{"token": "old", "state": "used"}, {"token": "new", "state": "unused"}]
     made = DOMAINS.decode(json.dumps({**spec, "status": {"deployTokenStatuses": tokens}}).encode())
     assert (made.partner, made.spec.auth_center.token_gen_method) == (False, "RSA-GEN")
-    assert routes.unused_token(made) == "new"
-    token, pin = split_token(Secret(routes.pinned_token("new", certificate("hq"))))
+    assert model.unused_token(made) == "new"
+    token, pin = split_token(Secret(model.pinned_token("new", certificate("hq"))))
     assert (token.reveal(), pin) == ("new", pki.fingerprint(pki.load_certificate(certificate("hq").encode())))
 
 
@@ -55,7 +55,7 @@ def test_a_member_joins_with_a_token_bound_to_its_control_plane():
     "text", ["", "%%%", base64.b64encode(b"\xff\xfe").decode()], ids=["none", "no base64", "no text"]
 )
 def test_what_is_no_certificate_is_none(text):
-    assert routes.decoded(text) == ""
+    assert model.decoded(text) == ""
 
 
 # Routes.
@@ -64,11 +64,11 @@ def test_what_is_no_certificate_is_none(text):
 @pytest.mark.parametrize(
     ("made", "dials"),
     [
-        (routes.route("alice", "bob", BOB), True),
-        (routes.route("alice", "bob", BOB, body_encryption=True), True),
-        (routes.route("alice", "bob", via="joe"), True),
-        (routes.route("alice", "bob", tunnel=True), True),
-        (routes.route("bob", "alice"), False),
+        (model.route("alice", "bob", BOB), True),
+        (model.route("alice", "bob", BOB, body_encryption=True), True),
+        (model.route("alice", "bob", via="joe"), True),
+        (model.route("alice", "bob", tunnel=True), True),
+        (model.route("bob", "alice"), False),
     ],
     ids=["direct", "encrypted", "via", "tunnel", "arriving"],
 )
@@ -77,10 +77,10 @@ def test_routes_that_are_made_here_are_sound(made, dials):
 
 
 def test_where_a_route_leads():
-    spec = a_route(routes.route("alice", "bob", MasterEndpoint("b.example", 443, True, "/kuscia"))).spec
+    spec = a_route(model.route("alice", "bob", MasterEndpoint("b.example", 443, True, "/kuscia"))).spec
     port = spec.endpoint.ports[0]
     assert (spec.endpoint.host, port.port, port.is_tls, port.path_prefix) == ("b.example", 443, True, "/kuscia")
-    assert spec.token_config.rolling_update_period == routes.ROLLING_SECONDS
+    assert spec.token_config.rolling_update_period == model.ROLLING_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_where_a_route_leads():
     ids=["its own address", "everywhere", "plain text", "no port"],
 )
 def test_how_neighbours_reach_a_gateway(external, protocol, url):
-    found = routes.endpoint_of(GatewaySettings("bob", "gw", external=external, protocol=protocol))
-    assert (routes.url_of(found) if found is not None else None) == url
+    found = model.endpoint_of(GatewaySettings("bob", "gw", external=external, protocol=protocol))
+    assert (model.url_of(found) if found is not None else None) == url
 
 
 # Lines.
@@ -109,7 +109,7 @@ def token(revision, ready=True, at="2026-01-02T03:03:05Z"):
     ("made", "status", "row"),
     [
         (
-            routes.route("alice", "bob", BOB),
+            model.route("alice", "bob", BOB),
             {
                 "conditions": [{"type": "Ready", "status": "True", "reason": "Success"}],
                 "tokenStatus": {"sourceTokens": [token(1), token(2), token(3, ready=False)]},
@@ -117,12 +117,12 @@ def token(revision, ready=True, at="2026-01-02T03:03:05Z"):
             ("alice", "bob", "<none>", "Token", "True", "Success", "60s"),
         ),
         (
-            routes.route("alice", "bob", via="joe", body_encryption=True),
+            model.route("alice", "bob", via="joe", body_encryption=True),
             {"conditions": [{"type": "Ready", "status": "False", "reason": "TransitRouteMissing"}]},
             ("alice", "bob", "joe", "Token+AES", "False", "TransitRouteMissing", "<none>"),
         ),
         (
-            routes.route("alice", "bob", tunnel=True),
+            model.route("alice", "bob", tunnel=True),
             {},
             ("alice", "bob", "tunnel", "Token", "False", "NotLookedAtYet", "<none>"),
         ),
@@ -130,11 +130,11 @@ def token(revision, ready=True, at="2026-01-02T03:03:05Z"):
     ids=["ready", "via", "new"],
 )
 def test_lines(made, status, row):
-    assert routes.line_of(a_route(made, status), NOW).row == row
+    assert model.line_of(a_route(made, status), NOW).row == row
 
 
 def test_lines_are_sorted_and_can_be_told_to_programs():
-    found = routes.lines_of([a_route(routes.route("bob", "alice")), a_route(routes.route("alice", "bob", BOB))], NOW)
+    found = model.lines_of([a_route(model.route("bob", "alice")), a_route(model.route("alice", "bob", BOB))], NOW)
     assert [line.name for line in found] == ["alice -> bob", "bob -> alice"]
     assert found[0].told()["tokenAgeSeconds"] is None
 
@@ -144,4 +144,4 @@ def test_lines_are_sorted_and_can_be_told_to_programs():
     [(None, "<none>"), (0.4, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (200000, "2d")],
 )
 def test_ages(seconds, text):
-    assert routes.age_text(seconds) == text
+    assert model.age_text(seconds) == text

@@ -10,7 +10,7 @@ import pytest
 
 from coterie.cli.app import App, CliError
 from coterie.cli.session import choose, kubeconfig_files
-from coterie.client import kubeconfig
+from coterie.kube.client import kubeconfig
 
 
 def app_in(folder: Path, **environ: str) -> App:

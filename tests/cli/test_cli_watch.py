@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from coterie.api import errors
-from coterie.client.fake import FakeStream, FakeTransport, json_reply, stream_reply
-from coterie.client.transport import Call, Disconnected, NotSent, Reply
+from coterie.kube.api import errors
+from coterie.kube.client.fake import FakeStream, FakeTransport, json_reply, stream_reply
+from coterie.kube.client.transport import Call, Disconnected, NotSent, Reply
 
 DISCOVERY = {
     "/api": {"kind": "APIVersions", "versions": ["v1"]},

@@ -6,7 +6,6 @@ Its own functions where they can be used; where they need pandas, what they do b
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ import grpc
 import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
+from datamesh_kit import World, served, threaded
 from google.protobuf.any_pb2 import Any as Box
-from kuscia.datamesh import datamanager, dataproxy
 from kuscia.proto.api.v1alpha1.common_pb2 import DataColumn, FileFormat
 from kuscia.proto.api.v1alpha1.datamesh import (
     domaindata_pb2,
@@ -28,11 +27,8 @@ from kuscia.proto.api.v1alpha1.datamesh import (
     flightdm_pb2,
 )
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "datamesh"))
-
-from datamesh_kit import World, served, threaded
-
-from coterie.base.enginecerts import EnginePair
+from coterie.kuscia.identity.engine_certificates import EnginePair
+from kuscia.datamesh import datamanager, dataproxy
 
 pytestmark = pytest.mark.conformance
 COLUMNS = [DataColumn(name="id", type="int"), DataColumn(name="name", type="str"), DataColumn(name="x", type="float")]

@@ -10,7 +10,6 @@ import importlib
 import json
 import re
 import shutil
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -20,19 +19,16 @@ import grpc.aio
 import pytest
 from google.protobuf import descriptor_pool, json_format, message_factory
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "kusciaapi"))
-
 from kusciaapi_kit import Place, served
 from kusciaapi_stage import REQUESTS, prepare
 
-from coterie.api.types.kuscia_data import DOMAIN_DATA_GRANTS, DOMAIN_DATA_SOURCES, DOMAIN_DATAS
-from coterie.api.types.kuscia_deployment import KUSCIA_DEPLOYMENTS
-from coterie.api.types.kuscia_domain import CLUSTER_DOMAIN_ROUTES
-from coterie.api.types.kuscia_job import APP_IMAGES, KUSCIA_JOBS
-from coterie.kusciaapi import messages
-from coterie.kusciaapi.settings import Protection
-from coterie.kusciaapi.table import OPERATIONS
+from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATA_SOURCES, DOMAIN_DATAS
+from coterie.kuscia.api.types.deployment import KUSCIA_DEPLOYMENTS
+from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES
+from coterie.kuscia.api.types.job import APP_IMAGES, KUSCIA_JOBS
+from coterie.kuscia.kusciaapi import messages
+from coterie.kuscia.kusciaapi.settings import Protection
+from coterie.kuscia.kusciaapi.table import OPERATIONS
 
 pytestmark = pytest.mark.conformance
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from coterie.cli import psienv
+from coterie.cli import psi_environment
 from coterie.cli.app import App
 from coterie.engines.psi.store import Store
 
@@ -42,7 +42,7 @@ def ports() -> int:
 
 
 def test_the_note_beside_the_keys_is_the_librarys_own(tmp_path: Path) -> None:
-    python = psienv.install(App.standard()) / "bin" / "python"
+    python = psi_environment.install(App.standard()) / "bin" / "python"
     notes = {}
     commands = []
     port = ports()

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "gateway"))
-
 import kubectl_runner
+import pytest
 from e2e_kit import Cluster, Node, joined_node
 
 VERSIONS = kubectl_runner.chosen()

@@ -24,8 +24,8 @@ from kubectl_runner import Kubectl, Result, Running
 
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
-from coterie.client import kubeconfig
-from coterie.node import joining
+from coterie.kube.client import kubeconfig
+from coterie.node import join_bundle
 
 DOMAIN = "alice"
 PATIENCE = 30.0
@@ -124,7 +124,7 @@ class Node:
 def joined_node(plane: Node, root: Path, name: str, **more: Any) -> Node:
     """A node that joins `plane` with a file made there; `more` are settings of its own."""
     server = kubeconfig.read(plane.kubeconfig).resolve().server
-    bundle = joining.make_bundle(DomainPaths.of(plane.root, DOMAIN), name, ("127.0.0.1",), server, SYSTEM_CLOCK)
+    bundle = join_bundle.make_bundle(DomainPaths.of(plane.root, DOMAIN), name, ("127.0.0.1",), server, SYSTEM_CLOCK)
     root.mkdir()
     bundle.write(root / "join.yaml")
     agent = {"nodeName": name, "port": 0, "taint": False, "leaseSeconds": 4}

@@ -32,8 +32,8 @@ from kubectl_runner import Kubectl, Result
 from coterie.base.paths import DomainPaths
 from coterie.cli import background
 from coterie.cli import network as layout
-from coterie.client import kubeconfig
-from coterie.gateway.inputs import Places
+from coterie.kube.client import kubeconfig
+from coterie.kuscia.gateway.snapshot_inputs import Places
 from coterie.node.config import NodeSettings
 
 Object = dict[str, Any]

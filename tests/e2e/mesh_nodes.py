@@ -31,18 +31,18 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 from gateway_kit import echo, free_port, streaming_echo
 
-from coterie.api.errors import AlreadyExists, ApiError
-from coterie.api.meta import Object
-from coterie.api.types.kind import Kind, builtin
-from coterie.api.types.kuscia_domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS, GATEWAYS
 from coterie.base import pki
 from coterie.base.paths import DomainPaths
-from coterie.client import kubeconfig
-from coterie.client.client import Client
-from coterie.client.http import HttpTransport
-from coterie.client.transport import TransportError
-from coterie.gateway.inputs import Places
-from coterie.gateway.model import Address
+from coterie.kube.api.errors import AlreadyExists, ApiError
+from coterie.kube.api.meta import Object
+from coterie.kube.api.types.kind import Kind, builtin
+from coterie.kube.client import kubeconfig
+from coterie.kube.client.client import Client
+from coterie.kube.client.http_transport import HttpTransport
+from coterie.kube.client.transport import TransportError
+from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS, GATEWAYS
+from coterie.kuscia.gateway.model import Address
+from coterie.kuscia.gateway.snapshot_inputs import Places
 
 DOMAIN = DOMAINS.as_dynamic
 CDR = CLUSTER_DOMAIN_ROUTES.as_dynamic

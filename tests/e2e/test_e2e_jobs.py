@@ -16,8 +16,8 @@ from jobs_kit import Domain, Net, app_image, job, network, task, until
 from puppets import Puppets
 from upstream_manifests import JOB, PSI_IMAGE, SECRETFLOW_IMAGE, TASK
 
-from coterie.gateway.admin import Admin
-from coterie.gateway.inputs import Places
+from coterie.kuscia.gateway.admin import Admin
+from coterie.kuscia.gateway.snapshot_inputs import Places
 
 pytestmark = [pytest.mark.xdist_group("e2e-jobs")]
 VERSIONS = kubectl_runner.chosen()

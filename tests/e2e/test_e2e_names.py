@@ -15,8 +15,8 @@ import pytest
 from e2e_kit import DOMAIN, Cluster, Node, container, joined_node, pod, until
 from kubectl_runner import chosen
 
-from coterie.dns import wire
-from coterie.dns.model import Answer, address_record
+from coterie.kube.network.dns import wire
+from coterie.kube.network.dns.model import Answer, address_record
 from coterie.node.config import ports
 
 pytestmark = [

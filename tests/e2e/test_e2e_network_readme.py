@@ -17,8 +17,8 @@ import pytest
 from e2e_kit import until
 from network_kit import Hand, listening, processes
 
-from coterie.agent.runtimes.runp.halt import halt
 from coterie.cli import network
+from coterie.kube.agent.runtimes.runp.halt import halt
 from coterie.node.config import ports
 
 pytestmark = [

@@ -17,15 +17,17 @@ import kubectl_runner
 import pytest
 from jobs_kit import Net, job, network, task, until
 
-from coterie.cli import psienv
+from coterie.cli import psi_environment
 from coterie.cli.app import App
 from coterie.cli.main import main
 
-PLACE = psienv.directory(App.standard())
+PLACE = psi_environment.directory(App.standard())
 pytestmark = [
     pytest.mark.xdist_group("e2e-jobs"),
     pytest.mark.timeout(240),
-    pytest.mark.skipif(not psienv.installed(PLACE), reason="the environment of the PSI engine is not there: make psi"),
+    pytest.mark.skipif(
+        not psi_environment.installed(PLACE), reason="the environment of the PSI engine is not there: make psi"
+    ),
     pytest.mark.skipif(not shutil.which("sort"), reason="SPU sorts with the program sort"),
 ]
 Row = dict[str, Any]

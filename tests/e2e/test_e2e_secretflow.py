@@ -18,7 +18,7 @@ import yaml
 from jobs_kit import Net, network, until
 
 from coterie.cli.app import App
-from coterie.cli.engineenv import SECRETFLOW
+from coterie.cli.engine_environment import SECRETFLOW
 from coterie.cli.main import main
 
 PLACE = SECRETFLOW.directory(App.standard())

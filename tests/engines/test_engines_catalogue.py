@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coterie.agent.rendering import template
-from coterie.api.types.kuscia_job import APP_IMAGES
-from coterie.apiserver.http.messages import UserInfo
-from coterie.apiserver.server import ApiServer, Settings
-from coterie.client.client import Client
-from coterie.client.inprocess import InProcessTransport
-from coterie.engines.catalogue import BUILT_IN, ENGINES, SAMPLE, ensure_engines, outdated
 from coterie.engines.sample import task
-from coterie.store.memory import MemoryStore
+from coterie.http.messages import UserInfo
+from coterie.kube.apiserver.server import ApiServer, Settings
+from coterie.kube.client.client import Client
+from coterie.kube.client.in_process_transport import InProcessTransport
+from coterie.kube.store.memory import MemoryStore
+from coterie.kuscia.api.types.job import APP_IMAGES
+from coterie.kuscia.engine.builtin_appimages import BUILT_IN, ENGINES, SAMPLE, ensure_engines, outdated
+from coterie.kuscia.engine.templates import template
 
 IMAGES = APP_IMAGES.as_dynamic
 

@@ -14,10 +14,10 @@ import pytest
 import yaml
 from engine_kit import ended, scene
 
-from coterie.agent.contract import certificates
-from coterie.agent.rendering import template
 from coterie.cli import engines
 from coterie.cli import main as program
+from coterie.kuscia.engine import certificates
+from coterie.kuscia.engine.templates import template
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "engines.md").read_text()
 

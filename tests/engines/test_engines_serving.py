@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 import coterie
-from coterie.agent.rendering import template
-from coterie.engines.catalogue import SAMPLE_SERVING
 from coterie.engines.serving import settings
+from coterie.kuscia.engine.builtin_appimages import SAMPLE_SERVING
+from coterie.kuscia.engine.templates import template
 
 PATIENCE = 20.0
 

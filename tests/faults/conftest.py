@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from fuzz_server import FuzzServer
 from hypothesis import HealthCheck, settings
-
-# Whole networks are at home there.
-sys.path[:0] = [str(Path(__file__).parents[1] / place) for place in ("conformance", "e2e", "gateway")]
 
 settings.register_profile(
     "fuzz",

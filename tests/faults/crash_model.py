@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from coterie.api.errors import ApiError, NotFound
-from coterie.api.meta import Object
-from coterie.api.types.kind import Kind, builtin
-from coterie.client.client import Client
-from coterie.client.informer import Change
-from coterie.client.transport import NotSent, TransportError
-from coterie.client.watch import Bookmark, Broken, Changed
+from coterie.kube.api.errors import ApiError, NotFound
+from coterie.kube.api.meta import Object
+from coterie.kube.api.types.kind import Kind, builtin
+from coterie.kube.client.client import Client
+from coterie.kube.client.informer import Change
+from coterie.kube.client.transport import NotSent, TransportError
+from coterie.kube.client.watch import Bookmark, Broken, Changed
 
 NAMESPACE = "default"
 CONFIGMAPS: Kind[Object] = Kind.dynamic(builtin("configmaps"))

@@ -12,9 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-from coterie.client import kubeconfig
-from coterie.client.client import Client
-from coterie.client.http import HttpTransport
+from coterie.kube.client import kubeconfig
+from coterie.kube.client.client import Client
+from coterie.kube.client.http_transport import HttpTransport
 
 DOMAIN = "alice"
 START_SECONDS = 30.0

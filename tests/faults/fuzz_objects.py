@@ -12,8 +12,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from coterie.api.resources import BUILTIN, Resource
-from coterie.api.schema.node import Schema
+from coterie.kube.api.resources import BUILTIN, Resource
+from coterie.kube.api.schema.node import Schema
 
 Object = dict[str, Any]
 Path = tuple[str | int, ...]

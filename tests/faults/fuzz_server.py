@@ -18,13 +18,13 @@ from collections.abc import Awaitable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from coterie.apiserver.auth.tokens import TokenSigner
-from coterie.apiserver.http.connection import HttpConnection
-from coterie.apiserver.http.messages import UserInfo
-from coterie.apiserver.http.server import HttpServer, Limits
-from coterie.apiserver.server import ApiServer, Settings
 from coterie.base import pki
-from coterie.store.memory import MemoryStore
+from coterie.http.connection import HttpConnection
+from coterie.http.messages import UserInfo
+from coterie.http.server import HttpServer, Limits
+from coterie.kube.apiserver.auth.tokens import TokenSigner
+from coterie.kube.apiserver.server import ApiServer, Settings
+from coterie.kube.store.memory import MemoryStore
 
 T = TypeVar("T")
 ADMIN = UserInfo("fuzz", ("system:masters", "system:authenticated"))

@@ -43,10 +43,10 @@ from mesh_nodes import (
 from registration_kit import an_application
 
 from coterie.base import pki
-from coterie.gateway.handshake import crypto
-from coterie.gateway.handshake.messages import RSA, HandshakeRequest, TokenConfig, encode
-from coterie.gateway.inputs import Places
-from coterie.gateway.tunnel import server_name
+from coterie.kuscia.gateway.handshake import crypto
+from coterie.kuscia.gateway.handshake.messages import RSA, HandshakeRequest, TokenConfig, encode
+from coterie.kuscia.gateway.snapshot_inputs import Places
+from coterie.kuscia.gateway.tunnel import server_name
 
 pytestmark = [
     pytest.mark.e2e,

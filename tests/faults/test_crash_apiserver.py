@@ -23,7 +23,7 @@ from crash_model import (
 )
 from fault_server import FaultServer
 
-from coterie.client.informer import Informer
+from coterie.kube.client.informer import Informer
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("crash"), pytest.mark.timeout(400)]
 

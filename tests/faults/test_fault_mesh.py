@@ -34,7 +34,7 @@ from mesh_nodes import (
 )
 
 from coterie.base import pki
-from coterie.gateway.model import Address
+from coterie.kuscia.gateway.model import Address
 
 pytestmark = [
     pytest.mark.e2e,

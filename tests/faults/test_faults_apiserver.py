@@ -17,20 +17,20 @@ from typing import Any
 import pytest
 from fault_server import FaultServer
 
-from coterie.apiserver.auth.authn import user_from_certificate
-from coterie.apiserver.auth.tokens import TokenSigner
-from coterie.apiserver.http.messages import Request, Response, UserInfo
-from coterie.apiserver.http.server import HttpServer
-from coterie.apiserver.server import ApiServer, Settings
 from coterie.base.clock import SYSTEM_CLOCK, VirtualClock
 from coterie.base.paths import DomainPaths
 from coterie.base.pki import new_key
-from coterie.client.client import Client
-from coterie.client.inprocess import InProcessTransport
-from coterie.client.transport import Call
-from coterie.control.leader import LeaderElection
-from coterie.node import identity
-from coterie.store import MemoryStore
+from coterie.http.messages import Request, Response, UserInfo
+from coterie.http.server import HttpServer
+from coterie.kube.apiserver.auth.authn import user_from_certificate
+from coterie.kube.apiserver.auth.tokens import TokenSigner
+from coterie.kube.apiserver.server import ApiServer, Settings
+from coterie.kube.client.client import Client
+from coterie.kube.client.in_process_transport import InProcessTransport
+from coterie.kube.client.transport import Call
+from coterie.kube.control.leader import LeaderElection
+from coterie.kube.store import MemoryStore
+from coterie.node import api_identity
 
 pytestmark = pytest.mark.xdist_group("faults")
 
@@ -291,7 +291,7 @@ class Running:
 @pytest.fixture
 async def running(tmp_path: Path) -> AsyncIterator[Running]:
     paths = DomainPaths.of(tmp_path, "alice").prepare()
-    keys = identity.ensure(paths, ("127.0.0.1",), SYSTEM_CLOCK)
+    keys = api_identity.ensure(paths, ("127.0.0.1",), SYSTEM_CLOCK)
     store = MemoryStore()
     await store.open()
     api = ApiServer(store, Settings(kuscia=False))

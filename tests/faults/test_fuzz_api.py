@@ -16,9 +16,9 @@ import pytest
 from fuzz_objects import STORED, VIRTUAL, Maker, changed, good, name_of, path_of, pointers, wrong_types
 from fuzz_server import LONG, FuzzServer, examples
 
-from coterie.api.resources import Resource, Subresource
-from coterie.api.schema import builtin
-from coterie.api.schema.node import Schema
+from coterie.kube.api.resources import Resource, Subresource
+from coterie.kube.api.schema import builtin
+from coterie.kube.api.schema.node import Schema
 
 SCHEMAS = builtin.load()
 TABLE = (("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io"),)

@@ -18,7 +18,7 @@ from fuzz_server import FuzzServer, answers, examples, parse, request_bytes
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from coterie.apiserver.http.server import Limits
+from coterie.http.server import Limits
 
 PODS = next(resource for resource in STORED if resource.plural == "pods")
 POST = request_bytes("POST", path_of(PODS) + "?dryRun=All", orjson.dumps(good(PODS)), "application/json")

@@ -16,8 +16,8 @@ from fuzz_server import ADMIN, LONG, FuzzServer, examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.api.resources import Resource
-from coterie.apiserver.http.messages import Request
+from coterie.http.messages import Request
+from coterie.kube.api.resources import Resource
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "LOCK", "PROPFIND")
 VALUES = (
@@ -46,7 +46,7 @@ PATHS = (
     "/api/v1/namespaces/" + "a" * 9000 + "/pods", "/api/v1/" + "/a" * 3000, "/version/", "/version/x", "/metrics/x", "/healthz/x/y", "/livez/../x", "/openapi", "/openapi/", "/openapi/v2/", "/openapi/v3/", "/openapi/v3/x", "/openapi/v3/apis/x/y", "/openapi/v3/api/v9", "/openid/v1/jwks", "/.well-known/openid-configuration",
     "*", "x", "http://", "http://x", "http://x/api", "https://h/api/v1/pods?limit=x", "?", "#", "/#", "/?a", "/api?%", "/apis?x=%ff", "\\", "/\xff", "/api/v1/pods?\xff", "/api/v1/pods#x",
 )  # fmt: skip
-RECORDED = Path(__file__).parent.parent / "api" / "kubectl_protobuf_bodies.jsonl"
+RECORDED = Path(__file__).parent.parent / "kube" / "api" / "kubectl_protobuf_bodies.jsonl"
 BODIES = (b"", b"{}", b"[]", b"{", b'{"kind":"DeleteOptions"}', b'{"kind":"Status"}', b'{"metadata":{}}')
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
-from coterie.node import config, identity, joining, lite
+from coterie.node import api_identity, config, join_bundle, lite
 
 _MASTER = {"mode": "master", "domainID": "alice"}
 
@@ -42,8 +42,8 @@ def test_a_node_that_joins_is_named_by_its_file(tmp_path: Path) -> None:
     assert settings.agent is not None and settings.agent.node_name == ""
     paths = DomainPaths.of(tmp_path, "plane")
     paths.prepare()
-    identity.ensure(paths, ("127.0.0.1",), SYSTEM_CLOCK)
-    bundle = joining.make_bundle(paths, "node-2", ("127.0.0.1",), "https://127.0.0.1:1", SYSTEM_CLOCK)
+    api_identity.ensure(paths, ("127.0.0.1",), SYSTEM_CLOCK)
+    bundle = join_bundle.make_bundle(paths, "node-2", ("127.0.0.1",), "https://127.0.0.1:1", SYSTEM_CLOCK)
     assert lite.named_by(bundle, settings.agent).node_name == "node-2"
     other = config.parse({**document, "agent": {"nodeName": "node-3"}}, tmp_path).agent
     assert other is not None

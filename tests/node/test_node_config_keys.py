@@ -12,8 +12,8 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coterie.base import pki
-from coterie.gateway.model import Address, Protocol
-from coterie.gateway.settings import MasterEndpoint
+from coterie.kuscia.gateway.model import Address, Protocol
+from coterie.kuscia.gateway.settings import MasterEndpoint
 from coterie.node import config
 from coterie.node.config import keys, ports
 from coterie.node.config.gateway import places

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from coterie.base.clock import SYSTEM_CLOCK
-from coterie.client.client import Client
-from coterie.client.fake import FakeTransport, script
-from coterie.client.informers import Informers
-from coterie.dns.settings import Nameserver, without_self
-from coterie.node import config, dnsnode
+from coterie.kube.client.client import Client
+from coterie.kube.client.fake import FakeTransport, script
+from coterie.kube.client.informers import Informers
+from coterie.kube.network.dns.settings import Nameserver, without_self
+from coterie.node import config
+from coterie.node.parts import dns
 
 
 def settings(tmp_path: Path, **more: Any) -> config.NodeSettings:
@@ -27,13 +28,13 @@ def informers() -> Informers:
 
 
 def test_pods_ask_the_domains_server(tmp_path: Path) -> None:
-    made = dnsnode.pod_dns(settings(tmp_path, dns={"port": 53}))
+    made = dns.pod_dns(settings(tmp_path, dns={"port": 53}))
     assert (made.servers, made.search, made.hosts, made.ndots) == (("127.0.1.7",), ("alice.svc",), (), 1)
 
 
-@pytest.mark.parametrize("dns", [{"port": 10053}, {"enabled": False}], ids=["another-port", "switched-off"])
-def test_pods_find_the_node_even_without_it(tmp_path: Path, dns: dict[str, Any]) -> None:
-    made = dnsnode.pod_dns(settings(tmp_path, dns=dns, gateway={"internal": {"host": "127.0.1.8", "port": 8000}}))
+@pytest.mark.parametrize("chosen", [{"port": 10053}, {"enabled": False}], ids=["another-port", "switched-off"])
+def test_pods_find_the_node_even_without_it(tmp_path: Path, chosen: dict[str, Any]) -> None:
+    made = dns.pod_dns(settings(tmp_path, dns=chosen, gateway={"internal": {"host": "127.0.1.8", "port": 8000}}))
     assert (made.servers, made.search) == ((), ())
     named = dict(made.hosts)
     assert {"datamesh", "datamesh.alice.svc", "gateway"} <= set(named["127.0.1.7"])
@@ -41,7 +42,7 @@ def test_pods_find_the_node_even_without_it(tmp_path: Path, dns: dict[str, Any])
 
 
 def test_a_server_that_is_switched_off_is_no_part_of_the_node(tmp_path: Path) -> None:
-    assert dnsnode.dns_groups(settings(tmp_path, dns={"enabled": False}), informers(), SYSTEM_CLOCK) == []
+    assert dns.dns_groups(settings(tmp_path, dns={"enabled": False}), informers(), SYSTEM_CLOCK) == []
 
 
 async def test_a_port_that_is_taken_is_told_in_a_sentence(tmp_path: Path) -> None:
@@ -49,21 +50,21 @@ async def test_a_port_that_is_taken_is_told_in_a_sentence(tmp_path: Path) -> Non
         port = taken.getsockname()[1]
         chosen = settings(tmp_path, dns={"host": "127.0.0.1", "port": port})
         with pytest.raises(config.ConfigError, match=rf"^dns: another program listens on 127.0.0.1:{port}; set "):
-            dnsnode.dns_groups(chosen, informers(), SYSTEM_CLOCK)
+            dns.dns_groups(chosen, informers(), SYSTEM_CLOCK)
     chosen = settings(tmp_path, dns={"host": "192.0.2.1", "port": 10053})
     with pytest.raises(config.ConfigError, match=r"^dns.host: 192.0.2.1 is no address of this machine"):
-        dnsnode.dns_groups(chosen, informers(), SYSTEM_CLOCK)
+        dns.dns_groups(chosen, informers(), SYSTEM_CLOCK)
 
 
 def test_one_address_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(config.ConfigError, match=r"^dns\.host: 0\.0\.0\.0 is every address"):
-        dnsnode.dns_groups(settings(tmp_path, dns={"host": "0.0.0.0", "port": 10053}), informers(), SYSTEM_CLOCK)
+        dns.dns_groups(settings(tmp_path, dns={"host": "0.0.0.0", "port": 10053}), informers(), SYSTEM_CLOCK)
 
 
 def test_a_server_that_would_only_ask_itself_is_refused(tmp_path: Path) -> None:
     chosen = settings(tmp_path, dns={"host": "127.0.0.1", "port": 10053, "upstream": ["127.0.0.1:10053"]})
     with pytest.raises(config.ConfigError, match=r"^dns\.upstream: "):
-        dnsnode.dns_groups(chosen, informers(), SYSTEM_CLOCK)
+        dns.dns_groups(chosen, informers(), SYSTEM_CLOCK)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_no_name_server(text: str) -> None:
 
 def test_the_machines_servers_follow_its_file(tmp_path: Path) -> None:
     path = tmp_path / "resolv.conf"
-    servers = dnsnode.MachineServers(path, "127.0.1.7", 53)
+    servers = dns.MachineServers(path, "127.0.1.7", 53)
     assert servers() == []
     path.write_text("nameserver 127.0.1.7\nnameserver 192.0.2.1\nnameserver oops\n")
     assert servers() == [Nameserver("192.0.2.1")]

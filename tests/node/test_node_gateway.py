@@ -27,10 +27,10 @@ from mesh_kit import (
 )
 
 from coterie.base import pki
-from coterie.gateway import feed as feeds
-from coterie.gateway.model import Inputs, KeyPair, Protocol
-from coterie.gateway.settings import ExternalTls
-from coterie.gateway.snapshot import Resources, snapshot
+from coterie.kuscia.gateway import snapshot_source as feeds
+from coterie.kuscia.gateway.model import Inputs, KeyPair, Protocol
+from coterie.kuscia.gateway.settings import ExternalTls
+from coterie.kuscia.gateway.snapshot import Resources, snapshot
 
 INSIDE = "rds-internal.json"
 

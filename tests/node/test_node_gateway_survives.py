@@ -18,13 +18,13 @@ import yaml
 from gateway_kit import HOSTS, call, echo, free_port
 from mesh_kit import ENDPOINTS, SERVICE, until
 
-from coterie.api.errors import AlreadyExists, NotFound
 from coterie.base.paths import DomainPaths
-from coterie.client import kubeconfig
-from coterie.client.client import Client
-from coterie.client.http import HttpTransport
-from coterie.client.transport import TransportError
-from coterie.gateway.inputs import Places
+from coterie.kube.api.errors import AlreadyExists, NotFound
+from coterie.kube.client import kubeconfig
+from coterie.kube.client.client import Client
+from coterie.kube.client.http_transport import HttpTransport
+from coterie.kube.client.transport import TransportError
+from coterie.kuscia.gateway.snapshot_inputs import Places
 
 HOST = HOSTS["bob"]
 START = 60.0

@@ -11,12 +11,12 @@ import pytest
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
-from coterie.node import apikeys, identity
+from coterie.node import api_identity, api_keys_process
 
 
 def test_keys_are_made_once_and_stay(tmp_path):
     paths = DomainPaths.of(tmp_path, "alice")
-    keys = identity.ensure(paths, ("127.0.0.1", "api.example"), SYSTEM_CLOCK)
+    keys = api_identity.ensure(paths, ("127.0.0.1", "api.example"), SYSTEM_CLOCK)
     made = {path.name: path.read_bytes() for path in paths.pki.iterdir()}
     assert {"ca.crt", "ca.key", "apiserver.crt", "admin.crt", "agent-client.crt", "sa.key"} <= made.keys()
     server = pki.load_certificate(made["apiserver.crt"])
@@ -24,15 +24,15 @@ def test_keys_are_made_once_and_stay(tmp_path):
     assert pki.subject_of(pki.load_certificate(made["admin.crt"])) == ("coterie-admin", ("system:masters",))
     assert pki.key_pem(keys.token_key()) == made["sa.key"]
     assert keys.server_tls().verify_mode is ssl.CERT_OPTIONAL
-    identity.ensure(paths, ("127.0.0.1", "api.example"), SYSTEM_CLOCK)
+    api_identity.ensure(paths, ("127.0.0.1", "api.example"), SYSTEM_CLOCK)
     assert {path.name: path.read_bytes() for path in paths.pki.iterdir()} == made
 
 
 def test_a_new_name_means_a_new_server_certificate(tmp_path):
     paths = DomainPaths.of(tmp_path, "alice")
-    apikeys.make(paths.pki, ("localhost",), SYSTEM_CLOCK.now())
+    api_keys_process.make(paths.pki, ("localhost",), SYSTEM_CLOCK.now())
     authority = (paths.pki / "ca.crt").read_bytes()
-    identity.ensure(paths, ("new.example",), SYSTEM_CLOCK)
+    api_identity.ensure(paths, ("new.example",), SYSTEM_CLOCK)
     assert "new.example" in pki.names_of(pki.load_certificate((paths.pki / "apiserver.crt").read_bytes()))
     assert (paths.pki / "ca.crt").read_bytes() == authority
 
@@ -40,15 +40,15 @@ def test_a_new_name_means_a_new_server_certificate(tmp_path):
 @pytest.mark.parametrize("damaged", ["ca.crt", "ca.key", "sa.key"])
 def test_what_cannot_be_made_anew_is_told(tmp_path, damaged):
     paths = DomainPaths.of(tmp_path, "alice")
-    apikeys.make(paths.pki, ("localhost",), SYSTEM_CLOCK.now())
+    api_keys_process.make(paths.pki, ("localhost",), SYSTEM_CLOCK.now())
     (paths.pki / damaged).write_text("rubbish")
-    with pytest.raises(identity.IdentityError, match=r"not a (certificate|private key) in PEM.*; put them back"):
-        identity.ensure(paths, (), SYSTEM_CLOCK)
+    with pytest.raises(api_identity.IdentityError, match=r"not a (certificate|private key) in PEM.*; put them back"):
+        api_identity.ensure(paths, (), SYSTEM_CLOCK)
 
 
 HEAVY = (
-    "cryptography", "aiohttp", "re2", "coterie.agent.agent", "coterie.api.cel", "coterie.apiserver.tables.build",
-    "coterie.apiserver.openapi.v3", "coterie.dns.server", "coterie.gateway.xds",
+    "cryptography", "aiohttp", "re2", "coterie.kube.agent.agent", "coterie.kube.api.cel", "coterie.kube.apiserver.tables.build",
+    "coterie.kube.apiserver.openapi.v3", "coterie.kube.network.dns.server", "coterie.kuscia.gateway.xds",
 )  # fmt: skip
 
 
@@ -56,5 +56,5 @@ def test_a_master_carries_no_weight_it_does_not_use():
     """Idle memory is a promise (docs/benchmarks.md); one import too many breaks it silently."""
     listed = "import sys, coterie.cli.commands.start, coterie.node.master; print(*sys.modules, sep='\\n')"
     loaded = subprocess.run([sys.executable, "-c", listed], capture_output=True, text=True, check=True).stdout.split()
-    assert "coterie.apiserver.server" in loaded
+    assert "coterie.kube.apiserver.server" in loaded
     assert [name for name in loaded if name in HEAVY] == []

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import ssl
-import sys
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
-
 from mesh_nodes import Node, befriend, deploy_token, network, ready, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -59,7 +55,7 @@ async def test_a_lite_its_master_and_a_partner(tmp_path: Path) -> None:
         await until("alice's KusciaAPI has its keys", has_keys)
         # Nothing of it is loaded before somebody calls.
         assert "cygrpc" not in libraries_of(hq.process.pid)
-        assert not any(each.name() == "python" and "coterie.kusciaapi" in each.cmdline() for each in hq._left())
+        assert not any(each.name() == "python" and "coterie.kuscia.kusciaapi" in each.cmdline() for each in hq._left())
 
         async with session(alice) as at_alice, session(hq) as at_hq:
 

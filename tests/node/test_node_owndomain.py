@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from coterie.api.types.kuscia_domain import DOMAINS, Domain
-from coterie.apiserver.http.messages import UserInfo
-from coterie.apiserver.server import ApiServer, Settings
-from coterie.base import identity, pki
+from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
-from coterie.client.client import Client
-from coterie.client.inprocess import InProcessTransport
+from coterie.http.messages import UserInfo
+from coterie.kube.apiserver.server import ApiServer, Settings
+from coterie.kube.client.client import Client
+from coterie.kube.client.in_process_transport import InProcessTransport
+from coterie.kube.store import MemoryStore
+from coterie.kuscia.api.types.domain import DOMAINS, Domain
+from coterie.kuscia.identity import domain_identity
 from coterie.node import config
-from coterie.node.owndomain import ensure_domain, own_domain, prepared
-from coterie.store import MemoryStore
+from coterie.node.parts.own_domain import ensure_domain, own_domain, prepared
 
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -47,12 +48,12 @@ def make(settings: config.NodeSettings) -> None:
 def test_the_identity_is_there_afterwards(tmp_path: Path, gateway: bool) -> None:
     settings = settings_of(tmp_path, gateway=gateway, domainKeyData=encoded(pki.key_pem(KEY)))
     make(settings)
-    made = identity.load(settings.paths, "alice")
+    made = domain_identity.load(settings.paths, "alice")
     assert made.key.public_key() == KEY.public_key()
     assert pki.subject_of(pki.load_certificate(made.certificate.encode()))[0] == "alice"
-    assert settings.paths.api_token.read_text() == identity.api_token(made).reveal()
+    assert settings.paths.api_token.read_text() == domain_identity.api_token(made).reveal()
     make(settings)
-    assert identity.load(settings.paths, "alice").certificate == made.certificate
+    assert domain_identity.load(settings.paths, "alice").certificate == made.certificate
 
 
 def test_without_tls_there_is_no_token(tmp_path: Path, gateway: bool) -> None:

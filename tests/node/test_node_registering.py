@@ -18,21 +18,21 @@ from gateway_kit import HOSTS, client_tls
 from mesh_kit import CDR, DOMAIN, DR, GATEWAY, Plane, control_plane, key_of, ready, running, settings_of, until
 from registration_kit import an_application, logged, plane
 
-from coterie.api.errors import Forbidden
-from coterie.api.types.core import CONFIG_MAPS, NAMESPACES
-from coterie.api.types.kuscia_domain import DOMAIN_ROUTES, DOMAINS
-from coterie.apiserver.agenttrust import fault
-from coterie.base import identity as identities
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import Secret
-from coterie.control.manager import Manager
-from coterie.gateway.handshake import crypto
-from coterie.gateway.model import Protocol
-from coterie.gateway.settings import GatewaySettings, MasterEndpoint
-from coterie.node.agentport import AgentTls
-from coterie.node.registering import Tie, authority, newest_token, tied
+from coterie.kube.api.errors import Forbidden
+from coterie.kube.api.types.core import CONFIG_MAPS, NAMESPACES
+from coterie.kube.control.manager import Manager
+from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, DOMAINS
+from coterie.kuscia.extensions.agent_trust import fault
+from coterie.kuscia.gateway.handshake import crypto
+from coterie.kuscia.gateway.model import Protocol
+from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
+from coterie.kuscia.identity import domain_identity as identities
+from coterie.node.parts.agent_endpoint import AgentTls
+from coterie.node.parts.registration import Tie, authority, newest_token, tied
 
 
 async def deploy_token(master: Plane, name: str) -> str:
@@ -103,7 +103,7 @@ def doors_again(settings: GatewaySettings) -> GatewaySettings:
 
 
 async def test_a_master_that_lost_all_tokens_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.gateway.registration.link.CHECK_PERIOD", 0.5)
+    monkeypatch.setattr("coterie.kuscia.gateway.registration.master_connection.CHECK_PERIOD", 0.5)
     async with control_plane("bob", tmp_path) as master:
         settings = doors(master, "alice", await deploy_token(master, "alice"))
         async with lite(settings, tmp_path) as tie:

@@ -23,11 +23,11 @@ from coterie.sdk import (
     Route,
     Task,
     Unauthorized,
-    groups,
+    resources,
 )
 from coterie.sdk.errors import KINDS, JobEnded, TimedOut, Unreachable, refused
-from coterie.sdk.groups import event_of
-from coterie.sdk.shapes import Job, JobStatus, read
+from coterie.sdk.models import Job, JobStatus, read
+from coterie.sdk.resources import event_of
 
 JOB = {
     "job_id": "j1",
@@ -99,7 +99,7 @@ async def test_a_watch_that_ends_is_taken_up_again() -> None:
 
 
 async def test_a_node_that_is_away_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "_PAUSE", 0.01)
+    monkeypatch.setattr(resources, "_PAUSE", 0.01)
     async with fake_api(job_query={"data": JOB}) as fake, connected(fake) as alice:
         waiting = asyncio.create_task(alice.jobs.wait("j1"))
         for _ in range(500):
@@ -115,7 +115,7 @@ async def test_a_node_that_is_away_for_a_while_is_waited_for(monkeypatch: pytest
 async def test_a_lite_whose_master_is_away_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, code: int, goes_on: bool
 ) -> None:
-    monkeypatch.setattr(groups, "_PAUSE", 0.01)
+    monkeypatch.setattr(resources, "_PAUSE", 0.01)
     path = "/api/v1/job/watch"
     broken = json.dumps({"status": {"code": code, "message": "not now"}}).encode()
     async with fake_api(job_query={"data": JOB}) as fake, connected(fake) as alice:
@@ -132,11 +132,11 @@ async def test_a_lite_whose_master_is_away_is_waited_for(
 
 
 async def test_a_node_that_stays_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "_PAUSE", 0)
+    monkeypatch.setattr(resources, "_PAUSE", 0)
     async with fake_api() as fake, connected(fake) as alice:
         with pytest.raises(Unreachable, match="answers 404"):
             await alice.jobs.wait("j1")
-        assert len(fake.asked) == groups._ATTEMPTS + 1
+        assert len(fake.asked) == resources._ATTEMPTS + 1
 
 
 async def test_who_waits_no_longer_leaves_the_stream() -> None:
@@ -320,7 +320,7 @@ async def test_a_program_may_end_without_closing() -> None:
 
 def test_both_faces_have_the_same_operations() -> None:
     for name, face in vars(coterie.sdk.connection).items():
-        under = getattr(coterie.sdk.groups, name, None)
+        under = getattr(coterie.sdk.resources, name, None)
         if isinstance(face, type) and isinstance(under, type) and issubclass(face, coterie.sdk.connection.Face):
             assert public(face) == public(under), name
 

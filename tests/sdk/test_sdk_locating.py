@@ -12,7 +12,7 @@ from coterie.base.paths import DomainPaths
 from coterie.cli.network import kuscia_api_address
 from coterie.node import config
 from coterie.sdk.errors import NotFoundHere
-from coterie.sdk.locating import address_of, locate
+from coterie.sdk.local_domains import address_of, locate
 
 
 def laid_out(root: Path, domain: str, **configured: object) -> DomainPaths:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import yaml
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "kusciaapi"))
-
 from kusciaapi_kit import Place, served
 from kusciaapi_stage import prepare
 
 import coterie.sdk
-from coterie.api.types.kuscia_job import CROSS_DOMAIN, KUSCIA_JOBS
-from coterie.kusciaapi.codes import Code
-from coterie.kusciaapi.table import OPERATIONS
+from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS
+from coterie.kuscia.kusciaapi.codes import Code
+from coterie.kuscia.kusciaapi.table import OPERATIONS
 from coterie.sdk import (
     AsyncConnection,
     Column,
@@ -44,7 +40,7 @@ from coterie.sdk import (
     Unreachable,
 )
 from coterie.sdk.errors import KINDS
-from coterie.sdk.groups import Group
+from coterie.sdk.resources import Group
 
 ENDPOINT = RouteEndpoint("10.0.0.2", [RoutePort(1080)])
 
@@ -191,7 +187,7 @@ def test_codes_are_those_of_the_api() -> None:
 
 def test_every_operation_can_be_asked() -> None:
     """Each path of the API stands in the client."""
-    source = Path(coterie.sdk.groups.__file__).read_text()
+    source = Path(coterie.sdk.resources.__file__).read_text()
     for each in OPERATIONS:
         base = next(
             group

@@ -21,13 +21,13 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
-from coterie.base.later import later
+from coterie.base.lazy_import import lazy_import
 
 if TYPE_CHECKING:
     from coterie.base import signatures
     from coterie.base.pki import PrivateKey, PublicKey
 else:
-    signatures = later("coterie.base.signatures")
+    signatures = lazy_import("coterie.base.signatures")
 
 Claims = dict[str, Any]
 _LONGEST = 16 * 1024

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from coterie.client.kubeconfig import Connection
-    from coterie.client.transport import Transport
+    from coterie.kube.client.kubeconfig import Connection
+    from coterie.kube.client.transport import Transport
 
 INTERRUPTED = 130
 """The status after Ctrl-C."""

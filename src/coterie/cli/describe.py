@@ -11,11 +11,11 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from coterie.api.resources import Resource
-from coterie.apiserver.tables.ages import age, parse_time
-from coterie.apiserver.tables.cluster import event_source
 from coterie.cli import describe_core, describe_kuscia
 from coterie.cli.describe_sheet import NONE, Sheet, annotation_lines, pairs, write_fields
+from coterie.kube.api.resources import Resource
+from coterie.kube.apiserver.tables.ages import age, parse_time
+from coterie.kube.apiserver.tables.cluster import event_source
 
 Body = Callable[[Sheet, dict[str, Any], float], None]
 

@@ -6,11 +6,11 @@ import base64
 import binascii
 from typing import Any
 
-from coterie.apiserver.tables.cluster import node_roles
-from coterie.apiserver.tables.formats import selector
-from coterie.apiserver.tables.network import service_ports
-from coterie.apiserver.tables.pods import summarize
 from coterie.cli.describe_sheet import NONE, Sheet, moment, pairs, write_fields, write_value
+from coterie.kube.apiserver.tables.cluster import node_roles
+from coterie.kube.apiserver.tables.formats import selector
+from coterie.kube.apiserver.tables.network import service_ports
+from coterie.kube.apiserver.tables.pods import summarize
 
 Object = dict[str, Any]
 

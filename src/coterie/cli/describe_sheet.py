@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from coterie.apiserver.tables.ages import parse_time
 from coterie.cli.tables import elastic_tabs
+from coterie.kube.apiserver.tables.ages import parse_time
 
 NONE = "<none>"
 _INDENT = "  "

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from coterie.agent.images.model import ImageError, normalise
-from coterie.agent.rendering import template
-from coterie.agent.rendering.problems import TemplateProblem
-from coterie.api.appimages import roles_of
-from coterie.api.meta import Object
-from coterie.api.types.kuscia_job import AppImage, DeployTemplate
+from coterie.kube.agent.images.model import ImageError, normalise
+from coterie.kube.api.meta import Object
+from coterie.kuscia.api.appimages import roles_of
+from coterie.kuscia.api.types.job import AppImage, DeployTemplate
+from coterie.kuscia.engine.templates import template
+from coterie.kuscia.engine.templates.errors import TemplateProblem
 
 _PORT_NAME = re.compile(r"(?=.{1,15}$)[a-z0-9]+(-[a-z0-9]+)*")
 _SCOPES = ("Cluster", "Domain", "Local")

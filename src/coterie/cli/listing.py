@@ -8,13 +8,13 @@ from typing import Any
 
 import orjson
 
-from coterie.api.errors import Gone, from_status
-from coterie.api.meta import Object
-from coterie.api.resources import Resource
-from coterie.apiserver.tables.ages import age
-from coterie.client.client import PAGE_SIZE, Client
-from coterie.client.requests import path, query
-from coterie.client.transport import Call, Disconnected
+from coterie.kube.api.errors import Gone, from_status
+from coterie.kube.api.meta import Object
+from coterie.kube.api.resources import Resource
+from coterie.kube.apiserver.tables.ages import age
+from coterie.kube.client.client import PAGE_SIZE, Client
+from coterie.kube.client.requests import path, query
+from coterie.kube.client.transport import Call, Disconnected
 
 JSON = "application/json"
 _PAUSE = 0.2

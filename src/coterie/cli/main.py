@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from coterie import __version__
-from coterie.base.later import later
+from coterie.base.lazy_import import lazy_import
 from coterie.cli.app import INTERRUPTED, App, CliError, UsageError
 from coterie.cli.arguments import CONNECTION, VALUED, HelpAsked, Parser, connection_options, namespace_option
 
 if TYPE_CHECKING:
     import difflib
 else:
-    difflib = later("difflib")
+    difflib = lazy_import("difflib")
 
 
 class CommandModule(Protocol):

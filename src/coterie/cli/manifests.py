@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from coterie.api.meta import Object
 from coterie.cli.app import App, CliError
+from coterie.kube.api.meta import Object
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 

@@ -23,10 +23,10 @@ from pathlib import Path
 import yaml
 
 from coterie.base.files import write_atomic
-from coterie.cli import routes
 from coterie.cli.app import CliError, UsageError
 from coterie.cli.background import config_file
-from coterie.gateway.registration.keeping import registration_file
+from coterie.cli.routes import model
+from coterie.kuscia.gateway.registration.registration_files import registration_file
 from coterie.node import config
 from coterie.node.config import NodeSettings, gateway, ports
 
@@ -164,10 +164,10 @@ def engine_ports(place: Place) -> tuple[int, int]:
 
 def master_endpoint(master: NodeSettings) -> str:
     """Where lites find the master's gateway."""
-    found = routes.endpoint_of(master.gateway)
+    found = model.endpoint_of(master.gateway)
     if found is None:
         raise CliError(f"Error: {master.domain} has no public port, so nothing can join it; see gateway.external")
-    return routes.url_of(found)
+    return model.url_of(found)
 
 
 def write(root: Path, topology: str, domain: str, place: Place, master: NodeSettings | None = None) -> NodeSettings:

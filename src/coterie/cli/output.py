@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from coterie.api.meta import Object
+from coterie.kube.api.meta import Object
 
 
 class _Dumper(yaml.CSafeDumper):

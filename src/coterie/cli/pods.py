@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from coterie.api import selectors
-from coterie.api.meta import Object
-from coterie.api.types.kind import Kind, builtin
 from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.resource_arguments import kind_name
 from coterie.cli.session import Session
-from coterie.cli.targets import kind_name
+from coterie.kube.api import selectors
+from coterie.kube.api.meta import Object
+from coterie.kube.api.types.kind import Kind, builtin
 
 PODS = Kind.dynamic(builtin("pods"))
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"

@@ -14,15 +14,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.api.resources import Resource
 from coterie.base.paths import ROOT_VARIABLE, DomainPaths
 from coterie.cli.app import App, CliError
-from coterie.cli.failures import told
-from coterie.client import kubeconfig
-from coterie.client.client import Client
-from coterie.client.discovery import Catalogue, discover
-from coterie.client.http import HttpTransport
-from coterie.client.kubeconfig import Connection
+from coterie.cli.error_messages import told
+from coterie.kube.api.resources import Resource
+from coterie.kube.client import kubeconfig
+from coterie.kube.client.client import Client
+from coterie.kube.client.discovery import Catalogue, discover
+from coterie.kube.client.http_transport import HttpTransport
+from coterie.kube.client.kubeconfig import Connection
 
 
 @dataclass

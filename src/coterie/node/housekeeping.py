@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
-from coterie.base.later import later
+from coterie.base.lazy_import import lazy_import
 
 if TYPE_CHECKING:
     from coterie.base import memory
 else:
     # A node that never worked needs no `ctypes`.
-    memory = later("coterie.base.memory")
+    memory = lazy_import("coterie.base.memory")
 
 LOOK = 10.0
 CALM = 0.2

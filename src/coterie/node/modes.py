@@ -17,7 +17,7 @@ import signal
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import LogSettings, configure, logger
-from coterie.control.manager import Manager, Runnable
+from coterie.kube.control.manager import Manager, Runnable
 from coterie.node.config import NodeSettings
 from coterie.node.housekeeping import Housekeeper
 

@@ -22,7 +22,7 @@ from coterie.sdk.errors import (
     Unauthorized,
     Unreachable,
 )
-from coterie.sdk.shapes import (
+from coterie.sdk.models import (
     BandwidthLimit,
     Column,
     ContainerResources,

@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Self
 
 from coterie.base.secret import Secret
-from coterie.sdk import groups
-from coterie.sdk.faces import Background, Face, blocking, iterating
-from coterie.sdk.locating import locate
+from coterie.sdk import resources
+from coterie.sdk.local_domains import locate
+from coterie.sdk.sync_client import Background, Face, blocking, iterating
 from coterie.sdk.wire import Address, Wire
 
 
@@ -20,18 +20,18 @@ class AsyncConnection:
     def __init__(self, address: Address) -> None:
         self.address = address
         self._wire = wire = Wire(address)
-        self.jobs = groups.Jobs(wire)
-        self.domains = groups.Domains(wire)
-        self.routes = groups.Routes(wire)
-        self.data = groups.DataSets(wire)
-        self.sources = groups.Sources(wire)
-        self.grants = groups.Grants(wire)
-        self.servings = groups.Servings(wire)
-        self.images = groups.Images(wire)
-        self.config = groups.Config(wire)
-        self.certificates = groups.Certificates(wire)
-        self.logs = groups.Logs(wire)
-        self.health = groups.Health(wire)
+        self.jobs = resources.Jobs(wire)
+        self.domains = resources.Domains(wire)
+        self.routes = resources.Routes(wire)
+        self.data = resources.DataSets(wire)
+        self.sources = resources.Sources(wire)
+        self.grants = resources.Grants(wire)
+        self.servings = resources.Servings(wire)
+        self.images = resources.Images(wire)
+        self.config = resources.Config(wire)
+        self.certificates = resources.Certificates(wire)
+        self.logs = resources.Logs(wire)
+        self.health = resources.Health(wire)
 
     async def close(self) -> None:
         await self._wire.close()
@@ -46,99 +46,99 @@ class AsyncConnection:
 
 
 class Jobs(Face):
-    run = blocking(groups.Jobs.run)
-    create = blocking(groups.Jobs.create)
-    wait = blocking(groups.Jobs.wait)
-    get = blocking(groups.Jobs.get)
-    statuses = blocking(groups.Jobs.statuses)
-    list = blocking(groups.Jobs.list)
-    watch = iterating(groups.Jobs.watch)
-    stop = blocking(groups.Jobs.stop)
-    restart = blocking(groups.Jobs.restart)
-    suspend = blocking(groups.Jobs.suspend)
-    cancel = blocking(groups.Jobs.cancel)
-    approve = blocking(groups.Jobs.approve)
-    delete = blocking(groups.Jobs.delete)
+    run = blocking(resources.Jobs.run)
+    create = blocking(resources.Jobs.create)
+    wait = blocking(resources.Jobs.wait)
+    get = blocking(resources.Jobs.get)
+    statuses = blocking(resources.Jobs.statuses)
+    list = blocking(resources.Jobs.list)
+    watch = iterating(resources.Jobs.watch)
+    stop = blocking(resources.Jobs.stop)
+    restart = blocking(resources.Jobs.restart)
+    suspend = blocking(resources.Jobs.suspend)
+    cancel = blocking(resources.Jobs.cancel)
+    approve = blocking(resources.Jobs.approve)
+    delete = blocking(resources.Jobs.delete)
 
 
 class Domains(Face):
-    create = blocking(groups.Domains.create)
-    update = blocking(groups.Domains.update)
-    get = blocking(groups.Domains.get)
-    get_many = blocking(groups.Domains.get_many)
-    delete = blocking(groups.Domains.delete)
+    create = blocking(resources.Domains.create)
+    update = blocking(resources.Domains.update)
+    get = blocking(resources.Domains.get)
+    get_many = blocking(resources.Domains.get_many)
+    delete = blocking(resources.Domains.delete)
 
 
 class Routes(Face):
-    create = blocking(groups.Routes.create)
-    get = blocking(groups.Routes.get)
-    statuses = blocking(groups.Routes.statuses)
-    delete = blocking(groups.Routes.delete)
+    create = blocking(resources.Routes.create)
+    get = blocking(resources.Routes.get)
+    statuses = blocking(resources.Routes.statuses)
+    delete = blocking(resources.Routes.delete)
 
 
 class DataSets(Face):
-    create = blocking(groups.DataSets.create)
-    update = blocking(groups.DataSets.update)
-    get = blocking(groups.DataSets.get)
-    get_many = blocking(groups.DataSets.get_many)
-    list = blocking(groups.DataSets.list)
-    delete = blocking(groups.DataSets.delete)
+    create = blocking(resources.DataSets.create)
+    update = blocking(resources.DataSets.update)
+    get = blocking(resources.DataSets.get)
+    get_many = blocking(resources.DataSets.get_many)
+    list = blocking(resources.DataSets.list)
+    delete = blocking(resources.DataSets.delete)
 
 
 class Sources(Face):
-    create = blocking(groups.Sources.create)
-    update = blocking(groups.Sources.update)
-    get = blocking(groups.Sources.get)
-    get_many = blocking(groups.Sources.get_many)
-    list = blocking(groups.Sources.list)
-    delete = blocking(groups.Sources.delete)
+    create = blocking(resources.Sources.create)
+    update = blocking(resources.Sources.update)
+    get = blocking(resources.Sources.get)
+    get_many = blocking(resources.Sources.get_many)
+    list = blocking(resources.Sources.list)
+    delete = blocking(resources.Sources.delete)
 
 
 class Grants(Face):
-    create = blocking(groups.Grants.create)
-    update = blocking(groups.Grants.update)
-    get = blocking(groups.Grants.get)
-    get_many = blocking(groups.Grants.get_many)
-    list = blocking(groups.Grants.list)
-    delete = blocking(groups.Grants.delete)
+    create = blocking(resources.Grants.create)
+    update = blocking(resources.Grants.update)
+    get = blocking(resources.Grants.get)
+    get_many = blocking(resources.Grants.get_many)
+    list = blocking(resources.Grants.list)
+    delete = blocking(resources.Grants.delete)
 
 
 class Servings(Face):
-    create = blocking(groups.Servings.create)
-    update = blocking(groups.Servings.update)
-    get = blocking(groups.Servings.get)
-    statuses = blocking(groups.Servings.statuses)
-    delete = blocking(groups.Servings.delete)
+    create = blocking(resources.Servings.create)
+    update = blocking(resources.Servings.update)
+    get = blocking(resources.Servings.get)
+    statuses = blocking(resources.Servings.statuses)
+    delete = blocking(resources.Servings.delete)
 
 
 class Images(Face):
-    create = blocking(groups.Images.create)
-    update = blocking(groups.Images.update)
-    get = blocking(groups.Images.get)
-    get_many = blocking(groups.Images.get_many)
-    list = blocking(groups.Images.list)
-    delete = blocking(groups.Images.delete)
+    create = blocking(resources.Images.create)
+    update = blocking(resources.Images.update)
+    get = blocking(resources.Images.get)
+    get_many = blocking(resources.Images.get_many)
+    list = blocking(resources.Images.list)
+    delete = blocking(resources.Images.delete)
 
 
 class Config(Face):
-    create = blocking(groups.Config.create)
-    update = blocking(groups.Config.update)
-    get = blocking(groups.Config.get)
-    get_many = blocking(groups.Config.get_many)
-    delete = blocking(groups.Config.delete)
+    create = blocking(resources.Config.create)
+    update = blocking(resources.Config.update)
+    get = blocking(resources.Config.get)
+    get_many = blocking(resources.Config.get_many)
+    delete = blocking(resources.Config.delete)
 
 
 class Certificates(Face):
-    generate = blocking(groups.Certificates.generate)
+    generate = blocking(resources.Certificates.generate)
 
 
 class Logs(Face):
-    read = iterating(groups.Logs.read)
-    node = blocking(groups.Logs.node)
+    read = iterating(resources.Logs.read)
+    node = blocking(resources.Logs.node)
 
 
 class Health(Face):
-    ready = blocking(groups.Health.ready)
+    ready = blocking(resources.Health.ready)
 
 
 class Connection:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coterie.sdk.shapes import Job
+    from coterie.sdk.models import Job
 
 
 class SdkError(Exception):

@@ -11,11 +11,11 @@ from typing import Any
 
 import aiohttp
 
-from coterie.base.jsonstream import Objects
+from coterie.base.json_stream import Objects
 from coterie.base.secret import Secret
-from coterie.base.sessions import part, tcp_connector
+from coterie.http.client_sessions import part, tcp_connector
 from coterie.sdk.errors import Unauthorized, Unreachable, refused
-from coterie.sdk.shapes import written
+from coterie.sdk.models import written
 
 SERVER_NAME = "kusciaapi"
 """What every node's certificate is for, wherever the node is."""

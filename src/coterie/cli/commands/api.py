@@ -8,8 +8,8 @@ from coterie.base.files import write_atomic
 from coterie.cli import arguments as options
 from coterie.cli.app import App, CliError
 from coterie.cli.output import as_text
-from coterie.kusciaapi.openapi import document
-from coterie.kusciaapi.table import OPERATIONS
+from coterie.kuscia.kusciaapi.openapi import document
+from coterie.kuscia.kusciaapi.table import OPERATIONS
 
 HELP = """
 Print the OpenAPI document of KusciaAPI: every path, what goes there and what comes back. Clients and forms can be made

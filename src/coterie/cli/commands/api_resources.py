@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from coterie.api.meta import Object
-from coterie.api.resources import Resource
 from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App
 from coterie.cli.output import as_text, plain_table
 from coterie.cli.session import Session
 from coterie.cli.tables import render_table
+from coterie.kube.api.meta import Object
+from coterie.kube.api.resources import Resource
 
 HELP = """
 List the types of objects that the server has, with their short names.

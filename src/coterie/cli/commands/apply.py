@@ -7,20 +7,20 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from coterie.api.errors import ApiError, NotFound
-from coterie.api.meta import Object
-from coterie.api.resources import Resource
-from coterie.api.types.kind import Kind
 from coterie.cli import arguments as options
 from coterie.cli import manifests
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
-from coterie.cli.failures import refusal
+from coterie.cli.error_messages import refusal
 from coterie.cli.manifests import Manifest
 from coterie.cli.output import as_list, as_text, shown
+from coterie.cli.resource_arguments import kind_name
 from coterie.cli.session import Session
-from coterie.cli.targets import kind_name
-from coterie.client.discovery import UnknownResource
+from coterie.kube.api.errors import ApiError, NotFound
+from coterie.kube.api.meta import Object
+from coterie.kube.api.resources import Resource
+from coterie.kube.api.types.kind import Kind
+from coterie.kube.client.discovery import UnknownResource
 
 HELP = """
 Make the server's objects as the files say. Fields that the files do not name are left to whoever set them; fields that

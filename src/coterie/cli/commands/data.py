@@ -11,18 +11,18 @@ from pathlib import Path
 
 import msgspec
 
-from coterie.api import grants as limits
-from coterie.api.errors import NotFound
-from coterie.api.meta import Object
-from coterie.api.types.kuscia_data import DEFAULT_SOURCE, METADATA, DomainData, DomainDataGrant
 from coterie.base.clock import SYSTEM_CLOCK, rfc3339
 from coterie.cli import arguments as options
 from coterie.cli import network
 from coterie.cli.app import App, CliError, UsageError
-from coterie.cli.datadesk import Desk, brought, cells, desk
+from coterie.cli.data_access import Desk, brought, cells, desk
 from coterie.cli.output import as_text, plain_table
 from coterie.cli.session import root_of
 from coterie.cli.tables import render_table
+from coterie.kube.api.errors import NotFound
+from coterie.kube.api.meta import Object
+from coterie.kuscia.api import grants as limits
+from coterie.kuscia.api.types.data import DEFAULT_SOURCE, METADATA, DomainData, DomainDataGrant
 from coterie.node.config import NodeSettings
 
 HELP = """

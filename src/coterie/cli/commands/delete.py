@@ -7,21 +7,21 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coterie.api.errors import ApiError, NotFound
-from coterie.api.meta import Object
-from coterie.api.resources import Resource
-from coterie.api.types.kind import Kind
 from coterie.cli import arguments as options
-from coterie.cli import manifests, targets
+from coterie.cli import manifests, resource_arguments
 from coterie.cli import session as sessions
 from coterie.cli.app import App, UsageError
-from coterie.cli.failures import refusal
+from coterie.cli.error_messages import refusal
 from coterie.cli.listing import JSON, Question, fetch
 from coterie.cli.manifests import Manifest
+from coterie.cli.resource_arguments import kind_name
 from coterie.cli.session import Session
-from coterie.cli.targets import kind_name
-from coterie.client.requests import Propagation
-from coterie.client.wait import wait_for
+from coterie.kube.api.errors import ApiError, NotFound
+from coterie.kube.api.meta import Object
+from coterie.kube.api.resources import Resource
+from coterie.kube.api.types.kind import Kind
+from coterie.kube.client.requests import Propagation
+from coterie.kube.client.wait import wait_for
 
 HELP = """
 Delete objects, and wait until they are gone. What an object owns goes too: `--cascade foreground` deletes it first,
@@ -135,7 +135,7 @@ async def _from_files(session: Session, found: Sequence[Manifest]) -> list[_Vict
 
 async def _from_words(session: Session, args: argparse.Namespace) -> list[_Victim]:
     out = []
-    for target in targets.parse(args.words, await session.catalogue(), "delete"):
+    for target in resource_arguments.parse(args.words, await session.catalogue(), "delete"):
         namespace = session.place(target.resource, args.all_namespaces)
         if target.names:
             if target.resource.namespaced and not namespace:

@@ -15,27 +15,27 @@ from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 
-from coterie.agent.images.store import remove_tree
-from coterie.agent.runtimes.protocol import RuntimeProblem
-from coterie.agent.runtimes.runp.halt import halt
-from coterie.api.types.apps import DEPLOYMENTS
-from coterie.api.types.batch import JOBS
-from coterie.api.types.kind import Kind
 from coterie.base.files import write_atomic
 from coterie.base.paths import DomainPaths
 from coterie.cli import arguments as options
-from coterie.cli import background, health, psidemo
+from coterie.cli import background, node_health, psi_demo
 from coterie.cli import session as sessions
 from coterie.cli.app import INTERRUPTED, App, CliError, UsageError
 from coterie.cli.arguments import Parser
 from coterie.cli.commands.init import Wishes, render
 from coterie.cli.commands.kubectl import find_kubectl
+from coterie.cli.demo_script import Story, Uninterrupted, interrupted
 from coterie.cli.listing import TABLE, Question, changes
 from coterie.cli.main import main
 from coterie.cli.session import Session
-from coterie.cli.story import Story, Uninterrupted, interrupted
 from coterie.cli.tables import render_table
 from coterie.engines.psi.task import PROTOCOLS
+from coterie.kube.agent.images.store import remove_tree
+from coterie.kube.agent.runtimes.protocol import RuntimeProblem
+from coterie.kube.agent.runtimes.runp.halt import halt
+from coterie.kube.api.types.apps import DEPLOYMENTS
+from coterie.kube.api.types.batch import JOBS
+from coterie.kube.api.types.kind import Kind
 from coterie.node import config as node_config
 
 HELP = """
@@ -75,8 +75,8 @@ def run(args: argparse.Namespace, app: App) -> int:
     if args.what == "psi":
         if args.rows < 2:
             raise UsageError("--rows is at least 2")
-        wishes = psidemo.Wishes(args.rows, args.protocol, json=args.output == "json", keep=args.keep)
-        return psidemo.run(wishes, app, main)
+        wishes = psi_demo.Wishes(args.rows, args.protocol, json=args.output == "json", keep=args.keep)
+        return psi_demo.run(wishes, app, main)
     if args.output != "table":
         raise UsageError("-o json is for `coterie demo psi`")
     folder = Path(tempfile.mkdtemp(prefix="coterie-demo-"))
@@ -245,7 +245,7 @@ class _Demo(Story):
     async def _until_ready(self, since: datetime) -> None:
         node = node_config.load(background.config_file(self.paths), root=self.folder)
         deadline = time.monotonic() + _PATIENCE
-        while not await health.is_ready(node, node, since):
+        while not await node_health.is_ready(node, node, since):
             if not background.running(self.paths):
                 raise CliError(f"Error: the node has ended; {self.log_hint()}")
             if time.monotonic() > deadline:

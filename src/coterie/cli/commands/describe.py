@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 from datetime import UTC, datetime
 
-from coterie.api.errors import Forbidden, NotFound
-from coterie.api.meta import Object
-from coterie.api.types.kind import Kind, builtin
 from coterie.cli import arguments as options
+from coterie.cli import resource_arguments
 from coterie.cli import session as sessions
-from coterie.cli import targets
 from coterie.cli.app import App, UsageError
 from coterie.cli.describe import describe
-from coterie.cli.failures import refusal
+from coterie.cli.error_messages import refusal
 from coterie.cli.listing import JSON, Question, fetch
+from coterie.cli.resource_arguments import Target
 from coterie.cli.session import Session
-from coterie.cli.targets import Target
+from coterie.kube.api.errors import Forbidden, NotFound
+from coterie.kube.api.meta import Object
+from coterie.kube.api.types.kind import Kind, builtin
 
 HELP = """
 Tell all about objects: what they say, what state they are in, and the events about them. A name may also be the
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, app: App) -> int:
 
 
 async def _describe(session: Session, args: argparse.Namespace) -> int:
-    wanted = targets.parse(args.words, await session.catalogue(), "describe")
+    wanted = resource_arguments.parse(args.words, await session.catalogue(), "describe")
     if args.selector and any(target.names for target in wanted):
         raise UsageError("names and a selector cannot be used together; leave one of them out")
     printed = failed = 0

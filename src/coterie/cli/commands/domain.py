@@ -9,19 +9,20 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from coterie.api.errors import NotFound
-from coterie.api.types.kuscia_domain import DOMAINS, RESERVED_DOMAINS, Domain
 from coterie.base import pki
 from coterie.base.paths import DomainPaths
 from coterie.base.pki import PkiError
 from coterie.cli import arguments as options
-from coterie.cli import background, routes
+from coterie.cli import background
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.output import as_text, plain_table
+from coterie.cli.routes import model
 from coterie.cli.session import Session
 from coterie.cli.tables import render_table
-from coterie.client import kubeconfig
+from coterie.kube.api.errors import NotFound
+from coterie.kube.client import kubeconfig
+from coterie.kuscia.api.types.domain import DOMAINS, RESERVED_DOMAINS, Domain
 from coterie.node import config
 
 HELP = """
@@ -126,10 +127,10 @@ def entry(domain: Domain, own: str) -> dict[str, Any]:
         "nodesReady": sum(node.status == "Ready" for node in nodes),
         "fingerprint": "",
         "certificateEnds": "",
-        "tokenUnused": bool(routes.unused_token(domain)),
+        "tokenUnused": bool(model.unused_token(domain)),
     }
     try:
-        certificate = pki.load_certificate(routes.certificate_of(domain).encode())
+        certificate = pki.load_certificate(model.certificate_of(domain).encode())
     except PkiError:
         return out
     return out | {
@@ -149,7 +150,7 @@ async def _add(session: Session, args: argparse.Namespace, own: str) -> int:
         )
     if pem and subject != name:
         raise CliError(f'Error: {args.cert} is the certificate of "{subject}", not of "{name}"')
-    wanted = routes.partner(name, pem) if args.partner else routes.member(name, pem)
+    wanted = model.partner(name, pem) if args.partner else model.member(name, pem)
     try:
         before = await session.client.get(DOMAINS, name)
     except NotFound:
@@ -160,7 +161,7 @@ async def _add(session: Session, args: argparse.Namespace, own: str) -> int:
             role = "a partner's" if before.partner else "a domain of ours"
             raise CliError(f"Error: {name} is known here as {role}; remove it first with `coterie domain rm {name}`")
         word = "unchanged"
-        if pem and routes.certificate_of(before) != pem:
+        if pem and model.certificate_of(before) != pem:
             await session.client.patch(_DOMAIN, name, "", {"spec": {"cert": wanted["spec"]["cert"]}})
             word = "has a new certificate"
     if args.output != "table":
@@ -177,9 +178,9 @@ async def _token(session: Session, args: argparse.Namespace, own: str) -> int:
     (name,) = args.words
     found = await _with_token(session, name, own)
     plane = await session.client.get(DOMAINS, own)
-    token = routes.unused_token(found)
-    certificate = routes.certificate_of(plane)
-    pinned = routes.pinned_token(token, certificate) if certificate else token
+    token = model.unused_token(found)
+    certificate = model.certificate_of(plane)
+    pinned = model.pinned_token(token, certificate) if certificate else token
     endpoint = args.endpoint or _own_endpoint(session.app, args, own)
     if args.output != "table":
         session.app.write(as_text({"domain": name, "token": token, "pinnedToken": pinned}, args.output))
@@ -200,7 +201,7 @@ async def _with_token(session: Session, name: str, own: str) -> Domain:
         if name == own or found.partner:
             whose = "the control plane's own" if name == own else "a partner's"
             raise CliError(f"Error: {name} is {whose} domain, and nothing joins it here; add one of ours first")
-        if routes.unused_token(found):
+        if model.unused_token(found):
             return found
         if asyncio.get_running_loop().time() > deadline:
             raise CliError(f"Error: {name} has no token yet; see `coterie describe domain {name}`, then try again")
@@ -211,15 +212,15 @@ def _own_endpoint(app: App, args: argparse.Namespace, own: str) -> str:
     """As the configuration here says, if it lies where `coterie up` puts it; else a line to complete."""
     file = background.config_file(DomainPaths.of(sessions.root_of(args, app), own))
     try:
-        found = routes.endpoint_of(config.load(file).gateway)
+        found = model.endpoint_of(config.load(file).gateway)
     except config.ConfigError:
         found = None
-    return routes.url_of(found) if found is not None else "https://THIS-MACHINE:1080"
+    return model.url_of(found) if found is not None else "https://THIS-MACHINE:1080"
 
 
 async def _cert(session: Session, args: argparse.Namespace, own: str) -> int:
     try:
-        pem = routes.certificate_of(await session.client.get(DOMAINS, own))
+        pem = model.certificate_of(await session.client.get(DOMAINS, own))
     except NotFound:
         pem = ""
     if not pem:

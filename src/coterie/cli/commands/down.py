@@ -8,16 +8,16 @@ import contextlib
 import socket
 from pathlib import Path
 
-from coterie.agent.images.store import remove_tree
-from coterie.agent.runtimes.protocol import RuntimeProblem
-from coterie.agent.runtimes.runp.halt import halt
 from coterie.cli import arguments as options
 from coterie.cli import background, network
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.session import root_of
-from coterie.gateway import survivor
-from coterie.gateway.envoy import EnvoySettings
-from coterie.gateway.inputs import Places
+from coterie.kube.agent.images.store import remove_tree
+from coterie.kube.agent.runtimes.protocol import RuntimeProblem
+from coterie.kube.agent.runtimes.runp.halt import halt
+from coterie.kuscia.gateway import orphaned_envoy
+from coterie.kuscia.gateway.envoy import EnvoySettings
+from coterie.kuscia.gateway.snapshot_inputs import Places
 from coterie.node.config import NodeSettings
 
 HELP = """
@@ -94,9 +94,9 @@ async def _stop_gateways(nodes: list[NodeSettings]) -> None:
     for node in nodes:
         places = Places.of(node.paths)
         envoy = EnvoySettings(node.domain, places.directory, places.run, places.logs)
-        pid = survivor.running(envoy.pid_file, envoy.bootstrap)
+        pid = orphaned_envoy.running(envoy.pid_file, envoy.bootstrap)
         if pid is not None:
-            left.append(survivor.end(pid, _GATEWAY_GRACE))
+            left.append(orphaned_envoy.end(pid, _GATEWAY_GRACE))
     await asyncio.gather(*left)
 
 

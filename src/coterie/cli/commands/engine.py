@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from coterie.api.errors import NotFound
-from coterie.api.types.kuscia_job import APP_IMAGES, AppImage
 from coterie.cli import arguments as options
 from coterie.cli import engines, manifests, network
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
-from coterie.cli.engineenv import ENVIRONMENTS, Environment
+from coterie.cli.engine_environment import ENVIRONMENTS, Environment
 from coterie.cli.manifests import Manifest
 from coterie.cli.output import as_list, as_text, plain_table, shown
 from coterie.cli.session import Session, root_of
 from coterie.cli.tables import render_table
+from coterie.kube.api.errors import NotFound
+from coterie.kuscia.api.types.job import APP_IMAGES, AppImage
 
 HELP = """
 The engines that tasks can name. An engine is an AppImage: which image it runs on, what each role starts, which ports it

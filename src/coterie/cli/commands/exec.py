@@ -13,8 +13,8 @@ from coterie.cli import pods, terminal
 from coterie.cli import session as sessions
 from coterie.cli.app import App, UsageError
 from coterie.cli.session import Session
-from coterie.client.streams import STDERR, Remote, exec_stream
-from coterie.client.transport import Disconnected
+from coterie.kube.client.streams import STDERR, Remote, exec_stream
+from coterie.kube.client.transport import Disconnected
 
 HELP = """
 Run a command in a container that runs, and end with its exit status. The command stands after `--` and is not

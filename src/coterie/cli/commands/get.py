@@ -7,19 +7,19 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from coterie.api.errors import Gone, NotFound
-from coterie.api.meta import Object
-from coterie.apiserver.tables.jsonpath import Path, PathError, compile_path
 from coterie.cli import arguments as options
+from coterie.cli import resource_arguments
 from coterie.cli import session as sessions
-from coterie.cli import targets
 from coterie.cli.app import App, UsageError
-from coterie.cli.failures import refusal
+from coterie.cli.error_messages import refusal
 from coterie.cli.listing import JSON, TABLE, Question, as_table, changes, fetch
 from coterie.cli.output import as_list, as_text, shown
+from coterie.cli.resource_arguments import Target, kind_name
 from coterie.cli.session import Session
 from coterie.cli.tables import render_table
-from coterie.cli.targets import Target, kind_name
+from coterie.kube.api.errors import Gone, NotFound
+from coterie.kube.api.meta import Object
+from coterie.kube.apiserver.tables.jsonpath import Path, PathError, compile_path
 
 HELP = """
 Show objects as a table, one line for each. Types may be written in full, in short (`po`, `svc`, `kj`), with their group
@@ -75,7 +75,7 @@ def _sort_path(text: str) -> Path | None:
 
 
 async def _get(session: Session, args: argparse.Namespace, order: Path | None) -> int:
-    wanted = targets.parse(args.words, await session.catalogue(), "get")
+    wanted = resource_arguments.parse(args.words, await session.catalogue(), "get")
     if any(target.names for target in wanted):
         if args.selector or args.field_selector:
             raise UsageError("names and selectors cannot be used together; leave one of them out")

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from coterie.agent.images import archive
-from coterie.agent.images.model import Image, ImageError, split
-from coterie.agent.images.store import ImageStore
 from coterie.base.paths import DomainPaths
 from coterie.cli import arguments as options
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.output import as_text, plain_table
 from coterie.cli.session import root_of
 from coterie.cli.tables import render_table
+from coterie.kube.agent.images import archive
+from coterie.kube.agent.images.model import Image, ImageError, split
+from coterie.kube.agent.images.store import ImageStore
 
 HELP = """
 Manage the images on this machine. An image is either a host environment, i.e. a command that is installed here, or

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import yaml
 
-from coterie.base import identity, pki
+from coterie.base import pki
 from coterie.base.files import create_exclusive, is_private, write_atomic
 from coterie.base.secret import Secret
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.arguments import Parser
 from coterie.cli.commands import init_template as template
+from coterie.kuscia.identity import domain_identity
 from coterie.node import config
 
 HELP = """
@@ -171,7 +172,7 @@ def _check(text: str) -> None:
 def _read_key(app: App, name: str) -> Secret:
     path = app.cwd / Path(name).expanduser()
     try:
-        key = identity.load_domain_key(path.read_bytes())
+        key = domain_identity.load_domain_key(path.read_bytes())
         if not is_private(path):
             app.warn(f"Warning: others can read {name}, which holds a key; run chmod 600 on it")
     except OSError as error:

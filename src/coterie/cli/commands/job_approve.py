@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 
-from coterie.api.errors import Conflict
-from coterie.api.joborders import NEW, answer, approvers, initiates, unanswered
-from coterie.api.meta import Object
-from coterie.api.types.kuscia_job import CROSS_DOMAIN, JobPhase, KusciaJob
 from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
-from coterie.cli.jobfollow import JOBS, find, typed
+from coterie.cli.jobs.follow import JOBS, find, typed
 from coterie.cli.output import as_text, shown
 from coterie.cli.session import Session
-from coterie.client.client import retry_on_conflict
-from coterie.client.wait import wait_for
+from coterie.kube.api.errors import Conflict
+from coterie.kube.api.meta import Object
+from coterie.kube.client.client import retry_on_conflict
+from coterie.kube.client.wait import wait_for
+from coterie.kuscia.api.job_commands import NEW, answer, approvers, initiates, unanswered
+from coterie.kuscia.api.types.job import CROSS_DOMAIN, JobPhase, KusciaJob
 
 HELP = """
 Accept a job that a partner started and that waits for your approval, or reject it. Look at it first: `coterie job show`

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 
-from coterie.api.types.kuscia_job import KUSCIA_JOBS, KusciaJob
 from coterie.cli import arguments as options
-from coterie.cli import jobgraph, manifests
+from coterie.cli import manifests
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
-from coterie.cli.jobfollow import look, typed
-from coterie.cli.joblive import letters
-from coterie.cli.jobs import JobState, job_state
-from coterie.cli.jobview import safe
+from coterie.cli.jobs import graph
+from coterie.cli.jobs.follow import look, typed
+from coterie.cli.jobs.live import letters
+from coterie.cli.jobs.model import JobState, job_state
+from coterie.cli.jobs.view import safe
 from coterie.cli.output import as_text
 from coterie.cli.session import Session
-from coterie.controllers.kusciajob.graph import circle
+from coterie.kuscia.api.types.job import KUSCIA_JOBS, KusciaJob
+from coterie.kuscia.controllers.kusciajob.graph import circle
 
 HELP = """
 Draw the tasks of a job, each below those it waits for. A file can be drawn before it is run. The format mermaid is for
@@ -64,7 +65,7 @@ def _from_file(name: str, app: App) -> list[JobState]:
 
 def _draw(app: App, args: argparse.Namespace, job: JobState) -> None:
     if args.output == "mermaid":
-        app.write(jobgraph.mermaid(job))
+        app.write(graph.mermaid(job))
         return
     if args.output in ("json", "yaml"):
         tasks = [
@@ -74,11 +75,11 @@ def _draw(app: App, args: argparse.Namespace, job: JobState) -> None:
         ]  # fmt: skip
         app.write(as_text({"job": job.name, "tasks": tasks}, args.output))
         return
-    rows = jobgraph.lanes(job.tasks)
-    wide = jobgraph.width(rows) + 2
+    rows = graph.lanes(job.tasks)
+    wide = graph.width(rows) + 2
     for row in rows:
         line = row.lanes
         if row.task is not None:
             line = line[: row.at] + "●" + line[row.at + 1 :]
             line = f"{line:<{wide}}{safe(row.task.alias)}"
-        app.say(line if letters(app.out) else jobgraph.plain_letters(line).replace("●", "*"))
+        app.say(line if letters(app.out) else graph.plain_letters(line).replace("●", "*"))

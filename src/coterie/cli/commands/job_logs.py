@@ -6,19 +6,19 @@ import argparse
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from coterie.api.errors import ApiError, NotFound
-from coterie.api.types.kuscia_job import KusciaJob
-from coterie.base.podlogs import Lines
+from coterie.base.container_logs import Lines
 from coterie.base.tasks import TaskOwner
 from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.commands.logs import number_of_lines
-from coterie.cli.jobfollow import PODS, Following, Snapshot, look
-from coterie.cli.joblogs import PodOfJob, elsewhere, kept, pods_of, read_kept
+from coterie.cli.jobs.follow import PODS, Following, Snapshot, look
+from coterie.cli.jobs.logs import PodOfJob, elsewhere, kept, pods_of, read_kept
 from coterie.cli.output import as_text
 from coterie.cli.session import Session, domains_under, root_of
-from coterie.client.streams import log_stream
+from coterie.kube.api.errors import ApiError, NotFound
+from coterie.kube.client.streams import log_stream
+from coterie.kuscia.api.types.job import KusciaJob
 
 HELP = """
 Print what the tasks of a job printed: of every pod of every party that you may see, each line after

@@ -6,20 +6,20 @@ import argparse
 import time
 from collections.abc import Sequence
 
-from coterie.api import labels
-from coterie.api.meta import Object
-from coterie.api.types.kuscia_job import CROSS_DOMAIN, KUSCIA_JOBS, STRICT, KusciaJob, KusciaTask
 from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App
-from coterie.cli.jobfollow import JOBS, TASKS, typed
-from coterie.cli.jobs import JobState, job_state
-from coterie.cli.jobview import LIST_COLUMNS, cut, list_row
+from coterie.cli.jobs.follow import JOBS, TASKS, typed
+from coterie.cli.jobs.model import JobState, job_state
+from coterie.cli.jobs.view import LIST_COLUMNS, cut, list_row
 from coterie.cli.output import as_list, as_text, plain_table, shown
+from coterie.cli.resource_arguments import kind_name
 from coterie.cli.session import Session
 from coterie.cli.tables import render_table
-from coterie.cli.targets import kind_name
 from coterie.cli.terminal import size_of
+from coterie.kube.api import labels
+from coterie.kube.api.meta import Object
+from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, STRICT, KusciaJob, KusciaTask
 
 HELP = """
 List the jobs of this control plane, the newest last: who started them, how many of their tasks are done, how long they

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import time
 
-from coterie.api.errors import NotFound
-from coterie.api.types.kuscia_job import CROSS_DOMAIN, KusciaJob
 from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError
-from coterie.cli.jobfollow import JOBS, find, typed
-from coterie.cli.jobs import job_state
+from coterie.cli.jobs.follow import JOBS, find, typed
+from coterie.cli.jobs.model import job_state
 from coterie.cli.session import Session
-from coterie.client.wait import wait_until_gone
+from coterie.kube.api.errors import NotFound
+from coterie.kube.client.wait import wait_until_gone
+from coterie.kuscia.api.types.job import CROSS_DOMAIN, KusciaJob
 
 HELP = """
 Remove jobs: their tasks, pods and everything else of them go too, at all parties. One that has not ended is kept unless

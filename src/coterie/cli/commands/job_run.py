@@ -10,23 +10,24 @@ from pathlib import Path
 
 import msgspec
 
-from coterie.api import labels
-from coterie.api.errors import AlreadyExists, Forbidden
-from coterie.api.meta import Object
-from coterie.api.types.kind import Kind
-from coterie.api.types.kuscia_domain import DOMAINS, Domain
-from coterie.api.types.kuscia_job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, AppImage, KusciaJob
 from coterie.cli import arguments as options
-from coterie.cli import jobbars, joblive, jobtime, manifests
+from coterie.cli import manifests
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
-from coterie.cli.jobfollow import JOBS, Snapshot, find
-from coterie.cli.jobs import TIMED_OUT, engine_job
+from coterie.cli.jobs import chart, live, timeline
+from coterie.cli.jobs.follow import JOBS, Snapshot, find
+from coterie.cli.jobs.model import TIMED_OUT, engine_job
 from coterie.cli.manifests import Manifest
 from coterie.cli.output import as_text, shown
+from coterie.cli.resource_arguments import kind_name
 from coterie.cli.session import Session
-from coterie.cli.targets import kind_name
-from coterie.controllers.kusciajob.validate import faults
+from coterie.kube.api import labels
+from coterie.kube.api.errors import AlreadyExists, Forbidden
+from coterie.kube.api.meta import Object
+from coterie.kube.api.types.kind import Kind
+from coterie.kuscia.api.types.domain import DOMAINS, Domain
+from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, AppImage, KusciaJob
+from coterie.kuscia.controllers.kusciajob.validate import faults
 
 HELP = """
 Start a job and follow it to its end. The job comes from a file, which may hold other objects too (its AppImage, say:
@@ -279,9 +280,9 @@ async def _create(session: Session, job: Object) -> Object:
 async def _follow(session: Session, args: argparse.Namespace, name: str, began: float) -> int:
     app = session.app
     measured = args.timeline or args.svg
-    stopwatch = jobtime.Stopwatch() if measured else None
+    stopwatch = timeline.Stopwatch() if measured else None
     try:
-        last = await joblive.follow(
+        last = await live.follow(
             session, name, timeout=args.timeout, quiet=args.output != "table", stopwatch=stopwatch, since=began
         )
     except TimeoutError:
@@ -293,15 +294,15 @@ async def _follow(session: Session, args: argparse.Namespace, name: str, began: 
     if args.output in ("json", "yaml"):
         app.write(as_text(shown(last.raw), args.output))
     if stopwatch is not None:
-        stopwatch.seen[jobtime.Moment(jobtime.CREATED)] = 0.0
+        stopwatch.seen[timeline.Moment(timeline.CREATED)] = 0.0
         _timeline(app, args, last, stopwatch)
-    joblive.last_words(app, last.state)
+    live.last_words(app, last.state)
     return last.state.exit_code
 
 
-def _timeline(app: App, args: argparse.Namespace, last: Snapshot, stopwatch: jobtime.Stopwatch) -> None:
-    line = jobtime.timeline(last.job, stopwatch.seen, max(stopwatch.seen.values()), exact=True)
+def _timeline(app: App, args: argparse.Namespace, last: Snapshot, stopwatch: timeline.Stopwatch) -> None:
+    line = timeline.timeline(last.job, stopwatch.seen, max(stopwatch.seen.values()), exact=True)
     if args.timeline and args.output == "table":
-        app.say("\n" + "\n".join(jobbars.bars(line, joblive.paper_of(app, whole=True))))
+        app.say("\n" + "\n".join(chart.bars(line, live.paper_of(app, whole=True))))
     if args.svg:
-        joblive.write_svg(app, args.svg, line)
+        live.write_svg(app, args.svg, line)

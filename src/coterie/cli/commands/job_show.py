@@ -7,17 +7,17 @@ import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from coterie.api.types.kuscia_job import KUSCIA_JOBS
 from coterie.cli import arguments as options
-from coterie.cli import jobbars, joblive, jobtime
 from coterie.cli import session as sessions
 from coterie.cli.app import App
 from coterie.cli.commands.describe import events_about
 from coterie.cli.describe import describe
-from coterie.cli.jobfollow import Snapshot, look
-from coterie.cli.jobview import picture
+from coterie.cli.jobs import chart, live, timeline
+from coterie.cli.jobs.follow import Snapshot, look
+from coterie.cli.jobs.view import picture
 from coterie.cli.output import as_text, shown
 from coterie.cli.session import Session
+from coterie.kuscia.api.types.job import KUSCIA_JOBS
 
 HELP = """
 All about a job: a picture of its tasks, what every party said to it, why it waits or failed, and the events about it.
@@ -54,17 +54,17 @@ async def _show(session: Session, args: argparse.Namespace) -> int:
         app.write(as_text(shown(seen.raw), args.output))
         return 0
     now = datetime.now(UTC)
-    paper = joblive.paper_of(app, whole=True)
+    paper = live.paper_of(app, whole=True)
     app.say("\n".join(picture(seen.state, paper, now.timestamp())) + "\n")
     app.write(describe(seen.raw, await events_about(session, seen.raw), KUSCIA_JOBS.resource, now))
     return 0
 
 
 def _timeline(app: App, args: argparse.Namespace, seen: Snapshot) -> None:
-    line = jobtime.timeline(seen.job, seen.facts, time.time())
+    line = timeline.timeline(seen.job, seen.facts, time.time())
     if args.output != "table":
         app.write(as_text(asdict(line), args.output))
     elif args.timeline:
-        app.say("\n".join(jobbars.bars(line, joblive.paper_of(app, whole=True))))
+        app.say("\n".join(chart.bars(line, live.paper_of(app, whole=True))))
     if args.svg:
-        joblive.write_svg(app, args.svg, line)
+        live.write_svg(app, args.svg, line)

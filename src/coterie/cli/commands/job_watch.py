@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 
 from coterie.cli import arguments as options
-from coterie.cli import joblive
 from coterie.cli import session as sessions
 from coterie.cli.app import App
-from coterie.cli.jobs import TIMED_OUT
+from coterie.cli.jobs import live
+from coterie.cli.jobs.model import TIMED_OUT
 from coterie.cli.output import as_text, shown
 from coterie.cli.session import Session
 
@@ -40,11 +40,11 @@ def run(args: argparse.Namespace, app: App) -> int:
 
 async def _watch(session: Session, args: argparse.Namespace) -> int:
     try:
-        last = await joblive.follow(session, args.name, timeout=args.timeout, quiet=args.output != "table")
+        last = await live.follow(session, args.name, timeout=args.timeout, quiet=args.output != "table")
     except TimeoutError:
         session.app.warn(f"Job {args.name} has not ended after {args.timeout:g} s, and goes on")
         return TIMED_OUT
     if args.output != "table":
         session.app.write(as_text(shown(last.raw), args.output))
-    joblive.last_words(session.app, last.state)
+    live.last_words(session.app, last.state)
     return last.state.exit_code

@@ -11,7 +11,7 @@ from coterie.cli import session as sessions
 from coterie.cli.app import App, UsageError
 from coterie.cli.session import Session
 from coterie.cli.terminal import Screen
-from coterie.client.streams import log_stream
+from coterie.kube.client.streams import log_stream
 
 HELP = """
 Print what a container wrote to its standard output and error. Instead of a pod, something that selects pods may be

@@ -7,16 +7,16 @@ import ipaddress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from coterie.api.names import dns_subdomain_faults
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.cli import arguments as options
 from coterie.cli.app import App, CliError, UsageError
-from coterie.cli.failures import told
+from coterie.cli.error_messages import told
 from coterie.cli.session import domains_under, root_of
-from coterie.client import kubeconfig
-from coterie.node import joining
+from coterie.kube.api.names import dns_subdomain_faults
+from coterie.kube.client import kubeconfig
+from coterie.node import join_bundle
 from coterie.node.config import ConfigError
 
 HELP = """
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace, app: App) -> int:
     _check_server(paths, server)
     target = app.cwd / Path(args.output).expanduser()
     try:
-        joining.make_bundle(paths, args.name, tuple(args.address), server, SYSTEM_CLOCK).write(target)
+        join_bundle.make_bundle(paths, args.name, tuple(args.address), server, SYSTEM_CLOCK).write(target)
     except ConfigError as problem:
         raise CliError(f"Error: {problem}") from problem
     except OSError as problem:

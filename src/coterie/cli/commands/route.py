@@ -9,22 +9,23 @@ from pathlib import Path
 
 import orjson
 
-from coterie.api.domainroutes import route_faults, route_name
-from coterie.api.errors import NotFound
-from coterie.api.meta import Object
-from coterie.api.types.kuscia_domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute, Domain
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.cli import arguments as options
-from coterie.cli import health, network, routecheck, routeprobe, routes
+from coterie.cli import network, node_health
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.commands.domain import read_certificate
 from coterie.cli.output import as_list, as_text, plain_table, shown
-from coterie.cli.routefacts import Finding, Verdict
-from coterie.cli.routes import Line
+from coterie.cli.routes import check, model, probe
+from coterie.cli.routes.facts import Finding, Verdict
+from coterie.cli.routes.model import Line
 from coterie.cli.session import Session
 from coterie.cli.tables import render_table
-from coterie.gateway.settings import MasterEndpoint
+from coterie.kube.api.errors import NotFound
+from coterie.kube.api.meta import Object
+from coterie.kuscia.api.domainroutes import route_faults, route_name
+from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute, Domain
+from coterie.kuscia.gateway.settings import MasterEndpoint
 from coterie.node import config
 
 HELP = """
@@ -105,7 +106,7 @@ async def _add(session: Session, args: argparse.Namespace) -> int:
             )
     wanted = [_wanted(args, source, destination, endpoint)]
     if args.both:
-        wanted.append(routes.route(destination, source, body_encryption=args.body_encryption))
+        wanted.append(model.route(destination, source, body_encryption=args.body_encryption))
     for each in wanted:
         _refuse_faults(each, ends)
     made = [await _put(session, each) for each in wanted]
@@ -130,7 +131,7 @@ def _endpoint(text: str) -> MasterEndpoint | None:
 
 
 def _wanted(args: argparse.Namespace, source: str, destination: str, endpoint: MasterEndpoint | None) -> Object:
-    return routes.route(
+    return model.route(
         source, destination, endpoint, via=args.via, tunnel=args.tunnel, body_encryption=args.body_encryption
     )
 
@@ -141,7 +142,7 @@ async def _befriend(session: Session, args: argparse.Namespace) -> None:
     if name not in args.words:
         raise CliError(f'Error: {args.cert} is the certificate of "{name}", which is no end of this route')
     if await _domain(session, name) is None:
-        await session.client.create(DOMAINS.as_dynamic, routes.partner(name, pem))
+        await session.client.create(DOMAINS.as_dynamic, model.partner(name, pem))
         session.app.say(f"domain {name} added as a partner")
 
 
@@ -213,12 +214,12 @@ def _list(args: argparse.Namespace, app: App) -> int:
     named = args.kubeconfig or args.context or args.domain or (app.environ.get("KUBECONFIG") and not args.root)
     nodes = [] if named else network.members(sessions.root_of(args, app))
     if nodes:
-        lines = asyncio.run(health.routes_of(nodes, SYSTEM_CLOCK.now()))
+        lines = asyncio.run(node_health.routes_of(nodes, SYSTEM_CLOCK.now()))
         return _show(args, app, lines)
 
     async def ask(session: Session) -> int:
         found: list[ClusterDomainRoute] = list((await session.client.list(CLUSTER_DOMAIN_ROUTES)).items)
-        return _show(args, app, routes.lines_of(found, SYSTEM_CLOCK.now()))
+        return _show(args, app, model.lines_of(found, SYSTEM_CLOCK.now()))
 
     return sessions.run(args, app, ask)
 
@@ -227,7 +228,7 @@ def _show(args: argparse.Namespace, app: App, lines: list[Line]) -> int:
     if args.output != "table":
         app.write(as_text([line.told() for line in lines], args.output))
     elif lines:
-        app.write(render_table(plain_table(routes.COLUMNS, [line.row for line in lines]), colour=app.colour))
+        app.write(render_table(plain_table(model.COLUMNS, [line.row for line in lines]), colour=app.colour))
     else:
         app.say("There are no routes; add one with `coterie route add SOURCE DESTINATION --endpoint URL`.")
     return 0
@@ -239,8 +240,8 @@ def _show(args: argparse.Namespace, app: App, lines: list[Line]) -> int:
 async def _check(session: Session, args: argparse.Namespace) -> int:
     source, destination = args.words
     root = sessions.root_of(args, session.app)
-    home = routeprobe.home_of(root, source)
-    asked = routeprobe.Question(
+    home = probe.home_of(root, source)
+    asked = probe.Question(
         source,
         destination,
         args.service,
@@ -248,8 +249,8 @@ async def _check(session: Session, args: argparse.Namespace) -> int:
         home=home,
         hint=f" --domain {args.domain}" if args.domain else "",
     )
-    findings = routecheck.diagnose(await routeprobe.gather(session.client, asked, SYSTEM_CLOCK))
-    well = routecheck.sound(findings)
+    findings = check.diagnose(await probe.gather(session.client, asked, SYSTEM_CLOCK))
+    well = check.sound(findings)
     if args.output != "table":
         told = {"source": source, "destination": destination, "ok": well, "steps": [each.told() for each in findings]}
         session.app.write(as_text(told, args.output))

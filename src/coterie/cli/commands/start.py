@@ -10,9 +10,9 @@ import uvloop
 
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.arguments import Parser
-from coterie.control.manager import Failed
+from coterie.kube.control.manager import Failed
 from coterie.node import config, modes
-from coterie.node.identity import IdentityError
+from coterie.node.api_identity import IdentityError
 
 HELP = """
 Run a node in the foreground until Ctrl-C or SIGTERM. Its state lives in the directory of its domain under the root;

@@ -12,22 +12,23 @@ from typing import Any
 
 import orjson
 
-from coterie.api.errors import ApiError, Forbidden
-from coterie.api.meta import Object
-from coterie.api.resources import Resource
-from coterie.api.types.kind import Kind
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.cli import arguments as options
-from coterie.cli import gatewaystate, health, network, routes
+from coterie.cli import gateway_status, network, node_health
 from coterie.cli import session as sessions
 from coterie.cli.app import App
-from coterie.cli.gatewaystate import GatewayState
-from coterie.cli.health import Health
+from coterie.cli.gateway_status import GatewayState
+from coterie.cli.node_health import Health
 from coterie.cli.output import as_text, plain_table
-from coterie.cli.routes import Line
+from coterie.cli.routes import model
+from coterie.cli.routes.model import Line
 from coterie.cli.session import Session
 from coterie.cli.tables import render_table
-from coterie.client.client import Client
+from coterie.kube.api.errors import ApiError, Forbidden
+from coterie.kube.api.meta import Object
+from coterie.kube.api.resources import Resource
+from coterie.kube.api.types.kind import Kind
+from coterie.kube.client.client import Client
 from coterie.node.config import NodeSettings
 
 HELP = """
@@ -64,8 +65,8 @@ def run(args: argparse.Namespace, app: App) -> int:
         return sessions.run(args, app, lambda session: _status(session, args))
     states, gateways, lines = asyncio.run(_looked(nodes))
     well = all(state.ready for state in states)
-    off = gatewaystate.switched_off(nodes, lines)
-    wrong = gatewaystate.problems(gateways, lines)
+    off = gateway_status.switched_off(nodes, lines)
+    wrong = gateway_status.problems(gateways, lines)
     told: dict[str, Any] = {
         "domains": [state.told() for state in states],
         "gateways": [each.told() for each in gateways],
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace, app: App) -> int:
         "protectionsOff": off,
     }
     if args.output == "table":
-        _tables(app, (health.COLUMNS, states), (gatewaystate.COLUMNS, gateways), (routes.COLUMNS, lines))
+        _tables(app, (node_health.COLUMNS, states), (gateway_status.COLUMNS, gateways), (model.COLUMNS, lines))
         _sentences(app, "Does not work:", wrong, "red")
         _sentences(app, "Protections that are switched off:", off, "yellow")
     well = well and not wrong
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace, app: App) -> int:
 
 async def _looked(nodes: list[NodeSettings]) -> tuple[list[Health], list[GatewayState], list[Line]]:
     return await asyncio.gather(
-        health.of_all(nodes), gatewaystate.of_all(nodes), health.routes_of(nodes, SYSTEM_CLOCK.now())
+        node_health.of_all(nodes), gateway_status.of_all(nodes), node_health.routes_of(nodes, SYSTEM_CLOCK.now())
     )
 
 

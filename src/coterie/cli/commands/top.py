@@ -8,17 +8,17 @@ from typing import Any
 
 import orjson
 
-from coterie.api.meta import Object
-from coterie.api.quantity import QuantityError, parse
-from coterie.api.resources import USAGE
-from coterie.api.types.kind import Kind, builtin
 from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App, UsageError
 from coterie.cli.output import as_list, as_text, plain_table
 from coterie.cli.session import Session
 from coterie.cli.tables import render_table
-from coterie.client.requests import path, query
+from coterie.kube.api.meta import Object
+from coterie.kube.api.quantity import QuantityError, parse
+from coterie.kube.api.resources import USAGE
+from coterie.kube.api.types.kind import Kind, builtin
+from coterie.kube.client.requests import path, query
 
 HELP = """
 Show how much CPU and memory nodes or pods use at this moment, as their agents measure it. CPU is in thousandths of a

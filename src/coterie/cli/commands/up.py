@@ -13,11 +13,12 @@ from pathlib import Path
 
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.cli import arguments as options
-from coterie.cli import health, network, routes, starting
+from coterie.cli import network, network_start, node_health
 from coterie.cli.app import App, CliError
 from coterie.cli.output import as_text, plain_table
 from coterie.cli.progress import Board
-from coterie.cli.routes import Line
+from coterie.cli.routes import model
+from coterie.cli.routes.model import Line
 from coterie.cli.session import root_of
 from coterie.cli.tables import render_table
 from coterie.node.config import NodeSettings
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace, app: App) -> int:
                 nodes = network.choose(root, args.topology, domains)
                 stack.enter_context(network.held(network.place_of(node).address for node in nodes))
             board = Board(app, quiet=args.output != "table")
-            starting.Start(app, nodes, board).run(args.wait)
+            network_start.Start(app, nodes, board).run(args.wait)
     except OSError as problem:
         raise CliError(f"Error: {problem.filename or root}: {problem.strerror}; choose another --root") from problem
     states, lines = asyncio.run(_found(nodes, SYSTEM_CLOCK.now()))
@@ -70,10 +71,10 @@ def run(args: argparse.Namespace, app: App) -> int:
         told = {"domains": [each.told() for each in states], "routes": [each.told() for each in lines]}
         app.write(as_text(told, args.output))
         return 0
-    app.write(render_table(plain_table(health.COLUMNS, [each.row for each in states]), colour=app.colour))
+    app.write(render_table(plain_table(node_health.COLUMNS, [each.row for each in states]), colour=app.colour))
     if lines:
         app.say()
-        app.write(render_table(plain_table(routes.COLUMNS, [each.row for each in lines]), colour=app.colour))
+        app.write(render_table(plain_table(model.COLUMNS, [each.row for each in lines]), colour=app.colour))
     app.say(app.paint(f"Ready after {time.monotonic() - began:.1f} s.", "green"))
     app.say()
     app.say("Next:")
@@ -82,8 +83,8 @@ def run(args: argparse.Namespace, app: App) -> int:
     return 0
 
 
-async def _found(nodes: Sequence[NodeSettings], now: datetime) -> tuple[list[health.Health], list[Line]]:
-    return await asyncio.gather(health.of_all(nodes), health.routes_of(nodes, now))
+async def _found(nodes: Sequence[NodeSettings], now: datetime) -> tuple[list[node_health.Health], list[Line]]:
+    return await asyncio.gather(node_health.of_all(nodes), node_health.routes_of(nodes, now))
 
 
 def next_steps(root: Path, nodes: Sequence[NodeSettings], named_root: str) -> list[str]:

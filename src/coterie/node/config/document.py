@@ -10,12 +10,12 @@ from typing import Any
 
 import yaml
 
-from coterie.agent.settings import CapacitySettings
-from coterie.api.names import dns_subdomain_faults
-from coterie.api.types.kuscia_domain import RESERVED_DOMAINS
 from coterie.base import files
 from coterie.base.paths import DomainPaths, default_root
 from coterie.base.secret import Secret
+from coterie.kube.agent.settings import CapacitySettings
+from coterie.kube.api.names import dns_subdomain_faults
+from coterie.kuscia.api.types.domain import RESERVED_DOMAINS
 from coterie.node.config import gateway, keys, ports
 from coterie.node.config.reading import PORTS, PORTS_OR_ANY, Block, ConfigError
 from coterie.node.config.settings import (

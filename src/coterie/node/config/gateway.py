@@ -19,12 +19,12 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.api.names import dns_subdomain_faults
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import Secret
-from coterie.dns.settings import Nameserver
-from coterie.gateway.model import Address, KeyPair, Protocol
-from coterie.gateway.settings import ExternalTls, GatewaySettings, MasterEndpoint
+from coterie.kube.api.names import dns_subdomain_faults
+from coterie.kube.network.dns.settings import Nameserver
+from coterie.kuscia.gateway.model import Address, KeyPair, Protocol
+from coterie.kuscia.gateway.settings import ExternalTls, GatewaySettings, MasterEndpoint
 from coterie.node.config.reading import PORTS, Block, ConfigError, is_address
 from coterie.node.config.settings import DnsConfig, InlineFile, Notice
 

@@ -11,8 +11,8 @@ import ipaddress
 from collections.abc import Mapping
 from typing import Any
 
-from coterie.api.quantity import QuantityError, canonical
 from coterie.base.secret import Secret
+from coterie.kube.api.quantity import QuantityError, canonical
 
 PORTS = (1, 65535)
 PORTS_OR_ANY = (0, 65535)

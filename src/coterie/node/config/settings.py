@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coterie.agent.settings import CapacitySettings
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import Secret
-from coterie.gateway.settings import GatewaySettings
+from coterie.kube.agent.settings import CapacitySettings
+from coterie.kuscia.gateway.settings import GatewaySettings
 
 
 @dataclass(frozen=True, slots=True)

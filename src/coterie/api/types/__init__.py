@@ -1,1 +1,0 @@
-"""Typed read models of the kinds our own code works with; see `coterie.api.meta` for how they are written back."""

@@ -1,0 +1,1 @@
+"""Jobs on the command line: following, drawing, logs."""

@@ -1,0 +1,251 @@
+"""Where the time of a job went: for the job, its tasks and their parties, what they did from when to when. Pure.
+
+    job     created ──check──> valid ──agree──> running ──run──> ended
+    task    created ──prepare──> made ──reserve──> reserved ──start──> running ──run──> ended
+    party                        made ──reserve──> scheduled ──start──> running ──run──> ended
+
+`facts` reads which of these moments have come and, where the objects tell, when. Objects tell whole seconds. Whoever looks
+on while a job runs can do better: a `Stopwatch` notes when each moment was first seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from coterie.cli.jobs.model import job_state
+from coterie.kube.api import labels
+from coterie.kube.api.meta import find_condition
+from coterie.kube.api.pod_state import moment
+from coterie.kube.api.types.pods import Pod
+from coterie.kuscia.api.types.job import GroupPhase, JobPhase, KusciaJob, KusciaTask, TaskPhase, TaskResourceGroup
+
+
+class Moment(NamedTuple):
+    what: str
+    task: str = ""
+    party: str = ""
+
+
+Facts = Mapping[Moment, float | None]
+
+CREATED, VALID, MADE, RESERVED, RUNNING, ENDED = "created", "valid", "made", "reserved", "running", "ended"
+CHECK, AGREE, PREPARE, RESERVE, START, RUN = "check", "agree", "prepare", "reserve", "start", "run"
+KINDS = {
+    CHECK: "the job is checked",
+    AGREE: "the parties accept it and create it on their side",
+    PREPARE: "ports, services and pods are made",
+    RESERVE: "room is reserved at all parties",
+    START: "the engine is started",
+    RUN: "the engine works (a job: its tasks)",
+}
+_JOB = ((VALID, CHECK), (RUNNING, AGREE), (ENDED, RUN))
+_TASK = ((MADE, PREPARE), (RESERVED, RESERVE), (RUNNING, START), (ENDED, RUN))
+_PARTY = ((RESERVED, RESERVE), (RUNNING, START), (ENDED, RUN))
+_BEFORE_RUNNING = ("", JobPhase.INITIALIZED, JobPhase.AWAITING_APPROVAL, JobPhase.PENDING)
+_OVER = (TaskPhase.SUCCEEDED, TaskPhase.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    kind: str
+    begin: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    label: str
+    depth: int
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    name: str
+    phase: str
+    begin: float
+    end: float
+    bars: tuple[Bar, ...]
+    exact: bool
+    """The moments were seen as they came; else they are the objects' whole seconds."""
+    chain: tuple[str, ...] = ()
+    """The tasks that had to come one after the other for the job to take as long as it did."""
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.begin
+
+
+# Which moments have come.
+
+
+def facts(
+    job: KusciaJob,
+    tasks: Iterable[KusciaTask],
+    pods: Iterable[Pod] = (),
+    groups: Iterable[TaskResourceGroup] = (),
+) -> dict[Moment, float | None]:
+    """`pods` and `groups` are gone soon after a task ends; with them a looker-on sees more."""
+    phase = job.status.phase
+    out: dict[Moment, float | None] = {Moment(CREATED): _time(job.metadata.creation_timestamp)}
+    if phase not in ("", JobPhase.INITIALIZED):
+        validated = find_condition(job.status.conditions, "JobValidated")
+        out[Moment(VALID)] = _time(validated.last_transition_time) if validated is not None else None
+    aliases = {template.task_id: template.alias for template in job.spec.tasks if template.task_id}
+    own = [task for task in tasks if task.metadata.name in aliases]
+    if own or phase not in _BEFORE_RUNNING:
+        out[Moment(RUNNING)] = min((_time(task.metadata.creation_timestamp) or 0.0 for task in own), default=None)
+    reserved = {group.metadata.name for group in groups if group.status.phase == GroupPhase.RESERVED}
+    for task in own:
+        _task_facts(out, task, aliases[task.metadata.name], task.metadata.name in reserved)
+    for pod in pods:
+        alias = aliases.get((pod.metadata.annotations or {}).get(labels.KUSCIA_TASK_ID, ""))
+        if alias is not None:
+            _pod_facts(out, pod, alias)
+    if job_state(job, ()).over:
+        out[Moment(ENDED)] = _time(job.status.completion_time)
+    return out
+
+
+def _task_facts(out: dict[Moment, float | None], task: KusciaTask, alias: str, reserved: bool) -> None:
+    status = task.status
+    out[Moment(CREATED, alias)] = _time(task.metadata.creation_timestamp)
+    for what, type_ in ((MADE, "ResourceCreated"), (RUNNING, "Running"), (ENDED, "Success")):
+        told = find_condition(status.conditions, type_)
+        if told is not None and (told.status == "True" or (what == ENDED and status.phase in _OVER)):
+            out[Moment(what, alias)] = _time(told.last_transition_time)
+    pods = list((status.pod_statuses or {}).values())
+    scheduled = [found for pod in pods if (found := _time(pod.schedule_time)) is not None]
+    if reserved or (pods and len(scheduled) == len(pods)):
+        out[Moment(RESERVED, alias)] = max(scheduled, default=None)
+    for pod in pods:
+        _note(out, Moment(MADE, alias, pod.namespace), _time(pod.create_time))
+        if pod.schedule_time:
+            _note(out, Moment(RESERVED, alias, pod.namespace), _time(pod.schedule_time))
+        if pod.pod_phase in ("Running", "Succeeded"):
+            _note(out, Moment(RUNNING, alias, pod.namespace), _time(pod.ready_time) or _time(pod.start_time))
+    for party in status.party_task_status or ():
+        # Of a partner's party this is all that is known.
+        if party.phase in (TaskPhase.RUNNING, TaskPhase.SUCCEEDED):
+            _note(out, Moment(RUNNING, alias, party.domain_id), None)
+        if party.phase in _OVER:
+            _note(out, Moment(ENDED, alias, party.domain_id), out.get(Moment(ENDED, alias)))
+
+
+def _pod_facts(out: dict[Moment, float | None], pod: Pod, alias: str) -> None:
+    party = pod.metadata.namespace
+    _note(out, Moment(MADE, alias, party), _time(pod.metadata.creation_timestamp))
+    if pod.spec.node_name:
+        scheduled = find_condition(pod.status.conditions, "PodScheduled")
+        _note(
+            out,
+            Moment(RESERVED, alias, party),
+            _time(scheduled.last_transition_time) if scheduled is not None else None,
+        )
+    if pod.status.phase in ("Running", "Succeeded", "Failed"):
+        _note(out, Moment(RUNNING, alias, party), None)
+    if pod.status.phase in ("Succeeded", "Failed"):
+        _note(out, Moment(ENDED, alias, party), None)
+
+
+def _note(out: dict[Moment, float | None], what: Moment, when: float | None) -> None:
+    """A party may have several pods: it is as far as the last of them."""
+    known = out.get(what)
+    out[what] = when if known is None else known if when is None else max(known, when)
+
+
+def _time(text: str | None) -> float | None:
+    found = moment(text)
+    return found.timestamp() if found is not None else None
+
+
+@dataclass
+class Stopwatch:
+    """Notes when moments were first seen."""
+
+    seen: dict[Moment, float] = field(default_factory=dict)
+
+    def look(self, come: Facts, at: float) -> None:
+        for what in come:
+            self.seen.setdefault(what, at)
+
+
+# The timeline of these moments.
+
+
+def timeline(job: KusciaJob, times: Facts, now: float, *, exact: bool = False) -> Timeline:
+    state = job_state(job, ())
+    known = {what: when for what, when in times.items() if when is not None}
+    begin = known.get(Moment(CREATED), min(known.values(), default=now))
+    end = max(known.get(Moment(ENDED), now if not state.over else begin), begin)
+    bars = [Bar(state.name, 0, _spans(known, "", "", (CREATED,), _JOB, end))]
+    for task in state.tasks:
+        spans = _spans(known, task.alias, "", (CREATED,), _TASK, end)
+        if not spans:
+            continue
+        bars.append(Bar(task.alias, 1, spans))
+        for party in dict.fromkeys(party.domain for party in task.parties):
+            until = known.get(Moment(ENDED, task.alias), end)
+            inner = _spans(known, task.alias, party, (MADE, RUNNING), _PARTY, until)
+            if inner:
+                bars.append(Bar(party, 2, inner))
+    last = max((bar.spans[-1].end for bar in bars if bar.spans), default=end)
+    after = {task.alias: task.after for task in state.tasks}
+    return Timeline(state.name, state.phase, begin, max(end, last), tuple(bars), exact, _chain(known, after))
+
+
+def _spans(
+    known: Mapping[Moment, float], task: str, party: str, first: tuple[str, ...], steps: tuple[tuple[str, str], ...],
+    end: float,
+) -> tuple[Span, ...]:  # fmt: skip
+    """What is not known is part of the step that follows it; what has not ended goes on to the end."""
+    at = next((known[m] for what in first if (m := Moment(what, task, party)) in known), None)
+    if at is None:
+        return ()
+    out = []
+    doing = steps[0][1]
+    for number, (what, kind) in enumerate(steps):
+        when = known.get(Moment(what, task, party))
+        if when is not None:
+            when = max(when, at)
+            out.append(Span(kind, at, when))
+            at = when
+            doing = steps[number + 1][1] if number + 1 < len(steps) else ""
+    if doing and Moment(steps[-1][0], task, party) not in known and end > at:
+        out.append(Span(doing, at, end))
+    return tuple(span for span in out if span.seconds > 0) or tuple(out[-1:])
+
+
+def _chain(known: Mapping[Moment, float], after: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """From the task that ended last back over the dependency that kept each one waiting longest."""
+    ended = {alias: known[Moment(ENDED, alias)] for alias in after if Moment(ENDED, alias) in known}
+    if not ended:
+        return ()
+    chain = [max(ended, key=lambda alias: ended[alias])]
+    while True:
+        before = [alias for alias in after[chain[0]] if alias in ended and alias not in chain]
+        if not before:
+            return tuple(chain)
+        chain.insert(0, max(before, key=lambda alias: ended[alias]))
+
+
+def shares(line: Timeline) -> list[tuple[str, float]]:
+    """How many seconds of the job each kind of doing took along the chain, and what is left between them."""
+    wanted = {bar.label: bar for bar in line.bars if bar.depth == 1}
+    own = line.bars[0].spans if line.bars else ()
+    counted = dict.fromkeys((CHECK, AGREE, PREPARE, RESERVE, START, RUN), 0.0)
+    for span in own:
+        if span.kind in (CHECK, AGREE):
+            counted[span.kind] += span.seconds
+    for alias in line.chain:
+        for span in wanted[alias].spans if alias in wanted else ():
+            counted[span.kind] += span.seconds
+    rest = line.seconds - sum(counted.values())
+    out = [(kind, seconds) for kind, seconds in counted.items() if seconds > 0]
+    return [*out, ("between", rest)] if rest > 1e-6 else out

@@ -1,0 +1,206 @@
+"""One start of a network: processes, introductions, and waiting until all of it works.
+
+    start control planes ──> each API answers ──> p2p: introduce all to all          ──> nodes and routes ready
+                                                  center: admit the lites, start them
+
+Whatever goes wrong with a node, those that were started here do not stay behind. A route that does not become ready is
+another matter: its nodes go on, or nobody could find out why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from datetime import datetime
+
+from coterie.base.clock import SYSTEM_CLOCK, parse_rfc3339
+from coterie.cli import background, domain_invitation, network, node_health
+from coterie.cli.app import App, CliError
+from coterie.cli.domain_invitation import Way
+from coterie.cli.progress import Board
+from coterie.cli.routes.model import line_of
+from coterie.kube.api.errors import ApiError
+from coterie.kube.client.client import Client
+from coterie.kube.client.kubeconfig import KubeconfigError
+from coterie.kube.client.transport import TransportError
+from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, GATEWAYS
+from coterie.node.config import NodeSettings
+
+_LOOK = 0.08
+_STOP_GRACE = 10.0
+_NOT_NOW = (ApiError, TransportError, KubeconfigError)
+
+
+class RoutesLate(CliError):
+    """All nodes run, but they do not reach each other."""
+
+
+class Start:
+    def __init__(self, app: App, nodes: Sequence[NodeSettings], board: Board) -> None:
+        self.nodes = nodes
+        self.board = board
+        self.ways = domain_invitation.ways(nodes)
+        self.mine: list[NodeSettings] = []
+        self.since: dict[str, datetime] = {}
+        self.clients: dict[str, Client] = {}
+        self.unready: set[tuple[str, str]] = {(way.name, plane.domain) for way in self.ways for plane in way.planes}
+        self.environ = {**os.environ, **app.environ}
+
+    def run(self, patience: float) -> None:
+        self.board.add(*(node.domain for node in self.nodes), *(way.name for way in self.ways))
+        try:
+            asyncio.run(self._run(patience))
+        except RoutesLate:
+            raise
+        except BaseException:
+            background.stop([node.paths for node in self.mine], _STOP_GRACE)
+            raise
+
+    async def _run(self, patience: float) -> None:
+        try:
+            async with AsyncExitStack() as stack, asyncio.timeout(patience):
+                with self.board.shown():
+                    await self._bring_up(stack)
+        except TimeoutError as problem:
+            raise self._too_late(patience) from problem
+        except ExceptionGroup as problems:
+            raise problems.exceptions[0] from problems  # the first that failed says enough
+
+    def _too_late(self, patience: float) -> CliError:
+        late = [node for node in self.nodes if node.domain in self.board.late]
+        if late:
+            names = ", ".join(node.domain for node in late)
+            words = "".join(last_words(node) for node in late)
+            return CliError(f"Error: {names} not ready within {patience:g} s, so all was stopped again.{words}")
+        ways = [way for way in self.ways if way.name in self.board.late]
+        told = "".join(f"\n  {way.name}: {self.board.state(way.name)}" for way in ways)
+        first = ways[0]
+        return RoutesLate(
+            f"Error: all nodes run, but routes are not ready within {patience:g} s:{told}\n"
+            f"`coterie route check {first.source.domain} {first.destination.domain}` says what is wrong; "
+            "wait on with `coterie up`, or stop all with `coterie down`"
+        )
+
+    async def _bring_up(self, stack: AsyncExitStack) -> None:
+        planes = [node for node in self.nodes if node.mode != "lite"]
+        for node in self.nodes:
+            if node.mode != "lite" or not network.needs_token(node):
+                self.start(node)
+        async with asyncio.TaskGroup() as group:
+            for plane in planes:
+                group.create_task(self.answering(plane, stack), name=f"wait for the API of {plane.domain}")
+        await self._introduce()
+        async with asyncio.TaskGroup() as group:
+            for node in self.nodes:
+                group.create_task(self.node_ready(node), name=f"wait for {node.domain}")
+            for plane in planes:
+                group.create_task(self.routes_ready(plane), name=f"wait for the routes of {plane.domain}")
+
+    async def _introduce(self) -> None:
+        master = next((node for node in self.nodes if node.mode == "master"), None)
+        if master is None:
+            await domain_invitation.befriend(self.nodes, self.clients)
+            return
+        client = self.clients[master.domain]
+        await domain_invitation.admit(client, self.nodes)
+        for node in self.nodes:
+            if node.mode == "lite" and network.needs_token(node) and not background.running(node.paths):
+                network.give_token(node, await domain_invitation.token_for(client, node, master))
+            if node.mode == "lite":
+                self.start(node)
+
+    def start(self, node: NodeSettings) -> None:
+        if node.domain in self.since:
+            return
+        pid = background.running(node.paths)
+        if pid:
+            self.board.say(f"{node.domain} is already running (process {pid}).")
+            return
+        node.paths.prepare()
+        self.since[node.domain] = SYSTEM_CLOCK.now()
+        self.mine.append(node)
+        background.start(node.paths, self.environ)
+        self.board.tell(node.domain, "starts")
+
+    # Waiting.
+
+    async def answering(self, plane: NodeSettings, stack: AsyncExitStack) -> None:
+        while True:
+            try:
+                client = await stack.enter_async_context(node_health.client_of(plane))
+                if await node_health.answers(client):
+                    self.clients[plane.domain] = client
+                    self.board.tell(plane.domain, "its API answers")
+                    return
+            except _NOT_NOW:
+                pass  # it starts; the kubeconfig may still be that of an earlier life
+            await self.pause(plane)
+
+    async def node_ready(self, node: NodeSettings) -> None:
+        plane = node_health.plane_of(node, self.nodes)
+        if plane is None:
+            raise CliError(f"Error: {node.domain} is a lite node, but there is no master under its root")
+        since = self.since.get(node.domain)
+        while node.agent is not None:
+            try:
+                if await node_health.node_is_ready(self.clients[plane.domain], node.agent.node_name, since):
+                    break
+            except _NOT_NOW:
+                pass
+            await self.pause(node)
+        self.board.done(node.domain, silent=since is None)
+
+    async def routes_ready(self, plane: NodeSettings) -> None:
+        """One look at all routes of a control plane at a time: many small questions would slow down what we wait for."""
+        client = self.clients[plane.domain]
+        while True:
+            mine = [way for way in self.ways if (way.name, plane.domain) in self.unready]
+            if not mine:
+                return
+            with suppress(*_NOT_NOW):
+                await self.look(client, plane, mine)
+            await self.pause(plane)
+
+    async def look(self, client: Client, plane: NodeSettings, mine: Sequence[Way]) -> None:
+        found = {each.metadata.name: each for each in (await client.list(CLUSTER_DOMAIN_ROUTES)).items}
+        beats = {
+            (each.metadata.namespace, each.metadata.name): each.status.heartbeat_time
+            for each in (await client.list(GATEWAYS)).items
+            if each.status is not None
+        }
+        now = SYSTEM_CLOCK.now()
+        for way in mine:
+            if way.object_name not in found:
+                continue
+            line = line_of(found[way.object_name], now)
+            if not line.ready:
+                self.board.tell(way.name, f"{line.reason}: {line.message}" if line.message else line.reason)
+            elif all(self.beats_again(node, plane, beats) for node in (way.source, way.destination)):
+                self.unready.discard((way.name, plane.domain))
+                if not any(name == way.name for name, _ in self.unready):
+                    self.board.done(way.name, silent=not {way.source.domain, way.destination.domain} & set(self.since))
+
+    def beats_again(self, node: NodeSettings, plane: NodeSettings, beats: dict[tuple[str, str], str]) -> bool:
+        """A route that was ready before its gateway was started again says so for a while longer."""
+        since = self.since.get(node.domain)
+        if since is None or (plane.mode != "master" and plane is not node):
+            return True
+        beat = beats.get((node.domain, node.gateway.instance), "")
+        # Gateways tell whole seconds.
+        return bool(beat) and parse_rfc3339(beat) >= since.replace(microsecond=0)
+
+    async def pause(self, *nodes: NodeSettings) -> None:
+        """Between two looks. A node that has ended need not be waited for."""
+        for node in nodes:
+            if not background.running(node.paths):
+                raise CliError(f"Error: {node.domain} did not start, so all was stopped again.{last_words(node)}")
+        self.board.tick()
+        await asyncio.sleep(_LOOK)
+
+
+def last_words(node: NodeSettings) -> str:
+    lines = background.last_words(node.paths)
+    shown = "".join(f"\n  {line}" for line in lines) or "\n  (nothing)"
+    return f"\nThe end of {background.log_file(node.paths)}:{shown}"

@@ -1,0 +1,153 @@
+"""Whether the nodes of a local network run and are ready: asked of their processes and of their control planes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+from coterie.base.clock import parse_rfc3339
+from coterie.cli import background, network
+from coterie.cli.routes.model import Line, lines_of
+from coterie.kube.api.errors import ApiError
+from coterie.kube.api.types.coordination import LEASES
+from coterie.kube.api.types.nodes import NODES
+from coterie.kube.client import kubeconfig
+from coterie.kube.client.client import Client
+from coterie.kube.client.http_transport import HttpTransport
+from coterie.kube.client.kubeconfig import KubeconfigError
+from coterie.kube.client.transport import TransportError
+from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES
+from coterie.node.config import NodeSettings
+
+_TIMEOUT = 3.0
+_LEASES_NAMESPACE = "kube-node-lease"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """One line of the table of local domains."""
+
+    domain: str
+    mode: str
+    api: str
+    """Address of the control plane that the node is or works for."""
+    node: str
+    """Its Node object; empty for a master, which runs no pods."""
+    running: bool
+    ready: bool
+    kuscia_api: str = ""
+    """Address of its own KusciaAPI; empty where there is none."""
+
+    @property
+    def status(self) -> str:
+        if self.ready:
+            return "Ready"
+        return "NotReady" if self.running else "Stopped"
+
+    def told(self) -> dict[str, object]:
+        return {
+            "domain": self.domain,
+            "mode": self.mode,
+            "api": self.api,
+            "kusciaAPI": self.kuscia_api,
+            "node": self.node,
+            "running": self.running,
+            "ready": self.ready,
+        }
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        return (
+            self.domain,
+            self.mode,
+            self.api or "<none>",
+            self.kuscia_api or "<none>",
+            self.node or "<none>",
+            self.status,
+        )
+
+
+COLUMNS = ("DOMAIN", "MODE", "API", "KUSCIAAPI", "NODE", "STATUS")
+
+
+async def of_all(nodes: Sequence[NodeSettings]) -> list[Health]:
+    return list(await asyncio.gather(*(of(node, plane_of(node, nodes)) for node in nodes)))
+
+
+async def of(node: NodeSettings, plane: NodeSettings | None) -> Health:
+    running = bool(background.running(node.paths))
+    ready = running and plane is not None and await is_ready(node, plane)
+    name = node.agent.node_name if node.agent is not None else ""
+    served = network.kuscia_api_address(node)
+    return Health(node.domain, node.mode, network.api_address(plane) if plane else "", name, running, ready, served)
+
+
+async def routes_of(nodes: Sequence[NodeSettings], now: datetime) -> list[Line]:
+    """All routes between domains of a network: of each direction what its source's control plane says of it."""
+    planes = [node for node in nodes if node.mode != "lite"]
+    found = await asyncio.gather(*(_routes(plane, now) for plane in planes))
+    seen: dict[tuple[str, str], Line] = {}
+    for plane, lines in zip(planes, found, strict=True):
+        for line in lines:
+            if line.source == plane.domain or (line.source, line.destination) not in seen:
+                seen[line.source, line.destination] = line
+    return [seen[key] for key in sorted(seen)]
+
+
+async def _routes(plane: NodeSettings, now: datetime) -> list[Line]:
+    """None when the control plane does not answer."""
+    try:
+        async with client_of(plane) as client:
+            return lines_of((await client.list(CLUSTER_DOMAIN_ROUTES)).items, now)
+    except (ApiError, TransportError, KubeconfigError):
+        return []
+
+
+def plane_of(node: NodeSettings, nodes: Sequence[NodeSettings]) -> NodeSettings | None:
+    """Whose API a node uses: its own, or that of the network's master."""
+    if node.mode != "lite":
+        return node
+    return next((each for each in nodes if each.mode == "master"), None)
+
+
+@asynccontextmanager
+async def client_of(plane: NodeSettings) -> AsyncIterator[Client]:
+    """Raises KubeconfigError while the control plane has not started for the first time."""
+    connection = kubeconfig.read(plane.paths.kubeconfig).resolve()
+    client = Client(HttpTransport(connection, timeout=_TIMEOUT, user_agent="coterie-cli"))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def is_ready(node: NodeSettings, plane: NodeSettings, since: datetime | None = None) -> bool:
+    """Whether the node does its work: the API answers, and its Node, if it has one, is ready.
+
+    `since`: a Node that was last heard of before that time does not count, because nobody may have noticed yet that it
+    is gone.
+    """
+    try:
+        async with client_of(plane) as client:
+            return await answers(client) and (
+                node.agent is None or await node_is_ready(client, node.agent.node_name, since)
+            )
+    except (ApiError, TransportError, KubeconfigError):
+        return False
+
+
+async def answers(client: Client) -> bool:
+    return (await client.raw("GET", "/readyz", headers={"Accept": "*/*"})).status == 200
+
+
+async def node_is_ready(client: Client, name: str, since: datetime | None) -> bool:
+    node = await client.get(NODES, name)
+    if not any(each.type == "Ready" and each.status == "True" for each in node.status.conditions or ()):
+        return False
+    if since is None:
+        return True
+    renewed = (await client.get(LEASES, name, _LEASES_NAMESPACE)).spec.renew_time
+    return bool(renewed) and parse_rfc3339(str(renewed)) >= since

@@ -1,0 +1,1 @@
+"""Routes on the command line: listing and checking."""

@@ -1,0 +1,140 @@
+"""Requests and responses as the API server sees them, whoever carries them: a TLS socket or a caller in-process.
+
+A handler is called with a `Request` and answers with a `Response`, at once or by an awaitable. What has no end yet
+(a watch, a followed log) is a `Response` with a `stream`; what stops being HTTP (exec, port-forward) has an `upgrade`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import parse_qsl
+
+from coterie.kube.api import errors
+
+_MAX_PARAMS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class UserInfo:
+    """Who is asking. `extra` holds such facts as the pod a token is bound to."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+class Peer:
+    """The other end of a connection. One object for all requests of that connection."""
+
+    __slots__ = ("address", "certificate_user", "encrypted")
+
+    def __init__(self, address: str = "", *, certificate_user: UserInfo | None = None, encrypted: bool = False) -> None:
+        self.address = address
+        self.certificate_user = certificate_user
+        self.encrypted = encrypted
+
+
+class Request:
+    """`path` is percent-decoded, `query` is raw; header names are lower-case; of equal ones the last wins, but
+    lists (accept, sub-protocols) are joined by a comma and impersonation headers by a line feed."""
+
+    __slots__ = ("_params", "body", "headers", "impersonator", "method", "path", "peer", "query", "user")
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        query: str = "",
+        headers: dict[str, str] | None = None,
+        body: bytes = b"",
+        peer: Peer | None = None,
+        user: UserInfo | None = None,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers = headers if headers is not None else {}
+        self.body = body
+        self.peer = peer if peer is not None else Peer()
+        self.user = user
+        self.impersonator: UserInfo | None = None
+        """Who really asks, when `user` is somebody else."""
+        self._params: dict[str, list[str]] | None = None
+
+    @property
+    def params(self) -> dict[str, list[str]]:
+        """Query parameters, parsed when first asked for."""
+        if self._params is None:
+            params: dict[str, list[str]] = {}
+            if self.query.count("&") >= _MAX_PARAMS:
+                raise errors.BadRequest(f"the query has more than {_MAX_PARAMS} parameters")
+            for key, value in parse_qsl(self.query, keep_blank_values=True):
+                params.setdefault(key, []).append(value)
+            self._params = params
+        return self._params
+
+    def param(self, name: str, default: str = "") -> str:
+        values = self.params.get(name)
+        return values[0] if values else default
+
+
+class Sink(Protocol):
+    """Where a stream writes. Writing never blocks; whoever writes without end must look at `pending`."""
+
+    @property
+    def pending(self) -> int:
+        """Bytes accepted here but not yet taken by the client."""
+
+    def write(self, chunk: bytes) -> None: ...
+
+    async def drain(self) -> None:
+        """Wait until the client has taken enough that more may be written."""
+
+    def close(self) -> None:
+        """The stream is complete; the connection may carry the next request."""
+
+    def abort(self) -> None:
+        """The stream broke; the client must not take it for complete."""
+
+
+class Stream(Protocol):
+    """A body that is produced over time. `opened` must not block; `closed` is called exactly once."""
+
+    def opened(self, sink: Sink) -> None: ...
+
+    def closed(self) -> None:
+        """The client went away, the server stops, or the sink was closed."""
+
+
+class TunnelSink(Sink, Protocol):
+    """The client's end of a tunnel; it can also be told to send no more for a while."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+class Tunnel(Protocol):
+    """What takes the connection over after a `101 Switching Protocols`, byte by byte."""
+
+    def opened(self, sink: TunnelSink) -> None: ...
+
+    def received(self, data: bytes) -> None: ...
+
+    def closed(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Response:
+    status: int = 200
+    body: bytes = b""
+    content_type: str = "application/json"
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    stream: Stream | None = None
+    upgrade: Tunnel | None = None
+
+
+Handler = Callable[[Request], Response | Awaitable[Response]]

@@ -1,0 +1,183 @@
+"""The listening side: TLS, limits, the sweeper that drops idle and slow clients, orderly stop.
+
+Everything is counted against a limit that is stated here, so that no client can make the server's memory grow
+without bound: connections, header and body sizes, bodies in flight, and the time a client may take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coterie.base.clock import http_date
+from coterie.http.connection import HttpConnection
+from coterie.http.messages import Handler, Peer, UserInfo
+from coterie.http.refusal_log import Refusals
+
+_BACKLOG = 1024
+"""Connections the kernel may hold for us before we take them."""
+_FAREWELL = 0.3
+"""Seconds in which idle peers may answer the end of a TLS connection; most never do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_body: int = 3 * 1024 * 1024
+    """Largest request body in bytes; the same as Kubernetes admits."""
+    max_body_in_flight: int = 128 * 1024 * 1024
+    """All request bodies that are being received, together."""
+    max_connections: int = 5000
+    header_timeout: float = 20.0
+    """Seconds from the first byte (or the connection) to the end of the headers."""
+    body_timeout: float = 60.0
+    """Seconds from the headers to the end of the body."""
+    write_timeout: float = 60.0
+    """Seconds a client may leave an answer unread."""
+    idle_timeout: float = 300.0
+    """Seconds a kept-alive connection may wait for its next request."""
+
+
+class Tasks:
+    """Owner of the tasks that serve requests: named, counted, cancelled at stop."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+
+    def create_task(self, work: object, *, name: str) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work, name=name)  # type: ignore[arg-type]
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    async def cancel(self) -> None:
+        tasks = list(self._running)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class HttpServer:
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        limits: Limits | None = None,
+        user_of: Callable[[dict[str, object]], UserInfo | None] | None = None,
+    ) -> None:
+        self.handler = handler
+        self.limits = limits or Limits()
+        self.tasks = Tasks()
+        self.stopping = False
+        self.body_bytes = 0
+        self.now = 0.0
+        """Loop time, renewed each second: exact enough for time-outs and free to read."""
+        self.common_headers = b""
+        self.plain_heads: dict[tuple[int, str], bytes] = {}
+        """Heads of answers without headers of their own, by status and type; made anew with each Date."""
+        self.refusals: Refusals | None = None
+        """Of the last door that was opened to the network; a socket in a directory of our own has none."""
+        self._user_of = user_of
+        self._connections: set[HttpConnection] = set()
+        self._listeners: list[asyncio.Server] = []
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._all_gone: asyncio.Event | None = None
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
+        """Start listening on an IP address; returns the bound address (port 0 picks a free one)."""
+        # Bound here and not by the loop, which would load the tables of international names for an address.
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        bound = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        address = bound.getsockname()
+        await self.serve(bound, tls)
+        return address[0], address[1]
+
+    async def serve(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """As `listen`, on a socket that is bound already."""
+        if self._sweeper is None:
+            self._sweep()
+        if bound.family in (socket.AF_INET, socket.AF_INET6):
+            self.refusals = Refusals(bound.getsockname()[1])
+            if tls is not None:
+                self.refusals.watch(tls)
+        loop = asyncio.get_running_loop()
+        self._listeners.append(
+            await loop.create_server(lambda: HttpConnection(self), sock=bound, ssl=tls, backlog=_BACKLOG)
+        )
+
+    def connection(self) -> HttpConnection:
+        """A connection that is not on a socket (for tests that play bytes)."""
+        if self._sweeper is None:
+            self._sweep()
+        return HttpConnection(self)
+
+    async def stop(self, grace: float = 5.0) -> None:
+        """Take no new connections, end streams, let requests under way finish within `grace` seconds."""
+        self.stopping = True
+        for listener in self._listeners:
+            listener.close()
+        for connection in list(self._connections):
+            connection.end()
+        await self._gone_within(min(grace, _FAREWELL))
+        for connection in list(self._connections):
+            if connection.idle:
+                connection.abort()  # its peer does not answer our goodbye, and nothing of it is lost
+        await self._gone_within(grace - min(grace, _FAREWELL))
+        for connection in list(self._connections):
+            connection.abort()
+        await self.tasks.cancel()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        for listener in self._listeners:
+            await listener.wait_closed()
+
+    async def _gone_within(self, seconds: float) -> None:
+        if self._connections:
+            self._all_gone = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_gone.wait(), seconds)
+
+    # -- called by connections ----------------------------------------------------------------------------------
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    def register(self, connection: HttpConnection) -> bool:
+        if self.stopping or len(self._connections) >= self.limits.max_connections:
+            return False
+        self._connections.add(connection)
+        return True
+
+    def unregister(self, connection: HttpConnection) -> None:
+        self._connections.discard(connection)
+        if self._all_gone is not None and not self._connections:
+            self._all_gone.set()
+
+    def peer_of(self, transport: asyncio.Transport) -> Peer:
+        name = transport.get_extra_info("peername")
+        address = name[0] if isinstance(name, tuple) and name else ""
+        tls = transport.get_extra_info("ssl_object")
+        if tls is None:
+            return Peer(address)
+        certificate = transport.get_extra_info("peercert")
+        user = self._user_of(certificate) if certificate and self._user_of is not None else None
+        return Peer(address, certificate_user=user, encrypted=True)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.now = loop.time()
+        self.common_headers = b"Date: %b\r\n" % http_date(time.time()).encode()
+        self.plain_heads.clear()
+        for connection in list(self._connections):
+            if connection.deadline and connection.deadline < self.now:
+                connection.abort()
+        self._sweeper = loop.call_later(1.0, self._sweep)

@@ -1,0 +1,58 @@
+"""A body that comes piece by piece from an iterator, at the speed of whoever reads it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from typing import Protocol
+
+from coterie.http.messages import Sink
+from coterie.http.server import Tasks
+
+
+class Broken(Exception):
+    """Raised by a source of pieces: the reader must not take what came for all."""
+
+
+class Pieces(Protocol):
+    """As asynchronous generators are; one that holds something must let go of it in `aclose` even if never asked."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    def aclose(self) -> Awaitable[None]: ...
+
+
+class Pumped:
+    """A Stream. The iterator is closed when it ends, when the reader leaves and when the server stops."""
+
+    def __init__(self, pieces: Pieces, tasks: Tasks, name: str) -> None:
+        self._pieces = pieces
+        self._tasks = tasks
+        self._name = name
+        self._task: asyncio.Task[None] | None = None
+
+    def opened(self, sink: Sink) -> None:
+        self._task = self._tasks.create_task(self._pump(sink), name=self._name)
+
+    def closed(self) -> None:
+        if self._task is None:
+            self._task = self._tasks.create_task(self._given_up(), name=self._name)
+        elif self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    async def _given_up(self) -> None:
+        await self._pieces.aclose()
+
+    async def _pump(self, sink: Sink) -> None:
+        try:
+            async for piece in self._pieces:
+                sink.write(piece)
+                await sink.drain()
+        except ConnectionResetError:
+            return  # the reader left
+        except Broken:
+            sink.abort()
+            return
+        finally:
+            await self._pieces.aclose()
+        sink.close()

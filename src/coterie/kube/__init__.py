@@ -1,0 +1,1 @@
+"""The platform: a small Kubernetes that stands by itself."""

@@ -1,0 +1,95 @@
+"""The agent put together: the Node object, its pods, and what both need.
+
+    runtime open ──> node registered ──> pods of the node by watch ──> workers
+
+`make` gives the runnables in the order in which they start. Stopping them leaves all containers running: the next agent
+finds them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.log import logger
+from coterie.kube.agent.node.registration import NodeKeeper
+from coterie.kube.agent.pods.garbage import GarbageCollector
+from coterie.kube.agent.pods.manager import PodManager
+from coterie.kube.agent.runtimes.protocol import PodRuntime
+from coterie.kube.agent.settings import AgentSettings
+from coterie.kube.api.meta import Object
+from coterie.kube.client.client import Client
+from coterie.kube.client.informers import Informers
+from coterie.kube.control.events import EventRecorder
+from coterie.kube.control.manager import Runnable
+from coterie.kuscia.engine.certificates import Issuer
+from coterie.kuscia.engine.engine_plugin import EngineContract
+from coterie.kuscia.engine.templates.config_store import ConfigStore, NoConfigStore
+
+log = logger("agent")
+_LISTED_IMAGES = 50
+"""A Node lists no more images than this, as Kubernetes' nodes do."""
+
+
+class RuntimeService:
+    """A Runnable: the runtime is open while it runs."""
+
+    name = "runtime"
+
+    def __init__(self, runtime: PodRuntime) -> None:
+        self.ready = asyncio.Event()
+        self._runtime = runtime
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def run(self) -> None:
+        await self._runtime.open()
+        try:
+            for sentence in self._runtime.limitations():
+                log.info("The runtime is limited here", runtime=self._runtime.name, what=sentence)
+            self.ready.set()
+            await self._stop.wait()
+        finally:
+            await self._runtime.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """The parts of one agent; `groups` is what a Manager runs."""
+
+    runtime: RuntimeService
+    events: EventRecorder
+    node: NodeKeeper
+    pods: PodManager
+    garbage: GarbageCollector
+
+    @property
+    def groups(self) -> list[list[Runnable]]:
+        return [[self.runtime, self.events], [self.node], [self.pods], [self.garbage]]
+
+
+def make(
+    client: Client,
+    informers: Informers,
+    runtime: PodRuntime,
+    settings: AgentSettings,
+    clock: Clock = SYSTEM_CLOCK,
+    *,
+    config: ConfigStore | None = None,
+) -> Agent:
+    """`informers` must be running (or be started before the agent's groups). `config`: the domain's values for its engines."""
+    issuer = Issuer(settings.paths, settings.domain, clock)
+    contract = EngineContract(settings.domain, settings.engines, issuer, config or NoConfigStore())
+    events = EventRecorder(client, "agent", instance=settings.node_name, clock=clock)
+    node = NodeKeeper(client, settings, runtime.name, clock, images=lambda: node_images(runtime))
+    pods = PodManager(client, informers, runtime, settings, events, clock, contract, node.allocatable)
+    garbage = GarbageCollector(settings, pods.known_uids, clock)
+    return Agent(RuntimeService(runtime), events, node, pods, garbage)
+
+
+def node_images(runtime: PodRuntime) -> list[Object]:
+    images = sorted(runtime.images(), key=lambda image: -image.size)[:_LISTED_IMAGES]
+    return [{"names": [image.name], "sizeBytes": image.size} for image in images]

@@ -1,0 +1,245 @@
+"""The images on this machine.
+
+    <directory>/refs/<name>.json         what a name stands for
+    <directory>/layers/<digest>/fs       an unpacked layer, shared by all images that have it
+    <directory>/layers/<digest>/lock     held by whoever uses the layer
+
+Built in, and never on disk: `coterie/host:latest`, the machine's own programs, and `coterie/python:latest`, the
+interpreter that Coterie runs on. Every change is one rename, so a crash leaves the old or the new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import sys
+import urllib.parse
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import coterie
+from coterie.base.files import PRIVATE_FILE, private_directory, write_atomic
+from coterie.kube.agent.images.model import HOST, ROOTFS, Image, ImageError, normalise, without_registry
+
+HOST_IMAGE = "coterie/host:latest"
+PYTHON_IMAGE = "coterie/python:latest"
+_SHORTEST_ID = 6
+
+
+class ImageStore:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.layers = directory / "layers"
+        self._refs = directory / "refs"
+        self._builtin = {image.name: image for image in builtin_images()}
+
+    # ----- reading
+
+    def images(self) -> list[Image]:
+        """All images by name, the built-in ones first."""
+        found = list(self._builtin.values())
+        if self._refs.is_dir():
+            for path in sorted(self._refs.glob("*.json")):
+                with contextlib.suppress(FileNotFoundError):
+                    found.append(_load(path))
+        return found
+
+    def find(self, name: str) -> Image | None:
+        """The image of a name; one that names a registry is also found without it. Raises ImageError for nonsense."""
+        wanted = normalise(name)
+        plain, _, digest = wanted.partition("@")
+        for candidate in dict.fromkeys((plain, without_registry(plain))):
+            image = self._builtin.get(candidate) or self._read(candidate)
+            if image is not None and (not digest or digest == image.id):
+                return image
+        return None
+
+    def resolve(self, text: str) -> Image:
+        """As a person names it: a name, or the beginning of an id."""
+        start = text.removeprefix("sha256:")
+        if len(start) >= _SHORTEST_ID and all(c in "0123456789abcdef" for c in start):
+            matching = {image.id: image for image in self.images() if image.id[7:].startswith(start)}
+            if len(matching) == 1:
+                return next(iter(matching.values()))
+            if len(matching) > 1:
+                raise ImageError(f'"{text}" is the beginning of several image ids; write more of it')
+        image = self.find(text)
+        if image is None:
+            raise ImageError(f'there is no image "{text}"; `coterie image ls` lists them')
+        return image
+
+    def _read(self, name: str) -> Image | None:
+        try:
+            return _load(self._path(name))
+        except FileNotFoundError:
+            return None
+
+    def _path(self, name: str) -> Path:
+        return self._refs / f"{urllib.parse.quote(name, safe='')}.json"
+
+    def layer_paths(self, image: Image) -> list[Path]:
+        """Unpacked layers, topmost first."""
+        return [self.layer(digest) / "fs" for digest in reversed(image.layers)]
+
+    def layer(self, digest: str) -> Path:
+        return self.layers / digest.removeprefix("sha256:")
+
+    # ----- changing
+
+    def save(self, image: Image) -> Image:
+        """Give a name to an image, taking it from any other that had it."""
+        if image.name in self._builtin:
+            raise ImageError(f"{image.name} is built in and cannot be replaced")
+        private_directory(self._refs)
+        text = json.dumps(asdict(replace(image, builtin=False)), indent=1, sort_keys=True)
+        write_atomic(self._path(image.name), text, mode=PRIVATE_FILE)
+        return image
+
+    def add_host(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        args: Sequence[str] = (),
+        env: Sequence[tuple[str, str]] = (),
+        workdir: str = "",
+    ) -> Image:
+        """A host environment: a command on this machine."""
+        image = Image(
+            normalise(name), "", HOST, entrypoint=tuple(command), cmd=tuple(args), env=tuple(env), workdir=workdir
+        )
+        return self.save(replace(image, id=_id_of(image)))
+
+    def add_rootfs(
+        self,
+        name: str,
+        directory: Path,
+        *,
+        command: Sequence[str] = (),
+        args: Sequence[str] = (),
+        env: Sequence[tuple[str, str]] = (),
+        workdir: str = "",
+    ) -> Image:
+        """A root file system that lies somewhere; it is used where it is, and never written to."""
+        if not directory.is_dir():
+            raise ImageError(f"{directory} is not a directory with a root file system")
+        image = Image(
+            normalise(name),
+            "",
+            ROOTFS,
+            size=_tree_size(directory),
+            entrypoint=tuple(command),
+            cmd=tuple(args),
+            env=tuple(env),
+            workdir=workdir,
+            directory=str(directory.absolute()),
+        )
+        return self.save(replace(image, id=_id_of(image)))
+
+    def tag(self, source: str, name: str) -> Image:
+        return self.save(replace(self.resolve(source), name=normalise(name)))
+
+    def remove(self, text: str) -> Image:
+        """Take a name away, and the layers that no name and no container needs any more."""
+        image = self.resolve(text)
+        if image.name in self._builtin:
+            raise ImageError(f"{image.name} is built in and cannot be removed")
+        self._path(image.name).unlink(missing_ok=True)
+        self.collect()
+        return image
+
+    def collect(self) -> None:
+        """Remove layers without a name. One that a container uses stays until a later time."""
+        needed = {digest.removeprefix("sha256:") for image in self.images() for digest in image.layers}
+        if not self.layers.is_dir():
+            return
+        for layer in list(self.layers.iterdir()):
+            if layer.name in needed or layer.name.startswith("."):
+                continue
+            with self._unused(layer) as unused:
+                if unused:
+                    aside = self.layers / f".gone-{layer.name}"
+                    os.replace(layer, aside)
+                    remove_tree(aside)
+
+    @contextlib.contextmanager
+    def _unused(self, layer: Path) -> Iterator[bool]:
+        try:
+            handle = os.open(layer / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            yield True
+            return
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield True
+        except BlockingIOError:
+            yield False
+        finally:
+            os.close(handle)
+
+
+def builtin_images() -> tuple[Image, ...]:
+    python = Image(
+        PYTHON_IMAGE,
+        "",
+        HOST,
+        entrypoint=(sys.executable,),
+        env=(
+            ("PATH", f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"),
+            # So that the engines that come with Coterie are found without the search for installed packages (`-S`).
+            ("PYTHONPATH", str(Path(coterie.__file__).parents[1])),
+        ),
+        builtin=True,
+    )
+    host = Image(HOST_IMAGE, "", HOST, env=(("PATH", os.environ.get("PATH", os.defpath)),), builtin=True)
+    return tuple(replace(image, id=_id_of(image)) for image in (host, python))
+
+
+def remove_tree(path: Path) -> None:
+    """Also directories that took their owner's rights away, as overlays and images do. What lies above stays as it is."""
+    top = os.fspath(path)
+
+    def open_up(function: Any, failed: str | os.PathLike[str], _: Any) -> None:
+        name = os.fspath(failed)
+        for at in (os.path.dirname(name), name):
+            inside = at == top or at.startswith(f"{top}{os.sep}")
+            if inside and not os.path.islink(at):
+                with contextlib.suppress(OSError):
+                    os.chmod(at, 0o700)
+        with contextlib.suppress(FileNotFoundError):
+            if function is os.unlink:
+                os.unlink(name)
+            elif function is not os.lstat:
+                shutil.rmtree(name, ignore_errors=True)
+
+    shutil.rmtree(path, onerror=open_up)
+
+
+def _load(path: Path) -> Image:
+    data = json.loads(path.read_bytes())
+    for key in ("entrypoint", "cmd", "layers"):
+        data[key] = tuple(data[key])
+    data["env"] = tuple((name, value) for name, value in data["env"])
+    return Image(**data)
+
+
+def _id_of(image: Image) -> str:
+    """From what the image is, not what it is called. A built-in one is what this machine has: only its name tells."""
+    facts = {"builtin": image.name} if image.builtin else {**asdict(image), "name": "", "id": "", "size": 0}
+    text = json.dumps(facts, sort_keys=True)
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _tree_size(directory: Path) -> int:
+    total = 0
+    for at, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(at, name)).st_size
+    return total

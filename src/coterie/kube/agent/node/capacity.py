@@ -1,0 +1,54 @@
+"""What the node offers: pure functions from measured facts and settings to resource lists."""
+
+from __future__ import annotations
+
+from coterie.kube.agent.node.facts import MachineFacts
+from coterie.kube.agent.settings import CapacitySettings
+from coterie.kube.api import quantity
+from coterie.kube.api.labels import KUSCIA_BANDWIDTH
+from coterie.kube.api.quantity import BINARY_SI, Quantity
+
+DEFAULT_BANDWIDTH_MBIT = 1000
+"""Told when neither the configuration nor the network card says anything."""
+
+Resources = dict[str, str]
+
+
+def capacity(facts: MachineFacts, wanted: CapacitySettings) -> Resources:
+    memory = facts.memory_limit if 0 < facts.memory_limit < facts.memory_total else facts.memory_total
+    whole_cpu = facts.cpus * 1000
+    cpu = min(facts.cpu_quota_milli, whole_cpu) if facts.cpu_quota_milli else whole_cpu
+    found = {
+        "cpu": _told(wanted.cpu) or quantity.from_milli(cpu),
+        "memory": _told(wanted.memory) or quantity.from_units(memory, BINARY_SI),
+        "storage": _told(wanted.storage) or quantity.from_units(facts.disk_total, BINARY_SI),
+        "ephemeral-storage": _told(wanted.ephemeral_storage) or quantity.from_units(facts.disk_total, BINARY_SI),
+        "pods": quantity.from_units(wanted.pods),
+        KUSCIA_BANDWIDTH: quantity.from_units(wanted.bandwidth_mbit or facts.nic_mbit or DEFAULT_BANDWIDTH_MBIT),
+    }
+    return {name: str(value) for name, value in found.items()}
+
+
+def allocatable(offered: Resources, wanted: CapacitySettings) -> Resources:
+    """The capacity less what is kept for Coterie; never below zero.
+
+    Kuscia takes the reserved CPU off only when more than half a core is reserved: on a small machine the default of half
+    a core would leave too little. That is kept.
+    """
+    reserved = {
+        "memory": quantity.parse(wanted.reserved_memory),
+        KUSCIA_BANDWIDTH: quantity.from_units(wanted.reserved_bandwidth_mbit),
+    }
+    cpu = quantity.parse(wanted.reserved_cpu)
+    if cpu > quantity.from_milli(500):
+        reserved["cpu"] = cpu
+    left = {}
+    for name, text in offered.items():
+        value = quantity.parse(text)
+        rest = value - reserved.get(name, quantity.ZERO)
+        left[name] = str(Quantity(max(rest.nanos, 0), value.format))
+    return left
+
+
+def _told(text: str) -> Quantity | None:
+    return quantity.parse(text) if text else None

@@ -1,0 +1,266 @@
+"""Keeps the Node object true: registers it, renews its lease, writes its status when it changes.
+
+    register ──> status ──> every 10 s: renew the lease      every 30 s: measure; written when changed or after 5 min
+
+Who renews its lease late may have been called lost meanwhile, and says at once that it is not. A Node that somebody deleted
+is registered again. An API that cannot be reached is tried again: pods go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from coterie.base.backoff import Backoff, Policy
+from coterie.base.clock import Clock, rfc3339, rfc3339_micro
+from coterie.base.log import logger
+from coterie.base.tasks import TaskOwner
+from coterie.kube.agent.node.capacity import Resources, allocatable, capacity
+from coterie.kube.agent.node.conditions import Reading, conditions, readings
+from coterie.kube.agent.node.description import NameTaken, check_name, labels, new_node, static_status
+from coterie.kube.agent.node.facts import MachineFacts, Usage, measure_machine, measure_usage
+from coterie.kube.agent.settings import AgentSettings
+from coterie.kube.api.errors import AlreadyExists, ApiError, Forbidden, NotFound
+from coterie.kube.api.meta import Object
+from coterie.kube.api.types.coordination import LEASES
+from coterie.kube.api.types.nodes import NODES
+from coterie.kube.client.client import Client
+from coterie.kube.client.transport import TransportError
+
+log = logger("agent.node")
+_NODES = NODES.as_dynamic
+_LEASES = LEASES.as_dynamic
+LEASE_NAMESPACE = "kube-node-lease"
+_RETRY = Policy(first=0.2, factor=2.0, limit=7.0, jitter=0.3)
+"""The limit is well below the lease's duration: one lost request must not make the node look dead."""
+
+
+class NodeKeeper:
+    """A Runnable; ready when the Node is registered and its status is there."""
+
+    name = "node"
+
+    def __init__(
+        self,
+        client: Client,
+        settings: AgentSettings,
+        runtime: str,
+        clock: Clock,
+        *,
+        measure: Callable[[], Usage] | None = None,
+        facts: MachineFacts | None = None,
+        images: Callable[[], list[Object]] = list,
+        runtime_problem: Callable[[], str] = str,
+    ) -> None:
+        self.ready = asyncio.Event()
+        self._client = client
+        self._settings = settings
+        self._runtime = runtime
+        self._clock = clock
+        disk = settings.paths.storage
+        self._measure = measure or (lambda: measure_usage(disk))
+        self.facts = facts or measure_machine(disk, machine_id=settings.machine_id)
+        self.capacity: Resources = capacity(self.facts, settings.capacity)
+        self._allocatable: Resources = allocatable(self.capacity, settings.capacity)
+        self._images = images
+        self._runtime_problem = runtime_problem
+        self._conditions: list[Object] = []
+        self._written: Object | None = None
+        self._written_at = 0.0
+        self._uid = ""
+        self._recheck = False
+        self._look = asyncio.Event()
+        self._stop = asyncio.Event()
+
+    def allocatable(self) -> Mapping[str, str]:
+        return self._allocatable
+
+    def look_now(self) -> None:
+        """Something about the node changed (images, the runtime): measure and tell now."""
+        self._look.set()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def run(self) -> None:
+        await self._persist(self._register)
+        await self._persist(self._write_status)
+        async with TaskOwner("node", on_failure=lambda _: self._stop.set()) as owner:
+            owner.start("lease", self._renew_for_ever(), endless=True)
+            owner.start("status", self._measure_for_ever(), endless=True)
+            self.ready.set()
+            await self._stop.wait()
+        await self._leave()
+
+    # Registering.
+
+    async def _register(self) -> None:
+        while True:
+            try:
+                node = await self._taken_or_made()
+            except NameTaken as taken:
+                if taken.forever:
+                    raise
+                log.warning("The node's name is in use", why=str(taken))
+                await self._clock.sleep(self._settings.node.collision_retry_seconds)
+                continue
+            self._uid = node["metadata"]["uid"]
+            self._conditions = (node.get("status") or {}).get("conditions") or []
+            self._written = None
+            return
+
+    async def _taken_or_made(self) -> Object:
+        settings = self._settings
+        try:
+            node = await self._client.create(_NODES, new_node(settings, self.facts, self._runtime))
+        except AlreadyExists:
+            try:
+                node = await self._client.get(_NODES, settings.node_name)
+            except Forbidden as problem:
+                told = (
+                    f"node {settings.node_name} is another domain's; give this agent another name with agent.nodeName"
+                )
+                raise NameTaken(told, forever=True) from problem
+            check_name(node, settings, self.facts)
+            wanted = labels(settings, self.facts, self._runtime)
+            known = node["metadata"].get("labels") or {}
+            if any(known.get(key) != value for key, value in wanted.items()):
+                node = await self._client.patch(_NODES, settings.node_name, "", {"metadata": {"labels": wanted}})
+        log.info("The node is registered", node=settings.node_name, domain=settings.domain)
+        return node
+
+    # The status.
+
+    async def _measure_for_ever(self) -> None:
+        while True:
+            await self._wait_for_next_look()
+            await self._persist(self._write_status)
+
+    async def _wait_for_next_look(self) -> None:
+        waits = {
+            asyncio.ensure_future(self._clock.sleep(self._settings.node.measure_seconds)),
+            asyncio.ensure_future(self._look.wait()),
+        }
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        self._look.clear()
+
+    def status(self) -> Object:
+        """The whole status as of now."""
+        found: list[Reading] = readings(
+            self._measure(), self._settings.pressure, runtime_problem=self._runtime_problem()
+        )
+        now = rfc3339(self._clock.now())
+        return {
+            **static_status(self._settings, self.facts, self._runtime),
+            "capacity": self.capacity,
+            "allocatable": self._allocatable,
+            "conditions": conditions(found, self._conditions, now),
+            "images": self._images(),
+        }
+
+    async def _write_status(self) -> None:
+        status = self.status()
+        due = self._clock.monotonic() - self._written_at >= self._settings.node.status_seconds
+        if self._written is not None and not due and not self._recheck and _same(self._written, status):
+            return
+        try:
+            # Strategic: the conditions of others (problem detectors, the node's controller) are left alone.
+            node = await self._client.patch(
+                _NODES, self._settings.node_name, "", {"status": status}, type="strategic", subresource="status"
+            )
+        except NotFound:
+            log.warning("The node is gone from the API; registering it again", node=self._settings.node_name)
+            await self._register()
+            await self._write_status()
+            return
+        self._uid = node["metadata"]["uid"]
+        self._recheck = False
+        self._conditions = status["conditions"]
+        self._written, self._written_at = status, self._clock.monotonic()
+
+    # The lease.
+
+    async def _renew_for_ever(self) -> None:
+        renewed = self._clock.monotonic()
+        while True:
+            await self._persist(self._renew)
+            now = self._clock.monotonic()
+            # By half: the clock of who judges it began earlier than ours.
+            if now - renewed >= self._settings.node.lease_seconds / 2:
+                log.info("The lease was renewed late; telling that the node is there", seconds=round(now - renewed))
+                self._recheck = True
+                self._look.set()
+            renewed = now
+            await self._clock.sleep(self._settings.node.renew_seconds)
+
+    async def _renew(self) -> None:
+        name = self._settings.node_name
+        spec = {
+            "holderIdentity": name,
+            "leaseDurationSeconds": self._settings.node.lease_seconds,
+            "renewTime": rfc3339_micro(self._clock.now()),
+        }
+        try:
+            await self._client.patch(_LEASES, name, LEASE_NAMESPACE, {"spec": spec})
+            return
+        except NotFound:
+            pass
+        owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": self._uid}
+        lease: Object = {
+            "metadata": {"name": name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]},
+            "spec": spec,
+        }
+        try:
+            await self._client.create(_LEASES, lease)
+        except AlreadyExists:
+            await self._client.patch(_LEASES, name, LEASE_NAMESPACE, {"spec": spec})
+        self._recheck = True  # a lease goes with its node: look whether that is still there
+        self._look.set()
+
+    # Leaving.
+
+    async def _leave(self) -> None:
+        """What an orderly stop does to the Node. The API may be gone already; then the lease tells."""
+        how, name = self._settings.node.on_exit, self._settings.node_name
+        try:
+            if how == "delete":
+                await self._client.delete(_NODES, name, uid=self._uid)
+            elif how == "cordon":
+                reading = [Reading("Ready", "False", "AgentExit", "the agent was stopped")]
+                told = conditions(reading, self._conditions, rfc3339(self._clock.now()))
+                await self._client.patch(_NODES, name, "", {"spec": {"unschedulable": True}})
+                await self._client.patch(
+                    _NODES, name, "", {"status": {"conditions": told}}, type="strategic", subresource="status"
+                )
+        except (ApiError, TransportError) as error:
+            log.warning("The node could not say goodbye", error=error, node=name)
+
+    async def _persist(self, attempt: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Try until it is done; only a name that is taken for good ends the agent."""
+        retry = Backoff(_RETRY)
+        while True:
+            try:
+                await attempt()
+                return
+            except (ApiError, TransportError) as error:
+                wait = retry.failed()
+                log.warning("The API cannot be told about the node", error=error, seconds=round(wait, 2))
+                await self._clock.sleep(wait)
+
+
+def _same(before: Object, after: Object) -> bool:
+    """Equal but for the times of heartbeats."""
+    return _timeless(before) == _timeless(after)
+
+
+def _timeless(status: Object) -> Object:
+    bare = [
+        {key: value for key, value in condition.items() if key != "lastHeartbeatTime"}
+        for condition in status["conditions"]
+    ]
+    return {**status, "conditions": bare}

@@ -1,0 +1,137 @@
+"""The things done to a pod that take time: setting it up, starting and stopping containers with their hooks, removing it.
+
+Each is a coroutine that a worker runs as a task of its own. They report by return value or by `OperationFailed`; what
+that means for the pod is the worker's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from coterie.base.pki import PkiError
+from coterie.kube.agent.pods import pod_model
+from coterie.kube.agent.pods.containers import container_spec, termination_mount
+from coterie.kube.agent.pods.downward import ConfigProblem, NoSuchConfig
+from coterie.kube.agent.pods.environment import variables
+from coterie.kube.agent.pods.hosts_files import hosts_file, resolver_file
+from coterie.kube.agent.pods.worker_context import Tools
+from coterie.kube.agent.runtimes.protocol import ContainerState, PodSandbox, RuntimeProblem
+from coterie.kube.agent.volumes.volumes import PodVolumes
+from coterie.kube.api.errors import ApiError, Conflict, NotFound
+from coterie.kube.api.meta import Object
+from coterie.kube.api.types.pods import PODS
+from coterie.kube.client.transport import TransportError
+
+START_ERRORS = frozenset(("StartError", "ContainerCannotRun", "RunContainerError"))
+"""Reasons of a runtime that mean: the container was made and could not be run. That counts as a run that failed."""
+_NOT_PLAIN = frozenset(("ErrImageNeverPull", "InvalidImageName"))
+
+
+class OperationFailed(Exception):
+    def __init__(self, reason: str, message: str, *, final: bool = False) -> None:
+        """`final`: trying again will not help."""
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.final = final
+
+
+async def set_up(tools: Tools, pod: Object, volumes: PodVolumes) -> None:
+    uid, key = pod_model.uid_of(pod), pod_model.key_of(pod)
+    facts = tools.facts(uid)
+    try:
+        await volumes.make(pod, facts)
+        await tools.contract.set_up(pod, tools.directory(uid), facts)
+    except ConfigProblem as problem:
+        raise OperationFailed("FailedMount", str(problem)) from problem
+    except (OSError, ApiError, TransportError) as error:
+        raise OperationFailed("FailedMount", f"volumes could not be made: {error}") from error
+    except PkiError as error:
+        raise OperationFailed("FailedMount", f"the engine's certificates could not be made: {error}") from error
+    dns = tools.settings.dns
+    try:
+        host_file = dns.host_resolv_conf.read_text()
+    except OSError:
+        host_file = ""
+    sandbox = PodSandbox(
+        uid=uid,
+        namespace=key.namespace,
+        name=key.name,
+        hostname=pod_model.hostname_of(pod),
+        directory=tools.directory(uid),
+        hosts=hosts_file(pod, facts.pod_ip, dns),
+        resolv_conf=resolver_file(pod, dns, host_file),
+        labels=dict(pod["metadata"].get("labels") or {}),
+    )
+    try:
+        await tools.runtime.prepare_pod(sandbox)
+    except RuntimeProblem as problem:
+        raise OperationFailed("FailedCreatePodSandBox", problem.message) from problem
+    except OSError as error:
+        raise OperationFailed("FailedCreatePodSandBox", str(error)) from error
+
+
+async def start(tools: Tools, pod: Object, container: Object, attempt: int, volumes: PodVolumes) -> ContainerState:
+    uid, key = pod_model.uid_of(pod), pod_model.key_of(pod)
+    try:
+        lookup, facts, home = tools.objects.lookup(key.namespace), tools.facts(uid), tools.directory(uid)
+        found: Mapping[str, str] = variables(pod, container, lookup, facts)
+        more = await tools.contract.surroundings(pod, container, found, volumes, lookup, facts, home)
+        found = {**found, **more.variables}
+        mounts = (
+            *volumes.mounts(container, found, more.rendered),
+            *more.mounts,
+            termination_mount(home, container, attempt),
+        )
+        logs = tools.settings.paths.pod_stdout(key.namespace, key.name, uid)
+        spec = container_spec(pod, container, attempt, found, mounts, logs, tools.settings.pods)
+    except ConfigProblem as problem:
+        final = isinstance(problem, NoSuchConfig)
+        raise OperationFailed("CreateContainerConfigError", str(problem), final=final) from problem
+    except (OSError, ApiError, TransportError) as error:
+        raise OperationFailed("CreateContainerConfigError", str(error)) from error
+    try:
+        logs.joinpath(container["name"]).mkdir(parents=True, exist_ok=True)
+        return await tools.runtime.start_container(uid, spec)
+    except RuntimeProblem as problem:
+        raise OperationFailed(problem.reason or "CreateContainerError", problem.message) from problem
+    except OSError as error:
+        raise OperationFailed("CreateContainerError", str(error)) from error
+
+
+async def run_hook(tools: Tools, pod: Object, container: Object, name: str, limit: float) -> str:
+    """Run a lifecycle hook; returns why it failed, or nothing."""
+    handler = (container.get("lifecycle") or {}).get(name)
+    if not handler:
+        return ""
+    well, seen = await tools.checker.check(pod_model.uid_of(pod), container, handler, limit)
+    return "" if well else seen or "failed"
+
+
+async def stop(tools: Tools, pod: Object, container: Object | None, name: str, grace: float) -> None:
+    """preStop hook and SIGTERM share the grace; the container has a moment even after a hook that took all of it."""
+    began = tools.clock.monotonic()
+    if container is not None:
+        why = await run_hook(tools, pod, container, "preStop", grace)
+        if why:
+            tools.tell(pod, "Warning", "FailedPreStopHook", f"PreStopHook failed: {why}", name)
+    left = grace - (tools.clock.monotonic() - began)
+    await tools.runtime.stop_container(
+        pod_model.uid_of(pod), name, max(left, min(grace, tools.settings.pods.min_grace))
+    )
+
+
+async def remove_from_api(tools: Tools, pod: Object) -> None:
+    """The last word on a pod that was deleted: it has ended here. Raises what a later attempt may cure."""
+    key = pod_model.key_of(pod)
+    try:
+        await tools.client.delete(PODS, key.name, key.namespace, grace=0, uid=pod_model.uid_of(pod))
+    except (NotFound, Conflict):
+        return  # gone already, or another pod has the name
+
+
+def start_failure_events(reason: str, message: str) -> list[tuple[str, str]]:
+    """(reason, message) of the events that tell people why a container does not start."""
+    if reason in _NOT_PLAIN:
+        return [(reason, message), ("Failed", f"Error: {reason}")]
+    return [("Failed", f"Error: {reason}: {message}")]

@@ -1,0 +1,520 @@
+"""The worker of one pod: looks, decides, acts, reports. It never waits itself.
+
+    sync():   observe the runtime ─> View ─> decide ─> begin operations ─> View ─> status
+
+What takes time runs as a named task and wakes the worker when it ends, so a pod with a slow hook or a stubborn container
+is still looked at whenever something about it changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Coroutine, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from coterie.base.backoff import Backoff, Policy
+from coterie.base.log import logger
+from coterie.kube.agent.pods import history as histories
+from coterie.kube.agent.pods import operations, pod_model
+from coterie.kube.agent.pods.containers import termination_message
+from coterie.kube.agent.pods.decide import (
+    Action,
+    Fail,
+    Finish,
+    Kill,
+    Plan,
+    Prepare,
+    Refresh,
+    Release,
+    Start,
+    Stop,
+    TellBackoff,
+    decide,
+)
+from coterie.kube.agent.pods.downward import ConfigProblem
+from coterie.kube.agent.pods.history import Ending, Failure, PodHistory, Problem
+from coterie.kube.agent.pods.pod_view import (
+    NEVER,
+    Operation,
+    Probed,
+    View,
+    exit_code,
+    runs_of,
+    winding_down,
+    with_lost_runs,
+)
+from coterie.kube.agent.pods.status import Place, status_of
+from coterie.kube.agent.pods.worker_context import Tools
+from coterie.kube.agent.probes.prober import ContainerProber
+from coterie.kube.agent.runtimes.protocol import ContainerState, RuntimeProblem
+from coterie.kube.agent.volumes.tokens import PodTokens
+from coterie.kube.agent.volumes.volumes import PodVolumes
+from coterie.kube.api.errors import ApiError
+from coterie.kube.api.meta import Object
+from coterie.kube.client.transport import TransportError
+
+log = logger("agent.pods")
+_SETUP_RETRY = Policy(first=0.5, factor=2.0, limit=120.0, jitter=0.0)
+_FINISH_RETRY = Policy(first=0.2, factor=2.0, limit=30.0, jitter=0.2)
+_REMEMBERED_RUNS = 256
+_BROKEN = "the agent met an error of its own; its log says which"
+_BROKEN_PAUSE = 5.0
+
+
+class PodWorker:
+    def __init__(self, pod: Object, tools: Tools, *, removed: bool = False) -> None:
+        self.pod = pod
+        self.uid = pod_model.uid_of(pod)
+        self._tools = tools
+        self._rules = tools.settings.pods
+        self._log = log.bind(pod=str(pod_model.key_of(pod)), uid=self.uid)
+        directory = tools.directory(self.uid)
+        self._volumes = PodVolumes(directory, tools.objects, PodTokens(tools.client, tools.clock), self._rules)
+        self._operations: dict[str, Operation] = {}
+        self._tasks: dict[str, asyncio.Task[Any]] = {}
+        self._stage: Literal["new", "preparing", "prepared"] = "new"
+        self._setup: Problem | None = None
+        self._setup_backoff = Backoff(_SETUP_RETRY)
+        self._dirty = False
+        self._removed = removed
+        self._finishing = False
+        self._released = False
+        self._probers: dict[str, ContainerProber] = {}
+        self._ended: dict[tuple[str, int], float] = {}
+        self._messages: dict[tuple[str, int], str] = {}
+        self._backoffs_told: set[tuple[str, int]] = set()
+        self._written: Object | None = None
+        """The status that was last handed to the writer."""
+        self._writing = False
+        self.history = self._remembered()
+
+    def _remembered(self) -> PodHistory:
+        """What an earlier agent left, or what the API can tell."""
+        now = self._tools.time.now()
+        found = histories.load(self._tools.directory(self.uid)) or histories.from_status(self.pod)
+        if not found.started_at:
+            found = replace(found, started_at=now)
+        runs = runs_of(self._tools.runtime.pod(self.uid), found)
+        found = with_lost_runs(found, runs, now)
+        for name, known in runs.items():
+            if not known[-1].running:
+                # It ended before this agent looked: its own time is all there is, but it cannot lie ahead.
+                self._ended[name, known[-1].attempt] = min(known[-1].finished_at, now)
+        return found
+
+    # What the manager tells.
+
+    def update(self, pod: Object) -> None:
+        if _version(pod) >= _version(self.pod):
+            self.pod = pod
+
+    def remove(self, pod: Object) -> None:
+        """The API has no such pod any more."""
+        self.pod = pod
+        self._removed = True
+        self._tools.writer.forget(self.uid)
+
+    def objects_changed(self) -> None:
+        """A ConfigMap or Secret of the pod changed: volumes are out of date, and what failed may work now."""
+        self._dirty = True
+        now = self._tools.time.now()
+        if self._setup is not None:
+            self._setup = replace(self._setup, retry_at=now)
+        for name, container in self.history.containers.items():
+            if container.problem is not None:
+                hastened = replace(container, problem=replace(container.problem, retry_at=now))
+                self.history = self.history.with_container(name, hastened)
+
+    def give_up(self, reason: str, message: str) -> None:
+        """Fail the pod: an eviction, or a node that cannot run it."""
+        if self.history.failure is None:
+            self._tools.tell(self.pod, "Warning", reason, message)
+            self._remember(replace(self.history, failure=Failure(reason, message)))
+
+    async def close(self) -> None:
+        """The agent ends: leave the containers alone."""
+        for prober in list(self._probers.values()):
+            await prober.close()
+
+    # Looking and deciding.
+
+    def sync(self) -> None:
+        self._observe()
+        view = self.view()
+        if winding_down(view) and not self.history.terminating_since:
+            self._remember(replace(self.history, terminating_since=self._tools.time.now()))
+            view = self.view()
+        plan: Plan = decide(view, self._rules)
+        for action in plan.actions:
+            self._perform(action)
+        self._report()
+        if plan.wake_at < NEVER:
+            self._tools.wake(self.uid, max(0.01, plan.wake_at - self._tools.time.now()))
+
+    def view(self) -> View:
+        runs = runs_of(self._tools.runtime.pod(self.uid), self.history)
+        refresh_in = self._volumes.refresh_in
+        now = self._tools.time.now()
+        return View(
+            pod=self.pod,
+            now=now,
+            wall=self._tools.clock.now().timestamp(),
+            runs=runs,
+            ended_at={
+                name: self._ended[name, known[-1].attempt]
+                for name, known in runs.items()
+                if (name, known[-1].attempt) in self._ended
+            },
+            probes={name: prober.result for name, prober in self._probers.items()},
+            history=self.history,
+            operations=dict(self._operations),
+            stage=self._stage,
+            setup=self._setup,
+            refresh_at=now if self._dirty else NEVER if refresh_in is None else now + refresh_in,
+            removed=self._removed,
+            finishing=self._finishing,
+            released=self._released,
+        )
+
+    def _observe(self) -> None:
+        """Note what ended since the last look, and keep the probes in step with what runs."""
+        runs = runs_of(self._tools.runtime.pod(self.uid), self.history)
+        for name, known in runs.items():
+            newest = known[-1]
+            if newest.running:
+                self._probe(name, newest)
+                continue
+            prober = self._probers.pop(name, None)
+            if prober is not None:
+                self._run_task(f"unprobe/{name}", prober.close())
+            self._ended.setdefault((name, newest.attempt), self._tools.time.now())
+            for run in known[-2:]:
+                if not run.running and (name, run.attempt) not in self._messages:
+                    self._messages[name, run.attempt] = self._message_of(name, run)
+        self._forget_old_runs(runs)
+
+    def _forget_old_runs(self, runs: Mapping[str, tuple[ContainerState, ...]]) -> None:
+        if len(self._ended) + len(self._messages) + len(self._backoffs_told) < _REMEMBERED_RUNS:
+            return
+        known = {(name, run.attempt) for name, states in runs.items() for run in states[-2:]}
+        self._ended = {run: at for run, at in self._ended.items() if run in known}
+        self._messages = {run: text for run, text in self._messages.items() if run in known}
+        self._backoffs_told.clear()
+
+    def _message_of(self, name: str, run: ContainerState) -> str:
+        container = pod_model.container_named(self.pod, name)
+        if container is None:
+            return ""
+        with contextlib.suppress(OSError):  # a message is a courtesy; the state is told without it
+            return termination_message(
+                self._tools.directory(self.uid), container, run.attempt, exit_code(run) != 0, run.log_path, self._rules
+            )
+        return ""
+
+    def _probe(self, name: str, run: ContainerState) -> None:
+        known = self._probers.get(name)
+        if name in self._operations or (known is not None and known.result.attempt == run.attempt):
+            return
+        container = pod_model.container_named(self.pod, name)
+        if container is None or ending(self.pod, self._removed):
+            return
+        if not any(container.get(field) for field in ("startupProbe", "livenessProbe", "readinessProbe")):
+            return
+        if known is not None:
+            self._run_task(f"unprobe/{name}", known.close())
+        prober = ContainerProber(
+            self.uid,
+            container,
+            run.attempt,
+            self._tools.checker,
+            self._tools.clock,
+            lambda: self._tools.wake(self.uid, 0),
+            lambda reason, message: self._tools.tell(self.pod, "Warning", reason, message, name),
+            age=max(0.0, self._tools.clock.now().timestamp() - run.started_at),
+            adopted=self._adopted(name, run),
+        )
+        self._probers[name] = prober
+        prober.start()
+
+    def _adopted(self, name: str, run: ContainerState) -> Probed | None:
+        """What the API was told of this very run by the agent before us: readiness must not flicker on a restart."""
+        wanted = pod_model.container_id(self._tools.runtime.name, self.uid, name, run.attempt)
+        status = pod_model.status_in(self.pod)
+        for group in ("initContainerStatuses", "containerStatuses"):
+            for told in status.get(group) or ():
+                if told.get("containerID") == wanted and (told.get("state") or {}).get("running"):
+                    return Probed(run.attempt, started=bool(told.get("started")), ready=bool(told.get("ready")))
+        return None
+
+    # Acting.
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case Prepare():
+                self._stage = "preparing"
+                self._run_task("prepare", self._prepare())
+            case Refresh():
+                if "refresh" not in self._tasks:
+                    self._dirty = False
+                    self._run_task("refresh", self._refresh())
+            case Start(name):
+                self._operations[name] = Operation("starting")
+                self._run_task(f"start/{name}", self._start(action))
+            case TellBackoff(name, attempt):
+                if (name, attempt) not in self._backoffs_told:
+                    self._backoffs_told.add((name, attempt))
+                    key = pod_model.key_of(self.pod)
+                    told = f"Back-off restarting failed container {name} in pod {key.name}_{key.namespace}({self.uid})"
+                    self._tools.tell(self.pod, "Warning", "BackOff", told, name)
+            case Stop(name, grace, message):
+                starting = self._tasks.get(f"start/{name}")
+                if starting is not None:
+                    starting.cancel()
+                self._operations[name] = Operation("stopping", self._tools.time.now() + grace)
+                self._tools.tell(self.pod, "Normal", "Killing", message, name)
+                self._run_task(f"stop/{name}", self._stop(name, grace))
+            case Kill(name):
+                self._operations[name] = Operation("stopping", self._tools.time.now())
+                self._run_task(f"kill/{name}", self._kill(name))
+            case Fail(reason, message):
+                self.give_up(reason, message)
+                self._tools.wake(self.uid, 0)
+            case Release():
+                self._released = True
+                self._let_go()
+            case Finish():
+                self._finishing = True
+                self._run_task("finish", self._finish())
+
+    async def _prepare(self) -> None:
+        try:
+            await operations.set_up(self._tools, self.pod, self._volumes)
+        except operations.OperationFailed as failure:
+            now = self._tools.time.now()
+            first = self._setup
+            since = first.since if first is not None else now
+            self._setup = Problem(failure.reason, failure.message, since, now + self._setup_backoff.failed())
+            self._stage = "new"
+            if first is None or first.message != failure.message:
+                self._tools.tell(self.pod, "Warning", failure.reason, failure.message)
+        else:
+            self._setup_backoff.succeeded()
+            self._setup = None
+            self._stage = "prepared"
+            self._remember(self.history, always=True)
+
+    async def _refresh(self) -> None:
+        try:
+            await self._volumes.make(self.pod, self._tools.facts(self.uid))
+        except ConfigProblem as problem:
+            self._tools.tell(self.pod, "Warning", "FailedMount", str(problem))
+        except (OSError, ApiError, TransportError) as error:
+            self._log.warning("Volumes could not be brought up to date", error=error)
+            self._dirty = True
+            self._tools.wake(self.uid, self._setup_backoff.failed())
+
+    async def _start(self, action: Start) -> None:
+        name, attempt = action.name, action.attempt
+        container = pod_model.container_named(self.pod, name)
+        assert container is not None, "decided from this pod"
+        known = self.history.of(name)
+        try:
+            try:
+                await operations.start(self._tools, self.pod, container, attempt, self._volumes)
+            except operations.OperationFailed as failure:
+                self._start_failed(container, action, failure)
+                return
+            known = replace(known, attempts=attempt + 1, backoff=action.backoff, problem=None)
+            self._remember(self.history.with_container(name, known))
+            self._tools.tell(self.pod, "Normal", "Created", f"Created container {name}", name)
+            self._tools.tell(self.pod, "Normal", "Started", f"Started container {name}", name)
+            why = await operations.run_hook(self._tools, self.pod, container, "postStart", 3600.0)
+            if why:
+                self._tools.tell(self.pod, "Warning", "FailedPostStartHook", f"PostStartHook failed: {why}", name)
+                self._tools.tell(self.pod, "Normal", "Killing", "FailedPostStartHook", name)
+                await operations.stop(self._tools, self.pod, container, name, pod_model.termination_grace(self.pod))
+        finally:
+            if self._operations.get(name) == Operation("starting"):
+                del self._operations[name]
+
+    def _start_failed(self, container: Object, action: Start, failure: operations.OperationFailed) -> None:
+        name, now = action.name, self._tools.time.now()
+        known = self.history.of(name)
+        if failure.reason in operations.START_ERRORS:
+            ending = Ending(action.attempt, 128, "StartError", failure.message, now, now, container.get("image") or "")
+            known = replace(
+                known,
+                attempts=action.attempt + 1,
+                backoff=action.backoff,
+                problem=None,
+                endings=(*known.endings, ending)[-2:],
+            )
+            self._ended[name, action.attempt] = now
+            self._tools.tell(self.pod, "Warning", "Failed", f"Error: {failure.message}", name)
+        else:
+            before = known.problem
+            count = before.count + 1 if before is not None else 1
+            pause = min(self._rules.backoff_limit, self._rules.start_retry_first * 2.0 ** min(count - 1, 16))
+            since = before.since if before is not None else now
+            known = replace(
+                known, problem=Problem(failure.reason, failure.message, since, now + pause, count, failure.final)
+            )
+            if before is None or before.reason != failure.reason:
+                for reason, message in operations.start_failure_events(failure.reason, failure.message):
+                    self._tools.tell(self.pod, "Warning", reason, message, name)
+        self._remember(self.history.with_container(name, known))
+
+    async def _stop(self, name: str, grace: float) -> None:
+        container = pod_model.container_named(self.pod, name)
+        try:
+            await operations.stop(self._tools, self.pod, container, name, grace)
+        except (RuntimeProblem, OSError) as problem:
+            self._log.error("A container could not be stopped; trying again", error=problem, container=name)
+            await self._tools.clock.sleep(1.0)
+        finally:
+            self._operations.pop(name, None)
+
+    async def _kill(self, name: str) -> None:
+        with contextlib.suppress(RuntimeProblem, OSError):  # the stop that is under way ends it otherwise
+            await self._tools.runtime.signal_container(self.uid, name, signal.SIGKILL)
+
+    async def _finish(self) -> None:
+        """Tell how it ended, free everything, and let the API forget the pod. Tried until done."""
+        # A set-up that is still under way would make anew what is removed here.
+        begun = [task for name in ("prepare", "refresh") if (task := self._tasks.get(name)) is not None]
+        for task in begun:
+            task.cancel()
+        if begun:
+            await asyncio.wait(begun)
+        retry = Backoff(_FINISH_RETRY)
+        told = False
+        while True:
+            try:
+                if not self._removed and not told:
+                    told = await self._tell_the_end()
+                self._let_go()
+                await self._tools.runtime.remove_pod(self.uid)
+                if not self._removed:
+                    await operations.remove_from_api(self._tools, self.pod)
+            except (ApiError, TransportError, RuntimeProblem, OSError) as error:
+                self._log.warning("A pod that ended could not be removed; trying again", error=error)
+                await self._tools.clock.sleep(retry.failed())
+                continue
+            break
+        self._tools.forget(self.uid)
+
+    async def _tell_the_end(self) -> bool:
+        status = status_of(replace(self.view(), operations={}), self._place(), self._rules)
+        if overwritten(pod_model.status_in(self.pod), status):
+            await self._tools.writer.put(self.pod, status, self._was_written)
+        return True
+
+    def _let_go(self) -> None:
+        for name in list(self._probers):
+            self._run_task(f"unprobe/{name}", self._probers.pop(name).close())
+        self._volumes.release(self.uid)
+
+    def _run_task(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
+        task = self._tools.owner.start(f"{pod_model.key_of(self.pod)}/{name}", work, vital=False)
+        self._tasks[name] = task
+
+        def ended(done: asyncio.Task[Any]) -> None:
+            if self._tasks.get(name) is done:
+                del self._tasks[name]
+            if not done.cancelled() and done.exception() is not None:
+                self._recover(name)
+            self._tools.wake(self.uid, 0)
+
+        task.add_done_callback(ended)
+
+    def _recover(self, name: str) -> None:
+        """An operation broke in a way nobody foresaw (it is in the log). The pod must neither hang nor spin: whatever it
+        was is tried again after a pause."""
+        kind, _, container = name.partition("/")
+        now = self._tools.time.now()
+        if kind == "prepare":
+            self._stage = "new"
+            self._setup = Problem("FailedCreatePodSandBox", _BROKEN, now, now + self._setup_backoff.failed())
+        elif kind == "start":
+            known = self.history.of(container)
+            problem = Problem("CreateContainerError", _BROKEN, now, now + self._rules.start_retry_first)
+            self._remember(self.history.with_container(container, replace(known, problem=problem)))
+        elif kind in ("stop", "finish"):
+            if kind == "stop":
+                self._operations[container] = Operation("stopping", now)
+            self._run_task(f"pause/{name}", self._pause(kind, container))
+
+    async def _pause(self, kind: str, container: str) -> None:
+        await self._tools.clock.sleep(_BROKEN_PAUSE)
+        if kind == "stop":
+            self._operations.pop(container, None)
+        else:
+            self._finishing = False
+
+    # Remembering and reporting.
+
+    def _remember(self, history: PodHistory, *, always: bool = False) -> None:
+        if history == self.history and not always:
+            return
+        self.history = history
+        directory = self._tools.directory(self.uid)
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            histories.save(directory, history)
+        except OSError as error:
+            # A full disk must not stop pods from being looked after; the API knows most of it too.
+            self._log.warning("A pod's history could not be written", error=error)
+
+    def _place(self) -> Place:
+        address = self._tools.settings.address
+        known = pod_model.status_in(self.pod).get("podIP") or ""
+        there = self._stage == "prepared" or bool(known)
+        return Place(
+            self._tools.runtime.name,
+            address,
+            (self._tools.runtime.pod_ip(self.uid) or known or address) if there else "",
+            self._messages,
+        )
+
+    def _report(self) -> None:
+        if self._removed or self._finishing or pod_model.phase_is_final(self.pod):
+            return
+        status = status_of(self.view(), self._place(), self._rules)
+        before = pod_model.status_in(self.pod)
+        if status == self._written and (self._writing or not overwritten(before, status)):
+            return
+        if self._written is None and not changed(before, status):
+            self._written = status
+            return
+        self._written = status
+        self._writing = True
+        delay = self._rules.pending_status_delay if status["phase"] == "Pending" else 0.0
+        self._tools.writer.put(self.pod, status, self._was_written, delay)
+
+    def _was_written(self, pod: Object) -> None:
+        self._writing = False
+        self.update(pod)
+        self._tools.wake(self.uid, 0)
+
+
+def changed(before: Object, after: Object) -> bool:
+    return any(before.get(key) != value for key, value in after.items())
+
+
+def overwritten(before: Object, after: Object) -> bool:
+    """Whether the API's status says something else about what matters to others: somebody wrote over ours."""
+    told = {condition["type"]: condition.get("status") for condition in before.get("conditions") or ()}
+    ours = {condition["type"]: condition.get("status") for condition in after["conditions"]}
+    return before.get("phase") != after["phase"] or any(told.get(kind) != value for kind, value in ours.items())
+
+
+def ending(pod: Object, removed: bool) -> bool:
+    return removed or pod_model.deleting(pod) or pod_model.phase_is_final(pod)
+
+
+def _version(pod: Object) -> int:
+    text = pod["metadata"].get("resourceVersion") or "0"
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,73 @@
+"""What all pod workers of an agent share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.base.clock import Clock
+from coterie.base.tasks import TaskOwner
+from coterie.kube.agent.pods import pod_model
+from coterie.kube.agent.pods.downward import NodeFacts
+from coterie.kube.agent.pods.writer import StatusWriter
+from coterie.kube.agent.probes.checks import Checker
+from coterie.kube.agent.runtimes.protocol import PodRuntime
+from coterie.kube.agent.settings import AgentSettings
+from coterie.kube.agent.volumes.objects import ObjectSource
+from coterie.kube.api.meta import Object
+from coterie.kube.api.types.core import ObjectReference
+from coterie.kube.client.client import Client
+from coterie.kube.control.events import EventRecorder, EventType
+from coterie.kuscia.engine.engine_plugin import EngineContract
+
+
+class SteadyTime:
+    """Seconds since 1970 that pass evenly: moving the machine's clock neither skips nor stretches a pause."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._base = clock.now().timestamp() - clock.monotonic()
+
+    def now(self) -> float:
+        return self._base + self._clock.monotonic()
+
+
+@dataclass(slots=True)
+class Tools:
+    client: Client
+    runtime: PodRuntime
+    settings: AgentSettings
+    clock: Clock
+    time: SteadyTime
+    checker: Checker
+    objects: ObjectSource
+    contract: EngineContract
+    events: EventRecorder
+    writer: StatusWriter
+    owner: TaskOwner
+    wake: Callable[[str, float], None]
+    """(uid, seconds): look at the pod again."""
+    forget: Callable[[str], None]
+    """The pod is gone from here."""
+    allocatable: Callable[[], Mapping[str, str]]
+
+    def tell(self, pod: Object, type: EventType, reason: str, message: str, container: str = "") -> None:
+        meta = pod["metadata"]
+        about = ObjectReference(
+            api_version="v1",
+            kind="Pod",
+            namespace=meta.get("namespace") or "",
+            name=meta["name"],
+            uid=meta.get("uid") or "",
+            resource_version=meta.get("resourceVersion") or "",
+            field_path=pod_model.field_path(pod, container) if container else "",
+        )
+        self.events.record(about, type, reason, message)
+
+    def directory(self, uid: str) -> Path:
+        return self.settings.pods_directory / uid
+
+    def facts(self, uid: str) -> NodeFacts:
+        address = self.settings.address
+        return NodeFacts(address, self.runtime.pod_ip(uid) or address, self.allocatable())

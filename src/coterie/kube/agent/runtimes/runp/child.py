@@ -1,0 +1,220 @@
+"""From fork to exec: the child's own steps, in plain Python in a process with a single thread.
+
+    shepherd ──clone into new namespaces──> process 1: init ──fork──> process 2 ──exec──> the program
+                                                                        │ waits for the word to go
+
+    shepherd ──fork──> middle: joins the namespaces ──fork──> a further process ──exec──> the program of an exec
+                         │ tells the pid, ends
+
+The middle is needed because a pid namespace that is joined begins with the next fork; the shepherd is the reaper of its
+orphans. All news goes through the status pipe: `P<pid>` of the program, then `E<json>` or the end of the pipe, which exec
+closes. Without namespaces there is neither middle nor init.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gc
+import json
+import os
+import signal
+import socket
+import termios
+
+from coterie.kube.agent.runtimes.runp import confine, filesystem, init, linux
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+NAMESPACES = linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
+_JOINED = (
+    ("user", linux.CLONE_NEWUSER),
+    ("ipc", linux.CLONE_NEWIPC),
+    ("uts", linux.CLONE_NEWUTS),
+    ("pid", linux.CLONE_NEWPID),
+    ("mnt", linux.CLONE_NEWNS),
+)
+NOT_FOUND, NOT_EXECUTABLE, NOT_SET_UP = 127, 126, 128
+
+
+def namespaces_of(mode: str) -> int:
+    """The flags to clone with; 0: a plain fork."""
+    return {"root": NAMESPACES, "user": NAMESPACES | linux.CLONE_NEWUSER}.get(mode, 0)
+
+
+class Birth:
+    """What a child needs from the shepherd: its streams and the pipes to the shepherd."""
+
+    def __init__(
+        self, spec: dict[str, Any], powers: dict[str, Any], streams: tuple[int, int, int], *, tty: bool
+    ) -> None:
+        self.spec = spec
+        self.powers = powers
+        self.stdin, self.stdout, self.stderr = streams
+        self.tty = tty
+        self.cgroup: list[int] = []
+        self.status = self.go = -1
+        self.scratch = ""
+        self.filter_program = b""
+        self.init = self.note = -1
+        self.owner = (os.getuid(), os.getgid())
+        """Who we are before a user namespace makes us nobody."""
+
+
+def start(birth: Birth) -> NoReturn:
+    """The forked child; never returns."""
+    _guarded(birth, _start)
+
+
+def join(birth: Birth, pid: int) -> NoReturn:
+    """As `start`, for a further process in the container whose first process is `pid`."""
+    _guarded(birth, lambda b: _join(b, pid))
+
+
+def _guarded(birth: Birth, steps: Any) -> NoReturn:
+    gc.disable()
+    code, message = NOT_SET_UP, ""
+    try:
+        steps(birth)
+    except ExecError as problem:
+        code, message = problem.code, str(problem)
+    except filesystem.SetupError as problem:
+        message = str(problem)
+    except OSError as problem:
+        where = f": {problem.filename}" if problem.filename else ""
+        message = f"cannot set up the container{where}: {problem.strerror}"
+    except BaseException as problem:  # noqa: BLE001 - nothing may climb back into the shepherd's loop
+        message = f"cannot set up the container: {type(problem).__name__}: {problem}"
+    try:
+        os.write(birth.status, b"E" + json.dumps([code, message]).encode() + b"\n")
+    finally:
+        os._exit(code)
+
+
+def _start(birth: Birth) -> None:
+    mode = birth.powers["namespaces"]
+    if mode:
+        if mode == "user":
+            map_user(birth.spec, birth.owner)
+        if os.fork():
+            init.become(birth.init, birth.note)
+        # This /proc is still the machine's, so it tells the number that the machine knows us by.
+        os.write(birth.status, b"P%s\n" % os.fsencode(os.readlink("/proc/self")))
+    else:
+        os.write(birth.status, b"P%d\n" % os.getpid())
+    _fresh_process(birth)
+    if mode:
+        socket.sethostname(birth.spec["hostname"])
+        filesystem.enter(birth.spec, birth.scratch)
+        os.chdir(birth.spec["cwd"]) if os.path.isdir(birth.spec["cwd"]) else _no_directory(birth.spec["cwd"])
+    else:
+        os.chdir(birth.spec["cwd"] if filesystem.covered(birth.spec, birth.spec["cwd"]) else birth.spec["work"])
+    _finish(birth, birth.spec["argv"])
+
+
+def _join(birth: Birth, pid: int) -> None:
+    if birth.powers["namespaces"]:
+        handles = []
+        for name, kind in _JOINED:
+            if name != "user" or birth.powers["namespaces"] == "user":
+                handles.append((os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind))
+        for handle, kind in handles:
+            linux.setns(handle, kind)
+        _fork_and_tell(birth)
+        _fresh_process(birth)
+        os.chdir(birth.spec["cwd"])
+    else:
+        os.write(birth.status, b"P%d\n" % os.getpid())
+        _fresh_process(birth)
+        os.chdir(f"/proc/{pid}/cwd")
+    _finish(birth, birth.spec["exec"])
+
+
+def map_user(spec: dict[str, Any], owner: tuple[int, int]) -> None:
+    """Without root we are whoever the container asks for, inside a namespace where only we exist."""
+    user, group = owner
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/gid_map", f"{_group_of(spec, group)} {group} 1")
+    _write("/proc/self/uid_map", f"{user if spec['user'] is None else spec['user']} {user} 1")
+
+
+def _group_of(spec: dict[str, Any], default: int) -> int:
+    if spec["group"] is not None:
+        return int(spec["group"])
+    return default if spec["user"] is None else int(spec["user_group"])
+
+
+def _write(path: str, text: str) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    os.write(handle, text.encode())
+    os.close(handle)
+
+
+def _fork_and_tell(birth: Birth) -> None:
+    pid = os.fork()
+    if pid:
+        os.write(birth.status, b"P%d\n" % pid)
+        os._exit(0)
+
+
+def _fresh_process(birth: Birth) -> None:
+    """Nothing of the shepherd's ways with signals and terminals is left."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if number not in (signal.SIGKILL, signal.SIGSTOP) and signal.getsignal(number) is not signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.setsid()
+    os.umask(0o022)
+    if birth.tty:
+        fcntl.ioctl(birth.stdin, termios.TIOCSCTTY, 0)
+
+
+def _finish(birth: Birth, argv: list[str]) -> None:
+    for handle, number in ((birth.stdin, 0), (birth.stdout, 1), (birth.stderr, 2)):
+        os.dup2(handle, number)
+    for door in birth.cgroup:
+        os.write(door, b"0")
+    if os.read(birth.go, 1) != b"g":
+        os._exit(NOT_SET_UP)  # the shepherd died before it could write us down
+    confine.confine(birth.spec, birth.powers, birth.filter_program)
+    environment = {
+        name.encode(errors="surrogateescape"): value.encode(errors="surrogateescape")
+        for name, value in birth.spec["env"]
+    }
+    execute(argv, environment)
+
+
+def _no_directory(path: str) -> None:
+    raise ExecError(NOT_SET_UP, f"working directory {path} does not exist")
+
+
+class ExecError(Exception):
+    """The program cannot be started; `code` is what a shell would answer."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def execute(argv: list[str], environment: dict[bytes, bytes]) -> NoReturn:
+    name = argv[0]
+    if "/" in name:
+        candidates = [name]
+    else:
+        folders = environment.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin").decode(errors="surrogateescape")
+        candidates = [f"{folder or '.'}/{name}" for folder in folders.split(":")]
+    refused: OSError | None = None
+    for candidate in candidates:
+        try:
+            os.execve(candidate, argv, environment)
+        except OSError as problem:
+            if problem.errno not in (errno.ENOENT, errno.ENOTDIR):
+                refused = refused or problem
+    if refused is not None:
+        raise ExecError(NOT_EXECUTABLE, f'exec: "{name}": {(refused.strerror or "").lower()}')
+    if "/" in name:
+        raise ExecError(NOT_FOUND, f'exec: "{name}": stat {name}: no such file or directory')
+    raise ExecError(NOT_FOUND, f'exec: "{name}": executable file not found in $PATH')

@@ -1,0 +1,98 @@
+"""What a process gives up before it becomes the container's program: rights, files, system calls, for ever.
+
+The last steps before exec, in an order that leaves each one possible: the bounding set and the groups first, then
+Landlock and seccomp (which need CAP_SYS_ADMIN or no_new_privs), then the user and what is left of the capabilities.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import stat
+
+from coterie.kube.agent.runtimes.runp import landlock, linux, seccomp
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_KEPT = sum(1 << number for number in linux.CAPABILITIES.values())
+_CAP_SYS_ADMIN, _CAP_SETGID, _CAP_SETUID, _CAP_SETPCAP = 21, 6, 7, 8
+_DEVICES = ("/dev", "/dev/shm", "/dev/pts")
+
+
+def confine(spec: dict[str, Any], powers: dict[str, Any], filter_program: bytes) -> None:
+    privileged = spec["privileged"]
+    capabilities = linux.effective_capabilities()
+    may_admin = bool(capabilities >> _CAP_SYS_ADMIN & 1)
+    if not privileged and capabilities >> _CAP_SETPCAP & 1:
+        linux.drop_bounding(_KEPT)
+    _limit(spec, powers)
+    if not privileged and not (spec["escalation"] and may_admin):
+        linux.no_new_privileges()
+    if not privileged and powers["landlock"]:
+        if spec["root"]["kind"] == "host":
+            _fence_files(spec, powers)
+        elif landlock.Ruleset.has_scopes(powers["landlock"]):
+            landlock.Ruleset(powers["landlock"], files=False).enforce()
+    if not privileged and spec["seccomp"] and filter_program:
+        seccomp.enforce(filter_program)
+    _become(spec, capabilities)
+    if not privileged and capabilities:
+        linux.set_capabilities(linux.effective_capabilities() & _KEPT)
+
+
+def _limit(spec: dict[str, Any], powers: dict[str, Any]) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    memory = spec["limits"]["memory"]
+    if memory and not powers["cgroup_memory"]:
+        # Without a group for it, at least each process alone stays below the limit.
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+
+
+def _fence_files(spec: dict[str, Any], powers: dict[str, Any]) -> None:
+    rules = landlock.Ruleset(powers["landlock"], keep_signals_inside=not powers["namespaces"])
+    if powers["namespaces"]:
+        rules.allow("/", landlock.READ)
+        writable = ["/tmp", "/run", spec["cwd"], *_DEVICES]
+    else:
+        for path in landlock.beside(spec["root"]["hidden"]):
+            rules.allow(path, landlock.READ)
+        # The pod's own directories lie in what is hidden, and what is hidden may lie in /tmp.
+        writable = [*landlock.beside(spec["root"]["hidden"], "/tmp"), spec["work"], spec["tmp"], *_DEVICES]
+    for source, target, read_only in spec["mounts"]:
+        for path in {source, target} if not powers["namespaces"] else {target}:
+            if read_only:
+                rules.allow(path, landlock.READ)
+            else:
+                writable.append(path)
+    for path in writable + spec["writable"]:
+        if path != "/":
+            rules.allow(path, landlock.WRITE)
+    rules.allow("/proc", landlock.READ | landlock.USE)
+    for handle in (0, 1, 2):
+        # /dev/stdout is opened anew by many programs; a named pipe is a file that the rules must name.
+        if stat.S_ISFIFO(os.fstat(handle).st_mode):
+            try:
+                rules.allow_handle(handle, landlock.USE)
+            except OSError:
+                continue  # a nameless pipe is not subject to the rules
+    rules.enforce()
+
+
+def _become(spec: dict[str, Any], capabilities: int) -> None:
+    user, group = spec["user"], spec["group"]
+    if capabilities >> _CAP_SETGID & 1:
+        # In a user namespace without a map for groups even this is refused; there is then nothing to give up.
+        if group is not None or user is not None or spec["groups"]:
+            try:
+                os.setgroups(spec["groups"])
+            except PermissionError:
+                if spec["groups"]:
+                    raise
+        if group is not None:
+            os.setresgid(group, group, group)
+        elif user is not None:
+            os.setresgid(spec["user_group"], spec["user_group"], spec["user_group"])
+    if user is not None and user != os.getuid():
+        os.setresuid(user, user, user)

@@ -1,0 +1,162 @@
+"""A child on its way from fork to exec, watched without waiting for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+
+from coterie.kube.agent.runtimes.runp import child, linux, processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from coterie.kube.agent.runtimes.runp.cgroups import Cgroups
+    from coterie.kube.agent.runtimes.runp.loop import Loop
+    from coterie.kube.agent.runtimes.runp.records import Records
+
+
+LONGEST_LAUNCH = 60.0
+
+
+class Home:
+    """What all containers of one shepherd share."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        records: Records,
+        groups: Cgroups | None,
+        powers: dict[str, Any],
+        scratch: str,
+        filter_program: bytes,
+        init: int,
+    ) -> None:
+        self.loop = loop
+        self.records = records
+        self.groups = groups
+        self.powers = powers
+        self.scratch = scratch
+        self.filter_program = filter_program
+        self.init = init
+        self.children: dict[int, Callable[[int], None]] = {}
+        """By pid: who wants to know how it ended."""
+        self._unclaimed: dict[int, int] = {}
+
+    def reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            heir = self.children.pop(pid, None)
+            if heir is not None:
+                heir(status)
+            else:
+                # Middles and orphans, mostly; but also a child that ended before it could tell its number.
+                self._unclaimed[pid] = status
+                if len(self._unclaimed) > 1024:
+                    del self._unclaimed[next(iter(self._unclaimed))]
+
+    def claim(self, pid: int, heir: Callable[[int], None]) -> None:
+        status = self._unclaimed.pop(pid, None)
+        if status is None:
+            self.children[pid] = heir
+        else:
+            heir(status)
+
+
+class Launch:
+    """`on_pid` hears of the process and its init (0: none) before it may go; `on_done` of the error or, with None, of
+    success. `note` is where the init is to write how the program ended."""
+
+    def __init__(
+        self,
+        home: Home,
+        spec: dict[str, Any],
+        streams: tuple[int, int, int],
+        *,
+        tty: bool,
+        group: str,
+        join: int = 0,
+        note: int = -1,
+        on_pid: Callable[[int, int], None],
+        on_done: Callable[[tuple[int, str] | None], None],
+    ) -> None:
+        self._home = home
+        self._on_pid = on_pid
+        self._on_done = on_done
+        self._news = b""
+        self._problem: tuple[int, str] | None = None
+        flags = 0 if join else child.namespaces_of(home.powers["namespaces"])
+        doors = home.groups.doors(group) if home.groups is not None else []
+        self._status, status = os.pipe2(os.O_CLOEXEC)
+        go, self._go = os.pipe2(os.O_CLOEXEC)
+        birth = child.Birth(spec, home.powers, streams, tty=tty)
+        birth.cgroup, birth.status, birth.go = doors, status, go
+        birth.scratch, birth.filter_program, birth.init, birth.note = home.scratch, home.filter_program, home.init, note
+        try:
+            pid = linux.clone(flags) if flags else os.fork()
+            if not pid:
+                # Only the shepherd may hold the end that says "go": should it die, the child reads the end of the pipe.
+                os.close(self._go)
+                if join:
+                    child.join(birth, join)
+                child.start(birth)
+        except BaseException:
+            os.close(self._status)
+            os.close(self._go)
+            raise
+        finally:
+            for handle in (*doors, status, go):
+                os.close(handle)
+        self._init = pid if flags else 0
+        self._child = pid
+        home.loop.watch(self._status, select.EPOLLIN, self._read)
+        home.loop.lazy_import(LONGEST_LAUNCH, self._too_long)
+
+    def _too_long(self) -> None:
+        """A volume on a server that is gone can hold a child for ever; nobody should wait that long for an answer."""
+        if self._status >= 0:
+            self._problem = (child.NOT_SET_UP, f"setting up the container took more than {LONGEST_LAUNCH:.0f} seconds")
+            processes.send(self._child, signal.SIGKILL)
+            self._finish()
+
+    def _finish(self) -> None:
+        self._home.loop.forget(self._status)
+        os.close(self._status)
+        self._status = -1
+        if self._go >= 0:
+            os.close(self._go)
+            self._go = -1
+        self._on_done(self._problem)
+
+    def _read(self, _: int) -> None:
+        data = os.read(self._status, 65536)
+        if not data:
+            self._finish()
+            return
+        *lines, self._news = (self._news + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"E"):
+                code, message = json.loads(line[1:])
+                self._problem = (code, message)
+                continue
+            self._release(int(line[1:]))
+
+    def _release(self, pid: int) -> None:
+        try:
+            self._on_pid(pid, self._init)
+            os.write(self._go, b"g")
+        except BrokenPipeError:
+            pass  # it failed meanwhile; what it said comes next
+        except OSError as problem:
+            # It could not be written down, so it must not run: without the word it ends.
+            self._problem = (child.NOT_SET_UP, f"cannot record the container: {problem.strerror}")
+        os.close(self._go)
+        self._go = -1

@@ -1,0 +1,229 @@
+"""From what the agent says about a container to what the shepherd needs to start it: a pure translation.
+
+    pod sandbox + container spec + image + powers ──> one JSON object
+
+Private files of a run lie in the pod's directory:
+
+    <pod>/runp/{hosts,resolv.conf,hostname}      shared by all containers of the pod
+    <pod>/runp/<container>.<attempt>/work        the working directory, or what is written over it
+    <pod>/runp/<container>.<attempt>/tmp         /tmp of a host environment
+    <pod>/runp/<container>.<attempt>/upper       what a container writes over its image
+    <pod>/runp/<container>.<attempt>/overlay     the kernel's own, for either
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import coterie
+from coterie.kube.agent.images.model import HOST, Image, argv
+from coterie.kube.agent.images.store import ImageStore
+from coterie.kube.agent.runtimes.protocol import ContainerSpec, PodSandbox, RuntimeProblem
+from coterie.kube.agent.runtimes.runp.processes import MARK
+from coterie.kube.agent.runtimes.runp.settings import RunpSettings
+
+DEFAULT_WORKING_DIR = "/pod"
+"""Where a host environment that names no working directory finds itself: in an empty one of its own."""
+_PRIVATE = ("/tmp/", "/run/")
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def pod_files(directory: Path) -> Path:
+    return directory / "runp"
+
+
+def run_files(directory: Path, spec: ContainerSpec) -> Path:
+    return pod_files(directory) / f"{spec.name}.{spec.attempt}"
+
+
+def start_request(
+    settings: RunpSettings,
+    store: ImageStore,
+    image: Image,
+    pod: PodSandbox,
+    spec: ContainerSpec,
+    powers: dict[str, Any],
+) -> dict[str, Any]:
+    """Raises RuntimeProblem for what cannot be started here at all."""
+    words = argv(image, spec.command, spec.args)
+    if not words:
+        raise RuntimeProblem(
+            "CreateContainerConfigError", f"neither container {spec.name} nor its image {image.name} has a command"
+        )
+    if image.kind != HOST and not powers["namespaces"]:
+        raise RuntimeProblem(
+            "CreateContainerError",
+            f"image {image.name} has a file system of its own, which needs root or user namespaces on this machine",
+        )
+    if not powers["namespaces"]:
+        _refuse_unreachable(spec)
+    host = image.kind == HOST
+    files = run_files(pod.directory, spec)
+    user, group = _user(store, image, spec)
+    cwd = os.path.normpath(spec.working_dir or image.workdir or (DEFAULT_WORKING_DIR if host else "/"))
+    return {
+        "uid": pod.uid,
+        "name": spec.name,
+        "attempt": spec.attempt,
+        "image": spec.image,
+        "image_id": image.id,
+        "log_path": str(spec.log_path),
+        "argv": list(words),
+        "env": list(_environment(image, pod, spec, user, "" if powers["namespaces"] else str(files / "tmp"))),
+        "cwd": cwd,
+        "hostname": pod.hostname[:63],
+        "root": _root(settings, store, image, files, powers),
+        "files": [
+            [str(pod_files(pod.directory) / name), f"/etc/{name}"]
+            for name, text in (("hosts", pod.hosts), ("resolv.conf", pod.resolv_conf), ("hostname", pod.hostname))
+            if text
+        ],
+        "mounts": [
+            *([str(home), str(home), True] for home in program_homes(image) if powers["namespaces"]),
+            *([str(m.source), os.path.normpath(os.path.join(cwd, m.target)), m.read_only] for m in spec.mounts),
+        ],
+        "writable": [os.path.normpath(path) for path in spec.writable_paths],
+        "work": str(files / "work"),
+        "tmp": str(files / "tmp"),
+        "overlay": str(files / "overlay"),
+        "limits": {
+            "cpu": spec.limits.cpu_milli,
+            "shares": spec.limits.cpu_shares_milli,
+            "memory": spec.limits.memory_bytes,
+            "pids": spec.limits.pids,
+        },
+        "user": user,
+        "group": spec.security.run_as_group if spec.security.run_as_group is not None else group,
+        "user_group": _default_group(user),
+        "groups": list(spec.security.supplemental_groups),
+        "read_only_root": spec.security.read_only_root,
+        "privileged": spec.security.privileged,
+        "escalation": spec.security.allow_privilege_escalation,
+        "seccomp": not spec.security.seccomp_unconfined,
+        "stdin": spec.stdin,
+        "stdin_once": spec.stdin_once,
+        "tty": spec.tty,
+        "locks": [str(store.layer(digest) / "lock") for digest in image.layers],
+        "log": {"bytes": settings.log_bytes, "files": settings.log_files, "age": settings.log_age},
+    }
+
+
+def program_homes(image: Image) -> list[Path]:
+    """Where the program of a host environment lives, when that is inside a directory every container has for itself:
+    an interpreter that was installed below /tmp must still be found."""
+    if image.kind != HOST or not image.entrypoint:
+        return []
+    program = Path(image.entrypoint[0])
+    homes = {program.parent.parent if program.parent.name == "bin" else program.parent}
+    if image.builtin:
+        homes |= {Path(sys.prefix), Path(sys.base_prefix), Path(coterie.__file__).parents[1]}
+    inside = (each for each in homes if str(each).startswith(_PRIVATE) and each.is_dir())
+    return sorted(inside)
+
+
+def links(spec: ContainerSpec) -> dict[str, Path]:
+    """Without mounts, volumes below the working directory become links in it: their place there, and what they are."""
+    top = os.path.normpath(spec.working_dir or DEFAULT_WORKING_DIR)
+    found = {}
+    for mount in spec.mounts:
+        target = os.path.normpath(os.path.join(top, mount.target))
+        if target.startswith(top + "/"):
+            found[target[len(top) + 1 :]] = mount.source
+    return found
+
+
+def _refuse_unreachable(spec: ContainerSpec) -> None:
+    """A container whose configuration is not where it looks for it fails in ways that nobody understands."""
+    linked = set(links(spec).values())
+    for mount in spec.mounts:
+        target = os.path.normpath(mount.target)
+        if mount.optional:
+            continue
+        if target != str(mount.source) and mount.source not in linked and not target.startswith("/dev/"):
+            raise RuntimeProblem(
+                "CreateContainerError",
+                f"a volume cannot be put at {target}: this machine allows no mounts; choose a place below workingDir",
+            )
+
+
+def _root(
+    settings: RunpSettings, store: ImageStore, image: Image, files: Path, powers: dict[str, Any]
+) -> dict[str, Any]:
+    own_user = powers["namespaces"] == "user"
+    if image.kind == HOST:
+        return {"kind": "host", "hidden": [str(path) for path in settings.hidden], "userxattr": own_user}
+    if not powers["overlay"]:
+        return {"kind": "directory", "directory": str(files / "upper")}
+    lowers = [image.directory] if image.directory else [f"{path.parent.name}/fs" for path in store.layer_paths(image)]
+    return {
+        "kind": "layers",
+        "base": str(store.layers) if image.layers else "/",
+        "lowers": lowers,
+        "upper": str(files / "upper"),
+        "scratch": str(files / "overlay"),
+        "userxattr": own_user,
+    }
+
+
+def _environment(image: Image, pod: PodSandbox, spec: ContainerSpec, user: int | None, tmp: str) -> Iterator[list[str]]:
+    values = {"PATH": _PATH, "HOSTNAME": pod.hostname}
+    if tmp:
+        values["TMPDIR"] = tmp  # without mounts /tmp is everybody's
+    if image.kind != HOST or user is None:
+        values["HOME"] = "/root" if not user else "/"
+    if spec.tty:
+        values["TERM"] = "xterm"
+    values |= dict(image.env)
+    values |= dict(spec.env)
+    values[MARK] = f"{pod.uid}/{spec.name}.{spec.attempt}"
+    for name, value in values.items():
+        yield [name, value]
+
+
+def _user(store: ImageStore, image: Image, spec: ContainerSpec) -> tuple[int | None, int | None]:
+    """Who the container runs as: what the pod says, else what the image says."""
+    if spec.security.run_as_user is not None:
+        return spec.security.run_as_user, None
+    name, _, group = image.user.partition(":")
+    if not name:
+        return None, None
+    entry = None if name.isdigit() else _look_up(store, image, "passwd", name)
+    if not name.isdigit() and entry is None:
+        raise RuntimeProblem("CreateContainerConfigError", f'image {image.name} has no user "{name}"')
+    uid = int(name) if entry is None else int(entry[2])
+    if group and not group.isdigit():
+        found = _look_up(store, image, "group", group)
+        if found is None:
+            raise RuntimeProblem("CreateContainerConfigError", f'image {image.name} has no group "{group}"')
+        group = found[2]
+    if group:
+        return uid, int(group)
+    return uid, int(entry[3]) if entry is not None else None
+
+
+def _look_up(store: ImageStore, image: Image, file: str, name: str) -> list[str] | None:
+    roots = [Path(image.directory)] if image.directory else store.layer_paths(image)
+    for root in roots:
+        path = root / "etc" / file
+        if path.is_file() and not path.is_symlink():
+            for line in path.read_text(errors="replace").splitlines():
+                fields = line.split(":")
+                if fields[0] == name and len(fields) > 3:
+                    return fields
+            return None
+    return None
+
+
+def _default_group(user: int | None) -> int:
+    """The group of a user that the machine knows, else one of the same number: never that of root by accident."""
+    if user is None:
+        return 0
+    try:
+        return pwd.getpwuid(user).pw_gid
+    except KeyError:
+        return user

@@ -1,0 +1,392 @@
+"""One run of one container, from its start to the record of its end.
+
+    starting ──exec──> running ──stop──> stopping ──> finished
+        └──cannot be started──> finished (ContainerCannotRun), or never was (CreateContainerError)
+
+The *leader* is the process whose end is the container's end: the init of its pid namespace where it has one, which then
+also left a note of how the program ended; else the program itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import time
+
+from coterie.kube.agent.runtimes.runp import child, init, linux, processes
+from coterie.kube.agent.runtimes.runp.launch import Home, Launch
+from coterie.kube.agent.runtimes.runp.logs import LogFile, LogStream
+from coterie.kube.agent.runtimes.runp.streams import Listener, Output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+UNKNOWN = "ContainerStatusUnknown"
+_PIPE_BYTES = 256 << 10
+_SPEC_ONLY = ("spec", "start_ticks", "boot")
+
+
+class Run:
+    def __init__(self, home: Home, spec: dict[str, Any], on_change: Callable[[Run], None]) -> None:
+        self._home = home
+        self.spec = spec
+        self.on_change = on_change
+        self.uid: str = spec["uid"]
+        self.key = f"{spec['name']}.{spec['attempt']}"
+        self.group = f"{self.uid}/{self.key}"
+        self.record: dict[str, Any] = {
+            "name": spec["name"], "attempt": spec["attempt"], "image": spec["image"], "image_id": spec["image_id"],
+            "log_path": spec["log_path"], "pid": 0, "init": 0, "started_at": 0.0, "finished_at": 0.0, "exit_code": 0, "signal": 0,
+            "reason": "", "message": "", "group": self.group, "spec": spec,
+        }  # fmt: skip
+        self._outputs: list[Output] = []
+        self._log: LogFile | None = None
+        self._locks: list[int] = []
+        self._stdin = -1
+        self._terminal = -1
+        self._pidfd = -1
+        self._started: Callable[[tuple[int, str] | None], None] | None = None
+        self._launched = False
+        self._ended: int | None = None
+        self._deadline = 0.0
+        self._waiters: list[Callable[[], None]] = []
+
+    # ----- what others see
+
+    @property
+    def pid(self) -> int:
+        return int(self.record["pid"])
+
+    @property
+    def leader(self) -> int:
+        return int(self.record["init"] or self.record["pid"])
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.record["finished_at"])
+
+    def _path(self, ending: str) -> str:
+        return self._home.records.path(self.uid, f"{self.key}.{ending}")
+
+    def told(self) -> dict[str, Any]:
+        """The record as the agent gets it."""
+        return {key: value for key, value in self.record.items() if key not in _SPEC_ONLY}
+
+    # ----- beginning
+
+    def start(self, done: Callable[[tuple[int, str] | None], None]) -> None:
+        """`done` hears None, or why it could not be made. A program that cannot be executed is a run that ended."""
+        self._started = done
+        limits = self.spec["limits"]
+        groups = self._home.groups
+        self._lock_layers()
+        self._log = self._log_file()
+        ends: list[int] = []
+        try:
+            if groups is not None:
+                groups.create(self.group, limits["cpu"], limits["shares"], limits["memory"], limits["pids"])
+            streams = self._terminal_streams(ends) if self.spec["tty"] else self._pipe_streams(ends)
+            note = os.open(self._path("exit"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            ends.append(note)
+            Launch(
+                self._home,
+                self.spec,
+                streams,
+                tty=self.spec["tty"],
+                group=self.group,
+                note=note,
+                on_pid=self._born,
+                on_done=self._launch_over,
+            )
+        except BaseException:
+            self._release()
+            raise
+        finally:
+            for end in ends:
+                os.close(end)
+
+    def _lock_layers(self) -> None:
+        """A shared lock on each layer keeps `coterie image rm` from taking away the files of a running container."""
+        for path in self.spec["locks"]:
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(handle, fcntl.LOCK_SH)
+            self._locks.append(handle)
+
+    def _log_file(self) -> LogFile:
+        rotation = self.spec["log"]
+        return LogFile(self.spec["log_path"], rotation["bytes"], rotation["files"], rotation["age"])
+
+    def _pipe_streams(self, ends: list[int]) -> tuple[int, int, int]:
+        stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        ends.append(stdin)
+        if self.spec["stdin"]:
+            stdin, self._stdin = os.pipe2(os.O_CLOEXEC)
+            ends.append(stdin)
+        handles = []
+        for name, ending in (("stdout", "out"), ("stderr", "err")):
+            path = self._path(ending)
+            if not os.path.exists(path):
+                os.mkfifo(path, 0o600)
+            self._listen(name, path)
+            # The container's own end reads as well as writes: should the shepherd die, there is still a reader, so
+            # nobody gets SIGPIPE, and the next shepherd goes on where this one stopped.
+            handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            fcntl.fcntl(handle, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+            self._give_to_user(handle)
+            ends.append(handle)
+            handles.append(handle)
+        return stdin, handles[0], handles[1]
+
+    def _listen(self, name: str, path: str) -> None:
+        assert self._log is not None
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._outputs.append(Output(self._home.loop, handle, LogStream(name, self._log)))
+
+    def _terminal_streams(self, ends: list[int]) -> tuple[int, int, int]:
+        assert self._log is not None
+        master, slave = os.openpty()
+        ends.append(slave)
+        self._give_to_user(slave)
+        self._terminal = os.dup(master)
+        os.set_blocking(master, False)
+        self._outputs.append(Output(self._home.loop, master, LogStream("stdout", self._log)))
+        return slave, slave, slave
+
+    def _give_to_user(self, handle: int) -> None:
+        if self.spec["user"] is not None and os.getuid() == 0:
+            os.fchown(handle, self.spec["user"], -1)
+
+    def _born(self, pid: int, leader: int) -> None:
+        self.record |= {
+            "pid": pid,
+            "init": leader,
+            "started_at": time.time(),
+            "start_ticks": processes.start_ticks(leader or pid),
+            "boot": processes.boot_id(),
+        }
+        self._home.records.save(self.uid, self.key, self.record, flush=False)
+        self._home.claim(self.leader, self._exited)
+
+    def _launch_over(self, problem: tuple[int, str] | None) -> None:
+        self._launched = True
+        started, self._started = self._started, None
+        assert started is not None
+        if problem is None:
+            started(None)
+            self._settle()
+        elif problem[0] == child.NOT_SET_UP:
+            self._forget_child()
+            self._home.records.forget(self.uid, self.key)
+            self._release()
+            started(problem)
+        else:
+            self._forget_child()
+            self.record |= {"started_at": self.record["started_at"] or time.time()}
+            self._end(problem[0], 0, "ContainerCannotRun", problem[1])
+            started(None)
+
+    def _forget_child(self) -> None:
+        """A child that failed on its way is reaped, but its end is no news."""
+        self._home.children.pop(self.leader, None)
+
+    # ----- coming back to it
+
+    def adopt(self, record: dict[str, Any]) -> None:
+        """Take over a run that an earlier shepherd started; it is alive, or it ended while nobody looked."""
+        self.record = record
+        self._launched = True
+        if record["finished_at"]:
+            return
+        if not self._find_process():
+            self._exited_unseen()
+            return
+        self._lock_layers()
+        self._log = self._log_file()
+        if not self.spec["tty"]:
+            for name, ending in (("stdout", "out"), ("stderr", "err")):
+                path = self._path(ending)
+                if os.path.exists(path):
+                    self._listen(name, path)
+        self._home.loop.watch(self._pidfd, select.EPOLLIN, self._stranger_ended)
+
+    def _find_process(self) -> bool:
+        if self.record["boot"] != processes.boot_id():
+            return False
+        try:
+            self._pidfd = os.pidfd_open(self.leader)
+        except OSError:
+            return False
+        # Looked up after the handle was got: the number cannot be given away between the two.
+        if processes.start_ticks(self.leader) == self.record["start_ticks"]:
+            return True
+        os.close(self._pidfd)
+        self._pidfd = -1
+        return False
+
+    def _stranger_ended(self, _: int) -> None:
+        status = linux.exit_status_of(self._pidfd)
+        self._home.loop.forget(self._pidfd)
+        if status is None:
+            self._exited_unseen()
+        else:
+            self._exited(status)
+
+    def _exited_unseen(self) -> None:
+        if init.read_note(self._path("exit")) is not None:
+            self._exited(0)  # the note knows better
+        else:
+            self._finish_group(lambda: self._end(137, 9, UNKNOWN, "The container ended and nobody saw how."))
+
+    # ----- ending
+
+    def _exited(self, status: int) -> None:
+        self._ended = status
+        self._settle()
+
+    def _settle(self) -> None:
+        """An end that comes before the launch is over waits for what the launch has to say."""
+        if self._ended is None or not self._launched or self.finished:
+            return
+        status = init.read_note(self._path("exit"))
+        code = os.waitstatus_to_exitcode(self._ended if status is None else status)
+        number = -code if code < 0 else 0
+        self._finish_group(lambda: self._end(128 + number if number else code, number, "", ""))
+
+    def _finish_group(self, then: Callable[[], None]) -> None:
+        """Kill what the container's first process left behind, then go on. A pid namespace has done it already."""
+        if not self._home.powers["namespaces"]:
+            left = [pid for pid in self._processes() if pid != self.pid]
+            if left:
+                self._kill_all()
+                self._home.loop.lazy_import(0.01, lambda: self._finish_group(then))
+                return
+        then()
+
+    def _end(self, code: int, number: int, reason: str, message: str) -> None:
+        groups = self._home.groups
+        for output in self._outputs:
+            output.finish()
+        self._outputs.clear()
+        if not reason:
+            reason = "Completed" if code == 0 else "Error"
+            if code and groups is not None and groups.out_of_memory(self.group):
+                reason = "OOMKilled"
+        self.record |= {
+            "finished_at": time.time(),
+            "exit_code": code,
+            "signal": number,
+            "reason": reason,
+            "message": message,
+            "pid": 0,
+            "init": 0,
+        }
+        if not self._home.records.save_soon(self.uid, self.key, self.record):
+            self._home.loop.lazy_import(1.0, self._save_again)
+        self._release()
+        self.on_change(self)
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter()
+
+    def _save_again(self) -> None:
+        if not self._home.records.retry():
+            self._home.loop.lazy_import(1.0, self._save_again)
+
+    def _release(self) -> None:
+        for output in self._outputs:
+            output.finish()
+        self._outputs.clear()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        for handle in (self._stdin, self._terminal, self._pidfd, *self._locks):
+            if handle >= 0:
+                os.close(handle)
+        self._stdin = self._terminal = self._pidfd = -1
+        self._locks.clear()
+        for ending in ("out", "err", "exit"):
+            try:
+                os.unlink(self._path(ending))
+            except FileNotFoundError:
+                continue
+        self._remove_group(20)
+
+    def _remove_group(self, tries: int) -> None:
+        """A group is busy for a moment after its last process is gone."""
+        groups = self._home.groups
+        if groups is not None and not groups.remove(self.group) and tries:
+            self._home.loop.lazy_import(0.05, lambda: self._remove_group(tries - 1))
+
+    # ----- orders
+
+    def signal(self, number: int) -> None:
+        if self.finished or not self.pid:
+            return
+        if number == signal.SIGKILL:
+            self._kill_all()
+        else:
+            processes.send(self.pid, number)
+
+    def stop(self, grace: float, waiter: Callable[[], None]) -> None:
+        if self.finished:
+            waiter()
+            return
+        self._waiters.append(waiter)
+        deadline = time.monotonic() + grace
+        if self._deadline:
+            self._deadline = min(self._deadline, deadline)
+            return
+        self._deadline = deadline
+        if grace > 0:
+            for pid in self._processes() or [self.pid]:
+                processes.send(pid, signal.SIGTERM)
+        self._see_it_stop(0.005)
+
+    def _see_it_stop(self, wait: float) -> None:
+        if self.finished:
+            return
+        if time.monotonic() >= self._deadline:
+            self._kill_all()
+        wait = min(wait * 2, 0.1, max(0.005, self._deadline - time.monotonic()))
+        self._home.loop.lazy_import(wait, lambda: self._see_it_stop(wait))
+
+    def _processes(self) -> list[int]:
+        if self._home.groups is not None:
+            return self._home.groups.processes(self.group)
+        if self._home.powers["namespaces"]:
+            return [pid for pid in processes.in_namespace(self.leader) if pid != self.leader]
+        return processes.marked(f"{self.uid}/{self.key}")
+
+    def _kill_all(self) -> None:
+        if self._home.powers["namespaces"]:
+            # The first process of a pid namespace takes all others with it, also those being born.
+            processes.send(self.leader, signal.SIGKILL)
+        elif self._home.groups is not None:
+            self._home.groups.kill(self.group)
+        else:
+            for pid in self._processes():
+                processes.send(pid, signal.SIGKILL)
+
+    # ----- attaching
+
+    def listen(self, stdin: bool) -> list[int]:
+        """Handles for the agent: stdout, stderr unless there is a terminal, then the container's input if it has one."""
+        given = []
+        for output in self._outputs:
+            reading, writing = os.pipe2(os.O_CLOEXEC)
+            output.listeners = [listener for listener in output.listeners if listener.open]
+            output.listeners.append(Listener(self._home.loop, writing))
+            given.append(reading)
+        source = self._terminal if self.spec["tty"] else self._stdin
+        if source >= 0 and (stdin or self.spec["tty"]):
+            given.append(os.dup(source))
+        return given
+
+    def close_stdin(self) -> None:
+        if self._stdin >= 0:
+            os.close(self._stdin)
+            self._stdin = -1

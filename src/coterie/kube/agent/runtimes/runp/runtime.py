@@ -1,0 +1,460 @@
+"""`RunpRuntime`: the agent's face of RunP. Knows images and pods; leaves processes to the shepherd.
+
+What `pods()` tells is kept in memory: filled by the shepherd's greeting, kept up to date by its events. When the
+connection breaks, it is made anew, with a new shepherd if need be, and every pod that changed meanwhile is announced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from coterie.base.log import logger
+from coterie.kube.agent.images.flatten import flatten
+from coterie.kube.agent.images.model import HOST, Image, ImageError
+from coterie.kube.agent.images.store import ImageStore, remove_tree
+from coterie.kube.agent.runtimes.protocol import (
+    ContainerSpec,
+    ContainerState,
+    ImageInfo,
+    PodSandbox,
+    PodState,
+    RuntimeProblem,
+    Session,
+    Usage,
+)
+from coterie.kube.agent.runtimes.runp import cgroups
+from coterie.kube.agent.runtimes.runp.client import Answer, ConnectionLost, Refused, ShepherdClient, group_of
+from coterie.kube.agent.runtimes.runp.request import links, pod_files, run_files, start_request
+from coterie.kube.agent.runtimes.runp.session import FailedSession, Sink, Source, StreamSession
+from coterie.kube.agent.runtimes.runp.settings import RunpSettings
+from coterie.kube.agent.runtimes.runp.usage import usage_of
+
+_log = logger("agent.runp")
+_RETRIES = 3
+_EXEC_NOT_SET_UP = 128
+_LAST_WORDS = 0.3
+"""Seconds for which an attachment stays after its input has ended."""
+
+
+class RunpRuntime:
+    """Implements `PodRuntime`."""
+
+    name = "runp"
+
+    def __init__(self, settings: RunpSettings) -> None:
+        self._settings = settings
+        self.store = ImageStore(settings.images)
+        self._group = group_of(settings.node, settings.directory)
+        self._client = ShepherdClient(settings.directory, self._group, settings.without, self._heard, self._lost)
+        self._powers: dict[str, Any] = {}
+        self._groups: cgroups.Cgroups | None = None
+        self._sandboxes: dict[str, PodSandbox] = {}
+        self._runs: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
+        self._streams: set[_Events] = set()
+        self._execs: dict[int, asyncio.Future[int]] = {}
+        self._ends: dict[tuple[str, str, int], list[asyncio.Future[int]]] = {}
+        self._connecting: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # ----- life
+
+    async def open(self) -> None:
+        self._closed = False
+        self._settings.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        await self._connect()
+        for sentence in self.limitations():
+            _log.warning("Containers are isolated less than they could be", why=sentence)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.gather(self._connecting, return_exceptions=True)
+        self._client.close()
+        for stream in list(self._streams):
+            stream.end()
+        self._fail_sessions()
+
+    async def _connect(self) -> None:
+        hello = await self._client.connect()
+        self._powers = hello["powers"]
+        self._groups = cgroups.detect(hello["group"]) if self._powers["cgroup"] else None
+        before = {uid: dict(runs) for uid, runs in self._runs.items()}
+        self._runs = {}
+        for pod in hello["pods"]:
+            self._sandboxes[pod["uid"]] = _sandbox(pod)
+            self._runs[pod["uid"]] = {(run["name"], run["attempt"]): run for run in pod["runs"]}
+        self._sandboxes = {uid: self._sandboxes[uid] for uid in self._runs}
+        for uid, runs in self._runs.items():
+            for run in runs.values():
+                self._settle(uid, run)
+            if before.get(uid) != runs:
+                self._announce(uid)
+
+    def _lost(self) -> None:
+        self._fail_sessions()
+        if not self._closed and (self._connecting is None or self._connecting.done()):
+            _log.warning("The shepherd went away; its containers go on and a new one takes them over")
+            self._connecting = asyncio.create_task(self._come_back(), name="runp-connect")
+
+    async def _come_back(self) -> None:
+        wait = 0.05
+        while not self._closed:
+            try:
+                await self._connect()
+                return
+            except (RuntimeProblem, OSError, ConnectionLost) as problem:
+                _log.error("No shepherd can be reached; trying again", error=problem)
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, 5.0)
+
+    async def _ask(self, op: str, **fields: Any) -> Answer:
+        """All orders but exec may be given twice, so one whose answer was lost is simply given again."""
+        for _ in range(_RETRIES):
+            if self._connecting is not None and not self._connecting.done():
+                await asyncio.shield(self._connecting)
+            try:
+                return await self._client.ask(op, **fields)
+            except ConnectionLost:
+                if self._closed:
+                    break
+                await asyncio.sleep(0)
+        raise RuntimeProblem("RuntimeNotReady", "the process that keeps containers does not answer")
+
+    # ----- pods and containers
+
+    async def prepare_pod(self, sandbox: PodSandbox) -> None:
+        files = pod_files(sandbox.directory)
+        files.mkdir(parents=True, exist_ok=True)
+        for name, text in (
+            ("hosts", sandbox.hosts),
+            ("resolv.conf", sandbox.resolv_conf),
+            ("hostname", sandbox.hostname + "\n"),
+        ):
+            # In place: containers that run have this very file mounted.
+            (files / name).write_text(text)
+        await self._ask("prepare", pod=_about(sandbox))
+        self._sandboxes[sandbox.uid] = sandbox
+        self._runs.setdefault(sandbox.uid, {})
+
+    async def start_container(self, pod_uid: str, spec: ContainerSpec) -> ContainerState:
+        pod = self._sandboxes.get(pod_uid)
+        if pod is None:
+            raise RuntimeProblem("CreateContainerError", f"pod {pod_uid} is not prepared")
+        known = self._runs.get(pod_uid, {}).get((spec.name, spec.attempt))
+        if known is not None:
+            return _state(known)
+        image = self._image(spec.image)
+        request = start_request(self._settings, self.store, image, pod, spec, self._powers)
+        try:
+            await self._make_files(pod, spec, image, request)
+        except OSError as problem:
+            raise RuntimeProblem("CreateContainerError", f"{problem.filename}: {problem.strerror}") from problem
+        run: dict[str, Any] = (await self._ask("start", spec=request)).result
+        newest = self._runs.setdefault(pod_uid, {})
+        # The event of its end may have overtaken the answer.
+        if not newest.get((spec.name, spec.attempt), run)["finished_at"]:
+            newest[(spec.name, spec.attempt)] = run
+        else:
+            newest.setdefault((spec.name, spec.attempt), run)
+        return _state(newest[(spec.name, spec.attempt)])
+
+    def _image(self, name: str) -> Image:
+        try:
+            image = self.store.find(name)
+        except ImageError as problem:
+            raise RuntimeProblem("InvalidImageName", str(problem)) from problem
+        if image is None:
+            raise RuntimeProblem(
+                "ErrImageNeverPull",
+                f'image "{name}" is not on this machine; bring it with `coterie image load` or `coterie image add`',
+            )
+        return image
+
+    async def _make_files(self, pod: PodSandbox, spec: ContainerSpec, image: Image, request: dict[str, Any]) -> None:
+        files = run_files(pod.directory, spec)
+        for name, mode in (("work", 0o755), ("tmp", 0o1777), ("upper", 0o755), ("overlay", 0o755)):
+            path = files / name
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(mode)
+            if name == "work" and request["user"] is not None and os.getuid() == 0:
+                os.chown(path, request["user"], request["user_group"])
+        if not self._powers["namespaces"]:
+            for name, source in links(spec).items():
+                place = files / "work" / name
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.unlink(missing_ok=True)
+                place.symlink_to(source)
+        if image.kind != HOST and not self._powers["overlay"]:
+            layers = [Path(image.directory)] if image.directory else self.store.layer_paths(image)[::-1]
+            await asyncio.to_thread(flatten, layers, files / "upper")
+        old = [
+            path for path in pod_files(pod.directory).glob(f"{spec.name}.*") if path != files and _is_older(path, spec)
+        ]
+        for path in old:
+            await asyncio.to_thread(remove_tree, path)
+
+    async def stop_container(self, pod_uid: str, name: str, grace: float) -> None:
+        await self._ask("stop", uid=pod_uid, name=name, grace=grace)
+
+    async def signal_container(self, pod_uid: str, name: str, number: int) -> None:
+        await self._ask("signal", uid=pod_uid, name=name, signal=int(number))
+
+    async def stop_pod(self, pod_uid: str, grace: float) -> None:
+        names = {name for name, _ in self._runs.get(pod_uid, {})}
+        await asyncio.gather(*(self.stop_container(pod_uid, name, grace) for name in names))
+
+    async def remove_pod(self, pod_uid: str) -> None:
+        sandbox = self._sandboxes.get(pod_uid)
+        await self._ask("remove", uid=pod_uid)
+        self._runs.pop(pod_uid, None)
+        self._sandboxes.pop(pod_uid, None)
+        if sandbox is not None and sandbox.directory.exists():
+            await asyncio.to_thread(remove_tree, sandbox.directory)
+
+    # ----- what is
+
+    def pods(self) -> Sequence[PodState]:
+        return [self._pod_state(uid) for uid in self._runs]
+
+    def pod(self, pod_uid: str) -> PodState | None:
+        return self._pod_state(pod_uid) if pod_uid in self._runs else None
+
+    def _pod_state(self, uid: str) -> PodState:
+        sandbox = self._sandboxes[uid]
+        return PodState(uid, sandbox.namespace, sandbox.name, tuple(_state(run) for run in self._runs[uid].values()))
+
+    def events(self) -> AsyncIterator[str]:
+        stream = _Events(self._streams.discard)
+        self._streams.add(stream)
+        return stream
+
+    def _heard(self, event: dict[str, Any]) -> None:
+        if event["event"] == "exec":
+            future = self._execs.pop(event["exec"], None)
+            if future is not None and not future.done():
+                future.set_result(event["code"])
+        elif event["event"] == "run":
+            uid, run = event["uid"], event["run"]
+            runs = self._runs.setdefault(uid, {}) if uid in self._sandboxes else {}
+            runs[(run["name"], run["attempt"])] = run
+            self._settle(uid, run)
+            self._announce(uid)
+
+    def _announce(self, uid: str) -> None:
+        for stream in self._streams:
+            stream.put(uid)
+
+    def _settle(self, uid: str, run: dict[str, Any]) -> None:
+        """Tell those who are attached to a container that it ended."""
+        if run["finished_at"]:
+            for future in self._ends.pop((uid, run["name"], run["attempt"]), ()):
+                if not future.done():
+                    future.set_result(run["exit_code"])
+
+    def _fail_sessions(self) -> None:
+        """The shepherd kills the execs of a connection that broke; their code is that of a killed program."""
+        for future in self._execs.values():
+            if not future.done():
+                future.set_result(137)
+        self._execs.clear()
+
+    async def usage(self, pod_uid: str) -> dict[str, Usage]:
+        found = {}
+        for run in self._runs.get(pod_uid, {}).values():
+            if not run["finished_at"]:
+                usage = usage_of(self._groups, run, f"{pod_uid}/{run['name']}.{run['attempt']}")
+                if usage is not None:
+                    found[run["name"]] = usage
+        return found
+
+    # ----- streams
+
+    async def exec(
+        self, pod_uid: str, container: str, command: Sequence[str], *, stdin: bool, tty: bool, stderr: bool = True
+    ) -> Session:
+        ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if self._connecting is not None and not self._connecting.done():
+            await asyncio.shield(self._connecting)
+        asking = self._client.ask(
+            "exec", uid=pod_uid, name=container, command=list(command), stdin=stdin, tty=tty, stderr=stderr
+        )
+        number = self._client.last_number + 1
+        self._execs[number] = ended
+        try:
+            handles = (await asking).handles
+        except Refused as problem:
+            self._execs.pop(number, None)
+            if problem.code and problem.code != _EXEC_NOT_SET_UP:
+                return FailedSession(problem.code, problem.message, tty=tty)
+            raise
+        except ConnectionLost as problem:
+            self._execs.pop(number, None)
+            raise RuntimeProblem("RuntimeNotReady", "the process that keeps containers went away") from problem
+        except BaseException:
+            self._execs.pop(number, None)
+            raise
+
+        async def let_go() -> None:
+            if self._client.connected:
+                with contextlib.suppress(ConnectionLost):
+                    await self._client.ask("exec-kill", **{"exec": number})
+
+        if tty:
+            (terminal,) = handles
+            return StreamSession(
+                stdin=Sink(os.dup(terminal)) if stdin else None,
+                stdout=Source(os.dup(terminal)),
+                stderr=None,
+                terminal=terminal,
+                ended=ended,
+                let_go=let_go,
+            )
+        return StreamSession(
+            stdin=Sink(handles.pop(0)) if stdin else None,
+            stdout=Source(handles.pop(0)),
+            stderr=Source(handles.pop(0)) if stderr else None,
+            terminal=-1,
+            ended=ended,
+            let_go=let_go,
+        )
+
+    async def attach(self, pod_uid: str, container: str, *, stdin: bool) -> Session:
+        answer = await self._ask("attach", uid=pod_uid, name=container, stdin=stdin)
+        handles = answer.handles
+        key = (pod_uid, container, answer.result["attempt"])
+        ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._ends.setdefault(key, []).append(ended)
+        run = self._runs.get(pod_uid, {}).get((container, answer.result["attempt"]))
+        if run is not None:
+            self._settle(pod_uid, run)
+
+        async def end_input() -> None:
+            if answer.result.get("once", True):
+                await self._ask("close-stdin", uid=pod_uid, name=container)
+                return
+            # The container's input stays open for others; what it says to the last words is still to be heard.
+            await asyncio.sleep(_LAST_WORDS)
+            for source in (stdout, stderr):
+                if source is not None:
+                    source.close()
+            if not ended.done():
+                ended.set_result(0)
+
+        async def forget() -> None:
+            waiting = self._ends.get(key, [])
+            if ended in waiting:
+                waiting.remove(ended)
+
+        tty = answer.result["tty"]
+        stdout = Source(handles.pop(0)) if handles else None
+        stderr = Source(handles.pop(0)) if handles and not tty else None
+        entry = handles.pop(0) if handles else -1
+        return StreamSession(
+            stdin=Sink(os.dup(entry) if tty else entry) if stdin and entry >= 0 else None,
+            stdout=stdout,
+            stderr=stderr,
+            terminal=entry if tty else -1,
+            ended=ended,
+            end_input=end_input,
+            let_go=forget,
+        )
+
+    async def dial(self, pod_uid: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            return await asyncio.open_connection("127.0.0.1", port)
+        except ConnectionRefusedError:
+            # A server may listen on the node's address alone.
+            if self._settings.address in ("", "127.0.0.1", "0.0.0.0"):
+                raise
+            return await asyncio.open_connection(self._settings.address, port)
+
+    def pod_ip(self, pod_uid: str) -> str:
+        return self._settings.address
+
+    def images(self) -> Sequence[ImageInfo]:
+        return [ImageInfo(image.name, image.id, image.size, image.kind) for image in self.store.images()]
+
+    def limitations(self) -> Sequence[str]:
+        return tuple(self._powers.get("limitations", ()))
+
+
+class _Events:
+    """Uids of pods that changed, each at most once in the queue. Begins when it is made, not when it is first asked."""
+
+    def __init__(self, forget: Any) -> None:
+        self._forget = forget
+        self._waiting: dict[str, None] = {}
+        self._wake = asyncio.Event()
+        self._over = False
+
+    def put(self, uid: str) -> None:
+        self._waiting[uid] = None
+        self._wake.set()
+
+    def end(self) -> None:
+        self._over = True
+        self._wake.set()
+
+    def __aiter__(self) -> _Events:
+        return self
+
+    async def __anext__(self) -> str:
+        while not self._waiting:
+            if self._over:
+                self._forget(self)
+                raise StopAsyncIteration
+            self._wake.clear()
+            try:
+                await self._wake.wait()
+            except asyncio.CancelledError:
+                self._forget(self)
+                raise
+        uid = next(iter(self._waiting))
+        del self._waiting[uid]
+        return uid
+
+
+def _about(sandbox: PodSandbox) -> dict[str, Any]:
+    return {
+        "uid": sandbox.uid,
+        "namespace": sandbox.namespace,
+        "name": sandbox.name,
+        "hostname": sandbox.hostname,
+        "directory": str(sandbox.directory),
+        "hosts": sandbox.hosts,
+        "resolv_conf": sandbox.resolv_conf,
+        "labels": sandbox.labels,
+    }
+
+
+def _sandbox(about: dict[str, Any]) -> PodSandbox:
+    fields = {key: about[key] for key in ("uid", "namespace", "name", "hostname", "hosts", "resolv_conf", "labels")}
+    return PodSandbox(directory=Path(about["directory"]), **fields)
+
+
+def _state(run: dict[str, Any]) -> ContainerState:
+    return ContainerState(
+        name=run["name"],
+        attempt=run["attempt"],
+        image=run["image"],
+        image_id=run["image_id"],
+        pid=run["pid"],
+        started_at=run["started_at"],
+        finished_at=run["finished_at"],
+        exit_code=run["exit_code"],
+        signal=run["signal"],
+        reason=run["reason"],
+        message=run["message"],
+        log_path=Path(run["log_path"]),
+    )
+
+
+def _is_older(path: Path, spec: ContainerSpec) -> bool:
+    attempt = path.name.removeprefix(f"{spec.name}.")
+    return attempt.isdigit() and int(attempt) < spec.attempt

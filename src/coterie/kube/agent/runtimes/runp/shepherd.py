@@ -1,0 +1,395 @@
+"""The shepherd: one small process for each node that is the parent of all its containers and outlives the agent.
+
+    python -m coterie.kube.agent.runtimes.runp.shepherd --root DIR --group NAME [--without namespaces,groups]
+
+It starts containers, writes their logs, keeps their exit codes and does what an agent tells it on a Unix socket in its
+directory. It decides nothing. Agents come and go; when none is there and nothing runs, it goes too. Should it be killed,
+its containers go on and the next shepherd takes them over: by pid and start time, with their logs from the pipes that are
+still there, and with their exit codes where the kernel tells strangers (6.15), else as ContainerStatusUnknown.
+
+One thread, few imports: it is to cost little and, since it forks, to hold nothing that does not survive a fork.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+
+from coterie import __version__
+from coterie.kube.agent.runtimes.runp import cgroups, init, linux, probe, seccomp, wire
+from coterie.kube.agent.runtimes.runp.connection import Connection
+from coterie.kube.agent.runtimes.runp.execution import Execution
+from coterie.kube.agent.runtimes.runp.launch import Home
+from coterie.kube.agent.runtimes.runp.loop import Loop
+from coterie.kube.agent.runtimes.runp.records import Records
+from coterie.kube.agent.runtimes.runp.run import Run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+IDLE_SECONDS = 10.0
+KEPT_RUNS = 5
+"""Ended runs that are remembered of each container."""
+_LONGEST_LOG = 1 << 20
+
+
+class Pod:
+    def __init__(self, about: dict[str, Any]) -> None:
+        self.about = about
+        self.runs: dict[tuple[str, int], Run] = {}
+
+    def told(self) -> dict[str, Any]:
+        return {**self.about, "runs": [run.told() for run in self.runs.values() if run.record["started_at"]]}
+
+    def current(self, name: str) -> Run | None:
+        found = [run for (container, _), run in self.runs.items() if container == name]
+        return found[-1] if found else None
+
+
+class Shepherd:
+    def __init__(self, directory: str, group: str, without: list[str]) -> None:
+        self.loop = Loop()
+        self._group = group
+        self._records = Records(directory)
+        groups = None if "groups" in without else cgroups.detect(group)
+        scratch = f"{directory}/newroot"
+        for path in (scratch, *(f"{directory}/trial/{name}" for name in ("lower", "upper", "work"))):
+            os.makedirs(path, exist_ok=True)
+        self._powers = probe.probe(scratch, groups, without)
+        program = seccomp.program(linux.machine()) if self._powers["seccomp"] else b""
+        self._home = Home(self.loop, self._records, groups, self._powers, scratch, program, init.program())
+        self._pods: dict[str, Pod] = {}
+        self._connections: list[Connection] = []
+        self._idle_since = time.monotonic()
+        self.done = False
+        self.loop.on_child = self._home.reap
+        self.loop.on_terminate = self._asked_to_end
+        linux.become_subreaper()
+        self._leave_agent(groups)
+        self._adopt_all()
+
+    def _leave_agent(self, groups: cgroups.Cgroups | None) -> None:
+        cgroups.leave_service(self._group)
+        if groups is not None:
+            try:
+                groups.create("shepherd", 0, 0, 0, 0)
+                for door in groups.doors("shepherd"):
+                    os.write(door, b"0")
+                    os.close(door)
+            except OSError:
+                return
+
+    def _adopt_all(self) -> None:
+        for uid, (about, records) in self._records.load().items():
+            pod = self._pods[uid] = Pod(about)
+            for record in records:
+                run = Run(self._home, record["spec"], self._changed)
+                pod.runs[(record["name"], record["attempt"])] = run
+                run.adopt(record)
+
+    # ----- connections
+
+    def listen(self, directory: str) -> None:
+        name, handle = wire.address(directory)
+        path = f"{directory}/{wire.SOCKET_NAME}"
+        if os.path.exists(path):
+            os.unlink(path)  # we hold the lock, so nobody listens there
+        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        old = os.umask(0o177)
+        self._server.bind(name)
+        os.umask(old)
+        os.close(handle)
+        self._server.listen(16)
+        self.loop.watch(self._server.fileno(), select.EPOLLIN, self._accept)
+        self.loop.lazy_import(IDLE_SECONDS, self._rest)
+
+    def _accept(self, _: int) -> None:
+        try:
+            peer, _address = self._server.accept()
+        except OSError:
+            return
+        if wire.peer(peer)[1] not in (0, os.getuid()):
+            peer.close()
+            return
+        self._connections.append(Connection(self.loop, peer, self._request, self._closed))
+
+    def _closed(self, connection: Connection) -> None:
+        self._connections.remove(connection)
+        self._idle_since = time.monotonic()
+
+    def _running(self) -> bool:
+        return any(not run.finished for pod in self._pods.values() for run in pod.runs.values())
+
+    def _rest(self) -> None:
+        """Nobody asks and nothing runs: everything is on disk, so there is nothing to stay for."""
+        idle = not self._connections and not self._running()
+        if idle and time.monotonic() - self._idle_since >= IDLE_SECONDS and self._records.retry():
+            self.done = True
+            return
+        self.loop.lazy_import(IDLE_SECONDS / 2, self._rest)
+
+    def _asked_to_end(self) -> None:
+        """A service manager's SIGTERM is meant for the agent; the containers need their parent."""
+        self.done = not self._running()
+
+    def _changed(self, run: Run) -> None:
+        for connection in list(self._connections):
+            connection.send({"event": "run", "uid": run.uid, "run": run.told()})
+        self._idle_since = time.monotonic()
+
+    # ----- orders
+
+    def _request(self, connection: Connection, request: dict[str, Any]) -> None:
+        order = getattr(self, f"_do_{str(request.get('op', '')).replace('-', '_')}", None)
+        if order is None:
+            connection.refuse(request, "Unknown", f"this shepherd does not know the order {request.get('op')!r}")
+            return
+        try:
+            order(connection, request)
+        except OSError as problem:
+            where = f"{problem.filename}: " if problem.filename else ""
+            connection.refuse(request, "CreateContainerError", f"{where}{problem.strerror}")
+        except (KeyError, TypeError, ValueError) as problem:
+            traceback.print_exc()
+            connection.refuse(request, "CreateContainerError", f"{type(problem).__name__}: {problem}")
+
+    def _do_hello(self, connection: Connection, request: dict[str, Any]) -> None:
+        connection.answer(
+            request,
+            {
+                "version": wire.VERSION,
+                "program": __version__,
+                "pid": os.getpid(),
+                "running": self._running(),
+                "powers": self._powers,
+                "group": self._group,
+                "pods": [pod.told() for pod in self._pods.values()],
+            },
+        )
+
+    def _do_quit(self, connection: Connection, request: dict[str, Any]) -> None:
+        self.done = not self._running()
+        connection.answer(request, self.done)
+
+    def _do_prepare(self, connection: Connection, request: dict[str, Any]) -> None:
+        about = request["pod"]
+        uid = about["uid"]
+        self._records.save(uid, "pod", about, flush=False)
+        if uid in self._pods:
+            self._pods[uid].about = about
+        else:
+            self._pods[uid] = Pod(about)
+        connection.answer(request, True)
+
+    def _do_start(self, connection: Connection, request: dict[str, Any]) -> None:
+        spec = request["spec"]
+        pod = self._pods.get(spec["uid"])
+        if pod is None:
+            connection.refuse(request, "CreateContainerError", "the pod is not prepared")
+            return
+        key = (spec["name"], spec["attempt"])
+        known = pod.runs.get(key)
+        if known is not None:
+            connection.answer(request, known.told())
+            return
+        before = pod.current(spec["name"])
+        if before is not None and not before.finished:
+            connection.refuse(request, "CreateContainerError", "an earlier run of the container has not ended")
+            return
+        run = Run(self._home, spec, self._changed)
+        pod.runs[key] = run
+
+        def done(problem: tuple[int, str] | None) -> None:
+            if problem is None:
+                connection.answer(request, run.told())
+            else:
+                pod.runs.pop(key, None)
+                connection.refuse(request, "CreateContainerError", problem[1])
+
+        try:
+            run.start(done)
+        except BaseException:
+            del pod.runs[key]
+            raise
+        self._forget_old(pod, spec["name"])
+
+    def _forget_old(self, pod: Pod, name: str) -> None:
+        ended = [key for key, run in pod.runs.items() if key[0] == name and run.finished]
+        for key in ended[:-KEPT_RUNS]:
+            self._records.forget(pod.about["uid"], pod.runs.pop(key).key)
+
+    def _run(self, request: dict[str, Any]) -> Run | None:
+        pod = self._pods.get(request["uid"])
+        return pod.current(request["name"]) if pod is not None else None
+
+    def _do_stop(self, connection: Connection, request: dict[str, Any]) -> None:
+        run = self._run(request)
+        if run is None:
+            connection.answer(request, True)
+        else:
+            run.stop(request["grace"], lambda: connection.answer(request, True))
+
+    def _do_signal(self, connection: Connection, request: dict[str, Any]) -> None:
+        run = self._run(request)
+        if run is not None:
+            run.signal(request["signal"])
+        connection.answer(request, True)
+
+    def _do_remove(self, connection: Connection, request: dict[str, Any]) -> None:
+        pod = self._pods.get(request["uid"])
+        if pod is None:
+            connection.answer(request, True)
+            return
+        alive = [run for run in pod.runs.values() if not run.finished]
+
+        def one_gone() -> None:
+            if all(run.finished for run in alive):
+                self._remove(pod)
+                connection.answer(request, True)
+
+        if not alive:
+            one_gone()
+        for run in alive:
+            run.stop(0, one_gone)
+
+    def _remove(self, pod: Pod) -> None:
+        uid = pod.about["uid"]
+        self._pods.pop(uid, None)
+        self._records.forget_pod(uid)
+        self._remove_group(uid, 20)
+
+    def _remove_group(self, uid: str, tries: int) -> None:
+        groups = self._home.groups
+        if groups is not None and uid not in self._pods and not groups.remove(uid) and tries:
+            self.loop.lazy_import(0.05, lambda: self._remove_group(uid, tries - 1))
+
+    def _do_exec(self, connection: Connection, request: dict[str, Any]) -> None:
+        run = self._run(request)
+        if run is None or run.finished or not run.pid:
+            connection.refuse(request, "ContainerNotRunning", f"container {request['name']} is not running")
+            return
+        number = request["id"]
+
+        def started(problem: tuple[int, str] | None) -> None:
+            if problem is None:
+                connection.answer(request, True, execution.handles)
+            else:
+                execution.drop_handles()
+                connection.executions.pop(number, None)
+                connection.send({"id": number, "error": ["ExecFailed", problem[1]], "code": problem[0]})
+
+        def ended(code: int) -> None:
+            connection.executions.pop(number, None)
+            connection.send({"event": "exec", "exec": number, "code": code})
+
+        execution = Execution(
+            self._home,
+            run,
+            request["command"],
+            stdin=request["stdin"],
+            tty=request["tty"],
+            stderr=request["stderr"],
+            started=started,
+            ended=ended,
+        )
+        connection.executions[number] = execution
+
+    def _do_exec_kill(self, connection: Connection, request: dict[str, Any]) -> None:
+        execution = connection.executions.get(request["exec"])
+        if execution is not None:
+            execution.kill()
+        connection.answer(request, True)
+
+    def _do_attach(self, connection: Connection, request: dict[str, Any]) -> None:
+        run = self._run(request)
+        if run is None or run.finished:
+            connection.refuse(request, "ContainerNotRunning", f"container {request['name']} is not running")
+            return
+        handles = run.listen(request["stdin"])
+        # Whoever was started by an agent of before this could be said has its input closed as it was then.
+        about = {"tty": run.spec["tty"], "attempt": run.spec["attempt"], "once": run.spec.get("stdin_once", True)}
+        connection.answer(request, about, handles)
+
+    def _do_close_stdin(self, connection: Connection, request: dict[str, Any]) -> None:
+        run = self._run(request)
+        if run is not None:
+            run.close_stdin()
+        connection.answer(request, True)
+
+
+def main(words: list[str]) -> int:
+    options = dict(zip(words[::2], words[1::2], strict=False))
+    if set(options) - {"--without"} != {"--root", "--group"} or len(words) % 2:
+        sys.stderr.write(
+            "usage: python -m coterie.kube.agent.runtimes.runp.shepherd --root DIR --group NAME [--without A,B]\n"
+        )
+        return 2
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whoever started us may have kept signals back
+    directory = os.path.abspath(options["--root"])
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    if os.fork():
+        # The starter waits for this: the answer is there when the shepherd can be reached.
+        os.close(writing)
+        said = os.read(reading, 65536)
+        if said != b"ready":
+            sys.stderr.write(said.decode(errors="replace") + "\n")
+        return 0 if said == b"ready" else 1
+    os.close(reading)
+    os.setsid()
+    try:
+        lock = _lock(directory)
+        shepherd = Shepherd(directory, options["--group"], options.get("--without", "").split(","))
+        shepherd.listen(directory)
+        _be_quiet(directory)
+    except (OSError, TimeoutError) as problem:
+        os.write(writing, f"the shepherd cannot start: {problem}".encode())
+        return 1
+    gc.collect()
+    gc.freeze()  # what is here now stays: children need not copy it
+    os.write(writing, b"ready")
+    os.close(writing)
+    while not shepherd.done:
+        shepherd.loop.step()
+    os.unlink(f"{directory}/{wire.SOCKET_NAME}")
+    os.close(lock)
+    return 0
+
+
+def _lock(directory: str) -> int:
+    """There is one shepherd for a directory. One that is just going is waited for."""
+    handle = os.open(f"{directory}/shepherd.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for _ in range(100):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+        except BlockingIOError:
+            time.sleep(0.02)
+    raise TimeoutError("another one is at work")
+
+
+def _be_quiet(directory: str) -> None:
+    os.chdir("/")
+    path = f"{directory}/shepherd.log"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    if os.path.exists(path) and os.path.getsize(path) > _LONGEST_LOG:
+        flags |= os.O_TRUNC
+    log = os.open(path, flags, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(nothing, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

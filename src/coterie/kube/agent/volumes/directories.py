@@ -1,0 +1,98 @@
+"""Directories as volumes: emptyDir, hostPath, and the subPath of a mount; nothing leads out of where it belongs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from coterie.base.log import logger
+from coterie.kube.agent.pods.downward import ConfigProblem
+from coterie.kube.api import quantity
+from coterie.kube.api.meta import Object
+
+log = logger("agent.volumes")
+
+_MS_NOSUID, _MS_NODEV = 2, 4
+_MNT_DETACH = 2
+
+
+def empty_directory(path: Path, source: Object, group: int | None) -> None:
+    """An emptyDir. In memory when asked for and when we may mount; otherwise a plain directory, said once."""
+    fresh = not path.exists()
+    path.mkdir(parents=True, exist_ok=True)
+    if source.get("medium") == "Memory" and not os.path.ismount(path):
+        size = source.get("sizeLimit")
+        options = f"mode=0777,size={quantity.parse(size).value()}" if size else "mode=0777"
+        if not mount_tmpfs(path, options):
+            log.warning("A memory volume lies on disk: this user may not mount", volume=path.name)
+    if fresh:
+        # Whoever the container runs as must be able to write, as in any emptyDir.
+        path.chmod(0o777 if group is None else 0o2777)
+        if group is not None and os.geteuid() == 0:
+            os.chown(path, -1, group)
+
+
+def mount_tmpfs(path: Path, options: str) -> bool:
+    if os.geteuid() != 0:
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)
+    return bool(libc.mount(b"tmpfs", os.fsencode(path), b"tmpfs", flags, options.encode()) == 0)
+
+
+def unmount(path: Path) -> None:
+    if os.path.ismount(path):
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.umount2(os.fsencode(path), _MNT_DETACH) != 0:
+            log.warning("A memory volume cannot be unmounted", volume=str(path), errno=ctypes.get_errno())
+
+
+def host_path(source: Object, allowed: Sequence[str]) -> Path:
+    """The host's path, made when its type says so. Refused unless it really lies below an allowed directory."""
+    told = source.get("path") or ""
+    kind = source.get("type") or ""
+    if not os.path.isabs(told) or ".." in told.split("/"):
+        raise ConfigProblem(f"hostPath {told!r} is not an absolute path")
+    path = Path(told)
+    real = path.resolve()
+    if not any(_below(real, Path(prefix).resolve()) for prefix in allowed):
+        raise ConfigProblem(f"hostPath {told} is not below a directory that this node allows; see agent.hostPaths")
+    if kind == "DirectoryOrCreate":
+        real.mkdir(parents=True, exist_ok=True, mode=0o755)
+    elif kind == "FileOrCreate":
+        real.touch(mode=0o644, exist_ok=True)
+    fits = {
+        "Directory": stat.S_ISDIR,
+        "DirectoryOrCreate": stat.S_ISDIR,
+        "File": stat.S_ISREG,
+        "FileOrCreate": stat.S_ISREG,
+        "Socket": stat.S_ISSOCK,
+        "CharDevice": stat.S_ISCHR,
+        "BlockDevice": stat.S_ISBLK,
+    }.get(kind)
+    if fits is not None and not (real.exists() and fits(real.stat().st_mode)):
+        raise ConfigProblem(f"hostPath type check failed: {told} is not a {kind}")
+    return real
+
+
+def sub_path(volume: Path, wanted: str) -> Path:
+    """A file or directory inside a volume. Links may point about inside the volume, but not out of it."""
+    parts = wanted.split("/")
+    if wanted.startswith("/") or ".." in parts:
+        raise ConfigProblem(f"subPath {wanted!r} must be relative and must not contain '..'")
+    root = volume.resolve()
+    target = (root / wanted).resolve()
+    if not _below(target, root):
+        raise ConfigProblem(f"subPath {wanted!r} leads out of its volume")
+    if not target.exists():
+        target.mkdir(parents=True, mode=0o755)
+        if not _below(target.resolve(), root):  # a link may have been planted meanwhile
+            raise ConfigProblem(f"subPath {wanted!r} leads out of its volume")
+    return target
+
+
+def _below(path: Path, parent: Path) -> bool:
+    return path == parent or parent in path.parents

@@ -1,0 +1,117 @@
+"""All volumes of one pod: made before its containers, kept up to date, freed after them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from coterie.base.files import private_directory
+from coterie.kube.agent.pods import pod_model
+from coterie.kube.agent.pods.downward import ConfigProblem, NodeFacts
+from coterie.kube.agent.pods.environment import expand
+from coterie.kube.agent.runtimes.protocol import Mount
+from coterie.kube.agent.settings import PodSettings
+from coterie.kube.agent.volumes import atomic, directories
+from coterie.kube.agent.volumes.atomic import Payload
+from coterie.kube.agent.volumes.objects import ObjectSource
+from coterie.kube.agent.volumes.sources import FILE_SOURCES, Given, payload_of, references
+from coterie.kube.agent.volumes.tokens import PodTokens
+from coterie.kube.api.meta import Object
+
+
+class PodVolumes:
+    def __init__(self, directory: Path, objects: ObjectSource, tokens: PodTokens, rules: PodSettings) -> None:
+        """`directory` is the pod's own; volumes lie below it."""
+        self._directory = directory / "volumes"
+        self._objects = objects
+        self._tokens = tokens
+        self._rules = rules
+        self._sources: dict[str, Path] = {}
+        self._files: dict[str, Payload] = {}
+
+    @property
+    def directory(self) -> Path:
+        return self._directory
+
+    def files(self, name: str) -> dict[str, bytes]:
+        """What a volume made of objects holds, by path."""
+        return {path: content.data for path, content in self._files.get(name, {}).items()}
+
+    @property
+    def refresh_in(self) -> float | None:
+        return self._tokens.renew_in
+
+    async def make(self, pod: Object, node: NodeFacts) -> bool:
+        """Make every volume, or bring it up to date; says whether files changed. Raises ConfigProblem."""
+        namespace = pod_model.key_of(pod).namespace
+        await self._objects.ready(pod_model.uid_of(pod), namespace, references(pod))
+        await self._tokens.ensure(pod)
+        given = Given(pod, self._objects.lookup(namespace), node, self._tokens.token)
+        # Only whoever runs the pods may look in from outside; inside, each volume has its own modes.
+        private_directory(self._directory.parent)
+        self._directory.mkdir(exist_ok=True)
+        group = (pod_model.spec_of(pod).get("securityContext") or {}).get("fsGroup")
+        changed = False
+        for volume in pod_model.spec_of(pod).get("volumes") or ():
+            changed = self._make(volume, given, group) or changed
+        return changed
+
+    def _make(self, volume: Object, given: Given, group: int | None) -> bool:
+        name = volume["name"]
+        path = self._directory / name
+        changed = False
+        if any(source in volume for source in FILE_SOURCES):
+            try:
+                self._files[name] = payload_of(volume, given)
+                changed = atomic.write(path, self._files[name], group=group, owner=user_of(given.pod))
+            except atomic.UnsafePath as error:
+                raise ConfigProblem(f"volume {name}: {error}") from error
+        elif "hostPath" in volume:
+            path = directories.host_path(volume["hostPath"] or {}, self._rules.host_paths)
+        elif "emptyDir" in volume or set(volume) == {"name"}:
+            directories.empty_directory(path, volume.get("emptyDir") or {}, group)
+        else:
+            kinds = ", ".join(sorted(set(volume) - {"name"}))
+            raise ConfigProblem(f"volume {name}: {kinds} volumes are not supported on this node")
+        self._sources[name] = path
+        return changed
+
+    def mounts(
+        self,
+        container: Object,
+        variables: Mapping[str, str],
+        instead: Mapping[tuple[str, str], Path] | None = None,
+    ) -> tuple[Mount, ...]:
+        """What a container sees, in the order of its volumeMounts. `instead`: (volume, subPath) -> another place."""
+        found = []
+        for wanted in container.get("volumeMounts") or ():
+            source = self._sources.get(wanted["name"])
+            if source is None:
+                raise ConfigProblem(f"the pod has no volume {wanted['name']}")
+            inside = wanted.get("subPath") or expand(wanted.get("subPathExpr") or "", variables)
+            replaced = (instead or {}).get((wanted["name"], inside))
+            if replaced is not None:
+                source = replaced.resolve()
+            elif inside:
+                source = directories.sub_path(source, inside)
+            found.append(Mount(source, wanted["mountPath"], bool(wanted.get("readOnly"))))
+        found += [Mount(source, target, read_only) for source, target, read_only in self._rules.extra_mounts]
+        return tuple(found)
+
+    def release(self, uid: str) -> None:
+        """Let go of everything outside the pod's directory. The directory itself goes with the pod."""
+        self._objects.release(uid)
+        if self._directory.is_dir():
+            for path in self._directory.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    directories.unmount(path)
+
+
+def user_of(pod: Object) -> int | None:
+    """The one user all containers run as, if there is one: then files may be private to it."""
+    told = (pod_model.spec_of(pod).get("securityContext") or {}).get("runAsUser")
+    for container in pod_model.all_containers(pod):
+        own = (container.get("securityContext") or {}).get("runAsUser")
+        if own is not None and own != told:
+            return None
+    return told if told is None else int(told)

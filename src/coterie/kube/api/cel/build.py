@@ -1,0 +1,327 @@
+"""The syntax tree to closures, checking types on the way; each function gives (static type, closure).
+
+A fault is noted and compilation goes on with `dyn`, so that one run shows all of them, as cel-go does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from coterie.kube.api.cel.ast import (
+    Call,
+    Conditional,
+    Ident,
+    Index,
+    ListLiteral,
+    Literal,
+    Logic,
+    MapLiteral,
+    Node,
+    Select,
+)
+from coterie.kube.api.cel.errors import CelError
+from coterie.kube.api.cel.functions import Impl, Overload, dispatcher
+from coterie.kube.api.cel.macros import expand
+from coterie.kube.api.cel.scope import FUNCTIONS, Built, Env, Run, Scope, charge, decided, dotted
+from coterie.kube.api.cel.types import (
+    BOOL,
+    BYTES,
+    DOUBLE,
+    DURATION,
+    DYN,
+    INT,
+    NULL,
+    STRING,
+    TIMESTAMP,
+    UINT,
+    Bindings,
+    Type,
+    common,
+    fits,
+    is_dynamic,
+    list_of,
+    map_of,
+    optional_of,
+    resolve,
+)
+from coterie.kube.api.cel.values import NONE, Optional, UInt
+
+_LITERALS: Final[dict[type, Type]] = {
+    int: INT, UInt: UINT, float: DOUBLE, bool: BOOL, str: STRING, bytes: BYTES, type(None): NULL,
+}  # fmt: skip
+_FIXED: Final = (INT, UINT, DOUBLE, BOOL, TIMESTAMP, DURATION)
+"""Types whose values all cost the same to look at."""
+
+
+def build(node: Node, scope: Scope) -> Built:
+    scope.size += 1
+    match node:
+        case Literal(_, value):
+            return _LITERALS[type(value)], lambda env: value
+        case Ident():
+            return scope.lookup(node.name) or scope.fault(
+                node.pos, f"undeclared reference to '{node.name}' (in container '')"
+            )
+        case Select():
+            return _select(node, scope)
+        case Index():
+            return _index(node, scope)
+        case Call():
+            return expand(node, scope, build) or _call(node, scope)
+        case Logic():
+            return _logic(node, scope)
+        case Conditional():
+            return _conditional(node, scope)
+        case ListLiteral():
+            return _list(node, scope)
+        case MapLiteral():
+            return _map(node, scope)
+
+
+def _no_overload(name: str, args: list[Type]) -> str:
+    return f"found no matching overload for '{name}' applied to '({', '.join(map(str, args))})'"
+
+
+# -- fields and elements ----------------------------------------------------------------------------------------------
+
+
+def _select(node: Select, scope: Scope) -> Built:
+    name = dotted(node)
+    if name and name.partition(".")[0] not in scope.names:
+        constant = scope.lookup(name)
+        if constant is not None:
+            return constant
+    type_, operand = build(node.operand, scope)
+    key, found = field_of(type_, node, scope)
+    if node.optional or type_.name == "optional_type":
+        inner = found if found.name != "optional_type" else found.params[0]
+        return optional_of(inner), lambda env: _optional_get(operand(env), key)
+
+    def get(env: Env) -> Any:
+        value = operand(env)
+        try:
+            return value[key]
+        except KeyError as fault:
+            raise CelError(f"no such key: {key}") from fault
+        except TypeError as fault:
+            raise CelError("no such overload") from fault
+
+    return found, get
+
+
+def field_of(type_: Type, node: Select, scope: Scope) -> tuple[str, Type]:
+    """The key in the data and the type of a field; notes a fault where there is none."""
+    if type_.name == "optional_type":
+        type_ = type_.params[0]
+    if type_.fields is not None:
+        known = type_.fields.get(node.field)
+        if known is None:
+            scope.fault(node.pos, f"undefined field '{node.field}'")
+            return node.field, DYN
+        return known
+    if type_.name == "map":
+        return node.field, type_.params[1]
+    if not is_dynamic(type_):
+        scope.fault(node.pos, f"type '{type_}' does not support field selection")
+    return node.field, DYN
+
+
+def _optional_get(value: Any, key: Any) -> Optional:
+    if type(value) is Optional:
+        if not value.has:
+            return NONE
+        value = value.value
+    if isinstance(value, dict):
+        return Optional(True, value[key]) if key in value else NONE
+    if isinstance(value, list) and type(key) in (int, UInt):
+        return Optional(True, value[key]) if 0 <= key < len(value) else NONE
+    raise CelError("no such overload")
+
+
+def _index(node: Index, scope: Scope) -> Built:
+    type_, operand = build(node.operand, scope)
+    index_type, index = build(node.index, scope)
+    inner = type_.params[0] if type_.name == "optional_type" else type_
+    found = DYN
+    if inner.name == "list" and (is_dynamic(index_type) or index_type in (INT, UINT, DOUBLE)):
+        found = inner.params[0]
+    elif inner.name == "map" and fits(inner.params[0], index_type, {}):
+        found = inner.params[1]
+    elif not is_dynamic(inner):
+        return scope.fault(node.pos, _no_overload("_[_]", [type_, index_type]))
+    if node.optional or type_.name == "optional_type":
+        return optional_of(found), lambda env: _optional_get(operand(env), index(env))
+    return found, lambda env: _element(operand(env), index(env))
+
+
+def _element(container: Any, key: Any) -> Any:
+    if type(container) is dict:
+        try:
+            return container[key]
+        except KeyError as fault:
+            raise CelError(f"no such key: {key}") from fault
+        except TypeError as fault:
+            raise CelError("no such overload") from fault
+    if not isinstance(container, list) or type(key) not in (int, UInt, float):
+        raise CelError("no such overload")
+    if type(key) is float and not key.is_integer():
+        raise CelError(f"unsupported index value: {key}")
+    if not 0 <= key < len(container):
+        raise CelError(f"index out of bounds: {int(key)}")
+    return container[int(key)]
+
+
+# -- calls ------------------------------------------------------------------------------------------------------------
+
+
+def _call(node: Call, scope: Scope) -> Built:
+    name, args, member = node.name, list(node.args), False
+    if node.target is not None:
+        qualified = dotted(node.target)
+        full = f"{qualified}.{name}"
+        if qualified and qualified.partition(".")[0] not in scope.names and (full, False) in FUNCTIONS:
+            name = full
+        else:
+            member, args = True, [node.target, *args]
+    built = [build(arg, scope) for arg in args]
+    overloads = FUNCTIONS.get((name, member), [])
+    if not overloads:
+        return scope.fault(node.pos, f"undeclared reference to '{name}' (in container '')")
+    types = [type_ for type_, _ in built]
+    matching: list[tuple[Overload, Bindings]] = []
+    for overload in overloads:
+        bound: Bindings = {}
+        if len(overload.params) == len(types) and all(
+            fits(param, type_, bound) for param, type_ in zip(overload.params, types, strict=True)
+        ):
+            matching.append((overload, bound))
+    if not matching:
+        shown = f"{types[0]}.({', '.join(map(str, types[1:]))})" if member else f"({', '.join(map(str, types))})"
+        return scope.fault(node.pos, f"found no matching overload for '{name}' applied to '{shown}'")
+    results = {resolve(overload.result, bound) for overload, bound in matching}
+    result = resolve(*_first(matching)) if len(results) == 1 else DYN
+    certain = len(matching) == 1 and not any(map(_uncertain, types, matching[0][0].params))
+    impl = matching[0][0].impl if certain else dispatcher([overload for overload, _ in matching])
+    return result, _applied(impl, types, [run for _, run in built])
+
+
+def _first(matching: list[tuple[Overload, Bindings]]) -> tuple[Type, Bindings]:
+    overload, bound = matching[0]
+    return overload.result, bound
+
+
+def _uncertain(given: Type, param: Type) -> bool:
+    """The value may turn out to be of another type than the function takes."""
+    return is_dynamic(given) and not param.is_var and param is not DYN
+
+
+def _applied(impl: Impl, types: list[Type], runs: list[Run]) -> Run:
+    if all(type_ in _FIXED for type_ in types):
+        if len(runs) == 1:
+            (only,) = runs
+            return lambda env: impl(only(env))
+        if len(runs) == 2:
+            left, right = runs
+            return lambda env: impl(left(env), right(env))
+
+    def call(env: Env) -> Any:
+        args = [run(env) for run in runs]
+        for arg in args:
+            charge(env, arg)
+        return impl(*args)
+
+    return call
+
+
+# -- conditions -------------------------------------------------------------------------------------------------------
+
+
+def _logic(node: Logic, scope: Scope) -> Built:
+    built = [build(term, scope) for term in node.terms]
+    types = [type_ for type_, _ in built]
+    if not all(type_ is BOOL or is_dynamic(type_) for type_ in types):
+        return scope.fault(node.pos, _no_overload("_&&_" if node.is_and else "_||_", types[:2]))
+    runs = tuple(run for _, run in built)
+    deciding = not node.is_and
+
+    def decide(env: Env) -> bool:
+        return decided(runs, env, deciding)
+
+    return BOOL, decide
+
+
+def _conditional(node: Conditional, scope: Scope) -> Built:
+    test_type, test = build(node.test, scope)
+    then_type, then = build(node.then, scope)
+    else_type, otherwise = build(node.otherwise, scope)
+    types = [test_type, then_type, else_type]
+    same = fits(then_type, else_type, {}) or fits(else_type, then_type, {}) or NULL in (then_type, else_type)
+    if not (test_type is BOOL or is_dynamic(test_type)) or not same:
+        return scope.fault(node.pos, _no_overload("_?_:_", types))
+
+    def choose(env: Env) -> Any:
+        value = test(env)
+        if value is True:
+            return then(env)
+        if value is False:
+            return otherwise(env)
+        raise CelError("no such overload")
+
+    return common((then_type, else_type)), choose
+
+
+# -- literals ---------------------------------------------------------------------------------------------------------
+
+
+def _list(node: ListLiteral, scope: Scope) -> Built:
+    parts = [(*build(item, scope), optional) for item, optional in node.items]
+    type_ = list_of(common(_inside(given, optional) for given, _, optional in parts))
+    if not any(optional for _, _, optional in parts):
+        runs = [run for _, run, _ in parts]
+        return type_, lambda env: [run(env) for run in runs]
+
+    def make(env: Env) -> list[Any]:
+        out: list[Any] = []
+        for _, run, optional in parts:
+            value = run(env)
+            if not optional:
+                out.append(value)
+            elif _taken(value):
+                out.append(value.value)
+        return out
+
+    return type_, make
+
+
+def _map(node: MapLiteral, scope: Scope) -> Built:
+    parts = [(build(key, scope), build(value, scope), optional) for key, value, optional in node.entries]
+    type_ = map_of(
+        common(key for (key, _), _, _ in parts),
+        common(_inside(given, optional) for _, (given, _), optional in parts),
+    )
+
+    def make(env: Env) -> dict[Any, Any]:
+        out: dict[Any, Any] = {}
+        for (_, key_run), (_, value_run), optional in parts:
+            key, value = key_run(env), value_run(env)
+            if type(key) not in (str, int, UInt, bool):
+                raise CelError("unsupported key type")
+            if key in out:
+                raise CelError(f"Failed with repeated key: {key}")
+            if not optional:
+                out[key] = value
+            elif _taken(value):
+                out[key] = value.value
+        return out
+
+    return type_, make
+
+
+def _inside(type_: Type, optional: bool) -> Type:
+    return type_.params[0] if optional and type_.name == "optional_type" else type_
+
+
+def _taken(value: Any) -> bool:
+    if type(value) is not Optional:
+        raise CelError("no such overload")
+    return bool(value.has)

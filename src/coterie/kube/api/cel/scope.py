@@ -1,0 +1,131 @@
+"""What one compilation knows: the names in scope and their slots, the functions, and the faults found so far.
+
+A compiled expression is a closure over closures. They all get one list, the environment: slot 0 holds the work still
+allowed, then come the variables, then one slot for each nested comprehension variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from coterie.kube.api.cel import lib_kubernetes, lib_lists, lib_net, lib_optional, lib_standard, lib_strings, lib_time
+from coterie.kube.api.cel.ast import Ident, Node, Select
+from coterie.kube.api.cel.errors import CelError, CostExceeded, Issue
+from coterie.kube.api.cel.functions import index
+from coterie.kube.api.cel.types import DYN, TYPE, Type
+from coterie.kube.api.cel.values import KINDS, TypeValue
+
+Env = list[Any]
+Run = Callable[[Env], Any]
+Built = tuple[Type, Run]
+"""The static type of a part and the closure that computes it."""
+
+FUNCTIONS: Final = index(
+    (
+        lib_standard.LIBRARY,
+        lib_time.LIBRARY,
+        lib_strings.LIBRARY,
+        lib_lists.LIBRARY,
+        lib_optional.LIBRARY,
+        lib_kubernetes.LIBRARY,
+        lib_net.LIBRARY,
+    )
+)
+TYPE_NAMES: Final = {name: TypeValue(name) for name in KINDS.values()}
+_SIZED: Final = frozenset({str, bytes, list, dict}) | frozenset(
+    python for python, kind in KINDS.items() if kind == "list"
+)
+
+
+def decided(runs: Iterable[Run], env: Env, deciding: bool) -> bool:
+    """CEL's logic: the first deciding value wins, also over errors before it; an error counts only when none decides."""
+    error: CelError | None = None
+    for run in runs:
+        try:
+            value = run(env)
+        except CelError as fault:
+            error = error or fault
+            continue
+        if value is deciding:
+            return bool(deciding)
+        if type(value) is not bool:
+            error = error or CelError("no such overload")
+    if error is not None:
+        raise error
+    return not deciding
+
+
+class Scope:
+    def __init__(self, variables: dict[str, Type]) -> None:
+        self.issues: list[Issue] = []
+        self.names: dict[str, tuple[int, Type]] = {}
+        self.used: set[str] = set()
+        self.size = 0
+        """Parts built so far: the price of running a loop's body once is what it added."""
+        self._next = 1
+        for name, type_ in variables.items():
+            self.names[name] = (self._next, type_)
+            self._next += 1
+        self.slots = self._next
+
+    @contextmanager
+    def variable(self, name: str, type_: Type) -> Iterator[int]:
+        before = self.names.get(name)
+        slot = self._next
+        self._next += 1
+        self.slots = max(self.slots, self._next)
+        self.names[name] = (slot, type_)
+        try:
+            yield slot
+        finally:
+            self._next -= 1
+            if before is None:
+                del self.names[name]
+            else:
+                self.names[name] = before
+
+    def fault(self, pos: int, message: str) -> Built:
+        self.issues.append(Issue(pos, message))
+        return DYN, _never
+
+    def lookup(self, name: str) -> Built | None:
+        known = self.names.get(name)
+        if known is not None:
+            self.used.add(name)
+            slot, type_ = known
+            return type_, lambda env: env[slot]
+        constant = TYPE_NAMES.get(name)
+        if constant is not None:
+            return TYPE, lambda env: constant
+        return None
+
+
+def _never(env: Env) -> Any:
+    raise CelError("the expression was not compiled")
+
+
+def dotted(node: Node) -> str:
+    """`a.b.c` of a chain of plain selections, else nothing."""
+    if isinstance(node, Ident):
+        return node.name
+    if isinstance(node, Select) and not node.optional:
+        front = dotted(node.operand)
+        return f"{front}.{node.field}" if front else ""
+    return ""
+
+
+def spend(env: Env, cost: int) -> None:
+    env[0] -= cost
+    if env[0] < 0:
+        raise CostExceeded("call cost exceeds limit")
+
+
+def charge(env: Env, value: Any) -> None:
+    """Functions over texts and collections cost what they read."""
+    kind = type(value)
+    if kind in _SIZED:
+        size = len(value)
+        if size > 16:
+            spend(env, size >> 4 if kind is str or kind is bytes else size)

@@ -1,0 +1,66 @@
+"""The order of admission, and what an admission step is: a function that looks at an attempt and refuses or amends it.
+
+A step may take something up until the write is done (a quota's room): it appends the undoing to `attempt.release`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from coterie.http.messages import UserInfo
+from coterie.kube.api.resources import Resource
+
+Object = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One write about to be decided. Steps may change `obj` in place; `old` is None for a create."""
+
+    verb: str
+    resource: Resource
+    namespace: str
+    name: str
+    obj: Object
+    old: Object | None
+    user: UserInfo
+    dry_run: bool
+    subresource: str = ""
+    release: list[Callable[[], None]] = field(default_factory=list)
+
+
+Step = Callable[[Attempt], None]
+
+
+class Reservations:
+    """What the attempts of one write hold until it is done."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._steps = steps
+        self._attempts: list[Attempt] = []
+
+    def admit(self, attempt: Attempt) -> None:
+        self._attempts.append(attempt)
+        for step in self._steps:
+            step(attempt)
+
+    def release(self) -> None:
+        for attempt in self._attempts:
+            for undo in attempt.release:
+                undo()
+
+
+class Admission:
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._steps = tuple(steps)
+
+    @contextmanager
+    def reserving(self) -> Iterator[Reservations]:
+        reservations = Reservations(self._steps)
+        try:
+            yield reservations
+        finally:
+            reservations.release()

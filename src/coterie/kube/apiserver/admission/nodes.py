@@ -1,0 +1,109 @@
+"""NodeRestriction: what a node's request says must be about the node itself.
+
+The authorizer knows names in paths; this step knows bodies. It holds for callers whose right comes from being a node, or
+from bringing the nodes of a domain; who has the right by a binding of his own is not limited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from coterie.http.messages import UserInfo
+from coterie.kube.api import errors
+from coterie.kube.api.labels import KUSCIA_NODE_NAMESPACE
+from coterie.kube.apiserver.admission.chain import Attempt
+from coterie.kube.apiserver.auth.nodes import NodeAuthorizer, node_of
+from coterie.kube.apiserver.auth.rules import Attributes
+
+Object = dict[str, Any]
+_RESTRICTED_PREFIX = "node-restriction.kubernetes.io/"
+_DOMAIN_LABELS = (KUSCIA_NODE_NAMESPACE, "domain")
+_KINDS = frozenset((("", "nodes"), ("", "pods"), ("coordination.k8s.io", "leases")))
+
+
+class NodeRestriction:
+    def __init__(self, authorizer: NodeAuthorizer) -> None:
+        self._authorizer = authorizer
+
+    def __call__(self, attempt: Attempt) -> None:
+        resource = attempt.resource
+        if (resource.group, resource.plural) not in _KINDS:
+            return
+        user, node = attempt.user, node_of(attempt.user)
+        if not node and resource.plural == "pods":
+            return
+        domain = "" if node else self._authorizer.domain_of(user)
+        if not node and not domain:
+            return
+        asked = Attributes(
+            attempt.verb, resource.group, resource.plural, attempt.subresource, attempt.namespace, "", attempt.name
+        )
+        if self._authorizer.plainly(user, asked):
+            return
+        why = self._of_node(node, attempt) if node else self._of_domain(domain, attempt)
+        if why:
+            raise errors.Forbidden(
+                f'{resource.group_resource} "{attempt.name}" is forbidden: {why}',
+                name=attempt.name,
+                group=resource.group,
+                kind=resource.plural,
+            )
+
+    def _of_node(self, node: str, attempt: Attempt) -> str:
+        plural = attempt.resource.plural
+        if plural == "pods":
+            changed = attempt.old is not None and _labels(attempt.old) != _labels(attempt.obj)
+            return f'node "{node}" may not change the labels of pods' if changed else ""
+        if attempt.name != node:
+            return f'node "{node}" is not allowed to modify {attempt.resource.kind.lower()} "{attempt.name}"'
+        if plural == "leases" or attempt.old is None:
+            restricted = plural == "nodes" and any(key.startswith(_RESTRICTED_PREFIX) for key in _labels(attempt.obj))
+            return f"labels below {_RESTRICTED_PREFIX} are not the node's to set" if restricted else ""
+        return _change(attempt.old, attempt.obj, node)
+
+    def _of_domain(self, domain: str, attempt: Attempt) -> str:
+        # A Node that exists is told as such, whoever's it is: a name is taken, and that is no secret.
+        new_node = attempt.resource.plural == "nodes" and attempt.old is None
+        if not new_node and not self._authorizer.belongs_to(attempt.name, domain):
+            return f'the node "{attempt.name}" is not of domain "{domain}"'
+        if attempt.resource.plural == "nodes" and _labels(attempt.obj).get(KUSCIA_NODE_NAMESPACE) != domain:
+            return f'nodes of domain "{domain}" must have the label {KUSCIA_NODE_NAMESPACE}={domain}'
+        return ""
+
+
+def check_token_request(authorizer: NodeAuthorizer, user: UserInfo, namespace: str, account: str, body: Object) -> None:
+    """A node gets tokens for pods that it runs, bound to them, so that they end with the pod. Raises Forbidden."""
+    node = node_of(user)
+    asked = Attributes("create", "", "serviceaccounts", "token", namespace, "", account)
+    if not node or authorizer.plainly(user, asked):
+        return
+    bound = (body.get("spec") or {}).get("boundObjectRef") or {}
+    pod = authorizer.pod_of(node, namespace, bound.get("name") or "") if bound.get("kind") == "Pod" else None
+    if pod is None or bound.get("uid") != pod["metadata"].get("uid"):
+        why = f'node "{node}" may only ask for tokens that are bound to a pod it runs'
+    elif ((pod.get("spec") or {}).get("serviceAccountName") or "default") != account:
+        why = f'the pod "{bound["name"]}" runs as another account'
+    else:
+        return
+    raise errors.Forbidden(f'serviceaccounts "{account}" is forbidden: {why}', name=account, kind="serviceaccounts")
+
+
+def _change(old: Object, new: Object, node: str) -> str:
+    """What a node may not change about itself: where it belongs, what keeps pods off it, who owns it."""
+    before, after = _labels(old), _labels(new)
+    for key in sorted(before.keys() | after.keys()):
+        if before.get(key) == after.get(key):
+            continue
+        if key.startswith(_RESTRICTED_PREFIX) or (key in _DOMAIN_LABELS and key in before):
+            return f'node "{node}" is not allowed to change its label {key}; delete the Node first to move it'
+    if (old.get("spec") or {}).get("taints") != (new.get("spec") or {}).get("taints"):
+        return f'node "{node}" is not allowed to modify taints'
+    if old["metadata"].get("ownerReferences") != new["metadata"].get("ownerReferences"):
+        return f'node "{node}" is not allowed to modify ownerReferences'
+    return ""
+
+
+def _labels(obj: Object) -> Mapping[str, str]:
+    labels: Mapping[str, str] | None = obj["metadata"].get("labels")
+    return labels or {}

@@ -1,0 +1,42 @@
+"""APIService objects: one for each served group and version, kept in step with what is served.
+
+They can be read and watched like in Kubernetes, where they also tell of aggregated servers; here all are local.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from coterie.base.clock import Clock, rfc3339
+from coterie.kube.api.resources import Resource
+from coterie.kube.apiserver import discovery
+from coterie.kube.apiserver.state.collection import Collection
+from coterie.kube.apiserver.state.entry import Entry, encode
+from coterie.kube.apiserver.state.state import State, Write
+
+KEY = "/registry/apiregistration.k8s.io/apiservices"
+
+
+async def reconcile(state: State, resources: Callable[[], Sequence[Resource]], clock: Clock) -> None:
+    """Create what is missing and delete what is not served any more."""
+    collection = state.collection(KEY)
+    services = discovery.apiservices(resources(), rfc3339(clock.now()))
+    wanted = {service["metadata"]["name"]: service for service in services}
+    for name, service in wanted.items():
+        if collection.get("", name) is None:
+            await state.modify(collection, "", name, _create(service, collection))
+    for entry in collection.entries():
+        if entry.name not in wanted:
+            await state.modify(collection, "", entry.name, _delete)
+
+
+def _create(service: dict[str, Any], collection: Collection) -> Callable[[Entry | None], Write | None]:
+    def decide(entry: Entry | None) -> Write | None:
+        return Write(encode(service, collection.api_version, collection.kind)) if entry is None else None
+
+    return decide
+
+
+def _delete(entry: Entry | None) -> Write | None:
+    return Write(None) if entry is not None else None

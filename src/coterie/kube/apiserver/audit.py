@@ -1,0 +1,212 @@
+"""Who changed what: every request that may change something is told to sinks, once it has been answered.
+
+A sink gets facts about the request, never its body or its answer, so secrets cannot leak through it. A sink that fails
+must not break requests: its failure is reported once, and again only after it has worked in between.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from coterie.base.clock import rfc3339_micro
+from coterie.base.ids import uid4
+from coterie.base.log import Logger, logger
+from coterie.http.messages import UserInfo
+
+_log = logger("apiserver.audit")
+READ_VERBS = frozenset({"get", "list", "watch", "head", "options"})
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectReference:
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEvent:
+    time: datetime
+    """When the request arrived."""
+    user: UserInfo
+    """On whose behalf it was done."""
+    verb: str
+    path: str
+    """Without the query: it may carry what must not be written down."""
+    code: int
+    source: str = ""
+    """Address of the peer."""
+    duration: float = 0.0
+    """Seconds from arrival to answer."""
+    object: ObjectReference | None = None
+    impersonator: UserInfo | None = None
+    """Who really asked, when it was somebody else."""
+    user_agent: str = ""
+    dry_run: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """In the words of Kubernetes' audit.k8s.io/v1 Event, where it has them."""
+        out: dict[str, Any] = {
+            "kind": "Event",
+            "apiVersion": "audit.k8s.io/v1",
+            "level": "Metadata",
+            "auditID": uid4(),
+            "stage": "ResponseComplete",
+            "requestURI": self.path,
+            "verb": self.verb,
+            "user": _user(self.impersonator or self.user),
+        }
+        if self.impersonator is not None:
+            out["impersonatedUser"] = _user(self.user)
+        out["sourceIPs"] = [self.source] if self.source else []
+        if self.user_agent:
+            out["userAgent"] = self.user_agent
+        if self.object is not None:
+            out["objectRef"] = _reference(self.object)
+        out["responseStatus"] = {"code": self.code}
+        out["requestReceivedTimestamp"] = rfc3339_micro(self.time)
+        out["durationSeconds"] = round(self.duration, 6)
+        if self.dry_run:
+            out["dryRun"] = True
+        return out
+
+
+def _user(user: UserInfo) -> dict[str, Any]:
+    out: dict[str, Any] = {"username": user.name, "groups": list(user.groups)}
+    if user.uid:
+        out["uid"] = user.uid
+    return out
+
+
+def _reference(ref: ObjectReference) -> dict[str, str]:
+    parts = {
+        "resource": ref.resource,
+        "namespace": ref.namespace,
+        "name": ref.name,
+        "apiGroup": ref.group,
+        "apiVersion": ref.version,
+        "subresource": ref.subresource,
+    }
+    return {key: value for key, value in parts.items() if value}
+
+
+class AuditSink(Protocol):
+    def record(self, event: AuditEvent) -> None:
+        """Take note; called on the event loop, so it must not block for long. Any exception means: not noted."""
+
+
+class MemorySink:
+    """Keeps the newest events; for tests and for a console to look at."""
+
+    def __init__(self, limit: int = 10_000) -> None:
+        self._limit = limit
+        self.events: list[AuditEvent] = []
+
+    def record(self, event: AuditEvent) -> None:
+        self.events.append(event)
+        if len(self.events) > self._limit:
+            del self.events[: len(self.events) - self._limit]
+
+
+class LogSink:
+    """One log line for each change."""
+
+    def __init__(self, log: Logger = _log) -> None:
+        self._log = log
+
+    def record(self, event: AuditEvent) -> None:
+        ref = event.object
+        self._log.info(
+            "Change requested",
+            user=event.user.name,
+            verb=event.verb,
+            path=event.path,
+            code=event.code,
+            source=event.source,
+            milliseconds=round(event.duration * 1000, 3),
+            resource=ref.resource if ref is not None else "",
+        )
+
+
+class FileSink:
+    """One JSON object for each change, appended to a private file that is moved aside when it has grown."""
+
+    def __init__(self, path: Path, *, limit: int = 100 << 20) -> None:
+        self._path = path
+        self._limit = limit
+        self._handle = -1
+        self._size = 0
+
+    def record(self, event: AuditEvent) -> None:
+        line = json.dumps(event.as_json(), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+        if self._handle < 0:
+            self._open()
+        elif self._size + len(line) > self._limit:
+            self.close()
+            os.replace(self._path, self._path.with_name(self._path.name + ".1"))
+            self._open()
+        # One write of a whole line to a file opened for appending: lines of two processes do not mix.
+        written = os.write(self._handle, line)
+        self._size += written
+        if written != len(line):
+            raise OSError(f"only {written} of {len(line)} bytes were written")
+
+    def _open(self) -> None:
+        self._handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._size = os.fstat(self._handle).st_size
+
+    def close(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    def __enter__(self) -> FileSink:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class Audit:
+    """All sinks of a server behind one call."""
+
+    def __init__(self, sinks: Sequence[AuditSink] = (), *, log: Logger = _log) -> None:
+        self._sinks = tuple(sinks)
+        self._failing: set[int] = set()
+        self._log = log
+        self.lost = 0
+        """Events that a sink failed to note."""
+
+    @property
+    def enabled(self) -> bool:
+        """False: nobody listens, and no event needs to be made."""
+        return bool(self._sinks)
+
+    def wants(self, verb: str) -> bool:
+        """Whether a request with this verb is to be recorded."""
+        return bool(self._sinks) and verb not in READ_VERBS
+
+    def record(self, event: AuditEvent) -> None:
+        """Tell all sinks; never raises."""
+        for index, sink in enumerate(self._sinks):
+            try:
+                sink.record(event)
+            except Exception as error:  # noqa: BLE001 - a sink is somebody else's code and must not break a request
+                self.lost += 1
+                if index not in self._failing:
+                    self._failing.add(index)
+                    self._log.error("Audit sink fails", error=error, trace=True, sink=type(sink).__name__)
+            else:
+                if index in self._failing:
+                    self._failing.discard(index)
+                    self._log.info("Audit sink works again", sink=type(sink).__name__)

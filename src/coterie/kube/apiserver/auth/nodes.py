@@ -1,0 +1,207 @@
+"""What nodes may do: their own Node, their own lease, their own pods, and what those pods name. Nothing of others.
+
+Two kinds of callers bring nodes:
+
+    system:node:<name>, group system:nodes     one node, by its certificate (`coterie node add`)
+    an account that holds the verb `own` on    a domain's agents, by the account of the domain: all Nodes whose label
+    nodes (ClusterRole domain-cluster-res)     kuscia.secretflow/namespace is the account's namespace
+
+Both rights are asked for only when RBAC says no, so an operator may always give more by a binding. What depends on the
+body of a request is the admission step's (`admission/nodes.py`). Follows Kubernetes' Node authorizer, with two
+differences: nodes may list Endpoints and read all Pods (their DNS server names them), and make no mirror pods.
+
+A pod is looked for by the bytes of its JSON first: only those that hold both names are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import orjson
+
+from coterie.http.messages import UserInfo
+from coterie.kube.api.labels import KUSCIA_CONFIG_TEMPLATE_VALUE_CM, KUSCIA_NODE_NAMESPACE
+from coterie.kube.apiserver.auth.default_roles import rules_of
+from coterie.kube.apiserver.auth.rbac import Authorizer, Decision, Source
+from coterie.kube.apiserver.auth.rules import Attributes, Rule, compile_rules
+from coterie.kube.apiserver.state.collection import Collection
+
+Object = dict[str, Any]
+
+NODE_PREFIX = "system:node:"
+NODES_GROUP = "system:nodes"
+LEASE_NAMESPACE = "kube-node-lease"
+OWN = "own"
+"""The verb that says: those with the label of my namespace."""
+_ACCOUNT = "system:serviceaccount:"
+_LEASES = ("coordination.k8s.io", "leases")
+_NAMED_BY_PODS = frozenset(("secrets", "configmaps", "persistentvolumeclaims"))
+_OWN_PODS = frozenset((("delete", ""), ("update", "status"), ("patch", "status"), ("create", "eviction")))
+_DOMAIN_VERBS = frozenset(("create", "get", "update", "patch", "delete"))
+_LOOK_BY_NAME = frozenset(("list", "watch"))
+_YES = Decision(True, "")
+_CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
+_SECRET_VOLUMES = ("cephfs", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos")
+
+
+def node_of(user: UserInfo) -> str:
+    """The node a caller is; empty: none."""
+    if user.name.startswith(NODE_PREFIX) and NODES_GROUP in user.groups:
+        return user.name.removeprefix(NODE_PREFIX)
+    return ""
+
+
+def account_namespace(user: UserInfo) -> str:
+    """The namespace of a service account; empty for everybody else."""
+    return user.name.removeprefix(_ACCOUNT).partition(":")[0] if user.name.startswith(_ACCOUNT) else ""
+
+
+class NodeAuthorizer(Authorizer):
+    """RBAC, and after its "no" the rights of nodes."""
+
+    def __init__(
+        self,
+        *,
+        roles: Source,
+        role_bindings: Source,
+        cluster_roles: Source,
+        cluster_role_bindings: Source,
+        pods: Collection,
+        nodes: Collection,
+    ) -> None:
+        super().__init__(
+            roles=roles,
+            role_bindings=role_bindings,
+            cluster_roles=cluster_roles,
+            cluster_role_bindings=cluster_role_bindings,
+        )
+        self._pods = pods
+        self._nodes = nodes
+        self._node_rules: tuple[Rule, ...] = compile_rules(rules_of("system:node"))
+
+    def allowed(self, user: UserInfo, attributes: Attributes) -> Decision:
+        decision = super().allowed(user, attributes)
+        if decision.allowed or not attributes.resource:
+            return decision
+        node = node_of(user)
+        if node:
+            return self._as_node(node, attributes, decision)
+        domain = self.domain_of(user) if _is_of_nodes(attributes) else ""
+        return self._as_domain(domain, attributes, decision) if domain else decision
+
+    def plainly(self, user: UserInfo, attributes: Attributes) -> bool:
+        """Whether a binding gives it, so that no limit of nodes holds."""
+        return super().allowed(user, attributes).allowed
+
+    def domain_of(self, user: UserInfo) -> str:
+        """The domain whose nodes this account may bring; empty: none."""
+        namespace = account_namespace(user)
+        return namespace if namespace and self.plainly(user, Attributes(OWN, "", "nodes")) else ""
+
+    def belongs_to(self, node: str, domain: str) -> bool:
+        """Whether the Node is the domain's, or nobody's yet."""
+        entry = self._nodes.get("", node)
+        return entry is None or (entry.labels or {}).get(KUSCIA_NODE_NAMESPACE) == domain
+
+    def pod_of(self, node: str, namespace: str, name: str) -> Object | None:
+        """A pod that runs on this node."""
+        entry = self._pods.get(namespace, name)
+        pod = entry.load() if entry is not None else None
+        return pod if pod is not None and (pod.get("spec") or {}).get("nodeName") == node else None
+
+    def _as_node(self, node: str, attributes: Attributes, no: Decision) -> Decision:
+        verb, group, resource, subresource, namespace, _, name = attributes
+        if not any(rule.allows_resource(verb, group, resource, subresource) for rule in self._node_rules):
+            return no
+        why = ""
+        if group == "" and resource == "nodes":
+            if name != node and not (verb == "create" and not name):
+                why = f"node {node!r} may use its own Node only"
+        elif (group, resource) == _LEASES:
+            if namespace != LEASE_NAMESPACE or (name != node and not (verb == "create" and not name)):
+                why = f"node {node!r} may use its own lease in {LEASE_NAMESPACE} only"
+        elif group == "" and resource == "pods" and (verb, subresource) in _OWN_PODS:
+            if self._pods.get(namespace, name) is not None and self.pod_of(node, namespace, name) is None:
+                why = f"the pod does not run on node {node!r}"
+        elif group == "" and (resource in _NAMED_BY_PODS or (resource, subresource) == ("serviceaccounts", "token")):
+            if not name:
+                why = "nodes may only ask for single objects of this kind, by name"
+            elif not self._is_named(node, namespace, resource, name):
+                why = f"no pod on node {node!r} names this object"
+        elif group == "" and resource == "persistentvolumes":
+            why = f"no pod on node {node!r} names this object"
+        return Decision(False, why) if why else _YES
+
+    def _is_named(self, node: str, namespace: str, resource: str, name: str) -> bool:
+        on, wanted = b'"nodeName":' + orjson.dumps(node), orjson.dumps(name)
+        for entry in self._pods.names(namespace).values():
+            if on in entry.raw and wanted in entry.raw:
+                pod = entry.load()
+                spec = pod.get("spec") or {}
+                if spec.get("nodeName") == node and (resource, name) in {*named_by(spec), _values_of(pod)}:
+                    return True
+        return False
+
+    def _as_domain(self, domain: str, attributes: Attributes, no: Decision) -> Decision:
+        verb, _, resource, subresource, namespace, _, name = attributes
+        if subresource not in (("", "status") if resource == "nodes" else ("",)):
+            return no
+        if resource == "leases" and namespace != LEASE_NAMESPACE:
+            return no
+        if verb == "create" and not name and not subresource:
+            return _YES  # the body tells which; the admission step looks
+        if not name or verb not in _DOMAIN_VERBS | _LOOK_BY_NAME:
+            return Decision(False, "a domain's account may use single nodes only, by name")
+        if not self.belongs_to(name, domain):
+            return Decision(False, f"the node is not of domain {domain!r}")
+        return _YES
+
+
+def _is_of_nodes(attributes: Attributes) -> bool:
+    return (attributes.group, attributes.resource) in (("", "nodes"), _LEASES)
+
+
+def named_by(spec: Object) -> Iterator[tuple[str, str]]:
+    """(resource, name) of everything in its namespace that a pod names."""
+    yield "serviceaccounts", spec.get("serviceAccountName") or "default"
+    for secret in _items(spec.get("imagePullSecrets")):
+        yield "secrets", secret.get("name") or ""
+    for group in _CONTAINERS:
+        for container in _items(spec.get(group)):
+            yield from _named_by_container(container)
+    for volume in _items(spec.get("volumes")):
+        yield from _named_by_volume(volume)
+
+
+def _values_of(pod: Object) -> tuple[str, str]:
+    """The ConfigMap from which the agent fills in the pod's config templates; no field names it."""
+    marks = pod["metadata"].get("annotations") or {}
+    return "configmaps", marks.get(KUSCIA_CONFIG_TEMPLATE_VALUE_CM) or ""
+
+
+def _named_by_container(container: Object) -> Iterator[tuple[str, str]]:
+    for variable in _items(container.get("env")):
+        source = variable.get("valueFrom") or {}
+        yield "secrets", (source.get("secretKeyRef") or {}).get("name") or ""
+        yield "configmaps", (source.get("configMapKeyRef") or {}).get("name") or ""
+    for source in _items(container.get("envFrom")):
+        yield "secrets", (source.get("secretRef") or {}).get("name") or ""
+        yield "configmaps", (source.get("configMapRef") or {}).get("name") or ""
+
+
+def _named_by_volume(volume: Object) -> Iterator[tuple[str, str]]:
+    yield "secrets", (volume.get("secret") or {}).get("secretName") or ""
+    yield "configmaps", (volume.get("configMap") or {}).get("name") or ""
+    yield "persistentvolumeclaims", (volume.get("persistentVolumeClaim") or {}).get("claimName") or ""
+    yield "secrets", (volume.get("azureFile") or {}).get("secretName") or ""
+    yield "secrets", ((volume.get("csi") or {}).get("nodePublishSecretRef") or {}).get("name") or ""
+    for kind in _SECRET_VOLUMES:
+        yield "secrets", ((volume.get(kind) or {}).get("secretRef") or {}).get("name") or ""
+    for part in _items((volume.get("projected") or {}).get("sources")):
+        yield "secrets", (part.get("secret") or {}).get("name") or ""
+        yield "configmaps", (part.get("configMap") or {}).get("name") or ""
+
+
+def _items(value: Any) -> Iterable[Object]:
+    return value or ()

@@ -1,0 +1,94 @@
+"""Objects that exist from the first start: namespaces, default roles, priority classes, the Kuscia definitions.
+
+They are written through the same verbs as everybody's, so that they are validated, owned and watched like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import orjson
+
+from coterie.http.messages import Request, Response, UserInfo
+from coterie.kube.api import errors
+from coterie.kube.apiserver.auth import default_roles
+from coterie.kuscia.api.definitions import crds as kuscia_crds
+
+Object = dict[str, Any]
+Send = Callable[[Request], Coroutine[Any, Any, Response]]
+
+LOOPBACK = UserInfo("system:apiserver", ("system:masters",))
+NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+CROSS_DOMAIN = "cross-domain"
+"""Where Kuscia's jobs, tasks and deployments live."""
+_PRIORITIES = (("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000))
+_AGENT = {"user-agent": "coterie-bootstrap/1", "content-type": "application/json"}
+
+
+async def ensure(send: Send, *, kuscia: bool) -> None:
+    """Make sure that the first objects exist and are up to date."""
+    for name in NAMESPACES:
+        await _create(send, "/api/v1/namespaces", {"metadata": {"name": name}})
+    for name, value in _PRIORITIES:
+        body = {"metadata": {"name": name}, "value": value, "description": "Reserved for parts of the system."}
+        await _create(send, "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    for default in default_roles.default_objects():
+        await _reconcile_role(send, default)
+    if kuscia:
+        await _create(send, "/api/v1/namespaces", {"metadata": {"name": CROSS_DOMAIN}})
+        await _ensure_definitions(send)
+
+
+async def _reconcile_role(send: Send, default: Object) -> None:
+    plural = "clusterroles" if default["kind"] == "ClusterRole" else "clusterrolebindings"
+    collection = f"/apis/rbac.authorization.k8s.io/v1/{plural}"
+    path = f"{collection}/{default['metadata']['name']}"
+    existing = await _get(send, path)
+    wanted = default_roles.reconcile(existing, default)
+    if wanted is None:
+        return
+    if existing is None:
+        await _create(send, collection, wanted)
+    else:
+        await _call(send, "PUT", path, wanted)
+
+
+async def _ensure_definitions(send: Send) -> None:
+    collection = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    stale: dict[str, Object | None] = {}
+    for name, digest in kuscia_crds.hashes().items():
+        existing = await _get(send, f"{collection}/{name}")
+        annotations = (existing or {}).get("metadata", {}).get("annotations") or {}
+        if annotations.get(kuscia_crds.HASH_ANNOTATION) != digest:
+            stale[name] = existing
+    for definition in kuscia_crds.load(stale) if stale else ():
+        existing = stale[definition["metadata"]["name"]]
+        if existing is None:
+            await _create(send, collection, definition)
+            continue
+        metadata = {**existing["metadata"], "annotations": {**(existing["metadata"].get("annotations") or {}), **definition["metadata"]["annotations"]}}  # fmt: skip
+        await _call(send, "PUT", f"{collection}/{existing['metadata']['name']}", {**definition, "metadata": metadata})
+
+
+async def _get(send: Send, path: str) -> Object | None:
+    try:
+        return await _call(send, "GET", path)
+    except errors.NotFound:
+        return None
+
+
+async def _create(send: Send, path: str, obj: Object) -> None:
+    try:
+        await _call(send, "POST", path, obj)
+    except errors.AlreadyExists:
+        return
+
+
+async def _call(send: Send, method: str, path: str, body: Object | None = None) -> Object:
+    data = orjson.dumps(body) if body is not None else b""
+    response = await send(Request(method, path, headers=dict(_AGENT), body=data, user=LOOPBACK))
+    answer: Object = orjson.loads(response.body)
+    if response.status >= 400:
+        raise errors.from_status(answer, response.status)
+    return answer

@@ -1,0 +1,169 @@
+"""How objects leave: as themselves, as rows of a Table, or as metadata only; one, many, or events of a watch.
+
+Objects are bytes and stay bytes wherever the client wants them as they are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import orjson
+import yaml
+
+from coterie.base.clock import Clock
+from coterie.http.messages import Response
+from coterie.kube.api import errors
+from coterie.kube.apiserver.call import Call
+from coterie.kube.apiserver.content_negotiation import Want
+from coterie.kube.apiserver.state.entry import Entry, View
+from coterie.kube.apiserver.state.watching import Encode
+
+if TYPE_CHECKING:
+    from coterie.kube.apiserver.tables.build import Include
+
+_INCLUDES = ("None", "Metadata", "Object")
+_MOST_WARNINGS = 20
+_LONGEST_WARNING = 256
+
+
+class Presenter:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    # -- one ----------------------------------------------------------------------------------------------------
+
+    def one(self, call: Call, raw: bytes, want: Want, status: int = 200) -> Response:
+        headers = _warnings(call.warnings) if call.warnings else []
+        body = call.view.render(raw)
+        if want.shape == "plain":
+            if want.yaml:
+                return Response(status, _yaml(body), "application/yaml", headers)
+            return Response(status, body, headers=headers)
+        if want.shape == "table":
+            builder = call.strategy.table
+            version = orjson.loads(body)["metadata"].get("resourceVersion", "")
+            row = builder.row_json(body, version, self._moment(), _include(call))
+            return Response(status, builder.table([row], resource_version=version), headers=headers)
+        return Response(status, _partial(body, want.version), headers=headers)
+
+    # -- many ---------------------------------------------------------------------------------------------------
+
+    def many(
+        self, call: Call, entries: Sequence[Entry], want: Want, revision: int, token: str, remaining: int
+    ) -> Response:
+        view = call.view
+        if want.shape == "table":
+            builder, now, include = call.strategy.table, self._moment(), _include(call)
+            rows = [builder.row_json(view.render(entry.raw), "", now, include) for entry in entries]
+            body = builder.table(
+                rows, resource_version=str(revision), continue_token=token, remaining=remaining or None
+            )
+            return Response(200, body)
+        metadata: dict[str, Any] = {"resourceVersion": str(revision)}
+        if token:
+            metadata["continue"] = token
+        if remaining:
+            metadata["remainingItemCount"] = remaining
+        if want.shape == "partial":
+            kind, version = "PartialObjectMetadataList", f"meta.k8s.io/{want.version}"
+            items = [_partial(view.render(entry.raw), want.version) for entry in entries] or [b""]
+        else:
+            kind, version = view.resource.list_kind, view.resource.api_version
+            if view.is_storage:
+                items = [entry.raw for entry in entries] or [b""]
+            else:
+                items = [view.render(entry.raw) for entry in entries] or [b""]
+        head = f'{{"kind":"{kind}","apiVersion":"{version}","metadata":'.encode() + orjson.dumps(metadata)
+        # One join for all of it: a list may be tens of megabytes, and each further copy would cost milliseconds.
+        items[0] = b'%b,"items":[%b' % (head, items[0])
+        items[-1] += b"]}\n"
+        body = b",".join(items)
+        if want.yaml:
+            return Response(200, _yaml(body), "application/yaml")
+        return Response(200, body)
+
+    # -- events -------------------------------------------------------------------------------------------------
+
+    def watch_encoder(self, call: Call, want: Want) -> tuple[Encode, Hashable]:
+        """How events are written for this client, and what identifies that way: equal keys, equal bytes."""
+        view = call.view
+        key: tuple[object, ...] = (view, want.shape, want.version)
+        if want.shape == "plain":
+            return _plain_events(view), key
+        if want.shape == "partial":
+
+            def partial(kind: str, entry: Entry, first: bool) -> bytes:
+                return _event(kind, _partial(view.render(entry.raw), want.version))
+
+            return partial, key
+        builder, include = call.strategy.table, _include(call)
+
+        def table(kind: str, entry: Entry, first: bool) -> bytes:
+            row = builder.row_json(view.render(entry.raw), "", self._moment(), include)
+            return _event(kind, builder.table([row], resource_version=str(entry.revision), no_headers=not first))
+
+        return table, (*key, include)
+
+    def bookmark_encoder(self, call: Call, want: Want) -> Callable[[int, bool], bytes]:
+        """A bookmark is an object of the watched kind with nothing in it but a resourceVersion."""
+        resource, strategy = call.resource, call.strategy
+
+        def bookmark(revision: int, initial_end: bool) -> bytes:
+            metadata: dict[str, Any] = {"resourceVersion": str(revision), "creationTimestamp": None}
+            if initial_end:
+                metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
+            kind, version = resource.kind, resource.api_version
+            if want.shape == "table":
+                partial = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
+                row = b'{"cells":[],"object":%b}' % orjson.dumps(partial)
+                table = strategy.table.table([row], resource_version=str(revision), no_headers=True)
+                return _event("BOOKMARK", table)
+            if want.shape == "partial":
+                kind, version = "PartialObjectMetadata", f"meta.k8s.io/{want.version}"
+            return _event("BOOKMARK", orjson.dumps({"kind": kind, "apiVersion": version, "metadata": metadata}))
+
+        return bookmark
+
+    def _moment(self) -> float:
+        return self._clock.now().timestamp()
+
+
+def _plain_events(view: View) -> Encode:
+    if view.is_storage:
+        return lambda kind, entry, first: _event(kind, entry.raw)
+    return lambda kind, entry, first: _event(kind, view.render(entry.raw))
+
+
+def _event(kind: str, obj: bytes) -> bytes:
+    return b'{"type":"%b","object":%b}\n' % (kind.encode(), obj)
+
+
+def _partial(body: bytes, version: str) -> bytes:
+    metadata = orjson.loads(body)["metadata"]
+    return orjson.dumps({"kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{version}", "metadata": metadata})
+
+
+def _include(call: Call) -> Include:
+    include = call.request.param("includeObject") if call.request.query else ""
+    if not include:
+        return "Metadata"
+    if include not in _INCLUDES:
+        raise errors.BadRequest(f'includeObject must be None, Metadata or Object, not "{include[:64]}"')
+    return cast("Include", include)
+
+
+def _yaml(body: bytes) -> bytes:
+    text: str = yaml.dump(orjson.loads(body), Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True)
+    return text.encode()
+
+
+def _warnings(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Headers for the first few: clients refuse answers whose head is too large."""
+    shown = [text[:_LONGEST_WARNING] for text in texts[:_MOST_WARNINGS]]
+    return [("Warning", f'299 - "{_quoted(text)}"') for text in shown]
+
+
+def _quoted(text: str) -> str:
+    """Text for a Warning header: one line, no bare quotes."""
+    return "".join(ch if ch.isprintable() else " " for ch in text).replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,243 @@
+"""log, exec, attach, port-forward: relayed to the node agent that runs the pod, on the paths of a kubelet.
+
+The server does not speak SPDY or WebSocket itself: it checks who asks, finds the agent, passes the client's upgrade
+on and then copies bytes both ways, each side at the pace of the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import httptools
+import orjson
+
+from coterie.base.log import logger
+from coterie.http.messages import Response, Sink, TunnelSink
+from coterie.http.server import Tasks
+from coterie.kube.api import errors
+from coterie.kube.api.labels import KUSCIA_NODE_NAMESPACE
+from coterie.kube.apiserver import agent_connection
+from coterie.kube.apiserver.call import Call
+from coterie.kube.apiserver.state.collection import Collection
+from coterie.kuscia.extensions.agent_trust import DomainAgents
+
+log = logger("apiserver.proxy")
+
+Object = dict[str, Any]
+_MAX_JSON = 16 * 1024 * 1024
+_JSON_TIMEOUT = 3.0
+_HIGH_WATER = 1024 * 1024
+_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+_UPGRADE_HEADERS = (
+    "upgrade", "connection", "sec-websocket-key", "sec-websocket-version", "sec-websocket-protocol",
+    "sec-websocket-extensions", "x-stream-protocol-version", "content-length", "content-type",
+)  # fmt: skip
+_STREAM_OPTIONS = (("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty"))
+_LOG_OPTIONS = (
+    "follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream",
+)  # fmt: skip
+_TRUE = frozenset(("1", "t", "T", "true", "True", "TRUE"))
+
+
+class NodeProxy:
+    def __init__(
+        self,
+        nodes: Collection,
+        tasks: Tasks,
+        client_tls: Callable[[], ssl.SSLContext | None],
+        domains: DomainAgents | None = None,
+    ) -> None:
+        """`domains`: how agents are known that have certificates of their own domain."""
+        self._nodes = nodes
+        self._tasks = tasks
+        self._client_tls = client_tls
+        self._domains = domains
+
+    async def stream(self, call: Call) -> Response:
+        """exec, attach, portforward: an upgraded connection."""
+        pod = call.entry().load()
+        kind, request = call.target.subresource, call.request
+        if request.headers.get("upgrade", "").lower() not in ("websocket", "spdy/3.1"):
+            raise errors.BadRequest(f"{kind} needs a connection that is upgraded to WebSocket or SPDY/3.1")
+        address = self._agent_of(call, pod)
+        where = f"{quote(call.namespace)}/{quote(call.name)}"
+        if kind == "portforward":
+            query = urlencode([("port", port) for port in request.params.get("ports", [])])
+            path = f"/portForward/{where}"
+        else:
+            container = choose_container(pod, request.param("container"))
+            options = [(agent, "1") for ours, agent in _STREAM_OPTIONS if request.param(ours) in _TRUE]
+            if kind == "exec":
+                commands = request.params.get("command", [])
+                if not commands:
+                    raise errors.BadRequest("you must specify at least one command for the container")
+                options += [("command", word) for word in commands]
+            if not any(name != "tty" for name, _ in options if name != "command"):
+                raise errors.BadRequest("you must specify at least 1 of stdin, stdout, stderr")
+            query = urlencode(options)
+            path = f"/{kind}/{where}/{quote(container)}"
+        headers = {name: request.headers[name] for name in _UPGRADE_HEADERS if name in request.headers}
+        connection = await self._connect(address, call.namespace)
+        status, answered = await connection.request(request.method, f"{path}?{query}", headers)
+        if status != 101:
+            raise await connection.refusal(status, answered)
+        passed = [(name, value) for name, value in answered.items() if name != "content-length"]
+        return Response(101, headers=passed, upgrade=_Pipe(connection, self._tasks))
+
+    async def log(self, call: Call) -> Response:
+        pod = call.entry().load()
+        request = call.request
+        container = choose_container(pod, request.param("container"))
+        address = self._agent_of(call, pod)
+        query = urlencode([(name, request.param(name)) for name in _LOG_OPTIONS if request.param(name)])
+        path = f"/containerLogs/{quote(call.namespace)}/{quote(call.name)}/{quote(container)}"
+        connection = await self._connect(address, call.namespace)
+        status, answered = await connection.request("GET", f"{path}?{query}" if query else path, {})
+        if status != 200:
+            raise await connection.refusal(status, answered)
+        body = connection.body(status, answered)
+        return Response(200, content_type="text/plain", stream=_BodyRelay(connection, body, self._tasks))
+
+    async def get_json(self, node: Object, path: str) -> Object:
+        """What an agent tells about itself; ServiceUnavailable when it does not, or not in time."""
+        labels = node["metadata"].get("labels") or {}
+        connection = await self._connect(agent_connection.address_of(node), labels.get(KUSCIA_NODE_NAMESPACE, ""))
+        try:
+            status, answered = await connection.request("GET", path, {})
+            if status != 200:
+                raise await connection.refusal(status, answered)
+            async with asyncio.timeout(_JSON_TIMEOUT):
+                text = await connection.read(connection.body(status, answered), _MAX_JSON)
+            answer: Object = orjson.loads(text)
+            return answer
+        except (OSError, TimeoutError, httptools.HttpParserError, orjson.JSONDecodeError) as problem:
+            raise errors.ServiceUnavailable(f"the agent did not answer {path} ({type(problem).__name__})") from problem
+        finally:
+            connection.close()
+
+    async def _connect(self, address: agent_connection.Address, domain: str) -> agent_connection.Connection:
+        """To an agent with a certificate of our authority or of the domain. For a pod that is the domain of its own
+        namespace: what a Node says of itself must not decide who gets to see the pod's input and output."""
+        try:
+            return await agent_connection.connect(address, self._client_tls())
+        except agent_connection.NotVerified:
+            check = self._domains.check(domain) if self._domains is not None else None
+            if check is None or self._domains is None:
+                raise
+            return await agent_connection.connect(address, self._domains.tls(), check)
+
+    def _agent_of(self, call: Call, pod: Object) -> agent_connection.Address:
+        node = (pod.get("spec") or {}).get("nodeName")
+        if not node:
+            raise errors.BadRequest(f"pod {call.name} does not have a host assigned")
+        entry = self._nodes.get("", node)
+        if entry is None:
+            raise errors.ServiceUnavailable(
+                f"the node {node} of pod {call.name} is not registered; wait until it is back"
+            )
+        return agent_connection.address_of(entry.load())
+
+
+def choose_container(pod: Object, asked: str) -> str:
+    """The container a request means; one that is not in the pod, or a choice left open, is refused."""
+    spec = pod.get("spec") or {}
+    groups = ("containers", "initContainers", "ephemeralContainers")
+    names = [container["name"] for group in groups for container in spec.get(group) or ()]
+    name = pod["metadata"]["name"]
+    if asked:
+        if asked not in names:
+            raise errors.BadRequest(f"container {asked} is not valid for pod {name}")
+        return asked
+    default = (pod["metadata"].get("annotations") or {}).get(_DEFAULT_CONTAINER)
+    if default in names:
+        return str(default)
+    main = [container["name"] for container in spec.get("containers") or ()]
+    if len(main) != 1:
+        listed = " ".join(main)
+        raise errors.BadRequest(f"a container name must be specified for pod {name}, choose one of: [{listed}]")
+    return str(main[0])
+
+
+class _Pipe:
+    """Copies bytes between a client's tunnel and an agent's connection."""
+
+    def __init__(self, connection: agent_connection.Connection, tasks: Tasks) -> None:
+        self._connection = connection
+        self._tasks = tasks
+        self._sink: TunnelSink | None = None
+        self._copying: asyncio.Task[None] | None = None
+        self._draining: asyncio.Task[None] | None = None
+
+    def opened(self, sink: TunnelSink) -> None:
+        self._sink = sink
+        self._copying = self._tasks.create_task(self._to_client(sink), name="tunnel to client")
+
+    def received(self, data: bytes) -> None:
+        writer = self._connection.writer
+        writer.write(data)
+        if self._draining is None and self._sink is not None and writer.transport.get_write_buffer_size() > _HIGH_WATER:
+            self._sink.pause()
+            self._draining = self._tasks.create_task(self._drain(self._sink), name="tunnel to agent")
+
+    def closed(self) -> None:
+        self._sink = None
+        for task in (self._copying, self._draining):
+            if task is not None:
+                task.cancel()
+        self._connection.close()
+
+    async def _drain(self, sink: TunnelSink) -> None:
+        try:
+            await self._connection.writer.drain()
+        except OSError:
+            sink.close()
+        self._draining = None
+        sink.resume()
+
+    async def _to_client(self, sink: TunnelSink) -> None:
+        try:
+            while data := await self._connection.reader.read(agent_connection.CHUNK):
+                sink.write(data)
+                await sink.drain()
+        except OSError as problem:
+            log.debug("A tunnel broke", node=self._connection.address.node, problem=str(problem))
+        finally:
+            self._copying = None
+            sink.close()
+
+
+class _BodyRelay:
+    """Copies the body of an agent's answer (a log, perhaps one that is followed) into our answer."""
+
+    def __init__(self, connection: agent_connection.Connection, body: agent_connection.Body, tasks: Tasks) -> None:
+        self._connection = connection
+        self._body = body
+        self._tasks = tasks
+        self._copying: asyncio.Task[None] | None = None
+
+    def opened(self, sink: Sink) -> None:
+        self._copying = self._tasks.create_task(self._copy(sink), name="log relay")
+
+    def closed(self) -> None:
+        if self._copying is not None:
+            self._copying.cancel()
+        self._connection.close()
+
+    async def _copy(self, sink: Sink) -> None:
+        whole = False
+        try:
+            while not self._body.complete and (data := await self._connection.reader.read(agent_connection.CHUNK)):
+                sink.write(self._body.feed(data))
+                await sink.drain()
+            whole = self._body.complete or self._body.open_ended
+        except (OSError, httptools.HttpParserError) as problem:
+            log.debug("A log broke off", node=self._connection.address.node, problem=str(problem))
+        self._copying = None
+        if whole:
+            sink.close()
+        else:
+            sink.abort()

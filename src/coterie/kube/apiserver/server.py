@@ -1,0 +1,575 @@
+"""The API server: a `Handler` over a store.
+
+    store = MemoryStore(); await store.open()  # or SqliteStore(path)
+    server = ApiServer(store)
+    await server.start()                       # load, bootstrap, be ready
+    response = await server.call(Request("GET", "/api/v1/namespaces", user=ADMIN))   # in-process
+    http = HttpServer(server.handle, user_of=user_from_certificate); await http.listen(...)   # on a socket
+    await server.stop()
+
+The path of a request, outermost first: count and audit, translate errors, authenticate, authorise, find the resource,
+dispatch to a verb. Everything up to the verb runs without a task, and reads are answered at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import orjson
+
+from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.log import logger
+from coterie.base.secret import Secret
+from coterie.http.connection import error_response
+from coterie.http.messages import Request, Response, UserInfo
+from coterie.http.server import Tasks
+from coterie.kube.api import convert, errors
+from coterie.kube.api.resources import BUILTIN, USAGE, Resource
+from coterie.kube.api.schema import builtin as builtin_schemas
+from coterie.kube.api.selectors import parse_field_selector
+from coterie.kube.apiserver import apiservices, bodies, bootstrap, discovery, options, paths, usage
+from coterie.kube.apiserver.admission.chain import Admission, Attempt
+from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_request
+from coterie.kube.apiserver.admission.quotas import Quotas
+from coterie.kube.apiserver.admission.steps import LimitRanges, NamespaceLifecycle, Priorities, ServiceAccounts
+from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditSink, ObjectReference
+from coterie.kube.apiserver.auth import grants, reviews
+from coterie.kube.apiserver.auth.authn import Authenticator
+from coterie.kube.apiserver.auth.nodes import NodeAuthorizer
+from coterie.kube.apiserver.auth.rbac import forbidden
+from coterie.kube.apiserver.auth.rules import Attributes
+from coterie.kube.apiserver.auth.tokens import Lookups, TokenSigner, request_token
+from coterie.kube.apiserver.call import Call
+from coterie.kube.apiserver.crds import Definitions
+from coterie.kube.apiserver.kinds import EventStrategy, Strategy
+from coterie.kube.apiserver.metrics import Metrics
+from coterie.kube.apiserver.openapi.service import OpenApi
+from coterie.kube.apiserver.presentation import Presenter
+from coterie.kube.apiserver.proxy import NodeProxy
+from coterie.kube.apiserver.state.collection import Collection
+from coterie.kube.apiserver.state.entry import View, head_of
+from coterie.kube.apiserver.state.state import ROOT, State
+from coterie.kube.apiserver.state.watching import Change
+from coterie.kube.apiserver.verbs.delete import Deleter
+from coterie.kube.apiserver.verbs.eviction import Evictions
+from coterie.kube.apiserver.verbs.read import Reader
+from coterie.kube.apiserver.verbs.subresources import Subresources
+from coterie.kube.apiserver.verbs.watch import WatchVerb
+from coterie.kube.apiserver.verbs.write import Writer
+from coterie.kube.store.protocol import Store, StoreError
+from coterie.kuscia.extensions.agent_trust import DOMAINS_KEY, DomainAgents
+
+log = logger("apiserver")
+
+Object = dict[str, Any]
+Verb = Callable[[Call], Response | Awaitable[Response]]
+_CRDS = "/registry/apiextensions.k8s.io/customresourcedefinitions"
+_RBAC = "/registry/rbac.authorization.k8s.io/"
+_SELECTING = frozenset(("list", "watch", "deletecollection"))
+_NEEDS_NAME = {"create": False, "update": True, "patch": True}
+_CLIENT_LEFT = 499
+"""For metrics and audit: who asked went away before the answer."""
+_HEALTH = frozenset(("/healthz", "/livez", "/readyz"))
+_ROOT_PATHS = ("/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What can be chosen about an API server; the defaults are the safe ones."""
+
+    signer: TokenSigner | None = None
+    """Signs and checks service-account tokens; without it there are none."""
+    static_tokens: Sequence[tuple[Secret, UserInfo]] = ()
+    audit_sinks: Sequence[AuditSink] = ()
+    kuscia: bool = True
+    """Install the Kuscia definitions at start."""
+    agent_tls: Callable[[], ssl.SSLContext | None] = field(default=lambda: None)
+    """TLS towards node agents: the server's own certificate, and whose it trusts."""
+    domain_agent_tls: Callable[[], ssl.SSLContext | None] = field(default=lambda: None)
+    """TLS towards agents of domains that registered: the server's own certificate. Theirs is checked by `agenttrust`."""
+    event_ttl: float = 3600.0
+    """Seconds after which Event objects are forgotten."""
+    compact_every: float = 300.0
+    """Seconds between compactions; history of one to two such periods stays for watches and paged lists."""
+
+
+class ApiServer:
+    def __init__(self, store: Store, settings: Settings | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.settings = settings or Settings()
+        self.clock = clock
+        self.metrics = Metrics()
+        self.ready = False
+        self._loaded = False
+        """Between start and stop the collections hold what the store holds; outside no object may be asked for."""
+        self.state = State(store)
+        self._store = store
+        self._strategies: dict[tuple[str, str, str], Strategy] = {}
+        self._tasks = Tasks()
+        self._catalogue_news = asyncio.Event()
+        self._schemas = schemas = builtin_schemas.load()
+        self._definitions = Definitions(
+            self.state, self._strategies, schemas.object_meta, clock, self._catalogue_changed
+        )
+        for resource in BUILTIN:
+            if not resource.virtual:
+                self._serve_builtin(resource, schemas)
+        self._virtual = {(r.group, r.version, r.plural): r for r in (*BUILTIN, *USAGE) if r.virtual}
+        self.authorizer = NodeAuthorizer(
+            roles=lambda: self._objects(_RBAC + "roles"),
+            role_bindings=lambda: self._objects(_RBAC + "rolebindings"),
+            cluster_roles=lambda: self._objects(_RBAC + "clusterroles"),
+            cluster_role_bindings=lambda: self._objects(_RBAC + "clusterrolebindings"),
+            pods=self._collection("pods"),
+            nodes=self._collection("nodes"),
+        )
+        self._lookups = Lookups(
+            service_account=self._finder("serviceaccounts"),
+            secret=self._finder("secrets"),
+            pod=self._finder("pods"),
+            node=lambda name: self._finder("nodes")("", name),
+        )
+        self.authenticator = Authenticator(
+            signer=self.settings.signer,
+            lookups=self._lookups,
+            authorizer=self.authorizer,
+            static_tokens=self.settings.static_tokens,
+            clock=clock,
+        )
+        self.audit = Audit(self.settings.audit_sinks)
+        self._discovery = discovery.Discovery(self.resources)
+        self._openapi = OpenApi(self._described, lambda: self._objects(_CRDS))
+        self._build_verbs()
+        self._observe()
+        self._describe_metrics()
+
+    def _serve_builtin(self, resource: Resource, schemas: builtin_schemas.BuiltinSchemas) -> None:
+        head = head_of(resource.storage_api_version, resource.kind)
+        if convert.is_converted(resource):
+            to_view, to_storage = partial(convert.from_storage, resource), partial(convert.to_storage, resource)
+            self.state.serve(View(resource, storage_head=head, to_view=to_view, to_storage=to_storage))
+        else:
+            self.state.serve(View(resource, storage_head=head))
+        schema = schemas[resource.schema_name]
+        stored = schemas[f"{resource.storage_api_version}/{resource.kind}"]
+        kind = EventStrategy if resource.plural == "events" else Strategy
+        self._strategies[(resource.group, resource.version, resource.plural)] = kind(resource, schema, stored)
+
+    def _build_verbs(self) -> None:
+        core = self._collection
+        presenter = Presenter(self.clock)
+        # The order of admission: who may create here at all, what is filled in, what others have the last word on.
+        self._admission = Admission(
+            (
+                NamespaceLifecycle(core("namespaces")),
+                LimitRanges(core("limitranges")),
+                ServiceAccounts(core("serviceaccounts")),
+                Priorities(self.state.collection("/registry/scheduling.k8s.io/priorityclasses")),
+                self._definitions.admit,
+                self._no_escalation,
+                NodeRestriction(self.authorizer),
+                Quotas(core("resourcequotas"), lambda attempt: self.state.collection(attempt.resource.key)),
+            )
+        )
+        reader = Reader(self.state, presenter)
+        self._watch = WatchVerb(self.state, presenter, reader, self._tasks)
+        writer = Writer(self.state, self._admission, presenter, self.clock)
+        deleter = Deleter(self.state, presenter, self._schemas["v1/DeleteOptions"], self.clock)
+        subs = Subresources(writer, self._schemas, self.clock)
+        budgets = self.state.collection("/registry/policy/poddisruptionbudgets")
+        evictions = Evictions(self.state, deleter, budgets, self._schemas["policy/v1/Eviction"], self.clock)
+        domains = partial(self.state.find_collection, DOMAINS_KEY)
+        of_domains = DomainAgents(domains, self.settings.domain_agent_tls, self.clock)
+        proxy = NodeProxy(core("nodes"), self._tasks, self.settings.agent_tls, of_domains)
+        self._usage = usage.UsageApi(core("nodes"), core("pods"), proxy, self.clock)
+        self._verbs: dict[str, Verb] = {
+            "get": reader.get,
+            "list": reader.list,
+            "watch": self._watch.watch,
+            "create": writer.create,
+            "update": writer.update,
+            "patch": writer.patch,
+            "delete": deleter.delete,
+            "deletecollection": deleter.delete_collection,
+        }
+        self._sub_verbs: dict[tuple[str, str], Verb] = {
+            ("status", "get"): reader.get,
+            ("status", "update"): writer.update,
+            ("status", "patch"): writer.patch,
+            ("scale", "get"): subs.get_scale,
+            ("scale", "update"): subs.put_scale,
+            ("scale", "patch"): subs.patch_scale,
+            ("binding", "create"): subs.bind,
+            ("eviction", "create"): evictions.evict,
+            ("ephemeralcontainers", "get"): reader.get,
+            ("ephemeralcontainers", "update"): subs.put_ephemeral,
+            ("ephemeralcontainers", "patch"): subs.patch_ephemeral,
+            ("finalize", "update"): subs.finalize,
+            ("token", "create"): self._request_token,
+            ("log", "get"): proxy.log,
+            ("exec", "get"): proxy.stream,
+            ("exec", "create"): proxy.stream,
+            ("attach", "get"): proxy.stream,
+            ("attach", "create"): proxy.stream,
+            ("portforward", "get"): proxy.stream,
+            ("portforward", "create"): proxy.stream,
+        }
+        self._bind = subs.bind
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Read the store, make the first objects, become ready. The store must be open."""
+        self.state.revision = self._store.revision
+        await self.state.load(_CRDS + "/")
+        for definition in self.state.collection(_CRDS):
+            self._definitions.serve(definition)
+        self._clear(_CRDS)
+        count = await self.state.load(ROOT)
+        await self.state.start()
+        self._loaded = True
+        await self._renew_event_lease()
+        await bootstrap.ensure(self.call, kuscia=self.settings.kuscia)
+        await apiservices.reconcile(self.state, self.resources, self.clock)
+        self._tasks.create_task(self._housekeeping(), name="apiserver housekeeping")
+        self._tasks.create_task(self._follow_catalogue(), name="apiserver catalogue")
+        self.ready = True
+        log.info("The API server is ready", objects=count, revision=self.state.revision)
+
+    def _clear(self, key: str) -> None:
+        """Forget what was loaded ahead of the rest, so that the full load brings it in once."""
+        collection = self.state.collection(key)
+        for entry in list(collection):
+            collection.unload(entry)
+
+    async def stop(self) -> None:
+        self.ready = self._loaded = False
+        self._watch.end_all()
+        await self._tasks.cancel()
+        self.state.close()
+
+    async def _housekeeping(self) -> None:
+        """Compaction and the lease of events, at their pace, for as long as the server lives."""
+        compact_to = self.state.revision
+        while True:
+            await self.clock.sleep(self.settings.compact_every)
+            target, compact_to = compact_to, self.state.revision
+            try:
+                if target > self._store.compacted:
+                    await self._store.compact(target)
+                await self._renew_event_lease()
+            except StoreError as problem:
+                log.error("The store was not tidied up; it is tried again later", error=problem)
+
+    async def _follow_catalogue(self) -> None:
+        while True:
+            await self._catalogue_news.wait()
+            self._catalogue_news.clear()
+            await apiservices.reconcile(self.state, self.resources, self.clock)
+
+    async def _renew_event_lease(self) -> None:
+        """Events written from now on share a new lease, so they end together, a while after they were written."""
+        ttl = self.settings.event_ttl + self.settings.compact_every
+        self._collection("events").lease = await self._store.grant(ttl)
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    async def call(self, request: Request) -> Response:
+        """`handle` for callers in this process who want to wait for the answer."""
+        answer = self.handle(request)
+        return answer if isinstance(answer, Response) else await answer
+
+    def handle(self, request: Request) -> Response | Awaitable[Response]:
+        started = perf_counter()
+        target = paths.parse(request.method, request.path)
+        try:
+            if target is None:
+                answer = self._other_request(request)
+            else:
+                if "watch=" in request.query and target.verb in ("list", "get") and not target.subresource:
+                    target = _maybe_watch(request, target)
+                answer = self._objects_request(request, target)
+        except errors.ApiError as error:
+            answer = error_response(error)
+        if isinstance(answer, Response):
+            self._answered(request, target, answer, started)
+            return answer
+        return self._finish(request, target, answer, started)
+
+    async def _finish(
+        self, request: Request, target: paths.Target | None, pending: Awaitable[Response], started: float
+    ) -> Response:
+        try:
+            answer = await pending
+        except errors.ApiError as error:
+            answer = error_response(error)
+        except asyncio.CancelledError:
+            # Nobody waits for the answer, but a write that was under way is done all the same.
+            self._answered(request, target, Response(_CLIENT_LEFT), started)
+            raise
+        self._answered(request, target, answer, started)
+        return answer
+
+    def _answered(self, request: Request, target: paths.Target | None, answer: Response, started: float) -> None:
+        seconds = perf_counter() - started
+        if target is None:
+            self.metrics.request(request.method.lower(), "", "", "", answer.status, seconds)
+            return
+        self.metrics.request(target.verb, *self._counted_as(target), answer.status, seconds)
+        if request.user is not None and self.audit.wants(target.verb):
+            self.audit.record(
+                AuditEvent(
+                    time=self.clock.now(),
+                    user=request.user,
+                    verb=target.verb,
+                    path=request.path,
+                    code=answer.status,
+                    source=request.peer.address,
+                    duration=seconds,
+                    object=ObjectReference(
+                        target.group, target.version, target.resource, target.subresource, target.namespace, target.name
+                    ),
+                    impersonator=request.impersonator,
+                    user_agent=request.headers.get("user-agent", ""),
+                    dry_run=request.param("dryRun") == "All",
+                )
+            )
+
+    def _counted_as(self, target: paths.Target) -> tuple[str, str, str]:
+        """Group, resource and sub-resource of what exists; what does not exist must not grow the page of metrics."""
+        key = (target.group, target.version, target.resource)
+        view = self.state.view(*key)
+        resource = view.resource if view is not None else self._virtual.get(key)
+        if resource is None:
+            return "", "unknown", ""
+        known = not target.subresource or resource.subresource(target.subresource) is not None
+        return target.group, target.resource, target.subresource if known else "unknown"
+
+    def _user(self, request: Request) -> UserInfo:
+        # Set only by callers inside this process: a connection makes requests without a user.
+        user = request.user
+        if user is None:
+            user = request.user = self.authenticator.authenticate(request)
+        return user
+
+    def _objects_request(self, request: Request, target: paths.Target) -> Response | Awaitable[Response]:
+        if not self._loaded:
+            raise errors.ServiceUnavailable("the server is starting or stopping", retry_after=1)
+        user = self._user(request)
+        namespace, name = target.namespace, target.name
+        if target.resource == "namespaces" and not target.group:
+            # For rules a namespace lies in itself: who has rights in it may look at it.
+            namespace = name
+        if not name and target.verb in _SELECTING and "fieldSelector=metadata.name" in request.query:
+            # Whoever may only see certain names may list and watch them by name.
+            name = parse_field_selector(request.param("fieldSelector")).exact("metadata.name") or ""
+        attributes = Attributes(target.verb, target.group, target.resource, target.subresource, namespace, "", name)
+        decision = self.authorizer.allowed(user, attributes)
+        if not decision.allowed:
+            raise forbidden(user, attributes, decision.reason)
+        key = (target.group, target.version, target.resource)
+        view = self.state.view(*key)
+        if view is None:
+            virtual = self._virtual.get(key)
+            if virtual is None:
+                raise _no_resource()
+            return self._virtual_request(request, target, virtual, user)
+        resource = view.resource
+        if resource.namespaced != bool(target.namespace):
+            if target.namespace or target.name:
+                raise _no_resource()
+            if target.verb not in ("list", "watch"):
+                raise _not_allowed()
+        if not target.subresource and target.verb in _NEEDS_NAME and _NEEDS_NAME[target.verb] != bool(target.name):
+            raise _not_allowed()
+        call = Call(
+            request, target, target.verb, view, self.state.collection(resource.key), self._strategies[key], user
+        )
+        if target.subresource:
+            sub = resource.subresource(target.subresource)
+            if sub is None:
+                raise _no_resource()
+            verb = self._sub_verbs.get((target.subresource, target.verb)) if target.verb in sub.verbs else None
+        else:
+            verb = self._verbs.get(target.verb) if target.verb in resource.verbs else None
+        if verb is None:
+            raise _not_allowed()
+        return verb(call)
+
+    def _other_request(self, request: Request) -> Response | Awaitable[Response]:
+        user = self._user(request)
+        path = request.path
+        if path in _HEALTH or path.startswith(("/livez/", "/readyz/", "/healthz/")):
+            return self._health(path)
+        verb = request.method.lower() if request.method != "HEAD" else "get"
+        attributes = Attributes(verb, path=path)
+        decision = self.authorizer.allowed(user, attributes)
+        if not decision.allowed:
+            raise forbidden(user, attributes, decision.reason)
+        if verb != "get":
+            raise errors.MethodNotAllowed("the server does not allow this method on the requested resource")
+        if path.startswith("/openapi/"):
+            return self._openapi.respond(request)
+        if path.startswith("/api"):
+            return self._discovery.respond(request)
+        if path in ("/version", "/version/"):
+            return _json(discovery.version_document())
+        if path == "/metrics":
+            return Response(200, self.metrics.render().encode(), "text/plain; version=0.0.4; charset=utf-8")
+        if path == "/":
+            return _json({"paths": list(_ROOT_PATHS)})
+        signer = self.settings.signer
+        if signer is not None and path == "/openid/v1/jwks":
+            return Response(200, orjson.dumps(signer.key_set()), "application/jwk-set+json")
+        if signer is not None and path == "/.well-known/openid-configuration":
+            return _json(signer.discovery(f"{signer.issuer}/openid/v1/jwks"))
+        raise _no_resource()
+
+    def _health(self, path: str) -> Response:
+        if path.startswith("/livez") or self.ready:
+            return Response(200, b"ok", "text/plain; charset=utf-8")
+        return Response(503, b"the server is starting or stopping\n", "text/plain; charset=utf-8")
+
+    # -- answers that are no stored objects ---------------------------------------------------------------------
+
+    def _virtual_request(
+        self, request: Request, target: paths.Target, resource: Resource, user: UserInfo
+    ) -> Response | Awaitable[Response]:
+        if resource.group == usage.GROUP:
+            if target.verb not in resource.verbs or target.subresource:
+                raise _not_allowed()
+            return self._usage.respond(request, target, resource)
+        if target.verb not in resource.verbs or target.name or target.subresource:
+            raise _not_allowed()
+        if resource.namespaced != bool(target.namespace):
+            raise _no_resource()
+        body = self._read(request, resource.kind, resource.schema_name)
+        match resource.kind:
+            case "SubjectAccessReview":
+                answer = reviews.subject_access_review(body, self.authorizer)
+            case "LocalSubjectAccessReview":
+                answer = reviews.local_subject_access_review(body, self.authorizer, target.namespace)
+            case "SelfSubjectAccessReview":
+                answer = reviews.self_subject_access_review(body, self.authorizer, user)
+            case "SelfSubjectRulesReview":
+                answer = reviews.self_subject_rules_review(body, self.authorizer, user)
+            case "SelfSubjectReview":
+                answer = {**reviews.self_subject_review(body, user), "apiVersion": resource.api_version}
+            case "TokenReview":
+                answer = reviews.token_review(body, self.authenticator)
+            case _:
+                return self._bind_by_collection(request, target, body, user)
+        return _json(answer, 201)
+
+    def _bind_by_collection(
+        self, request: Request, target: paths.Target, body: Object, user: UserInfo
+    ) -> Response | Awaitable[Response]:
+        """POST bindings: the older form of POST pods/x/binding."""
+        metadata = body.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        if not isinstance(name, str) or not name:
+            raise errors.BadRequest("metadata.name: the pod to bind must be named")
+        pods = ("", "v1", "pods")
+        view = self.state.view(*pods)
+        assert view is not None
+        named = target._replace(resource="pods", name=name, subresource="binding")
+        return self._bind(Call(request, named, "create", view, self._collection("pods"), self._strategies[pods], user))
+
+    def _read(self, request: Request, kind: str, schema_name: str) -> Object:
+        return bodies.read_kind(request.body, request.headers.get("content-type", ""), kind, self._schemas[schema_name])
+
+    async def _request_token(self, call: Call) -> Response:
+        signer = self.settings.signer
+        if signer is None:
+            raise errors.ServiceUnavailable("this server was started without a key to sign service-account tokens")
+        body = self._read(call.request, "TokenRequest", "authentication.k8s.io/v1/TokenRequest")
+        account = call.entry().load()
+        check_token_request(self.authorizer, call.user, call.namespace, call.name, body)
+        return _json(request_token(body, account, signer, self._lookups, self.clock.now()), 201)
+
+    def _no_escalation(self, attempt: Attempt) -> None:
+        """Nobody can hand out rights that he does not have himself."""
+        if attempt.resource.group != "rbac.authorization.k8s.io" or attempt.subresource:
+            return
+        if attempt.resource.plural in ("roles", "clusterroles"):
+            grants.check_role(self.authorizer, attempt.user, attempt.obj, attempt.old)
+        else:
+            grants.check_binding(self.authorizer, attempt.user, attempt.obj, attempt.old)
+
+    # -- state --------------------------------------------------------------------------------------------------
+
+    def resources(self) -> Sequence[Resource]:
+        """Everything that is served, for discovery."""
+        return [*self._virtual.values(), *(view.resource for view in self.state.views())]
+
+    def _described(self) -> Sequence[Resource]:
+        """Everything that has a schema."""
+        return [resource for resource in self.resources() if resource.group != usage.GROUP]
+
+    def _collection(self, plural: str) -> Collection:
+        return self.state.collection(f"/registry/core/{plural}")
+
+    def _objects(self, key: str) -> list[Object]:
+        return [entry.load() for entry in self.state.collection(key)]
+
+    def _finder(self, plural: str) -> Callable[[str, str], Object | None]:
+        collection = self._collection(plural)
+
+        def find(namespace: str, name: str) -> Object | None:
+            entry = collection.get(namespace, name)
+            return entry.load() if entry is not None else None
+
+        return find
+
+    def _observe(self) -> None:
+        for plural in ("roles", "rolebindings", "clusterroles", "clusterrolebindings"):
+            self.state.observe(_RBAC + plural, lambda _: self.authorizer.invalidate())
+        self.state.observe(_CRDS, self._definitions.observe)
+        for kind, plural in (("ServiceAccount", "serviceaccounts"), ("Secret", "secrets"), ("Pod", "pods"), ("Node", "nodes")):  # fmt: skip
+            self.state.observe(f"/registry/core/{plural}", self._forget_tokens(kind))
+
+    def _forget_tokens(self, kind: str) -> Callable[[Sequence[Change]], None]:
+        def forget(changes: Sequence[Change]) -> None:
+            for change in changes:
+                if change.kind != "ADDED":
+                    self.authenticator.invalidate(kind, change.entry.namespace, change.entry.name)
+
+        return forget
+
+    def _catalogue_changed(self) -> None:
+        self._discovery.invalidate()
+        self._openapi.invalidate()
+        self._catalogue_news.set()
+
+    def _describe_metrics(self) -> None:
+        gauge = self.metrics.gauge
+        gauge(
+            "apiserver_storage_objects",
+            "Objects stored, by resource.",
+            lambda: [(f'resource="{c.key.removeprefix(ROOT)}"', len(c)) for c in self.state.collections()],
+        )
+        gauge("apiserver_longrunning_requests", "Watches under way.", lambda: [('verb="watch"', self._watch.count)])
+        gauge("coterie_store_revision", "Newest revision of the store.", lambda: [("", self.state.revision)])
+        gauge("coterie_store_compacted_revision", "History below is gone.", lambda: [("", self._store.compacted)])
+
+
+def _maybe_watch(request: Request, target: paths.Target) -> paths.Target:
+    """Only the query tells a watch from a list; a watch of one name is a watch with that name as filter."""
+    return target._replace(verb="watch") if options.boolean(request, "watch") else target
+
+
+def _json(obj: Object, status: int = 200) -> Response:
+    return Response(status, orjson.dumps(obj) + b"\n")
+
+
+def _no_resource() -> errors.NotFound:
+    return errors.NotFound("the server could not find the requested resource")
+
+
+def _not_allowed() -> errors.MethodNotAllowed:
+    return errors.MethodNotAllowed("the server does not allow this method on the requested resource")

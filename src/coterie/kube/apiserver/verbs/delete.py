@@ -1,0 +1,210 @@
+"""delete and deletecollection: preconditions, grace, propagation, finalizers.
+
+An object goes at once only when nobody holds it. Otherwise `deletionTimestamp` is set, and the last one to let go
+(the write that removes the last finalizer, or the node agent that ends a pod's grace) makes it vanish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import orjson
+
+from coterie.base.clock import Clock, rfc3339
+from coterie.http.messages import Response
+from coterie.kube.api import errors
+from coterie.kube.api.labels import FINALIZER_FOREGROUND, FINALIZER_ORPHAN
+from coterie.kube.api.schema.node import Schema
+from coterie.kube.apiserver import bodies, content_negotiation, options, presentation
+from coterie.kube.apiserver.admission.steps import PROTECTED_NAMESPACES
+from coterie.kube.apiserver.call import Call
+from coterie.kube.apiserver.state.entry import Entry, encode
+from coterie.kube.apiserver.state.state import State, Write
+from coterie.kube.apiserver.verbs import read
+from coterie.kube.apiserver.verbs.write import is_gone
+
+Object = dict[str, Any]
+_POLICIES = ("Background", "Foreground", "Orphan")
+_FINALIZER_OF = {"Foreground": FINALIZER_FOREGROUND, "Orphan": FINALIZER_ORPHAN}
+"""Who has to let go before the object vanishes: the garbage collector, once dependents are dealt with."""
+_PARALLEL = 64
+_LONGEST_GRACE = 10**9
+"""Seconds: some thirty years, so that the moment it ends can be written down."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    grace: int | None = None
+    policy: str = ""
+    """Background, Foreground or Orphan; empty when the client does not say, and the object's finalizers decide."""
+    uid: str = ""
+    resource_version: str = ""
+    dry_run: bool = False
+
+
+class Deleter:
+    def __init__(self, state: State, presenter: presentation.Presenter, schema: Schema, clock: Clock) -> None:
+        self._state = state
+        self._present = presenter
+        self._schema = schema
+        """That of DeleteOptions."""
+        self._clock = clock
+
+    async def delete(self, call: Call) -> Response:
+        want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
+        asked = delete_options(call, self._schema)
+        resource = call.resource
+        if resource.kind == "Namespace" and not resource.group and call.name in PROTECTED_NAMESPACES:
+            raise errors.Forbidden(
+                f'namespaces "{call.name}" is forbidden: this namespace may not be deleted',
+                name=call.name,
+                kind="namespaces",
+            )
+        before = call.entry()
+        entry, gone = await self.delete_object(call, call.namespace, call.name, asked)
+        if not gone or resource.returns_deleted:
+            return self._present.one(call, entry.raw, want)
+        details = {"name": call.name, "group": resource.group, "kind": resource.plural, "uid": before.uid}
+        status = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Success",
+            "details": {key: value for key, value in details.items() if value},
+        }
+        return Response(200, orjson.dumps(status) + b"\n")
+
+    async def delete_object(self, call: Call, namespace: str, name: str, asked: DeleteOptions) -> tuple[Entry, bool]:
+        """Delete one object, or mark it for deletion; returns its last state and whether it is gone."""
+        outcome: list[bool] = []
+
+        def decide(entry: Entry | None) -> Write | None:
+            if entry is None:
+                raise call.not_found()
+            write = self._decide(call, entry, asked)
+            outcome.append(write is not None and write.value is None)
+            return write
+
+        collection = call.collection
+        if asked.dry_run:
+            entry = collection.get(namespace, name)
+            decide(entry)
+            assert entry is not None
+            return entry, outcome[0]
+        written = await self._state.modify(collection, namespace, name, decide)
+        assert written is not None
+        return written, outcome[0]
+
+    def _decide(self, call: Call, entry: Entry, asked: DeleteOptions) -> Write | None:
+        obj = entry.load()
+        metadata = obj["metadata"]
+        if asked.uid and asked.uid != metadata.get("uid"):
+            raise call.conflict(
+                f"Precondition failed: UID in precondition: {asked.uid}, UID in object meta: {metadata.get('uid')}"
+            )
+        if asked.resource_version and asked.resource_version != metadata["resourceVersion"]:
+            raise call.conflict(
+                f"Precondition failed: ResourceVersion in precondition: {asked.resource_version}, "
+                f"ResourceVersion in object meta: {metadata['resourceVersion']}"
+            )
+        new = marked_for_deletion(obj, asked, self._clock)
+        if is_gone(new):
+            return Write(None)
+        if new["metadata"] == metadata and new.get("status") == obj.get("status"):
+            return None
+        return Write(encode(new, call.collection.api_version, call.collection.kind))
+
+    async def delete_collection(self, call: Call) -> Response:
+        want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
+        asked = delete_options(call, self._schema)
+        selected = options.list_options(call.request)
+        wanted = read.filter_of(call, selected)
+        entries, _ = call.collection.page(wanted, "", selected.limit)
+        for start in range(0, len(entries), _PARALLEL):
+            batch = entries[start : start + _PARALLEL]
+            await asyncio.gather(*(self._delete_found(call, entry, asked) for entry in batch))
+        return self._present.many(call, entries, want, self._state.revision, "", 0)
+
+    async def _delete_found(self, call: Call, entry: Entry, asked: DeleteOptions) -> None:
+        try:
+            await self.delete_object(call, entry.namespace, entry.name, asked)
+        except errors.NotFound:
+            # Somebody else was faster, which is what was wanted.
+            return
+
+
+def delete_options(call: Call, schema: Schema) -> DeleteOptions:
+    """Options from the body, with those from the query for what it leaves out."""
+    request = call.request
+    body: Object = {}
+    if request.body:
+        body = bodies.read_kind(request.body, request.headers.get("content-type", ""), "DeleteOptions", schema)
+    preconditions: Object = body.get("preconditions") or {}
+    grace = body.get("gracePeriodSeconds")
+    if grace is None and request.param("gracePeriodSeconds"):
+        grace = options.integer(request, "gracePeriodSeconds")
+    if grace is not None and grace < 0:
+        raise errors.Invalid("gracePeriodSeconds: Invalid value: must be a non-negative integer")
+    policy = body.get("propagationPolicy") or request.param("propagationPolicy")
+    orphan = body.get("orphanDependents")
+    if orphan is not None and policy:
+        raise errors.Invalid("orphanDependents and propagationPolicy are mutually exclusive")
+    if orphan is not None:
+        policy = "Orphan" if orphan else "Background"
+    if policy and policy not in _POLICIES:
+        raise errors.Invalid(
+            f'propagationPolicy: Unsupported value: "{str(policy)[:64]}": supported values: '
+            '"Background", "Foreground", "Orphan"'
+        )
+    return DeleteOptions(
+        grace=grace,
+        policy=policy,
+        uid=preconditions.get("uid") or "",
+        resource_version=preconditions.get("resourceVersion") or "",
+        dry_run=options.dry_run(body.get("dryRun") or request.params.get("dryRun")),
+    )
+
+
+def marked_for_deletion(obj: Object, asked: DeleteOptions, clock: Clock) -> Object:
+    """The object as a deletion leaves it: who must let go, and how long it may take."""
+    metadata = dict(obj["metadata"])
+    # The first deletion chooses how dependents are treated.
+    if asked.policy and "deletionTimestamp" not in metadata:
+        finalizers = [name for name in metadata.get("finalizers") or () if name not in _FINALIZER_OF.values()]
+        if asked.policy in _FINALIZER_OF:
+            finalizers.append(_FINALIZER_OF[asked.policy])
+        if finalizers:
+            metadata["finalizers"] = finalizers
+        else:
+            metadata.pop("finalizers", None)
+    grace = min(_grace(obj, asked), _LONGEST_GRACE)
+    if "deletionTimestamp" not in metadata:
+        metadata["deletionTimestamp"] = rfc3339(clock.now() + timedelta(seconds=grace))
+        metadata["deletionGracePeriodSeconds"] = grace
+        if "generation" in metadata:
+            metadata["generation"] += 1
+    elif grace < metadata.get("deletionGracePeriodSeconds", 0):
+        metadata["deletionTimestamp"] = rfc3339(clock.now() + timedelta(seconds=grace))
+        metadata["deletionGracePeriodSeconds"] = grace
+    new = {**obj, "metadata": metadata}
+    if obj.get("kind") == "Namespace":
+        new["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
+    return new
+
+
+def _grace(obj: Object, asked: DeleteOptions) -> int:
+    """Only a pod that runs somewhere is given time to end."""
+    if obj.get("kind") != "Pod" or obj.get("apiVersion") != "v1":
+        return 0
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
+        return 0
+    if asked.grace is not None:
+        return asked.grace
+    current = obj["metadata"].get("deletionGracePeriodSeconds")
+    if current is not None:
+        return int(current)
+    return int(spec.get("terminationGracePeriodSeconds", 30))

@@ -1,0 +1,149 @@
+"""Sub-resources with a life of their own: scale, binding, finalize, ephemeral containers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from coterie.base.clock import Clock, rfc3339
+from coterie.http.messages import Response
+from coterie.kube.api import errors, names, patch
+from coterie.kube.api.schema.builtin import BuiltinSchemas
+from coterie.kube.apiserver import bodies, options
+from coterie.kube.apiserver.call import Call
+from coterie.kube.apiserver.verbs.write import Writer
+
+Object = dict[str, Any]
+
+
+class Subresources:
+    def __init__(self, writer: Writer, schemas: BuiltinSchemas, clock: Clock) -> None:
+        self._writer = writer
+        self._schemas = schemas
+        self._clock = clock
+
+    def _read(self, call: Call, kind: str, schema_name: str) -> Object:
+        request = call.request
+        content_type = request.headers.get("content-type", "")
+        return bodies.read_kind(request.body, content_type, kind, self._schemas[schema_name])
+
+    # -- scale --------------------------------------------------------------------------------------------------
+
+    def get_scale(self, call: Call) -> Response:
+        return _answer(call.strategy.scale_of(call.view.load(call.entry().raw)))
+
+    async def put_scale(self, call: Call) -> Response:
+        body = self._read(call, "Scale", "autoscaling/v1/Scale")
+        return await self._scale(call, lambda _: body)
+
+    async def patch_scale(self, call: Call) -> Response:
+        media = bodies.media_type(call.request.headers.get("content-type", ""))
+        # A Scale has no lists, so a strategic merge of it is a merge.
+        media = patch.MERGE_PATCH if media == patch.STRATEGIC_MERGE_PATCH else media
+        patch.check_media_type(media, None)
+        body = bodies.read_json(call.request.body)
+        return await self._scale(call, lambda current: patch.apply_patch(media, current, body))
+
+    async def _scale(self, call: Call, change: Any) -> Response:
+        def rescaled(current: Object) -> Object:
+            scale = change(call.strategy.scale_of(current))
+            bodies.check_types(scale, "Scale", self._schemas["autoscaling/v1/Scale"])
+            return call.strategy.apply_scale(current, scale)
+
+        asked = options.write_options(call.request)
+        raw = await self._writer.change_object(call, rescaled, asked)
+        return _answer(call.strategy.scale_of(call.view.load(raw)))
+
+    # -- pods ---------------------------------------------------------------------------------------------------
+
+    async def bind(self, call: Call) -> Response:
+        """POST pods/x/binding: the scheduler's decision, taken once."""
+        body = self._read(call, "Binding", "v1/Binding")
+        target, given = body.get("target") or {}, body.get("metadata") or {}
+        node = target.get("name")
+        faults = (
+            [errors.invalid("target.name", node, fault) for fault in names.dns_subdomain_faults(node)]
+            if node
+            else [errors.required("target.name")]
+        )
+        if target.get("kind") not in (None, "", "Node"):
+            faults.append(errors.not_supported("target.kind", target["kind"], ("Node", "<empty>")))
+        if faults:
+            raise errors.invalid_object("Binding", "", call.name, faults)
+        if given.get("name") not in (None, "", call.name):
+            raise errors.BadRequest("the name in the binding does not match the name on the URL")
+        now = rfc3339(self._clock.now())
+
+        def bound(pod: Object) -> Object:
+            spec, metadata = pod.get("spec") or {}, pod["metadata"]
+            if "deletionTimestamp" in metadata:
+                raise call.conflict(f"pod {call.name} is being deleted, cannot be assigned to a host")
+            if spec.get("nodeName"):
+                raise call.conflict(f'pod {call.name} is already assigned to node "{spec["nodeName"]}"')
+            if spec.get("schedulingGates"):
+                raise call.conflict(f"pod {call.name} has non-empty .spec.schedulingGates")
+            if given.get("uid") not in (None, "", metadata["uid"]):
+                raise call.conflict("the binding is for another pod of this name")
+            annotations = {**(metadata.get("annotations") or {}), **(given.get("annotations") or {})}
+            status = dict(pod.get("status") or {})
+            others = [c for c in status.get("conditions") or () if c.get("type") != "PodScheduled"]
+            status["conditions"] = [*others, {"type": "PodScheduled", "status": "True", "lastTransitionTime": now}]
+            if annotations:
+                metadata = {**metadata, "annotations": annotations}
+            return {**pod, "metadata": metadata, "spec": {**spec, "nodeName": node}, "status": status}
+
+        await self._writer.change_object(call, bound, options.write_options(call.request))
+        return _success(201)
+
+    async def put_ephemeral(self, call: Call) -> Response:
+        body = self._read(call, "Pod", "v1/Pod")
+        return await self._ephemeral(call, lambda _: body)
+
+    async def patch_ephemeral(self, call: Call) -> Response:
+        media = bodies.media_type(call.request.headers.get("content-type", ""))
+        patch.check_media_type(media, call.strategy.schema)
+        body = bodies.read_json(call.request.body)
+        return await self._ephemeral(call, lambda pod: patch.apply_patch(media, pod, body, call.strategy.schema))
+
+    async def _ephemeral(self, call: Call, change: Any) -> Response:
+        """Only ephemeral containers are taken from what is sent, and they can only be added."""
+
+        def added(pod: Object) -> Object:
+            sent = change(pod)
+            call.warnings += call.strategy.read(sent, "Ignore")
+            spec = {k: v for k, v in (pod.get("spec") or {}).items() if k != "ephemeralContainers"}
+            if wanted := (sent.get("spec") or {}).get("ephemeralContainers"):
+                spec["ephemeralContainers"] = wanted
+            return {**pod, "spec": spec}
+
+        raw = await self._writer.change_object(call, added, options.write_options(call.request))
+        return Response(200, raw)
+
+    # -- namespaces ---------------------------------------------------------------------------------------------
+
+    async def finalize(self, call: Call) -> Response:
+        """PUT namespaces/x/finalize: who cleaned up takes its name off; with the last one the namespace goes."""
+        body = self._read(call, "Namespace", "v1/Namespace")
+        wanted = (body.get("spec") or {}).get("finalizers") or []
+
+        def finalized(namespace: Object) -> Object:
+            kept = {**namespace, "spec": {**(namespace.get("spec") or {}), "finalizers": wanted}}
+            if not wanted:
+                kept["spec"].pop("finalizers")
+            version = (body.get("metadata") or {}).get("resourceVersion")
+            if version:
+                kept["metadata"] = {**kept["metadata"], "resourceVersion": version}
+            return kept
+
+        raw = await self._writer.change_object(call, finalized, options.write_options(call.request))
+        return Response(200, raw)
+
+
+def _answer(obj: Object) -> Response:
+    return Response(200, orjson.dumps(obj))
+
+
+def _success(code: int) -> Response:
+    status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code}
+    return Response(code, orjson.dumps(status) + b"\n")

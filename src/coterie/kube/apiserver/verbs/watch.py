@@ -1,0 +1,135 @@
+"""watch: from a revision, from now, or with the current state first; bookmarks, time-outs and 410 included."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from coterie.http.messages import Response
+from coterie.http.server import Tasks
+from coterie.kube.api import errors
+from coterie.kube.apiserver import content_negotiation, options, presentation
+from coterie.kube.apiserver.call import Call
+from coterie.kube.apiserver.state.collection import Collection
+from coterie.kube.apiserver.state.entry import Entry, respliced
+from coterie.kube.apiserver.state.state import State
+from coterie.kube.apiserver.state.watching import Watcher
+from coterie.kube.apiserver.verbs import read
+
+MIN_TIMEOUT = 1800
+"""Without timeoutSeconds a watch ends after this long, times one to two, so that watchers do not return in step."""
+BOOKMARK_PERIOD = 30.0
+_INITIAL_BATCH = 500
+
+
+class WatchVerb:
+    def __init__(self, state: State, presenter: presentation.Presenter, reader: read.Reader, tasks: Tasks) -> None:
+        self._state = state
+        self._present = presenter
+        self._reader = reader
+        self._tasks = tasks
+        self._timers: dict[Watcher, list[asyncio.TimerHandle]] = {}
+
+    def watch(self, call: Call) -> Response:
+        asked = options.list_options(call.request)
+        want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
+        wanted = read.filter_of(call, asked)
+        if asked.resource_version not in ("", "0"):
+            self._reader.check_revision(asked.revision)
+        collection = call.collection
+        encode, encoding = self._present.watch_encoder(call, want)
+
+        def opened(watcher: Watcher) -> None:
+            self._opened(watcher, collection, asked)
+
+        watcher = Watcher(
+            wanted=wanted,
+            version=call.resource.version,
+            encode=encode,
+            encoding=encoding,
+            gone=lambda old, revision: _gone(collection, old, revision),
+            bookmark=self._present.bookmark_encoder(call, want)
+            if asked.bookmarks or asked.send_initial_events
+            else None,
+            first_differs=want.shape == "table",
+            on_open=opened,
+            on_close=lambda closing: self._closed(closing, collection),
+        )
+        return Response(stream=watcher)
+
+    def _opened(self, watcher: Watcher, collection: Collection, asked: options.ListOptions) -> None:
+        loop = asyncio.get_running_loop()
+        timeout = asked.timeout or MIN_TIMEOUT * (1 + random.random())
+        self._timers[watcher] = [loop.call_later(timeout, self._ended, watcher)]
+        if watcher.bookmark is not None:
+            self._schedule_bookmark(watcher)
+        revision = asked.revision
+        from_state = asked.send_initial_events or asked.resource_version in ("", "0")
+        if from_state:
+            self._send_state(watcher, collection)
+            if asked.send_initial_events:
+                watcher.send_bookmark(self._state.revision, initial_end=True)
+            collection.join(watcher)
+        elif revision >= collection.floor:
+            watcher.offer(collection.changes_after(revision))
+            collection.join(watcher)
+        else:
+            self._tasks.create_task(self._from_history(watcher, collection, revision), name="watch history")
+
+    async def _from_history(self, watcher: Watcher, collection: Collection, revision: int) -> None:
+        """Start behind what the ring still holds: read the store's log until it meets the ring."""
+        try:
+            while revision < collection.floor:
+                floor = collection.floor
+                watcher.offer(await self._state.history(collection, revision))
+                revision = floor
+        except errors.ApiError as error:
+            watcher.send_error(error)
+            return
+        if self._state.find_collection(collection.key) is not collection:
+            # The resource was withdrawn or stored anew meanwhile; the client asks again.
+            watcher.end()
+        elif watcher in self._timers:
+            watcher.offer(collection.changes_after(revision))
+            collection.join(watcher)
+
+    def _send_state(self, watcher: Watcher, collection: Collection) -> None:
+        entries, _ = collection.page(watcher.wanted, "", 0)
+        for start in range(0, len(entries), _INITIAL_BATCH):
+            watcher.write(watcher.lines([("ADDED", entry) for entry in entries[start : start + _INITIAL_BATCH]]))
+
+    def _schedule_bookmark(self, watcher: Watcher) -> None:
+        timer = asyncio.get_running_loop().call_later(
+            BOOKMARK_PERIOD * (0.75 + random.random() / 2), self._bookmark, watcher
+        )
+        self._timers[watcher][1:] = [timer]
+
+    def _bookmark(self, watcher: Watcher) -> None:
+        if watcher in self._timers:
+            watcher.send_bookmark(self._state.revision)
+            if watcher in self._timers:
+                self._schedule_bookmark(watcher)
+
+    def _ended(self, watcher: Watcher) -> None:
+        """The time is up: a last bookmark lets the client resume without missing or repeating anything."""
+        watcher.send_bookmark(self._state.revision)
+        watcher.end()
+
+    def _closed(self, watcher: Watcher, collection: Collection) -> None:
+        collection.leave(watcher)
+        for timer in self._timers.pop(watcher, ()):
+            timer.cancel()
+
+    def end_all(self) -> None:
+        for watcher in list(self._timers):
+            watcher.end()
+
+    @property
+    def count(self) -> int:
+        return len(self._timers)
+
+
+def _gone(collection: Collection, old: Entry, revision: int) -> Entry:
+    """An object that left a watcher's selection, as its deletion event shows it."""
+    raw = respliced(old.raw, len(collection.head), old.revision, revision)
+    return Entry(old.namespace, old.name, raw, revision, old.created)

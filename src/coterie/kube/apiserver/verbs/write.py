@@ -1,0 +1,396 @@
+"""create, update, patch: read the body, admit it, decide on the current entry, write.
+
+All checks of one write run in one turn of the loop, between reading the current entry and handing the new bytes to
+the store, so no other write can come between. A dry run does everything but the handing over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from coterie.base import ids
+from coterie.base.clock import Clock, rfc3339
+from coterie.http.messages import Response
+from coterie.kube.api import errors, names, patch
+from coterie.kube.api.fields import apply as server_side_apply
+from coterie.kube.api.fields import entries, ownership
+from coterie.kube.api.rules import pods
+from coterie.kube.apiserver import bodies, content_negotiation, options, presentation
+from coterie.kube.apiserver.admission.chain import Admission, Attempt, Reservations
+from coterie.kube.apiserver.call import STALE, Call
+from coterie.kube.apiserver.state.entry import Entry, encode, splice
+from coterie.kube.apiserver.state.state import State, Write
+
+Object = dict[str, Any]
+Change = Callable[[Object], Object]
+"""Current object (in the version of the request) -> wanted object."""
+
+_NAME_TRIES = 8
+_MAX_PREFIX = 58
+"""Of `generateName`: with five random letters the name is still a label."""
+_APPLY = frozenset(("application/apply-patch+yaml", "application/apply-patch+json"))
+_EXACT = frozenset(("binding", "ephemeralcontainers", "finalize"))
+"""Sub-resources that change just what they are for, also what an update of the object may not touch."""
+_COLLECTIONS = frozenset(("annotations", "finalizers", "labels", "managedFields", "ownerReferences"))
+"""Of metadata: an empty one is the same as none and is not kept, or `kubectl diff` would show it as a change."""
+_KEPT_BY_SERVER = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink")
+
+
+class Writer:
+    def __init__(self, state: State, admission: Admission, presenter: presentation.Presenter, clock: Clock) -> None:
+        self._state = state
+        self._admission = admission
+        self._present = presenter
+        self._clock = clock
+
+    # -- create -------------------------------------------------------------------------------------------------
+
+    async def create(self, call: Call) -> Response:
+        asked = options.write_options(call.request)
+        want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
+        obj = self._read(call, asked)
+        metadata = self._metadata(call, obj)
+        if metadata.get("resourceVersion") not in (None, "", "0"):
+            raise errors.BadRequest("resourceVersion should not be set on objects to be created")
+        if not metadata.get("name") and not metadata.get("generateName"):
+            self._refuse(call, obj, [errors.required("metadata.name", "name or generateName is required")])
+        return self._present.one(call, await self.create_object(call, obj, asked), want, status=201)
+
+    async def create_object(self, call: Call, obj: Object, asked: options.WriteOptions) -> bytes:
+        """Create an object that was read and belongs here; returns its stored bytes with revision."""
+        generated = not obj["metadata"].get("name")
+        for attempt in range(_NAME_TRIES):
+            try:
+                return await self._create_once(call, dict(obj), asked)
+            except errors.AlreadyExists:
+                if not generated or attempt == _NAME_TRIES - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _create_once(self, call: Call, obj: Object, asked: options.WriteOptions) -> bytes:
+        strategy, resource, collection = call.strategy, call.resource, call.collection
+        given = obj["metadata"]
+        name = given.get("name") or given["generateName"][:_MAX_PREFIX] + ids.suffix()
+        now = rfc3339(self._clock.now())
+        metadata: Object = {"name": name}
+        if given.get("generateName"):
+            metadata["generateName"] = given["generateName"]
+        if resource.namespaced:
+            metadata["namespace"] = call.namespace
+        metadata["uid"] = ids.uid4()
+        metadata["creationTimestamp"] = now
+        for key, value in given.items():
+            if key not in metadata and key not in _SERVER_ONLY and (value or key not in _COLLECTIONS):
+                metadata[key] = value
+        obj["metadata"] = metadata
+        obj = call.view.to_stored(obj)
+        strategy.default(obj)
+        strategy.prepare_create(obj)
+        attempt = Attempt("create", resource, call.namespace, name, obj, None, call.user, asked.dry_run)
+        with self._admission.reserving() as reserved:
+            reserved.admit(attempt)
+            self._refuse(call, obj, [*names.validate_meta(obj, resource), *strategy.validate_create(obj)])
+
+            def decide(entry: Entry | None) -> Write:
+                if entry is not None:
+                    raise errors.AlreadyExists(
+                        f'{resource.group_resource} "{name}" already exists',
+                        name=name,
+                        group=resource.group,
+                        kind=resource.plural,
+                    )
+                return Write(encode(obj, collection.api_version, collection.kind))
+
+            if asked.manager:
+                owners = ownership.track_update(
+                    [], None, obj, strategy.storage_schema, manager=asked.manager, operation="Update",
+                    api_version=resource.api_version, subresource="", now=now, has_status=strategy.has_status,
+                )  # fmt: skip
+                if owners:
+                    obj["metadata"]["managedFields"] = owners
+            if asked.dry_run:
+                value = decide(collection.get(call.namespace, name)).value
+                assert value is not None
+                return value
+            entry = await self._state.modify(collection, call.namespace, name, decide)
+        assert entry is not None
+        return entry.raw
+
+    # -- update -------------------------------------------------------------------------------------------------
+
+    async def update(self, call: Call) -> Response:
+        asked = options.write_options(call.request)
+        want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
+        obj = self._read(call, asked)
+        metadata = self._metadata(call, obj)
+        if not metadata.get("name"):
+            raise errors.BadRequest("name must be provided")
+        if metadata["name"] != call.name:
+            raise errors.BadRequest(
+                f"the name of the object ({metadata['name']}) does not match the name on the URL ({call.name})"
+            )
+        raw = await self.change_object(call, lambda _: obj, asked)
+        return self._present.one(call, raw, want)
+
+    async def change_object(
+        self, call: Call, change: Change, asked: options.WriteOptions, *, applying: bool = False
+    ) -> bytes:
+        """Change an existing object; returns its bytes as they are afterwards."""
+
+        def decide(entry: Entry | None) -> Write | None:
+            if entry is None:
+                raise call.not_found()
+            return self._decide_update(call, entry, change, asked, reserved, track=not applying)
+
+        with self._admission.reserving() as reserved:
+            if asked.dry_run:
+                entry = call.entry()
+                write = decide(entry)
+                if write is None or write.value is None:
+                    return entry.raw
+                return splice(write.value, len(call.collection.head), entry.revision)
+            written = await self._state.modify(call.collection, call.namespace, call.name, decide)
+        assert written is not None
+        return written.raw
+
+    def _decide_update(
+        self,
+        call: Call,
+        entry: Entry,
+        change: Change,
+        asked: options.WriteOptions,
+        reserved: Reservations,
+        *,
+        track: bool,
+    ) -> Write | None:
+        strategy, resource, subresource = call.strategy, call.resource, call.target.subresource
+        old = entry.load()
+        # From a copy of its own: what a change leaves alone it shares, and defaults are filled in in place.
+        wanted = change(call.view.load(entry.raw))
+        new = self._with_kept_metadata(call, wanted, old)
+        new = call.view.to_stored(new)
+        if subresource == "status":
+            strategy.prepare_status(new, old)
+        elif subresource == "ephemeralcontainers":
+            strategy.default(new)
+        elif subresource not in _EXACT:
+            strategy.default(new)
+            strategy.prepare_update(new, old)
+        reserved.admit(
+            Attempt("update", resource, call.namespace, call.name, new, old, call.user, asked.dry_run, subresource)
+        )
+        faults = [*names.validate_meta(new, resource), *names.validate_meta_update(new, old)]
+        if subresource == "status":
+            faults += strategy.validate_status(new, old)
+        elif subresource == "ephemeralcontainers":
+            faults += pods.validate_ephemeral_update(new, old)
+        elif subresource not in _EXACT:
+            faults += strategy.validate_update(new, old)
+        self._refuse(call, new, faults)
+        owners = wanted["metadata"].get("managedFields")
+        if track:
+            owners = ownership.track_update(
+                entries.choose_managed_fields(old, wanted, subresource), old, new, strategy.storage_schema,
+                manager=asked.manager, operation="Update", api_version=resource.api_version,
+                subresource=subresource, now=rfc3339(self._clock.now()), has_status=strategy.has_status,
+            )  # fmt: skip
+        if owners:
+            new["metadata"]["managedFields"] = owners
+        else:
+            new["metadata"].pop("managedFields", None)
+        if is_gone(new):
+            return Write(None)
+        if same(new, old):
+            return None
+        return Write(encode(new, call.collection.api_version, call.collection.kind))
+
+    def _with_kept_metadata(self, call: Call, wanted: Object, old: Object) -> Object:
+        """The wanted object with what only the server may set taken from the old one; preconditions checked."""
+        if not isinstance(wanted.get("metadata"), dict):
+            raise errors.BadRequest("metadata must be an object")
+        metadata = {k: v for k, v in wanted["metadata"].items() if v or k not in _COLLECTIONS}
+        kept = old["metadata"]
+        version = metadata.pop("resourceVersion", None)
+        if version not in (None, "", "0"):
+            if version != kept["resourceVersion"]:
+                raise call.conflict(STALE)
+        elif not call.strategy.unconditional_update and call.verb == "update":
+            self._refuse(
+                call, wanted, [errors.invalid("metadata.resourceVersion", 0, "must be specified for an update")]
+            )
+        if metadata.get("uid") not in (None, "", kept.get("uid")):
+            raise call.conflict(
+                f"Precondition failed: UID in precondition: {metadata['uid']}, UID in object meta: {kept.get('uid')}"
+            )
+        for key in _KEPT_BY_SERVER:
+            if key in kept:
+                metadata[key] = kept[key]
+            else:
+                metadata.pop(key, None)
+        if "generation" in kept:
+            metadata["generation"] = kept["generation"]
+        if "generateName" in kept:
+            metadata.setdefault("generateName", kept["generateName"])
+        metadata.setdefault("name", kept["name"])
+        if "namespace" in kept:
+            metadata.setdefault("namespace", kept["namespace"])
+        return {**wanted, "metadata": metadata}
+
+    # -- patch --------------------------------------------------------------------------------------------------
+
+    async def patch(self, call: Call) -> Response:
+        asked = options.write_options(call.request)
+        want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
+        media = bodies.media_type(call.request.headers.get("content-type", ""))
+        if media in _APPLY:
+            return await self._apply(call, asked, want)
+        schema = call.strategy.schema if call.strategy.strategic_merge else None
+        patch.check_media_type(media, schema)
+        body = bodies.read_json(call.request.body)
+        if asked.force:
+            raise errors.Invalid("force: Forbidden: may not be specified for non-apply patch")
+
+        def change(current: Object) -> Object:
+            patched = patch.apply_patch(media, current, body, schema)
+            self._check_identity(call, patched, current)
+            call.warnings += call.strategy.read(patched, asked.validation)
+            return patched
+
+        return self._present.one(call, await self.change_object(call, change, asked), want)
+
+    async def _apply(self, call: Call, asked: options.WriteOptions, want: content_negotiation.Want) -> Response:
+        if not asked.explicit_manager:
+            raise errors.Invalid("fieldManager: Required value: is required for apply patch")
+        applied = bodies.read_yaml(call.request.body) if not call.request.body.startswith(b"{") else bodies.read_json(call.request.body)  # fmt: skip
+        if not isinstance(applied, dict):
+            raise errors.BadRequest("an apply patch must be one object")
+        self._check_kind(call, applied)
+        metadata = self._metadata(call, applied)
+        if metadata.setdefault("name", call.name) != call.name:
+            raise errors.BadRequest(
+                f"the name of the object ({metadata['name']}) does not match the name on the URL ({call.name})"
+            )
+        call.warnings += call.strategy.read(applied, asked.validation)
+        resource = call.resource
+
+        def merged(live: Object | None) -> Object:
+            obj, managed = server_side_apply.apply(
+                live, applied, call.strategy.schema, manager=asked.manager, force=asked.force,
+                api_version=resource.api_version, subresource=call.target.subresource,
+                now=rfc3339(self._clock.now()), has_status=call.strategy.has_status,
+            )  # fmt: skip
+            metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
+            return {**obj, "metadata": {**metadata, "managedFields": managed} if managed else metadata}
+
+        # Others may create or delete the object between the look at it and the write: then look again.
+        while True:
+            if call.collection.get(call.namespace, call.name) is not None:
+                try:
+                    raw = await self.change_object(call, merged, asked, applying=True)
+                    return self._present.one(call, raw, want)
+                except errors.NotFound:
+                    continue
+            if call.target.subresource:
+                raise call.not_found()
+            if metadata.get("resourceVersion") not in (None, "", "0") or metadata.get("uid"):
+                raise call.conflict("the object does not exist, but the patch names a version or uid of it")
+            try:
+                raw = await self._create_once(call, merged(None), replace(asked, manager=""))
+                return self._present.one(call, raw, want, status=201)
+            except errors.AlreadyExists:
+                continue
+
+    @staticmethod
+    def _check_identity(call: Call, patched: Object, current: Object) -> None:
+        """A patch may not turn an object into another one, or leave one that cannot be read."""
+        for key in ("apiVersion", "kind"):
+            if patched.get(key) != current.get(key):
+                raise errors.BadRequest(f"{key}: a patch may not change {current.get(key)!r} to {patched.get(key)!r}")
+        if not isinstance(patched.get("metadata"), dict):
+            raise errors.BadRequest("metadata: a patch may not remove it")
+        metadata = Writer._metadata(call, patched)
+        if metadata.get("name", call.name) != call.name:
+            raise errors.BadRequest(
+                f"the name of the object ({metadata['name']}) does not match the name on the URL ({call.name})"
+            )
+
+    # -- shared -------------------------------------------------------------------------------------------------
+
+    def _read(self, call: Call, asked: options.WriteOptions) -> Object:
+        request = call.request
+        obj = bodies.read(request.body, request.headers.get("content-type", ""))
+        self._check_kind(call, obj)
+        if asked.explicit_validation and asked.validation != "Ignore" and request.body[:1] == b"{":
+            # Only for who asked: the parser that tells is several times slower than the one that does not.
+            repeated = [f'duplicate field "{name}"' for name in bodies.duplicate_fields(request.body)]
+            if repeated and asked.validation == "Strict":
+                raise errors.BadRequest("strict decoding error: " + ", ".join(repeated))
+            call.warnings += repeated
+        call.warnings += call.strategy.read(obj, asked.validation)
+        return obj
+
+    @staticmethod
+    def _check_kind(call: Call, obj: Object) -> None:
+        resource = call.resource
+        kind, version = obj.setdefault("kind", resource.kind), obj.setdefault("apiVersion", resource.api_version)
+        if kind != resource.kind or version != resource.api_version:
+            raise errors.BadRequest(
+                f"{kind} in version {str(version)!r} cannot be handled as a {resource.kind}: "
+                f"this path takes {resource.kind} of {resource.api_version}"
+            )
+
+    @staticmethod
+    def _metadata(call: Call, obj: Object) -> Object:
+        if obj.get("metadata") is None:
+            obj["metadata"] = {}
+        metadata: Object = obj["metadata"]
+        if not isinstance(metadata, dict):
+            raise errors.BadRequest("metadata must be an object")
+        if call.resource.namespaced:
+            given = metadata.get("namespace")
+            if given not in (None, "", call.namespace):
+                raise errors.BadRequest(
+                    f"the namespace of the provided object does not match the namespace sent on the request: "
+                    f"{given} is not {call.namespace}"
+                )
+            metadata["namespace"] = call.namespace
+        elif metadata.get("namespace"):
+            raise errors.BadRequest(f"metadata.namespace must be empty: {call.resource.kind} belongs to no namespace")
+        return metadata
+
+    @staticmethod
+    def _refuse(call: Call, obj: Object, faults: list[errors.FieldError]) -> None:
+        if faults:
+            metadata = obj.get("metadata") or {}
+            name = metadata.get("name") or metadata.get("generateName") or ""
+            raise errors.invalid_object(call.resource.kind, call.resource.group, name, faults)
+
+
+_SERVER_ONLY = frozenset(
+    ("selfLink", "resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
+)
+
+
+def is_gone(obj: Object) -> bool:
+    """Deletion was asked for, nobody holds the object any more, and no grace is left to wait for."""
+    metadata = obj["metadata"]
+    if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
+        return False
+    if metadata.get("deletionGracePeriodSeconds"):
+        return False
+    return not (obj.get("spec") or {}).get("finalizers") if obj.get("kind") == "Namespace" else True
+
+
+def same(new: Object, old: Object) -> bool:
+    """Nothing changed, so nothing is written and the resourceVersion stays."""
+    return _compared(new) == _compared(old)
+
+
+def _compared(obj: Object) -> Object:
+    metadata = {k: v for k, v in obj["metadata"].items() if k != "resourceVersion"}
+    if "managedFields" in metadata:
+        # When an apply finds everything as it wants it (defaults filled in), its time alone is no change.
+        metadata["managedFields"] = [{**entry, "time": ""} for entry in metadata["managedFields"]]
+    return {**obj, "metadata": metadata, "apiVersion": "", "kind": ""}

@@ -1,0 +1,237 @@
+"""Streams with a pod: its log as bytes, and commands that run in it.
+
+    async for data in log_stream(client, "pod", "ns", follow=True): ...
+
+    async with exec_stream(connection, "pod", "ns", ["sh"], stdin=True) as remote:
+        await remote.write(b"echo hello\\n")
+        while (piece := await remote.read()) is not None:
+            channel, data = piece
+        code = remote.exit_code()
+
+A remote command is a WebSocket of the protocol `v5.channel.k8s.io`: the first byte of a message names the channel.
+It has a connection of its own with the settings of the kubeconfig.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+import httptools
+import orjson
+
+from coterie.http.websocket_client import WebSocket, accept_key, new_key
+from coterie.kube.api.errors import from_status
+from coterie.kube.api.types.kind import builtin
+from coterie.kube.apiserver.agent_connection import Body
+from coterie.kube.client.client import Client, error_of
+from coterie.kube.client.credentials import Credentials, credentials_for
+from coterie.kube.client.http_transport import tls_context
+from coterie.kube.client.kubeconfig import Connection
+from coterie.kube.client.requests import path, query
+from coterie.kube.client.transport import ByteStream, Call, Disconnected, NoAnswerInTime, NotSent, Reply
+
+STDIN, STDOUT, STDERR, ERROR, RESIZE = 0, 1, 2, 3, 4
+_CLOSE: Final = 255
+_V5: Final = "v5.channel.k8s.io"
+_PROTOCOLS: Final = (_V5, "v4.channel.k8s.io")
+_PODS: Final = builtin("pods")
+_MAX_HEAD: Final = 64 * 1024
+_MAX_REFUSAL: Final = 256 * 1024
+
+
+# Logs.
+
+
+async def log_stream(
+    client: Client,
+    pod: str,
+    namespace: str,
+    *,
+    container: str = "",
+    follow: bool = False,
+    previous: bool = False,
+    timestamps: bool = False,
+    tail: int | None = None,
+    since_seconds: int | None = None,
+    since_time: str = "",
+) -> AsyncIterator[bytes]:
+    """The log of a container, byte for byte. While it is followed the server may be silent as long as it likes."""
+    asked = query(
+        container=container,
+        follow=follow,
+        previous=previous,
+        timestamps=timestamps,
+        tailLines=tail,
+        sinceSeconds=since_seconds,
+        sinceTime=since_time,
+    )
+    call = Call("GET", path(_PODS, namespace, pod, "log"), asked, {"Accept": "*/*"}, stream=True)
+    stream = await client.stream(call)
+    try:
+        if isinstance(stream, ByteStream):
+            while data := await stream.chunk():
+                yield data
+        else:
+            while lines := await stream.read():
+                yield b"".join(line + b"\n" for line in lines)
+    finally:
+        await stream.close()
+
+
+# Remote commands.
+
+
+class Remote:
+    """A command that runs in a container."""
+
+    def __init__(self, socket: WebSocket, protocol: str) -> None:
+        self._socket = socket
+        self._protocol = protocol
+        self._status: dict[str, Any] | None = None
+
+    async def read(self) -> tuple[int, bytes] | None:
+        """(STDOUT or STDERR, bytes) as they come; None when the command has ended."""
+        while (message := await self._socket.receive()) is not None:
+            if not message:
+                continue
+            channel, data = message[0], message[1:]
+            if channel == ERROR and data:
+                self._status = _read_status(data)
+            elif channel in (STDOUT, STDERR) and data:
+                return channel, data
+        return None
+
+    async def write(self, data: bytes) -> None:
+        """To its standard input."""
+        await self._socket.send(bytes((STDIN,)) + data)
+
+    async def end_input(self) -> None:
+        """Its standard input has ended. Servers that speak only v4 cannot be told."""
+        if self._protocol == _V5:
+            await self._socket.send(bytes((_CLOSE, STDIN)))
+
+    async def resize(self, columns: int, rows: int) -> None:
+        await self._socket.send(bytes((RESIZE,)) + orjson.dumps({"Width": columns, "Height": rows}))
+
+    def exit_code(self) -> int:
+        """After `read` answered None. Raises the ApiError of a command that could not be run."""
+        status = self._status
+        if status is None:
+            raise Disconnected("the connection ended before the command did")
+        if status.get("status") == "Success":
+            return 0
+        if status.get("reason") == "NonZeroExitCode":
+            for cause in (status.get("details") or {}).get("causes") or ():
+                if cause.get("reason") == "ExitCode" and str(cause.get("message", "")).isdigit():
+                    return int(cause["message"])
+        raise from_status(status, int(status.get("code") or 500))
+
+
+def _read_status(data: bytes) -> dict[str, Any]:
+    try:
+        status = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        status = None
+    return status if isinstance(status, dict) else {"message": data.decode("utf-8", "replace")}
+
+
+@asynccontextmanager
+async def exec_stream(
+    connection: Connection,
+    pod: str,
+    namespace: str,
+    command: Sequence[str],
+    *,
+    container: str = "",
+    stdin: bool = False,
+    stdout: bool = True,
+    stderr: bool = True,
+    tty: bool = False,
+    timeout: float = 30.0,
+    credentials: Credentials | None = None,
+) -> AsyncIterator[Remote]:
+    """Run a command in a container; it is ended when the block is left. `timeout` is for the beginning only."""
+    asked = [(name, "true") for name, on in (("stdin", stdin), ("stdout", stdout), ("tty", tty)) if on]
+    if stderr and not tty:
+        asked.append(("stderr", "true"))  # a terminal has one output
+    if container:
+        asked.append(("container", container))
+    asked += [("command", word) for word in command]
+    where = f"{quote(path(_PODS, namespace, pod, 'exec'))}?{urlencode(asked)}"
+    try:
+        async with asyncio.timeout(timeout):
+            socket, protocol = await _upgrade(connection, where, credentials or credentials_for(connection))
+    except TimeoutError as error:
+        raise NoAnswerInTime(f"exec in {pod}: no answer in time") from error
+    try:
+        yield Remote(socket, protocol)
+    finally:
+        await socket.close()
+
+
+async def _upgrade(connection: Connection, where: str, credentials: Credentials) -> tuple[WebSocket, str]:
+    """Ask for a WebSocket; answers it with the protocol that the server chose. Refusals are raised as everywhere."""
+    if connection.proxy_url:
+        raise NotSent("commands cannot be run through a proxy yet; use `coterie kubectl exec`")
+    parts = urlsplit(connection.server)
+    secure = parts.scheme == "https"
+    host, port = parts.hostname or "", parts.port or (443 if secure else 80)
+    authorization = await credentials.authorization()
+    try:
+        reader, writer = await asyncio.open_connection(
+            host,
+            port,
+            ssl=tls_context(connection) if secure else None,
+            server_hostname=(connection.tls_server_name or host) if secure else None,
+            limit=_MAX_HEAD,
+        )
+    except (OSError, ssl.SSLError) as error:
+        raise NotSent(f"cannot connect to {parts.scheme}://{parts.netloc}: {error}") from error
+    key = new_key()
+    headers = {
+        "Host": parts.netloc.rpartition("@")[2],
+        "User-Agent": "coterie",
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": key,
+        "Sec-WebSocket-Protocol": ", ".join(_PROTOCOLS),
+    }
+    if authorization:
+        headers["Authorization"] = authorization
+    if connection.impersonate:
+        headers["Impersonate-User"] = connection.impersonate
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    try:
+        writer.write(f"GET {parts.path.rstrip('/')}{where} HTTP/1.1\r\n{head}\r\n".encode("latin-1"))
+        status, answered = _read_head(await reader.readuntil(b"\r\n\r\n"))
+        if status != 101:
+            raise error_of(Reply(status, answered, await _read_body(reader, status, answered)))
+        protocol = answered.get("sec-websocket-protocol", "")
+        if answered.get("sec-websocket-accept") != accept_key(key) or protocol not in _PROTOCOLS:
+            raise Disconnected("the server does not speak the protocol of remote commands")
+    except (OSError, EOFError, asyncio.LimitOverrunError, httptools.HttpParserError, ValueError) as error:
+        writer.close()
+        raise Disconnected(f"the server broke off: {error or type(error).__name__}") from error
+    except BaseException:
+        writer.close()
+        raise
+    return WebSocket(reader, writer), protocol
+
+
+def _read_head(head: bytes) -> tuple[int, dict[str, str]]:
+    first, *rest = head.decode("latin-1").split("\r\n")
+    pairs = (line.partition(":") for line in rest if ":" in line)
+    return int(first.split(" ", 2)[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+async def _read_body(reader: asyncio.StreamReader, status: int, headers: dict[str, str]) -> bytes:
+    body, text = Body(status, headers), b""
+    while not body.complete and len(text) < _MAX_REFUSAL and (data := await reader.read(_MAX_HEAD)):
+        text += body.feed(data)
+    return text

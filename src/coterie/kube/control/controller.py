@@ -1,0 +1,196 @@
+"""A controller: changes of objects become keys, keys are reconciled one by one, failures come back later.
+
+The reconciler gets only a key. It reads what is true now, decides, writes, and says what next:
+
+    returns None or Result()     done; the key's failures are forgotten
+    returns Result(after=5)      done for now; come back in 5 s
+    raises TerminalError         no use trying again until something changes; told to `on_give_up`
+    raises anything else         try again, with pauses that grow
+
+Events may be lost, merged or repeated without harm: the key is all they carry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+from coterie.base.backoff import Policy
+from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.log import logger
+from coterie.base.tasks import TaskOwner
+from coterie.kube.api.errors import Conflict
+from coterie.kube.api.meta import ApiObject, ObjectKey, key_of
+from coterie.kube.client.informer import Change, Informer
+from coterie.kube.control.queue import RETRY, QueueClosed, WorkQueue
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    after: float | None = None
+    """Seconds after which to look again."""
+
+
+DONE = Result()
+
+
+class TerminalError(Exception):
+    """Trying again cannot help: the object itself must change first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watches(Generic[T, K]):
+    """Which keys a change of an object concerns. An update is asked for the old and the new state."""
+
+    informer: Informer[T]
+    keys: Callable[[T], Iterable[K]]
+
+
+@dataclass(slots=True)
+class ControllerCounters:
+    succeeded: int = 0
+    failed: int = 0
+    gave_up: int = 0
+
+
+def own_key(obj: Any) -> tuple[ObjectKey]:
+    """For watching the objects that are reconciled themselves."""
+    if isinstance(obj, dict):
+        return (key_of(obj),)
+    return (cast("ApiObject", obj).key,)
+
+
+def owner_key(api_version: str, kind: str) -> Callable[[Any], tuple[ObjectKey, ...]]:
+    """For watching dependents: the key of the controlling owner when it is of this kind."""
+    group = api_version.rpartition("/")[0]
+
+    def keys(obj: Any) -> tuple[ObjectKey, ...]:
+        if isinstance(obj, dict):
+            meta = obj.get("metadata") or {}
+            for owner in meta.get("ownerReferences") or ():
+                same = owner.get("kind") == kind and str(owner.get("apiVersion", "")).rpartition("/")[0] == group
+                if same and owner.get("controller"):
+                    return (ObjectKey(meta.get("namespace") or "", owner["name"]),)
+            return ()
+        typed = cast("ApiObject", obj).metadata
+        for reference in typed.owners:
+            if reference.controller and reference.kind == kind and reference.api_version.rpartition("/")[0] == group:
+                return (ObjectKey(typed.namespace, reference.name),)
+        return ()
+
+    return keys
+
+
+class Controller(Generic[K]):
+    """A Runnable. `stop()` lets the keys that are being worked on finish; cancelling does not."""
+
+    def __init__(
+        self,
+        name: str,
+        reconcile: Callable[[K], Awaitable[Result | None]],
+        watches: Sequence[Watches[Any, K]],
+        *,
+        workers: int = 4,
+        clock: Clock = SYSTEM_CLOCK,
+        retry: Policy = RETRY,
+        group: Callable[[K], Hashable] | None = None,
+        on_give_up: Callable[[K, TerminalError], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.ready = asyncio.Event()
+        self.queue: WorkQueue[K] = WorkQueue(clock=clock, retry=retry, group=group)
+        self.counters = ControllerCounters()
+        self._reconcile = reconcile
+        self._watches = tuple(watches)
+        self._workers = workers
+        self._on_give_up = on_give_up
+        self._log = logger(f"controllers.{name}")
+
+    def enqueue(self, key: K, after: float = 0.0) -> None:
+        self.queue.add_after(key, after)
+
+    async def run(self) -> None:
+        removers = [watch.informer.add_handler(self._handler(watch)) for watch in self._watches]
+        try:
+            # Deciding on half a picture would undo what only seems to be missing.
+            for watch in self._watches:
+                await watch.informer.ready.wait()
+            async with TaskOwner(self.name) as owner:
+                owner.start("delays", self.queue.run())
+                for i in range(self._workers):
+                    owner.start(f"worker-{i}", self._work())
+                self.ready.set()
+                await owner.wait()
+        finally:
+            for remove in removers:
+                remove()
+
+    def stop(self) -> None:
+        self.queue.close()
+        self.queue.discard_waiting()
+
+    def _handler(self, watch: Watches[T, K]) -> Callable[[Change[T]], None]:
+        def handle(change: Change[T]) -> None:
+            try:
+                keys = list(watch.keys(change.object))
+                if change.old is not None and change.old is not change.object:
+                    keys += watch.keys(change.old)
+            except Exception as error:  # noqa: BLE001 - one odd object must not stop the informer others share
+                self._log.error("Cannot tell whom a change concerns", error=error, trace=True, of=watch.informer.name)
+                return
+            gone = own_key(change.object) if change.type == "deleted" else ()
+            for key in keys:
+                if key in gone:
+                    self.queue.cancel_later(key)
+                self.queue.add(key)
+
+        return handle
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                key = await self.queue.get()
+            except QueueClosed:
+                return
+            try:
+                await self._process(key)
+            finally:
+                self.queue.done(key)
+            await asyncio.sleep(0)  # a reconcile that only reads caches has not let anybody else run
+
+    async def _process(self, key: K) -> None:
+        queue = self.queue
+        try:
+            result = await self._reconcile(key)
+        except TerminalError as error:
+            self.counters.gave_up += 1
+            queue.forget(key)
+            self._log.error("Gave up", error=error, key=str(key))
+            if self._on_give_up is not None:
+                self._on_give_up(key, error)
+        except Conflict as error:
+            # Somebody else was faster: an everyday event, and the new state is on its way to us.
+            self.counters.failed += 1
+            self._log.debug(
+                "Lost a race; trying again", why=str(error), key=str(key), seconds=round(queue.retry(key), 3)
+            )
+        except Exception as error:  # noqa: BLE001 - whatever went wrong with one key, the others go on
+            self.counters.failed += 1
+            wait = queue.retry(key)
+            self._log.warning(
+                "Reconcile failed; trying again",
+                error=error,
+                key=str(key),
+                failures=queue.failures(key),
+                seconds=round(wait, 3),
+            )
+        else:
+            self.counters.succeeded += 1
+            queue.forget(key)
+            if result is not None and result.after is not None and not queue.comes_again(key):
+                queue.add_after(key, result.after)

@@ -1,0 +1,236 @@
+"""Leader election on a Lease: of many candidates one leads, and stops leading before another can start.
+
+Clocks of different machines are never compared. A candidate notes by its own clock when it last saw the lease change;
+only when it has stayed the same for its whole duration may it be taken. A leader that cannot renew within
+`renew_deadline` (shorter than the duration) stops by itself. The times in the lease are for people to read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339_micro
+from coterie.base.log import logger
+from coterie.kube.api.errors import AlreadyExists, ApiError, Conflict, NotFound
+from coterie.kube.api.meta import Object
+from coterie.kube.api.types.coordination import LEASES
+from coterie.kube.client.client import Client
+from coterie.kube.client.transport import TransportError
+from coterie.kube.control.manager import Manager, Runnable
+
+_PLAIN = LEASES.as_dynamic
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    duration: float = 15.0
+    """How long a lease counts after its last change."""
+    renew_deadline: float = 10.0
+    """How long a leader tries to renew before it stops leading."""
+    retry: float = 2.0
+    """Pause between attempts."""
+
+    def __post_init__(self) -> None:
+        if not self.retry < self.renew_deadline < self.duration:
+            raise ValueError("needed: retry < renew_deadline < duration")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A lease as a candidate saw it change last, by the candidate's own clock."""
+
+    holder: str
+    renewed: str
+    at: float
+
+
+Decision = Literal["renew", "take", "wait"]
+
+
+def decide(spec: Object, identity: str, seen: Seen, now: float, default_duration: float) -> Decision:
+    """Whether the lease is ours, free, or somebody's."""
+    holder = spec.get("holderIdentity") or ""
+    if holder == identity:
+        return "renew"
+    if not holder:
+        return "take"
+    duration = float(spec.get("leaseDurationSeconds") or default_duration)
+    return "take" if now - seen.at >= duration else "wait"
+
+
+class LeaderElection:
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        namespace: str,
+        identity: str,
+        *,
+        timing: Timing | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.leading = asyncio.Event()
+        self._client = client
+        self._name = name
+        self._namespace = namespace
+        self._identity = identity
+        self._timing = timing or Timing()
+        self._clock = clock
+        self._seen = Seen("", "", clock.monotonic())
+        self._log = logger("control.leader").bind(lease=f"{namespace}/{name}", identity=identity)
+
+    async def acquire(self) -> None:
+        """Until we lead."""
+        while not await self._try():
+            await self._clock.sleep(self._timing.retry)
+        self.leading.set()
+        self._log.info("Leading")
+
+    async def hold(self) -> None:
+        """Renew for as long as it works; returns when we must not lead any more."""
+        renewed_at = self._clock.monotonic()
+        try:
+            while True:
+                await self._clock.sleep(self._timing.retry)
+                asked_at = self._clock.monotonic()
+                left = renewed_at + self._timing.renew_deadline - asked_at
+                if left > 0 and await self._try_within(left):
+                    # Counted from before the request: the server's answer may have been slow.
+                    renewed_at = asked_at
+                elif self._seen.holder not in ("", self._identity) or (
+                    self._clock.monotonic() - renewed_at >= self._timing.renew_deadline
+                ):
+                    self._log.warning("Lost the lead", holder=self._seen.holder)
+                    return
+        finally:
+            self.leading.clear()
+
+    async def _try_within(self, seconds: float) -> bool:
+        """One attempt that cannot outlast the deadline: a leader stuck in a request would lead for too long."""
+        attempt = asyncio.ensure_future(self._try())
+        limit = asyncio.ensure_future(self._clock.sleep(seconds))
+        try:
+            await asyncio.wait({attempt, limit}, return_when=asyncio.FIRST_COMPLETED)
+            return attempt.done() and attempt.result()
+        finally:
+            attempt.cancel()
+            limit.cancel()
+
+    async def release(self) -> None:
+        """Give the lease up, so that others need not wait for it to run out."""
+        self.leading.clear()
+        try:
+            lease = await self._client.get(_PLAIN, self._name, self._namespace)
+            spec = lease.get("spec") or {}
+            if spec.get("holderIdentity") == self._identity:
+                now = rfc3339_micro(self._clock.now())
+                lease["spec"] = {**spec, "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": now}
+                await self._client.update(_PLAIN, lease)
+                self._log.info("Gave the lead up")
+        except (ApiError, TransportError) as error:
+            self._log.warning("Could not give the lease up; it will run out", error=error)
+
+    async def _try(self) -> bool:
+        """Take or renew the lease once; True when it is ours afterwards."""
+        try:
+            lease = await self._client.get(_PLAIN, self._name, self._namespace)
+        except NotFound:
+            return await self._create()
+        except (ApiError, TransportError) as error:
+            self._log.warning("Cannot read the lease", error=error)
+            return False
+        spec = lease.get("spec") or {}
+        self._notice(spec)
+        decision = decide(spec, self._identity, self._seen, self._clock.monotonic(), self._timing.duration)
+        if decision == "wait":
+            return False
+        lease["spec"] = self._claim(spec, taking=decision == "take")
+        try:
+            lease = await self._client.update(_PLAIN, lease)
+        except Conflict:
+            return False
+        except (ApiError, TransportError) as error:
+            self._log.warning("Cannot write the lease", error=error)
+            return False
+        self._notice(lease["spec"])
+        return True
+
+    async def _create(self) -> bool:
+        meta = {"name": self._name, "namespace": self._namespace}
+        try:
+            lease = await self._client.create(_PLAIN, {"metadata": meta, "spec": self._claim({}, taking=True)})
+        except AlreadyExists:
+            return False
+        except (ApiError, TransportError) as error:
+            self._log.warning("Cannot create the lease", error=error)
+            return False
+        self._notice(lease["spec"])
+        return True
+
+    def _claim(self, spec: Object, *, taking: bool) -> Object:
+        now = rfc3339_micro(self._clock.now())
+        claimed = {
+            **spec,
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": max(1, round(self._timing.duration)),
+            "renewTime": now,
+        }
+        if taking:
+            claimed["acquireTime"] = now
+            claimed["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + (1 if spec else 0)
+        return claimed
+
+    def _notice(self, spec: Object) -> None:
+        holder, renewed = spec.get("holderIdentity") or "", spec.get("renewTime") or ""
+        if (holder, renewed) != (self._seen.holder, self._seen.renewed):
+            self._seen = Seen(holder, renewed, self._clock.monotonic())
+
+
+class LeaderElected:
+    """A Runnable that runs others only while it leads; ready as soon as it is a candidate.
+
+    The parts are made anew for each term by `make`, since a runnable that has stopped is not started again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        election: LeaderElection,
+        make: Callable[[], Sequence[Sequence[Runnable]]],
+        *,
+        grace: float = 3.0,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """`grace` plus the renew deadline must be shorter than the lease, or two could lead at once."""
+        self.name = name
+        self.ready = asyncio.Event()
+        self._election = election
+        self._make = make
+        self._grace = grace
+        self._clock = clock
+
+    async def run(self) -> None:
+        self.ready.set()
+        try:
+            while True:
+                await self._election.acquire()
+                await self._lead()
+        finally:
+            # Also on cancellation: a released lease saves the next leader the wait.
+            await asyncio.shield(self._election.release())
+
+    async def _lead(self) -> None:
+        manager = Manager(self._make(), name=self.name, grace=self._grace, clock=self._clock)
+        work = asyncio.ensure_future(manager.run())
+        hold = asyncio.ensure_future(self._election.hold())
+        try:
+            await asyncio.wait({work, hold}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hold.cancel()
+            manager.stop()
+            await asyncio.wait({work, hold})
+        if not work.cancelled():
+            work.result()  # a failure of the parts is ours

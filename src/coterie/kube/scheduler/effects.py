@@ -1,0 +1,50 @@
+"""What the engine wants done to the world. It decides; `apply.py` does, and tells it how it went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coterie.kube.api.meta import ObjectKey
+from coterie.kube.scheduler.facts import PodFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    pod: PodFacts
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The pod cannot be placed now; its condition and an event say why."""
+
+    pod: PodFacts
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """These leave the node for the pod."""
+
+    pod: PodFacts
+    node: str
+    victims: tuple[PodFacts, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MarkReserved:
+    """The gang's room is taken: its TaskResource goes from Reserving to Reserved."""
+
+    task: ObjectKey
+
+
+@dataclass(frozen=True, slots=True)
+class MarkFailed:
+    """The gang gave its room back."""
+
+    task: ObjectKey
+    message: str
+
+
+Effect = Bind | Report | Evict | MarkReserved | MarkFailed

@@ -1,0 +1,331 @@
+"""The engine: is told what is seen, is asked what to do. It knows no server, no task and no clock but a function.
+
+    node_seen, pod_seen, task_seen, ...  ──>  desk (snapshot, queue, reservations)  ──run()──>  effects
+                     bind_failed, mark_gave_up, ...  <── how it went ── whoever applies the effects
+
+`run` tries what is active and returns effects; `next_due` says when it wants to run again if nothing happens. All of
+it is synchronous and deterministic for a seed, so that a test can run hours of a cluster in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+
+from coterie.kube.api.meta import ObjectKey
+from coterie.kube.api.selectors import selector_of
+from coterie.kube.api.types.core import Namespace
+from coterie.kube.api.types.nodes import Node
+from coterie.kube.api.types.pods import Pod
+from coterie.kube.api.types.scheduling import PodDisruptionBudget, TaskResource
+from coterie.kube.scheduler.effects import Bind, Effect, Evict
+from coterie.kube.scheduler.facts import PodFacts, node_facts, pod_facts
+from coterie.kube.scheduler.filters import Cause
+from coterie.kube.scheduler.plan import (
+    SAMPLING,
+    UNSCHEDULABLE_REASON,
+    Placement,
+    Sampling,
+    Unschedulable,
+    could_take,
+    plan,
+)
+from coterie.kube.scheduler.pod_affinity import helped_by
+from coterie.kube.scheduler.preemption import Budget, Preemption, preempt
+from coterie.kube.scheduler.state import Desk
+from coterie.kube.scheduler.terms import NO_TERMS
+from coterie.kuscia.gangs.gangs import Gang, task_facts
+from coterie.kuscia.gangs.reservations import Reservations
+
+SCHEDULER_NAMES = frozenset(("default-scheduler", "kuscia-scheduler"))
+_ROLE_LABEL = "kuscia.secretflow/role"
+_PARTNER = "partner"
+_REMEMBERED_FAILURES = 1024
+
+
+class Engine:
+    def __init__(
+        self,
+        monotonic: Callable[[], float],
+        *,
+        names: Iterable[str] = SCHEDULER_NAMES,
+        sampling: Sampling = SAMPLING,
+        seed: int = 0,
+        hold_seconds: float = 30.0,
+    ) -> None:
+        self.desk = Desk(monotonic, sampling=sampling, seed=seed)
+        self.snapshot = self.desk.snapshot
+        self.queue = self.desk.queue
+        self.reservations = Reservations(self.desk, hold_seconds=hold_seconds)
+        self._names = frozenset(names)
+        self._budgets: dict[ObjectKey, Budget] = {}
+        self._touched: set[str] = set()
+        """Nodes that are new or changed since waiting pods were looked through last."""
+        self._arrived: list[PodFacts] = []
+        """Pods that were placed since then."""
+        self._failures: dict[Hashable, tuple[int, Unschedulable]] = {}
+        self._evicting: dict[str, frozenset[str]] = {}
+        """Which pods were asked to leave for which."""
+
+    # What is seen.
+
+    def node_seen(self, node: Node) -> None:
+        facts = node_facts(node)
+        if self.snapshot.set_node(facts):
+            self._touched.add(facts.name)
+
+    def node_gone(self, name: str) -> None:
+        self.snapshot.remove_node(name)
+        self._touched.discard(name)
+        self.reservations.node_gone(name)
+
+    def pod_seen(self, pod: Pod, old: Pod | None = None) -> None:
+        if old is not None and _same_to_us(old, pod):
+            return
+        facts = pod_facts(pod)
+        if pod.spec.node_name:
+            self._bound(facts, pod.spec.node_name, ended=pod.ended)
+        elif pod.ended or facts.terminating or pod.spec.scheduling_gates or pod.spec.scheduler_name not in self._names:
+            self._left(facts)
+        else:
+            self._pending(facts, pod.status.nominated_node_name)
+
+    def pod_gone(self, pod: Pod) -> None:
+        self._left(pod_facts(pod))
+
+    def namespace_seen(self, namespace: Namespace) -> None:
+        if self.snapshot.set_namespace(namespace.metadata.name, namespace.metadata.labels or {}):
+            self.queue.wake(Cause.NEIGHBOURS | Cause.GANG, lambda _: True)
+
+    def namespace_gone(self, name: str) -> None:
+        self.snapshot.set_namespace(name, None)
+
+    def task_seen(self, task: TaskResource) -> None:
+        self.reservations.task_seen(task_facts(task))
+
+    def task_gone(self, key: ObjectKey) -> None:
+        self.reservations.task_gone(key)
+
+    def budget_seen(self, budget: PodDisruptionBudget) -> None:
+        selector = selector_of(budget.spec.selector)
+        self._budgets[budget.key] = Budget(budget.metadata.namespace, selector, budget.status.disruptions_allowed)
+
+    def budget_gone(self, key: ObjectKey) -> None:
+        self._budgets.pop(key, None)
+
+    # How it went.
+
+    def bind_failed(self, pod: PodFacts) -> None:
+        """The pod is not on its node. If it is still pending it is tried again after a pause."""
+        if self.desk.assumed.get(pod.uid) is None:
+            return  # it was seen bound or gone meanwhile
+        self.desk.forget(pod.uid)
+        if pod.gang is not None:
+            self.reservations.bind_failed(pod)
+        else:
+            self.queue.retry_later(pod.uid, self.desk.now())
+
+    def evict_failed(self, pod: PodFacts) -> None:
+        """Nobody leaves for the pod after all."""
+        self._evicting.pop(pod.uid, None)
+        self.snapshot.nominate(pod, "")
+        self.queue.retry_later(pod.uid, self.desk.now())
+
+    def mark_gave_up(self, task: ObjectKey) -> None:
+        self.reservations.mark_gave_up(task)
+
+    # What to do.
+
+    def run(self, limit: int = 1000) -> list[Effect]:
+        """Try up to `limit` pods or gangs. More may be left: `next_due` is then now."""
+        self.reservations.expire()
+        self._wake()
+        now = self.desk.now()
+        for _ in range(limit):
+            entry = self.queue.pop(now)
+            if entry is None:
+                break
+            gang = self.reservations.find(entry.key)
+            if gang is not None:
+                if not self._is_partners(gang.key.namespace, entry.key, [m.pod for m in gang.members.values()]):
+                    self.reservations.attempt(gang)
+            elif entry.key in self.desk.pending:
+                self._attempt(self.desk.pending[entry.key])
+            else:
+                self.queue.remove(entry.key)
+        return self.desk.take_effects()
+
+    def next_due(self) -> float | None:
+        if self.queue.has_active or self.desk.freed or self._touched or self._arrived or self.desk.effects:
+            return self.desk.now()
+        moments = [at for at in (self.queue.next_due(), self.reservations.next_deadline()) if at is not None]
+        return min(moments, default=None)
+
+    # Inside: changes.
+
+    def _bound(self, pod: PodFacts, node: str, *, ended: bool) -> None:
+        uid = pod.uid
+        desk = self.desk
+        desk.pending.pop(uid, None)
+        desk.assumed.pop(uid, None)
+        self.queue.remove(uid)
+        self._evicting.pop(uid, None)
+        self.snapshot.nominate(pod, "")
+        if ended:
+            desk.forget(uid)
+        else:
+            known = self.snapshot.places.get(uid)
+            self.snapshot.place(pod, node)
+            if known is None:
+                self._arrived.append(pod)
+            elif known.name != node:
+                desk.freed.add(known.name)
+        if pod.gang is not None:
+            self.reservations.member_bound(pod, node)
+
+    def _left(self, pod: PodFacts) -> None:
+        uid = pod.uid
+        self.desk.pending.pop(uid, None)
+        self.queue.remove(uid)
+        self._evicting.pop(uid, None)
+        nominated = self.snapshot.nominations.get(uid)
+        if nominated is not None:
+            self.snapshot.nominate(pod, "")
+            self.desk.freed.add(nominated)
+        self.desk.forget(uid)
+        if pod.gang is not None:
+            self.reservations.member_gone(pod)
+
+    def _pending(self, pod: PodFacts, nominated: str) -> None:
+        uid = pod.uid
+        before = self.desk.pending.get(uid)
+        self.desk.pending[uid] = pod
+        if uid in self.desk.assumed:
+            return  # on its way; what changed is seen again when it arrives or fails
+        if nominated and uid not in self.snapshot.nominations:
+            self.snapshot.nominate(pod, nominated)
+        if before is not None and before.gang is not None and before.gang != pod.gang:
+            self.reservations.member_gone(before)
+        if pod.gang is not None:
+            self.queue.remove(uid)
+            self.reservations.member_pending(pod)
+        elif pod.gang_unnamed:
+            # Its task has just made it and names the TaskResource next. A word about that would be news for every party
+            # of the task, and old before it arrives; while nobody names it, the task says why.
+            self.queue.remove(uid)
+        else:
+            self.queue.put(uid, (-pod.priority, pod.created, str(pod.key)))
+
+    def _wake(self) -> None:
+        """Look through those that wait, once for all changes since the last time."""
+        if self._touched or self.desk.freed:
+            touched, freed = self._touched, self.desk.freed
+            self._touched, self.desk.freed = set(), set()
+            if touched:
+                self.queue.wake(Cause.FACE | Cause.ROOM | Cause.NEIGHBOURS, lambda key: self._helps(key, touched))
+            if freed:
+                self.queue.wake(Cause.ROOM | Cause.NEIGHBOURS, lambda key: self._helps(key, freed, patiently=True))
+        if self._arrived:
+            arrived, self._arrived = self._arrived, []
+            self.queue.wake(Cause.NEIGHBOURS, lambda key: self._waits_for(key, arrived))
+
+    def _helps(self, key: str, nodes: Iterable[str], *, patiently: bool = False) -> bool:
+        pod = self.desk.pending.get(key)
+        if pod is not None:
+            if any(could_take(self.snapshot, node, pod) for node in nodes):
+                return True
+            # What left this node may have evened out a spread elsewhere.
+            maybe = pod.terms is not NO_TERMS
+        else:
+            gang = self.reservations.find(key)
+            maybe = gang is not None and self.reservations.helped_by(gang, nodes)
+        if maybe and patiently:
+            # Only a part of what it needs, perhaps: not worth an attempt each time.
+            self.queue.wake_after_backoff(key, self.desk.now())
+            return False
+        return maybe
+
+    def _waits_for(self, key: str, arrived: Sequence[PodFacts]) -> bool:
+        """Whether one of these is whom it wants to be near, or evens out what it spreads among."""
+        pod = self.desk.pending.get(key)
+        gang = self.reservations.find(key) if pod is None else None
+        waiting = [pod] if pod is not None else [m.pod for m in gang.members.values()] if gang is not None else []
+        return any(helped_by(one, other, self.snapshot.namespaces) for one in waiting for other in arrived)
+
+    # Inside: attempts.
+
+    def _attempt(self, pod: PodFacts) -> None:
+        if self._is_partners(pod.namespace, pod.uid, (pod,)):
+            return
+        desk = self.desk
+        alike = self._alike(pod)
+        found = self._known_failure(alike) or plan(self.snapshot, pod, desk.cursor, desk.sampling)
+        if isinstance(found, Placement):
+            desk.cursor = found.next_cursor
+            self.snapshot.place(pod, found.node)
+            desk.assumed[pod.uid] = found.node
+            desk.effects.append(Bind(pod, found.node))
+            self.queue.placed(pod.uid)
+            self._arrived.append(pod)
+            return
+        if alike is not None:
+            if len(self._failures) > _REMEMBERED_FAILURES:
+                self._failures.clear()
+            self._failures[alike] = (self.snapshot.release_version, found)
+        message = f"{found.message} {self._make_room(pod)}".rstrip()
+        desk.report(pod, found.reason, message)
+        # Asked again: a node that was just promised to this one takes none of those that were like it.
+        self.queue.wait(pod.uid, found.causes, desk.now(), self._alike(pod))
+
+    def _make_room(self, pod: PodFacts) -> str:
+        """Lets less important pods leave when that helps; says in words what came of it."""
+        if not self.snapshot.nodes:
+            return ""
+        if any(uid in self.snapshot.places for uid in self._evicting.get(pod.uid, ())):
+            return "preemption: not eligible due to a terminating pod on the nominated node."
+        held = {uid for gang in self.reservations.held.values() if gang.hold is not None for uid in gang.hold.placed}
+        found = preempt(self.snapshot, pod, tuple(self._budgets.values()), held | set(self.desk.assumed))
+        if isinstance(found, Preemption):
+            self.snapshot.nominate(pod, found.node)
+            self._evicting[pod.uid] = frozenset(victim.uid for victim in found.victims)
+            self.desk.effects.append(Evict(pod, found.node, found.victims))
+            return ""
+        return f"preemption: {found.message}" if found.message else ""
+
+    def _alike(self, pod: PodFacts) -> Hashable:
+        """Equal for pods that fit or do not fit together; None for those with wishes of their own."""
+        if pod.terms is not NO_TERMS or pod.uid in self.snapshot.nominations:
+            return None
+        alike = (pod.static, pod.cpu, pod.memory, pod.others, pod.ports, pod.priority, pod.preempts)
+        # Pods that keep others away do so by namespace and labels.
+        return (*alike, pod.namespace, tuple(pod.labels.items())) if self.snapshot.wishes else alike
+
+    def _known_failure(self, alike: Hashable) -> Unschedulable | None:
+        known = self._failures.get(alike) if alike is not None else None
+        if known is None or known[0] != self.snapshot.release_version:
+            return None
+        return known[1]
+
+    def _is_partners(self, namespace: str, key: str, pods: Iterable[PodFacts]) -> bool:
+        """Pods of a partner's domain are placed by the partner."""
+        if self.snapshot.namespaces.get(namespace, {}).get(_ROLE_LABEL) != _PARTNER:
+            return False
+        for pod in pods:
+            if pod.uid in self.desk.pending:
+                self.desk.report(pod, UNSCHEDULABLE_REASON, f'namespace "{namespace}" belongs to a partner')
+        self.queue.wait(key, Cause.GANG, self.desk.now())
+        return True
+
+    def holding(self) -> list[Gang]:
+        """Gangs that hold room and are not bound yet."""
+        return list(self.reservations.held.values())
+
+
+def _same_to_us(old: Pod, new: Pod) -> bool:
+    one, other = old.metadata, new.metadata
+    return (
+        old.spec == new.spec
+        and one.labels == other.labels
+        and one.annotations == other.annotations
+        and one.deleting == other.deleting
+        and old.ended == new.ended
+    )

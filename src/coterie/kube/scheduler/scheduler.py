@@ -1,0 +1,259 @@
+"""The scheduler as a part of a node: informers feed the engine, workers apply what it decides.
+
+    informers ──handlers──> engine ──run()──> effects ──> workers ──> API server ──> informers
+
+Between changes nothing runs: the loop sleeps until an informer tells something or a moment comes that the engine named
+(a hold ends, a back-off is over).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.log import logger
+from coterie.base.tasks import TaskOwner
+from coterie.kube.api.meta import ObjectKey
+from coterie.kube.api.types.core import NAMESPACES
+from coterie.kube.api.types.nodes import NODES
+from coterie.kube.api.types.pods import PODS, Pod
+from coterie.kube.api.types.scheduling import POD_DISRUPTION_BUDGETS, TASK_RESOURCES
+from coterie.kube.client.client import Client
+from coterie.kube.client.informer import Change, Informer
+from coterie.kube.client.informers import Informers
+from coterie.kube.control.events import EventRecorder
+from coterie.kube.control.leader import LeaderElected, LeaderElection
+from coterie.kube.control.manager import Runnable
+from coterie.kube.scheduler.apply import Applier
+from coterie.kube.scheduler.effects import Effect, MarkFailed, MarkReserved
+from coterie.kube.scheduler.engine import SCHEDULER_NAMES, Engine
+from coterie.kube.scheduler.plan import SAMPLING, Sampling
+
+T = TypeVar("T")
+
+_WORKERS = 16
+_BATCH = 50
+"""Attempts between two turns of the event loop."""
+LEASE_NAME, LEASE_NAMESPACE = "kube-scheduler", "kube-system"
+
+
+class Scheduler:
+    """A Runnable. `stop()` decides nothing new and finishes what was decided."""
+
+    name = "scheduler"
+
+    def __init__(
+        self,
+        client: Client,
+        informers: Informers,
+        engine: Engine,
+        events: EventRecorder,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        gangs: bool = True,
+        workers: int = _WORKERS,
+    ) -> None:
+        self.ready = asyncio.Event()
+        self.engine = engine
+        self._clock = clock
+        self._events = events
+        self._changed = asyncio.Event()
+        self._stopping = False
+        self._pods = informers.get(PODS)
+        self._nodes = informers.get(NODES)
+        self._namespaces = informers.get(NAMESPACES)
+        self._budgets = informers.get(POD_DISRUPTION_BUDGETS)
+        self._tasks = informers.get(TASK_RESOURCES) if gangs else None
+        self._applier = Applier(client, engine, self._pods.cache, events, clock)
+        self._lanes = [_Lane() for _ in range(workers)]
+        self._marks: dict[ObjectKey, deque[Effect]] = {}
+        self._owner = TaskOwner(self.name)
+        self._log = logger("scheduler")
+
+    async def run(self) -> None:
+        removers = self._listen()
+        try:
+            for informer in (self._nodes, self._pods, self._namespaces, self._budgets):
+                await informer.ready.wait()
+            if self._tasks is not None:
+                # Gangs that were promised room before a restart come first; they must be known.
+                await self._tasks.ready.wait()
+            async with self._owner as owner:
+                owner.start("events", self._events.run())
+                for i, lane in enumerate(self._lanes):
+                    owner.start(f"worker-{i}", self._work(lane))
+                owner.start("decide", self._decide())
+                self.ready.set()
+                await owner.wait()
+        finally:
+            for remove in removers:
+                remove()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._changed.set()
+
+    # Seeing.
+
+    def _listen(self) -> list[Callable[[], None]]:
+        engine = self.engine
+        removers = [
+            self._on(self._nodes, engine.node_seen, lambda node: engine.node_gone(node.metadata.name)),
+            self._on(self._namespaces, engine.namespace_seen, lambda ns: engine.namespace_gone(ns.metadata.name)),
+            self._on(self._budgets, engine.budget_seen, lambda budget: engine.budget_gone(budget.key)),
+            self._pods.add_handler(self._pod_changed),
+        ]
+        if self._tasks is not None:
+            removers.append(self._on(self._tasks, engine.task_seen, lambda task: engine.task_gone(task.key)))
+        return removers
+
+    def _on(self, informer: Informer[T], seen: Callable[[T], None], gone: Callable[[T], None]) -> Callable[[], None]:
+        def changed(change: Change[T]) -> None:
+            with _Odd(self._log, informer.kind.key(change.object)):
+                (gone if change.type == "deleted" else seen)(change.object)
+            self._changed.set()
+
+        return informer.add_handler(changed)
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        with _Odd(self._log, change.object.key):
+            if change.type == "deleted":
+                self.engine.pod_gone(change.object)
+            else:
+                self.engine.pod_seen(change.object, change.old)
+        self._changed.set()
+
+    # Deciding.
+
+    async def _decide(self) -> None:
+        while not self._stopping:
+            self._changed.clear()
+            self._hand_out(self.engine.run(_BATCH))
+            due = self.engine.next_due()
+            wait = None if due is None else due - self._clock.monotonic()
+            if wait is not None and wait <= 0:
+                await asyncio.sleep(0)
+            else:
+                await self._sleep(wait)
+        for lane in self._lanes:
+            lane.close()
+        self._events.stop()
+
+    async def _sleep(self, seconds: float | None) -> None:
+        if seconds is None:
+            await self._changed.wait()
+            return
+        waits: set[asyncio.Future[Any]] = {
+            asyncio.ensure_future(self._changed.wait()),
+            asyncio.ensure_future(self._clock.sleep(seconds)),
+        }
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    # Doing.
+
+    def _hand_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, MarkReserved | MarkFailed):
+                self._mark(effect)
+            else:
+                self._lanes[hash(effect.pod.uid) % len(self._lanes)].put(effect)
+
+    def _mark(self, effect: MarkReserved | MarkFailed) -> None:
+        """Marks may take as long as a hold when the server is away, so each TaskResource has a task of its own."""
+        waiting = self._marks.get(effect.task)
+        if waiting is not None:
+            waiting.append(effect)
+            return
+        self._marks[effect.task] = deque((effect,))
+        self._owner.start(f"mark-{effect.task}", self._work_off(effect.task))
+
+    async def _work_off(self, task: ObjectKey) -> None:
+        waiting = self._marks[task]
+        try:
+            while waiting:
+                await self._applier.apply(waiting.popleft())
+                self._changed.set()
+        finally:
+            del self._marks[task]
+
+    async def _work(self, lane: _Lane) -> None:
+        while (effect := await lane.get()) is not None:
+            await self._applier.apply(effect)
+            self._changed.set()  # the engine may have been told of a failure
+
+
+class _Lane:
+    """Effects that are done in order."""
+
+    def __init__(self) -> None:
+        self._effects: deque[Effect] = deque()
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    def put(self, effect: Effect) -> None:
+        self._effects.append(effect)
+        self._changed.set()
+
+    async def get(self) -> Effect | None:
+        """None: nothing is left and nothing comes."""
+        while not self._effects:
+            if self._closed:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        return self._effects.popleft()
+
+    def close(self) -> None:
+        self._closed = True
+        self._changed.set()
+
+
+class _Odd:
+    """One object that cannot be understood (a quantity beyond all numbers) must not stop the informer others share."""
+
+    def __init__(self, log: Any, key: ObjectKey) -> None:
+        self._log = log
+        self._key = key
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, ValueError):
+            return False
+        self._log.warning("Object is left out of scheduling", error=error, object=str(self._key))
+        return True
+
+
+def make(
+    client: Client,
+    informers: Informers,
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+    names: Iterable[str] = SCHEDULER_NAMES,
+    seed: int = 0,
+    sampling: Sampling = SAMPLING,
+    hold_seconds: float = 30.0,
+    gangs: bool = True,
+) -> Scheduler:
+    """The scheduler. `gangs=False` for servers without the Kuscia definitions."""
+    engine = Engine(clock.monotonic, names=names, sampling=sampling, seed=seed, hold_seconds=hold_seconds)
+    events = EventRecorder(client, "default-scheduler", clock=clock)
+    return Scheduler(client, informers, engine, events, clock=clock, gangs=gangs)
+
+
+def elected(
+    client: Client, informers: Informers, identity: str, *, clock: Clock = SYSTEM_CLOCK, **settings: Any
+) -> Runnable:
+    """As `make`, for control planes with several schedulers of which one may work."""
+    election = LeaderElection(client, LEASE_NAME, LEASE_NAMESPACE, identity, clock=clock)
+    return LeaderElected(
+        "scheduler", election, lambda: [[make(client, informers, clock=clock, **settings)]], clock=clock
+    )

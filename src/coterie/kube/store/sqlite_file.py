@@ -1,0 +1,179 @@
+"""The file: who may open it, what is in it, and how it is brought back after a crash.
+
+    store.db         the database: log, leases, meta        store.db-wal, store.db-shm   SQLite's own
+    store.db.lock    held by the one process that writes    store.db.blobs/              big values (see blobs.py)
+
+`log` has a row for each change. `meta` holds two numbers: `compacted`, the mark below which history may be gone, and
+`swept`, how far dropping has come; a compaction that was cut short goes on from there. No counter of revisions is kept:
+rows above the mark are never dropped, so the newest revision is the highest of the log or the mark itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.base.files import PRIVATE_FILE, sync_directory
+from coterie.kube.store.protocol import StoreError
+
+APPLICATION_ID = 0x436F7465
+SCHEMA_VERSION = 1
+
+_SCHEMA = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE log (
+    revision INTEGER PRIMARY KEY,
+    key TEXT NOT NULL,
+    created INTEGER NOT NULL,
+    previous INTEGER NOT NULL,
+    deleted INTEGER NOT NULL,
+    lease INTEGER NOT NULL,
+    value BLOB,
+    digest BLOB
+);
+CREATE UNIQUE INDEX log_by_key ON log (key, revision);
+CREATE INDEX log_by_digest ON log (digest) WHERE digest IS NOT NULL;
+CREATE TABLE leases (id INTEGER PRIMARY KEY AUTOINCREMENT, ttl REAL NOT NULL);
+CREATE TABLE meta (name TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
+INSERT INTO meta VALUES ('compacted', 0), ('swept', 0);
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+COMMIT;
+"""
+
+_HEADS = """
+SELECT log.key, log.revision, log.created, log.lease
+FROM (SELECT key, max(revision) AS newest FROM log GROUP BY key) CROSS JOIN log ON log.revision = newest
+WHERE NOT log.deleted
+"""
+
+# After these a transaction is rolled back and the next may succeed. After any other fault (a failed fsync above all: the
+# kernel may have thrown away what it could not write) nothing can be trusted until the file is opened anew.
+_PASSING = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_NOMEM})
+_PASSING_EXTENDED = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE})
+
+
+def explain(error: sqlite3.Error | OSError) -> tuple[str, bool]:
+    """A sentence for the caller, and whether the fault is final."""
+    if isinstance(error, OSError):  # of a blob: its file is written anew the next time, nothing depends on this one
+        return f"the write did not reach the disk: {error.strerror}", False
+    code = getattr(error, "sqlite_errorcode", 0)
+    passing = code & 0xFF in _PASSING or code in _PASSING_EXTENDED
+    return f"the write did not reach the disk: {error}", not passing
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a file held when it was opened."""
+
+    revision: int
+    compacted: int
+    heads: list[tuple[str, int, int, int]]
+    leases: list[tuple[int, float]]
+    last_lease: int
+
+
+class StoreFile:
+    """The database, open for writing. Its methods block; they belong to the writer's thread."""
+
+    def __init__(self, path: Path, max_bytes: int = 0) -> None:
+        """Raises StoreError, in one sentence, for a file that cannot be ours to write."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._lock = _take_lock(path)
+        try:
+            self.connection = _connect(path)
+            try:
+                self.content = _prepare(self.connection, path, max_bytes)
+            except BaseException:
+                self.connection.close()
+                raise
+        except BaseException as error:
+            os.close(self._lock)
+            if isinstance(error, (sqlite3.Error, OSError)):
+                raise StoreError(f"{path} cannot be opened as a store: {error}") from error
+            raise
+
+    def close(self) -> None:
+        """The last connection to close writes the WAL back and removes it."""
+        try:
+            self.connection.close()
+        finally:
+            os.close(self._lock)
+
+
+def _take_lock(path: Path) -> int:
+    handle = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        # Held until the handle closes, so also a killed process lets go. The file stays: removing it would be a race.
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        raise StoreError(f"{path} is already open, in another process or another store object") from error
+    return handle
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # Made here and not by SQLite, because objects hold secrets: the WAL and its index take over this mode.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE))
+    return sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=512, timeout=5.0)
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, max_bytes: int) -> Content:
+    _check_identity(connection, path)
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise StoreError(f"{path} lies on a file system without write-ahead logging")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute("PRAGMA cache_size = -8192")
+    if max_bytes:
+        (page_size,) = connection.execute("PRAGMA page_size").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {max(max_bytes // page_size, 1)}")
+    if not _tables(connection):
+        connection.executescript(_SCHEMA)
+    # After a kill the WAL may end in transactions that no fsync covered yet. They will be shown to readers now, so they
+    # must not vanish with a power cut and let their revisions be given out again.
+    _sync_file(Path(f"{path}-wal"))
+    sync_directory(path.parent)
+    return _content(connection)
+
+
+def _sync_file(path: Path) -> None:
+    handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _check_identity(connection: sqlite3.Connection, path: Path) -> None:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if not application and not _tables(connection):
+        return
+    if application != APPLICATION_ID:
+        raise StoreError(f"{path} is a database of another program, not a store")
+    if version != SCHEMA_VERSION:
+        raise StoreError(f"{path} has schema version {version}; this program reads version {SCHEMA_VERSION} only")
+
+
+def _tables(connection: sqlite3.Connection) -> int:
+    (count,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    return int(count)
+
+
+def _content(connection: sqlite3.Connection) -> Content:
+    (newest,) = connection.execute("SELECT coalesce(max(revision), 0) FROM log").fetchone()
+    (compacted,) = connection.execute("SELECT number FROM meta WHERE name = 'compacted'").fetchone()
+    last_lease = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'leases'").fetchone()
+    return Content(
+        revision=max(newest, compacted),
+        compacted=compacted,
+        heads=connection.execute(_HEADS).fetchall(),
+        leases=connection.execute("SELECT id, ttl FROM leases").fetchall(),
+        last_lease=last_lease[0] if last_lease else 0,
+    )

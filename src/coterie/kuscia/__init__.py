@@ -1,0 +1,1 @@
+"""The product: organisations that compute together, on the platform."""

@@ -1,0 +1,1 @@
+"""Kuscia's kinds and the pure rules about them."""

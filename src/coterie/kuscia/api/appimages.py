@@ -1,0 +1,43 @@
+"""What an AppImage says for one role, and how a party's resources are shared out among its containers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from coterie.kube.api import quantity
+from coterie.kube.api.quantity import BINARY_SI, NANO, Quantity
+from coterie.kube.api.types.pods import QuantityText
+from coterie.kuscia.api.types.job import DeployTemplate
+
+DEFAULT_REPLICAS = 1
+
+
+def choose_template(templates: tuple[DeployTemplate, ...], role: str) -> DeployTemplate | None:
+    """The first that lists the role; else the last that is for any role; else, when no role is asked for, the first."""
+    for template in templates:
+        if role and role in roles_of(template):
+            return template
+    for template in reversed(templates):
+        if not template.role:
+            return template
+    return templates[0] if templates and not role else None
+
+
+def roles_of(template: DeployTemplate) -> tuple[str, ...]:
+    return tuple(role.strip() for role in template.role.split(",") if role.strip())
+
+
+def replicas_of(template: DeployTemplate) -> int:
+    """An AppImage that says nothing means one pod, not none."""
+    return DEFAULT_REPLICAS if template.replicas is None else template.replicas
+
+
+def share(resources: Mapping[str, QuantityText] | None, parts: int) -> dict[str, str]:
+    """A party's total divided evenly and rounded down: decimal amounts by the thousandth, binary ones and extended
+    resources (`kuscia.io/bandwidth`, which must be whole numbers) by the unit."""
+    return {name: str(_part(name, quantity.parse(text), parts)) for name, text in (resources or {}).items()}
+
+
+def _part(name: str, total: Quantity, parts: int) -> Quantity:
+    grain = NANO if total.format == BINARY_SI or "/" in name else NANO // 1000
+    return Quantity(total.nanos // parts // grain * grain, total.format)

@@ -1,0 +1,91 @@
+"""Commands to a job and answers to it, as patches. Pure.
+
+Whether a command makes sense now is said before it is sent: the server would take it in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from coterie.kube.api import labels
+from coterie.kube.api.meta import Object, find_condition
+from coterie.kuscia.api.types.job import ACCEPTED, REJECTED, JobPhase, KusciaJob, Stage
+
+STAGE_HANDLED = "JobStageHandled"
+"""The condition that tells which command was carried out last, so that none is carried out twice."""
+VALIDATE_FAILED = "ValidateFailed"
+"""The reason of a job that was never valid."""
+NEW = "New"
+"""The phase of a job that no controller has looked at."""
+_FINAL = (JobPhase.SUCCEEDED, JobPhase.APPROVAL_REJECT, JobPhase.CANCELLED)
+
+
+def own_parties(job: KusciaJob) -> tuple[str, ...]:
+    """The parties of this control plane, the initiator first; all of them until the controller has written it down."""
+    marked = (job.metadata.annotations or {}).get(labels.KUSCIA_INTERCONN_SELF_PARTIES, "")
+    named = tuple(dict.fromkeys(party.domain_id for task in job.spec.tasks for party in task.parties))
+    own = tuple(party for party in named if party in marked.split("_")) if marked else named
+    return tuple(sorted(own, key=lambda party: party != job.spec.initiator))
+
+
+def initiates(job: KusciaJob) -> bool:
+    return (job.metadata.annotations or {}).get(labels.KUSCIA_SELF_AS_INITIATOR, "true") == "true"
+
+
+def objection(job: KusciaJob, stage: Stage) -> str:
+    """Why a command would do nothing to this job now; empty when it would do something."""
+    name, phase = job.metadata.name, job.status.phase
+    if stage is Stage.RESTART:
+        if phase in (JobPhase.FAILED, JobPhase.SUSPENDED):
+            if job.status.reason == VALIDATE_FAILED:
+                return f"job {name} was never valid ({job.status.message}); correct it and run it under a new name"
+            return ""
+        return f"job {name} is {phase or NEW}, and only a job that is Failed or Suspended can be restarted"
+    if phase in _FINAL:
+        return f"job {name} is {phase}, which is the end; there is nothing to {stage.lower()}"
+    if stage is Stage.SUSPEND and phase != JobPhase.RUNNING:
+        return f"job {name} is {phase or NEW}, and only a job that is Running can be suspended"
+    if stage is Stage.STOP and phase == JobPhase.FAILED:
+        return f"job {name} has Failed already; there is nothing to stop"
+    return ""
+
+
+def order(job: KusciaJob, stage: Stage, trigger: str) -> tuple[Object, int]:
+    """A merge patch that gives the command, and its version. It meets the job as we saw it, or nothing."""
+    version = stage_version(job) + 1
+    told = {
+        labels.KUSCIA_JOB_STAGE: str(stage),
+        labels.KUSCIA_JOB_STAGE_TRIGGER: trigger,
+        labels.KUSCIA_JOB_STAGE_VERSION: str(version),
+    }
+    return {"metadata": {"labels": told, "resourceVersion": job.metadata.resource_version}}, version
+
+
+def stage_version(job: KusciaJob) -> int:
+    text = (job.metadata.labels or {}).get(labels.KUSCIA_JOB_STAGE_VERSION, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def carried_out(job: KusciaJob, version: int) -> bool:
+    """Our controller writes the last command it carried out as `<stage>/<version>`."""
+    handled = find_condition(job.status.conditions, STAGE_HANDLED)
+    number = handled.message.rpartition("/")[2] if handled is not None else ""
+    return number.isdecimal() and int(number) >= version
+
+
+def approvers(job: KusciaJob) -> tuple[str, ...]:
+    """The parties of this control plane whose word is asked for."""
+    return tuple(party for party in own_parties(job) if party != job.spec.initiator)
+
+
+def answer(job: KusciaJob, parties: Iterable[str], *, reject: bool) -> Object:
+    """A patch of the status with the word of these parties."""
+    said = dict.fromkeys(parties, REJECTED if reject else ACCEPTED)
+    return {"metadata": {"resourceVersion": job.metadata.resource_version}, "status": {"approveStatus": said}}
+
+
+def unanswered(job: KusciaJob) -> tuple[str, ...]:
+    """Parties whose approval the job waits for."""
+    told = job.status.approve_status or {}
+    named = dict.fromkeys(party.domain_id for task in job.spec.tasks for party in task.parties)
+    return tuple(party for party in named if party != job.spec.initiator and told.get(party) != ACCEPTED)

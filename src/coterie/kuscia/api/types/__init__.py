@@ -1,0 +1,1 @@
+"""Typed read models of Kuscia's kinds."""

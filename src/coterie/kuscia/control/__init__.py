@@ -1,0 +1,1 @@
+"""What Kuscia's controllers share."""

@@ -1,0 +1,1 @@
+"""One folder for each controller of Kuscia's kinds."""

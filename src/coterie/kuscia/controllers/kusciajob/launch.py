@@ -1,0 +1,94 @@
+"""From a step of a job to its KusciaTask. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from coterie.kube.api import labels
+from coterie.kube.api.meta import Object
+from coterie.kube.control.controller_refs import reference
+from coterie.kuscia.api.appimages import choose_template, replicas_of, share
+from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, AppImage, JobParty, TaskTemplate
+from coterie.kuscia.controllers.kusciajob.plan import View
+
+_COPIED = (
+    labels.KUSCIA_INITIATOR,
+    labels.KUSCIA_SELF_AS_INITIATOR,
+    labels.KUSCIA_INITIATOR_MASTER_DOMAIN,
+    labels.KUSCIA_PARTY_MASTER_DOMAIN,
+    labels.KUSCIA_INTERCONN_KUSCIA_PARTIES,
+    labels.KUSCIA_INTERCONN_BFIA_PARTIES,
+    labels.KUSCIA_INTERCONN_SELF_PARTIES,
+)
+_NAME_KEPT = 200
+
+
+def task_id(job: str, digits: str) -> str:
+    """The id that an initiator gives; `digits` are twelve random hexadecimal ones."""
+    return f"{job[:_NAME_KEPT]}-{digits}"
+
+
+def task_of(view: View, template: TaskTemplate) -> Object:
+    meta = view.job.metadata
+    takes_part = any(view.ours(party.domain_id) for party in template.parties)
+    copied = {key: value for key in _COPIED if (value := (meta.annotations or {}).get(key)) is not None}
+    protocol = (meta.labels or {}).get(labels.KUSCIA_INTERCONN_PROTOCOL_TYPE)
+    spec: dict[str, Any] = {
+        "initiator": view.job.spec.initiator,
+        "taskInputConfig": template.task_input_config,
+        "parties": [_party(party, template, view.images.get(template.app_image)) for party in template.parties],
+    }
+    if template.schedule_config is not None:
+        spec["scheduleConfig"] = msgspec.to_builtins(template.schedule_config)
+    return {
+        "metadata": {
+            "name": template.task_id,
+            "namespace": CROSS_DOMAIN,
+            "finalizers": [labels.FINALIZER_TASK],
+            "ownerReferences": [msgspec.to_builtins(reference(KUSCIA_JOBS, meta))],
+            "labels": {
+                labels.KUSCIA_CONTROLLER: labels.KUSCIA_CONTROLLER_JOB,
+                labels.KUSCIA_JOB_UID: meta.uid,
+                **({labels.KUSCIA_INTERCONN_PROTOCOL_TYPE: protocol} if protocol else {}),
+            },
+            "annotations": {
+                **copied,
+                labels.KUSCIA_JOB_ID: meta.name,
+                labels.KUSCIA_TASK_ALIAS: template.alias,
+                **({labels.COTERIE_FLOW: view.job.spec.flow_id} if view.job.spec.flow_id else {}),
+                labels.KUSCIA_SELF_AS_PARTICIPANT: "true" if takes_part else "false",
+            },
+        },
+        "spec": spec,
+    }
+
+
+def _party(party: JobParty, template: TaskTemplate, image: AppImage | None) -> Object:
+    out: Object = {"domainID": party.domain_id, "appImageRef": template.app_image}
+    if party.role:
+        out["role"] = party.role
+    if party.bandwidth_limits:
+        out["bandwidthLimits"] = [msgspec.to_builtins(limit) for limit in party.bandwidth_limits]
+    containers = _containers(party, image)
+    if containers:
+        out["template"] = {"spec": {"containers": containers}}
+    return out
+
+
+def _containers(party: JobParty, image: AppImage | None) -> list[Object]:
+    """The engine's containers by name, each with its share of what the party was given. The rest of a container stays
+    in the AppImage: what is laid over it need not say it again."""
+    chosen = choose_template(image.spec.deploy_templates, party.role) if image is not None else None
+    if party.resources is None or chosen is None:
+        return []
+    containers = chosen.spec.get("containers") or []
+    parts = max(1, len(containers) * max(1, replicas_of(chosen)))
+    given = {"requests": share(party.resources.requests, parts), "limits": share(party.resources.limits, parts)}
+    resources = {kind: amounts for kind, amounts in given.items() if amounts}
+    return [
+        {"name": each["name"], "workingDir": each.get("workingDir", ""), "resources": resources}
+        for each in containers
+        if resources
+    ]

@@ -1,0 +1,495 @@
+"""What happens to a job next. Pure: `plan(view)` says it, the controller does it.
+
+    phase             leaves it when                                                   for
+    ----------------  ---------------------------------------------------------------  ----------------
+    (none)            it is seen                                                       initialized
+    initialized       something is wrong with it                                       Failed
+                      all is well and a partner takes part                             AwaitingApproval
+                      all is well and all parties are ours                             Pending
+    AwaitingApproval  every party but the initiator accepted                           Pending
+                      one of them rejected                                             ApprovalReject
+    Pending           every party has created it                                       Running
+                      one party could not create it                                    Failed
+    Running           every task that must succeed did, nothing else can run           Succeeded
+                      a task that must succeed cannot any more, and (BestEffort only)
+                      nothing else can run                                             Failed
+    any but the ends  command Stop / Cancel                                            Failed / Cancelled
+    Running           command Suspend                                                  Suspended
+    Failed, Suspended command Restart; also while Running, where unfinished tasks
+                      begin anew                                                       Running
+
+Succeeded, ApprovalReject and Cancelled are the end. Both sides of a job decide by this table from the same facts, so
+they come to the same end; commands and approvals of the others reach us as fields of the status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from dataclasses import replace as _replace
+
+from msgspec.structs import replace
+
+from coterie.kube.api import labels
+from coterie.kube.api.meta import Condition, Object, find_condition, set_condition
+from coterie.kuscia.api.job_commands import STAGE_HANDLED, VALIDATE_FAILED
+from coterie.kuscia.api.types.domain import BFIA_PROTOCOL, Domain
+from coterie.kuscia.api.types.job import (
+    ACCEPTED,
+    BEST_EFFORT,
+    REJECTED,
+    AppImage,
+    JobPhase,
+    JobStatus,
+    KusciaJob,
+    KusciaTask,
+    PartyTaskStatus,
+    Stage,
+    TaskPhase,
+    TaskTemplate,
+)
+from coterie.kuscia.controllers.kusciajob.graph import Progress, progress
+from coterie.kuscia.controllers.kusciajob.validate import Faults, faults
+
+PATIENCE = 3.0
+"""Seconds a job waits for domains and engines that it names and that are not there: objects reach us in any order."""
+VALIDATED = "JobValidated"
+RESTARTED = "JobRestarted"
+"""The version of the last restart: what partners tell of tasks from before it is old news."""
+CREATE_TASK_FAILED = "CreateTaskFailed"
+_ENDS = (JobPhase.SUCCEEDED, JobPhase.APPROVAL_REJECT, JobPhase.CANCELLED)
+_CREATED = frozenset(stage.done for stage in (Stage.CREATE, Stage.START, Stage.RESTART)) | {Stage.RESTART.failed}
+_RESTARTED = frozenset((Stage.RESTART.done, Stage.RESTART.failed, Stage.START.done))
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    job: KusciaJob
+    domains: Mapping[str, Domain]
+    images: Mapping[str, AppImage]
+    ungranted: tuple[str, ...]
+    """Sentences about data of ours that the job's initiator has no grant for; only told of a new job."""
+    tasks: Mapping[str, KusciaTask]
+    """Those of this job, by name."""
+    strangers: frozenset[str]
+    """Names of tasks that exist and are not of this job."""
+    approves: bool
+    """Jobs of partners are accepted without asking anybody."""
+    age: float
+    """Seconds since we first saw the job."""
+    now: str
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(party.domain_id for task in self.job.spec.tasks for party in task.parties))
+
+    def ours(self, domain: str) -> bool:
+        found = self.domains.get(domain)
+        return found is not None and not found.partner
+
+    @property
+    def own_parties(self) -> tuple[str, ...]:
+        return tuple(party for party in self.parties if self.ours(party))
+
+    @property
+    def initiates(self) -> bool:
+        return self.ours(self.job.spec.initiator)
+
+    @property
+    def partners(self) -> tuple[str, ...]:
+        return tuple(party for party in self.parties if not self.ours(party))
+
+    @property
+    def interconnected(self) -> bool:
+        return bool(self.partners) or not self.initiates
+
+    @property
+    def stage(self) -> Stage | None:
+        label = (self.job.metadata.labels or {}).get(labels.KUSCIA_JOB_STAGE, "")
+        return Stage(label) if label in tuple(Stage) else None
+
+    @property
+    def order(self) -> str:
+        """Names one command: the same stage again is another command when its version is."""
+        return f"{self.stage or ''}/{(self.job.metadata.labels or {}).get(labels.KUSCIA_JOB_STAGE_VERSION, '')}"
+
+    @property
+    def trigger(self) -> str:
+        found = (self.job.metadata.labels or {}).get(labels.KUSCIA_JOB_STAGE_TRIGGER, "")
+        return found or self.job.spec.initiator
+
+    @property
+    def new_order(self) -> Stage | None:
+        """The command that has not been carried out yet."""
+        handled = find_condition(self.job.status.conditions, STAGE_HANDLED)
+        return None if handled is not None and handled.message == self.order else self.stage
+
+    def task_of(self, template: TaskTemplate) -> KusciaTask | None:
+        return self.tasks.get(template.task_id) if template.task_id else None
+
+    @property
+    def phases(self) -> dict[str, str]:
+        """By alias. A task that is being deleted is still in the way, whatever became of it."""
+        found = ((template.alias, self.task_of(template)) for template in self.job.spec.tasks)
+        return {alias: "" if task.metadata.deleting else task.status.phase for alias, task in found if task is not None}
+
+    @property
+    def unfinished(self) -> tuple[KusciaTask, ...]:
+        ended = (TaskPhase.SUCCEEDED, TaskPhase.FAILED)
+        return tuple(task for task in self.tasks.values() if task.status.phase not in ended)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """In the order in which it is done; what stands before the status is done first, so that a crash repeats it."""
+
+    status: JobStatus
+    mark: Object | None = None
+    """Metadata to merge. Nothing else is done with it; its own event brings us back."""
+    name_tasks: tuple[str, ...] = ()
+    """Aliases that need a task id. As above."""
+    stop: tuple[KusciaTask, ...] = ()
+    delete: tuple[KusciaTask, ...] = ()
+    create: tuple[TaskTemplate, ...] = ()
+    start_again: bool = False
+    """Every party restarted: the command becomes Start."""
+    after: float | None = None
+
+    @property
+    def only_status(self) -> bool:
+        return self == Plan(self.status)
+
+
+def plan(view: View) -> Plan:
+    status = view.job.status
+    if status.phase in _ENDS and status.completion_time:
+        return Plan(status)
+    if view.job.metadata.deleting:
+        return Plan(status)
+    if not status.phase:
+        status = replace(status, phase=JobPhase.INITIALIZED)
+        view = _replace(view, job=replace(view.job, status=status))
+    made = _HANDLERS[JobPhase(status.phase)](view)
+    return _replace(made, status=_with_tasks(view, made))
+
+
+def settle(view: View) -> Plan:
+    """As `plan`, through all phases that need nobody else: each write is news that every party has to read."""
+    made = plan(view)
+    while made.only_status and made.status.phase != view.job.status.phase:
+        view = _replace(view, job=replace(view.job, status=made.status))
+        following = plan(view)
+        if following.mark is not None or following.name_tasks:
+            break  # these are written alone, and the status must not be forgotten over them
+        made = following
+    return made
+
+
+def _with_tasks(view: View, made: Plan) -> JobStatus:
+    """`taskStatus` is always told from the tasks themselves."""
+    gone = {task.metadata.name for task in made.delete}
+    stopped = {task.metadata.name for task in made.stop}
+    told = {
+        name: TaskPhase.FAILED if name in stopped else task.status.phase or TaskPhase.PENDING
+        for name, task in sorted(view.tasks.items())
+        if name not in gone and not task.metadata.deleting
+    }
+    return replace(made.status, task_status={name: str(phase) for name, phase in told.items()} or None)
+
+
+# Phases.
+
+
+def _initialized(view: View) -> Plan:
+    status = view.job.status
+    found = faults(view.job.spec, view.domains, view.images)
+    # A grant may be given a moment after the job was begun, like everything else that the job names.
+    found = Faults(found.wrong, (*found.missing, *view.ungranted))
+    if not found.wrong and found.missing and view.age < PATIENCE:
+        return Plan(replace(status, message=f"Waiting: {found.sentence}"), after=PATIENCE - view.age)
+    if found.wrong or found.missing:
+        sentence = f"Validate job failed, {found.sentence}"
+        return Plan(
+            replace(
+                _condition(view, _refused(view, status, sentence), VALIDATED, "False", VALIDATE_FAILED, sentence),
+                phase=JobPhase.FAILED,
+                reason=VALIDATE_FAILED,
+                message=sentence,
+                start_time=status.start_time or view.now,
+                completion_time=view.now,
+            )
+        )
+    mark = _marks(view)
+    if isinstance(mark, str):
+        return _fail(view, VALIDATE_FAILED, mark)
+    if mark is not None:
+        return Plan(status, mark=mark)
+    own = view.own_parties
+    approved = dict.fromkeys(own, ACCEPTED) if view.initiates else {}
+    return Plan(
+        replace(
+            _condition(view, status, VALIDATED, "True", "", ""),
+            phase=JobPhase.AWAITING_APPROVAL if view.interconnected else JobPhase.PENDING,
+            message="",
+            start_time=status.start_time or view.now,
+            stage_status={**(status.stage_status or {}), **dict.fromkeys(own, Stage.CREATE.done)} or None,
+            approve_status={**(status.approve_status or {}), **approved} or None,
+        )
+    )
+
+
+def _refused(view: View, status: JobStatus, sentence: str) -> JobStatus:
+    """The others wait for us: they are told that we cannot, and why."""
+    if view.initiates:
+        return status
+    told = tuple(
+        PartyTaskStatus(domain_id=party, phase=str(TaskPhase.FAILED), message=sentence) for party in view.own_parties
+    )
+    stages = {**(status.stage_status or {}), **dict.fromkeys(view.own_parties, Stage.CREATE.failed)}
+    return replace(
+        status,
+        stage_status=stages or None,
+        party_task_create_status={**(status.party_task_create_status or {}), view.job.metadata.name: told},
+    )
+
+
+def _not_created(view: View) -> Plan | None:
+    """A party could not create the job: nobody can run it."""
+    status = view.job.status
+    failed = [party for party in view.parties if (status.stage_status or {}).get(party) == Stage.CREATE.failed]
+    if not failed:
+        return None
+    words = {
+        told.domain_id: told.message
+        for each in (status.party_task_create_status or {}).values()
+        for told in each
+        if told.message
+    }
+    sentence = "; ".join(f"{party} could not create the job{_colon(words.get(party))}" for party in failed)
+    return _fail(view, "JobCreateFailed", sentence)
+
+
+def _colon(message: str | None) -> str:
+    return f": {message}" if message else ""
+
+
+def _marks(view: View) -> Object | str | None:
+    """Annotations that a new job gets; None when it has them, a sentence when the parties do not go together."""
+    meta = view.job.metadata
+    wanted = {labels.KUSCIA_SELF_AS_INITIATOR: "true" if view.initiates else "false"}
+    if view.own_parties:
+        wanted[labels.KUSCIA_INTERCONN_SELF_PARTIES] = "_".join(view.own_parties)
+    if view.initiates:
+        wanted[labels.KUSCIA_INITIATOR] = view.job.spec.initiator
+        foreign = [party for party in view.partners if view.domains[party].protocol == BFIA_PROTOCOL]
+        if foreign:
+            return f"tasks: {', '.join(foreign)} speaks the protocol {BFIA_PROTOCOL}, which this version does not know"
+        if view.partners:
+            wanted[labels.KUSCIA_INTERCONN_KUSCIA_PARTIES] = "_".join(view.partners)
+    there = meta.annotations or {}
+    lacking = {key: value for key, value in wanted.items() if there.get(key) != value}
+    return {"annotations": lacking} if lacking else None
+
+
+def _awaiting_approval(view: View) -> Plan:
+    if (ordered := _carry_out(view)) is not None:
+        return ordered
+    if (refused := _not_created(view)) is not None:
+        return refused
+    status = view.job.status
+    told = dict(status.approve_status or {})
+    if view.approves and not view.initiates:
+        for party in view.own_parties:
+            told.setdefault(party, ACCEPTED)
+        status = replace(status, approve_status=told or None)
+    others = [party for party in view.parties if party != view.job.spec.initiator]
+    rejected = [party for party in others if told.get(party) == REJECTED]
+    if rejected:
+        reason = f"Party: {', '.join(rejected)} approval reject."
+        return Plan(
+            replace(
+                status,
+                phase=JobPhase.APPROVAL_REJECT,
+                reason=reason,
+                message=reason,
+                completion_time=view.now,
+            )
+        )
+    waiting = [party for party in others if told.get(party) != ACCEPTED]
+    if waiting:
+        return Plan(replace(status, message=f"Waiting for the approval of {', '.join(waiting)}"))
+    return Plan(replace(status, phase=JobPhase.PENDING, message=""))
+
+
+def _pending(view: View) -> Plan:
+    if (ordered := _carry_out(view)) is not None:
+        return ordered
+    if (refused := _not_created(view)) is not None:
+        return refused
+    status = view.job.status
+    stages = status.stage_status or {}
+    waiting = [party for party in view.parties if stages.get(party) not in _CREATED]
+    if waiting:
+        return Plan(replace(status, message=f"Waiting for {', '.join(waiting)} to create the job"))
+    return Plan(replace(status, phase=JobPhase.RUNNING, message=""))
+
+
+def _running(view: View) -> Plan:
+    if (ordered := _carry_out(view)) is not None:
+        return ordered
+    status = view.job.status
+    stages = status.stage_status or {}
+    restarting = view.stage is Stage.RESTART
+    if restarting:
+        waiting = [party for party in view.parties if stages.get(party) not in _RESTARTED]
+        if waiting:
+            return Plan(replace(status, message=f"Waiting for {', '.join(waiting)} to restart"))
+        if view.initiates:
+            return Plan(status, start_again=True)
+    unnamed = tuple(task.alias for task in view.job.spec.tasks if not task.task_id)
+    if unnamed and view.initiates:
+        return Plan(status, name_tasks=unnamed)
+    at = progress(view.job.spec.tasks, view.phases)
+    taken = [task for task in at.ready if task.task_id in view.strangers]
+    if taken:
+        names = ", ".join(f"{task.alias} ({task.task_id})" for task in taken)
+        return _fail(view, CREATE_TASK_FAILED, f"Tasks of another job have the ids that this one chose: {names}")
+    best_effort = view.job.spec.schedule_mode == BEST_EFFORT
+    if at.lost and (not best_effort or at.resting):
+        return _fail(view, "TaskFailed", _why(view, at))
+    if at.resting:
+        return Plan(replace(status, phase=JobPhase.SUCCEEDED, reason="", message="", completion_time=view.now))
+    room = max(1, view.job.spec.max_parallelism) - len(at.active)
+    # A participant learns the ids from the initiator, who also says when.
+    nameable = [task for task in at.ready if task.task_id]
+    return Plan(replace(status, message=""), create=tuple(nameable[: max(0, room)]))
+
+
+def _failed(view: View) -> Plan:
+    if (ordered := _carry_out(view)) is not None:
+        return ordered
+    status = view.job.status
+    return Plan(replace(status, completion_time=status.completion_time or view.now), stop=view.unfinished)
+
+
+def _suspended(view: View) -> Plan:
+    ordered = _carry_out(view)
+    return ordered if ordered is not None else Plan(view.job.status, stop=view.unfinished)
+
+
+def _ended(view: View) -> Plan:
+    """An end without its time, as somebody who edits a status by hand may leave it."""
+    status = view.job.status
+    return Plan(replace(status, completion_time=status.completion_time or view.now), stop=view.unfinished)
+
+
+_HANDLERS: dict[JobPhase, Callable[[View], Plan]] = {
+    JobPhase.INITIALIZED: _initialized,
+    JobPhase.AWAITING_APPROVAL: _awaiting_approval,
+    JobPhase.PENDING: _pending,
+    JobPhase.RUNNING: _running,
+    JobPhase.SUSPENDED: _suspended,
+    JobPhase.FAILED: _failed,
+    JobPhase.SUCCEEDED: _ended,
+    JobPhase.APPROVAL_REJECT: _ended,
+    JobPhase.CANCELLED: _ended,
+}
+
+
+# Commands.
+
+
+def _carry_out(view: View) -> Plan | None:
+    """The effect of a command that is new; None when there is none for a job in this phase."""
+    stage, phase = view.new_order, JobPhase(view.job.status.phase)
+    if stage is Stage.START:
+        return Plan(_handled(view, view.job.status, stage.done))
+    if stage is Stage.STOP and phase is not JobPhase.FAILED:
+        return _end_by_order(view, stage, JobPhase.FAILED)
+    if stage is Stage.CANCEL:
+        return _end_by_order(view, stage, JobPhase.CANCELLED)
+    if stage is Stage.SUSPEND and phase is JobPhase.RUNNING:
+        status = replace(_handled(view, view.job.status, stage.done), phase=JobPhase.SUSPENDED, message="")
+        return Plan(status, stop=view.unfinished)
+    if stage is Stage.RESTART and phase in (JobPhase.AWAITING_APPROVAL, JobPhase.PENDING):
+        return Plan(_handled(view, view.job.status, stage.done))  # there is nothing yet to begin anew
+    if stage is Stage.RESTART:
+        # Also while it runs here: the command that ended it elsewhere may have been overtaken by this one.
+        return _restart(view)
+    return None
+
+
+def _end_by_order(view: View, stage: Stage, phase: JobPhase) -> Plan:
+    words = f"Party: {view.trigger} execute the cmd: {stage}."
+    status = replace(
+        _handled(view, view.job.status, stage.done),
+        phase=phase,
+        reason=words,
+        message=words,
+        completion_time=view.now,
+    )
+    return Plan(status, stop=view.unfinished)
+
+
+def _restart(view: View) -> Plan:
+    status = view.job.status
+    if status.reason == VALIDATE_FAILED:
+        refused = replace(
+            _handled(view, status, Stage.RESTART.failed),
+            message=f"A job that was never valid cannot be restarted; submit it anew. {status.message}",
+        )
+        return Plan(refused)
+    unsuccessful = tuple(task for task in view.tasks.values() if task.status.phase != TaskPhase.SUCCEEDED)
+    version = (view.job.metadata.labels or {}).get(labels.KUSCIA_JOB_STAGE_VERSION, "")
+    begun = replace(
+        _condition(view, _handled(view, status, Stage.RESTART.done), RESTARTED, "True", "", version),
+        phase=JobPhase.RUNNING,
+        reason="",
+        message=f"This job is restarted by {view.trigger}",
+        completion_time=None,
+    )
+    return Plan(begun, delete=unsuccessful)
+
+
+def _handled(view: View, status: JobStatus, said: str) -> JobStatus:
+    told = {**(status.stage_status or {}), **dict.fromkeys(view.own_parties, said)}
+    status = replace(status, stage_status=told or None)
+    return _condition(view, status, STAGE_HANDLED, "True", str(view.stage), view.order)
+
+
+# Words.
+
+
+def _condition(view: View, status: JobStatus, type_: str, value: str, reason: str, message: str) -> JobStatus:
+    new = Condition(type=type_, status=value, reason=reason, message=message)
+    return replace(status, conditions=set_condition(status.conditions, new, view.now))
+
+
+def _fail(view: View, reason: str, message: str) -> Plan:
+    status = replace(
+        view.job.status,
+        phase=JobPhase.FAILED,
+        reason=reason,
+        message=message,
+        start_time=view.job.status.start_time or view.now,
+        completion_time=view.now,
+    )
+    return Plan(status, stop=view.unfinished)
+
+
+def _why(view: View, at: Progress) -> str:
+    failed = [_failure(view, task) for task in at.failed if not task.tolerable]
+    blocked = [task.alias for task in at.blocked if not task.tolerable]
+    return " ".join((*failed, *_blocked_words(blocked, at.failed)))
+
+
+def _failure(view: View, template: TaskTemplate) -> str:
+    task = view.task_of(template)
+    told = (task.status.message or task.status.reason) if task is not None else ""
+    return f"Task {template.alias} failed{f': {told}' if told else ''}.".replace("..", ".")
+
+
+def _blocked_words(blocked: list[str], failed: Iterable[TaskTemplate]) -> Iterable[str]:
+    if blocked:
+        by = ", ".join(task.alias for task in failed)
+        yield f"Not run, because they wait for {by}: {', '.join(blocked)}."

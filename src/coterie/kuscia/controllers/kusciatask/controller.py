@@ -1,0 +1,428 @@
+"""Carries out tasks: reads a task with its pods, group and routes, asks `plan` what is next, and does it.
+
+What it makes in a domain's namespace belongs to the task's pods. A task itself lives in another namespace, so it is held
+back by a finalizer until its pods and its group are gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
+from coterie.base.log import logger
+from coterie.kube.api import labels
+from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
+from coterie.kube.api.meta import Object, ObjectKey, is_true
+from coterie.kube.api.types.core import CONFIG_MAPS
+from coterie.kube.api.types.kind import Kind
+from coterie.kube.api.types.merge import changes
+from coterie.kube.api.types.network import SERVICES
+from coterie.kube.api.types.pods import PODS, Pod
+from coterie.kube.client.client import Client
+from coterie.kube.client.informers import Informers
+from coterie.kube.control.controller import DONE, Controller, Result, Watches
+from coterie.kube.control.controller_refs import reference
+from coterie.kube.control.events import EventRecorder, reference_to
+from coterie.kube.control.expectations import Expectations
+from coterie.kube.control.finalizers import add_finalizer, remove_finalizer
+from coterie.kube.control.preconditions import exactly
+from coterie.kuscia.api.engine_template import KitFault
+from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute
+from coterie.kuscia.api.types.job import (
+    APP_IMAGES,
+    CROSS_DOMAIN,
+    KUSCIA_TASKS,
+    TASK_RESOURCE_GROUPS,
+    AppImage,
+    KusciaTask,
+    PartyAllocatedPorts,
+    ServiceOfTask,
+    TaskPhase,
+    TaskResourceGroup,
+    TaskStatus,
+)
+from coterie.kuscia.control.port_pool import PortPool
+from coterie.kuscia.controllers.kusciatask import render
+from coterie.kuscia.controllers.kusciatask.kit import PartyKit, PodKit, numbers_of, party_kits
+from coterie.kuscia.controllers.kusciatask.plan import MADE, View, plan
+
+BY_TASK = "kusciatask/task"
+BY_ENDS = "kusciatask/ends"
+BY_STATE = "kusciatask/state"
+_WAITING, _RUNNING = "waiting", "running"
+_IN_THE_WAY = 0.5
+"""Seconds after which a pod of an earlier task with the same name is looked for again."""
+
+
+class InTheWay(Exception):
+    """A pod of another task has the name that one of this task needs; it is on its way out."""
+
+
+def by_task(pod: Pod) -> tuple[str, ...]:
+    uid = (pod.metadata.labels or {}).get(labels.KUSCIA_TASK_UID, "")
+    return (uid,) if uid else ()
+
+
+def by_ends(route: ClusterDomainRoute) -> tuple[str, ...]:
+    return (f"{route.spec.source}>{route.spec.destination}",)
+
+
+def by_state(task: KusciaTask) -> tuple[str, ...]:
+    """Whom an engine that comes, or a route that changes, concerns."""
+    if task.status.phase in (TaskPhase.SUCCEEDED, TaskPhase.FAILED):
+        return ()
+    return (_RUNNING,) if is_true(task.status.conditions, MADE) else (_WAITING,)
+
+
+class KusciaTaskReconciler:
+    def __init__(
+        self,
+        client: Client,
+        informers: Informers,
+        *,
+        ports: PortPool,
+        events: EventRecorder | None,
+        clock: Clock,
+    ) -> None:
+        self._client = client
+        self._events = events
+        self._clock = clock
+        self.tasks = informers.get(KUSCIA_TASKS, CROSS_DOMAIN)
+        self.pods = informers.get(PODS)
+        self.groups = informers.get(TASK_RESOURCE_GROUPS)
+        self.routes = informers.get(CLUSTER_DOMAIN_ROUTES)
+        self.domains = informers.get(DOMAINS)
+        self.images = informers.get(APP_IMAGES)
+        self.tasks.cache.add_index(BY_STATE, by_state)
+        self.pods.cache.add_index(BY_TASK, by_task)
+        self.routes.cache.add_index(BY_ENDS, by_ends)
+        self._pool = ports
+        self._expected: Expectations[ObjectKey] = Expectations(self.pods, clock)
+        self._first_seen: dict[str, float] = {}
+        self._usable: dict[str, bool] = {}
+        self._log = logger("controllers.kusciatask")
+
+    async def reconcile(self, key: ObjectKey) -> Result:
+        task = self.tasks.cache.by_key(key)
+        if task is None:
+            return DONE
+        if task.metadata.deleting:
+            return await self._remove(task)
+        unschedulable = (task.metadata.labels or {}).get(labels.KUSCIA_TASK_UNSCHEDULABLE) == "true"
+        if unschedulable and task.status.phase != TaskPhase.FAILED:
+            return DONE
+        if not task.metadata.has_finalizer(labels.FINALIZER_TASK):
+            await add_finalizer(self._client, KUSCIA_TASKS, key.name, key.namespace, labels.FINALIZER_TASK)
+            return DONE
+        if not self._expected.fulfilled(key):
+            return DONE  # the news of our own pods brings us back
+        view = self._view(task)
+        wanted = plan(view)
+        status = wanted.status
+        if wanted.allot:
+            status = self._allotted(view, status)
+        if wanted.make:
+            try:
+                status = await self._make(view, status)
+            except InTheWay as reason:
+                self._log.info("Waiting for an earlier pod to go", task=key.name, why=str(reason))
+                return Result(after=_IN_THE_WAY)
+        if wanted.clean:
+            await self._clean(view)
+        await self._write(task, status)
+        return Result(after=wanted.after)
+
+    # Reading.
+
+    def _view(self, task: KusciaTask) -> View:
+        named = {party.app_image_ref for party in task.spec.parties}
+        images = {name: found for name in named if (found := self.images.cache.get(name)) is not None}
+        kits: tuple[PartyKit, ...] = ()
+        fault = ""
+        try:
+            kits = party_kits(task, images)
+        except KitFault as problem:
+            fault = str(problem)
+        own = tuple(kit for kit in kits if self._ours(kit.domain))
+        pods = {pod.key: pod for pod in self.pods.cache.by_index(BY_TASK, task.metadata.uid)}
+        group = self.groups.cache.get(task.metadata.name)
+        mine = group is not None and (group.metadata.labels or {}).get(labels.KUSCIA_TASK_UID) == task.metadata.uid
+        return View(
+            task=task,
+            kits=kits,
+            fault=fault if any(self._ours(party.domain_id) for party in task.spec.parties) else "",
+            own=own,
+            initiates=self._ours(task.spec.initiator),
+            pods=pods,
+            group=group if mine else None,
+            routes=self._unusable_routes(task),
+            age=self._age(task),
+            left_behind=mine or any(_goes(pod) for pod in pods.values()),
+            now=self._clock.now(),
+        )
+
+    def _ours(self, domain: str) -> bool:
+        found = self.domains.cache.get(domain)
+        return found is not None and not found.partner
+
+    def _unusable_routes(self, task: KusciaTask) -> tuple[str, ...]:
+        """Routes that exist between two parties, one of them ours, and are not ready. Those nobody made are not missed:
+        parties of one machine need none."""
+        domains = sorted({party.domain_id for party in task.spec.parties})
+        out = []
+        for source in domains:
+            for destination in domains:
+                if source == destination or not (self._ours(source) or self._ours(destination)):
+                    continue
+                for route in self.routes.cache.by_index(BY_ENDS, f"{source}>{destination}"):
+                    ready = route.ready
+                    if ready is None or ready.status != "True":
+                        why = f": {ready.message or ready.reason}" if ready is not None else ""
+                        out.append(f"the route from {source} to {destination} is not ready{why}")
+        return tuple(out)
+
+    def _age(self, task: KusciaTask) -> float:
+        uid = task.metadata.uid
+        if by_state(task) != (_WAITING,):
+            self._first_seen.pop(uid, None)
+            return 0.0
+        now = self._clock.monotonic()
+        return now - self._first_seen.setdefault(uid, now)
+
+    # Making.
+
+    def _allotted(self, view: View, status: TaskStatus) -> TaskStatus:
+        task = view.task
+        self._pool.release(task.metadata.uid)
+        uid = task.metadata.uid
+        try:
+            allotted = tuple(
+                PartyAllocatedPorts(
+                    domain_id=kit.domain, role=kit.role, named_port=self._pool.allot(uid, kit.domain, kit.port_keys)
+                )
+                for kit in view.own
+            )
+            return replace(status, allocated_ports=allotted)
+        except KitFault as problem:
+            self._pool.release(uid)
+            return replace(status, phase=str(TaskPhase.FAILED), reason="NoFreePorts", message=str(problem))
+
+    async def _make(self, view: View, status: TaskStatus) -> TaskStatus:
+        numbers = numbers_of(status.allocated_ports)
+        made = [
+            self._make_pod(view, place, kit, which, numbers)
+            for place, kit in enumerate(view.kits)
+            if kit in view.own
+            for which in kit.pods
+        ]
+        told = await asyncio.gather(*made)
+        await self._create(TASK_RESOURCE_GROUPS.as_dynamic, render.group(view.task, view.own))
+        services = {name: service for found in told for name, service in found.items()}
+        return replace(status, service_statuses=services or None)
+
+    async def _make_pod(
+        self, view: View, place: int, kit: PartyKit, which: PodKit, numbers: render.Numbers
+    ) -> dict[str, ServiceOfTask]:
+        task = view.task
+        pod = await self._ensure_pod(task, render.pod(task, kit, which, numbers))
+        owner = reference(PODS, pod.metadata)
+        services = render.services(task, kit, which, numbers, owner)
+        maps = [render.values_map(task, view.kits, place, which, numbers, owner)]
+        if which.index == 0 and (templates := render.template_map(task, kit, owner)) is not None:
+            maps.append(templates)
+        await asyncio.gather(
+            *(self._create(SERVICES.as_dynamic, service) for service in services),
+            *(self._create(CONFIG_MAPS.as_dynamic, each) for each in maps),
+        )
+        now = rfc3339(self._clock.now())
+        return {
+            f"{kit.domain}/{each['metadata']['name']}": ServiceOfTask(
+                namespace=kit.domain,
+                service_name=each["metadata"]["name"],
+                port_name=each["spec"]["ports"][0]["name"],
+                port_number=each["spec"]["ports"][0]["port"],
+                scope=each["metadata"]["labels"][labels.KUSCIA_PORT_SCOPE],
+                create_time=now,
+            )
+            for each in services
+        }
+
+    async def _ensure_pod(self, task: KusciaTask, body: Object) -> Pod:
+        name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
+        try:
+            made = await self._client.create(PODS.as_dynamic, body)
+            pod = msgspec.convert(made, Pod)
+        except AlreadyExists:
+            try:
+                pod = await self._client.get(PODS, name, namespace)
+            except NotFound as gone:
+                raise InTheWay(f"pod {namespace}/{name}") from gone
+            if (pod.metadata.labels or {}).get(labels.KUSCIA_TASK_UID) != task.metadata.uid:
+                raise InTheWay(f"pod {namespace}/{name}") from None
+        self._expected.expect(task.key, pod.metadata.resource_version)
+        return pod
+
+    async def _create(self, kind: Kind[Object], body: Object) -> None:
+        try:
+            await self._client.create(kind, body)
+        except AlreadyExists:
+            return  # we were here before, and were interrupted
+
+    # Ending.
+
+    async def _clean(self, view: View) -> None:
+        """Everything but the pods that failed, which people want to look at."""
+        task = view.task
+        domains = sorted({pod.metadata.namespace for pod in view.pods.values()} | {kit.domain for kit in view.own})
+        for domain in domains:
+            await self._delete_services(task, domain)
+        await asyncio.gather(*(self._delete_pod(pod) for pod in view.pods.values() if _goes(pod)))
+        if view.group is not None:
+            await self._delete(TASK_RESOURCE_GROUPS, view.group.metadata.name, "", view.group.metadata.uid)
+
+    async def _remove(self, task: KusciaTask) -> Result:
+        """The task is being deleted: so is everything of it, asked of the server because the cache may be behind."""
+        if not task.metadata.has_finalizer(labels.FINALIZER_TASK):
+            return DONE
+        selector = f"{labels.KUSCIA_TASK_UID}={task.metadata.uid}"
+        left = 0
+        for domain in sorted({party.domain_id for party in task.spec.parties}):
+            pods = (await self._client.list(PODS, domain, labels=selector)).items
+            left += len(pods)
+            await asyncio.gather(*(self._delete_pod(pod) for pod in pods))
+            if pods:
+                await self._delete_services(task, domain)
+        group = self.groups.cache.get(task.metadata.name)
+        if group is not None and (group.metadata.labels or {}).get(labels.KUSCIA_TASK_UID) == task.metadata.uid:
+            await self._delete(TASK_RESOURCE_GROUPS, group.metadata.name, "", group.metadata.uid)
+        if left:
+            return Result(after=_IN_THE_WAY)
+        self._pool.release(task.metadata.uid)
+        self._first_seen.pop(task.metadata.uid, None)
+        meta = task.metadata
+        await remove_finalizer(
+            self._client, KUSCIA_TASKS, meta.name, meta.namespace, labels.FINALIZER_TASK, uid=meta.uid
+        )
+        return DONE
+
+    async def _delete_services(self, task: KusciaTask, domain: str) -> None:
+        """They belong to the pods, but a pod that stays must not stay reachable."""
+        selector = f"{labels.KUSCIA_TASK_UID}={task.metadata.uid}"
+        for service in (await self._client.list(SERVICES, domain, labels=selector)).items:
+            await self._delete(SERVICES, service.metadata.name, domain, service.metadata.uid)
+
+    async def _delete_pod(self, pod: Pod) -> None:
+        if not pod.metadata.deleting:
+            await self._delete(PODS, pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
+
+    async def _delete(self, kind: Kind[Any], name: str, namespace: str, uid: str) -> None:
+        try:
+            await self._client.delete(kind, name, namespace, uid=uid)
+        except NotFound:
+            return
+
+    # Writing.
+
+    async def _write(self, task: KusciaTask, status: TaskStatus) -> None:
+        if changes(task.status, status) is None:
+            return
+        status = replace(status, last_reconcile_time=rfc3339(self._clock.now()))
+        meta = task.metadata
+        patch = {
+            "metadata": exactly(task),
+            "status": changes(task.status, status),
+        }
+        try:
+            await self._client.patch_status(KUSCIA_TASKS, meta.name, meta.namespace, patch)
+        except ApiError:
+            if status.allocated_ports != task.status.allocated_ports:
+                self._pool.learn(meta.uid, _ports_of(task))  # nobody knows of the others
+            raise
+        if status.phase != task.status.phase:
+            self._tell(task, status)
+
+    def _tell(self, task: KusciaTask, status: TaskStatus) -> None:
+        first = status.message.partition("\n")[0]
+        self._log.info("The task moved on", task=task.metadata.name, phase=status.phase, why=first)
+        if self._events is None:
+            return
+        resource = KUSCIA_TASKS.resource
+        about = reference_to(task, api_version=resource.api_version, kind=resource.kind)
+        if status.phase == TaskPhase.FAILED:
+            self._events.warning(about, status.reason or "Failed", first or "The task failed")
+        else:
+            self._events.normal(about, status.phase, first or f"The task is {status.phase}")
+
+    # Whom a change concerns.
+
+    def keys_of_task(self, task: KusciaTask) -> list[ObjectKey]:
+        current = self.tasks.cache.by_key(task.key)
+        if current is not None and current.metadata.uid == task.metadata.uid:
+            self._pool.learn(current.metadata.uid, _ports_of(current))
+        else:
+            self._pool.release(task.metadata.uid)
+        return [task.key]
+
+    def keys_of_pod(self, pod: Pod) -> list[ObjectKey]:
+        name = (pod.metadata.annotations or {}).get(labels.KUSCIA_TASK_ID, "")
+        ours = (pod.metadata.labels or {}).get(labels.KUSCIA_CONTROLLER) == labels.KUSCIA_CONTROLLER_TASK
+        return [ObjectKey(CROSS_DOMAIN, name)] if name and ours else []
+
+    def keys_of_group(self, group: TaskResourceGroup) -> list[ObjectKey]:
+        return [ObjectKey(CROSS_DOMAIN, group.metadata.name)]
+
+    def keys_of_image(self, _: AppImage) -> list[ObjectKey]:
+        return [task.key for task in self.tasks.cache.by_index(BY_STATE, _WAITING)]
+
+    def keys_of_route(self, route: ClusterDomainRoute) -> list[ObjectKey]:
+        """A route's tokens change all the time; only whether it is usable matters here."""
+        name = route.metadata.name
+        current = self.routes.cache.get(name)
+        usable = current is not None and current.ready is not None and current.ready.status == "True"
+        if current is None:
+            self._usable.pop(name, None)
+        elif self._usable.get(name) == usable:
+            return []
+        else:
+            self._usable[name] = usable
+        ends = {route.spec.source, route.spec.destination}
+        return [
+            task.key
+            for state in (_WAITING, _RUNNING)
+            for task in self.tasks.cache.by_index(BY_STATE, state)
+            if ends <= {party.domain_id for party in task.spec.parties}
+        ]
+
+
+def _ports_of(task: KusciaTask) -> tuple[PartyAllocatedPorts, ...] | None:
+    return None if task.status.completion_time else task.status.allocated_ports
+
+
+def _goes(pod: Pod) -> bool:
+    """Whether a pod of an ended task is removed with it."""
+    return pod.status.phase != "Failed"
+
+
+def make(
+    client: Client,
+    informers: Informers,
+    *,
+    ports: PortPool | None = None,
+    events: EventRecorder | None = None,
+    workers: int = 8,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Controller[ObjectKey]:
+    """`ports`: the control plane's; others that give out numbers must use the same."""
+    reconciler = KusciaTaskReconciler(client, informers, ports=ports or PortPool(), events=events, clock=clock)
+    watches: list[Watches[Any, ObjectKey]] = [
+        Watches(reconciler.tasks, reconciler.keys_of_task),
+        Watches(reconciler.pods, reconciler.keys_of_pod),
+        Watches(reconciler.groups, reconciler.keys_of_group),
+        Watches(reconciler.routes, reconciler.keys_of_route),
+        Watches(reconciler.images, reconciler.keys_of_image),
+    ]
+    return Controller("kusciatask", reconciler.reconcile, watches, workers=workers, clock=clock)

@@ -1,0 +1,92 @@
+"""What each party of a task consists of: its pods, their ports and services, by name. Pure.
+
+Both control planes of a task make the same kit from the same task and the same AppImage, which is how each knows the
+names under which the other's services are reached without having been told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from coterie.kube.api.meta import Object
+from coterie.kuscia.api.engine_template import LOCAL, Port, access_of, engine_of, service_name
+from coterie.kuscia.api.types.job import AppImage, BandwidthLimit, KusciaTask, PartyAllocatedPorts, TaskParty
+
+
+@dataclass(frozen=True, slots=True)
+class PodKit:
+    name: str
+    index: int
+    identity: str
+    """Value of the label by which its services select it."""
+    services: Mapping[str, str]
+    """Port name -> service name, of ports that are reached from outside the pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartyKit:
+    domain: str
+    role: str
+    image: str
+    image_id: str
+    containers: tuple[Object, ...] = field(repr=False)
+    """Kuscia's containers, the party's own wishes laid over what the AppImage says."""
+    restart_policy: str = "Never"
+    ports: tuple[Port, ...] = ()
+    pods: tuple[PodKit, ...] = ()
+    min_reserved_pods: int = 1
+    access: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Port name -> domains that may call."""
+    config_templates: Mapping[str, str] = field(default_factory=dict, repr=False)
+    bandwidth: tuple[BandwidthLimit, ...] = ()
+
+    @property
+    def port_keys(self) -> list[str]:
+        """`<pod>/<port>` of all that need a number."""
+        return [f"{pod.name}/{port.name}" for pod in self.pods for port in self.ports]
+
+
+def party_kits(task: KusciaTask, images: Mapping[str, AppImage]) -> tuple[PartyKit, ...]:
+    """In the order of the task's parties. KitFault when an engine or a role is missing."""
+    return tuple(_kit(task, party, images) for party in task.spec.parties)
+
+
+def _kit(task: KusciaTask, party: TaskParty, images: Mapping[str, AppImage]) -> PartyKit:
+    wished = party.template
+    engine = engine_of(
+        images,
+        party.app_image_ref,
+        party.role,
+        wished.spec if wished is not None else None,
+        wished.replicas if wished is not None else None,
+    )
+    everyone = [(each.domain_id, each.role) for each in task.spec.parties]
+    return PartyKit(
+        domain=party.domain_id,
+        role=party.role,
+        image=engine.image,
+        image_id=engine.image_id,
+        containers=engine.containers,
+        restart_policy=str(engine.spec.get("restartPolicy") or "Never"),
+        ports=engine.ports,
+        pods=tuple(_pod(task, party.role, index, engine.ports) for index in range(engine.replicas)),
+        min_reserved_pods=min(party.min_reserved_pods or engine.replicas, engine.replicas),
+        access=access_of(party.domain_id, everyone, engine.policy, engine.ports),
+        config_templates=engine.config_templates,
+        bandwidth=party.bandwidth_limits or (),
+    )
+
+
+def _pod(task: KusciaTask, role: str, index: int, ports: tuple[Port, ...]) -> PodKit:
+    tail = f"{role}-{index}" if role else str(index)
+    name = f"{task.metadata.name}-{tail}"
+    services = {port.name: service_name(name, port.name) for port in ports if port.scope != LOCAL}
+    return PodKit(name, index, f"{task.metadata.uid}-{tail}", services)
+
+
+def numbers_of(allotted: Iterable[PartyAllocatedPorts] | None) -> Mapping[tuple[str, str], int]:
+    """(domain, `<pod>/<port>`) -> number."""
+    return {
+        (party.domain_id, key): number for party in allotted or () for key, number in (party.named_port or {}).items()
+    }

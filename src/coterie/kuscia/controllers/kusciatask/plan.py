@@ -1,0 +1,226 @@
+"""What happens to a task next. Pure: `plan(view)` says it, the controller does it.
+
+    phase      step, in this order
+    ---------  ----------------------------------------------------------------------------------------------
+    Pending    ports are allotted and written down         (condition PortsAllocated)
+               routes between the parties are waited for
+               pods, services, config maps, group are made (condition ResourceCreated)
+    Pending,   the parties' phases give the task's; a group that failed, or a limit that is over, fails it
+    Running
+    Succeeded, what is left is removed (pods that failed stay for people to look at), then the time is noted
+    Failed
+
+The phases of parties and task follow the tables in `status.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from coterie.base.clock import rfc3339
+from coterie.kube.api.meta import Condition, ObjectKey, find_condition, is_true, set_condition
+from coterie.kube.api.pod_state import moment
+from coterie.kube.api.types.pods import Pod
+from coterie.kuscia.api.types.job import (
+    GroupPhase,
+    KusciaTask,
+    PartyTaskStatus,
+    TaskPhase,
+    TaskResourceGroup,
+    TaskStatus,
+)
+from coterie.kuscia.controllers.kusciatask.kit import PartyKit
+from coterie.kuscia.controllers.kusciatask.status import (
+    members_wanted,
+    outcome,
+    party_status,
+    pod_status,
+    task_phase,
+    why_failed,
+)
+
+PATIENCE = 3.0
+"""Seconds a task waits for an engine that it names and that is not there: objects reach us in any order."""
+LIFE_SECONDS = 300
+PORTS, MADE, RUNNING, SUCCESS = "PortsAllocated", "ResourceCreated", "Running", "Success"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    task: KusciaTask
+    kits: tuple[PartyKit, ...]
+    fault: str
+    """Why there are no kits; empty when there are."""
+    own: tuple[PartyKit, ...]
+    """The parties that are hosted here."""
+    initiates: bool
+    """The domain that began the task is hosted here."""
+    pods: Mapping[ObjectKey, Pod]
+    """Those of this task that exist."""
+    group: TaskResourceGroup | None
+    routes: tuple[str, ...]
+    """Sentences about routes between the parties that are not usable."""
+    age: float
+    """Seconds since we first saw the task."""
+    left_behind: bool
+    """Something of the task is still there that goes when it ends."""
+    now: datetime
+
+    @property
+    def at(self) -> str:
+        return rfc3339(self.now)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    status: TaskStatus
+    allot: bool = False
+    """Ports are needed; the status is written with them."""
+    make: bool = False
+    """Pods and the rest are made, then the status is written."""
+    clean: bool = False
+    after: float | None = None
+
+
+def plan(view: View) -> Plan:
+    status = view.task.status
+    if status.phase in (TaskPhase.SUCCEEDED, TaskPhase.FAILED):
+        return _ended(view)
+    if not status.phase:
+        status = replace(
+            status, phase=str(TaskPhase.PENDING), start_time=view.at, party_task_status=_parties(view, status)
+        )
+    if view.fault:
+        if view.age < PATIENCE:
+            return Plan(replace(status, message=f"Waiting: {view.fault}"), after=PATIENCE - view.age)
+        return Plan(_failed(view, status, "TaskInvalid", view.fault))
+    if view.own and not is_true(status.conditions, PORTS):
+        return Plan(_told(view, replace(status, message=""), PORTS, "True"), allot=True)
+    if not is_true(status.conditions, MADE):
+        return _making(view, status)
+    return _judged(view, status)
+
+
+def _parties(view: View, status: TaskStatus) -> tuple[PartyTaskStatus, ...]:
+    """One entry for each party of the task, in its order; what is known of them is kept."""
+    known = {(party.domain_id, party.role): party for party in status.party_task_status or ()}
+    return tuple(
+        known.get((party.domain_id, party.role))
+        or PartyTaskStatus(domain_id=party.domain_id, role=party.role, phase=str(TaskPhase.PENDING))
+        for party in view.task.spec.parties
+    )
+
+
+def _making(view: View, status: TaskStatus) -> Plan:
+    chosen = view.task.spec.schedule_config
+    life = float((chosen.lifecycle_seconds if chosen is not None else None) or LIFE_SECONDS)
+    told = task_phase(_parties(view, status), members_wanted(view.task))
+    if told is TaskPhase.FAILED:
+        return Plan(_failed(view, status, "TaskFailed", why_failed(_parties(view, status), {})))
+    if told is TaskPhase.SUCCEEDED:
+        return Plan(_succeeded(view, status))
+    if view.own and view.routes:
+        words = "; ".join(view.routes)
+        if view.age >= life:
+            return Plan(_failed(view, status, "RouteNotReady", f"waited {life:g} seconds in vain: {words}"))
+        return Plan(
+            _told(view, replace(status, message=f"Waiting: {words}"), MADE, "False", words), after=life - view.age
+        )
+    return Plan(_told(view, replace(status, message=""), MADE, "True"), make=bool(view.own) or view.initiates)
+
+
+def _judged(view: View, status: TaskStatus) -> Plan:
+    told = dict(status.pod_statuses or {})
+    parties = {(party.domain_id, party.role): party for party in _parties(view, status)}
+    looks: list[float] = []
+    for kit in view.own:
+        for which in kit.pods:
+            pod = view.pods.get(ObjectKey(kit.domain, which.name))
+            name = f"{kit.domain}/{which.name}"
+            told[name] = pod_status(pod, which, kit, told.get(name), view.now)
+            look = outcome(pod, view.now).look_after
+            looks += [look] if look is not None else []
+        mine = {which.name: told[f"{kit.domain}/{which.name}"] for which in kit.pods}
+        parties[kit.domain, kit.role] = party_status(kit, mine, parties[kit.domain, kit.role])
+    status = replace(status, pod_statuses=told or None, party_task_status=tuple(parties.values()))
+    phase = task_phase(tuple(parties.values()), members_wanted(view.task))
+    if phase is TaskPhase.FAILED:
+        logs = {pod.pod_name: pod.termination_log for pod in told.values() if pod.pod_phase == "Failed"}
+        return Plan(_failed(view, status, "TaskFailed", why_failed(tuple(parties.values()), logs)))
+    if phase is TaskPhase.SUCCEEDED:
+        return Plan(_succeeded(view, status))
+    if view.group is not None and view.group.status.phase == GroupPhase.FAILED:
+        return Plan(_failed(view, status, "TaskResourceGroupPhaseFailed", _group_words(view, status)))
+    if phase is TaskPhase.RUNNING and status.phase != phase:
+        status = _told(view, replace(status, phase=str(phase)), RUNNING, "True")
+    left = _time_left(view, status)
+    if left is not None and left <= 0:
+        limit = view.task.spec.schedule_config and view.task.spec.schedule_config.active_deadline_seconds
+        return Plan(_failed(view, status, "DeadlineExceeded", f"the task ran longer than its limit of {limit} seconds"))
+    # While it runs only the way to the partners is worth a word: engines hang on it without saying so.
+    waiting = "; ".join(view.routes) if phase is TaskPhase.RUNNING else _waiting_words(tuple(parties.values()))
+    looks += [left] if left is not None else []
+    return Plan(replace(status, message=waiting), after=min(looks) if looks else None)
+
+
+def _succeeded(view: View, status: TaskStatus) -> TaskStatus:
+    done = replace(status, phase=str(TaskPhase.SUCCEEDED), reason="", message="", progress=1.0)
+    return _told(view, done, SUCCESS, "True")
+
+
+def _time_left(view: View, status: TaskStatus) -> float | None:
+    chosen = view.task.spec.schedule_config
+    running = find_condition(status.conditions, RUNNING)
+    began = moment(running.last_transition_time) if running is not None and running.status == "True" else None
+    if chosen is None or chosen.active_deadline_seconds is None or began is None:
+        return None
+    return chosen.active_deadline_seconds - (view.now - began).total_seconds()
+
+
+def _group_words(view: View, status: TaskStatus) -> str:
+    assert view.group is not None
+    said = "; ".join(found.reason for found in view.group.status.conditions or () if found.reason)
+    return said or _waiting_words(status.party_task_status or ()) or "the resources could not be reserved"
+
+
+def _waiting_words(parties: tuple[PartyTaskStatus, ...]) -> str:
+    return "; ".join(
+        f"party {party.domain_id}: {party.message}"
+        for party in parties
+        if party.message and party.phase == TaskPhase.PENDING
+    )
+
+
+def _failed(view: View, status: TaskStatus, reason: str, message: str) -> TaskStatus:
+    """Our own unfinished parts end with it; partners decide by the same rules on what we tell."""
+    own = {(kit.domain, kit.role) for kit in view.own}
+    ended = (TaskPhase.SUCCEEDED, TaskPhase.FAILED)
+    parties = tuple(
+        replace(party, phase=str(TaskPhase.FAILED), message=party.message or "ended because the task failed")
+        if (party.domain_id, party.role) in own and party.phase not in ended
+        else party
+        for party in status.party_task_status or ()
+    )
+    status = replace(
+        status, phase=str(TaskPhase.FAILED), reason=reason, message=message, party_task_status=parties or None
+    )
+    return _told(view, status, SUCCESS, "False", reason)
+
+
+def _ended(view: View) -> Plan:
+    status = view.task.status
+    if view.left_behind:
+        return Plan(status, clean=True)
+    if status.completion_time:
+        return Plan(status)
+    outcome_ = "True" if status.phase == TaskPhase.SUCCEEDED else "False"
+    return Plan(_told(view, replace(status, completion_time=view.at), SUCCESS, outcome_, status.reason))
+
+
+def _told(view: View, status: TaskStatus, type_: str, value: str, reason: str = "") -> TaskStatus:
+    new = Condition(type=type_, status=value, reason=reason)
+    return replace(status, conditions=set_condition(status.conditions, new, view.at))

@@ -1,0 +1,251 @@
+"""The objects a task consists of, from its kits: config maps, pods, services, the resource group. Pure.
+
+Everything in a domain's namespace belongs to one of the task's pods and goes with it.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from coterie.kube.api import labels
+from coterie.kube.api.meta import Object, OwnerReference
+from coterie.kuscia.api import engine_template
+from coterie.kuscia.api.engine_template import CLUSTER, DOMAIN, LOCAL, TEMPLATE_VOLUME, as_text
+from coterie.kuscia.api.types.job import KusciaTask
+from coterie.kuscia.controllers.kusciatask.kit import PartyKit, PodKit
+
+_INPUT = "TASK_INPUT_CONFIG"
+_RESERVED_SECONDS, _LIFE_SECONDS, _RETRY_SECONDS = 30, 300, 30
+_COPIED_TO_GROUP = (
+    labels.KUSCIA_INITIATOR,
+    labels.KUSCIA_SELF_AS_INITIATOR,
+    labels.KUSCIA_SELF_AS_PARTICIPANT,
+    labels.KUSCIA_INTERCONN_KUSCIA_PARTIES,
+)
+
+Numbers = Mapping[tuple[str, str], int]
+"""(domain, `<pod>/<port>`) -> port number."""
+
+
+def template_map_name(task: KusciaTask, kit: PartyKit) -> str:
+    """Two roles in one domain may have different engines, hence different templates."""
+    return f"{task.metadata.name}-{kit.role}-configtemplate" if kit.role else f"{task.metadata.name}-configtemplate"
+
+
+def values_map_name(pod: PodKit) -> str:
+    """One for each pod: in Kuscia all pods of a domain share the first one's index and ports."""
+    return f"{pod.name}-kuscia-gen-conf"
+
+
+def _task_labels(task: KusciaTask) -> dict[str, str]:
+    return {
+        labels.KUSCIA_CONTROLLER: labels.KUSCIA_CONTROLLER_TASK,
+        labels.KUSCIA_TASK_UID: task.metadata.uid,
+    }
+
+
+# Pods.
+
+
+def pod(task: KusciaTask, kit: PartyKit, which: PodKit, numbers: Numbers) -> Object:
+    protocol = (task.metadata.labels or {}).get(labels.KUSCIA_INTERCONN_PROTOCOL_TYPE)
+    templated = engine_template.is_templated(kit.config_templates, kit.containers)
+    own = _numbers(kit, which, numbers)
+    variables = [{"name": port.variable, "value": str(own[port.name])} for port in kit.ports]
+    containers = [
+        engine_template.container_of(each, kit.image, own, variables, templated=templated) for each in kit.containers
+    ]
+    spec = engine_template.pod_spec(
+        kit.domain, kit.restart_policy, containers, template_map_name(task, kit) if templated else ""
+    )
+    marks = {
+        labels.KUSCIA_INITIATOR: task.spec.initiator,
+        labels.KUSCIA_TASK_ID: task.metadata.name,
+        labels.KUSCIA_TASK_RESOURCE_GROUP: task.metadata.name,
+        labels.KUSCIA_TASK_RESOURCE: "",
+        labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM: values_map_name(which),
+        **({labels.KUSCIA_CONFIG_TEMPLATE_VOLUMES: TEMPLATE_VOLUME} if templated else {}),
+        **({labels.KUSCIA_IMAGE_ID: kit.image_id} if kit.image_id else {}),
+        **engine_template.metrics_of(kit.containers, own),
+    }
+    for key in (labels.KUSCIA_JOB_ID, labels.KUSCIA_TASK_ALIAS, labels.COTERIE_FLOW):
+        if (value := (task.metadata.annotations or {}).get(key)) is not None:
+            marks[key] = value
+    return {
+        "metadata": {
+            "name": which.name,
+            "namespace": kit.domain,
+            "labels": {
+                **_task_labels(task),
+                labels.KUSCIA_COMMUNICATION_ROLE_SERVER: "true",
+                labels.KUSCIA_COMMUNICATION_ROLE_CLIENT: "true",
+                labels.KUSCIA_POD_IDENTITY: which.identity,
+                labels.KUSCIA_POD_ROLE: kit.role,
+                labels.KUSCIA_TASK_RESOURCE_UID: "",
+                **({labels.KUSCIA_INTERCONN_PROTOCOL_TYPE: protocol} if protocol else {}),
+            },
+            "annotations": marks,
+        },
+        "spec": spec,
+    }
+
+
+def _numbers(kit: PartyKit, which: PodKit, numbers: Numbers) -> dict[str, int]:
+    """Of one pod's ports, by name."""
+    return {port.name: numbers[kit.domain, f"{which.name}/{port.name}"] for port in kit.ports}
+
+
+# What belongs to a pod.
+
+
+def services(task: KusciaTask, kit: PartyKit, which: PodKit, numbers: Numbers, owner: OwnerReference) -> list[Object]:
+    out = []
+    for port in kit.ports:
+        if port.scope == LOCAL:
+            continue
+        meta_labels = {
+            labels.KUSCIA_PORT_NAME: port.name,
+            labels.KUSCIA_PORT_SCOPE: port.scope,
+            labels.KUSCIA_TASK_UID: task.metadata.uid,
+        }
+        if port.scope != DOMAIN:
+            meta_labels[labels.KUSCIA_LOADBALANCER] = labels.KUSCIA_LOADBALANCER_DOMAINROUTE
+        number = numbers[kit.domain, f"{which.name}/{port.name}"]
+        out.append(
+            {
+                "metadata": {
+                    "name": which.services[port.name],
+                    "namespace": kit.domain,
+                    "ownerReferences": [msgspec.to_builtins(owner)],
+                    "labels": meta_labels,
+                    "annotations": {
+                        labels.KUSCIA_INITIATOR: task.spec.initiator,
+                        labels.KUSCIA_PROTOCOL: port.protocol,
+                        labels.KUSCIA_ACCESS_DOMAIN: ",".join(sorted(kit.access[port.name])),
+                        labels.KUSCIA_TASK_ID: task.metadata.name,
+                        **{
+                            f"{labels.KUSCIA_BANDWIDTH_LIMIT_PREFIX}{limit.destination_id}": str(limit.limit_kbps)
+                            for limit in kit.bandwidth
+                        },
+                    },
+                },
+                "spec": {
+                    "clusterIP": "None",
+                    "publishNotReadyAddresses": True,
+                    "selector": {labels.KUSCIA_POD_IDENTITY: which.identity},
+                    "ports": [{"name": port.name, "port": number, "protocol": "TCP", "targetPort": port.name}],
+                },
+            }
+        )
+    return out
+
+
+def template_map(task: KusciaTask, kit: PartyKit, owner: OwnerReference) -> Object | None:
+    """The engine's config templates as the agent finds them; None when it has none."""
+    if not kit.config_templates:
+        return None
+    return {
+        "metadata": {
+            "name": template_map_name(task, kit),
+            "namespace": kit.domain,
+            "ownerReferences": [msgspec.to_builtins(owner)],
+            "labels": _task_labels(task),
+        },
+        "data": dict(kit.config_templates),
+    }
+
+
+def values_map(
+    task: KusciaTask, kits: Sequence[PartyKit], place: int, which: PodKit, numbers: Numbers, owner: OwnerReference
+) -> Object:
+    """What the templates of one pod are filled with."""
+    kit = kits[place]
+    compressed = base64.b64encode(zlib.compress(task.spec.task_input_config.encode())).decode()
+    return {
+        "metadata": {
+            "name": values_map_name(which),
+            "namespace": kit.domain,
+            "ownerReferences": [msgspec.to_builtins(owner)],
+            "labels": _task_labels(task),
+            "annotations": {labels.KUSCIA_CONFIG_VALUE_COMPRESS_FIELDS: _INPUT},
+        },
+        "data": {
+            "KUSCIA_DOMAIN_ID": kit.domain,
+            "TASK_ID": task.metadata.name,
+            "TASK_CLUSTER_DEFINE": as_text(cluster_define(kits, place, which.index, numbers)),
+            "ALLOCATED_PORTS": as_text(engine_template.allocated_ports(kit.ports, _numbers(kit, which, numbers))),
+        },
+        "binaryData": {_INPUT: compressed},
+    }
+
+
+def cluster_define(kits: Sequence[PartyKit], place: int, endpoint: int, numbers: Numbers) -> Object:
+    """Who takes part and where, in the order in which the task names the parties and the engine its ports."""
+    parties = [
+        {
+            "name": kit.domain,
+            "role": kit.role,
+            "services": [
+                {"portName": port.name, "endpoints": [_endpoint(kit, which, port, numbers) for which in kit.pods]}
+                for port in kit.ports
+                if port.scope != LOCAL
+            ],
+        }
+        for kit in kits
+    ]
+    return engine_template.cluster_define(parties, place, endpoint)
+
+
+def _endpoint(kit: PartyKit, which: PodKit, port: Any, numbers: Numbers) -> str:
+    host = f"{which.services[port.name]}.{kit.domain}.svc"
+    # A partner does not tell the numbers of ports that only its own pods can reach.
+    number = numbers.get((kit.domain, f"{which.name}/{port.name}"))
+    return host if port.scope == CLUSTER or number is None else f"{host}:{number}"
+
+
+# The resource group.
+
+
+def group(task: KusciaTask, own: Sequence[PartyKit]) -> Object:
+    """`own`: the parties that we host; the initiator counts the others even when it has none."""
+    chosen = task.spec.schedule_config
+    total = len(task.spec.parties)
+    wanted = (chosen.min_reserved_members if chosen is not None else None) or total
+    meta = task.metadata
+    ours = {(kit.domain, kit.role) for kit in own}
+    others = [party for party in task.spec.parties if (party.domain_id, party.role) not in ours]
+    return {
+        "metadata": {
+            "name": meta.name,
+            "labels": _task_labels(task),
+            "annotations": {
+                **{key: value for key in _COPIED_TO_GROUP if (value := (meta.annotations or {}).get(key)) is not None},
+                labels.KUSCIA_INITIATOR: task.spec.initiator,
+                labels.KUSCIA_TASK_ID: meta.name,
+            },
+        },
+        "spec": {
+            "minReservedMembers": min(wanted, total),
+            "initiator": task.spec.initiator,
+            "resourceReservedSeconds": (chosen and chosen.resource_reserved_seconds) or _RESERVED_SECONDS,
+            "lifecycleSeconds": (chosen and chosen.lifecycle_seconds) or _LIFE_SECONDS,
+            "retryIntervalSeconds": (chosen and chosen.retry_interval_seconds) or _RETRY_SECONDS,
+            "parties": [
+                {
+                    "domainID": kit.domain,
+                    "role": kit.role,
+                    "minReservedPods": kit.min_reserved_pods,
+                    "pods": [{"name": which.name} for which in kit.pods],
+                }
+                for kit in own
+            ],
+            "outOfControlledParties": [
+                {"domainID": party.domain_id, "role": party.role, "minReservedPods": 1} for party in others
+            ],
+        },
+    }

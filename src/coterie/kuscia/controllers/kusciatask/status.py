@@ -1,0 +1,148 @@
+"""How far a task is, from its pods and from what partners tell. Pure.
+
+    pod       failed when it is gone, ended badly, or waits for something that will not come (`_HOPELESS`, and images
+              that cannot be had for `IMAGE_PATIENCE` seconds)
+    party     Failed when too few of its pods are left, Succeeded when enough ended well, Running when one runs;
+              once ended it stays so. Partners' parties are as they tell.
+    task      Failed when too few parties are left, Succeeded when enough ended well, Running when one has begun
+
+A party's message is told to the partners, so it says which container ended how, and never what it printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from coterie.kube.api.meta import find_condition
+from coterie.kube.api.pod_state import container_statuses, last_words, moment, told
+from coterie.kube.api.types.pods import Pod
+from coterie.kuscia.api.types.job import KusciaTask, PartyTaskStatus, PodOfTask, TaskPhase
+from coterie.kuscia.controllers.kusciatask.kit import PartyKit, PodKit
+
+IMAGE_PATIENCE = 60.0
+"""Seconds for which an image may be missing before the task is given up."""
+_HOPELESS = frozenset(
+    (
+        "CrashLoopBackOff", "ImageInspectError", "ErrImageNeverPull", "RegistryUnavailable", "InvalidImageName",
+        "CreateContainerConfigError", "CreateContainerError", "PreStartHookError", "PostStartHookError",
+    )
+)  # fmt: skip
+_IMAGE_TROUBLE = frozenset(("ErrImagePull", "ImagePullBackOff", "ErrImagePullBackOff"))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one pod comes to."""
+
+    phase: TaskPhase
+    brief: str = ""
+    """For everybody."""
+    log: str = ""
+    """Its last words, for our own side only."""
+    look_after: float | None = None
+    """Seconds after which it will be judged otherwise although nothing changed."""
+
+
+def outcome(pod: Pod | None, now: datetime) -> Outcome:
+    if pod is None:
+        return Outcome(TaskPhase.FAILED, "the pod is gone")
+    if pod.status.phase == "Succeeded":
+        return Outcome(TaskPhase.SUCCEEDED)
+    if pod.status.phase not in ("Pending", "Running", ""):
+        brief, log = last_words(pod)
+        return Outcome(TaskPhase.FAILED, brief, log)
+    for status in container_statuses(pod):
+        waiting = (status.state or {}).get("waiting") or {}
+        reason = str(waiting.get("reason") or "")
+        words = f"container {status.name}: {told(reason, waiting.get('message'))}"
+        if reason in _HOPELESS:
+            _, log = last_words(pod)
+            return Outcome(TaskPhase.FAILED, words, log)
+        if reason in _IMAGE_TROUBLE:
+            began = moment(pod.status.start_time) or moment(pod.metadata.creation_timestamp) or now
+            left = IMAGE_PATIENCE - (now - began).total_seconds()
+            if left <= 0:
+                return Outcome(TaskPhase.FAILED, words)
+            return Outcome(TaskPhase.PENDING, words, look_after=left)
+    if pod.status.phase == "Running":
+        return Outcome(TaskPhase.RUNNING)
+    scheduled = find_condition(pod.status.conditions, "PodScheduled")
+    if scheduled is not None and scheduled.status == "False":
+        return Outcome(TaskPhase.PENDING, scheduled.message)
+    return Outcome(TaskPhase.PENDING)
+
+
+def pod_status(pod: Pod | None, which: PodKit, kit: PartyKit, before: PodOfTask | None, now: datetime) -> PodOfTask:
+    """What the task remembers of a pod, also when it is gone."""
+    seen = outcome(pod, now)
+    if pod is None:
+        gone = before or PodOfTask(pod_name=which.name, pod_phase="", namespace=kit.domain)
+        return (
+            gone if gone.pod_phase in ("Succeeded", "Failed") else replace(gone, pod_phase="Failed", reason=seen.brief)
+        )
+    ready = find_condition(pod.status.conditions, "Ready")
+    scheduled = find_condition(pod.status.conditions, "PodScheduled")
+    return PodOfTask(
+        pod_name=which.name,
+        pod_phase=str(TaskPhase.FAILED if seen.phase is TaskPhase.FAILED else pod.status.phase or "Pending"),
+        namespace=kit.domain,
+        node_name=pod.spec.node_name,
+        message=seen.brief or pod.status.message,
+        termination_log=seen.log,
+        reason=pod.status.reason,
+        create_time=pod.metadata.creation_timestamp,
+        schedule_time=scheduled.last_transition_time if scheduled is not None and scheduled.status == "True" else None,
+        start_time=pod.status.start_time,
+        ready_time=(ready.last_transition_time if ready is not None and ready.status == "True" else None)
+        or (before.ready_time if before is not None else None),
+    )
+
+
+def party_status(kit: PartyKit, told: Mapping[str, PodOfTask], before: PartyTaskStatus) -> PartyTaskStatus:
+    """`told`: the pods of this party by name."""
+    if before.phase in (TaskPhase.SUCCEEDED, TaskPhase.FAILED):
+        return before
+    pods = [told[which.name] for which in kit.pods]
+    failed = [pod for pod in pods if pod.pod_phase == "Failed"]
+    if kit.min_reserved_pods > len(pods) - len(failed):
+        words = "; ".join(f"pod {pod.pod_name}: {pod.message or pod.reason}" for pod in failed)
+        return replace(before, phase=str(TaskPhase.FAILED), message=words)
+    succeeded = sum(pod.pod_phase == "Succeeded" for pod in pods)
+    if succeeded >= kit.min_reserved_pods:
+        return replace(before, phase=str(TaskPhase.SUCCEEDED), message="")
+    begun = any(pod.pod_phase in ("Running", "Succeeded") for pod in pods)
+    waits = next((f"pod {pod.pod_name}: {pod.message}" for pod in pods if pod.message), "")
+    return replace(before, phase=str(TaskPhase.RUNNING if begun else TaskPhase.PENDING), message="" if begun else waits)
+
+
+def task_phase(parties: Sequence[PartyTaskStatus], wanted: int) -> TaskPhase:
+    """`wanted`: parties that must end well."""
+    failed = sum(party.phase == TaskPhase.FAILED for party in parties)
+    if len(parties) - failed < wanted:
+        return TaskPhase.FAILED
+    if sum(party.phase == TaskPhase.SUCCEEDED for party in parties) >= wanted:
+        return TaskPhase.SUCCEEDED
+    begun = any(party.phase not in ("", TaskPhase.PENDING) for party in parties)
+    return TaskPhase.RUNNING if begun else TaskPhase.PENDING
+
+
+def members_wanted(task: KusciaTask) -> int:
+    total = len(task.spec.parties)
+    chosen = task.spec.schedule_config
+    wanted = (chosen.min_reserved_members if chosen is not None else None) or total
+    return min(wanted, total)
+
+
+def why_failed(parties: Sequence[PartyTaskStatus], logs: Mapping[str, str]) -> str:
+    """One sentence for each party that failed, then the last words of our own pods."""
+    told = [
+        f"party {party.domain_id}{f' ({party.role})' if party.role else ''}: {party.message or 'failed'}"
+        for party in parties
+        if party.phase == TaskPhase.FAILED
+    ]
+    printed = [f"{pod} printed at the end:\n{log.strip()}" for pod, log in logs.items() if log.strip()]
+    return "\n".join(("; ".join(told), *printed))

@@ -1,0 +1,188 @@
+"""Keeps the reservations of a task's parties together: reads a group with its reservations and pods, asks `plan`, acts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
+from coterie.base.ids import uid4
+from coterie.base.log import logger
+from coterie.kube.api import labels
+from coterie.kube.api.errors import AlreadyExists, NotFound
+from coterie.kube.api.meta import Object, ObjectKey, controller_of, find_condition
+from coterie.kube.api.pod_state import moment
+from coterie.kube.api.types.pods import PODS, Pod
+from coterie.kube.api.types.scheduling import TASK_RESOURCES, ReservationPhase, TaskResource
+from coterie.kube.client.client import Client
+from coterie.kube.client.informers import Informers
+from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
+from coterie.kube.control.controller_refs import reference
+from coterie.kube.control.preconditions import exactly, move_reservation, write_status
+from coterie.kuscia.api.types.domain import DOMAINS
+from coterie.kuscia.api.types.job import TASK_RESOURCE_GROUPS, GroupParty, TaskResourceGroup, TaskResourceGroupStatus
+from coterie.kuscia.controllers.taskresourcegroup.plan import RESERVED_SECONDS, View, plan
+
+_COPIED = (
+    labels.KUSCIA_INITIATOR,
+    labels.KUSCIA_TASK_ID,
+    labels.KUSCIA_SELF_AS_INITIATOR,
+    labels.KUSCIA_INTERCONN_KUSCIA_PARTIES,
+)
+
+
+class TaskResourceGroupReconciler:
+    def __init__(self, client: Client, informers: Informers, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self.groups = informers.get(TASK_RESOURCE_GROUPS)
+        self.reservations = informers.get(TASK_RESOURCES)
+        self.pods = informers.get(PODS)
+        self.domains = informers.get(DOMAINS)
+        self._log = logger("controllers.taskresourcegroup")
+
+    async def reconcile(self, key: ObjectKey) -> Result:
+        group = self.groups.cache.get(key.name)
+        if group is None or group.metadata.deleting:
+            return DONE  # the reservations have an owner, and go with it
+        view = self._view(group)
+        wanted = plan(view)
+        if wanted.name_parties:
+            await self._name_parties(group, view.kept)
+            return DONE
+        for party in wanted.create:
+            await self._create(group, party)
+        for pod, mark in wanted.mark_pods.items():
+            await self._mark(pod, mark)
+        for reservation, phase, why in wanted.move:
+            await move_reservation(self._client, reservation, phase, why, view.now)
+        await self._write(group, wanted.status)
+        return Result(after=wanted.after)
+
+    def _view(self, group: TaskResourceGroup) -> View:
+        initiator = self.domains.cache.get(group.spec.initiator)
+        parties = (*(group.spec.parties or ()), *(group.spec.out_of_controlled_parties or ()))
+        keys = [ObjectKey(party.domain_id, pod.name) for party in group.spec.parties or () for pod in party.pods or ()]
+        now = self._clock.now()
+        began, moved = moment(group.status.start_time), moment(group.status.last_transition_time)
+        return View(
+            group=group,
+            reservations={
+                party.task_resource_name: found
+                for party in parties
+                if party.task_resource_name
+                and (found := self.reservations.cache.get(party.task_resource_name, party.domain_id)) is not None
+            },
+            pods={key: pod.metadata for key in keys if (pod := self.pods.cache.by_key(key)) is not None},
+            waits=self._waits(keys),
+            initiates=initiator is not None and not initiator.partner,
+            age=(now - began).total_seconds() if began is not None else 0.0,
+            resting=(now - moved).total_seconds() if moved is not None else 0.0,
+            now=rfc3339(now),
+        )
+
+    def _waits(self, keys: list[ObjectKey]) -> dict[str, str]:
+        found = {key: self.pods.cache.by_key(key) for key in keys}
+        told = {
+            key.namespace: find_condition(pod.status.conditions, "PodScheduled")
+            for key, pod in found.items()
+            if pod is not None
+        }
+        return {domain: said.message for domain, said in told.items() if said is not None and said.status == "False"}
+
+    # Doing.
+
+    async def _name_parties(self, group: TaskResourceGroup, kept: tuple[GroupParty, ...]) -> None:
+        def named(parties: tuple[GroupParty, ...] | None) -> list[Any]:
+            return [
+                msgspec.to_builtins(
+                    replace(party, task_resource_name=f"{group.metadata.name}-{uid4()[-12:]}")
+                    if party in kept and not party.task_resource_name
+                    else party
+                )
+                for party in parties or ()
+            ]
+
+        spec = {"parties": named(group.spec.parties)}
+        if group.spec.out_of_controlled_parties:
+            spec["outOfControlledParties"] = named(group.spec.out_of_controlled_parties)
+        patch = {"metadata": exactly(group), "spec": spec}
+        await self._client.patch(TASK_RESOURCE_GROUPS, group.metadata.name, "", patch)
+
+    async def _create(self, group: TaskResourceGroup, party: GroupParty) -> None:
+        meta = group.metadata
+        copied = {key: value for key in _COPIED if (value := (meta.annotations or {}).get(key)) is not None}
+        now = rfc3339(self._clock.now())
+        body: Object = {
+            "metadata": {
+                "name": party.task_resource_name,
+                "namespace": party.domain_id,
+                "ownerReferences": [msgspec.to_builtins(reference(TASK_RESOURCE_GROUPS, meta))],
+                "labels": {**(meta.labels or {}), labels.KUSCIA_TASK_RESOURCE_GROUP_UID: meta.uid},
+                "annotations": {**copied, labels.KUSCIA_TASK_RESOURCE_GROUP: meta.name},
+            },
+            "spec": {
+                "role": party.role,
+                "minReservedPods": max(1, party.min_reserved_pods),
+                "resourceReservedSeconds": group.spec.resource_reserved_seconds or RESERVED_SECONDS,
+                "initiator": group.spec.initiator,
+                "pods": [self._pod(party, pod.name) for pod in party.pods or ()],
+            },
+            "status": {
+                "phase": str(ReservationPhase.RESERVING),
+                "startTime": now,
+                "lastTransitionTime": now,
+                "conditions": [_reached(ReservationPhase.RESERVING, "", now)],
+            },
+        }
+        try:
+            await self._client.create(TASK_RESOURCES.as_dynamic, body)
+        except AlreadyExists:
+            return  # the cache is behind
+
+    def _pod(self, party: GroupParty, name: str) -> Object:
+        pod = self.pods.cache.get(name, party.domain_id)
+        asked = [each.resources for each in pod.spec.containers if each.resources is not None] if pod else []
+        return {"name": name, "resources": msgspec.to_builtins(asked[0])} if len(asked) == 1 else {"name": name}
+
+    async def _mark(self, key: ObjectKey, mark: Object) -> None:
+        try:
+            await self._client.patch(PODS, key.name, key.namespace, {"metadata": mark})
+        except NotFound:
+            return  # it is gone; the task's controller sees to that
+
+    async def _write(self, group: TaskResourceGroup, status: TaskResourceGroupStatus) -> None:
+        written = await write_status(self._client, TASK_RESOURCE_GROUPS, group, group.status, status)
+        if written and status.phase != group.status.phase:
+            self._log.info("The group moved on", group=group.metadata.name, phase=status.phase)
+
+    # Whom a change concerns.
+
+    def keys_of_reservation(self, reservation: TaskResource) -> list[ObjectKey]:
+        owner = controller_of(reservation.metadata)
+        return [ObjectKey("", owner.name)] if owner is not None else []
+
+    def keys_of_pod(self, pod: Pod) -> list[ObjectKey]:
+        """Only until it knows its reservation: what becomes of it afterwards is others' business."""
+        noted = pod.metadata.annotations or {}
+        group = noted.get(labels.KUSCIA_TASK_RESOURCE_GROUP, "")
+        return [ObjectKey("", group)] if group and not noted.get(labels.KUSCIA_TASK_RESOURCE) else []
+
+
+def _reached(phase: ReservationPhase, reason: str, now: str) -> Object:
+    out = {"type": str(phase), "status": "True", "lastTransitionTime": now}
+    return {**out, "reason": reason} if reason else out
+
+
+def make(
+    client: Client, informers: Informers, *, workers: int = 4, clock: Clock = SYSTEM_CLOCK
+) -> Controller[ObjectKey]:
+    reconciler = TaskResourceGroupReconciler(client, informers, clock)
+    watches: list[Watches[Any, ObjectKey]] = [
+        Watches(reconciler.groups, own_key),
+        Watches(reconciler.reservations, reconciler.keys_of_reservation),
+        Watches(reconciler.pods, reconciler.keys_of_pod),
+    ]
+    return Controller("taskresourcegroup", reconciler.reconcile, watches, workers=workers, clock=clock)

@@ -1,0 +1,58 @@
+"""The process that serves: `python -m coterie.kuscia.datamesh --domain ... --api <socket>`. Ends on SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+from pathlib import Path
+
+from coterie.base import memory
+from coterie.base.clock import SYSTEM_CLOCK
+from coterie.base.log import LogSettings, configure
+from coterie.base.paths import DomainPaths
+from coterie.kube.client.client import Client
+from coterie.kube.control.child_api_client import tell, through
+from coterie.kube.control.child_api_listener import READY
+from coterie.kuscia.datamesh.grpc_server import quiet
+from coterie.kuscia.datamesh.server import DataMesh
+from coterie.kuscia.datamesh.settings import MeshSettings
+from coterie.kuscia.sources.source_registry import open_source
+
+_KEPT = 64 << 20
+"""Messages of a few megabytes come and go."""
+
+
+async def serve(settings: MeshSettings, api: Path) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    transport = through(api)
+    try:
+        async with DataMesh.of(settings, Client(transport, field_manager="datamesh"), open_source, SYSTEM_CLOCK):
+            await tell(transport, READY)
+            await stop.wait()
+    finally:
+        await transport.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="coterie.kuscia.datamesh", description="serves a domain's data to its engines"
+    )
+    for name in ("--domain", "--address"):
+        parser.add_argument(name, required=True)
+    for name in ("--home", "--api"):
+        parser.add_argument(name, type=Path, required=True)
+    for name in ("--http", "--grpc"):
+        parser.add_argument(name, type=int, required=True)
+    chosen = parser.parse_args()
+    configure(LogSettings(colour=False))
+    quiet()
+    memory.keep(_KEPT)
+    settings = MeshSettings(chosen.domain, DomainPaths(chosen.home), chosen.address, chosen.http, chosen.grpc)
+    asyncio.run(serve(settings, chosen.api))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Who calls: from the engine's certificate to what its pod works on.
+
+    certificate ──engine_of──> pod, uid ──API──> is it there? ──> task, job, who began it, with what input, with whom
+
+A certificate is good for years and says little; what counts is read from the pod and from the values that the control plane
+made for it. Both are written by the domain's own control plane and nobody else.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from coterie.kube.api import labels
+from coterie.kube.api.errors import ApiError, Forbidden, NotFound
+from coterie.kube.api.types.core import CONFIG_MAPS, ConfigMap
+from coterie.kube.api.types.pods import PODS, Pod
+from coterie.kube.client.client import Reader
+from coterie.kube.client.transport import TransportError
+from coterie.kuscia.api import grants
+from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS
+from coterie.kuscia.datamesh.errors import Code, Kind, MeshProblem, NotPermitted
+from coterie.kuscia.identity.engine_certificates import Engine
+
+_ENDED = ("Succeeded", "Failed")
+_KEPT = 512
+_LARGEST_INPUT = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """An engine that runs now, and what for."""
+
+    domain: str
+    pod: str
+    uid: str
+    initiator: str
+    """The domain that began the job; the domain itself for pods that belong to no job."""
+    task: str = ""
+    job: str = ""
+    flow: str = ""
+    components: tuple[str, ...] = ()
+    parties: frozenset[str] = frozenset()
+    input_config: str = ""
+
+    @property
+    def at_home(self) -> bool:
+        """It works for the domain itself."""
+        return self.initiator == self.domain
+
+    @property
+    def told(self) -> str:
+        return f"task {self.task}" if self.task else f"pod {self.pod}"
+
+
+class Callers:
+    def __init__(self, client: Reader, domain: str) -> None:
+        self._client = client
+        self._domain = domain
+        self._known: OrderedDict[str, Caller] = OrderedDict()
+
+    async def find(self, engine: Engine | None) -> Caller:
+        """Raises MeshProblem: unknown, not ours, or gone."""
+        if engine is None:
+            raise NotPermitted(Code.INVALID, "the certificate names no pod; engines have theirs in kuscia/certs")
+        if engine.domain != self._domain:
+            raise NotPermitted(Code.INVALID, f'the certificate is of domain "{engine.domain}", not "{self._domain}"')
+        try:
+            pod = await self._client.get(PODS, engine.pod, self._domain)
+        except NotFound:
+            pod = None
+        except (ApiError, TransportError) as problem:
+            raise unavailable(problem) from problem
+        if pod is None or pod.metadata.uid != engine.uid or (pod.status.phase in _ENDED):
+            self._known.pop(engine.uid, None)
+            raise NotPermitted(Code.INVALID, f'pod "{engine.pod}" of the certificate does not run any more')
+        known = self._known.get(engine.uid)
+        if known is None:
+            known = self._known[engine.uid] = await self._look_up(pod)
+            while len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return known
+
+    async def _look_up(self, pod: Pod) -> Caller:
+        marks = pod.metadata.annotations
+        task, job = grants.mark(marks, labels.KUSCIA_TASK_ID), grants.mark(marks, labels.KUSCIA_JOB_ID)
+        initiator = grants.mark(marks, labels.KUSCIA_INITIATOR) or ("" if task else self._domain)
+        if not initiator:
+            raise NotPermitted(Code.INVALID, f'pod "{pod.metadata.name}" does not say who began its task')
+        try:
+            values = await self._values(grants.mark(marks, labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM))
+            flow = grants.mark(marks, labels.COTERIE_FLOW) or await self._flow(job)
+        except (ApiError, TransportError) as problem:
+            raise unavailable(problem) from problem
+        text = _input_of(values)
+        return Caller(
+            domain=self._domain,
+            pod=pod.metadata.name,
+            uid=pod.metadata.uid,
+            initiator=initiator,
+            task=task,
+            job=job,
+            flow=flow,
+            components=grants.components_of(text),
+            parties=_parties_of(values),
+            input_config=text,
+        )
+
+    async def _values(self, name: str) -> ConfigMap | None:
+        if not name:
+            return None
+        try:
+            return await self._client.get(CONFIG_MAPS, name, self._domain)
+        except NotFound:
+            return None
+
+    async def _flow(self, job: str) -> str:
+        """A lite may not read jobs; there the pod's annotation is all there is."""
+        if not job:
+            return ""
+        try:
+            return (await self._client.get(KUSCIA_JOBS, job, CROSS_DOMAIN)).spec.flow_id
+        except (NotFound, Forbidden):
+            return ""
+
+
+def unavailable(problem: Exception) -> MeshProblem:
+    return MeshProblem(Code.UNEXPECTED, f"the domain's API cannot be asked: {problem}", Kind.UNAVAILABLE)
+
+
+def _parties_of(values: ConfigMap | None) -> frozenset[str]:
+    try:
+        parsed = json.loads(((values and values.data) or {}).get("TASK_CLUSTER_DEFINE") or "{}")
+        return frozenset(str(each["name"]) for each in parsed.get("parties") or ())
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return frozenset()
+
+
+def _input_of(values: ConfigMap | None) -> str:
+    """Empty when it cannot be read: no grant that asks for a component or an input is then kept."""
+    if values is None:
+        return ""
+    plain = (values.data or {}).get("TASK_INPUT_CONFIG")
+    packed = (values.binary_data or {}).get("TASK_INPUT_CONFIG")
+    if plain is not None or packed is None:
+        return plain or ""
+    told = grants.mark(values.metadata.annotations, labels.KUSCIA_CONFIG_VALUE_COMPRESS_FIELDS)
+    try:
+        data = base64.b64decode(packed, validate=True)
+        if "TASK_INPUT_CONFIG" in told:
+            opener = zlib.decompressobj()
+            data = opener.decompress(data, _LARGEST_INPUT)
+        return data.decode()
+    except (binascii.Error, zlib.error, UnicodeDecodeError):
+        return ""

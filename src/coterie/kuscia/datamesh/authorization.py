@@ -1,0 +1,254 @@
+"""What a caller may do with a piece of data, and the account of it.
+
+    own job of the domain ─────────────────────────────> may
+    what the same job (or flow) wrote through here ─────> may
+    everything else ──grants of the owner──> decide (pure, kuscia/api/grants.py) ──> may, and the use is written on the grant
+
+A use is one read that begins. It is on the grant, durably, before the first row leaves; a crash in between costs a use and
+never gives one away. Writers race by `resourceVersion`, so a count is exact however many data meshes and controllers write.
+While rows flow, the grant is looked at again and again; what is revoked, changed or ended stops the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+from msgspec import structs
+
+from coterie.base.clock import Clock, rfc3339
+from coterie.base.log import logger
+from coterie.kube.api import labels
+from coterie.kube.api.errors import ApiError, Conflict, NotFound
+from coterie.kube.api.meta import Object
+from coterie.kube.client.client import Client
+from coterie.kube.client.transport import TransportError
+from coterie.kuscia.api import grants
+from coterie.kuscia.api.grants import Use
+from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, METADATA, NORMAL, READY, DomainData, DomainDataGrant
+from coterie.kuscia.datamesh.authentication import Caller, unavailable
+from coterie.kuscia.datamesh.catalogue import Catalogue
+from coterie.kuscia.datamesh.errors import Code, NotPermitted
+from coterie.kuscia.identity.domain_identity import DomainIdentity
+
+log = logger("datamesh.grants")
+
+_PATIENCE = 10.0
+"""Seconds for which rows may flow while the API cannot be asked."""
+_KEPT_WITHOUT_COUNT = 1000
+"""Uses that are kept on a grant without a count; one with a count keeps all, for they are the count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """The caller may. `grant`: by which grant, None where none is needed."""
+
+    caller: Caller
+    data: DomainData
+    use: Use
+    grant: DomainDataGrant | None = None
+
+    @property
+    def columns(self) -> frozenset[str] | None:
+        """The only ones that the caller may know of; None: all."""
+        return grants.granted_columns(self.grant) if self.grant is not None else None
+
+
+class Permits:
+    def __init__(
+        self, client: Client, catalogue: Catalogue, identity: DomainIdentity, clock: Clock, *, every: float
+    ) -> None:
+        self._client = client
+        self._catalogue = catalogue
+        self._domain = identity.domain
+        self._key = identity.key.public_key()
+        self._clock = clock
+        self._every = every
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def look(self, caller: Caller, data: DomainData, code: Code) -> Permit:
+        """To know what the data is."""
+        if data.spec.author != self._domain:
+            # A copy that its owner sent us to know of.
+            return Permit(caller, data, _use(caller, data, (), METADATA))
+        if registered_by(caller, data):
+            return Permit(caller, data, _use(caller, data, (), METADATA))
+        return await self._decided(caller, data, _use(caller, data, (), METADATA), code)
+
+    async def read(self, caller: Caller, data: DomainData, columns: tuple[str, ...], mode: str = NORMAL) -> Permit:
+        """To read these columns. Nothing is counted yet."""
+        if data.spec.author != self._domain:
+            raise NotPermitted(
+                Code.QUERY_DATA,
+                f'"{data.metadata.name}" lies at its owner "{data.spec.author}"; its engines read it there',
+            )
+        return await self._decided(caller, data, _use(caller, data, columns, mode), Code.QUERY_DATA)
+
+    async def _decided(self, caller: Caller, data: DomainData, use: Use, code: Code) -> Permit:
+        if caller.at_home or made_by(caller, data):
+            return Permit(caller, data, use)
+        found = await self._catalogue.grants_of(data.metadata.name)
+        decision = grants.decide(found, use, self._domain, self._clock.now(), self._key)
+        if decision.grant is None:
+            log.warning(
+                "Use of data refused", data=use.data, initiator=use.initiator, task=caller.task, why=decision.sentence
+            )
+            raise NotPermitted(code, f"{caller.told} may not use {use.data}: {decision.sentence}")
+        return Permit(caller, data, use, decision.grant)
+
+    # Uses.
+
+    async def begin(self, permit: Permit) -> Permit:
+        """Count the use. The grants are read and judged anew; the one that counts may be another than before."""
+        if permit.grant is None:
+            return await self._decided(permit.caller, permit.data, permit.use, Code.QUERY_DATA)
+        # One after the other for each table: those of this process need not lose races against each other.
+        async with self._turns[permit.use.data]:
+            while True:
+                now = await self._decided(permit.caller, permit.data, permit.use, Code.QUERY_DATA)
+                if now.grant is None:
+                    return now
+                try:
+                    counted = await self._count(now.grant, permit)
+                except (Conflict, NotFound):
+                    continue  # somebody else wrote, or revoked; judge again by what is there now
+                except (ApiError, TransportError) as problem:
+                    raise unavailable(problem) from problem
+                log.info("Use of a grant", grant=now.grant.metadata.name, data=now.use.data, task=now.caller.task)
+                return replace(now, grant=counted)
+
+    async def _count(self, grant: DomainDataGrant, permit: Permit) -> DomainDataGrant:
+        plain = DOMAIN_DATA_GRANTS.as_dynamic
+        obj = await self._client.get(plain, grant.metadata.name, self._domain)
+        if obj["metadata"]["resourceVersion"] != grant.metadata.resource_version:
+            raise Conflict(f"{grant.metadata.name} changed meanwhile")
+        status: Object = dict(obj.get("status") or {"phase": READY, "message": ""})
+        records = [*(status.get("use_records") or ()), self._record(permit)]
+        if grant.limit.use_count <= 0:
+            records = records[-_KEPT_WITHOUT_COUNT:]
+        written = await self._client.update(
+            plain, {**obj, "status": {**status, "use_records": records}}, subresource="status"
+        )
+        return replace_version(grant, str(written["metadata"]["resourceVersion"]))
+
+    def _record(self, permit: Permit) -> Object:
+        caller = permit.caller
+        out = {"use_time": rfc3339(self._clock.now()), "grant_domain": caller.initiator}
+        if caller.components:
+            out["component"] = caller.components[0]
+        if caller.task:
+            out["output"] = f"task {caller.task}" + (f" of job {caller.job}" if caller.job else "")
+        return out
+
+    @asynccontextmanager
+    async def held(self, permit: Permit) -> AsyncIterator[asyncio.Future[str]]:
+        """While rows flow. The future gets the reason when they must not any more."""
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        if permit.grant is None:
+            yield ended
+            return
+        watch = asyncio.create_task(
+            self._watch(permit, permit.grant, ended), name=f"grant/{permit.grant.metadata.name}"
+        )
+        try:
+            yield ended
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+
+    async def _watch(self, permit: Permit, grant: DomainDataGrant, ended: asyncio.Future[str]) -> None:
+        name, silent_since = grant.metadata.name, None
+        while not ended.done():
+            await self._clock.sleep(self._every)
+            try:
+                now = await self._client.get(DOMAIN_DATA_GRANTS, name, self._domain)
+            except NotFound:
+                ended.set_result(f'grant "{name}" was revoked')
+                return
+            except (ApiError, TransportError):
+                silent_since = silent_since if silent_since is not None else self._clock.monotonic()
+                if self._clock.monotonic() - silent_since > _PATIENCE:
+                    ended.set_result(f'whether grant "{name}" still holds cannot be asked')
+                continue
+            silent_since = None
+            if now.metadata.uid != grant.metadata.uid:
+                ended.set_result(f'grant "{name}" was revoked')
+                return
+            # The use under way was counted; only whether it may go on is looked at.
+            reason = grants.refused(without_count(now), permit.use, self._clock.now(), self._key)
+            if reason is not None:
+                ended.set_result(str(reason))
+
+    # Writing.
+
+    def write(self, caller: Caller, data: DomainData, code: Code) -> None:
+        """To replace or remove what is there."""
+        if data.spec.author != self._domain:
+            raise NotPermitted(code, f'"{data.metadata.name}" is of "{data.spec.author}"')
+        if not caller.at_home and grants.mark(data.metadata.annotations, labels.COTERIE_MADE_FOR) != caller.initiator:
+            raise NotPermitted(
+                code,
+                f'{caller.told} of "{caller.initiator}" may not change "{data.metadata.name}", '
+                "which no task of that domain made",
+            )
+
+    def grant(self, caller: Caller, code: Code) -> None:
+        """To give, change or take grants."""
+        if not caller.at_home:
+            raise NotPermitted(code, f'{caller.told} of "{caller.initiator}" may not touch grants of "{self._domain}"')
+
+    def marks(self, caller: Caller) -> dict[str, str]:
+        """What new data says about its maker."""
+        marks = {labels.COTERIE_MADE_FOR: caller.initiator}
+        if caller.job:
+            marks[labels.COTERIE_MADE_BY] = caller.job
+        if caller.flow:
+            marks[labels.COTERIE_FLOW] = caller.flow
+        return marks
+
+
+def made_by(caller: Caller, data: DomainData) -> bool:
+    """The caller's own job, or its flow, wrote it through a data mesh."""
+    marks = data.metadata.annotations
+    written = grants.mark(marks, labels.COTERIE_WRITTEN_BY)
+    if not written or grants.mark(marks, labels.COTERIE_MADE_FOR) != caller.initiator:
+        return False
+    return written == caller.job or bool(caller.flow and grants.mark(marks, labels.COTERIE_FLOW) == caller.flow)
+
+
+def registered_by(caller: Caller, data: DomainData) -> bool:
+    """The caller's own job, or its flow, told us of it: what is known of it is what they said, also where nothing of it
+    was written here, as of a report, or of a result that another party has."""
+    marks = data.metadata.annotations
+    if grants.mark(marks, labels.COTERIE_MADE_FOR) != caller.initiator:
+        return False
+    told = ((caller.job, labels.COTERIE_MADE_BY), (caller.flow, labels.COTERIE_FLOW))
+    return any(wanted and grants.mark(marks, label) == wanted for wanted, label in told)
+
+
+def _use(caller: Caller, data: DomainData, columns: tuple[str, ...], mode: str) -> Use:
+    return Use(
+        data=data.metadata.name,
+        initiator=caller.initiator,
+        parties=caller.parties,
+        components=caller.components,
+        flow=caller.flow,
+        input_config=caller.input_config,
+        columns=columns,
+        mode=mode,
+    )
+
+
+def without_count(grant: DomainDataGrant) -> DomainDataGrant:
+    if grant.spec.limit is None or grant.spec.limit.use_count <= 0:
+        return grant
+    return structs.replace(
+        grant, spec=structs.replace(grant.spec, limit=structs.replace(grant.spec.limit, use_count=0), signature="")
+    )
+
+
+def replace_version(grant: DomainDataGrant, version: str) -> DomainDataGrant:
+    return structs.replace(grant, metadata=structs.replace(grant.metadata, resource_version=version))

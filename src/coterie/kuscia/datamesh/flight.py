@@ -1,0 +1,369 @@
+"""Arrow Flight: what may be read or written is asked for first, then fetched or brought by ticket.
+
+    GetFlightInfo(command) ──permit──> ticket ──DoGet──> use counted ──> source ──> rows, while the permit holds
+                                              ──DoPut──> rows ──> source, visible all at once at the end
+
+Streams are read ahead by a few messages: while one is on its way, the next is put together in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from coterie.base import memory
+from coterie.base.clock import Clock
+from coterie.base.log import logger
+from coterie.kube.api import labels
+from coterie.kuscia.api.types.data import FILE, NORMAL, DomainData
+from coterie.kuscia.datamesh import columns, flight_messages, messages
+from coterie.kuscia.datamesh.authentication import Caller
+from coterie.kuscia.datamesh.authorization import Permit, Permits
+from coterie.kuscia.datamesh.catalogue import Catalogue
+from coterie.kuscia.datamesh.errors import Code, Kind, MeshProblem, NotPermitted
+from coterie.kuscia.datamesh.locations import Places
+from coterie.kuscia.datamesh.services import Operation
+from coterie.kuscia.datamesh.tickets import Tickets
+from coterie.kuscia.sources.catalogue_entries import file_format
+from coterie.kuscia.sources.protocol import (
+    NotAllowed,
+    NotThere,
+    Place,
+    ReadOptions,
+    Source,
+    SourceError,
+    Unreachable,
+    WriteOptions,
+)
+
+log = logger("datamesh.flight")
+
+LOCATION = "kuscia://datamesh"
+_AHEAD = 3
+T = TypeVar("T")
+_ACTIONS = (
+    "CreateDomainData", "QueryDomainData", "UpdateDomainData", "DeleteDomainData", "QueryDomainDataSource",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    permit: Permit
+    place: Place
+    schema: pa.Schema
+    options: ReadOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    data: str
+    place: Place
+    options: WriteOptions
+
+
+class Flight:
+    def __init__(
+        self, catalogue: Catalogue, permits: Permits, places: Places, operations: Sequence[Operation], clock: Clock
+    ) -> None:
+        self._catalogue = catalogue
+        self._permits = permits
+        self._places = places
+        self._actions = {f"Action{each.method}Request": each for each in operations if each.method in _ACTIONS}
+        self.tickets: Tickets[Reading | Writing] = Tickets(clock)
+
+    # Asking.
+
+    async def schema(self, caller: Caller, descriptor: Any) -> Any:
+        """SchemaResult."""
+        name, data = _command(descriptor)
+        if name != "CommandGetDomainDataSchema":
+            raise MeshProblem(Code.INVALID, f"GetSchema takes CommandGetDomainDataSchema, not {name}")
+        found = await self._catalogue.data(_parsed(name, data).domaindata_id)
+        permit = await self._permits.look(caller, found, Code.QUERY_DATA)
+        chosen = [each for each in found.spec.columns or () if permit.columns is None or each.name in permit.columns]
+        schema = columns.schema_of(chosen, found.spec.type)
+        return messages.flight("SchemaResult")(schema=schema.serialize().to_pybytes())
+
+    async def info(self, caller: Caller, descriptor: Any) -> Any:
+        """FlightInfo."""
+        name, data = _command(descriptor)
+        kept: Reading | Writing
+        match name:
+            case "CommandDomainDataQuery":
+                kept, schema = await self._query(caller, _parsed(name, data))
+            case "CommandDomainDataUpdate":
+                kept, schema = await self._update(caller, _parsed(name, data))
+            case "CommandDataSourceSqlQuery":
+                raise MeshProblem(
+                    Code.INVALID,
+                    "SQL is answered by external data proxies only, because grants cannot be checked on it",
+                    Kind.UNIMPLEMENTED,
+                )
+            case _:
+                raise MeshProblem(Code.INVALID, f"GetFlightInfo does not take {name}")
+        ticket = self.tickets.issue(caller, kept)
+        return messages.flight("FlightInfo")(
+            schema=schema.serialize().to_pybytes(),
+            flight_descriptor=descriptor,
+            endpoint=[{"ticket": {"ticket": ticket}, "location": [{"uri": LOCATION}]}],
+            total_records=-1,
+            total_bytes=-1,
+        )
+
+    async def _query(self, caller: Caller, query: Any) -> tuple[Reading, pa.Schema]:
+        found = await self._catalogue.data(query.domaindata_id)
+        declared = found.spec.columns or ()
+        raw = query.content_type == messages.RAW
+        chosen = columns.selected(declared, query.columns)
+        names = tuple(each.name for each in (declared if raw else chosen))
+        permit = await self._permits.read(caller, found, names, FILE if raw else NORMAL)
+        if not raw and not declared:
+            sentence = f"{found.metadata.name} has no columns here: its rows are at another party, or it is no table"
+            raise MeshProblem(Code.INVALID, sentence, Kind.FAILED_PRECONDITION)
+        schema = columns.schema_of(declared, found.spec.type)
+        options = ReadOptions(columns=() if raw else names, raw=raw)
+        shown = columns.RAW_SCHEMA if raw else columns.schema_of(chosen, found.spec.type)
+        return Reading(permit, _place(found, query.partition_spec), schema, options), shown
+
+    async def _update(self, caller: Caller, update: Any) -> tuple[Writing, pa.Schema]:
+        wanted = update.domaindata_id or update.domaindata_request.domaindata_id
+        if update.HasField("domaindata_request") and (not wanted or await self._catalogue.find_data(wanted) is None):
+            answer = await self._actions["ActionCreateDomainDataRequest"].run(caller, update.domaindata_request)
+            if answer.status.code:
+                raise MeshProblem(Code(answer.status.code), answer.status.message)
+            wanted = answer.data.domaindata_id
+        found = await self._catalogue.data(wanted)
+        await self._may_write(caller, found)
+        raw = update.content_type == messages.RAW
+        delimiter = update.file_write_options.csv_options.field_delimiter or ","
+        schema = columns.RAW_SCHEMA if raw else columns.schema_of(found.spec.columns or (), found.spec.type)
+        options = WriteOptions(delimiter=delimiter, raw=raw)
+        return Writing(wanted, _place(found, update.partition_spec), options), schema
+
+    async def _may_write(self, caller: Caller, data: DomainData) -> None:
+        self._permits.write(caller, data, Code.PATCH_DATA)
+        if not caller.at_home:
+            await self._places.check_writable(caller, data, Code.PATCH_DATA)
+
+    # Fetching.
+
+    async def get(self, caller: Caller, ticket: bytes) -> AsyncIterator[bytes]:
+        """Messages, the schema first."""
+        kept = self.tickets.redeem(caller, ticket)
+        if not isinstance(kept, Reading):
+            raise MeshProblem(Code.INVALID, "the ticket is for writing; call GetFlightInfo with CommandDomainDataQuery")
+        now = await self._catalogue.data(kept.permit.use.data)
+        if (now.metadata.uid, now.spec) != (kept.permit.data.metadata.uid, kept.permit.data.spec):
+            raise MeshProblem(Code.INVALID, f"{now.metadata.name} changed since GetFlightInfo; call it again")
+        opened = await self._places.source(now)
+        permit = await self._permits.begin(kept.permit)
+        async with self._permits.held(permit) as ended, aclosing(self._messages(opened, kept)) as found:
+            while True:
+                message = await _unless(ended, found)
+                if ended.done():
+                    log.warning("A read was stopped", data=permit.use.data, task=caller.task, why=ended.result())
+                    raise NotPermitted(Code.QUERY_DATA, f"the read was stopped: {ended.result()}")
+                if message is None:
+                    return
+                yield message
+
+    async def _messages(self, source: Source, kept: Reading) -> AsyncGenerator[bytes, None]:
+        try:
+            async with aclosing(_ahead(_encoded(source, kept), "datamesh/read")) as coming:
+                async for message in coming:
+                    yield message
+        except SourceError as problem:
+            raise _told(problem) from problem
+        finally:
+            await asyncio.to_thread(memory.give_back)
+
+    # Bringing.
+
+    async def put(self, caller: Caller, incoming: AsyncIterator[bytes]) -> None:
+        first = await anext(incoming, None)
+        if first is None:
+            raise MeshProblem(Code.INVALID, "DoPut brought nothing")
+        try:
+            parts = flight_messages.parse(first)
+            descriptor = messages.flight("FlightDescriptor").FromString(bytes(parts.descriptor))
+            kept = self.tickets.redeem(caller, descriptor.cmd)
+            if not isinstance(kept, Writing):
+                raise MeshProblem(
+                    Code.INVALID, "the ticket is for reading; call GetFlightInfo with CommandDomainDataUpdate"
+                )
+            schema = flight_messages.schema_in(flight_messages.ipc_message(parts))
+            # Things may have changed since the ticket was given.
+            data = await self._catalogue.data(kept.data)
+            await self._may_write(caller, data)
+            wanted = _written_schema(data, schema, raw=kept.options.raw)
+            async with (
+                await self._places.source(data) as source,
+                source.write(kept.place, wanted, kept.options) as sink,
+                aclosing(_ahead(_decoded(incoming, schema, wanted), "datamesh/write")) as coming,
+            ):
+                async for batch in coming:
+                    await sink.put(batch)
+        except (flight_messages.Malformed, DecodeError) as problem:
+            raise MeshProblem(Code.INVALID, str(problem)) from problem
+        except SourceError as problem:
+            raise _told(problem) from problem
+        finally:
+            await asyncio.to_thread(memory.give_back)
+        marks = {labels.COTERIE_WRITTEN_BY: caller.job or caller.pod}
+        await self._catalogue.mark_data(kept.data, marks)
+        log.info("Data written", data=kept.data, task=caller.task)
+
+    # Everything else.
+
+    async def action(self, caller: Caller, action: Any) -> Any:
+        """Result."""
+        operation = self._actions.get(action.type)
+        if operation is None:
+            raise MeshProblem(Code.INVALID, f'there is no action "{action.type}"', Kind.UNIMPLEMENTED)
+        try:
+            request = operation.request.FromString(action.body)
+        except DecodeError as problem:
+            raise MeshProblem(Code.INVALID, f"the body of {action.type} is no {operation.method}Request") from problem
+        return messages.flight("Result")(body=(await operation.run(caller, request)).SerializeToString())
+
+
+def _command(descriptor: Any) -> tuple[str, bytes]:
+    try:
+        return messages.unpacked(descriptor.cmd)
+    except ValueError as problem:
+        raise MeshProblem(Code.INVALID, f"the descriptor's command: {problem}") from problem
+
+
+def _parsed(name: str, data: bytes) -> Any:
+    try:
+        return messages.mesh(name).FromString(data)
+    except DecodeError as problem:
+        raise MeshProblem(Code.INVALID, f"not a {name}") from problem
+
+
+def _place(data: DomainData, partition: str) -> Place:
+    return Place(data.spec.relative_uri, file_format(data.spec.file_format), partition, data.spec.attributes or {})
+
+
+async def _ahead(made: AsyncGenerator[T, None], name: str) -> AsyncGenerator[T, None]:
+    """The same; the next are made while one is used."""
+    ready: asyncio.Queue[T | None] = asyncio.Queue(_AHEAD)
+
+    async def fill() -> None:
+        """Until the end, which is None, also when it is an early one: whoever reads asks this task how it went."""
+        try:
+            async with aclosing(made):
+                async for each in made:
+                    await ready.put(each)
+        finally:
+            if (current := asyncio.current_task()) is None or not current.cancelling():
+                await ready.put(None)
+
+    filling = asyncio.create_task(fill(), name=name)
+    try:
+        while (each := await ready.get()) is not None:
+            yield each
+        await filling
+    finally:
+        filling.cancel()
+        await asyncio.gather(filling, return_exceptions=True)
+
+
+async def _encoded(source: Source, kept: Reading) -> AsyncGenerator[bytes, None]:
+    schema = None if kept.options.raw else kept.schema
+    async with source, source.read(kept.place, schema, kept.options) as batches:
+        announced = False
+        async for batch in batches:
+            if not announced:
+                yield flight_messages.of_schema(batch.schema)
+                announced = True
+            for piece in flight_messages.pieces(batch):
+                yield await asyncio.to_thread(flight_messages.of_batch, piece)
+        if not announced:
+            yield flight_messages.of_schema(_read_schema(kept))
+
+
+async def _decoded(
+    incoming: AsyncIterator[bytes], schema: pa.Schema, wanted: pa.Schema
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    async for message in incoming:
+        parts = flight_messages.parse(message)
+        if parts.is_rows:
+            yield await asyncio.to_thread(_rows, parts, schema, wanted)
+
+
+def _read_schema(kept: Reading) -> pa.Schema:
+    if kept.options.raw:
+        return columns.RAW_SCHEMA
+    return pa.schema([kept.schema.field(name) for name in kept.options.columns], metadata=kept.schema.metadata)
+
+
+async def _unless(ended: asyncio.Future[str], found: AsyncIterator[bytes]) -> bytes | None:
+    """The next message; None at the end, or when the permit ends first."""
+    if ended.done():
+        return None
+
+    async def following() -> bytes | None:
+        return await anext(found, None)
+
+    task = asyncio.ensure_future(following())
+    try:
+        await asyncio.wait((task, ended), return_when=asyncio.FIRST_COMPLETED)
+        return await task if task.done() else None
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def _written_schema(data: DomainData, brought: pa.Schema, *, raw: bool) -> pa.Schema:
+    """The declared types for what was brought under the declared names."""
+    if raw:
+        # Whatever its name: Kuscia reads it as "data", and its own client writes it as "binary_data".
+        if len(brought.names) != 1 or not _is_binary(brought.field(0).type):
+            raise MeshProblem(Code.INVALID, "raw content comes in one binary column")
+        return columns.RAW_SCHEMA
+    if any(pa.types.is_dictionary(each.type) for each in brought):
+        raise MeshProblem(Code.INVALID, "dictionary-encoded columns are not taken; decode them first")
+    declared = columns.schema_of(data.spec.columns or ())
+    if not declared.names:
+        return brought.remove_metadata()
+    if sorted(declared.names) != sorted(brought.names):
+        raise MeshProblem(
+            Code.INVALID,
+            f"columns {', '.join(brought.names)} were brought, but {data.metadata.name} has {', '.join(declared.names)}",
+        )
+    return declared
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _rows(parts: flight_messages.Parts, schema: pa.Schema, wanted: pa.Schema) -> pa.RecordBatch:
+    batch = flight_messages.batch_in(flight_messages.ipc_message(parts), schema)
+    if batch.schema.equals(wanted):
+        return batch
+    if wanted is columns.RAW_SCHEMA:
+        batch = batch.rename_columns(wanted.names)
+    try:
+        return batch.select(wanted.names).cast(wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as problem:
+        raise flight_messages.Malformed(f"a value does not fit its declared type: {problem}") from problem
+
+
+def _told(problem: SourceError) -> MeshProblem:
+    match problem:
+        case NotThere():
+            return MeshProblem(Code.QUERY_DATA, str(problem), Kind.NOT_FOUND)
+        case NotAllowed():
+            return NotPermitted(Code.QUERY_DATA, str(problem))
+        case Unreachable():
+            return MeshProblem(Code.QUERY_SOURCE, str(problem), Kind.UNAVAILABLE)
+    return MeshProblem(Code.QUERY_DATA, str(problem), Kind.FAILED_PRECONDITION)

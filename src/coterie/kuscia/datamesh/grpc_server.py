@@ -1,0 +1,166 @@
+"""The gRPC port: metadata services, Arrow Flight and reflection, with mutual TLS.
+
+Rows pass as the bytes they are (see `flightdata`); everything else is small. Whoever has no certificate of the domain's
+authority does not get through the TLS handshake; who has one is looked up for each call.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+from grpc_reflection.v1alpha import reflection
+
+from coterie.base import pki
+from coterie.base.log import logger
+from coterie.base.pki import PkiError
+from coterie.kuscia.datamesh import messages
+from coterie.kuscia.datamesh.authentication import Caller, Callers
+from coterie.kuscia.datamesh.errors import Code, Kind, MeshProblem
+from coterie.kuscia.datamesh.flight import Flight
+from coterie.kuscia.datamesh.services import Operation
+from coterie.kuscia.identity import engine_certificates
+from coterie.kuscia.identity.engine_certificates import Engine
+
+log = logger("datamesh.grpc")
+
+_LARGEST_MESSAGE = 256 << 20
+_OPTIONS = [
+    ("grpc.max_receive_message_length", _LARGEST_MESSAGE),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.http2.max_frame_size", (1 << 24) - 1),
+    ("grpc.so_reuseport", 1),
+]
+_FLIGHT = f"{messages.FLIGHT}.FlightService"
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class GrpcServer:
+    def __init__(self, callers: Callers, operations: Sequence[Operation], flight: Flight) -> None:
+        self._callers = callers
+        self._operations = operations
+        self._flight = flight
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, address: str, credentials: grpc.ServerCredentials) -> int:
+        """The port. Raises RuntimeError when it cannot be had."""
+        server = grpc.aio.server(options=_OPTIONS)
+        handlers = [self._services(), self._flights()]
+        server.add_generic_rpc_handlers([each for group in handlers for each in group])
+        names = {f"{messages.DATAMESH}.{each.service}" for each in self._operations}
+        reflection.enable_server_reflection(
+            [*sorted(names), _FLIGHT, reflection.SERVICE_NAME], server, pool=messages.FILES.pool
+        )
+        port = server.add_secure_port(address, credentials)
+        await server.start()
+        self._server = server
+        return port
+
+    async def stop(self, grace: float) -> None:
+        if self._server is not None:
+            await self._server.stop(grace)
+
+    # Handlers.
+
+    def _services(self) -> list[grpc.GenericRpcHandler]:
+        services: dict[str, dict[str, Any]] = {}
+        for each in self._operations:
+            services.setdefault(each.service, {})[each.method] = grpc.unary_unary_rpc_method_handler(
+                functools.partial(self._unary, each)
+            )
+        return [
+            grpc.method_handlers_generic_handler(f"{messages.DATAMESH}.{service}", methods)
+            for service, methods in services.items()
+        ]
+
+    def _flights(self) -> list[grpc.GenericRpcHandler]:
+        descriptor, flight = messages.flight("FlightDescriptor"), self._flight
+        schema = functools.partial(self._asked, descriptor, flight.schema)
+        info = functools.partial(self._asked, descriptor, flight.info)
+        methods: dict[str, Any] = {
+            "GetSchema": grpc.unary_unary_rpc_method_handler(schema),
+            "GetFlightInfo": grpc.unary_unary_rpc_method_handler(info),
+            "DoGet": grpc.unary_stream_rpc_method_handler(self._get),
+            "DoPut": grpc.stream_stream_rpc_method_handler(self._put),
+            "DoAction": grpc.unary_stream_rpc_method_handler(self._action),
+        }
+        return [grpc.method_handlers_generic_handler(_FLIGHT, methods)]
+
+    async def _unary(self, operation: Operation, data: bytes, context: Context) -> bytes:
+        async def work(caller: Caller) -> bytes:
+            answer = await operation.run(caller, _parsed(operation.request, data))
+            return bytes(answer.SerializeToString())
+
+        return bytes(await self._called(context, work))
+
+    async def _asked(
+        self, request: Any, work: Callable[[Caller, Any], Awaitable[Any]], data: bytes, context: Any
+    ) -> bytes:
+        async def asked(caller: Caller) -> bytes:
+            return bytes((await work(caller, _parsed(request, data))).SerializeToString())
+
+        return bytes(await self._called(context, asked))
+
+    async def _action(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
+        yield await self._asked(messages.flight("Action"), self._flight.action, data, context)
+
+    async def _get(self, data: bytes, context: Context) -> None:
+        """Writes into the context: a stream that is stopped must end with an error, not just end."""
+
+        async def work(caller: Caller) -> None:
+            ticket = _parsed(messages.flight("Ticket"), data).ticket
+            async for message in self._flight.get(caller, ticket):
+                await context.write(message)
+
+        await self._called(context, work)
+
+    async def _put(self, incoming: AsyncIterator[bytes], context: Context) -> None:
+        async def work(caller: Caller) -> None:
+            await self._flight.put(caller, incoming)
+
+        await self._called(context, work)
+
+    async def _called(self, context: Context, work: Callable[[Caller], Awaitable[Any]]) -> Any:
+        try:
+            return await work(await self._callers.find(engine_of(context)))
+        except MeshProblem as problem:
+            failure = problem
+        except Exception as error:  # noqa: BLE001 - gRPC would tell the caller its text, whatever stands in it
+            log.error("A call failed", error=error, trace=True)
+            failure = MeshProblem(Code.UNEXPECTED, "the data mesh failed; its log says more", Kind.INTERNAL)
+        await context.abort(grpc.StatusCode[failure.kind], f"{int(failure.code)}: {failure}")
+
+
+def _parsed(kind: Any, data: bytes) -> Any:
+    try:
+        return kind.FromString(data)
+    except DecodeError as problem:
+        raise MeshProblem(Code.INVALID, f"not a {kind.DESCRIPTOR.name}") from problem
+
+
+def engine_of(context: Any) -> Engine | None:
+    found = context.auth_context().get("x509_pem_cert") or ()
+    return _engine(bytes(found[0])) if found else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _engine(pem: bytes) -> Engine | None:
+    try:
+        return engine_certificates.engine_of(pki.load_certificate(pem))
+    except (PkiError, ValueError):
+        return None
+
+
+def credentials(certificate: bytes, key: bytes, authority: bytes) -> grpc.ServerCredentials:
+    return grpc.ssl_server_credentials([(key, certificate)], root_certificates=authority, require_client_auth=True)
+
+
+def quiet() -> None:
+    """gRPC's own log goes to standard error in a form of its own; only what is wrong is wanted."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

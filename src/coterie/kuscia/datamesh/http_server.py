@@ -1,0 +1,80 @@
+"""The HTTP port: the same operations as on the gRPC port, as JSON or protobuf in POST requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError
+
+from coterie.http.messages import Request, Response, UserInfo
+from coterie.kuscia.datamesh.authentication import Callers
+from coterie.kuscia.datamesh.errors import Kind, MeshProblem
+from coterie.kuscia.datamesh.services import Operation
+from coterie.kuscia.identity.engine_certificates import engine_named
+
+_PROTOBUF = "application/x-protobuf"
+_URIS = "uris"
+_HEALTH = "/healthZ"
+
+
+class HttpHandler:
+    def __init__(self, callers: Callers, operations: Sequence[Operation]) -> None:
+        self._callers = callers
+        self._operations = {each.path: each for each in operations}
+
+    async def handle(self, request: Request) -> Response:
+        if request.path == _HEALTH and request.method in ("GET", "POST"):
+            return _json({"status": _status(0, "success"), "data": {"ready": True}})
+        operation = self._operations.get(request.path)
+        if operation is None:
+            return _failed(404, f"there is nothing at {request.path}")
+        if request.method != "POST":
+            return _failed(405, "only POST is taken here")
+        try:
+            caller = await self._callers.find(engine_named(_uris(request.peer.certificate_user)))
+        except MeshProblem as problem:
+            return _failed(503 if problem.kind is Kind.UNAVAILABLE else 401, str(problem), int(problem.code))
+        protobuf = request.headers.get("content-type", "").split(";")[0].strip() == _PROTOBUF
+        try:
+            if protobuf:
+                message = operation.request.FromString(request.body)
+            else:
+                message = json_format.Parse(request.body or b"{}", operation.request(), ignore_unknown_fields=True)
+        except (DecodeError, json_format.ParseError, UnicodeDecodeError, RecursionError) as problem:
+            return _failed(400, f"the body is no {operation.method}Request: {problem}")
+        answer = await operation.run(caller, message)
+        if protobuf:
+            return Response(body=answer.SerializeToString(), content_type=_PROTOBUF)
+        return _json(as_json(answer))
+
+
+def as_json(message: Any) -> dict[str, Any]:
+    """Kuscia's form: the names of the definitions, and fields without a value too."""
+    return json_format.MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+
+
+def user_of(certificate: Mapping[str, Any]) -> UserInfo:
+    """Carries the alternative names of a client's certificate to the handler."""
+    uris = tuple(value for kind, value in certificate.get("subjectAltName") or () if kind == "URI")
+    return UserInfo("engine", extra=((_URIS, uris),))
+
+
+def _uris(user: UserInfo | None) -> tuple[str, ...]:
+    return dict(user.extra).get(_URIS, ()) if user is not None else ()
+
+
+def _status(code: int, message: str) -> dict[str, Any]:
+    return {"code": code, "message": message, "details": []}
+
+
+def _json(value: dict[str, Any], status: int = 200) -> Response:
+    return Response(status, json.dumps(value, ensure_ascii=False).encode())
+
+
+def _failed(status: int, message: str, code: int = 12100) -> Response:
+    return _json({"status": _status(code, message)}, status)

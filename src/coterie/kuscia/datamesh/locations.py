@@ -1,0 +1,92 @@
+"""Where tasks of other domains may put what they make: where nothing of ours is.
+
+A task that a partner began may register and write new data, and read again what it wrote. If it could register what lies
+there already, or write over it, grants would mean nothing. So its place must be free: no other entry of the catalogue is
+at it, around it or below it, and nothing unknown to the catalogue either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from coterie.kube.api import labels
+from coterie.kuscia.api import grants
+from coterie.kuscia.api.types.data import DEFAULT_SOURCE, DomainData
+from coterie.kuscia.datamesh.authentication import Caller
+from coterie.kuscia.datamesh.catalogue import Catalogue
+from coterie.kuscia.datamesh.errors import Code, Kind, MeshProblem, NotPermitted
+from coterie.kuscia.sources import sealed_sources
+from coterie.kuscia.sources.catalogue_entries import file_format
+from coterie.kuscia.sources.protocol import NotAllowed, NotThere, Place, Source, SourceError, SourceInfo, Unreachable
+
+Opener = Callable[[SourceInfo], Source]
+
+
+class Places:
+    def __init__(self, catalogue: Catalogue, open_source: Opener) -> None:
+        self._catalogue = catalogue
+        self._open = open_source
+
+    async def source(self, data: DomainData) -> Source:
+        """Not yet entered. MeshProblem when nobody here can open it."""
+        return self.opened(await self._catalogue.source_info(data.spec.data_source))
+
+    def opened(self, info: SourceInfo) -> Source:
+        try:
+            return self._open(info)
+        except SourceError as problem:
+            sentence = f'data source type "{info.kind}" cannot be opened without data proxy: {problem}'
+            raise MeshProblem(Code.QUERY_SOURCE, sentence) from problem
+
+    async def check_free(self, caller: Caller, spec: Mapping[str, Any], name: str, code: Code) -> None:
+        """For a new entry of a task that another domain began. Raises NotPermitted."""
+        uri = str(spec.get("relativeURI") or name)
+        if not uri:
+            return  # it will get a name of its own, which nobody has
+        chosen = str(spec.get("dataSource") or DEFAULT_SOURCE)
+        info = await self._catalogue.source_info(chosen)
+        await self._check_catalogue(caller, info, chosen, uri, name, code)
+        await self._check_source(info, Place(uri, file_format(str(spec.get("fileFormat") or ""))), code)
+
+    async def check_writable(self, caller: Caller, data: DomainData, code: Code) -> None:
+        """Before a task that another domain began writes."""
+        uri, chosen = data.spec.relative_uri, data.spec.data_source
+        info = await self._catalogue.source_info(chosen)
+        await self._check_catalogue(caller, info, chosen, uri, data.metadata.name, code)
+        if not grants.mark(data.metadata.annotations, labels.COTERIE_WRITTEN_BY):
+            await self._check_source(info, Place(uri, file_format(data.spec.file_format)), code)
+
+    async def _check_catalogue(
+        self, caller: Caller, info: SourceInfo, chosen: str, uri: str, name: str, code: Code
+    ) -> None:
+        infos = {chosen: info}
+        here = sealed_sources.location(info, uri)
+        for other in await self._catalogue.all_data():
+            marks = other.metadata.annotations
+            if other.metadata.name == name or other.spec.author != self._catalogue.domain:
+                continue
+            if grants.mark(marks, labels.COTERIE_MADE_FOR) == caller.initiator:
+                continue
+            source = other.spec.data_source
+            if source not in infos:
+                try:
+                    infos[source] = await self._catalogue.source_info(source)
+                except MeshProblem as problem:
+                    if problem.kind is not Kind.NOT_FOUND:
+                        raise
+                    continue
+            if sealed_sources.overlap(here, sealed_sources.location(infos[source], other.spec.relative_uri)):
+                raise NotPermitted(code, f'{caller.told} of "{caller.initiator}" may not write to {uri}: it is taken')
+
+    async def _check_source(self, info: SourceInfo, place: Place, code: Code) -> None:
+        try:
+            async with self.opened(info) as source:
+                await source.schema(place)
+        except NotThere:
+            return
+        except (NotAllowed, Unreachable) as problem:
+            raise MeshProblem(code, str(problem)) from problem
+        except SourceError:
+            pass  # whatever lies there cannot be read as what was asked for; it is there all the same
+        raise NotPermitted(code, f"{place.uri} is taken; choose another relative_uri")

@@ -1,0 +1,138 @@
+"""The process that serves, started when the first engine comes and ended when none is left (kube/control/on_demand_process.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from coterie.base import pki
+from coterie.base.backoff import Backoff, Policy
+from coterie.base.clock import Clock
+from coterie.base.log import logger
+from coterie.base.tasks import TaskOwner
+from coterie.kube.api import labels
+from coterie.kube.api.errors import ApiError
+from coterie.kube.api.types.pods import PODS, Pod
+from coterie.kube.client.client import Client
+from coterie.kube.client.informer import Change
+from coterie.kube.client.informers import Informers
+from coterie.kube.client.transport import TransportError
+from coterie.kube.control.on_demand_process import IDLE, ChildPlan, HeldChild
+from coterie.kuscia.datamesh.settings import MeshSettings
+from coterie.kuscia.sources.source_creation import ensure_default_source
+
+log = logger("datamesh")
+
+_PATIENCE = Policy(first=0.2, factor=2.0, limit=10.0)
+_GROUP = "/apis/kuscia.secretflow/v1alpha1/namespaces"
+_NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
+
+
+def allowed(method: str, path: str, query: str, domain: str) -> bool:
+    """Own data, sources and grants in every way; own pods and their values, and jobs, by name."""
+    if "watch=" in query:
+        return False
+    own = rf"{_GROUP}/{re.escape(domain)}/(domaindatas|domaindatasources|domaindatagrants)(/{_NAME}(/status)?)?"
+    if re.fullmatch(own, path):
+        return True
+    seen = (
+        rf"/api/v1/namespaces/{re.escape(domain)}/(pods|configmaps)/{_NAME}",
+        rf"{_GROUP}/cross-domain/kusciajobs/{_NAME}",
+    )
+    return method == "GET" and any(re.fullmatch(each, path) for each in seen)
+
+
+class MeshChild:
+    """A Runnable, ready as soon as the ports are held. OSError when one cannot be had."""
+
+    name = "datamesh"
+
+    def __init__(
+        self,
+        settings: MeshSettings,
+        run: Path,
+        client: Client,
+        informers: Informers,
+        clock: Clock,
+        *,
+        everywhere: bool,
+        idle: float = IDLE,
+    ) -> None:
+        """`run`: where the socket lies, private and short. `everywhere`: whether pods of all domains may be watched."""
+        self.settings = settings
+        self._client = client
+        self._clock = clock
+        self._pods = informers.get(PODS, "" if everywhere else settings.domain)
+        self._engines: set[str] = set()
+
+        def passes(method: str, path: str, query: str) -> bool:
+            return allowed(method, path, query, settings.domain)
+
+        plan = _plan(settings, run)
+        self._held = HeldChild(plan, client.transport, passes, clock, idle=idle, in_use=lambda: bool(self._engines))
+
+    @property
+    def ready(self) -> asyncio.Event:
+        return self._held.open
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that serves, while there is one."""
+        return self._held.pid
+
+    def stop(self) -> None:
+        self._held.stop()
+
+    async def run(self) -> None:
+        async with TaskOwner(self.name) as owner:
+            self._pods.add_handler(self._seen)
+            owner.start("default-source", self._default_source(), vital=False)
+            await self._held.run()
+
+    def _seen(self, change: Change[Pod]) -> None:
+        pod = change.object
+        if pod.metadata.namespace != self.settings.domain:
+            return
+        engine = (pod.metadata.labels or {}).get(labels.KUSCIA_COMMUNICATION_ROLE_CLIENT) == "true"
+        if engine and change.type != "deleted" and not pod.ended:
+            self._engines.add(pod.metadata.uid)
+            self._held.need()
+        else:
+            self._engines.discard(pod.metadata.uid)
+
+    async def _default_source(self) -> None:
+        """Until it is there; the API may be away for a while."""
+        paths, backoff = self.settings.paths, Backoff(_PATIENCE)
+        key = pki.public_key_of(pki.load_certificate(paths.domain_certificate.read_bytes()))
+        assert isinstance(key, rsa.RSAPublicKey), "identity.ensure makes RSA keys only"
+        while True:
+            try:
+                return await ensure_default_source(self._client, self.settings.domain, paths.data, key)
+            except (ApiError, TransportError) as problem:
+                if backoff.attempts == 3:
+                    log.warning("The default data source cannot be made yet", error=problem)
+                await self._clock.sleep(backoff.failed())
+
+
+def _plan(settings: MeshSettings, run: Path) -> ChildPlan:
+    ports = (settings.http_port, settings.grpc_port)
+    return ChildPlan(
+        name="datamesh",
+        who="a data mesh",
+        module="coterie.kuscia.datamesh",
+        options={
+            "--domain": settings.domain,
+            "--home": str(settings.paths.home),
+            "--address": settings.address,
+            "--http": str(settings.http_port),
+            "--grpc": str(settings.grpc_port),
+        },
+        ports=[(settings.address, port) for port in ports],
+        api=run / "datamesh.sock",
+        log_file=settings.paths.log("datamesh"),
+        # Arrow's own pools keep what a large read needed for good; the machine's give it back.
+        env={"ARROW_DEFAULT_MEMORY_POOL": "system"},
+    )

@@ -1,0 +1,97 @@
+"""A whole data mesh, put together: from a client of the API and the domain's keys to two open ports.
+
+async with DataMesh(settings, client, identity, clock) as mesh:      # mesh.grpc_port, mesh.http_port
+    ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from coterie.base import listener_handover, pki, pki_files
+from coterie.base.clock import Clock
+from coterie.base.log import logger
+from coterie.base.paths import DomainPaths
+from coterie.http.server import HttpServer
+from coterie.kube.client.client import Client
+from coterie.kuscia.datamesh import grpc_server, http_server
+from coterie.kuscia.datamesh.authentication import Callers
+from coterie.kuscia.datamesh.authorization import Permits
+from coterie.kuscia.datamesh.catalogue import Catalogue
+from coterie.kuscia.datamesh.flight import Flight
+from coterie.kuscia.datamesh.locations import Opener, Places
+from coterie.kuscia.datamesh.services import Services
+from coterie.kuscia.datamesh.settings import MeshSettings
+from coterie.kuscia.identity import domain_identity as identities
+from coterie.kuscia.identity.domain_identity import DomainIdentity
+
+log = logger("datamesh")
+
+_GRACE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerKeys:
+    certificate: Path
+    key: Path
+    authority: Path
+
+    @classmethod
+    def ensure(cls, paths: DomainPaths, address: str, now: datetime) -> ServerKeys:
+        """`var/certs/DataMesh.crt`, signed by the domain's authority. PkiError or OSError without one."""
+        authority = pki.Authority(
+            pki.load_certificate(paths.ca_certificate.read_bytes()),
+            pki.load_key(paths.ca_key.read_bytes(), thorough=False),
+        )
+        names = tuple(dict.fromkeys(("datamesh", "localhost", "127.0.0.1", address)))
+        pair = pki_files.ensure_server(paths.certs, "DataMesh", authority, names=names, now=now)
+        return cls(pair.certificate_path, pair.key_path, paths.ca_certificate)
+
+    def context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self.certificate, self.key)
+        context.load_verify_locations(self.authority)
+        context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+class DataMesh:
+    def __init__(
+        self, settings: MeshSettings, client: Client, identity: DomainIdentity, open_source: Opener, clock: Clock
+    ) -> None:
+        self._settings = settings
+        self._keys = ServerKeys.ensure(settings.paths, settings.address, clock.now())
+        self.catalogue = Catalogue(client, identity)
+        permits = Permits(client, self.catalogue, identity, clock, every=settings.look_again)
+        places = Places(self.catalogue, open_source)
+        callers = Callers(client, identity.domain)
+        operations = Services(self.catalogue, permits, places).operations()
+        self.flight = Flight(self.catalogue, permits, places, operations, clock)
+        self._grpc = grpc_server.GrpcServer(callers, operations, self.flight)
+        self._http = HttpServer(http_server.HttpHandler(callers, operations).handle, user_of=http_server.user_of)
+        self.grpc_port = self.http_port = 0
+
+    @classmethod
+    def of(cls, settings: MeshSettings, client: Client, open_source: Opener, clock: Clock) -> DataMesh:
+        return cls(settings, client, identities.load(settings.paths, settings.domain), open_source, clock)
+
+    async def __aenter__(self) -> DataMesh:
+        settings, keys = self._settings, self._keys
+        host = f"[{settings.address}]" if ":" in settings.address else settings.address
+        credentials = grpc_server.credentials(
+            *(each.read_bytes() for each in (keys.certificate, keys.key, keys.authority))
+        )
+        self.grpc_port = await self._grpc.start(f"{host}:{settings.grpc_port}", credentials)
+        bound = listener_handover.shared(settings.address, settings.http_port)
+        self.http_port = bound.getsockname()[1]
+        await self._http.serve(bound, keys.context())
+        log.info("The data mesh is served", address=settings.address, grpc=self.grpc_port, http=self.http_port)
+        return self
+
+    async def __aexit__(self, *problem: object) -> None:
+        await asyncio.gather(self._grpc.stop(_GRACE), self._http.stop(_GRACE))

@@ -1,0 +1,91 @@
+"""An engine's certificates: the files, the variables that name them, and making them in the pod's directory."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from coterie.base import pki
+from coterie.base.clock import Clock
+from coterie.base.paths import DomainPaths
+from coterie.kube.agent.pods import pod_model
+from coterie.kube.agent.volumes import atomic
+from coterie.kube.agent.volumes.atomic import Content
+from coterie.kube.api import labels
+from coterie.kube.api.meta import Object
+from coterie.kuscia.identity import engine_certificates
+
+PLACE = "kuscia/certs"
+"""In the container's working directory."""
+TRUSTED = ("TRUSTED_CA_FILE", "ca.crt")
+SERVER = (("SERVER_CERT_FILE", "server.crt"), ("SERVER_PRIVATE_KEY_FILE", "server.key"))
+CLIENT = (("CLIENT_CERT_FILE", "client.crt"), ("CLIENT_PRIVATE_KEY_FILE", "client.key"))
+_PRIVATE, _PUBLIC = 0o400, 0o444
+"""Nobody outside looks into a pod's directory; a key that no single user of the pod owns is open to all of them."""
+
+
+def serves(pod: Object) -> bool:
+    return _says(pod, labels.KUSCIA_COMMUNICATION_ROLE_SERVER)
+
+
+def calls(pod: Object) -> bool:
+    return _says(pod, labels.KUSCIA_COMMUNICATION_ROLE_CLIENT)
+
+
+def _says(pod: Object, label: str) -> bool:
+    return bool((pod["metadata"].get("labels") or {}).get(label) == "true")
+
+
+def variables(pod: Object) -> dict[str, str]:
+    """Relative to the working directory, as Kuscia has them."""
+    named = [*(SERVER if serves(pod) else ()), *(CLIENT if calls(pod) else ()), TRUSTED]
+    return {variable: f"{PLACE}/{file}" for variable, file in named}
+
+
+class Issuer:
+    """Makes certificates with the domain's authority, which is read when the first engine comes."""
+
+    def __init__(self, paths: DomainPaths, domain: str, clock: Clock) -> None:
+        self._paths = paths
+        self._domain = domain
+        self._clock = clock
+        self._authority: pki.Authority | None = None
+
+    @property
+    def able(self) -> bool:
+        """A node that only joined has no key of the domain; its engines do without."""
+        return self._paths.ca_key.exists() and self._paths.ca_certificate.exists()
+
+    async def ensure(self, directory: Path, pod: Object, addresses: tuple[str, ...], owner: int | None) -> None:
+        """The pod's files in `directory`, made unless an earlier agent did. Raises OSError or PkiError."""
+        if not (directory / TRUSTED[1]).exists():
+            await asyncio.to_thread(self._make, directory, pod, addresses, owner)
+
+    def _make(self, directory: Path, pod: Object, addresses: tuple[str, ...], owner: int | None) -> None:
+        if self._authority is None:
+            # Checked when the node started; proving it again would take longer than all the rest.
+            key = pki.load_key(self._paths.ca_key.read_bytes(), thorough=False)
+            self._authority = pki.Authority(pki.load_certificate(self._paths.ca_certificate.read_bytes()), key)
+        engine = engine_in(pod, self._domain)
+        now = self._clock.now()
+        files = {TRUSTED[1]: Content(pki.certificate_pem(self._authority.certificate), _PUBLIC)}
+        made = []
+        if serves(pod):
+            made.append((SERVER, engine_certificates.issue_server_pair(self._authority, engine, addresses, now)))
+        if calls(pod):
+            made.append((CLIENT, engine_certificates.issue_client_pair(self._authority, engine, now)))
+        for names, pair in made:
+            files[names[0][1]] = Content(pair.certificate, _PUBLIC)
+            files[names[1][1]] = Content(pair.key, _PUBLIC if owner is None else _PRIVATE)
+        atomic.write(directory, files, owner=owner)
+
+
+def engine_in(pod: Object, domain: str) -> engine_certificates.Engine:
+    marks = pod["metadata"].get("annotations") or {}
+    return engine_certificates.Engine(
+        domain=domain,
+        pod=pod_model.key_of(pod).name,
+        uid=pod_model.uid_of(pod),
+        task=marks.get(labels.KUSCIA_TASK_ID) or "",
+        job=marks.get(labels.KUSCIA_JOB_ID) or "",
+    )

@@ -1,0 +1,1 @@
+"""What Kuscia adds to the platform, one module for each extension point."""

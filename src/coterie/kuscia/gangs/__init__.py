@@ -1,0 +1,1 @@
+"""Co-scheduling: a plug-in of the scheduler."""

@@ -1,0 +1,374 @@
+"""Reserving for gangs: take room for all pods at once, hold it while other domains do the same, then bind or give back.
+
+Two gangs can each hold what the other needs in another domain. No hold outlasts its time, so they always part; but they
+could meet again in the same way for ever. Therefore a gang that goes first (`gangs.goes_first`, decided alike in all
+domains) may claim the room of one that does not, once that has had a fair time (`patience`) to be confirmed. The first
+of all competing gangs so gets its room everywhere within one round, as long as its parties start within the time that
+is left of a hold.
+
+Giving back is a question put to the API server (`MarkFailed`): the room is free when the TaskResource says Failed, and
+is bound after all when it turned Schedulable in the last moment.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+from coterie.kube.api.meta import ObjectKey
+from coterie.kube.scheduler.effects import Bind, MarkFailed, MarkReserved
+from coterie.kube.scheduler.facts import PodFacts
+from coterie.kube.scheduler.filters import Cause
+from coterie.kube.scheduler.plan import UNSCHEDULABLE_REASON, could_take
+from coterie.kube.scheduler.state import Desk
+from coterie.kuscia.gangs.gangs import (
+    FAILED,
+    RESERVED,
+    RESERVING,
+    SCHEDULABLE,
+    Gang,
+    GangPlan,
+    Hold,
+    Member,
+    TaskFacts,
+    goes_first,
+    not_reserved_message,
+    plan_gang,
+    refusal,
+)
+
+_RIVALS = 32
+"""Holds that one attempt considers to claim."""
+
+
+class Reservations:
+    def __init__(self, desk: Desk, *, hold_seconds: float = 30.0, patience: float = 1 / 3) -> None:
+        """`hold_seconds` when the TaskResource says nothing; `patience` as a share of the hold."""
+        self._desk = desk
+        self._hold_seconds = hold_seconds
+        self._patience = patience
+        self.gangs: dict[ObjectKey, Gang] = {}
+        self._by_id: dict[str, Gang] = {}
+        self._deadlines: list[tuple[float, ObjectKey]] = []
+        self.held: dict[ObjectKey, Gang] = {}
+
+    # What is seen.
+
+    def member_pending(self, pod: PodFacts) -> None:
+        gang = self._gang(_key(pod))
+        gang.members[pod.uid] = Member(pod)
+        if gang.hold is None:
+            self._desk.queue.put(gang.id, gang.order)
+
+    def member_bound(self, pod: PodFacts, node: str) -> None:
+        gang = self._gang(_key(pod))
+        gang.members[pod.uid] = Member(pod, node)
+        if gang.hold is not None:
+            gang.hold.placed.pop(pod.uid, None)
+        if not self._unplaced(gang):
+            self._desk.queue.remove(gang.id)
+
+    def member_gone(self, pod: PodFacts) -> None:
+        gang = self.gangs.get(_key(pod))
+        if gang is None or gang.members.pop(pod.uid, None) is None:
+            return
+        if gang.hold is not None and gang.hold.placed.pop(pod.uid, None) is not None and not self._complete(gang):
+            self._give_up(gang, f'pod "{pod.key.name}" of task resource "{gang.key}" is gone')
+        self._drop_if_empty(gang)
+
+    def task_seen(self, task: TaskFacts) -> None:
+        gang = self._gang(task.key)
+        if gang.task is not None and task.version < gang.task.version:
+            return  # an echo: the answer to our own write came first
+        before, gang.task = gang.task, task
+        if task.phase in (FAILED, SCHEDULABLE):
+            gang.giving_up = False
+        if gang.hold is not None:
+            if task.phase == FAILED:
+                self._release(gang, gang.hold.why_over or task.failure or self._who_is_missing(gang), mark=False)
+            elif task.phase == SCHEDULABLE:
+                self._bind(gang)
+        elif before != task:
+            if task.phase == RESERVING and (before is None or before.phase != RESERVING):
+                self._desk.queue.forgive(gang.id)
+            if self._unplaced(gang):
+                self._desk.queue.put(gang.id, gang.order)
+
+    def task_gone(self, key: ObjectKey) -> None:
+        gang = self.gangs.get(key)
+        if gang is None:
+            return
+        gang.task, gang.giving_up = None, False
+        if gang.hold is not None:
+            self._release(gang, f'task resource "{key}" is gone', mark=False)
+        self._drop_if_empty(gang)
+
+    def node_gone(self, name: str) -> None:
+        """Room on a node that is not there any more is none."""
+        for gang in [g for g in self.held.values() if g.hold is not None and name in g.hold.placed.values()]:
+            self._release(gang, f'node "{name}" is gone', mark=True)
+
+    def mark_gave_up(self, key: ObjectKey) -> None:
+        """The TaskResource could not be marked; the room is free, and the next attempt starts from whatever phase it has."""
+        gang = self.gangs.get(key)
+        if gang is None:
+            return
+        if gang.hold is not None:
+            self._release(gang, gang.hold.why_over, mark=False)
+        gang.giving_up = False
+        self._desk.queue.retry_later(gang.id, self._desk.now())
+
+    # What is done.
+
+    def find(self, queue_key: str) -> Gang | None:
+        return self._by_id.get(queue_key)
+
+    def attempt(self, gang: Gang) -> None:
+        desk = self._desk
+        waiting = self._unplaced(gang)
+        if not waiting:
+            desk.queue.remove(gang.id)
+            return
+        why = refusal(gang)
+        if why is not None:
+            self._refuse(gang, waiting, why)
+            return
+        assert gang.task is not None  # else it was refused
+        ready = [pod for pod in waiting if pod.gang_uid]
+        needed = max(0, gang.task.min_reserved - self._assigned(gang))
+        found = plan_gang(desk.snapshot, ready, needed, desk.cursor, desk.sampling)
+        desk.cursor = found.next_cursor
+        look_again: float | None = None
+        if not found.enough:
+            look_again = self._claim(gang, ready, needed)
+            self._report_failures(gang, found, len(ready), needed)
+            desk.queue.wait(gang.id, _causes(found), desk.now())
+            if look_again is not None:
+                desk.queue.retry_later(gang.id, desk.now(), look_again)
+            return
+        desk.assumed.update(found.placed)
+        if gang.task.phase == SCHEDULABLE:
+            gang.hold = Hold(found.placed, desk.now(), desk.now())
+            self._bind(gang, found)
+        elif found.placed:
+            self._hold(gang, found)
+        else:
+            # Enough are bound already, and for the others there is no room.
+            self._report_failures(gang, found, len(ready), needed)
+            desk.queue.wait(gang.id, _causes(found), desk.now())
+
+    def expire(self) -> None:
+        """Give back what was held too long."""
+        now = self._desk.now()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            deadline, key = heapq.heappop(self._deadlines)
+            gang = self.held.get(key)
+            if gang is not None and gang.hold is not None and gang.hold.deadline == deadline:
+                self._give_up(gang, self._who_is_missing(gang))
+
+    def next_deadline(self) -> float | None:
+        while self._deadlines:
+            deadline, key = self._deadlines[0]
+            gang = self.held.get(key)
+            if gang is not None and gang.hold is not None and gang.hold.deadline == deadline:
+                return deadline
+            heapq.heappop(self._deadlines)
+        return None
+
+    def helped_by(self, gang: Gang, nodes: Iterable[str]) -> bool:
+        """Whether one of its pods could go to one of the nodes."""
+        snapshot = self._desk.snapshot
+        waiting = self._unplaced(gang)
+        return any(could_take(snapshot, node, pod) for node in nodes for pod in waiting)
+
+    def bind_failed(self, pod: PodFacts) -> None:
+        self._desk.queue.retry_later(self._gang(_key(pod)).id, self._desk.now())
+
+    # Inside.
+
+    def _gang(self, key: ObjectKey) -> Gang:
+        gang = self.gangs.get(key)
+        if gang is None:
+            gang = self.gangs[key] = Gang(key)
+            self._by_id[gang.id] = gang
+        return gang
+
+    def _drop_if_empty(self, gang: Gang) -> None:
+        if not self._unplaced(gang) and gang.hold is None:
+            self._desk.queue.remove(gang.id)
+        if not gang.members and gang.task is None:
+            self.gangs.pop(gang.key, None)
+            self._by_id.pop(gang.id, None)
+
+    def _unplaced(self, gang: Gang) -> list[PodFacts]:
+        assumed, pending = self._desk.assumed, self._desk.pending
+        return [pending[uid] for uid in gang.members if uid in pending and uid not in assumed]
+
+    def _assigned(self, gang: Gang) -> int:
+        return sum(1 for uid, member in gang.members.items() if member.node or uid in self._desk.assumed)
+
+    def _complete(self, gang: Gang) -> bool:
+        return gang.task is not None and self._assigned(gang) >= gang.task.min_reserved
+
+    def _refuse(self, gang: Gang, waiting: Iterable[PodFacts], why: str) -> None:
+        for pod in waiting:
+            self._desk.report(pod, UNSCHEDULABLE_REASON, why)
+        self._desk.queue.wait(gang.id, Cause.GANG, self._desk.now())
+
+    def _report_failures(self, gang: Gang, found: GangPlan, of: int, needed: int) -> None:
+        desk = self._desk
+        failed = {pod.uid for pod, _ in found.failures}
+        for pod, why in found.failures:
+            desk.report(pod, why.reason, why.message)
+        if found.enough or not found.failures:
+            return
+        pod, why = found.failures[0]
+        fit = of - len(failed)
+        message = (
+            f'{fit} of {needed} pods that task resource "{gang.key}" needs fit at once; '
+            f'pod "{pod.key.name}" does not: {why.message}'
+        )
+        for other in self._unplaced(gang):
+            if other.uid not in failed:
+                desk.report(other, UNSCHEDULABLE_REASON, message)
+
+    def _hold(self, gang: Gang, found: GangPlan) -> None:
+        assert gang.task is not None
+        now = self._desk.now()
+        seconds = gang.task.hold_seconds or self._hold_seconds
+        gang.hold = Hold(dict(found.placed), now, now + seconds)
+        self.held[gang.key] = gang
+        heapq.heappush(self._deadlines, (gang.hold.deadline, gang.key))
+        for pod, why in found.failures:
+            self._desk.report(pod, why.reason, why.message)
+        if gang.task.phase == RESERVING:
+            self._desk.effects.append(MarkReserved(gang.key))
+
+    def _bind(self, gang: Gang, found: GangPlan | None = None) -> None:
+        desk = self._desk
+        assert gang.hold is not None
+        for uid, node in gang.hold.placed.items():
+            if uid in desk.pending:
+                desk.effects.append(Bind(desk.pending[uid], node))
+        gang.hold = None
+        self.held.pop(gang.key, None)
+        left = self._unplaced(gang)
+        if found is not None and found.failures:
+            for pod, why in found.failures:
+                desk.report(pod, why.reason, why.message)
+            desk.queue.wait(gang.id, _causes(found), desk.now())
+        elif left:
+            desk.queue.put(gang.id, gang.order)
+
+    def _give_up(self, gang: Gang, why: str, claimant: ObjectKey | None = None) -> None:
+        """Ask for the end of the hold; it ends when the TaskResource says so."""
+        assert gang.hold is not None
+        if gang.giving_up:
+            return
+        gang.giving_up = True
+        gang.hold.why_over, gang.hold.claimant = why, claimant
+        self._desk.effects.append(MarkFailed(gang.key, why))
+
+    def _release(self, gang: Gang, message: str, *, mark: bool) -> None:
+        desk = self._desk
+        assert gang.hold is not None
+        claimant = self.gangs.get(gang.hold.claimant) if gang.hold.claimant is not None else None
+        for uid in gang.hold.placed:
+            desk.forget(uid)
+        gang.hold = None
+        self.held.pop(gang.key, None)
+        for pod in self._unplaced(gang):
+            desk.report(pod, UNSCHEDULABLE_REASON, message)
+        if mark:
+            gang.giving_up = True
+            desk.effects.append(MarkFailed(gang.key, message))
+        desk.queue.put(gang.id, gang.order)
+        desk.queue.wait(gang.id, Cause.GANG, desk.now())
+        if claimant is not None and claimant.hold is None and claimant.id in desk.queue:
+            # At once, before anybody else takes what was given for it.
+            desk.queue.take(claimant.id, desk.now())
+            self.attempt(claimant)
+
+    def _who_is_missing(self, gang: Gang) -> str:
+        """Names the domains of the group that did not reserve, as far as they can be seen from here."""
+        group = gang.group
+        domains = {
+            other.key.namespace
+            for other in self.gangs.values()
+            if group and other.group == group and other.task is not None and other is not gang
+            and other.task.phase not in (RESERVED, SCHEDULABLE)
+        }  # fmt: skip
+        if gang.task is not None and gang.task.phase == RESERVING:
+            domains.add(gang.key.namespace)
+        return not_reserved_message(sorted(domains)) if domains else "other domains can not reserve resources for pods"
+
+    # Claiming.
+
+    def _claim(self, gang: Gang, pods: Sequence[PodFacts], needed: int) -> float | None:
+        """Asks those who go later for their room when that helps. The moment to look again, if they need not give it yet."""
+        desk = self._desk
+        snapshot, version = desk.snapshot, desk.snapshot.release_version
+        lifted: list[tuple[PodFacts, str]] = []
+        giving: list[Gang] = []
+        enough = False
+        for rival in self._rivals(gang, pods):
+            assert rival.hold is not None
+            giving.append(rival)
+            for uid, node in rival.hold.placed.items():
+                pod = snapshot.remove(uid)
+                if pod is not None:
+                    lifted.append((pod, node))
+            found = plan_gang(snapshot, pods, needed, desk.cursor, desk.sampling)
+            for uid in found.placed:
+                snapshot.remove(uid)
+            if found.enough:
+                enough = True
+                break
+        for pod, node in lifted:
+            snapshot.place(pod, node)
+        snapshot.release_version = version
+        if not enough:
+            return None
+        assert gang.task is not None
+        promised = gang.task.phase == SCHEDULABLE
+        fair = max(desk.now() if promised or g.giving_up else self._fair_until(g) for g in giving)
+        if fair > desk.now():
+            return fair
+        for rival in giving:
+            self._give_up(rival, f'gave way to the pods of task resource "{gang.key}"', gang.key)
+        return None
+
+    def _rivals(self, gang: Gang, pods: Sequence[PodFacts]) -> list[Gang]:
+        """Those who hold room that these pods could use and do not go first; the last of them first."""
+        if not self.held or gang.task is None:
+            return []
+        promised = gang.task.phase == SCHEDULABLE
+        usable = {node.name for pod in pods for node in self._desk.snapshot.candidates(pod.static).nodes}
+        found = [
+            other
+            for other in self.held.values()
+            if other.hold is not None
+            and (other.giving_up or promised or goes_first(gang, other))
+            and other.task is not None
+            and other.task.phase != SCHEDULABLE
+            and not usable.isdisjoint(other.hold.placed.values())
+        ]
+        found.sort(key=lambda other: (other.giving_up, other.group), reverse=True)
+        return found[:_RIVALS]
+
+    def _fair_until(self, gang: Gang) -> float:
+        hold = gang.hold
+        assert hold is not None
+        return hold.since + self._patience * (hold.deadline - hold.since)
+
+
+def _key(pod: PodFacts) -> ObjectKey:
+    assert pod.gang is not None  # callers have looked
+    return pod.gang
+
+
+def _causes(found: GangPlan) -> Cause:
+    causes = Cause.GANG
+    for _, why in found.failures:
+        causes |= why.causes
+    return causes

@@ -1,0 +1,76 @@
+"""What Envoy is started with: who it is, where its configuration lies, its private admin socket. Pure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coterie.kuscia.gateway.model import Tuning
+from coterie.kuscia.gateway.names import Json, T, file_source
+from coterie.kuscia.gateway.snapshot import CLUSTERS_FILE, LISTENERS_FILE
+
+_LONGEST_SOCKET_PATH = 107
+_INTERNAL_LISTENER = T + "envoy.extensions.bootstrap.internal_listener.v3.InternalListener"
+_REVERSE_TUNNEL = T + "envoy.extensions.bootstrap.reverse_tunnel."
+_DIALLER = _REVERSE_TUNNEL + "downstream_socket_interface.v3.DownstreamReverseConnectionSocketInterface"
+_ACCEPTOR = _REVERSE_TUNNEL + "upstream_socket_interface.v3.UpstreamReverseConnectionSocketInterface"
+_MAX_CONNECTIONS = T + "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
+_UNREAD = (
+    "_rq_time", "_cx_length_ms", "_cx_connect_ms", "_rq_headers_size", "_rq_body_size", "_rs_headers_size", "_rs_body_size",
+)  # fmt: skip
+"""Histograms: what they tell stands in the access logs, and filling them costs as much per request as a filter."""
+
+
+def bootstrap(domain: str, instance: str, directory: Path, socket: Path, tuning: Tuning) -> Json:
+    if len(str(socket).encode()) > _LONGEST_SOCKET_PATH:
+        raise ValueError(f"the path of the admin socket is too long for a socket: {socket}")
+    return {
+        "node": {"cluster": f"kuscia-gateway-{domain}", "id": f"kuscia-gateway-{domain}-{instance}"},
+        "admin": {"address": {"pipe": {"path": str(socket), "mode": 0o600}}},
+        "dynamic_resources": {
+            "cds_config": file_source(directory / CLUSTERS_FILE),
+            "lds_config": file_source(directory / LISTENERS_FILE),
+        },
+        # Always, used or not: a change here would mean another process, which cuts every connection.
+        "bootstrap_extensions": [
+            {"name": "envoy.bootstrap.internal_listener", "typed_config": {"@type": _INTERNAL_LISTENER}},
+            {
+                "name": "envoy.bootstrap.reverse_tunnel.downstream_socket_interface",
+                "typed_config": {
+                    "@type": _DIALLER,
+                    "stat_prefix": "tunnels_dialled",
+                    # A partner that comes back is found again after a second or two; Envoy's own pace is many seconds.
+                    "max_reconnect_backoff": "2s",
+                    "maintain_interval": "1s",
+                },
+            },
+            {
+                "name": "envoy.bootstrap.reverse_tunnel.upstream_socket_interface",
+                "typed_config": {"@type": _ACCEPTOR, "stat_prefix": "tunnels_accepted"},
+            },
+        ],
+        # See `Admin.settled`.
+        "stats_flush_on_admin": True,
+        # Thousands of services: a cluster's counters are made when its first request comes.
+        "deferred_stat_options": {"enable_deferred_creation_stats": True},
+        "stats_config": {"stats_matcher": {"exclusion_list": {"patterns": [{"suffix": each} for each in _UNREAD]}}},
+        "overload_manager": {
+            "resource_monitors": [
+                {
+                    "name": "envoy.resource_monitors.global_downstream_max_connections",
+                    "typed_config": {
+                        "@type": _MAX_CONNECTIONS,
+                        "max_active_downstream_connections": tuning.max_connections,
+                    },
+                }
+            ]
+        },
+    }
+
+
+def arguments(binary: Path, config: Path, tuning: Tuning, workers: int) -> tuple[str, ...]:
+    return (
+        str(binary), "-c", str(config), "--concurrency", str(workers), "--disable-hot-restart",
+        "--drain-time-s", str(tuning.drain_seconds), "--log-level", "warning",
+        "--file-flush-interval-msec", "1000",
+        "--log-format", "%Y-%m-%dT%T.%eZ %l %n: %v",
+    )  # fmt: skip

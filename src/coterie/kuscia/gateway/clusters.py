@@ -1,0 +1,178 @@
+"""Where requests go: one cluster per partner's port, one for the handshake, two for nearly all services. Pure.
+
+A service with a single address needs no cluster of its own: its route writes that address into the Host header, and the
+shared cluster connects to what stands there (nothing that a caller says gets so far). A new service then costs Envoy a
+virtual host at each door, and a thousand of them take 30 MB less. Several endpoints, TLS and host names need their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from coterie.kuscia.gateway import tls
+from coterie.kuscia.gateway.crypt import config as crypt
+from coterie.kuscia.gateway.egress import outbound_name
+from coterie.kuscia.gateway.model import Address, Inputs, Problem, Route, RoutePort, Service, Tuning
+from coterie.kuscia.gateway.names import HTTP_OPTIONS, Json, T, address, seconds
+from coterie.kuscia.gateway.snapshot_cache import remembered
+
+HANDSHAKE = "handshake"
+DIRECT = "direct"
+_DIRECT_HTTP2 = "direct-http2"
+_ENVOYS_CONNECT_SECONDS = 5.0
+_LOCAL_CONNECT_SECONDS = _ENVOYS_CONNECT_SECONDS
+# Envoy's own limit of 1,024 calls at once is less than one busy engine.
+_MANY = 1 << 16
+_SERVICE_HTTP2: Json = {"allow_connect": True}
+_OF_ALL_SERVICES = 1 << 20
+NEVER_ARRIVED: Json = {"retry_on": "connect-failure,refused-stream,reset-before-request", "num_retries": 2}
+"""What may be tried again is only what certainly never reached the other side."""
+
+
+ENDPOINT_KEY = "%UPSTREAM_METADATA(envoy.lb:hash_key)%"
+"""In a header: the key of the endpoint that answered, under which it stands on the ring."""
+
+
+def service_name(service: Service) -> str:
+    """The cluster that leads to it."""
+    if not is_direct(service):
+        return f"service-{service.name}"
+    return _DIRECT_HTTP2 if service.protocol.http2 else DIRECT
+
+
+def is_direct(service: Service) -> bool:
+    return len(service.endpoints) == 1 and not service.protocol.tls and tls.is_address(service.endpoints[0].host)
+
+
+def clusters(inputs: Inputs) -> tuple[list[Json], list[Problem]]:
+    """Those of partners whom we dial, of our services and of the handshake.
+
+    A port that must not be called has no cluster, and a problem says why.
+    """
+    found = [cluster(HANDSHAKE, [inputs.handshake], _LOCAL_CONNECT_SECONDS, {}), *_direct()]
+    if inputs.crypt is not None:
+        found.append(crypt.cluster(inputs.crypt))
+    problems: list[Problem] = []
+    for route in inputs.outbound:
+        if not route.host or route.via or route.tunnel:
+            continue
+        for port in route.ports:
+            socket, problem = tls.upstream(inputs, route, port)
+            if problem is not None:
+                problems.append(problem)
+                continue
+            found.append(_partner(inputs.tuning, route, port, socket))
+    found += [_service(service) for service in inputs.services if service.endpoints and not is_direct(service)]
+    return found, problems
+
+
+def _partner(tuning: Tuning, route: Route, port: RoutePort, socket: Json | None) -> Json:
+    target = Address(route.host, port.port)
+    made = cluster(outbound_name(route, port), [target], tuning.connect_seconds, hop_options(tuning, port))
+    made["upstream_connection_options"] = {
+        "tcp_keepalive": {"keepalive_time": 60, "keepalive_interval": 15, "keepalive_probes": 4}
+    }
+    if socket is not None:
+        made["transport_socket"] = socket
+    return made
+
+
+def hop_options(tuning: Tuning, port: RoutePort) -> Json:
+    """What we speak with a partner's gateway.
+
+    A gRPC port is HTTP/2. Over TLS both sides agree on the best they have, which between two gateways is HTTP/2. In plain
+    text nothing can be agreed on, and a proxy in between may know only HTTP/1.1: each request keeps the version it had.
+    """
+    common: Json = {"common_http_protocol_options": {"idle_timeout": seconds(tuning.idle_connection_seconds)}}
+    http2 = http2_options(tuning)
+    if port.grpc:
+        return common | {"explicit_http_config": {"http2_protocol_options": http2}}
+    kind = "auto_config" if port.tls else "use_downstream_protocol_config"
+    return common | {kind: {"http_protocol_options": {}, "http2_protocol_options": http2}}
+
+
+def http2_options(tuning: Tuning) -> Json:
+    return {
+        "initial_stream_window_size": tuning.stream_window,
+        "initial_connection_window_size": tuning.connection_window,
+        "allow_connect": True,  # web sockets travel inside HTTP/2 as an extended CONNECT
+        "connection_keepalive": {"interval": "30s", "timeout": "15s"},
+    }
+
+
+def _direct() -> list[Json]:
+    """Always there, so that no service ever changes the file of clusters."""
+    plain: Json = {"http_protocol_options": {}}
+    http2: Json = {"http2_protocol_options": _SERVICE_HTTP2}
+    return [
+        {
+            "name": name,
+            "type": "ORIGINAL_DST",
+            "lb_policy": "CLUSTER_PROVIDED",
+            "original_dst_lb_config": {"use_http_header": True, "http_header_name": ":authority"},
+            # An address to which no connection is open is forgotten.
+            "cleanup_interval": "60s",
+            "circuit_breakers": _breakers(_OF_ALL_SERVICES),
+            # Here, because a thousand virtual hosts would repeat it.
+            "typed_extension_protocol_options": _http({"explicit_http_config": speech, "retry_policy": NEVER_ARRIVED}),
+        }
+        for name, speech in ((DIRECT, plain), (_DIRECT_HTTP2, http2))
+    ]
+
+
+@remembered
+def _service(service: Service) -> Json:
+    """Remembered: of a thousand services one changes at a time. Nobody may change what is handed out."""
+    options: Json = {}  # HTTP/1.1
+    if service.protocol.http2:
+        options = {"explicit_http_config": {"http2_protocol_options": _SERVICE_HTTP2}}
+    made = cluster(service_name(service), sorted(service.endpoints), _LOCAL_CONNECT_SECONDS, options)
+    if len(service.endpoints) > 1:
+        made["lb_policy"] = "RING_HASH"  # without a session to hash, it is a random choice
+        if service.affinity.cookie:
+            for each in made["load_assignment"]["endpoints"][0]["lb_endpoints"]:
+                each["metadata"] = {"filter_metadata": {"envoy.lb": {"hash_key": _key(service, each)}}}
+    if service.protocol.tls:
+        made["transport_socket"] = tls.to_service()
+    return made
+
+
+def _key(service: Service, endpoint: Json) -> str:
+    """What callers are told of an endpoint: always the same, and not where it is."""
+    return hashlib.sha256(f"{service.name}/{endpoint['endpoint']['hostname']}".encode()).hexdigest()[:16]
+
+
+def cluster(name: str, endpoints: Sequence[Address], connect: float, options: Json) -> Json:
+    fixed = all(each.is_socket or tls.is_address(each.host) for each in endpoints)
+    made: Json = {
+        "name": name,
+        "load_assignment": {
+            "cluster_name": name,
+            "endpoints": [{"lb_endpoints": [_endpoint(each) for each in endpoints]}],
+        },
+        "circuit_breakers": _breakers(_MANY),
+    }
+    if options:
+        made["typed_extension_protocol_options"] = _http(options)
+    # What Envoy takes for granted is left out: of a thousand services each word is read a thousand times.
+    if connect != _ENVOYS_CONNECT_SECONDS:
+        made["connect_timeout"] = seconds(connect)
+    if not fixed:
+        made |= {"type": "STRICT_DNS", "dns_lookup_family": "V4_PREFERRED"}
+    return made
+
+
+def _http(options: Json) -> Json:
+    return {HTTP_OPTIONS: {"@type": T + HTTP_OPTIONS, **options}}
+
+
+def _breakers(many: int) -> Json:
+    limits = {"max_connections": many, "max_pending_requests": many, "max_requests": many, "max_retries": 1024}
+    return {"thresholds": [limits]}
+
+
+def _endpoint(target: Address) -> Json:
+    # The host name is what `auto_host_rewrite` puts into the request.
+    name = "localhost" if target.is_socket else str(target)
+    return {"endpoint": {"address": address(target.host, target.port), "hostname": name}}

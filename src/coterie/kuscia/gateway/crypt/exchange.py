@@ -1,0 +1,264 @@
+"""One request and its response as they pass a gateway on an encrypted route: what Envoy tells and what it is answered.
+
+    Side.CALL    at the caller's gateway     request is sealed, response is opened
+    Side.SERVE   at the service's gateway    request is opened, response is sealed
+
+No input or output here: `react(event)` answers the messages for Envoy. Whatever cannot be verified ends the exchange
+with a refusal; there is no way through in clear.
+
+A response that comes without encryption was not written by the partner's service but by some gateway on the way that has
+no key (or was refused before the key mattered). A success is not believed. Of an error status and headers pass, since the
+caller wants to know what went wrong and they are no more than hints anyway; its body is replaced by a sentence of ours.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coterie.base.secret import Secret
+from coterie.kuscia.gateway.crypt.announcement import HEADERS, Announcement, Headers, is_number, one
+from coterie.kuscia.gateway.crypt.frames import SALT_BYTES, Direction, FrameError, Opener, Sealer, derive
+from coterie.kuscia.gateway.crypt.keys import RouteKeys
+from coterie.kuscia.gateway.crypt.messages import (
+    Event,
+    Part,
+    body_reply,
+    headers_reply,
+    immediate_reply,
+    trailers_reply,
+)
+from coterie.kuscia.gateway.names import ENCRYPT_IV, ENCRYPT_LENGTH, ENCRYPT_SCHEME, ENCRYPT_VERSION, ERROR
+
+_STATUS, _GRPC_STATUS, _METHOD, _LENGTH = ":status", "grpc-status", ":method", "content-length"
+LOOKED_AT = (*HEADERS, _STATUS, _GRPC_STATUS, _METHOD, _LENGTH)
+"""The headers that are needed to decide; Envoy need not send others."""
+_LEFT_OUT = "A gateway on the way answered without encryption; its text is not passed on.\n"
+_ROUTE_PREFIX = "crypt"
+# What nobody but us may say to what comes after us.
+_NEVER_PASSED = (*HEADERS, ENCRYPT_LENGTH)
+KeySource = Callable[[str, str], RouteKeys | None]
+
+
+class Side(StrEnum):
+    CALL = "call"
+    SERVE = "serve"
+
+
+class Refused(Exception):
+    """The exchange ends here; the message is for whoever called."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which route, and at which of its ends. Travels as the name of Envoy's route."""
+
+    side: Side
+    source: str
+    destination: str
+
+    @property
+    def name(self) -> str:
+        return "/".join((_ROUTE_PREFIX, self.side, self.source, self.destination))
+
+    @classmethod
+    def parse(cls, name: str) -> Place:
+        """Refused when Envoy sends something here that was never meant for us."""
+        parts = name.split("/")
+        if len(parts) != 4 or parts[0] != _ROUTE_PREFIX or parts[1] not in tuple(Side):
+            raise Refused(503, f"body encryption does not know the route {name!r}")
+        return cls(Side(parts[1]), parts[2], parts[3])
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """What both directions of one exchange share."""
+
+    place: Place
+    revision: int
+    token: Secret
+    request_salt: bytes
+    head: bool = False
+    """A HEAD request: its response tells a length and has no body."""
+
+    def key(self, direction: Direction, salt: bytes, length: str) -> bytes:
+        place = self.place
+        whole = salt if direction is Direction.REQUEST else self.request_salt + salt
+        return derive(self.token, direction, place.source, place.destination, self.revision, whole, length=length)
+
+
+@dataclass(slots=True)
+class _Opening:
+    """A message that is being decrypted; the length that was announced is held to, since others rely on it."""
+
+    opener: Opener
+    left: int | None = None
+
+    def open(self, event: Event) -> list[bytes]:
+        pieces = self.opener.open(event.body)
+        if self.left is not None:
+            self.left -= sum(map(len, pieces))
+            if self.left < 0:
+                raise FrameError("the body is longer than its sender said")
+        if event.end:
+            self.opener.finish()
+            if self.left:
+                raise FrameError("the body is shorter than its sender said")
+        return pieces
+
+
+class Exchange:
+    def __init__(self, keys: KeySource, *, random: Callable[[int], bytes] = os.urandom) -> None:
+        self._keys = keys
+        self._random = random
+        self._session: _Session | None = None
+        self._request: Sealer | _Opening | None = None
+        self._response: Sealer | _Opening | None = None
+        self._response_left_out = False
+        self.over = False
+        """A refusal was sent; Envoy will not listen any more."""
+
+    def react(self, event: Event) -> list[bytes]:
+        if self.over:
+            return []
+        try:
+            match event.part:
+                case Part.REQUEST_HEADERS:
+                    return [self._request_headers(event)]
+                case Part.RESPONSE_HEADERS:
+                    return [self._response_headers(event)]
+                case Part.REQUEST_BODY | Part.REQUEST_TRAILERS:
+                    return _body(event, Part.REQUEST_BODY, self._request)
+                case _:
+                    if self._response_left_out:
+                        return self._left_out(event)
+                    return _body(event, Part.RESPONSE_BODY, self._response)
+        except Refused as refusal:
+            return [self._refusal(refusal.status, str(refusal))]
+        except FrameError as error:
+            ours = event.part in (Part.REQUEST_HEADERS, Part.REQUEST_BODY, Part.REQUEST_TRAILERS)
+            return [self._refusal(400 if ours else 502, f"body encryption: {error}")]
+
+    def _refusal(self, status: int, message: str) -> bytes:
+        self.over = True
+        return immediate_reply(status, {ERROR: message}, message + "\n", "body_encryption_refused")
+
+    # ---- request ----
+
+    def _request_headers(self, event: Event) -> bytes:
+        place = Place.parse(event.route)
+        keys = self._keys(place.source, place.destination)
+        if keys is None or keys.newest is None:
+            raise Refused(503, f"route {place.source}-{place.destination}: no token to encrypt with has been agreed on")
+        if place.side is Side.CALL:
+            revision, token = keys.newest
+            head = one(event.headers or {}, _METHOD) == "HEAD"
+            self._session = _Session(place, revision, token, self._random(SALT_BYTES), head)
+            return self._seal_from(event, Direction.REQUEST, self._session.request_salt)
+        self._session = _session_of(place, keys, event.headers or {})
+        self._request, reply = _open_from(self._session, event, Direction.REQUEST)
+        return reply
+
+    # ---- response ----
+
+    def _response_headers(self, event: Event) -> bytes:
+        session, headers = self._session, event.headers or {}
+        if session is None:
+            # Envoy itself answers before the request came as far as us: there is nothing of a service in it.
+            return headers_reply(event.part, removed=_NEVER_PASSED)
+        if session.place.side is Side.SERVE:
+            return self._seal_from(event, Direction.RESPONSE, self._random(SALT_BYTES))
+        if ENCRYPT_SCHEME not in headers:
+            return self._without_encryption(event, headers)
+        self._response, reply = _open_from(session, event, Direction.RESPONSE)
+        return reply
+
+    def _without_encryption(self, event: Event, headers: Headers) -> bytes:
+        failed_call = event.end and one(headers, _GRPC_STATUS) not in ("", "0")
+        status = one(headers, _STATUS)
+        if not failed_call and not (status.isdigit() and int(status) >= 400):
+            raise Refused(502, "body encryption: the response came in clear, so it is not the partner's")
+        self._response_left_out = not event.end
+        return headers_reply(event.part, removed=_NEVER_PASSED)
+
+    def _left_out(self, event: Event) -> list[bytes]:
+        if event.part is Part.RESPONSE_TRAILERS:
+            return [body_reply(Part.RESPONSE_BODY, _LEFT_OUT.encode(), end=False), trailers_reply(event.part)]
+        return [body_reply(event.part, _LEFT_OUT.encode(), end=True)] if event.end else []
+
+    # ---- both ----
+
+    def _seal_from(self, event: Event, direction: Direction, salt: bytes) -> bytes:
+        assert self._session is not None
+        session = self._session
+        length = one(event.headers or {}, _LENGTH)
+        if not is_number(length) or (event.end and not session.head):
+            length = ""
+        sealer = Sealer(session.key(direction, salt, length))
+        proof = sealer.proof_of_empty() if event.end else None
+        if direction is Direction.REQUEST:
+            self._request = sealer
+        else:
+            self._response = sealer
+        said = Announcement(session.revision, salt, length, proof)
+        return headers_reply(event.part, said.headers, removed=(ENCRYPT_LENGTH,))
+
+
+def _body(event: Event, part: Part, cipher: Sealer | _Opening | None) -> list[bytes]:
+    """Body or trailers. Trailers pass as they are, after the end of the body."""
+    trailers = event.part is not part
+    if isinstance(cipher, Sealer):
+        pieces = [cipher.seal(event.body, last=event.end)]
+    elif isinstance(cipher, _Opening):
+        pieces = cipher.open(event)
+    else:
+        pieces = [bytes(event.body)]  # an answer of our own Envoy, see _response_headers
+    made = [body_reply(part, piece, end=False) for piece in pieces if piece]
+    if trailers:
+        return [*made, trailers_reply(event.part)]
+    if event.end:
+        made = made[:-1]
+        made.append(body_reply(part, pieces[-1] if pieces else b"", end=True))
+    return made
+
+
+def _open_from(session: _Session, event: Event, direction: Direction) -> tuple[_Opening, bytes]:
+    """A message that ends with its headers must bring the proof that it was meant to; so may one whose body, empty from
+    the start, was made a body of no bytes by somebody on the way."""
+    said = Announcement.read(event.headers or {})
+    if said.revision != session.revision:
+        raise FrameError("the response is encrypted with another token than the request")
+    opener = Opener(session.key(direction, said.salt, said.length))
+    empty = said.proof is not None
+    if said.proof is not None:
+        opener.accept_empty(said.proof)
+    elif event.end:
+        raise FrameError("the encrypted body was cut off")
+    # A response to HEAD tells a length without having it. Of anybody else who did so the next message on the same
+    # connection would be taken for this one's body.
+    to_head = direction is Direction.RESPONSE and session.head
+    told = {ENCRYPT_LENGTH: said.length} if said.length and (to_head or not empty) else {}
+    left = int(said.length) if said.length and not empty else None
+    return _Opening(opener, left), headers_reply(event.part, told, [each for each in _NEVER_PASSED if each not in told])
+
+
+def _session_of(place: Place, keys: RouteKeys, headers: Headers) -> _Session:
+    if ENCRYPT_SCHEME not in headers:
+        if ENCRYPT_IV in headers or ENCRYPT_VERSION in headers:
+            raise Refused(
+                400,
+                "body encryption: Kuscia's own format is not accepted, since its response has to be encrypted with key and "
+                "nonce of the request; let both domains run Coterie or leave bodyEncryption away and use TLS",
+            )
+        raise Refused(403, f"body encryption: {place.source} must encrypt what it sends here and did not")
+    said = Announcement.read(headers)
+    token = keys.of_revision(said.revision)
+    if token is None:
+        raise Refused(400, f"body encryption: no token of revision {said.revision} is in force")
+    return _Session(place, said.revision, token, said.salt, head=one(headers, _METHOD) == "HEAD")

@@ -1,0 +1,79 @@
+"""What keeps strangers from wearing us out: who may ask how often, and which requests were here before. No I/O.
+
+Whoever knows two public keys can write a handshake that looks like a source's; only the source can read the answer. Such
+a request costs us an RSA operation, a write, and a new snapshot at each gateway, so it is counted before any of that.
+Callers whose certificate proved who they are have allowances of their own: a forger cannot use those up.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from enum import Enum, auto
+from typing import Generic, TypeVar
+
+from coterie.base.clock import Clock
+from coterie.base.rate_limited_log import Allowance, Bucket
+
+T = TypeVar("T")
+
+CLOCK_TOLERANCE = 15 * 60.0
+"""Seconds by which a partner's clock may differ from ours."""
+REPEAT_SPAN = 60.0
+"""Kuscia sends an unanswered handshake again, byte by byte: five times, within fifty-five seconds."""
+_REMEMBERED = 20_000
+_SOURCES = 10_000
+
+PER_SOURCE = Allowance(20, 0.5)
+IN_TOTAL = Allowance(100, 50)
+LIVE_READS = Allowance(20, 2)
+
+
+class Turnstile:
+    """Per source and in total, for proven callers and for others."""
+
+    def __init__(self, clock: Clock, per_source: Allowance = PER_SOURCE, in_total: Allowance = IN_TOTAL) -> None:
+        self._clock = clock
+        self._per_source = per_source
+        self._total = {proven: Bucket(in_total, clock) for proven in (True, False)}
+        self._sources: OrderedDict[tuple[str, bool], Bucket] = OrderedDict()
+
+    def admits(self, source: str, proven: bool) -> bool:
+        key = (source, proven)
+        bucket = self._sources.pop(key, None) or Bucket(self._per_source, self._clock)
+        self._sources[key] = bucket
+        if len(self._sources) > _SOURCES:
+            self._sources.popitem(last=False)
+        return bucket.take() and self._total[proven].take()
+
+
+class Sight(Enum):
+    NEW = auto()
+    REPEAT = auto()
+    """The same request again, so soon that its sender may just not have got the answer."""
+    REPLAY = auto()
+
+
+class Memory(Generic[T]):
+    """Requests that were here, each with what was made of it, for as long as their time would let them in again."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen: OrderedDict[Hashable, tuple[float, T]] = OrderedDict()
+
+    def see(self, mark: Hashable, fresh: T) -> tuple[Sight, T]:
+        """`fresh` is remembered with a request that is new; a repeated one gets what the first got."""
+        now = self._clock.monotonic()
+        while self._seen:
+            oldest = next(iter(self._seen.values()))
+            if now - oldest[0] <= 2 * CLOCK_TOLERANCE and len(self._seen) < _REMEMBERED:
+                break
+            self._seen.popitem(last=False)
+        known = self._seen.get(mark)
+        if known is None:
+            self._seen[mark] = (now, fresh)
+            return Sight.NEW, fresh
+        return (Sight.REPEAT if now - known[0] <= REPEAT_SPAN else Sight.REPLAY), known[1]
+
+    def __len__(self) -> int:
+        return len(self._seen)

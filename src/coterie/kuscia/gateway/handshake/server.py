@@ -1,0 +1,125 @@
+"""The handshake's door: HTTP on a loopback address, to which only our own Envoy leads.
+
+Every header is a mere claim, except the fingerprint of the caller's certificate, which our Envoy sets (and removes when it
+comes from outside). Paths are matched by their end: a proxy in front may leave a prefix on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import socket
+from collections.abc import Mapping
+
+from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.log import logger
+from coterie.http.messages import Handler, Request, Response
+from coterie.http.server import HttpServer, Limits
+from coterie.kube.client.client import Client
+from coterie.kube.client.informers import Informers
+from coterie.kuscia.api.types.domain import DOMAIN_ROUTES
+from coterie.kuscia.gateway.handshake.messages import (
+    MAX_BODY,
+    HandshakeRequest,
+    MessageFault,
+    Refused,
+    decode,
+    encode,
+    refusal,
+)
+from coterie.kuscia.gateway.handshake.pinned_certificates import Certificates, Pins, no_certificates
+from coterie.kuscia.gateway.handshake.probing import Probing
+from coterie.kuscia.gateway.handshake.responder import Answering
+from coterie.kuscia.gateway.model import Address
+from coterie.kuscia.gateway.names import ORIGIN, PEER_FINGERPRINT, SOURCE, TOKEN
+from coterie.kuscia.gateway.settings import HANDSHAKE
+from coterie.kuscia.identity.domain_identity import DomainIdentity
+
+HANDSHAKE_PATH = "/handshake"
+REVISION = "kuscia-token-revision"
+_LIMITS = Limits(max_body=MAX_BODY, max_body_in_flight=8 * 1024 * 1024, max_connections=2000, body_timeout=20.0)
+
+
+class HandshakeServer:
+    """A Runnable. The socket is bound at once, so that the port is known."""
+
+    name = "handshake-server"
+
+    def __init__(
+        self,
+        client: Client,
+        informers: Informers,
+        identity: DomainIdentity,
+        instance: str,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        extra: Mapping[str, Handler] | None = None,
+        address: Address = HANDSHAKE,
+        certificates: Certificates = no_certificates,
+    ) -> None:
+        """`extra`: handlers for further paths, such as `/register`. `certificates`: those each domain is known by."""
+        self.ready = asyncio.Event()
+        self._routes = informers.get(DOMAIN_ROUTES, identity.domain)
+        pins = Pins(certificates, clock)
+        self._answering = Answering(client, self._routes, identity, clock, pins)
+        self._probing = Probing(client, self._routes, identity, clock, pins)
+        self._extra = dict(extra or {})
+        self._stop = asyncio.Event()
+        self._log = logger("gateway.handshake").bind(instance=instance)
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        self._socket = socket.create_server((address.host, address.port), family=family, backlog=256)
+        self.address = Address(*self._socket.getsockname()[:2])
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def run(self) -> None:
+        http = HttpServer(self.handle, limits=_LIMITS)
+        try:
+            # Before the cache is full a good token would look unknown.
+            await self._routes.ready.wait()
+            await http.serve(self._socket)
+            self._log.info("The handshake server listens", address=str(self.address))
+            self.ready.set()
+            await self._stop.wait()
+        finally:
+            await http.stop()
+            self._socket.close()
+
+    async def handle(self, request: Request) -> Response:
+        path = request.path.rstrip("/")
+        if path.endswith(HANDSHAKE_PATH):
+            if request.method == "GET":
+                return await self._probe(request)
+            if request.method == "POST":
+                return await self._handshake(request)
+            return Response(405, b"use GET or POST\n", "text/plain", [("Allow", "GET, POST")])
+        for suffix, handler in self._extra.items():
+            if path.endswith(suffix):
+                answer = handler(request)
+                return await answer if inspect.isawaitable(answer) else answer
+        return Response(404, b"not found\n", "text/plain")
+
+    async def _handshake(self, request: Request) -> Response:
+        try:
+            asked = decode(request.body, HandshakeRequest)
+        except MessageFault as fault:
+            return Response(400, f"{fault}\n".encode(), "text/plain")
+        try:
+            return Response(200, encode(await self._answering.handshake(asked, _shown(request))))
+        except Refused as refused:
+            return Response(200, encode(refusal(str(refused))))
+
+    async def _probe(self, request: Request) -> Response:
+        headers = request.headers
+        answer = await self._probing.probe(
+            headers.get(ORIGIN) or headers.get(SOURCE) or "",
+            headers.get(REVISION, ""),
+            headers.get(TOKEN, ""),
+            _shown(request),
+        )
+        return Response(200, encode(answer))
+
+
+def _shown(request: Request) -> str:
+    return request.headers.get(PEER_FINGERPRINT, "").strip().lower()

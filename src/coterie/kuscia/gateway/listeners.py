@@ -1,0 +1,205 @@
+"""The two doors: filters, limits, access logs. Pure, and the same for as long as addresses and protocol are.
+
+A changed listener closes all its connections after the drain time, so nothing that changes in operation stands here:
+certificates, keys, tokens, rules and routes are all read from files of their own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coterie.kuscia.gateway import identity, tls, transit, tunnel
+from coterie.kuscia.gateway.clusters import http2_options
+from coterie.kuscia.gateway.crypt import config as crypt
+from coterie.kuscia.gateway.crypt.exchange import Side
+from coterie.kuscia.gateway.model import Address, Inputs
+from coterie.kuscia.gateway.names import (
+    ACCESS_FILTER,
+    AUTH_FILTER,
+    BANDWIDTH_FILTER,
+    CEL_FILTER,
+    ERROR,
+    FILE_LOG,
+    HCM,
+    HOST,
+    RBAC,
+    ROUTER,
+    SOURCE,
+    TLS_INSPECTOR,
+    Json,
+    address,
+    file_source,
+    header,
+    literal,
+    seconds,
+)
+from coterie.kuscia.gateway.routes import EXTERNAL, INTERNAL, bandwidth, cause
+
+_START = f"%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT% - [%START_TIME%] %REQ({SOURCE})% %REQ({HOST}?:authority)%"
+_REQUEST = '"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %REQ(x-b3-traceid)% %REQ(x-b3-spanid)%'
+_RESULT = "%RESPONSE_CODE% %RESPONSE_FLAGS% %REQ(content-length)% %UPSTREAM_WIRE_BYTES_RECEIVED% %DURATION%"
+_DURATIONS = "%REQUEST_DURATION% %RESPONSE_DURATION% %RESPONSE_TX_DURATION%"
+# Bodies are never logged; their two columns stay, so that whoever splits Kuscia's lines still finds the others. The
+# reason comes last.
+_END = "- - %RESPONSE_CODE_DETAILS%\n"
+EXTERNAL_LOG = " ".join((_START, _REQUEST, _RESULT, _END))
+FAILED_LOG = (
+    "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT% - [%START_TIME%] - %REQUESTED_SERVER_NAME% - - - - - - - - - -"
+    " connection_refused{%DOWNSTREAM_TRANSPORT_FAILURE_REASON%}\n"
+)
+_NOT_THROUGH = "connection.transport_failure_reason != ''"
+INTERNAL_LOG = " ".join((_START, _REQUEST, _RESULT, _DURATIONS, _END))
+
+
+def route_file(directory: Path, side: str) -> Path:
+    return directory / f"rds-{side}.json"
+
+
+def filter_file(directory: Path, name: str) -> Path:
+    return directory / f"ecds-{name}.json"
+
+
+def listeners(inputs: Inputs) -> list[Json]:
+    found = [_internal(inputs)]
+    if inputs.external is not None:
+        found.append(_external(inputs, inputs.external))
+    behind = _external_manager(inputs)
+    found += [*tunnel.dialling_listeners(inputs, behind), *transit.door_listeners(inputs, behind)]
+    log = [_access_log(inputs.logs / f"{INTERNAL}.log", INTERNAL_LOG)] if inputs.tuning.access_logs else []
+    found += transit.source_listeners(inputs, route_file(inputs.directory, transit.SIDE), log)
+    return sorted(found, key=lambda each: str(each["name"]))
+
+
+def _external(inputs: Inputs, where: Address) -> Json:
+    listener = _listener(EXTERNAL, where, _external_manager(inputs), tls.downstream(inputs))
+    if inputs.tuning.access_logs:
+        # What ends before there is a request would leave no trace: plain text, a certificate that nobody knows.
+        failed = _access_log(inputs.logs / f"{EXTERNAL}.log", FAILED_LOG)
+        listener["access_log"] = [failed | {"filter": _cel(_NOT_THROUGH)}]
+    if (door := tunnel.door(inputs)) is not None:
+        listener["filter_chains"].append(door)
+        inspector = {"name": "envoy.filters.listener.tls_inspector", "typed_config": {"@type": TLS_INSPECTOR}}
+        listener["listener_filters"] = [inspector]
+        listener["listener_filters_timeout"] = seconds(inputs.tuning.headers_seconds)
+    return listener
+
+
+def _external_manager(inputs: Inputs) -> Json:
+    """What stands behind the public port, and behind the tunnels that stand in for one."""
+    filters = [
+        _discovered(inputs, AUTH_FILTER),
+        # Only on the virtual hosts that bring rules: those of services have them in their routes, which costs less.
+        {"name": ACCESS_FILTER, "typed_config": identity.deny_all(), "disabled": True},
+        *_crypt(inputs, Side.SERVE),
+    ]
+    return _manager(inputs, EXTERNAL, filters, identity.external_mutations(), EXTERNAL_LOG) | {
+        "http2_protocol_options": http2_options(inputs.tuning) | {"max_concurrent_streams": 1024},
+        "use_remote_address": True,
+        "request_headers_timeout": seconds(inputs.tuning.headers_seconds),
+    }
+
+
+def _internal(inputs: Inputs) -> Json:
+    # Only on the routes that bring a limit.
+    limiter: Json = {"name": BANDWIDTH_FILTER, "typed_config": bandwidth(None), "disabled": True}
+    filters: list[Json] = [limiter, *_crypt(inputs, Side.CALL)]
+    mutations = identity.internal_mutations(inputs.domain)
+    manager = _manager(inputs, INTERNAL, filters, mutations, INTERNAL_LOG) | {
+        "http_protocol_options": {"accept_http_10": True},
+        "http2_protocol_options": {"allow_connect": True},
+    }
+    return _listener(INTERNAL, inputs.internal, manager, None)
+
+
+def _crypt(inputs: Inputs, side: Side) -> list[Json]:
+    return crypt.http_filters(side) if inputs.crypt is not None else []
+
+
+def _listener(name: str, where: Address, manager: Json, socket: Json | None) -> Json:
+    chain: Json = {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
+    if socket is not None:
+        chain["transport_socket"] = socket
+        chain["transport_socket_connect_timeout"] = "15s"
+    return {
+        "name": name,
+        "address": address(where.host, where.port),
+        # Otherwise a forgotten older process keeps the same port without a word and takes half of the connections.
+        "enable_reuse_port": False,
+        "filter_chains": [chain],
+    }
+
+
+def _manager(inputs: Inputs, side: str, filters: list[Json], mutations: list[Json], log: str) -> Json:
+    return {
+        "@type": HCM,
+        "stat_prefix": side,
+        "server_name": "kuscia-gateway",
+        "rds": {"route_config_name": side, "config_source": file_source(route_file(inputs.directory, side))},
+        "http_filters": [
+            *filters,
+            # Nobody reads the counters by status and cluster, and they cost as much as a filter.
+            {
+                "name": "router",
+                "typed_config": {"@type": ROUTER, "suppress_envoy_headers": True, "dynamic_stats": False},
+            },
+        ],
+        "early_header_mutation_extensions": identity.early_mutation(mutations),
+        # CONNECT only where a route says so: for those whom we carry.
+        "upgrade_configs": [{"upgrade_type": "websocket"}, {"upgrade_type": "CONNECT", "enabled": False}],
+        "strip_any_host_port": True,
+        "normalize_path": True,
+        "generate_request_id": False,
+        "stream_idle_timeout": seconds(inputs.tuning.idle_stream_seconds),
+        "common_http_protocol_options": {"idle_timeout": seconds(inputs.tuning.idle_connection_seconds)},
+        "drain_timeout": "5s",
+        "local_reply_config": _local_replies(inputs, side),
+        "access_log": [_access_log(inputs.logs / f"{side}.log", log)] if inputs.tuning.access_logs else [],
+    }
+
+
+def _local_replies(inputs: Inputs, side: str) -> Json:
+    """Errors that this gateway itself answers say so. A lite knows its master's gateway by exactly this 401."""
+    because = header(ERROR, cause(inputs, side, "%RESPONSE_CODE_DETAILS%"), "ADD_IF_ABSENT")
+    unauthorized: Json = {
+        "filter": _unknown_caller(),
+        "status_code": 401,
+        "headers_to_add": [header(ERROR, cause(inputs, side, "unauthorized."))],
+        "body_format_override": {
+            "json_format": {
+                "domain": literal(inputs.domain),
+                "instance": literal(inputs.instance),
+                "kuscia": literal(inputs.version),
+                "reason": "unauthorized.",
+            }
+        },
+    }
+    return {"mappers": [unauthorized, {"filter": _status("GE", 400), "headers_to_add": [because]}]}
+
+
+def _status(op: str, value: int) -> Json:
+    comparison = {"op": op, "value": {"default_value": value, "runtime_key": f"coterie.status_{value}"}}
+    return {"status_code_filter": {"comparison": comparison}}
+
+
+def _unknown_caller() -> Json:
+    """The refusal of the `auth` filter, told apart from those of the other two."""
+    return _cel(f"response.code_details == 'rbac_access_denied_matched_policy[{identity.UNAUTHORIZED}]'")
+
+
+def _cel(expression: str) -> Json:
+    return {"extension_filter": {"name": "cel", "typed_config": {"@type": CEL_FILTER, "expression": expression}}}
+
+
+def _access_log(path: Path, line: str) -> Json:
+    config: Json = {
+        "@type": FILE_LOG,
+        "path": str(path),
+        "log_format": {"text_format_source": {"inline_string": line}},
+    }
+    return {"name": "file", "typed_config": config}
+
+
+def _discovered(inputs: Inputs, name: str) -> Json:
+    """A rule filter whose settings lie in a file. Until they were read once, nothing passes."""
+    source = file_source(filter_file(inputs.directory, name))
+    return {"name": name, "config_discovery": {"config_source": source, "type_urls": [RBAC]}}

@@ -1,0 +1,320 @@
+"""Which request goes where: the virtual hosts of both listeners. Pure.
+
+    external   kuscia-handshake.<us>.svc    our handshake and registration server, without token
+               <service>.<us>.svc           our services, each for the domains it is opened to
+               *.<third>.svc                what we carry for a partner that was granted it
+               anything else                403 as for what is not opened, and 401 for whom we do not know
+
+    internal   kuscia-handshake.<us>.svc    as above
+               <service>.<us>.svc           our services, for our own pods
+               *.<partner>.svc              the partner's gateway, with our name and token
+               anything else                404
+
+No route has an end time: engines hold calls open for hours. What may be tried again is only what certainly never
+reached the other side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from coterie.kuscia.gateway import peer_gateways, transit, tunnel
+from coterie.kuscia.gateway.clusters import HANDSHAKE
+from coterie.kuscia.gateway.crypt import routing as crypt
+from coterie.kuscia.gateway.crypt.exchange import Side
+from coterie.kuscia.gateway.egress import (
+    carrier,
+    credentials,
+    end_to_end,
+    introduction,
+    lacks_token,
+    live_ways,
+    outbound_name,
+    own_name,
+    sender,
+    ways,
+)
+from coterie.kuscia.gateway.identity import about, access_of_domains, without_secrets
+from coterie.kuscia.gateway.model import BandwidthLimit, Inputs, Problem, Route, RoutePort, Service
+from coterie.kuscia.gateway.names import (
+    ACCESS_FILTER,
+    AUTH_FILTER,
+    BANDWIDTH,
+    BANDWIDTH_FILTER,
+    ERROR,
+    FILTER_CONFIG,
+    HANDSHAKE_SERVICE,
+    HOST,
+    IF_PRESENT,
+    PEER_FINGERPRINT,
+    PEER_KEY,
+    Json,
+    header,
+    literal,
+)
+from coterie.kuscia.gateway.service_hosts import (
+    ALL,
+    NOT_OPENED,
+    place_of,
+    refusal,
+    send_to,
+    service_for_own,
+    service_for_partners,
+)
+
+EXTERNAL = "external"
+INTERNAL = "internal"
+_HANDSHAKE_PATHS = ("/handshake", "/register")
+
+
+def external_routes(inputs: Inputs, live: frozenset[str]) -> Json:
+    """`live`: names of the clusters there are."""
+    decorating = tuple(route for route in inputs.inbound if route.headers and not inputs.relayed(route))
+    place = place_of(inputs)
+    opened = (service_for_partners(place, each, decorating) for each in _services(inputs) if not each.domain_only)
+    hosts = [
+        *(crypt.for_partners(each, inputs) for each in opened),
+        *_carried(inputs, live),
+        *transit.carrier_hosts(inputs, live),
+        *transit.door_hosts(inputs),
+        tunnel.poll_refusal(inputs),
+        _closed(inputs),
+    ]
+    listed = [_handshake_host(inputs, outside=True), *(without_secrets(each) for each in hosts)]
+    # A gateway or proxy in between has put its own name into the Host header; the true one travels beside it.
+    return _table(inputs, EXTERNAL, listed) | {"vhost_header": HOST}
+
+
+def internal_routes(inputs: Inputs, live: frozenset[str]) -> tuple[Json, list[Problem]]:
+    hosts = [_handshake_host(inputs, outside=False)]
+    place = place_of(inputs)
+    hosts += [service_for_own(place, each) for each in _services(inputs)]
+    problems: list[Problem] = []
+    for route in inputs.outbound:
+        host, problem = _to_partner(inputs, route, live)
+        hosts.append(host)
+        problems += [problem] if problem is not None else []
+    hosts.append(_nowhere(inputs))
+    return _table(inputs, INTERNAL, hosts) | {"request_headers_to_add": own_name(inputs)}, problems
+
+
+def transit_routes(inputs: Inputs, live: frozenset[str]) -> Json:
+    """What becomes of the connections that a carrier passes on for us."""
+    return {
+        "name": transit.SIDE,
+        "ignore_port_in_host_matching": True,
+        "virtual_hosts": transit.source_hosts(inputs, live),
+    }
+
+
+def hop(inputs: Inputs, side: str) -> str:
+    """How this gateway is called in error messages."""
+    return f"{inputs.domain}/{inputs.instance}/{side}"
+
+
+def cause(inputs: Inputs, side: str, message: str) -> str:
+    return f"<{hop(inputs, side)} $cause$ {message}>"
+
+
+def _table(inputs: Inputs, side: str, hosts: list[Json]) -> Json:
+    return {
+        "name": side,
+        "ignore_port_in_host_matching": True,
+        "most_specific_header_mutations_wins": True,
+        "response_headers_to_add": [
+            # For a proxy between two gateways; there is none between a gateway and its own pods.
+            *([header("x-accel-buffering", "no")] if side == EXTERNAL else []),
+            # An error that came from further on keeps its story, with us put in front.
+            header(ERROR, f"{literal(hop(inputs, side))} => %RESP({ERROR})%", IF_PRESENT),
+        ],
+        "virtual_hosts": sorted(_distinct(hosts), key=lambda each: str(each["name"])),
+    }
+
+
+def _distinct(hosts: Iterable[Json]) -> Iterable[Json]:
+    """One name that two virtual hosts claim makes Envoy refuse the whole table: the first keeps it."""
+    taken: set[str] = set()
+    for host in hosts:
+        domains = [each for each in host["domains"] if each not in taken]
+        taken.update(domains)
+        if len(domains) == len(host["domains"]):
+            yield host
+        elif domains:
+            yield {**host, "domains": domains}
+
+
+def _services(inputs: Inputs) -> list[Service]:
+    return sorted(inputs.services, key=lambda each: each.name)
+
+
+# ---- handshake ----
+
+
+def _handshake_host(inputs: Inputs, *, outside: bool) -> Json:
+    off: Json = {"@type": FILTER_CONFIG, "disabled": True}
+    host: Json = {
+        "name": "handshake",
+        "domains": [f"{HANDSHAKE_SERVICE}.{name}.svc" for name in inputs.names],
+        "routes": [
+            {"match": {"path": path}, "route": send_to(inputs.tuning.idle_stream_seconds, HANDSHAKE)}
+            for path in _HANDSHAKE_PATHS
+        ],
+    }
+    if outside:
+        host["typed_per_filter_config"] = {AUTH_FILTER: off}
+        # It keeps the token, since it probes it.
+        host["request_headers_to_remove"] = [PEER_KEY]
+        host["request_headers_to_add"] = [header(PEER_FINGERPRINT, "%DOWNSTREAM_PEER_FINGERPRINT_256%")]
+    return host
+
+
+# ---- partners ----
+
+
+def _to_partner(inputs: Inputs, route: Route, live: frozenset[str]) -> tuple[Json, Problem | None]:
+    host: Json = {"name": f"{route.source}-to-{route.destination}", "domains": _partner_domains(route)}
+    why = _refused(inputs, route, live)
+    if why:
+        host["routes"] = [{"match": ALL, **refusal(503, f"{about(route)}: {why}")}]
+        return host, Problem(about(route), why)
+    leaving = sender(inputs, route)
+    assert leaving is not None
+    ports = live_ways(inputs, leaving, live)
+    # Our name stands in the table.
+    host["request_headers_to_add"] = credentials(leaving)
+    host["routes"] = [
+        *_forward(inputs, leaving, ports, only=f"{HANDSHAKE_SERVICE}."),
+        *(_waiting(route) if lacks_token(leaving) or crypt.lacks_key(route) else _data(inputs, route, leaving, ports)),
+    ]
+    return peer_gateways.among_gateways(inputs, carrier(inputs, route), host), None
+
+
+def _partner_domains(route: Route) -> list[str]:
+    return [f"*.{name}.svc" for name in dict.fromkeys((route.destination, *route.aliases))]
+
+
+def _refused(inputs: Inputs, route: Route, live: frozenset[str]) -> str:
+    """Why nothing may be sent; empty when it may."""
+    if why := crypt.refused(inputs, route):
+        return why
+    leaving = carrier(inputs, route)
+    if leaving is None:
+        return f"there is no direct route to {route.via}, which is to carry this one"
+    if leaving.tunnel and (why := tunnel.obstacle(inputs, leaving)):
+        return why
+    if not ways(inputs, leaving):
+        return f"no address of {leaving.destination} is given"
+    if not live_ways(inputs, leaving, live):
+        return f"the gateway of {leaving.destination} may not be called"
+    if end_to_end(inputs, route):
+        if lacks_token(leaving):
+            return f"no token has been agreed on yet with {route.via}, which is to carry this one"
+        return transit.obstacle(inputs, route)
+    return ""
+
+
+def _waiting(route: Route) -> list[Json]:
+    """Before the handshake nothing but the handshake is sent."""
+    return [{"match": ALL, **refusal(503, f"{about(route)}: no token has been agreed on yet")}]
+
+
+def _data(inputs: Inputs, route: Route, leaving: Route, ports: Sequence[RoutePort]) -> list[Json]:
+    # A task whose name begins with another's comes first.
+    limits = sorted(
+        (each for each in inputs.limits if each.destination == route.destination and each.kib_per_second > 0),
+        key=lambda each: (-len(each.task), each.task),
+    )
+    limited = [
+        made for limit in limits for made in _forward(inputs, leaving, ports, only=f"{limit.task}-", limit=limit)
+    ]
+    made = [*limited, *_forward(inputs, leaving, ports)]
+    return [crypt.encrypted(each, route, Side.CALL) for each in made] if route.body_encryption else made
+
+
+def _forward(
+    inputs: Inputs,
+    leaving: Route,
+    ports: Sequence[RoutePort],
+    *,
+    only: str = "",
+    limit: BandwidthLimit | None = None,
+) -> list[Json]:
+    """One route per port: gRPC goes to a gRPC port, the rest to the other. A single port takes everything.
+
+    `only`: for hosts that begin so.
+    """
+    grpc = next((port for port in ports if port.grpc), None)
+    plain = next((port for port in ports if not port.grpc), None)
+    made = []
+    for port in (grpc, plain):
+        if port is None:
+            continue
+        match: Json = dict(ALL)
+        if only:
+            match["headers"] = [{"name": ":authority", "string_match": {"prefix": only}}]
+        if port.grpc and plain is not None:
+            match["grpc"] = {}
+        action = send_to(inputs.tuning.idle_stream_seconds, outbound_name(leaving, port))
+        if leaving.host and port in leaving.ports:
+            action["host_rewrite_literal"] = leaving.host
+        if prefix := port.path_prefix.strip("/"):
+            action["prefix_rewrite"] = f"/{prefix}/"
+        route: Json = {"match": match, "route": action}
+        if limit is not None:
+            route["typed_per_filter_config"] = {BANDWIDTH_FILTER: bandwidth(limit)}
+        made.append(route)
+    return made
+
+
+def bandwidth(limit: BandwidthLimit | None) -> Json:
+    if limit is None:
+        return {"@type": BANDWIDTH, "stat_prefix": "unlimited", "enable_mode": "DISABLED"}
+    return {
+        "@type": BANDWIDTH,
+        "stat_prefix": f"{limit.task}-to-{limit.destination}",
+        "enable_mode": "REQUEST_AND_RESPONSE",
+        "limit_kbps": limit.kib_per_second,
+        "fill_interval": "0.1s",
+    }
+
+
+def _carried(inputs: Inputs, live: frozenset[str]) -> Iterable[Json]:
+    """For a partner on its way to a third domain, hop by hop. It stays the origin; we are the sender."""
+    for route in inputs.outbound:
+        granted = [grant.source for grant in inputs.transit if grant.destination == route.destination]
+        if not granted or route.via or _refused(inputs, route, live) or lacks_token(route):
+            continue
+        yield {
+            "name": f"transit-{route.destination}",
+            "domains": _partner_domains(route),
+            "routes": _forward(inputs, route, live_ways(inputs, route, live)),
+            # The origin stays as `auth` let it pass.
+            "request_headers_to_add": introduction(inputs, route),
+            "typed_per_filter_config": {ACCESS_FILTER: access_of_domains(granted)},
+        }
+
+
+def _closed(inputs: Inputs) -> Json:
+    """Who asks from outside does not learn whether there is no such service or none for him.
+
+    The rules refuse all of it. A CONNECT that led to an answer of our own would end the whole connection, so its route has
+    an aim, to which it never comes: the handshake, which everybody may call anyway.
+    """
+    aim = send_to(inputs.tuning.idle_stream_seconds, HANDSHAKE)
+    connect = {**aim, "upgrade_configs": [{"upgrade_type": "CONNECT", "connect_config": {}}]}
+    return {
+        "name": "closed",
+        "domains": ["*"],
+        "routes": [{"match": ALL, **NOT_OPENED}, {"match": {"connect_matcher": {}}, "route": connect}],
+        "typed_per_filter_config": {ACCESS_FILTER: access_of_domains(())},
+    }
+
+
+def _nowhere(inputs: Inputs) -> Json:
+    message = cause(inputs, INTERNAL, 'Service "%REQ(:authority)%" not found.')
+    return {
+        "name": "nowhere",
+        "domains": ["*"],
+        "routes": [{"match": ALL, **refusal(404, "Service not found.")}],
+        "response_headers_to_add": [header(ERROR, message)],
+    }

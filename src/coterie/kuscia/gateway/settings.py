@@ -1,0 +1,69 @@
+"""How one domain's gateway is set up: what the configuration file says, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from coterie.base.secret import Secret
+from coterie.kuscia.gateway.model import Address, KeyPair, Protocol
+
+INTERNAL = Address("127.0.0.1", 80)
+EXTERNAL = Address("0.0.0.0", 1080)
+HANDSHAKE = Address("127.0.0.1", 1054)
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalTls:
+    """The organisation's own certificate for the public port (`domainRoute.externalTLS`)."""
+
+    pair: KeyPair
+    authority: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MasterEndpoint:
+    """Where a lite finds its control plane's gateway: `http(s)://host[:port][/prefix]`."""
+
+    host: str
+    port: int
+    tls: bool
+    prefix: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> MasterEndpoint:
+        """ValueError with a sentence when it is no such address."""
+        parts = urlsplit(text)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError(f'must look like https://host:1080, not "{text}"')
+        tls = parts.scheme == "https"
+        return cls(parts.hostname, parts.port or (443 if tls else 80), tls, parts.path.rstrip("/"))
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    domain: str
+    instance: str
+    """Name of the Gateway object: the machine's host name in lower case unless configured."""
+    enabled: bool = True
+    """False: a control plane without a way to partners, and no Envoy beside it."""
+    internal: Address = INTERNAL
+    external: Address | None = EXTERNAL
+    """None: the domain has no public port; partners reach it through tunnels that it dials."""
+    handshake: Address = HANDSHAKE
+    """Only our own Envoy comes here."""
+    protocol: Protocol = Protocol.MTLS
+    external_tls: ExternalTls | None = None
+    control_plane: bool = True
+    """master and autonomy: we are `master` too, lites register here, the API is a service of ours."""
+    reporter: Address | None = None
+    """Where engines' progress is heard, on a control plane."""
+    kuscia_api: Address | None = None
+    """Where KusciaAPI takes what lites send, on a control plane."""
+    workers: int = 1
+    """Envoy's worker threads."""
+    master: MasterEndpoint | None = None
+    """lite only."""
+    deploy_token: Secret | None = field(default=None)
+    """lite only: used once, to register."""

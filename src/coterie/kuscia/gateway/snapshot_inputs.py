@@ -1,0 +1,392 @@
+"""What the gateway is told, read from the API's objects. Pure.
+
+    DomainRoutes, Services, Endpoints of our namespace ─┐
+    Domains: partners' certificates ────────────────────┤
+    Gateways: our domain's other gateways ──────────────┼──> World ──> inputs_of ──> Inputs
+    tokens and credentials, opened ─────────────────────┘
+
+Built in, besides the handshake: on a control plane the services `reporter` and `kusciaapi`, opened to the lites of this
+control plane, and `apiserver`. The latter is opened to the lites and to partners' control planes, each of which calls with the credential of its own service account, which this gateway
+adds: nobody outside holds one, and what a caller brings itself is replaced. A caller that another domain speaks for does not
+get one: the carrier could then act in its name.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
+
+import msgspec
+
+from coterie.base import pki
+from coterie.base.paths import DomainPaths
+from coterie.base.secret import Secret
+from coterie.kube.api import labels
+from coterie.kube.api.types import network
+from coterie.kuscia.api.domainroutes import route_faults
+from coterie.kuscia.api.types.domain import KUSCIA_PROTOCOL, Domain, DomainRoute, Gateway
+from coterie.kuscia.gateway.certificate_validity import next_change, out_of_date
+from coterie.kuscia.gateway.model import (
+    MASTER,
+    Address,
+    Inputs,
+    KeyPair,
+    Problem,
+    Protocol,
+    Route,
+    RoutePort,
+    Service,
+    ServiceProtocol,
+)
+from coterie.kuscia.gateway.objects import limits_of, route_of, service_of
+from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
+from coterie.kuscia.gateway.transit import grants_of
+from coterie.kuscia.identity.domain_identity import DomainIdentity
+
+API_SERVICE = "apiserver"
+REPORTER_SERVICE = "reporter"
+KUSCIA_API_SERVICE = "kusciaapi"
+_AUTHORIZATION = "authorization"
+_LONGEST_RUN = 90
+"""Bytes: 107 for a socket's path, less the longest name in there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the gateway's files lie."""
+
+    directory: Path
+    """Envoy's configuration."""
+    run: Path
+    """The admin socket, the process id, client keys that routes brought."""
+    logs: Path
+
+    @classmethod
+    def of(cls, paths: DomainPaths) -> Places:
+        return cls(paths.var / "gateway", _short(paths.run / "gateway", paths.home), paths.logs / "envoy")
+
+
+def _short(wanted: Path, home: Path) -> Path:
+    """The path of a socket has a limit; below a deep root the sockets lie among the machine's temporary files."""
+    if len(str(wanted).encode()) <= _LONGEST_RUN:
+        return wanted
+    return Path(gettempdir()) / f"coterie-{sha256(str(home).encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is there now. Objects are those of our own namespace, except Domains."""
+
+    routes: Sequence[DomainRoute] = ()
+    services: Sequence[network.Service] = ()
+    endpoints: Mapping[str, network.Endpoints] = field(default_factory=dict)
+    """By name."""
+    domains: Mapping[str, Domain] = field(default_factory=dict)
+    """By name; empty where we may not read them (a lite)."""
+    sisters: Sequence[Gateway] = ()
+    """Our domain's other live gateways."""
+    tokens: Mapping[str, tuple[tuple[int, Secret], ...]] = field(default_factory=dict)
+    """Of routes by name: those in force, in clear, with their revisions, newest last."""
+    clients: Mapping[str, KeyPair] = field(default_factory=dict)
+    """Of routes by name: the client certificate that the route itself brought."""
+    bearers: Mapping[str, Secret] = field(default_factory=dict)
+    """By domain: the credential of its service account."""
+    api: Address | None = None
+    """Where our own API listens; None where there is none."""
+    crypt: Path | None = None
+    """The socket of the process that encrypts bodies."""
+    master: Route | None = None
+    """A lite's way to its control plane, as agreed on before any object could be read."""
+
+
+class Memory:
+    """What was made of which objects: of a thousand services one changes at a time, and objects are never changed in place."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, str], tuple[tuple[Any, ...], Any]] = {}
+        self.until: datetime | None = None
+        """When a certificate begins or ceases to count, and all must be looked at again though no object changed."""
+
+    def recall(self, kind: str, name: str, given: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        known = self._made.get((kind, name))
+        if known is not None and len(known[0]) == len(given) and all(map(_same, known[0], given)):
+            return known[1]
+        made = make()
+        self._made[kind, name] = (given, made)
+        return made
+
+    def keep_only(self, wanted: set[tuple[str, str]]) -> None:
+        for gone in self._made.keys() - wanted:
+            del self._made[gone]
+
+
+def _same(one: Any, other: Any) -> bool:
+    # Comparing whole objects would take longer than making them anew.
+    return one is other or (isinstance(one, tuple) and bool(one == other))
+
+
+def inputs_of(
+    world: World,
+    settings: GatewaySettings,
+    identity: DomainIdentity,
+    places: Places,
+    *,
+    version: str = "",
+    memory: Memory | None = None,
+    now: datetime | None = None,
+) -> tuple[Inputs, list[Problem]]:
+    """What cannot be read is left out, and a problem says why. `now`: partners' certificates count by their dates."""
+    remembered = memory or Memory()
+    problems: list[Problem] = []
+    routes = _routes(world, settings, remembered, problems)
+    if now is not None:
+        remembered.until = next_change((pem for route in routes for pem in route.certificates), now)
+        routes = [_in_time(route, settings.domain, now, problems) for route in routes]
+    services = _services(world, settings, remembered, problems)
+    if settings.control_plane and world.api is not None:
+        services = [each for each in services if each.name != API_SERVICE]
+        services.append(_api(world, settings.domain, routes, world.api))
+    for name, address in _for_lites(settings).items():
+        services = [each for each in services if each.name != name]
+        services.append(Service(name, (address,), access=_lites(world, settings.domain)))
+    remembered.keep_only(
+        {("route", each.metadata.name) for each in world.routes}
+        | {("service", each.metadata.name) for each in world.services}
+    )
+    inputs = Inputs(
+        domain=settings.domain,
+        internal=settings.internal,
+        external=settings.external,
+        handshake=settings.handshake,
+        directory=places.directory,
+        logs=places.logs,
+        instance=settings.instance,
+        version=version,
+        protocol=settings.protocol,
+        identity=KeyPair(identity.certificate_file, identity.key_file),
+        shown=settings.external_tls.pair if settings.external_tls is not None else None,
+        fingerprint=_fingerprint(identity.certificate),
+        # A lite that comes to register has no certificate that anybody knows.
+        newcomers=settings.control_plane and settings.protocol is Protocol.MTLS,
+        aliases=(MASTER,) if settings.control_plane else (),
+        routes=tuple(routes),
+        services=tuple(services),
+        crypt=world.crypt,
+        limits=limits_of(world.services),
+        sisters=_sisters(world.sisters, settings.internal.port),
+        transit=tuple(grant for each in world.routes if not each.metadata.deleting for grant in grants_of(each)),
+    )
+    return inputs, problems
+
+
+@lru_cache(maxsize=16)
+def _fingerprint(certificate: str) -> str:
+    return pki.fingerprint(pki.load_certificate(certificate.encode()))
+
+
+def _sisters(gateways: Iterable[Gateway], port: int) -> tuple[Address, ...]:
+    found = {each.status.address for each in gateways if each.status is not None and each.status.address}
+    return tuple(Address(host, port) for host in sorted(found))
+
+
+# ---- services ----
+
+
+def _services(world: World, settings: GatewaySettings, memory: Memory, problems: list[Problem]) -> list[Service]:
+    found: list[Service] = []
+    for each in world.services:
+        if each.metadata.deleting:
+            continue
+        name = each.metadata.name
+        given = (each, world.endpoints.get(name))
+        made = memory.recall("service", name, given, lambda given=given: service_of(*given))  # type: ignore[misc]
+        if isinstance(made, Problem):
+            problems.append(made)
+        elif made is not None:
+            found.append(made)
+        if name == API_SERVICE and settings.control_plane:
+            problems.append(Problem(f"service {name}", "this name is the control plane's own API's; take another one"))
+        if name in _for_lites(settings):
+            problems.append(Problem(f"service {name}", "this name is the control plane's own; take another one"))
+    return found
+
+
+def api_callers(routes: Iterable[DomainRoute], domains: Mapping[str, Domain], ours: str) -> frozenset[str]:
+    """Domains that may call our API: lites of this control plane, and partners' control planes that speak Kuscia's
+    protocol. Each needs a route to us that it uses itself."""
+    return frozenset(
+        route.spec.source
+        for route in routes
+        if route.spec.destination == ours
+        and (route.spec.transit is None or not route.spec.transit.through)
+        and (domain := domains.get(route.spec.source)) is not None
+        and _may_call(domain)
+    )
+
+
+def _may_call(domain: Domain) -> bool:
+    if domain.metadata.deleting:
+        return False
+    if not domain.partner:
+        return True
+    own_master = domain.spec.master in ("", domain.metadata.name)
+    return own_master and KUSCIA_PROTOCOL in (domain.spec.inter_conn_protocols or (KUSCIA_PROTOCOL,))
+
+
+def _api(world: World, ours: str, routes: Iterable[Route], address: Address) -> Service:
+    allowed = api_callers(world.routes, world.domains, ours)
+    credentials: dict[str, Secret] = {}
+    for route in routes:
+        if route.destination != ours or route.source not in allowed:
+            continue
+        # What somebody wrote into the route wins: that is how Kuscia's control planes do it.
+        written = next((value for key, value in route.headers if key.lower() == _AUTHORIZATION), "")
+        if written:
+            credentials[route.source] = Secret(written)
+        elif route.source in world.bearers:
+            credentials[route.source] = Secret(f"Bearer {world.bearers[route.source].reveal()}")
+    return Service(
+        API_SERVICE,
+        (address,),
+        ServiceProtocol.HTTPS,
+        access=frozenset(credentials),
+        credentials=tuple(sorted(credentials.items())),
+    )
+
+
+def _for_lites(settings: GatewaySettings) -> dict[str, Address]:
+    """What our own domain and the lites may call by name; partners' engines have their own control plane for it."""
+    found = {REPORTER_SERVICE: settings.reporter, KUSCIA_API_SERVICE: settings.kuscia_api}
+    return {name: address for name, address in found.items() if address is not None and settings.control_plane}
+
+
+def _lites(world: World, ours: str) -> frozenset[str]:
+    lites = {name for name, domain in world.domains.items() if not domain.partner}
+    return api_callers(world.routes, world.domains, ours) & lites
+
+
+# ---- routes ----
+
+
+def _routes(world: World, settings: GatewaySettings, memory: Memory, problems: list[Problem]) -> list[Route]:
+    found: list[Route] = []
+    for each in world.routes:
+        if each.metadata.deleting or settings.domain not in (each.spec.source, each.spec.destination):
+            continue
+        name = each.metadata.name
+        certificate, fault = _partner_certificate(each, world.domains, settings.domain)
+        if fault is not None:
+            problems.append(fault)
+        given = (each, certificate, world.tokens.get(name, ()), (world.clients.get(name),))
+        made = memory.recall(
+            "route",
+            name,
+            given,
+            lambda each=each, certificate=certificate: _route(world, settings, each, certificate),  # type: ignore[misc]
+        )
+        if isinstance(made, Problem):
+            problems.append(made)
+        else:
+            found.append(made)
+    return found if world.master is None else _led(found, world.master)
+
+
+def _in_time(route: Route, ours: str, now: datetime, problems: list[Problem]) -> Route:
+    """Without certificates that do not count today. On the way out Envoy itself refuses them, and we only say so."""
+    wrong = {pem: why for pem in route.certificates if (why := out_of_date(pem, now))}
+    if not wrong:
+        return route
+    inbound = route.destination == ours
+    partner = route.source if inbound else route.destination
+    about = f"route {route.source}-{route.destination}"
+    problems += [
+        Problem(about, f"the certificate of {partner} {why}; get a new one from {partner} and put it into its Domain")
+        for why in wrong.values()
+    ]
+    return (
+        replace(route, certificates=tuple(pem for pem in route.certificates if pem not in wrong)) if inbound else route
+    )
+
+
+def _led(found: list[Route], agreed: Route) -> list[Route]:
+    """With the way to the control plane as the lite's link knows it: it hears of each token of the object, and of newer ones
+    when the object cannot be read any more; and it knows what the control plane's port really shows."""
+    pair = (agreed.source, agreed.destination)
+    others = [each for each in found if (each.source, each.destination) != pair]
+    mine = next((each for each in found if (each.source, each.destination) == pair), agreed)
+    known = replace(
+        mine,
+        host=agreed.host,
+        ports=agreed.ports,
+        tokens=agreed.tokens,
+        certificates=agreed.certificates,
+        authority=agreed.authority,
+        aliases=agreed.aliases,
+    )
+    return [*others, known]
+
+
+def _route(world: World, settings: GatewaySettings, each: DomainRoute, certificate: tuple[str, ...]) -> Route | Problem:
+    name = each.metadata.name
+    if faults := route_faults(each.spec, dials=False):
+        # One thing that Envoy does not take would keep every later change from it.
+        return Problem(f"route {name}", "; ".join(faults))
+    opened = world.tokens.get(name, ())
+    made = route_of(
+        {
+            "metadata": {"namespace": settings.domain, "annotations": each.metadata.annotations},
+            "spec": msgspec.to_builtins(each.spec),
+        },
+        tokens=[token for _, token in opened],
+        certificates=certificate,
+        client=world.clients.get(name),
+    )
+    if isinstance(made, Problem):
+        return made
+    made = replace(made, revisions=tuple(revision for revision, _ in opened))
+    if made.source != settings.domain:
+        return made
+    if settings.master is not None and not made.host and not made.via and not made.tunnel:
+        # Only a lite's way to its own control plane has no address: the lite knows it from its configuration.
+        made = to_master(made, settings.master)
+    if made.authority and not made.via and not made.tunnel:
+        # The partner's port shows a certificate of that authority, not the partner's own.
+        made = replace(made, certificates=())
+    return made
+
+
+def to_master(route: Route, endpoint: MasterEndpoint) -> Route:
+    """A lite's route to its control plane, with the address from its configuration."""
+    port = RoutePort("http", endpoint.port, tls=endpoint.tls, path_prefix=endpoint.prefix)
+    return replace(route, host=endpoint.host, ports=(port,), aliases=(MASTER,))
+
+
+def _partner_certificate(
+    route: DomainRoute, domains: Mapping[str, Domain], ours: str
+) -> tuple[tuple[str, ...], Problem | None]:
+    """From the partner's Domain, or, where that may not be read, from what the control plane put on the route."""
+    spec = route.spec
+    partner = spec.destination if spec.source == ours else spec.source
+    domain = domains.get(partner)
+    text = domain.spec.cert if domain is not None else ""
+    text = text or (route.metadata.annotations or {}).get(labels.COTERIE_PARTNER_CERTIFICATE, "")
+    if not text:
+        return (), None
+    try:
+        return (_pem(text),), None
+    except (binascii.Error, UnicodeDecodeError):
+        about = f"route {spec.source}-{spec.destination}"
+        return (), Problem(about, f"the certificate of {partner} is not base64 of PEM")
+
+
+@lru_cache(maxsize=4096)
+def _pem(text: str) -> str:
+    return base64.b64decode(text, validate=True).decode()

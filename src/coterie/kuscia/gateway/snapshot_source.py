@@ -1,0 +1,300 @@
+"""Keeps Envoy's configuration in step with the API: objects change, a moment passes, Envoy has the new routes.
+
+    news ──gather──> world ──inputs_of──> Inputs ──snapshot──> Resources ──apply──> Envoy
+                                                                  │             └─> tokens in force: `on_loaded`
+                                                                  └─> problems: events on the objects, a log line each
+
+The first configuration of a life is complete or is not given at all: an Envoy that outlived us goes on with the last one
+until everything was read, so that no route vanishes for a moment. What Envoy refuses does not stop anything. The files it
+refused are put back as they were (else its next start would find nothing it can use), the others stay, and the next change
+is tried anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.log import logger
+from coterie.base.secret import Secret
+from coterie.kube.api.meta import ApiObject
+from coterie.kube.api.types.core import ObjectReference
+from coterie.kube.api.types.network import SERVICES
+from coterie.kube.client.informers import Informers
+from coterie.kube.control.events import EventRecorder, reference_to
+from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, GATEWAYS, DomainRoute
+from coterie.kuscia.gateway.bearer import Bearers
+from coterie.kuscia.gateway.client_certificates import ClientKeys
+from coterie.kuscia.gateway.crypt.keys import keys_of
+from coterie.kuscia.gateway.crypt.process import CryptChild
+from coterie.kuscia.gateway.envoy import Applied, Envoy
+from coterie.kuscia.gateway.model import Address, Inputs, Problem, Route
+from coterie.kuscia.gateway.settings import GatewaySettings
+from coterie.kuscia.gateway.snapshot import CLUSTERS_FILE, LISTENERS_FILE, Resources, snapshot
+from coterie.kuscia.gateway.snapshot_inputs import Memory, Places, World, api_callers, inputs_of
+from coterie.kuscia.gateway.watched_objects import Watching
+from coterie.kuscia.identity.domain_identity import DomainIdentity
+
+_QUIET = 0.005
+_LONGEST_GATHER = 0.05
+_NO_HURRY = 0.2
+"""For what changes nothing that anybody could call: a new service's endpoints come a moment after it."""
+_RETRY = 1.0
+_MANY = 50
+"""Objects from which on a snapshot is made beside the event loop instead of in it."""
+
+Tokens = tuple[tuple[int, Secret], ...]
+TokensOf = Callable[[DomainRoute], Tokens]
+"""The tokens in force of a route of ours, opened, with their revisions, newest last."""
+OnLoaded = Callable[[str, int, str], None]
+"""Told when Envoy accepts all tokens of a route that leads to us: the route's name, its newest revision, its uid."""
+
+
+Made = tuple[World, Inputs, Resources, frozenset[Problem]]
+
+
+class GatewayFault(Exception):
+    """The gateway cannot begin its work; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedStatus:
+    applied: Applied | None = None
+    problems: tuple[Problem, ...] = ()
+    changes: int = 0
+
+
+class Feed:
+    """A Runnable; ready when Envoy serves the first complete configuration."""
+
+    name = "gateway-feed"
+
+    def __init__(
+        self,
+        informers: Informers,
+        envoy: Envoy,
+        settings: GatewaySettings,
+        identity: DomainIdentity,
+        places: Places,
+        *,
+        tokens_of: TokensOf,
+        on_loaded: OnLoaded | None = None,
+        bearers: Bearers | None = None,
+        crypt: CryptChild | None = None,
+        api: Callable[[], Address | None] = lambda: None,
+        master: Callable[[], Route | None] = lambda: None,
+        events: EventRecorder | None = None,
+        version: str = "",
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.ready = asyncio.Event()
+        self.status = FeedStatus()
+        self._envoy = envoy
+        self._settings = settings
+        self._identity = identity
+        self._places = places
+        self._tokens_of = tokens_of
+        self._on_loaded = on_loaded
+        self._bearers = bearers
+        self._crypt = crypt
+        self._api = api
+        self._master = master
+        self._events = events
+        self._version = version
+        self._clock = clock
+        self._memory = Memory()
+        self._opened: dict[str, tuple[DomainRoute, Tokens]] = {}
+        self._keys = ClientKeys(places.run / "clients")
+        self._news = asyncio.Event()
+        self._count = 0
+        self._urgent = False
+        self._last: Inputs | None = None
+        self._good: Resources | None = None
+        self._told: frozenset[Problem] = frozenset()
+        self._log = logger("gateway.feed").bind(domain=settings.domain)
+        self._watching = Watching(informers, settings, self.poke, clock, self._out_of_date)
+
+    def poke(self, urgent: bool = True) -> None:
+        """Something changed: look again soon."""
+        self._count += 1
+        self._urgent |= urgent
+        self._news.set()
+
+    def known_as(self, identity: DomainIdentity) -> None:
+        """The domain has another certificate now: a lite gets its own from the master, after the start."""
+        self._identity = identity
+        self.poke()
+
+    def _out_of_date(self) -> bool:
+        """Whether time alone has changed what Envoy should know."""
+        return self._memory.until is not None and self._clock.now() > self._memory.until
+
+    def world(self) -> World:
+        """What is there now, without tokens and credentials."""
+        return self._watching.world()
+
+    async def run(self) -> None:
+        try:
+            await self._watching.synced()
+            await self._begin()
+            self.ready.set()
+            while True:
+                await self._news.wait()
+                await self._gathered()
+                self._news.clear()
+                self._urgent = False
+                await self._follow()
+        finally:
+            self._watching.close()
+
+    async def _gathered(self) -> None:
+        """A job brings many services at once: they cost one snapshot together."""
+        began = self._clock.monotonic()
+        while self._clock.monotonic() - began < (_LONGEST_GATHER if self._urgent else _NO_HURRY):
+            seen = self._count
+            await self._clock.sleep(_QUIET)
+            if self._urgent and self._count == seen:
+                return
+
+    # ---- one step ----
+
+    async def _begin(self) -> None:
+        world = self._watching.world()
+        if self._bearers is not None:
+            self._bearers.want(api_callers(world.routes, world.domains, self._settings.domain))
+            await self._bearers.settled()
+        self._news.clear()
+        world, inputs, resources, problems = await self._made()
+        self._tell(problems)
+        await self._give_keys(inputs)
+        applied = await self._envoy.begin(resources)
+        if applied.refused and LISTENERS_FILE in applied.pending:
+            ports = ", ".join(str(each) for each in (inputs.internal, inputs.external) if each is not None)
+            why = "; ".join(applied.reasons) or "Envoy does not say why"
+            raise GatewayFault(
+                f"the gateway of {inputs.domain} cannot listen on {ports} ({why}); free these ports or configure others"
+            )
+        await self._settle(world, inputs, resources, applied)
+
+    async def _follow(self) -> None:
+        world, inputs, resources, problems = await self._made()
+        self._tell(problems)
+        if inputs == self._last:
+            self._report(world)
+            return
+        await self._give_keys(inputs)
+        await self._settle(world, inputs, resources, await self._envoy.apply(resources))
+
+    async def _give_keys(self, inputs: Inputs) -> None:
+        """First, so that no request meets a child that knows less than Envoy does."""
+        if self._crypt is not None:
+            await self._crypt.update(keys_of(inputs))
+
+    async def _made(self) -> Made:
+        world = self._watching.world()
+        if self._bearers is not None:
+            self._bearers.want(api_callers(world.routes, world.domains, self._settings.domain))
+            world = replace(world, bearers=self._bearers.current)
+        socket = self._crypt.settings.socket if self._crypt is not None else None
+        world = replace(world, api=self._api(), master=self._master(), crypt=socket)
+        if len(world.routes) + len(world.services) > _MANY:
+            return await asyncio.to_thread(self._make, world)
+        return self._make(world)
+
+    def _make(self, world: World) -> Made:
+        clients, unwritten = self._keys.of(world.routes, self._settings.domain)
+        full = replace(world, tokens=self._open(world), clients=clients)
+        inputs, unread = inputs_of(
+            full,
+            self._settings,
+            self._identity,
+            self._places,
+            version=self._version,
+            memory=self._memory,
+            now=self._clock.now(),
+        )
+        known = self._good if inputs == self._last else None
+        resources = snapshot(inputs) if known is None else known
+        return full, inputs, resources, frozenset((*resources.problems, *unwritten, *unread))
+
+    def _open(self, world: World) -> dict[str, Tokens]:
+        """Opening costs a private key operation: done once for each state of a route."""
+        known = self._opened
+        self._opened = {
+            each.metadata.name: found
+            if (found := known.get(each.metadata.name)) is not None and found[0] is each
+            else (each, self._tokens_of(each))
+            for each in world.routes
+        }
+        return {name: tokens for name, (_, tokens) in self._opened.items()}
+
+    async def _settle(self, world: World, inputs: Inputs, resources: Resources, applied: Applied) -> None:
+        """Make something of Envoy's word."""
+        self.status = replace(self.status, applied=applied, changes=self.status.changes + 1)
+        if applied.accepted:
+            self._last, self._good = inputs, resources
+            self._report(world)
+            return
+        self._last = None
+        if not applied.refused:
+            # It restarts, or has much to do: the files are there, and it will read them.
+            await self._clock.sleep(_RETRY)
+            self.poke()
+            return
+        why = "; ".join(applied.reasons) or "Envoy does not say why"
+        self._warn(self._gateway(), "ConfigurationRefused", f"Envoy refuses {', '.join(applied.pending)}: {why}")
+        if self._good is not None:
+            await self._envoy.apply(_put_back(resources, self._good, applied.pending))
+
+    def _report(self, world: World) -> None:
+        """Partners wait for this: a new token is told to its source when each of our gateways takes it."""
+        for route in world.routes:
+            newest = route.token_status.newest
+            if route.spec.destination != self._settings.domain or newest is None:
+                continue
+            if self._on_loaded is not None and self._settings.instance not in (newest.effective_instances or ()):
+                self._on_loaded(route.metadata.name, newest.revision, route.metadata.uid)
+
+    # ---- telling ----
+
+    def _tell(self, now: frozenset[Problem]) -> None:
+        """Each problem once, for as long as it lasts."""
+        self.status = replace(self.status, problems=tuple(sorted(now)))
+        for problem in sorted(now - self._told):
+            self._log.warning("Something that was asked for is refused", about=problem.about, why=problem.message)
+            self._warn(self._subject(problem), "GatewayRefused", problem.message)
+        for problem in sorted(self._told - now):
+            self._log.info("Something that was refused is settled", about=problem.about, why=problem.message)
+        self._told = now
+
+    def _subject(self, problem: Problem) -> ObjectReference:
+        kind, _, name = problem.about.partition(" ")
+        found: ApiObject | None = None
+        if kind == "route" and (found := self._watching.route(name)) is not None:
+            resource = DOMAIN_ROUTES.resource
+        elif kind == "service" and (found := self._watching.service(name)) is not None:
+            resource = SERVICES.resource
+        if found is None:
+            return self._gateway()
+        return reference_to(found, api_version=resource.api_version, kind=resource.kind)
+
+    def _gateway(self) -> ObjectReference:
+        resource = GATEWAYS.resource
+        return ObjectReference(
+            api_version=resource.api_version,
+            kind=resource.kind,
+            namespace=self._settings.domain,
+            name=self._settings.instance,
+        )
+
+    def _warn(self, about: ObjectReference, reason: str, message: str) -> None:
+        if self._events is not None:
+            self._events.warning(about, reason, message)
+
+
+def _put_back(wanted: Resources, good: Resources, refused: tuple[str, ...]) -> Resources:
+    """What Envoy refused as it was before. Of clusters and listeners it takes the good ones and leaves only the others."""
+    whole = [name for name in refused if name in good.files and name not in (CLUSTERS_FILE, LISTENERS_FILE)]
+    return replace(wanted, files={**wanted.files, **{name: good.files[name] for name in whole}})

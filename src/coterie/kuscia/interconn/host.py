@@ -1,0 +1,239 @@
+"""The initiator's side: shows jobs to the partners that take part, and takes their words.
+
+All of it happens in our own cluster. Partners read and write their own namespace of it and nothing else, so what stands
+there is believed only where it concerns the partner's own domains.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
+from coterie.base.log import logger
+from coterie.kube.api import labels
+from coterie.kube.api.errors import AlreadyExists, NotFound
+from coterie.kube.api.meta import ObjectKey
+from coterie.kube.api.types.merge import changes
+from coterie.kube.api.types.scheduling import TASK_RESOURCES, TaskResource
+from coterie.kube.client.client import Client
+from coterie.kube.client.informers import Informers
+from coterie.kube.control.controller import DONE, Controller, Result, Watches
+from coterie.kube.control.finalizers import add_finalizer, remove_finalizer
+from coterie.kube.control.preconditions import write, write_status
+from coterie.kuscia.api.types.domain import DOMAINS, Domain
+from coterie.kuscia.api.types.job import (
+    CROSS_DOMAIN,
+    KUSCIA_JOB_SUMMARIES,
+    KUSCIA_JOBS,
+    KUSCIA_TASK_SUMMARIES,
+    KUSCIA_TASKS,
+    JobPhase,
+    KusciaJob,
+    KusciaJobSummary,
+    KusciaTask,
+    KusciaTaskSummary,
+    Stage,
+    TaskSummaryStatus,
+)
+from coterie.kuscia.interconn import job_mirror
+from coterie.kuscia.interconn.reservations import exchange, host_step
+
+FINALIZER = "coterie.io/interconn"
+BY_NAME = "interconn/name"
+BY_GROUP = "interconn/group"
+_LATER = 2.0
+"""Seconds after which a partner's namespace that was missing is tried again."""
+
+
+def by_name(summary: KusciaJobSummary | KusciaTaskSummary) -> tuple[str, ...]:
+    return (summary.metadata.name,)
+
+
+def by_group(reservation: TaskResource) -> tuple[str, ...]:
+    name = (reservation.metadata.annotations or {}).get(labels.KUSCIA_TASK_RESOURCE_GROUP, "")
+    return (name,) if name else ()
+
+
+class Host:
+    def __init__(self, client: Client, informers: Informers, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self.jobs = informers.get(KUSCIA_JOBS, CROSS_DOMAIN)
+        self.tasks = informers.get(KUSCIA_TASKS, CROSS_DOMAIN)
+        self.domains = informers.get(DOMAINS)
+        self.job_summaries = informers.get(KUSCIA_JOB_SUMMARIES)
+        self.task_summaries = informers.get(KUSCIA_TASK_SUMMARIES)
+        self.reservations = informers.get(TASK_RESOURCES)
+        self.job_summaries.cache.add_index(BY_NAME, by_name)
+        self.task_summaries.cache.add_index(BY_NAME, by_name)
+        self.reservations.cache.add_index(BY_GROUP, by_group)
+        self._log = logger("interconn.host")
+
+    # Jobs.
+
+    async def reconcile_job(self, key: ObjectKey) -> Result:
+        job = self.jobs.cache.by_key(key)
+        if job is None or not self._ours(job.spec.initiator):
+            return DONE
+        masters = job_mirror.by_master(job_mirror.parties_of(job), self._domains(job_mirror.parties_of(job)))
+        if job.metadata.deleting:
+            return await self._withdraw(job, set(masters))
+        if not masters or job.status.phase in ("", JobPhase.INITIALIZED):
+            return DONE
+        begun = job.status.phase not in (JobPhase.FAILED, JobPhase.CANCELLED, JobPhase.APPROVAL_REJECT)
+        if not job.metadata.has_finalizer(FINALIZER):
+            if not begun:
+                return DONE  # it ended before anybody was asked
+            await add_finalizer(self._client, KUSCIA_JOBS, key.name, key.namespace, FINALIZER)
+            return DONE
+        waiting = False
+        for master, parties in masters.items():
+            summary = self.job_summaries.cache.get(key.name, master)
+            if summary is None:
+                waiting |= begun and not await self._show(job, master, parties)
+            else:
+                job = await self._exchange(job, summary, parties)
+        return Result(after=_LATER) if waiting else DONE
+
+    async def _show(self, job: KusciaJob, master: str, parties: tuple[str, ...]) -> bool:
+        """Mirror and summary; False when the partner has no namespace here yet."""
+        if job_mirror.stage_of(job.metadata.labels) in (Stage.STOP, Stage.CANCEL):
+            return True
+        plain = await self._client.get(KUSCIA_JOBS.as_dynamic, job.metadata.name, job.metadata.namespace)
+        made = (
+            (KUSCIA_JOBS.as_dynamic, job_mirror.mirror_of(plain, master, parties)),
+            (KUSCIA_JOB_SUMMARIES.as_dynamic, job_mirror.job_summary_of(job, master, parties)),
+        )
+        for kind, body in made:
+            try:
+                await self._client.create(kind, body)
+            except AlreadyExists:
+                continue
+            except NotFound:
+                return False
+        self._log.info("A job is shown to a partner", job=job.metadata.name, partner=master)
+        return True
+
+    async def _exchange(self, job: KusciaJob, summary: KusciaJobSummary, parties: tuple[str, ...]) -> KusciaJob:
+        if (ordered := job_mirror.newer_order(job, summary)) is not None:
+            await write(self._client, KUSCIA_JOBS, job, {"metadata": {"labels": ordered}})
+            return job  # its own event brings us back with everything else
+        heard = job_mirror.job_status_from(job.status, summary.status, parties)
+        await write_status(self._client, KUSCIA_JOBS, job, job.status, heard)
+        patch: dict[str, Any] = {}
+        if (told := job_mirror.order_to_tell(job, summary)) is not None:
+            patch["metadata"] = {"labels": told[0]}
+            patch["spec"] = {"stage": told[1].stage, "stageTrigger": told[1].stage_trigger}
+        status = changes(summary.status, job_mirror.summary_status(heard, summary.status, parties))
+        if status is not None:
+            patch["status"] = status
+        await write(self._client, KUSCIA_JOB_SUMMARIES, summary, patch)
+        return job if heard == job.status else replace(job, status=heard)
+
+    async def _withdraw(self, job: KusciaJob, masters: set[str]) -> Result:
+        meta = job.metadata
+        if not meta.has_finalizer(FINALIZER):
+            return DONE
+        shown = {summary.metadata.namespace for summary in self.job_summaries.cache.by_index(BY_NAME, meta.name)}
+        for namespace in sorted(masters | shown):
+            for kind in (KUSCIA_JOBS, KUSCIA_JOB_SUMMARIES):
+                await self._delete(kind, meta.name, namespace)
+        await remove_finalizer(self._client, KUSCIA_JOBS, meta.name, meta.namespace, FINALIZER, uid=meta.uid)
+        self._log.info("A job is withdrawn from its partners", job=meta.name)
+        return DONE
+
+    # Tasks.
+
+    async def reconcile_task(self, key: ObjectKey) -> Result:
+        task = self.tasks.cache.by_key(key)
+        if task is None or task.metadata.deleting:
+            for old in self.task_summaries.cache.by_index(BY_NAME, key.name):
+                await self._delete(KUSCIA_TASK_SUMMARIES, key.name, old.metadata.namespace)
+            return DONE
+        job = self.jobs.cache.get((task.metadata.annotations or {}).get(labels.KUSCIA_JOB_ID, ""), CROSS_DOMAIN)
+        if job is None or not self._ours(task.spec.initiator):
+            return DONE
+        # Also to partners that only take part in other tasks of the job: they must know when it is over.
+        named = job_mirror.parties_of(job)
+        for master, theirs in job_mirror.by_master(named, self._domains(named)).items():
+            summary = self.task_summaries.cache.get(key.name, master)
+            if summary is None:
+                version = job_mirror.version_of(job.metadata.labels)
+                await self._create_task_summary(task, master, theirs, version)
+            elif (summary.metadata.labels or {}).get(job_mirror.HOST_TASK_UID) != task.metadata.uid:
+                await self._delete(KUSCIA_TASK_SUMMARIES, key.name, master)
+            else:
+                await self._exchange_task(task, summary, theirs)
+        return DONE
+
+    async def _create_task_summary(self, task: KusciaTask, master: str, theirs: tuple[str, ...], version: int) -> None:
+        body = job_mirror.task_summary_of(task, master, theirs, version)
+        try:
+            await self._client.create(KUSCIA_TASK_SUMMARIES.as_dynamic, body)
+        except AlreadyExists:
+            return
+
+    async def _exchange_task(self, task: KusciaTask, summary: KusciaTaskSummary, theirs: tuple[str, ...]) -> None:
+        heard = job_mirror.parties_from(task.status.party_task_status, summary.status.party_task_status, theirs)
+        await write_status(self._client, KUSCIA_TASKS, task, task.status, replace(task.status, party_task_status=heard))
+        status = job_mirror.task_summary_status(task, summary.status, theirs)
+        status = await self._exchange_reservations(task, status, theirs)
+        change = changes(summary.status, status)
+        if change is not None:
+            await write(self._client, KUSCIA_TASK_SUMMARIES, summary, {"status": change})
+
+    async def _exchange_reservations(
+        self, task: KusciaTask, status: TaskSummaryStatus, theirs: tuple[str, ...]
+    ) -> TaskSummaryStatus:
+        owned = self.reservations.cache.by_index(BY_GROUP, task.metadata.name)
+        kept = [each for each in owned if each.metadata.namespace in theirs]
+        now = rfc3339(self._clock.now())
+        told = await exchange(
+            self._client, kept, status.resource_status, host_step, lambda domain: f"{domain} told so", now
+        )
+        return replace(status, resource_status=told)
+
+    # Small things.
+
+    def _ours(self, name: str) -> bool:
+        domain = self.domains.cache.get(name)
+        return domain is not None and not domain.partner
+
+    def _domains(self, names: tuple[str, ...]) -> dict[str, Domain]:
+        return {name: found for name in names if (found := self.domains.cache.get(name)) is not None}
+
+    async def _delete(self, kind: Any, name: str, namespace: str) -> None:
+        try:
+            await self._client.delete(kind, name, namespace)
+        except NotFound:
+            return
+
+
+def job_key(obj: KusciaJob | KusciaJobSummary) -> list[ObjectKey]:
+    return [ObjectKey(CROSS_DOMAIN, obj.metadata.name)]
+
+
+def task_key(obj: KusciaTask | KusciaTaskSummary) -> list[ObjectKey]:
+    return [ObjectKey(CROSS_DOMAIN, obj.metadata.name)]
+
+
+def reservation_key(reservation: TaskResource) -> list[ObjectKey]:
+    return [ObjectKey(CROSS_DOMAIN, name) for name in by_group(reservation)]
+
+
+def make(
+    client: Client, informers: Informers, *, workers: int = 4, clock: Clock = SYSTEM_CLOCK
+) -> list[Controller[ObjectKey]]:
+    host = Host(client, informers, clock)
+    jobs: list[Watches[Any, ObjectKey]] = [Watches(host.jobs, job_key), Watches(host.job_summaries, job_key)]
+    tasks: list[Watches[Any, ObjectKey]] = [
+        Watches(host.tasks, task_key),
+        Watches(host.task_summaries, task_key),
+        Watches(host.reservations, reservation_key),
+    ]
+    return [
+        Controller("interconn-host-jobs", host.reconcile_job, jobs, workers=workers, clock=clock),
+        Controller("interconn-host-tasks", host.reconcile_task, tasks, workers=workers, clock=clock),
+    ]

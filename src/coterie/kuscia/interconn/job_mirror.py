@@ -1,0 +1,299 @@
+"""What a host shows its partners of a job, and what both sides take from the summaries. Pure.
+
+    in the host's cluster, namespace of the partner's control plane
+        KusciaJob          the job, without task ids: what is asked of the partner        host writes
+        KusciaJobSummary   stage, phase; approvals and stages of each domain              each its own domains
+        KusciaTaskSummary  phase; each party's phase; reservations                        each its own parties
+
+Nobody takes from a summary what it says about the taker's own domains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from coterie.kube.api import labels
+from coterie.kube.api.meta import Object
+from coterie.kuscia.api.types.domain import Domain
+from coterie.kuscia.api.types.job import (
+    CROSS_DOMAIN,
+    JobStatus,
+    JobSummarySpec,
+    KusciaJob,
+    KusciaJobSummary,
+    KusciaTask,
+    PartyTaskStatus,
+    Stage,
+    TaskPhase,
+    TaskSummaryStatus,
+)
+
+_ENDED = (TaskPhase.SUCCEEDED, TaskPhase.FAILED)
+HOST_TASK_UID = "coterie.io/host-task-uid"
+"""Label of a task summary, and annotation of the member's task: which of the host's tasks of this name it is about."""
+
+
+def master_of(name: str, domain: Domain | None) -> str:
+    """The domain of the control plane that hosts a partner."""
+    return (domain.spec.master if domain is not None else "") or name
+
+
+def initiator_fault(name: str, domain: Domain | None, host: str) -> str:
+    """Grants are given to who begins something, so a host can only begin it for domains of its own. Empty when it may."""
+    if domain is None:
+        return f"{name} began it and is not known here"
+    if not domain.partner:
+        return f"{name} is a domain of ours and did not begin it"
+    if master_of(name, domain) != host:
+        return f"{name} began it and is not a domain of {host}"
+    return ""
+
+
+def parties_of(job: KusciaJob) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(party.domain_id for task in job.spec.tasks for party in task.parties))
+
+
+def by_master(parties: Iterable[str], domains: Mapping[str, Domain]) -> dict[str, tuple[str, ...]]:
+    """Partners among the parties, by the control plane that hosts them."""
+    out: dict[str, tuple[str, ...]] = {}
+    for party in parties:
+        domain = domains.get(party)
+        if domain is not None and domain.partner:
+            master = master_of(party, domain)
+            out[master] = (*out.get(master, ()), party)
+    return out
+
+
+def version_of(meta_labels: Mapping[str, str] | None) -> int:
+    text = (meta_labels or {}).get(labels.KUSCIA_JOB_STAGE_VERSION, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def stage_of(meta_labels: Mapping[str, str] | None) -> str:
+    return (meta_labels or {}).get(labels.KUSCIA_JOB_STAGE, "") or str(Stage.CREATE)
+
+
+def custom_fields(meta_labels: Mapping[str, str] | None) -> dict[str, str]:
+    return {
+        key: value
+        for key, value in (meta_labels or {}).items()
+        if key.startswith(labels.KUSCIA_JOB_CUSTOM_FIELDS_PREFIX)
+    }
+
+
+# What the host shows.
+
+
+def mirror_of(plain: Object, master: str, parties: tuple[str, ...]) -> Object:
+    """`plain`: the job with everything in it."""
+    spec = dict(plain["spec"])
+    spec["tasks"] = [{key: value for key, value in task.items() if key != "taskID"} for task in spec["tasks"]]
+    meta: Object = {
+        "name": plain["metadata"]["name"],
+        "namespace": master,
+        "annotations": {
+            labels.KUSCIA_INITIATOR: spec["initiator"],
+            labels.KUSCIA_INTERCONN_KUSCIA_PARTIES: "_".join(parties),
+        },
+    }
+    if fields := custom_fields(plain["metadata"].get("labels")):
+        meta["labels"] = fields
+    return {"metadata": meta, "spec": spec}
+
+
+def job_summary_of(job: KusciaJob, master: str, parties: tuple[str, ...]) -> Object:
+    meta = job.metadata
+    return {
+        "metadata": {
+            "name": meta.name,
+            "namespace": master,
+            "labels": {labels.KUSCIA_JOB_STAGE_VERSION: str(version_of(meta.labels))},
+            "annotations": {
+                labels.KUSCIA_INITIATOR: job.spec.initiator,
+                labels.KUSCIA_INTERCONN_KUSCIA_PARTIES: "_".join(parties),
+            },
+        },
+        "spec": {"stage": stage_of(meta.labels), "stageTrigger": _trigger(job)},
+        "status": msgspec.to_builtins(summary_status(job.status, JobStatus(), parties)),
+    }
+
+
+def _trigger(job: KusciaJob) -> str:
+    return (job.metadata.labels or {}).get(labels.KUSCIA_JOB_STAGE_TRIGGER, "") or job.spec.initiator
+
+
+def summary_status(own: JobStatus, there: JobStatus, parties: tuple[str, ...]) -> JobStatus:
+    """What the host writes: how the job is, and everybody's word except that of the partner's own domains."""
+    return replace(
+        there,
+        phase=own.phase,
+        reason=own.reason,
+        message=own.message,
+        task_status=own.task_status,
+        start_time=own.start_time,
+        completion_time=own.completion_time,
+        approve_status=_mixed(own.approve_status, there.approve_status, parties),
+        stage_status=_mixed(own.stage_status, there.stage_status, parties),
+    )
+
+
+def _mixed(
+    ours: Mapping[str, str] | None, theirs: Mapping[str, str] | None, partner: Iterable[str]
+) -> dict[str, str] | None:
+    """Of the partner's domains what it says itself, of all others what we say."""
+    named = set(partner)
+    out = {key: value for key, value in (ours or {}).items() if key not in named}
+    out |= {key: value for key, value in (theirs or {}).items() if key in named}
+    return dict(sorted(out.items())) or None
+
+
+def newer_order(job: KusciaJob, summary: KusciaJobSummary) -> Object | None:
+    """Labels for our job when the summary carries a newer command; a cancelled job stays cancelled."""
+    theirs = version_of(summary.metadata.labels)
+    if theirs <= version_of(job.metadata.labels) or stage_of(job.metadata.labels) == Stage.CANCEL:
+        return None
+    return {
+        labels.KUSCIA_JOB_STAGE: summary.spec.stage or str(Stage.CREATE),
+        labels.KUSCIA_JOB_STAGE_VERSION: str(theirs),
+        labels.KUSCIA_JOB_STAGE_TRIGGER: summary.spec.stage_trigger,
+    }
+
+
+def order_to_tell(job: KusciaJob, summary: KusciaJobSummary) -> tuple[Object, JobSummarySpec] | None:
+    """Labels and spec for the summary when our job carries a newer command."""
+    ours = version_of(job.metadata.labels)
+    if ours <= version_of(summary.metadata.labels):
+        return None
+    told = JobSummarySpec(stage=stage_of(job.metadata.labels), stage_trigger=_trigger(job))
+    return {labels.KUSCIA_JOB_STAGE_VERSION: str(ours)}, told
+
+
+def job_status_from(own: JobStatus, summary: JobStatus, others: Iterable[str]) -> JobStatus:
+    """Our job with what the summary says about `others`, who are not ours."""
+    named = tuple(others)
+    created = {
+        key: tuple(told for told in each if told.domain_id in named)
+        for key, each in (summary.party_task_create_status or {}).items()
+    }
+    merged = {**(own.party_task_create_status or {}), **{key: each for key, each in created.items() if each}}
+    return replace(
+        own,
+        approve_status=_with(own.approve_status, summary.approve_status, named),
+        stage_status=_with(own.stage_status, summary.stage_status, named),
+        party_task_create_status=merged or None,
+    )
+
+
+def _with(
+    ours: Mapping[str, str] | None, theirs: Mapping[str, str] | None, named: tuple[str, ...]
+) -> dict[str, str] | None:
+    taken = {key: value for key, value in (theirs or {}).items() if key in named}
+    return {**(ours or {}), **taken} or None
+
+
+# What a member makes of it.
+
+
+def working_copy(mirror: Object, host: str, namespace: str) -> Object:
+    """`namespace`: of the mirror, which is the name of our control plane there."""
+    meta: Object = {
+        "name": mirror["metadata"]["name"],
+        "namespace": CROSS_DOMAIN,
+        "annotations": {
+            labels.KUSCIA_INITIATOR: mirror["spec"]["initiator"],
+            labels.KUSCIA_SELF_AS_INITIATOR: "false",
+            labels.KUSCIA_INITIATOR_MASTER_DOMAIN: host,
+            labels.KUSCIA_PARTY_MASTER_DOMAIN: namespace,
+            labels.KUSCIA_INTERCONN_KUSCIA_PARTIES: mirror["metadata"]["annotations"].get(
+                labels.KUSCIA_INTERCONN_KUSCIA_PARTIES, ""
+            ),
+        },
+    }
+    if fields := custom_fields(mirror["metadata"].get("labels")):
+        meta["labels"] = fields
+    tasks = [{key: value for key, value in task.items() if key != "taskID"} for task in mirror["spec"]["tasks"]]
+    return {"metadata": meta, "spec": {**mirror["spec"], "tasks": tasks}}
+
+
+def member_status(own: JobStatus, there: JobStatus, ours: Iterable[str]) -> JobStatus:
+    """What a member writes into the summary: the words of its own domains, nothing else."""
+    named = tuple(ours)
+    created = {
+        key: told
+        for key, each in (own.party_task_create_status or {}).items()
+        if (told := tuple(entry for entry in each if entry.domain_id in named))
+    }
+    return replace(
+        there,
+        approve_status=_with(there.approve_status, own.approve_status, named),
+        stage_status=_with(there.stage_status, own.stage_status, named),
+        party_task_create_status={**(there.party_task_create_status or {}), **created} or None,
+    )
+
+
+# Tasks.
+
+
+def parties_from(
+    own: tuple[PartyTaskStatus, ...] | None, told: tuple[PartyTaskStatus, ...] | None, named: Iterable[str]
+) -> tuple[PartyTaskStatus, ...] | None:
+    """`own` with what is told about the parties of `named` domains. Who has ended stays so."""
+    domains = set(named)
+    news = {(party.domain_id, party.role): party for party in told or () if party.domain_id in domains}
+    out = [
+        news.pop((party.domain_id, party.role), party) if party.phase not in _ENDED else party for party in own or ()
+    ]
+    known = {(party.domain_id, party.role) for party in out}
+    out += [party for key, party in news.items() if key not in known]
+    return tuple(out) or None
+
+
+def task_summary_of(task: KusciaTask, master: str, theirs: tuple[str, ...], version: int) -> Object:
+    """`version`: of the job's last command, so that a member knows news of before a restart."""
+    marks = task.metadata.annotations or {}
+    job = marks.get(labels.KUSCIA_JOB_ID, "")
+    status = task_summary_status(task, TaskSummaryStatus(), theirs)
+    return {
+        "metadata": {
+            "name": task.metadata.name,
+            "namespace": master,
+            "labels": {HOST_TASK_UID: task.metadata.uid, labels.KUSCIA_JOB_STAGE_VERSION: str(version)},
+            "annotations": {
+                labels.KUSCIA_INITIATOR: task.spec.initiator,
+                labels.KUSCIA_INTERCONN_KUSCIA_PARTIES: "_".join(theirs),
+                labels.KUSCIA_JOB_ID: job,
+            },
+        },
+        "spec": {"alias": marks.get(labels.KUSCIA_TASK_ALIAS, ""), "jobID": job},
+        "status": msgspec.to_builtins(status),
+    }
+
+
+def task_summary_status(task: KusciaTask, there: TaskSummaryStatus, theirs: Iterable[str]) -> TaskSummaryStatus:
+    """What the host writes: the task's phase, and how all parties are but the partner's own."""
+    named = set(theirs)
+    others = [party.domain_id for party in task.spec.parties if party.domain_id not in named]
+    return replace(
+        there,
+        phase=task.status.phase,
+        reason=task.status.reason,
+        completion_time=task.status.completion_time,
+        start_time=task.status.start_time,
+        party_task_status=parties_from(there.party_task_status, task.status.party_task_status, others),
+    )
+
+
+def fail_own(status: Any, ours: Iterable[str], message: str) -> Any:
+    """A task status in which our unfinished parties have failed."""
+    named = set(ours)
+    parties = tuple(
+        replace(party, phase=str(TaskPhase.FAILED), message=message)
+        if party.domain_id in named and party.phase not in _ENDED
+        else party
+        for party in status.party_task_status or ()
+    )
+    return replace(status, party_task_status=parties or None)

@@ -1,0 +1,377 @@
+"""The partner's side: follows one host's jobs that we take part in, and tells the host how we are.
+
+    host's cluster, namespace <us>          our cluster
+    KusciaJob (mirror)  ──────────────────> KusciaJob (working copy), made once, ours to approve and to stop
+    KusciaJobSummary    <───── words of our domains ─────  its status
+                        ───── words of the others ──────>
+    KusciaTaskSummary   ───── its name is the task's id ─> the job's task ids, from which our tasks are made
+                        <───── our parties, reservations ─ KusciaTask, TaskResources
+
+All writing between the two is done by us; the host never calls. When the host cannot be reached everything here goes on
+with what is known, and catches up later.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from coterie.base.backoff import Policy
+from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
+from coterie.base.log import logger
+from coterie.kube.api import labels
+from coterie.kube.api.errors import AlreadyExists, ApiError
+from coterie.kube.api.meta import ObjectKey, find_condition
+from coterie.kube.api.types.merge import changes
+from coterie.kube.api.types.scheduling import TASK_RESOURCES, TaskResource
+from coterie.kube.client.client import Client
+from coterie.kube.client.informers import Informers
+from coterie.kube.control.controller import DONE, Controller, Result, Watches
+from coterie.kube.control.finalizers import delete_with_finalizer, remove_finalizer
+from coterie.kube.control.preconditions import write, write_status
+from coterie.kuscia.api.types.domain import DOMAINS
+from coterie.kuscia.api.types.job import (
+    CROSS_DOMAIN,
+    KUSCIA_JOB_SUMMARIES,
+    KUSCIA_JOBS,
+    KUSCIA_TASK_SUMMARIES,
+    KUSCIA_TASKS,
+    JobPhase,
+    JobSummarySpec,
+    KusciaJob,
+    KusciaJobSummary,
+    KusciaTask,
+    KusciaTaskSummary,
+    PartyTaskStatus,
+    Stage,
+    TaskPhase,
+    TaskSummaryStatus,
+)
+from coterie.kuscia.interconn import job_mirror
+from coterie.kuscia.interconn.host import BY_GROUP, by_group
+from coterie.kuscia.interconn.reservations import exchange, member_step
+
+FINALIZER = "coterie.io/interconn"
+BY_JOB = "interconn/job"
+RESTARTED = "JobRestarted"
+AWAY = Policy(first=0.1, factor=2.0, limit=3.0, jitter=0.3)
+"""Pauses before a host that cannot be reached is tried again. Jobs of both sides wait for that, so they stay short."""
+_JOB_ENDED = (JobPhase.SUCCEEDED, JobPhase.FAILED, JobPhase.CANCELLED, JobPhase.APPROVAL_REJECT)
+_TASK_ENDED = (TaskPhase.SUCCEEDED, TaskPhase.FAILED)
+
+
+def by_job(summary: KusciaTaskSummary) -> tuple[str, ...]:
+    return (summary.spec.job_id,)
+
+
+class Member:
+    """`host`: the partner's control plane; `namespace`: ours in its cluster."""
+
+    def __init__(
+        self,
+        host: str,
+        namespace: str,
+        remote: Client,
+        remote_informers: Informers,
+        local: Client,
+        local_informers: Informers,
+        clock: Clock,
+    ) -> None:
+        self._host, self._namespace = host, namespace
+        self._remote, self._local = remote, local
+        self._clock = clock
+        self.mirrors = remote_informers.get(KUSCIA_JOBS.as_dynamic, namespace)
+        self.job_summaries = remote_informers.get(KUSCIA_JOB_SUMMARIES, namespace)
+        self.task_summaries = remote_informers.get(KUSCIA_TASK_SUMMARIES, namespace)
+        self.jobs = local_informers.get(KUSCIA_JOBS, CROSS_DOMAIN)
+        self.tasks = local_informers.get(KUSCIA_TASKS, CROSS_DOMAIN)
+        self.domains = local_informers.get(DOMAINS)
+        self.reservations = local_informers.get(TASK_RESOURCES)
+        self.task_summaries.cache.add_index(BY_JOB, by_job)
+        self.reservations.cache.add_index(BY_GROUP, by_group)
+        self._log = logger("interconn.member").bind(host=host)
+
+    # Jobs.
+
+    async def reconcile_job(self, key: ObjectKey) -> Result:
+        shown = self.mirrors.cache.get(key.name, self._namespace)
+        summary = self.job_summaries.cache.get(key.name, self._namespace)
+        job = self.jobs.cache.get(key.name, CROSS_DOMAIN)
+        if job is not None and not self._follows(job):
+            if shown is not None and summary is not None:
+                await self._refuse(summary, shown, f'{self._namespace} has another job named "{key.name}"')
+            return DONE
+        if shown is None and summary is None:
+            if job is not None:
+                await self._let_go(job)
+            return DONE
+        if job is None:
+            if shown is not None and summary is not None and self._wanted(summary):
+                await self._copy(shown, summary)
+            return DONE
+        if job.metadata.deleting:
+            await self._stop_for_all(job, summary)
+            return DONE
+        if summary is not None:
+            await self._exchange(job, summary)
+        return DONE
+
+    def _follows(self, job: KusciaJob) -> bool:
+        return (job.metadata.annotations or {}).get(labels.KUSCIA_INITIATOR_MASTER_DOMAIN) == self._host
+
+    def _ours(self, name: str) -> bool:
+        domain = self.domains.cache.get(name)
+        return domain is not None and not domain.partner
+
+    @staticmethod
+    def _wanted(summary: KusciaJobSummary) -> bool:
+        """A job that is over, or was stopped (also by us, who then deleted our copy), is not begun here any more."""
+        over = bool(summary.status.completion_time) or summary.status.phase in _JOB_ENDED
+        return not over and summary.spec.stage not in (Stage.STOP, Stage.CANCEL)
+
+    async def _copy(self, shown: dict[str, Any], summary: KusciaJobSummary) -> None:
+        body = job_mirror.working_copy(shown, self._host, self._namespace)
+        initiator = body["spec"]["initiator"]
+        if fault := job_mirror.initiator_fault(initiator, self.domains.cache.get(initiator), self._host):
+            await self._refuse(summary, shown, fault)
+            return
+        body["metadata"]["finalizers"] = [FINALIZER]
+        try:
+            await self._local.create(KUSCIA_JOBS.as_dynamic, body)
+        except AlreadyExists:
+            return  # the cache is behind
+        except ApiError as error:
+            if error.code >= 500 or error.code == 429:
+                raise
+            await self._refuse(summary, shown, str(error))
+            return
+        self._log.info("A partner's job is taken up", job=body["metadata"]["name"])
+
+    async def _refuse(self, summary: KusciaJobSummary, shown: dict[str, Any], sentence: str) -> None:
+        """The host waits for us: it is told that we cannot, and why."""
+        asked = shown["metadata"]["annotations"].get(labels.KUSCIA_INTERCONN_KUSCIA_PARTIES, "").split("_")
+        parties = [party for party in asked if party]
+        told = tuple(
+            PartyTaskStatus(domain_id=party, phase=str(TaskPhase.FAILED), message=sentence) for party in parties
+        )
+        status = replace(
+            summary.status,
+            stage_status={**(summary.status.stage_status or {}), **dict.fromkeys(parties, Stage.CREATE.failed)},
+            party_task_create_status={
+                **(summary.status.party_task_create_status or {}),
+                summary.metadata.name: told,
+            },
+        )
+        change = changes(summary.status, status)
+        if change is not None:
+            self._log.warning("A partner's job is refused", job=summary.metadata.name, why=sentence)
+            await write(self._remote, KUSCIA_JOB_SUMMARIES, summary, {"status": change})
+
+    async def _exchange(self, job: KusciaJob, summary: KusciaJobSummary) -> None:
+        parties = job_mirror.parties_of(job)
+        ours = tuple(party for party in parties if self._ours(party))
+        others = tuple({*(party for party in parties if party not in ours), job.spec.initiator})
+        if (ordered := job_mirror.newer_order(job, summary)) is not None:
+            await write(self._local, KUSCIA_JOBS, job, {"metadata": {"labels": ordered}})
+            return  # its own event brings us back with everything else
+        named = self._task_ids(job)
+        if named is not None:
+            await self._name_tasks(job, named)
+            return
+        heard = job_mirror.job_status_from(job.status, summary.status, others)
+        await write_status(self._local, KUSCIA_JOBS, job, job.status, heard)
+        patch: dict[str, Any] = {}
+        if (told := job_mirror.order_to_tell(job, summary)) is not None:
+            patch["metadata"] = {"labels": told[0]}
+            patch["spec"] = {"stage": told[1].stage, "stageTrigger": told[1].stage_trigger}
+        status = changes(summary.status, job_mirror.member_status(heard, summary.status, ours))
+        if status is not None:
+            patch["status"] = status
+        await write(self._remote, KUSCIA_JOB_SUMMARIES, summary, patch)
+
+    def _task_ids(self, job: KusciaJob) -> dict[str, str] | None:
+        """By alias, the ids that the initiator gave and our job does not have yet."""
+        given = {
+            summary.spec.alias: summary.metadata.name
+            for summary in self.task_summaries.cache.by_index(BY_JOB, job.metadata.name)
+            if not self._old_news(job, summary)
+        }
+        lacking = {task.alias: given[task.alias] for task in job.spec.tasks if task.alias in given and not task.task_id}
+        return lacking or None
+
+    @staticmethod
+    def _old_news(job: KusciaJob, summary: KusciaTaskSummary) -> bool:
+        """What is told of a task from before the last restart, unless it succeeded: then it is not begun anew."""
+        if summary.status.phase == TaskPhase.SUCCEEDED:
+            return False
+        restarted = find_condition(job.status.conditions, RESTARTED)
+        since = int(restarted.message) if restarted is not None and restarted.message.isdecimal() else 0
+        return job_mirror.version_of(summary.metadata.labels) < since
+
+    async def _name_tasks(self, job: KusciaJob, named: dict[str, str]) -> None:
+        plain = await self._local.get(KUSCIA_JOBS.as_dynamic, job.metadata.name, job.metadata.namespace)
+        tasks = [
+            {**task, "taskID": named[task["alias"]]} if task["alias"] in named and not task.get("taskID") else task
+            for task in plain["spec"]["tasks"]
+        ]
+        version = plain["metadata"]["resourceVersion"]
+        patch = {"metadata": {"uid": job.metadata.uid, "resourceVersion": version}, "spec": {"tasks": tasks}}
+        await self._local.patch(KUSCIA_JOBS, job.metadata.name, job.metadata.namespace, patch)
+
+    async def _let_go(self, job: KusciaJob) -> None:
+        """The host withdrew the job."""
+        self._log.info("A partner's job was withdrawn", job=job.metadata.name)
+        await delete_with_finalizer(self._local, KUSCIA_JOBS, job.metadata, FINALIZER)
+
+    async def _stop_for_all(self, job: KusciaJob, summary: KusciaJobSummary | None) -> None:
+        """Whoever deletes our copy stops the job: the others must not wait for us."""
+        meta = job.metadata
+        if not meta.has_finalizer(FINALIZER):
+            return
+        if summary is not None and self._wanted(summary):
+            version = max(job_mirror.version_of(meta.labels), job_mirror.version_of(summary.metadata.labels)) + 1
+            told = JobSummarySpec(stage=str(Stage.STOP), stage_trigger=self._namespace)
+            patch = {
+                "metadata": {"labels": {labels.KUSCIA_JOB_STAGE_VERSION: str(version)}},
+                "spec": {"stage": told.stage, "stageTrigger": told.stage_trigger},
+            }
+            await write(self._remote, KUSCIA_JOB_SUMMARIES, summary, patch)
+        await remove_finalizer(self._local, KUSCIA_JOBS, meta.name, meta.namespace, FINALIZER, uid=meta.uid)
+
+    # Tasks.
+
+    async def reconcile_task(self, key: ObjectKey) -> Result:
+        summary = self.task_summaries.cache.get(key.name, self._namespace)
+        if summary is None:
+            return DONE
+        job = self.jobs.cache.get(summary.spec.job_id, CROSS_DOMAIN)
+        if job is None or not self._follows(job) or self._old_news(job, summary):
+            return DONE
+        task = self.tasks.cache.get(key.name, CROSS_DOMAIN)
+        if task is None:
+            if job.status.phase in _JOB_ENDED:
+                await self._tell_failed(job, summary)
+            return DONE
+        if task.metadata.deleting or not self._of(task, job):
+            return DONE
+        about = (task.metadata.annotations or {}).get(job_mirror.HOST_TASK_UID)
+        current = (summary.metadata.labels or {}).get(job_mirror.HOST_TASK_UID, "")
+        if about is None:
+            await write(
+                self._local, KUSCIA_TASKS, task, {"metadata": {"annotations": {job_mirror.HOST_TASK_UID: current}}}
+            )
+        elif about == current:
+            await self._exchange_task(task, summary)
+        elif summary.status.phase not in _TASK_ENDED:
+            # The host began it anew while we took it for done: so do we.
+            await self._local.delete(KUSCIA_TASKS, key.name, key.namespace, uid=task.metadata.uid)
+        return DONE
+
+    @staticmethod
+    def _of(task: KusciaTask, job: KusciaJob) -> bool:
+        return (task.metadata.labels or {}).get(labels.KUSCIA_JOB_UID) == job.metadata.uid
+
+    async def _tell_failed(self, job: KusciaJob, summary: KusciaTaskSummary) -> None:
+        """Our job ended without this task, which the host may still be waiting for."""
+        template = next((each for each in job.spec.tasks if each.alias == summary.spec.alias), None)
+        if template is None or summary.status.phase in _TASK_ENDED:
+            return
+        why = f"the job ended here: {job.status.message or job.status.phase}"
+        told = tuple(
+            PartyTaskStatus(domain_id=party.domain_id, role=party.role, phase=str(TaskPhase.FAILED), message=why)
+            for party in template.parties
+            if self._ours(party.domain_id)
+        )
+        parties = job_mirror.parties_from(summary.status.party_task_status, told, [party.domain_id for party in told])
+        await self._write_task(summary, replace(summary.status, party_task_status=parties))
+
+    async def _exchange_task(self, task: KusciaTask, summary: KusciaTaskSummary) -> None:
+        named = tuple(dict.fromkeys(party.domain_id for party in task.spec.parties))
+        ours = tuple(party for party in named if self._ours(party))
+        # Of a task that succeeded even our own words are taken back, which we may have forgotten by restarting.
+        succeeded = summary.status.phase == TaskPhase.SUCCEEDED
+        others = named if succeeded else tuple(party for party in named if party not in ours)
+        heard = job_mirror.parties_from(task.status.party_task_status, summary.status.party_task_status, others)
+        status = replace(task.status, party_task_status=heard)
+        if summary.status.phase == TaskPhase.FAILED and task.status.phase not in _TASK_ENDED and task.status.phase:
+            status = job_mirror.fail_own(
+                status, ours, f"the initiator ended the task: {summary.status.reason or 'failed'}"
+            )
+        if task.status.phase:  # before that its own controller has not listed the parties
+            await write_status(self._local, KUSCIA_TASKS, task, task.status, status)
+        if succeeded:
+            return
+        told = job_mirror.parties_from(summary.status.party_task_status, status.party_task_status, ours)
+        after = replace(summary.status, party_task_status=told)
+        await self._write_task(summary, await self._exchange_reservations(task, after, ours))
+
+    async def _exchange_reservations(
+        self, task: KusciaTask, status: TaskSummaryStatus, ours: tuple[str, ...]
+    ) -> TaskSummaryStatus:
+        owned = self.reservations.cache.by_index(BY_GROUP, task.metadata.name)
+        kept = [each for each in owned if each.metadata.namespace in ours]
+        now = rfc3339(self._clock.now())
+        told = await exchange(
+            self._local, kept, status.resource_status, member_step, lambda _: "the initiator told so", now
+        )
+        return replace(status, resource_status=told)
+
+    async def _write_task(self, summary: KusciaTaskSummary, status: TaskSummaryStatus) -> None:
+        change = changes(summary.status, status)
+        if change is not None:
+            await write(self._remote, KUSCIA_TASK_SUMMARIES, summary, {"status": change})
+
+    # Whom a change concerns.
+
+    def keys_of_mirror(self, shown: dict[str, Any]) -> list[ObjectKey]:
+        return [ObjectKey(CROSS_DOMAIN, shown["metadata"]["name"])]
+
+    def keys_of_job(self, job: KusciaJob | KusciaJobSummary) -> list[ObjectKey]:
+        return [ObjectKey(CROSS_DOMAIN, job.metadata.name)]
+
+    def jobs_of_task_summary(self, summary: KusciaTaskSummary) -> list[ObjectKey]:
+        return [ObjectKey(CROSS_DOMAIN, summary.spec.job_id)]
+
+    def keys_of_task(self, task: KusciaTask | KusciaTaskSummary) -> list[ObjectKey]:
+        return [ObjectKey(CROSS_DOMAIN, task.metadata.name)]
+
+    def tasks_of_job(self, job: KusciaJob) -> list[ObjectKey]:
+        """A job that ended may have tasks that the host waits for."""
+        if not self._follows(job):
+            return []
+        summaries = self.task_summaries.cache.by_index(BY_JOB, job.metadata.name)
+        return [ObjectKey(CROSS_DOMAIN, summary.metadata.name) for summary in summaries]
+
+    def keys_of_reservation(self, reservation: TaskResource) -> list[ObjectKey]:
+        return [ObjectKey(CROSS_DOMAIN, name) for name in by_group(reservation)]
+
+
+def make(
+    host: str,
+    namespace: str,
+    remote: Client,
+    remote_informers: Informers,
+    local: Client,
+    local_informers: Informers,
+    *,
+    workers: int = 4,
+    clock: Clock = SYSTEM_CLOCK,
+) -> list[Controller[ObjectKey]]:
+    member = Member(host, namespace, remote, remote_informers, local, local_informers, clock)
+    jobs: list[Watches[Any, ObjectKey]] = [
+        Watches(member.mirrors, member.keys_of_mirror),
+        Watches(member.job_summaries, member.keys_of_job),
+        Watches(member.task_summaries, member.jobs_of_task_summary),
+        Watches(member.jobs, member.keys_of_job),
+    ]
+    tasks: list[Watches[Any, ObjectKey]] = [
+        Watches(member.task_summaries, member.keys_of_task),
+        Watches(member.tasks, member.keys_of_task),
+        Watches(member.reservations, member.keys_of_reservation),
+        Watches(member.jobs, member.tasks_of_job),
+    ]
+    return [
+        Controller(f"interconn-{host}-jobs", member.reconcile_job, jobs, workers=workers, clock=clock, retry=AWAY),
+        Controller(f"interconn-{host}-tasks", member.reconcile_task, tasks, workers=workers, clock=clock, retry=AWAY),
+    ]

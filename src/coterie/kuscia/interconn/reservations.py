@@ -1,0 +1,120 @@
+"""How a host and a member agree on a reservation that each keeps as an object of its own. The steps are pure.
+
+The member's TaskResource is the real one: its scheduler reserves by it. The host's stands for it where the parties are
+counted. Between them lies one entry in the task's summary, with the phase and the versions of both objects when they
+last spoke.
+
+    who looks   own          entry        does
+    ----------  -----------  -----------  ---------------------------------------------------------------------
+    host        Reserving    Reserved     own becomes Reserved
+                Reserving,   Failed       own becomes Failed, if the entry answers what we last said; otherwise it
+                Reserved,                 is old news, and we say again what is true
+                Schedulable
+                Schedulable  others       says Schedulable
+                Reserving    Failed, ...  says Reserving: a new attempt
+    member      Reserved     Reserving    says Reserved
+                Failed       Reserving    says Failed; when it has said so already, the host asks for a new attempt:
+                                          own becomes Reserving
+                any open     Schedulable  own becomes Schedulable
+                Failed       Reserved,    says Failed: we let go, be it in the last moment
+                             Schedulable
+                any open     Failed       own becomes Failed (Kuscia's hosts say so; ours wait until we let go)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from coterie.kube.api.types.scheduling import ReservationPhase, TaskResource
+from coterie.kube.client.client import Client
+from coterie.kube.control.preconditions import move_reservation
+from coterie.kuscia.api.types.job import ReservationOfParty
+
+_OPEN = (ReservationPhase.PENDING, ReservationPhase.RESERVING, ReservationPhase.RESERVED)
+_HOST_SAYS = (ReservationPhase.RESERVING, ReservationPhase.SCHEDULABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one side does next; both empty when they agree."""
+
+    own: ReservationPhase | None = None
+    """The phase that our own object gets."""
+    entry: ReservationOfParty | None = None
+    """What the summary says from now on."""
+
+
+def host_step(own: TaskResource, entry: ReservationOfParty | None, now: str) -> Step:
+    version = own.metadata.resource_version
+    phase = ReservationPhase(own.status.phase or ReservationPhase.RESERVING)
+    if entry is None or entry.host_task_resource_name not in ("", own.metadata.name):
+        # There is none yet, or it is of an earlier group of the same task.
+        fresh = ReservationOfParty(role=own.spec.role, host_task_resource_name=own.metadata.name)
+        return Step(entry=_said_by_host(fresh, phase, version, now))
+    answered = entry.host_task_resource_version == version
+    if phase in (ReservationPhase.PENDING, ReservationPhase.RESERVING) and entry.phase == ReservationPhase.RESERVED:
+        return Step(own=ReservationPhase.RESERVED)
+    if entry.phase == ReservationPhase.FAILED and phase is not ReservationPhase.FAILED:
+        known = answered or phase is ReservationPhase.RESERVED
+        if known:
+            return Step(own=ReservationPhase.FAILED)
+    if phase in _HOST_SAYS and entry.phase != phase and not answered:
+        return Step(entry=_said_by_host(entry, phase, version, now))
+    return Step()
+
+
+def _said_by_host(entry: ReservationOfParty, phase: ReservationPhase, version: str, now: str) -> ReservationOfParty:
+    return replace(entry, phase=str(phase), host_task_resource_version=version, last_transition_time=now)
+
+
+def member_step(own: TaskResource, entry: ReservationOfParty | None, now: str) -> Step:
+    if entry is None:
+        return Step()  # the host has not begun to count
+    version = own.metadata.resource_version
+    phase = ReservationPhase(own.status.phase or ReservationPhase.RESERVING)
+    said = entry.member_task_resource_version == version
+    told = replace(
+        entry,
+        phase=str(phase),
+        member_task_resource_name=own.metadata.name,
+        member_task_resource_version=version,
+        last_transition_time=now,
+    )
+    if entry.phase == ReservationPhase.RESERVING:
+        if phase is ReservationPhase.RESERVED:
+            return Step(entry=told)
+        if phase is ReservationPhase.FAILED:
+            return Step(own=ReservationPhase.RESERVING) if said else Step(entry=told)
+    elif entry.phase == ReservationPhase.SCHEDULABLE and phase in _OPEN:
+        return Step(own=ReservationPhase.SCHEDULABLE)
+    elif entry.phase in (ReservationPhase.SCHEDULABLE, ReservationPhase.RESERVED) and phase is ReservationPhase.FAILED:
+        return Step(entry=told)
+    elif entry.phase == ReservationPhase.FAILED and phase in _OPEN and not said:
+        return Step(own=ReservationPhase.FAILED)
+    return Step()
+
+
+async def exchange(
+    client: Client,
+    owned: Iterable[TaskResource],
+    told: Mapping[str, tuple[ReservationOfParty, ...]] | None,
+    step: Callable[[TaskResource, ReservationOfParty | None, str], Step],
+    why: Callable[[str], str],
+    now: str,
+) -> dict[str, tuple[ReservationOfParty, ...]] | None:
+    """Moves the reservations that one side keeps by what is told of them; answers what is told from now on.
+
+    `why`: the reason of a move, by domain."""
+    out = dict(told or {})
+    for own in owned:
+        domain, role = own.metadata.namespace, own.spec.role
+        entries = out.get(domain, ())
+        next_step = step(own, next((each for each in entries if each.role == role), None), now)
+        if next_step.own is not None:
+            await move_reservation(client, own, next_step.own, why(domain), now)
+        if next_step.entry is not None:
+            out[domain] = (*(each for each in entries if each.role != role), next_step.entry)
+    return out or None

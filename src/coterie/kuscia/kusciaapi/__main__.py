@@ -1,0 +1,97 @@
+"""The process that serves: `python -m coterie.kuscia.kusciaapi --domain ... --api <socket>`. Ends on SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+from pathlib import Path
+
+from coterie.base.clock import SYSTEM_CLOCK
+from coterie.base.log import LogSettings, configure
+from coterie.base.paths import DomainPaths
+from coterie.kube.client.client import Client
+from coterie.kube.client.transport import Transport, TransportError
+from coterie.kube.control.child_api_client import tell, through
+from coterie.kube.control.child_api_listener import READY, USED
+from coterie.kuscia.identity import domain_identity as identities
+from coterie.kuscia.kusciaapi.dispatcher import Desk
+from coterie.kuscia.kusciaapi.grpc_frontend import quiet
+from coterie.kuscia.kusciaapi.operations import Here, Mode
+from coterie.kuscia.kusciaapi.server import Doors
+from coterie.kuscia.kusciaapi.settings import KusciaApiSettings, Protection
+from coterie.kuscia.kusciaapi.table import CONF_MANAGER, OPERATIONS
+
+
+async def serve(settings: KusciaApiSettings, api: Path, beat: float) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    transport = through(api)
+    here = Here(
+        Client(transport, field_manager="kusciaapi"),
+        settings.domain,
+        Mode(settings.mode),
+        settings.paths,
+        identities.load(settings.paths, settings.domain),
+        SYSTEM_CLOCK,
+    )
+    try:
+        async with Doors(settings, here, OPERATIONS, CONF_MANAGER) as doors:
+            await tell(transport, READY)
+            telling = asyncio.create_task(tell_of_use(doors.desk, transport, beat), name="use")
+            try:
+                await stop.wait()
+            finally:
+                telling.cancel()
+                await asyncio.gather(telling, return_exceptions=True)
+    finally:
+        await transport.close()
+
+
+async def tell_of_use(desk: Desk, transport: Transport, beat: float) -> None:
+    """Only we know whether somebody calls: connections come to us directly."""
+    seen = 0
+    while True:
+        await asyncio.sleep(beat)
+        if desk.under_way or desk.served != seen:
+            seen = desk.served
+            with contextlib.suppress(TransportError):  # the node hears of it the next time
+                await tell(transport, USED)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="coterie.kuscia.kusciaapi", description="serves KusciaAPI and ConfManager")
+    for name in ("--domain", "--mode", "--address", "--conf-address"):
+        parser.add_argument(name, required=True)
+    for name in ("--home", "--api"):
+        parser.add_argument(name, type=Path, required=True)
+    for name in ("--http", "--grpc", "--conf-http", "--conf-grpc"):
+        parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--protection", type=Protection, required=True)
+    parser.add_argument("--beat", type=float, required=True)
+    for name in ("--inner", "--gateway"):
+        parser.add_argument(name, default="")
+    chosen = parser.parse_args()
+    configure(LogSettings(colour=False))
+    quiet()
+    settings = KusciaApiSettings(
+        chosen.domain,
+        chosen.mode,
+        DomainPaths(chosen.home),
+        chosen.address,
+        chosen.http,
+        chosen.grpc,
+        chosen.protection,
+        chosen.conf_address,
+        chosen.conf_http,
+        chosen.conf_grpc,
+        Path(chosen.inner) if chosen.inner else None,
+        chosen.gateway,
+    )
+    asyncio.run(serve(settings, chosen.api, chosen.beat))
+
+
+if __name__ == "__main__":
+    main()

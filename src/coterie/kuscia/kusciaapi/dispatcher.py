@@ -1,0 +1,78 @@
+"""What every door does with a call once it knows who calls: carry it out here, or have the master do it.
+
+HTTP, gRPC, gateway ──> Desk.answer, Desk.pieces ──> Operation
+                                                └──> Forwarder (of a lite)
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
+
+from coterie.base.log import logger
+from coterie.kuscia.kusciaapi.authorization import Caller
+from coterie.kuscia.kusciaapi.codes import Code, Refused
+from coterie.kuscia.kusciaapi.master_forwarding import Forwarder
+from coterie.kuscia.kusciaapi.operations import Here, Mode, OnLite, Operation
+
+log = logger("kusciaapi")
+
+_FAILED = "KusciaAPI failed inside; its log has the details"
+
+
+class Desk:
+    def __init__(self, here: Here, forwarder: Forwarder | None = None) -> None:
+        """`forwarder`: of a lite."""
+        self.here = here
+        self._forwarder = forwarder
+        self.under_way = 0
+        self.served = 0
+        """Calls that began so far."""
+
+    async def answer(self, operation: Operation, caller: Caller, request: Any) -> Any:
+        with self._counted():
+            try:
+                if self._forwarder is None or not self._leaves(operation):
+                    return await operation.run(self.here, caller, request)
+                operation.check(self.here, caller)
+                return await self._forwarder.ask(operation, request)
+            except Refused as problem:
+                return operation.failed(problem)
+            except Exception as error:  # noqa: BLE001 - the edge of one call: report, answer, serve the others
+                log.error("A call failed", error=error, trace=True, method=operation.method)
+                return operation.failed(Refused(Code.UNEXPECTED, _FAILED))
+
+    async def pieces(self, operation: Operation, caller: Caller, request: Any) -> AsyncGenerator[Any, None]:
+        """Refused when something fails and the response has no field to say so; else the last piece tells."""
+        with self._counted():
+            try:
+                if self._forwarder is None or not self._leaves(operation):
+                    source = operation.pieces(self.here, caller, request)
+                else:
+                    operation.check(self.here, caller)
+                    source = self._forwarder.listen(operation, request)
+                async with contextlib.aclosing(source) as found:
+                    async for piece in found:
+                        yield piece
+                return
+            except Refused as problem:
+                failure = problem
+            except Exception as error:  # noqa: BLE001 - as above
+                log.error("A stream failed", error=error, trace=True, method=operation.method)
+                failure = Refused(Code.UNEXPECTED, _FAILED)
+        if not operation.tells_status:
+            raise failure
+        yield operation.failed(failure)
+
+    def _leaves(self, operation: Operation) -> bool:
+        return self.here.mode is Mode.LITE and operation.on_lite is OnLite.FORWARD
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        self.under_way += 1
+        self.served += 1
+        try:
+            yield
+        finally:
+            self.under_way -= 1

@@ -1,0 +1,120 @@
+"""The gRPC doors: the same operations, with reflection. Who has no token is UNAUTHENTICATED."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hmac
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+from grpc_reflection.v1alpha import reflection
+
+from coterie.base.secret import Secret
+from coterie.kuscia.kusciaapi import messages
+from coterie.kuscia.kusciaapi.authorization import OPERATOR
+from coterie.kuscia.kusciaapi.codes import Code, Refused
+from coterie.kuscia.kusciaapi.dispatcher import Desk
+from coterie.kuscia.kusciaapi.operations import Operation
+from coterie.kuscia.kusciaapi.server_certificates import ServerKeys
+
+_LARGEST_MESSAGE = 256 << 20
+_OPTIONS = [
+    ("grpc.max_receive_message_length", _LARGEST_MESSAGE),
+    ("grpc.max_send_message_length", _LARGEST_MESSAGE),
+    ("grpc.so_reuseport", 1),
+]
+_STATUS = {
+    Code.VALIDATION: grpc.StatusCode.INVALID_ARGUMENT,
+    Code.PERMISSION: grpc.StatusCode.PERMISSION_DENIED,
+    Code.CALL_TO_MASTER: grpc.StatusCode.UNAVAILABLE,
+    Code.NOT_ON_LITE: grpc.StatusCode.UNIMPLEMENTED,
+    Code.NOT_ON_MASTER: grpc.StatusCode.UNIMPLEMENTED,
+}
+"""Of streams whose responses have no field for what went wrong."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class GrpcDoor:
+    def __init__(self, desk: Desk, operations: Sequence[Operation], token: Secret | None) -> None:
+        """`token`: what callers show; None: nothing."""
+        self._desk = desk
+        self._operations = operations
+        self._token = token.reveal().encode() if token is not None else None
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, host: str, port: int, keys: ServerKeys | None) -> int:
+        """The port. `keys`: None for plain text. Raises RuntimeError when it cannot be had."""
+        server = grpc.aio.server(options=_OPTIONS)
+        services: dict[str, dict[str, Any]] = {}
+        for each in self._operations:
+            services.setdefault(f"{each.package}.{each.service}", {})[each.method] = self._handler(each)
+        server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler(name, methods) for name, methods in services.items()]
+        )
+        reflection.enable_server_reflection(
+            [*sorted(services), reflection.SERVICE_NAME], server, pool=messages.FILES.pool
+        )
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if keys is None:
+            bound = server.add_insecure_port(address)
+        else:
+            bound = server.add_secure_port(address, _credentials(keys))
+        await server.start()
+        self._server = server
+        return bound
+
+    async def stop(self, grace: float) -> None:
+        if self._server is not None:
+            await self._server.stop(grace)
+
+    def _handler(self, operation: Operation) -> Any:
+        if operation.stream is not None:
+            return grpc.unary_stream_rpc_method_handler(functools.partial(self._streamed, operation))
+        return grpc.unary_unary_rpc_method_handler(functools.partial(self._unary, operation))
+
+    async def _unary(self, operation: Operation, data: bytes, context: Context) -> bytes:
+        request = await self._admitted(operation, data, context)
+        answer = await self._desk.answer(operation, OPERATOR, request)
+        return bytes(answer.SerializeToString())
+
+    async def _streamed(self, operation: Operation, data: bytes, context: Context) -> None:
+        """Writes into the context: it waits for slow readers, and is cancelled when the reader leaves."""
+        request = await self._admitted(operation, data, context)
+        async with contextlib.aclosing(self._desk.pieces(operation, OPERATOR, request)) as pieces:
+            try:
+                async for piece in pieces:
+                    await context.write(piece.SerializeToString())
+                return
+            except Refused as problem:
+                failure = problem
+        status = _STATUS.get(failure.code, grpc.StatusCode.UNKNOWN)
+        await context.abort(status, f"{int(failure.code)}: {failure}")
+
+    async def _admitted(self, operation: Operation, data: bytes, context: Context) -> Any:
+        if self._token is not None:
+            shown = dict(context.invocation_metadata() or ()).get("token", "")
+            if not hmac.compare_digest(shown.encode() if isinstance(shown, str) else shown, self._token):
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the metadata `token` is missing or wrong")
+        try:
+            return operation.request.FromString(data)
+        except DecodeError:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, f"the message is no {operation.request.DESCRIPTOR.name}"
+            )
+
+
+def _credentials(keys: ServerKeys) -> grpc.ServerCredentials:
+    pair = (keys.key.read_bytes(), keys.certificate.read_bytes())
+    authority = keys.authority.read_bytes() if keys.mutual else None
+    return grpc.ssl_server_credentials([pair], root_certificates=authority, require_client_auth=keys.mutual)
+
+
+def quiet() -> None:
+    """gRPC's own log goes to standard error in a form of its own; only what is wrong is wanted."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

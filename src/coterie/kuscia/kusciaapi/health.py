@@ -1,0 +1,32 @@
+"""Whether this node's API works: it does when the objects behind it can be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coterie.kube.api.errors import ApiError
+from coterie.kube.api.meta import Object
+from coterie.kube.client.transport import TransportError
+from coterie.kuscia.api.types.domain import DOMAINS
+from coterie.kuscia.kusciaapi.authorization import Caller
+from coterie.kuscia.kusciaapi.codes import Code
+from coterie.kuscia.kusciaapi.operations import Here, Mode, Operation
+
+
+async def health(here: Here, caller: Caller, request: Any) -> Object:
+    """Not ready is an answer, not a failure."""
+    if here.mode is Mode.LITE:
+        return {"data": {"ready": True}}
+    try:
+        await here.client.get(DOMAINS, here.domain)
+    except (ApiError, TransportError):
+        return {"data": {"ready": False}}
+    return {"data": {"ready": True}}
+
+
+OPERATIONS = (
+    Operation(
+        "HealthService", "healthZ", "/healthZ", Code.UNEXPECTED, health,
+        request_name="HealthRequest", response_name="HealthResponse",
+    ),
+)  # fmt: skip

@@ -1,0 +1,176 @@
+"""The HTTP doors: each operation is a POST with JSON or protobuf in its body.
+
+The same handler serves the operator's port, ConfManager's, and the socket to which the gateway leads lites; they differ in
+how a caller is recognised. A failure of an operation is an answer with status 200 and a code; streams are JSON objects that
+follow each other without separators.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hmac
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError
+
+from coterie import __version__
+from coterie.base.secret import Secret
+from coterie.http.messages import Request, Response
+from coterie.http.server import HttpServer, Limits
+from coterie.http.streamed_body import Pumped
+from coterie.kube.api.errors import ApiError
+from coterie.kube.api.meta import Object
+from coterie.kube.client.client import Client
+from coterie.kube.client.transport import TransportError
+from coterie.kuscia.api.types.domain import DOMAINS
+from coterie.kuscia.kusciaapi import messages, openapi
+from coterie.kuscia.kusciaapi.authorization import OPERATOR, Caller, Role
+from coterie.kuscia.kusciaapi.codes import Code, Refused
+from coterie.kuscia.kusciaapi.dispatcher import Desk
+from coterie.kuscia.kusciaapi.master_forwarding import PROTOBUF
+from coterie.kuscia.kusciaapi.messages import as_text
+from coterie.kuscia.kusciaapi.operations import Operation
+
+LIMITS = Limits(max_body=32 << 20)
+_ORIGIN, _SOURCE = "kuscia-origin-source", "kuscia-source"
+"""Headers that gateways set themselves, whatever a caller wrote into them."""
+
+Recognise = Callable[[Request], Awaitable[Caller | None]]
+"""Who calls; None: nobody that is let in."""
+
+
+class HttpDoor:
+    def __init__(self, desk: Desk, operations: Sequence[Operation], recognise: Recognise) -> None:
+        self._desk = desk
+        self._operations = {each.path: each for each in operations}
+        self._recognise = recognise
+        self.server = HttpServer(self._handle, limits=LIMITS)
+
+    async def _handle(self, request: Request) -> Response:
+        if request.method in ("GET", "HEAD") and (told := self._plain(request.path)) is not None:
+            return _json(told)
+        caller = await self._recognise(request)
+        if caller is None:
+            return Response(401, b"", "")
+        operation = self._operations.get(request.path)
+        if operation is None:
+            return _json(_told(Code.VALIDATION, f"there is nothing at {request.path}"), 404)
+        if not caller.everything and not operation.for_domains:
+            return Response(401, b"", "")
+        if request.method != "POST":
+            return _json(_told(Code.VALIDATION, "only POST is taken here"), 405, [("Allow", "POST")])
+        protobuf = request.headers.get("content-type", "").split(";")[0].strip().lower() == PROTOBUF
+        try:
+            asked = _read(operation, request.body, protobuf)
+        except Refused as problem:
+            return _failed(operation, problem, protobuf)
+        if operation.stream is not None:
+            pieces = _texts(self._desk.pieces(operation, caller, asked))
+            return Response(stream=Pumped(pieces, self.server.tasks, f"stream {operation.method}"))
+        answer = await self._desk.answer(operation, caller, asked)
+        return _binary(answer) if protobuf else _json(messages.as_json(answer))
+
+    @functools.cached_property
+    def _document(self) -> Object:
+        return openapi.document(tuple(self._operations.values()))
+
+    def _plain(self, path: str) -> Object | None:
+        """What everybody may read; None: nothing that is for everybody."""
+        if path == "/openapi.json":
+            return self._document
+        return {"/probe": {}, "/version": {"version": __version__}}.get(path)
+
+
+# Who calls.
+
+
+def with_token(token: Secret) -> Recognise:
+    """The operator, who knows the token."""
+    expected = token.reveal().encode()
+
+    async def recognise(request: Request) -> Caller | None:
+        shown = request.headers.get("token", "").encode("latin-1", "replace")
+        return OPERATOR if hmac.compare_digest(shown, expected) else None
+
+    return recognise
+
+
+async def anybody(request: Request) -> Caller | None:
+    """Whoever got so far: through mutual TLS, or where the owner wants no protection."""
+    return OPERATOR
+
+
+def lites_of(client: Client, own: str) -> Recognise:
+    """Domains of this control plane, as the gateway names them. Our own pods come by the gateway too and are not let in."""
+
+    async def recognise(request: Request) -> Caller | None:
+        name = request.headers.get(_ORIGIN, "")
+        if not name or name == own or request.headers.get(_SOURCE) != name:
+            return None
+        try:
+            domain = await client.get(DOMAINS, name)
+        except (ApiError, TransportError):
+            return None
+        return Caller(Role.DOMAIN, name) if not domain.partner and not domain.metadata.deleting else None
+
+    return recognise
+
+
+# Bodies.
+
+
+def _read(operation: Operation, body: bytes, protobuf: bool) -> Any:
+    """The request; Refused when the body is none."""
+    try:
+        if protobuf:
+            return operation.request.FromString(body)
+        given = json.loads(body or b"{}")
+        if not isinstance(given, dict):
+            raise ValueError("it is not an object")
+        return json_format.ParseDict(given, operation.request(), ignore_unknown_fields=True)
+    except (DecodeError, json_format.ParseError, ValueError, RecursionError, TypeError) as problem:
+        raise Refused(
+            Code.UNEXPECTED, f"the body is no {operation.request.DESCRIPTOR.name}: {_fault(operation, problem)}"
+        ) from None
+
+
+def _fault(operation: Operation, problem: Exception) -> str:
+    if isinstance(problem, RecursionError):
+        return "it nests too deep"
+    if operation.secret and not isinstance(problem, json.JSONDecodeError):
+        # The sentence of the library may quote what is in a field, and it goes into the log too.
+        return "a field has another form than in /openapi.json"
+    return str(problem)
+
+
+async def _texts(pieces: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
+    async with contextlib.aclosing(pieces) as found:
+        try:
+            async for piece in found:
+                yield messages.event_text(piece)
+        except Refused as problem:
+            yield as_text(_told(problem.code, str(problem)))
+
+
+def _failed(operation: Operation, problem: Refused, protobuf: bool) -> Response:
+    if operation.tells_status:
+        answer = operation.failed(problem)
+    else:
+        answer = messages.ErrorResponse(status=messages.Status(code=int(problem.code), message=str(problem)))
+    return _binary(answer) if protobuf else _json(messages.as_json(answer))
+
+
+def _told(code: Code, message: str) -> dict[str, Any]:
+    return {"status": {"code": int(code), "message": message, "details": []}}
+
+
+def _json(value: Any, status: int = 200, headers: list[tuple[str, str]] | None = None) -> Response:
+    return Response(status, as_text(value), headers=headers or [])
+
+
+def _binary(answer: Any) -> Response:
+    return Response(body=answer.SerializeToString(), content_type=PROTOBUF)

@@ -1,0 +1,358 @@
+"""Jobs in the forms of KusciaAPI. Pure: from a request to the object, from the object and its tasks to an answer.
+
+CreateJobRequest ──> KusciaJob            KusciaJob, its KusciaTasks ──> QueryJobResponseData, JobStatus
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from coterie.kube.api import labels, quantity
+from coterie.kube.api.meta import Object
+from coterie.kube.api.names import Faults, dns_label_faults, label_value_faults, qualified_name_faults
+from coterie.kube.api.types.pods import ResourceRequirements
+from coterie.kuscia.api.job_commands import carried_out, stage_version
+from coterie.kuscia.api.types.job import (
+    BEST_EFFORT,
+    CROSS_DOMAIN,
+    KUSCIA_JOBS,
+    JobParty,
+    JobPhase,
+    KusciaJob,
+    KusciaTask,
+    ScheduleConfig,
+    ServiceOfTask,
+    Stage,
+    TaskPhase,
+    TaskTemplate,
+)
+from coterie.kuscia.kusciaapi.codes import invalid
+
+MOST_TASKS = 128
+MOST_PARALLEL = 128
+_LARGEST = (1 << 63) - 1
+"""Of numbers in objects."""
+_UNKNOWN = "Unknown"
+_STATES = {str(phase): str(phase) for phase in JobPhase if phase is not JobPhase.INITIALIZED}
+_DONE = {
+    Stage.STOP: (JobPhase.FAILED, JobPhase.SUCCEEDED, JobPhase.APPROVAL_REJECT, JobPhase.CANCELLED),
+    Stage.CANCEL: (JobPhase.SUCCEEDED, JobPhase.APPROVAL_REJECT, JobPhase.CANCELLED),
+}
+_RESOURCES = (("cpu", "cpu"), ("memory", "memory"), ("bandwidth", labels.KUSCIA_BANDWIDTH))
+"""(field of JobResource, resource)"""
+_TIMES = (
+    ("task_timeout_seconds", "lifecycleSeconds", 300),
+    ("resource_reserved_seconds", "resourceReservedSeconds", 30),
+    ("resource_reallocation_interval_seconds", "retryIntervalSeconds", 30),
+    ("active_deadline_seconds", "activeDeadlineSeconds", 0),
+    ("min_reserved_members", "minReservedMembers", 0),
+)
+"""(field of ScheduleConfig, field of the object, what is written when none is given; 0: nothing)"""
+
+
+# From a request to a job.
+
+
+def job_object(request: Any) -> Object:
+    """Refused (11100) with the field that cannot be taken."""
+    named("job_id", request.job_id)
+    named("initiator", request.initiator)
+    if not request.tasks:
+        raise invalid("tasks", "name at least one")
+    if len(request.tasks) > MOST_TASKS:
+        raise invalid("tasks", f"are {len(request.tasks)}, and a job has at most {MOST_TASKS}")
+    if request.max_parallelism > MOST_PARALLEL:
+        raise invalid("max_parallelism", f"must be at most {MOST_PARALLEL}")
+    tasks = [_task(f"tasks[{place}]", task) for place, task in enumerate(request.tasks)]
+    _check_graph(tasks)
+    metadata: Object = {"name": request.job_id, "namespace": CROSS_DOMAIN}
+    if request.custom_fields:
+        metadata["labels"] = dict(_custom_labels(request.custom_fields))
+    spec = {
+        "initiator": request.initiator,
+        "scheduleMode": BEST_EFFORT,
+        "maxParallelism": max(1, request.max_parallelism),
+        "tasks": tasks,
+    }
+    resource = KUSCIA_JOBS.resource
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
+
+
+def named(field: str, value: str) -> str:
+    """The value of a field that must hold a name."""
+    if not value:
+        raise invalid(field, "must be given")
+    _check(field, dns_label_faults(value))
+    return value
+
+
+def _check(field: str, faults: Faults) -> None:
+    if faults:
+        raise invalid(field, faults[0])
+
+
+def _task(path: str, task: Any) -> Object:
+    if not task.alias:
+        raise invalid(f"{path}.alias", "must be given")
+    if not task.app_image:
+        raise invalid(f"{path}.app_image", "must be given")
+    if task.task_id:
+        _check(f"{path}.task_id", dns_label_faults(task.task_id))
+    if not task.parties:
+        raise invalid(f"{path}.parties", "name at least one")
+    out: Object = {
+        "alias": task.alias,
+        "appImage": task.app_image,
+        "taskInputConfig": task.task_input_config,
+        "parties": [_party(f"{path}.parties[{place}]", party) for place, party in enumerate(task.parties)],
+        "scheduleConfig": _schedule(f"{path}.schedule_config", task.schedule_config),
+    }
+    if task.task_id:
+        out["taskID"] = task.task_id
+    if task.dependencies:
+        out["dependencies"] = list(task.dependencies)
+    if task.tolerable:
+        out["tolerable"] = True
+    if task.priority:
+        out["priority"] = task.priority
+    return out
+
+
+def _schedule(path: str, config: Any) -> Object:
+    out: Object = {}
+    for field, name, default in _TIMES:
+        value = getattr(config, field)
+        if value < 0:
+            raise invalid(f"{path}.{field}", "must not be negative")
+        if value or default:
+            out[name] = value or default
+    return out
+
+
+def _party(path: str, party: Any) -> Object:
+    out: Object = {"domainID": named(f"{path}.domain_id", party.domain_id)}
+    if party.role:
+        _check(f"{path}.role", label_value_faults(party.role))
+        out["role"] = party.role
+    amounts = {
+        resource: amount(f"{path}.resources.{field}", text)
+        for field, resource in _RESOURCES
+        if (text := getattr(party.resources, field))
+    }
+    if amounts:
+        out["resources"] = {"requests": amounts, "limits": dict(amounts)}
+    limits = [_limit(f"{path}.bandwidth_limits[{place}]", each) for place, each in enumerate(party.bandwidth_limits)]
+    if limits:
+        out["bandwidthLimits"] = limits
+    return out
+
+
+def amount(field: str, text: str) -> str:
+    """The text of a field that must hold a quantity."""
+    try:
+        found = quantity.parse(text)
+    except quantity.QuantityError:
+        raise invalid(field, f'"{text[:64]}" is no quantity; write e.g. 2, 500m or 4Gi') from None
+    if found.nanos <= 0:
+        raise invalid(field, "must be more than 0")
+    return text
+
+
+def _limit(path: str, limit: Any) -> Object:
+    named(f"{path}.destination_id", limit.destination_id)
+    if not 0 < limit.limit_kbps <= _LARGEST:
+        raise invalid(f"{path}.limit_kbps", f"must be between 1 and {_LARGEST}")
+    return {"destinationID": limit.destination_id, "limitKBps": limit.limit_kbps}
+
+
+def _check_graph(tasks: list[Object]) -> None:
+    """What is seen at once; whether tasks wait for each other in a circle is for the controller to say."""
+    places: dict[str, int] = {}
+    for place, task in enumerate(tasks):
+        alias = task["alias"]
+        if alias in places:
+            raise invalid(f"tasks[{place}].alias", f'"{alias}" is the alias of tasks[{places[alias]}] too')
+        places[alias] = place
+    for place, task in enumerate(tasks):
+        for other in task.get("dependencies") or ():
+            if other not in places:
+                raise invalid(f"tasks[{place}].dependencies", f'there is no task with the alias "{other}"')
+            if other == task["alias"]:
+                raise invalid(f"tasks[{place}].dependencies", f'"{other}" waits for itself')
+
+
+def _custom_labels(fields: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for key, value in fields.items():
+        label = f"{labels.KUSCIA_JOB_CUSTOM_FIELDS_PREFIX}{key}"
+        _check(f"custom_fields[{key}]", qualified_name_faults(label) or label_value_faults(value))
+        yield label, value
+
+
+# From a job to an answer.
+
+
+def domains_of(job: KusciaJob) -> frozenset[str]:
+    """Who takes part, the initiator included."""
+    return frozenset((job.spec.initiator, *(party.domain_id for task in job.spec.tasks for party in task.parties)))
+
+
+def job_data(job: KusciaJob, tasks: Iterable[KusciaTask]) -> Object:
+    """QueryJobResponseData. `tasks`: those of this job."""
+    prefix = labels.KUSCIA_JOB_CUSTOM_FIELDS_PREFIX
+    return {
+        "job_id": job.metadata.name,
+        "initiator": job.spec.initiator,
+        "max_parallelism": job.spec.max_parallelism,
+        "tasks": [_task_config(template) for template in job.spec.tasks],
+        "status": _detail(job, tasks),
+        "custom_fields": {
+            key.removeprefix(prefix): value
+            for key, value in (job.metadata.labels or {}).items()
+            if key.startswith(prefix)
+        },
+    }
+
+
+def job_status(job: KusciaJob, tasks: Iterable[KusciaTask]) -> Object:
+    """JobStatus. `tasks`: those of this job."""
+    return {"job_id": job.metadata.name, "status": _detail(job, tasks)}
+
+
+def _task_config(template: TaskTemplate) -> Object:
+    out: Object = {
+        "app_image": template.app_image,
+        "parties": [_shown_party(party) for party in template.parties],
+        "alias": template.alias,
+        "task_id": template.task_id,
+        "dependencies": list(template.dependencies or ()),
+        "task_input_config": template.task_input_config,
+        "priority": template.priority,
+        "tolerable": template.tolerable,
+    }
+    if template.schedule_config is not None:
+        out["schedule_config"] = _shown_schedule(template.schedule_config)
+    return out
+
+
+def _shown_schedule(config: ScheduleConfig) -> Object:
+    return {
+        "task_timeout_seconds": config.lifecycle_seconds or 0,
+        "resource_reserved_seconds": config.resource_reserved_seconds or 0,
+        "resource_reallocation_interval_seconds": config.retry_interval_seconds or 0,
+        "active_deadline_seconds": config.active_deadline_seconds or 0,
+        "min_reserved_members": config.min_reserved_members or 0,
+    }
+
+
+def _shown_party(party: JobParty) -> Object:
+    out: Object = {"domain_id": party.domain_id, "role": party.role}
+    if party.resources is not None and (amounts := _amounts(party.resources)):
+        out["resources"] = amounts
+    if party.bandwidth_limits:
+        out["bandwidth_limits"] = [
+            {"destination_id": each.destination_id, "limit_kbps": each.limit_kbps} for each in party.bandwidth_limits
+        ]
+    return out
+
+
+def _amounts(resources: ResourceRequirements) -> Object:
+    told = {**(resources.requests or {}), **(resources.limits or {})}
+    return {field: str(told[resource]) for field, resource in _RESOURCES if resource in told}
+
+
+def _detail(job: KusciaJob, tasks: Iterable[KusciaTask]) -> Object:
+    found = {task.metadata.name: task for task in tasks if not task.metadata.deleting}
+    shown = [_task_status(template, found.get(template.task_id)) for template in job.spec.tasks]
+    status = job.status
+    return {
+        "state": _STATES.get(status.phase, _UNKNOWN),
+        "err_msg": status.message or "; ".join(_words(shown)),
+        "create_time": job.metadata.creation_timestamp or "",
+        "start_time": status.start_time or "",
+        "end_time": status.completion_time or "",
+        "tasks": shown,
+        "stage_status_list": _by_domain(status.stage_status),
+        "approve_status_list": _by_domain(status.approve_status),
+    }
+
+
+def _words(tasks: Iterable[Object]) -> Iterator[str]:
+    for task in tasks:
+        for party in task["parties"]:
+            if party["err_msg"]:
+                yield f"Task[{task['alias']}]-Party[{party['domain_id']}]: {party['err_msg']}"
+
+
+def _by_domain(told: Mapping[str, str] | None) -> list[Object]:
+    return [{"domain_id": domain, "state": state} for domain, state in sorted((told or {}).items())]
+
+
+def _task_status(template: TaskTemplate, task: KusciaTask | None) -> Object:
+    out: Object = {"task_id": template.task_id, "alias": template.alias, "state": str(TaskPhase.PENDING)}
+    if task is None:
+        return {**out, "parties": [_party_status(party, "", "") for party in template.parties]}
+    status = task.status
+    told = {(party.domain_id, party.role): party for party in status.party_task_status or ()}
+    parties = []
+    for party in template.parties:
+        known = told.get((party.domain_id, party.role))
+        shown = _party_status(party, known.phase if known else "", known.message if known else "")
+        if endpoints := [_endpoint(service) for service in _services_of(template, party, task)]:
+            shown["endpoints"] = endpoints
+        parties.append(shown)
+    return {
+        **out,
+        "state": status.phase or str(TaskPhase.PENDING),
+        "err_msg": status.message,
+        "create_time": task.metadata.creation_timestamp or "",
+        "start_time": status.start_time or "",
+        "end_time": status.completion_time or "",
+        "parties": parties,
+        "progress": 1.0 if status.phase == TaskPhase.SUCCEEDED else min(1.0, max(0.0, status.progress)),
+    }
+
+
+def _party_status(party: JobParty, phase: str, message: str) -> Object:
+    return {
+        "domain_id": party.domain_id,
+        "role": party.role,
+        "state": phase or str(TaskPhase.PENDING),
+        "err_msg": message,
+    }
+
+
+def _services_of(template: TaskTemplate, party: JobParty, task: KusciaTask) -> list[ServiceOfTask]:
+    """Those of one party. Of a domain with several roles, the numbers of ports tell them apart."""
+    found = [
+        service for _, service in sorted((task.status.service_statuses or {}).items())
+        if service.namespace == party.domain_id
+    ]  # fmt: skip
+    if sum(each.domain_id == party.domain_id for each in template.parties) <= 1:
+        return found
+    numbers = {
+        number
+        for each in task.status.allocated_ports or ()
+        if (each.domain_id, each.role) == (party.domain_id, party.role)
+        for number in (each.named_port or {}).values()
+    }
+    return [service for service in found if service.port_number in numbers]
+
+
+def _endpoint(service: ServiceOfTask) -> Object:
+    host = f"{service.service_name}.{service.namespace}.svc"
+    address = f"{host}:{service.port_number}" if service.scope == "Domain" else host
+    return {"port_name": service.port_name, "scope": service.scope, "endpoint": address}
+
+
+# Commands.
+
+
+def needs_no(job: KusciaJob, stage: Stage) -> bool:
+    """Whether a command is answered with success and not given: it has been, or what it asks for is so already."""
+    given = (job.metadata.labels or {}).get(labels.KUSCIA_JOB_STAGE) == stage
+    phase = job.status.phase
+    deaf = phase in _DONE[Stage.CANCEL] or (phase == JobPhase.FAILED and stage is not Stage.RESTART)
+    if given and not deaf and not carried_out(job, stage_version(job)):
+        return True
+    return phase in _DONE.get(stage, ())

@@ -1,0 +1,81 @@
+"""A lite's calls to its master: through the own gateway, as `http://kusciaapi.master.svc`, protobuf in the body.
+
+Whole answers come as protobuf. Those of a stream come as JSON objects one after the other, as over every HTTP door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError
+
+from coterie.base.json_stream import Objects
+from coterie.kube.client.http_transport import HttpTransport
+from coterie.kube.client.kubeconfig import Connection
+from coterie.kube.client.transport import ByteStream, Call, Reply, TransportError
+from coterie.kube.client.wrappers import Addressed
+from coterie.kuscia.kusciaapi.codes import Code, Refused
+from coterie.kuscia.kusciaapi.operations import Operation
+
+HOST = "kusciaapi.master.svc"
+PROTOBUF = "application/x-protobuf"
+_PATIENCE = 30.0
+
+
+class Forwarder:
+    def __init__(self, gateway: str) -> None:
+        """`gateway`: the own gateway's door for what leaves, `host:port`."""
+        self._transport = Addressed(HttpTransport(Connection(server=f"http://{gateway}"), timeout=_PATIENCE), HOST)
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def ask(self, operation: Operation, request: Any) -> Any:
+        reply = await self._send(operation, request, stream=False)
+        try:
+            return operation.response.FromString(reply.body)
+        except DecodeError as problem:
+            raise _failed("its answer cannot be read; it may be of another version") from problem
+
+    async def listen(self, operation: Operation, request: Any) -> AsyncGenerator[Any, None]:
+        reply = await self._send(operation, request, stream=True)
+        lines, objects = reply.lines, Objects()
+        assert isinstance(lines, ByteStream), "what HttpTransport gives"
+        try:
+            while chunk := await lines.chunk():
+                for each in objects.feed(chunk):
+                    if not operation.tells_status and each.keys() == {"status"}:
+                        raise _told(each["status"])
+                    yield json_format.ParseDict(each, operation.response(), ignore_unknown_fields=True)
+        except TransportError as problem:
+            raise _failed(str(problem)) from problem
+        except (ValueError, KeyError, TypeError, json_format.ParseError) as problem:
+            raise _failed("its answer cannot be read; it may be of another version") from problem
+        finally:
+            await lines.close()
+
+    async def _send(self, operation: Operation, request: Any, *, stream: bool) -> Reply:
+        headers = {"Content-Type": PROTOBUF, "Accept": PROTOBUF}
+        call = Call("POST", operation.path, headers=headers, body=request.SerializeToString(), stream=stream)
+        try:
+            reply = await self._transport.send(call)
+        except TransportError as problem:
+            raise _failed(str(problem)) from problem
+        if reply.status != 200:
+            raise _failed(f"it answers {reply.status}: {_sentence(reply.body)}")
+        return reply
+
+
+def _failed(why: str) -> Refused:
+    return Refused(Code.CALL_TO_MASTER, f"the master could not be asked: {why}")
+
+
+def _told(status: Any) -> Refused:
+    """What the master refused."""
+    return Refused(Code(int(status["code"])), str(status["message"]))
+
+
+def _sentence(body: bytes) -> str:
+    return body[:500].decode("utf-8", "replace").strip() or "nothing more"

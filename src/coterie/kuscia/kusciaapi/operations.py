@@ -1,0 +1,152 @@
+"""The table that KusciaAPI is: which service, method and path, who may call it where, and what it does.
+
+    HTTP (8082), gRPC (8083), gateway ──> Operation.run(here, caller, request) ──> response
+
+A failure is an answer too: `status.code` and a sentence. Each module of services has its rows in `OPERATIONS`; the work is
+a function of where it runs, who calls and what was asked, and answers plain data of the response's form:
+
+    async def query(here: Here, caller: Caller, request: Any) -> Object:
+        return {"data": {"job_id": request.job_id}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import Any
+
+from google.protobuf import json_format
+
+from coterie.base.clock import Clock
+from coterie.base.log import logger
+from coterie.base.paths import DomainPaths
+from coterie.kube.api.errors import ApiError
+from coterie.kube.api.meta import Object
+from coterie.kube.client.client import Client
+from coterie.kube.client.transport import TransportError
+from coterie.kuscia.identity.domain_identity import DomainIdentity
+from coterie.kuscia.kusciaapi import messages
+from coterie.kuscia.kusciaapi.authorization import Caller
+from coterie.kuscia.kusciaapi.codes import Code, Refused
+from coterie.kuscia.kusciaapi.job_watch import JobBoard
+
+log = logger("kusciaapi")
+
+
+class Mode(StrEnum):
+    MASTER = "master"
+    AUTONOMY = "autonomy"
+    LITE = "lite"
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """The domain whose API this is."""
+
+    client: Client
+    domain: str
+    mode: Mode
+    paths: DomainPaths
+    identity: DomainIdentity
+    clock: Clock
+    jobs: JobBoard = field(default_factory=JobBoard, repr=False, compare=False)
+    """Those who watch jobs."""
+
+
+class OnLite(Enum):
+    """What a lite does with a call."""
+
+    HERE = "here"
+    FORWARD = "forward"
+    """Asks its master, as the domain it is."""
+    REFUSE = "refuse"
+
+
+Work = Callable[[Here, Caller, Any], Awaitable[Object]]
+Streaming = Callable[[Here, Caller, Any], AsyncIterator[Any]]
+"""Gives plain data too, or responses where one is made for many callers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    service: str
+    method: str
+    path: str
+    failure: Code
+    """For what goes wrong without a code of its own."""
+    work: Work | None = None
+    stream: Streaming | None = None
+    """Instead of `work`: each piece is one response."""
+    for_domains: bool = False
+    """Whether other domains may call it through the gateway."""
+    on_lite: OnLite = OnLite.HERE
+    on_master: bool = True
+    secret: bool = False
+    """Whether request or answer must never be logged."""
+    request_name: str = ""
+    response_name: str = ""
+    package: str = messages.PACKAGE
+    """Of the messages and, over gRPC, of the service."""
+
+    @property
+    def request(self) -> Any:
+        return messages.message(self.request_name or f"{self.method}Request", self.package)
+
+    @property
+    def response(self) -> Any:
+        return messages.message(self.response_name or f"{self.method}Response", self.package)
+
+    @property
+    def tells_status(self) -> bool:
+        """Whether the response has a field for what went wrong."""
+        return "status" in self.response.DESCRIPTOR.fields_by_name
+
+    def check(self, here: Here, caller: Caller) -> None:
+        """Refused where this operation is not to be had."""
+        if here.mode is Mode.LITE and self.on_lite is OnLite.REFUSE:
+            raise Refused(Code.NOT_ON_LITE, f"{self.method} is not to be had on a lite; ask its master")
+        if here.mode is Mode.MASTER and not self.on_master:
+            raise Refused(Code.NOT_ON_MASTER, f"{self.method} is not to be had on a master; ask the domain itself")
+        if not caller.everything and not self.for_domains:
+            raise Refused(Code.PERMISSION, f"domains may not call {self.method}")
+
+    async def run(self, here: Here, caller: Caller, request: Any) -> Any:
+        """Of operations with `work`."""
+        assert self.work is not None
+        try:
+            self.check(here, caller)
+            return self.answered(await self.work(here, caller, request))
+        except (Refused, ApiError, TransportError) as problem:
+            return self.failed(problem)
+
+    async def pieces(self, here: Here, caller: Caller, request: Any) -> AsyncGenerator[Any, None]:
+        """Of operations with `stream`. When something fails the last answer tells why; Refused where it has no field for it."""
+        assert self.stream is not None
+        source = self.stream(here, caller, request)
+        try:
+            self.check(here, caller)
+            async for piece in source:
+                yield json_format.ParseDict(piece, self.response()) if isinstance(piece, dict) else piece
+        except (Refused, ApiError, TransportError) as problem:
+            if not self.tells_status:
+                code = problem.code if isinstance(problem, Refused) else self.failure
+                raise Refused(code, str(problem)) from problem
+            yield self.failed(problem)
+        finally:
+            if isinstance(source, AsyncGenerator):
+                await source.aclose()
+
+    def answered(self, data: Object) -> Any:
+        return json_format.ParseDict({"status": {"message": "success"}, **data}, self.response())
+
+    def failed(self, problem: Refused | ApiError | TransportError) -> Any:
+        code, details, found = self.failure, tuple[tuple[Code, str], ...](), dict[str, Any]()
+        if isinstance(problem, Refused):
+            code, details, found = problem.code, problem.details, problem.found
+        log.info("Refused", method=self.method, code=int(code), why=str(problem))
+        response = json_format.ParseDict(found, self.response())
+        response.status.code, response.status.message = int(code), str(problem)
+        for item, why in details:
+            response.status.details.add().Pack(messages.Status(code=int(item), message=why))
+        return response

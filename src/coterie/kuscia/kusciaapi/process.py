@@ -1,0 +1,95 @@
+"""The process that serves KusciaAPI and ConfManager, started when somebody calls and ended when nobody does for a while.
+
+Knows nothing of gRPC and protobuf, which only the child loads. What lites send through the gateway comes by a socket that only
+this node can open: a port could be called by whoever is on the machine, with any domain's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from coterie.base.clock import Clock
+from coterie.kube.client.client import Client
+from coterie.kube.control.on_demand_process import IDLE, ChildPlan, HeldChild
+from coterie.kuscia.api.types.domain import DOMAIN_CONFIG
+from coterie.kuscia.kusciaapi.settings import KusciaApiSettings
+
+API_SOCKET, GATE_SOCKET, INNER_SOCKET = "kapi-node.sock", "kapi.sock", "kapi-child.sock"
+"""Short: the path of a socket has a limit."""
+_NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
+_KUSCIA = r"/apis/kuscia\.secretflow/v1alpha1"
+_CORE = "/api/v1"
+_BELOW = rf"/namespaces/{_NAME}"
+_ONE = rf"(?P<one>/{_NAME})"
+_KEPT = (
+    rf"{_KUSCIA}/(domains|clusterdomainroutes|appimages){_ONE}?",
+    rf"{_KUSCIA}{_BELOW}/(kusciajobs|kusciadeployments|domaindatas|domaindatasources|domaindatagrants){_ONE}?",
+    rf"{_KUSCIA}{_BELOW}/kusciajobs{_ONE}/status",
+)
+"""What the operations write."""
+_SEEN = (
+    rf"{_KUSCIA}{_BELOW}/kusciatasks(/{_NAME})?",
+    rf"/apis/apps/v1{_BELOW}/deployments/{_NAME}",
+    rf"{_CORE}/nodes/{_NAME}",
+    rf"{_CORE}{_BELOW}/(pods|services)(/{_NAME})?",
+    rf"{_CORE}{_BELOW}/pods/{_NAME}/log",
+)
+
+
+def allowed(method: str, path: str, query: str, domain: str) -> bool:
+    """Objects that operations are about, but never all of them to be removed; the config store; what they look at besides."""
+    for each in _KEPT:
+        if found := re.fullmatch(each, path):
+            return method != "DELETE" or found["one"] is not None
+    maps = f"{_CORE}/namespaces/{domain}/configmaps"
+    if path in (maps, f"{maps}/{DOMAIN_CONFIG}"):
+        return method == "POST" if path == maps else method in ("GET", "PATCH")
+    return method == "GET" and any(re.fullmatch(each, path) for each in _SEEN)
+
+
+class KusciaApiChild:
+    """A Runnable, ready as soon as the doors are open. OSError when a port cannot be had."""
+
+    name = "kusciaapi"
+
+    def __init__(
+        self, settings: KusciaApiSettings, run: Path, client: Client, clock: Clock, *, inner: bool, idle: float = IDLE
+    ) -> None:
+        """`run`: where the sockets lie, private and short. `inner`: whether lites may come through the gateway."""
+        settings = replace(settings, inner=run / INNER_SOCKET if inner else None)
+        self.settings = settings
+        plan = ChildPlan(
+            name=self.name,
+            who="KusciaAPI",
+            module="coterie.kuscia.kusciaapi",
+            options={**settings.options(), "--beat": str(idle / 4)},
+            ports=settings.places,
+            api=run / API_SOCKET,
+            log_file=settings.paths.log("kusciaapi"),
+            sockets={run / GATE_SOCKET: run / INNER_SOCKET} if inner else {},
+        )
+
+        def passes(method: str, path: str, query: str) -> bool:
+            return allowed(method, path, query, settings.domain)
+
+        self._held = HeldChild(plan, client.transport, passes, clock, idle=idle)
+
+    @property
+    def ready(self) -> asyncio.Event:
+        return self._held.open
+
+    @property
+    def pid(self) -> int | None:
+        return self._held.pid
+
+    def stop(self) -> None:
+        self._held.stop()
+
+    def release(self) -> None:
+        self._held.release()
+
+    async def run(self) -> None:
+        await self._held.run()

@@ -1,0 +1,37 @@
+"""All operations of KusciaAPI. A module of services appends its own here."""
+
+from __future__ import annotations
+
+from coterie.kuscia.kusciaapi import (
+    appimages,
+    certificates,
+    configs,
+    datasources,
+    domaindata,
+    domains,
+    grants,
+    health,
+    jobs,
+    logs,
+    routes,
+    servings,
+)
+from coterie.kuscia.kusciaapi.operations import Operation
+
+OPERATIONS: tuple[Operation, ...] = (
+    *health.OPERATIONS,
+    *domains.OPERATIONS,
+    *routes.OPERATIONS,
+    *configs.OPERATIONS,
+    *certificates.OPERATIONS,
+    *jobs.OPERATIONS,
+    *logs.OPERATIONS,
+    *domaindata.OPERATIONS,
+    *datasources.OPERATIONS,
+    *grants.OPERATIONS,
+    *appimages.OPERATIONS,
+    *servings.OPERATIONS,
+)
+
+CONF_MANAGER: tuple[Operation, ...] = certificates.CONFMANAGER_OPERATIONS
+"""What ConfManager has on its own ports."""

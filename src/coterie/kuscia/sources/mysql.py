@@ -1,0 +1,254 @@
+"""Tables of a MySQL or MariaDB server.
+
+Reading: the server puts a row's cells together as a line of CSV (one cell per row to unpack in Python), which Arrow parses
+a block at a time; rows stream, neither side holds the table. Writing: rows go into a table with a name of its own by
+large INSERTs, which then takes the old one's place in one RENAME. The driver blocks, so all of it is in a thread.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pyarrow as pa
+
+from coterie.kuscia.sources import mysql_text
+from coterie.kuscia.sources.convert import fit
+from coterie.kuscia.sources.csv_text import Dialect, read_csv
+from coterie.kuscia.sources.files import selected
+from coterie.kuscia.sources.mysql_connection import MySQLLine
+from coterie.kuscia.sources.paths import partition_of
+from coterie.kuscia.sources.protocol import (
+    READ_ALL,
+    WRITE_PLAIN,
+    NotThere,
+    Place,
+    ReadOptions,
+    Sink,
+    Source,
+    SourceError,
+    SourceInfo,
+    WriteOptions,
+)
+from coterie.kuscia.sources.sql_types import STAGING, mysql_type, of_mysql, table_name
+from coterie.kuscia.sources.worker_thread import Lane, PulledFile, stepping
+
+_LONGEST = 64
+_FETCH = 4096
+_DIALECT = Dialect(nulls=("",), blank_lines_count=True)
+_COLUMNS = """
+    SELECT column_name, data_type, column_type, is_nullable FROM information_schema.columns
+    WHERE table_schema = DATABASE() AND table_name = {} ORDER BY ordinal_position
+"""
+
+
+def mysql(info: SourceInfo) -> Source:
+    return MySQL(info)
+
+
+class MySQL:
+    def __init__(self, info: SourceInfo) -> None:
+        self._info = info
+
+    async def __aenter__(self) -> Source:
+        return self
+
+    async def __aexit__(self, *problem: object) -> None:
+        pass
+
+    async def schema(self, place: Place) -> pa.Schema:
+        async with self._lane() as (lane, line):
+            return await lane.run(lambda: _schema(_columns(line, place)))
+
+    @asynccontextmanager
+    async def _lane(self) -> AsyncIterator[tuple[Lane, MySQLLine]]:
+        lane, line = Lane("mysql"), MySQLLine(self._info)
+        try:
+            await lane.run(line.connect)
+            yield lane, line
+        finally:
+            line.interrupt()
+            await lane.finish(line.close)
+
+    @asynccontextmanager
+    async def read(
+        self, place: Place, schema: pa.Schema | None, options: ReadOptions = READ_ALL
+    ) -> AsyncIterator[AsyncIterator[pa.RecordBatch]]:
+        _no_raw(options.raw)
+        line = MySQLLine(self._info)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            try:
+                line.connect()
+                columns = _columns(line, place)
+                declared = selected(schema if schema is not None else _schema(columns), options.columns)
+                file = pa.PythonFile(PulledFile(_lines(line, place, declared, columns)), mode="r")
+                row = 0
+                for batch in read_csv(file, mysql_text.wire(declared), _DIALECT, options.batch_rows):
+                    yield fit(batch, declared, row)
+                    row += batch.num_rows
+            finally:
+                line.close()
+
+        async with stepping(batches, line.interrupt) as stream:
+            yield stream
+
+    @asynccontextmanager
+    async def write(self, place: Place, schema: pa.Schema, options: WriteOptions = WRITE_PLAIN) -> AsyncIterator[Sink]:
+        _no_raw(options.raw)
+        name, keys = table_name(place.uri, _LONGEST), partition_of(place.partition)
+        whole = pa.schema([*schema, *(pa.field(key, pa.string()) for key in keys if key not in schema.names)])
+        staging = STAGING + secrets.token_hex(8)
+        line, lane = MySQLLine(self._info), Lane("mysql")
+        done = False
+        try:
+            await lane.run(lambda: _begin(line, staging, whole))
+            yield _InsertSink(lane, line, staging, schema, whole, keys)
+            await lane.run(lambda: _take_place(line, staging, name, whole, keys))
+            done = True
+        finally:
+            if not done:
+                line.interrupt()
+            await lane.finish(lambda: _end(self._info, line, "" if done else staging))
+
+    async def delete(self, place: Place) -> None:
+        name, keys = table_name(place.uri, _LONGEST), partition_of(place.partition)
+        async with self._lane() as (lane, line):
+            table = mysql_text.name(name)
+            statement = f"DELETE FROM {table}{mysql_text.where(keys)}" if keys else f"DROP TABLE {table}"
+            await lane.run(lambda: line.execute(statement))
+
+
+class _InsertSink:
+    def __init__(
+        self,
+        lane: Lane,
+        line: MySQLLine,
+        table: str,
+        schema: pa.Schema,
+        whole: pa.Schema,
+        keys: Mapping[str, str],
+    ) -> None:
+        self._lane, self._line, self._schema, self._whole, self._keys = lane, line, schema, whole, keys
+        names = ", ".join(mysql_text.name(each) for each in whole.names)
+        self._head = f"INSERT INTO {mysql_text.name(table)} ({names}) VALUES ".encode()
+
+    async def put(self, batch: pa.RecordBatch) -> None:
+        await self._lane.run(lambda: self._put(batch))
+
+    def _put(self, batch: pa.RecordBatch) -> None:
+        batch = fit(batch, self._schema)
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns |= {key: pa.repeat(value, batch.num_rows) for key, value in self._keys.items()}
+        for rows in mysql_text.inserts(columns, self._whole.names, self._line.packet // 2):
+            self._line.execute(self._head + rows)
+        self._line.execute("COMMIT")
+
+
+Columns = list[tuple[str, str, str, bool]]
+
+
+def _columns(line: MySQLLine, place: Place) -> Columns:
+    """From here on the table stays as it is: a writer that replaces it waits until the connection ends."""
+    name = table_name(place.uri, _LONGEST)
+    try:
+        line.query(f"SELECT 1 FROM {mysql_text.name(name)} LIMIT 0")
+    except NotThere:
+        raise NotThere(f"there is no table {place.uri}") from None
+    rows = line.query(_COLUMNS.format(mysql_text.literal(name)))
+    return [(each[0].decode(), each[1].decode(), each[2].decode(), each[3] == b"NO") for each in rows]
+
+
+def _schema(columns: Columns) -> pa.Schema:
+    return pa.schema([pa.field(name, of_mysql(kind, whole), not required) for name, kind, whole, required in columns])
+
+
+def _lines(line: MySQLLine, place: Place, declared: pa.Schema, columns: Columns) -> Any:
+    """A function that gives some lines of CSV, the header first, at last nothing."""
+    kinds = {name: kind for name, kind, _, _ in columns}
+    missing = [name for name in declared.names if name not in kinds]
+    if missing:
+        raise SourceError(f"there is no column {', '.join(missing)}; there are {', '.join(kinds)}")
+    shown = ", ".join(mysql_text.cell(field, kinds[field.name]) for field in declared)
+    keys = partition_of(place.partition)
+    rows = line.stream(
+        f"SELECT CONCAT_WS(',', {shown}) FROM {mysql_text.name(place.uri)}{mysql_text.where(keys)}", _FETCH
+    )
+    waiting: Iterator[bytes] = iter([mysql_text.header(declared)])
+
+    def pull() -> bytes:
+        piece = next(waiting, None)
+        if piece is not None:
+            return piece
+        part = next(rows, None)
+        if part is None:
+            return b""
+        cells = [each[0] for each in part if each[0] is not None]
+        if len(cells) < len(part):
+            raise SourceError("a row is larger than the server's max_allowed_packet; raise that setting")
+        return b"\n".join([*cells, b""])
+
+    return pull
+
+
+def _begin(line: MySQLLine, staging: str, whole: pa.Schema) -> None:
+    line.connect()
+    _sweep(line)
+    line.query(f"SELECT GET_LOCK({mysql_text.literal(staging)}, 0)")
+    columns = ", ".join(
+        f"{mysql_text.name(field.name)} {mysql_type(field.type)} {'NULL' if field.nullable else 'NOT NULL'}"
+        for field in whole
+    )
+    line.execute(f"CREATE TABLE {mysql_text.name(staging)} ({columns}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+
+
+def _sweep(line: MySQLLine) -> None:
+    """What killed writers left: a living one holds a lock by its table's name."""
+    like = mysql_text.literal(STAGING.replace("_", "|_") + "%")
+    found = line.query(
+        "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() "
+        f"AND table_name LIKE {like} ESCAPE '|'"
+    )
+    for (raw,) in found:
+        table = raw.decode()
+        if line.query(f"SELECT IS_FREE_LOCK({mysql_text.literal(table)})")[0][0] == b"1":
+            line.execute(f"DROP TABLE IF EXISTS {mysql_text.name(table)}")
+
+
+def _take_place(line: MySQLLine, staging: str, name: str, whole: pa.Schema, keys: Mapping[str, str]) -> None:
+    new, table = mysql_text.name(staging), mysql_text.name(name)
+    there = line.query(
+        f"SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = {mysql_text.literal(name)}"
+    )
+    if not there:
+        line.execute(f"RENAME TABLE {new} TO {table}")
+    elif keys:
+        names = ", ".join(mysql_text.name(each) for each in whole.names)
+        line.execute(f"DELETE FROM {table}{mysql_text.where(keys)}")
+        line.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM {new}")
+        line.execute("COMMIT")
+        line.execute(f"DROP TABLE {new}")
+    else:
+        old = mysql_text.name(f"{staging}_old")
+        line.execute(f"RENAME TABLE {table} TO {old}, {new} TO {table}")
+        line.execute(f"DROP TABLE {old}")
+
+
+def _end(info: SourceInfo, line: MySQLLine, staging: str) -> None:
+    """The interrupted line cannot clean up any more; a fresh one does, if the server is still there."""
+    line.close()
+    if staging:
+        fresh = MySQLLine(info)
+        try:
+            with suppress(SourceError):
+                fresh.connect()
+                fresh.execute(f"DROP TABLE IF EXISTS {mysql_text.name(staging)}")
+        finally:
+            fresh.close()
+
+
+def _no_raw(raw: bool) -> None:
+    if raw:
+        raise SourceError("a table of a database has no raw bytes; ask for it as a table")

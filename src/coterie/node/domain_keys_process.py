@@ -1,0 +1,81 @@
+"""A process of its own that makes and checks a domain's identity, and ends: `python -m coterie.node.domain_keys_process`.
+
+What it needs for that is heavy, and a control plane without a gateway needs it for nothing else (see `apikeys`). In comes one
+JSON object on the standard input, because the key may be in it and arguments can be seen by everybody; out go files, log
+lines on the standard error, and on the standard output one sentence that says why not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from coterie.base import parent_death, pki
+from coterie.base.log import LogSettings, configure
+from coterie.base.paths import DomainPaths
+from coterie.base.pki import PkiError
+from coterie.base.secret import Secret
+from coterie.kuscia.identity import domain_identity
+
+
+def make(order: Mapping[str, Any]) -> None:
+    """Make what is missing; PkiError or OSError when what is there cannot be used."""
+    paths = DomainPaths(Path(order["home"]))
+    given = Secret(order["key"]) if order["key"] else None
+    made = domain_identity.ensure(paths, order["domain"], given, datetime.fromisoformat(order["now"]))
+    if order["token"]:
+        domain_identity.ensure_api_token(paths, made)
+    if order["external"]:
+        check_pair(*map(Path, order["external"]))
+
+
+def check_pair(certificate: Path, key: Path, *authorities: Path) -> None:
+    """Envoy would refuse them much later, and with less to say."""
+    for path in (certificate, *authorities):
+        try:
+            pki.load_certificate(path.read_bytes())
+        except PkiError as problem:
+            raise PkiError(f"domainRoute.externalTLS: {path} is {problem}") from problem
+    try:
+        loaded = pki.load_key(key.read_bytes())
+    except PkiError as problem:
+        raise PkiError(f"domainRoute.externalTLS: {key} is {problem}") from problem
+    if pki.public_key_of(pki.load_certificate(certificate.read_bytes())) != loaded.public_key():
+        raise PkiError(f"domainRoute.externalTLS: {certificate} does not belong to {key}")
+
+
+def problem_with(order: Mapping[str, Any]) -> str:
+    """`make`, and why it could not be done; empty when it was."""
+    try:
+        make(order)
+    except PkiError as problem:
+        return str(problem)
+    except OSError as problem:
+        return f"{problem.filename or order['home']}: {problem.strerror}"
+    return ""
+
+
+def main() -> int:
+    text = sys.stdin.read()
+    if not text:
+        return 1  # whoever asked was gone before it had said what for
+    order = json.loads(text)
+    configure(LogSettings(level=order["logLevel"], format=order["logFormat"]))
+    problem = problem_with(order)
+    print(problem)
+    return 1 if problem else 0
+
+
+if __name__ == "__main__":
+    parent_death.follow()
+    try:
+        answer = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os._exit(1)  # whoever asked is gone, and nobody is left to tell
+    sys.exit(answer)

@@ -1,0 +1,105 @@
+"""How a node comes to a control plane of another machine: one file, made at the master, carried to the node.
+
+    coterie node add NAME --address IP -o FILE      at the master: issues certificates of the API's authority
+    mode: lite, join: FILE                          at the node
+
+The file holds the node's identity (client certificate `system:node:NAME`, group `system:nodes`), the certificate under
+which its agent's endpoint is reached, and the authority to believe. It is a secret: mode 0600, never printed.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from coterie.base import files, pki, pki_files
+from coterie.base.clock import Clock
+from coterie.base.paths import DomainPaths
+from coterie.kube.client import kubeconfig
+from coterie.node.api_identity import AUTHORITY
+from coterie.node.config import ConfigError
+
+NODES_GROUP = "system:nodes"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    server: str
+    node: str
+    ca: bytes
+    certificate: bytes
+    key: bytes
+    serving_certificate: bytes
+    serving_key: bytes
+
+    def __repr__(self) -> str:
+        return f"Bundle(server={self.server!r}, node={self.node!r}, ...)"
+
+    def write(self, path: Path) -> None:
+        document = {
+            "server": self.server,
+            "node": self.node,
+            "ca": _encoded(self.ca),
+            "certificate": _encoded(self.certificate),
+            "key": _encoded(self.key),
+            "servingCertificate": _encoded(self.serving_certificate),
+            "servingKey": _encoded(self.serving_key),
+        }
+        files.write_atomic(path, yaml.safe_dump(document, sort_keys=False))
+
+    def connection(self) -> kubeconfig.Connection:
+        made = kubeconfig.make(self.node, self.server, ca=self.ca, certificate=self.certificate, key=self.key)
+        return made.resolve()
+
+
+def make_bundle(paths: DomainPaths, node: str, addresses: tuple[str, ...], server: str, clock: Clock) -> Bundle:
+    """Issue what a node needs. `server` is how the node reaches the API."""
+    if not (paths.pki / "ca.key").exists():
+        raise ConfigError(f"{paths.home}: no control plane was started here yet; run `coterie start` once")
+    now = clock.now()
+    authority = pki_files.ensure_authority(paths.pki, AUTHORITY, now=now)
+    client_key, serving_key = pki.new_key("ec"), pki.new_key("ec")
+    client = pki.issue_client(authority, f"system:node:{node}", client_key.public_key(), groups=(NODES_GROUP,), now=now)
+    names = tuple(dict.fromkeys((node, *addresses)))
+    serving = pki.issue_server(authority, f"system:node:{node}", serving_key.public_key(), names=names, now=now)
+    return Bundle(
+        server=server,
+        node=node,
+        ca=pki.certificate_pem(authority.certificate),
+        certificate=pki.certificate_pem(client),
+        key=pki.key_pem(client_key),
+        serving_certificate=pki.certificate_pem(serving),
+        serving_key=pki.key_pem(serving_key),
+    )
+
+
+def read_bundle(path: Path) -> Bundle:
+    try:
+        document = yaml.safe_load(path.read_bytes())
+        if not files.is_private(path):
+            raise ConfigError(f"{path}: others can read this file, which holds a key; run chmod 600 on it")
+        return Bundle(
+            server=str(document["server"]),
+            node=str(document["node"]),
+            ca=_decoded(document["ca"]),
+            certificate=_decoded(document["certificate"]),
+            key=_decoded(document["key"]),
+            serving_certificate=_decoded(document["servingCertificate"]),
+            serving_key=_decoded(document["servingKey"]),
+        )
+    except OSError as problem:
+        raise ConfigError(f"{path}: cannot be read ({problem.strerror}); make it with `coterie node add`") from problem
+    except (yaml.YAMLError, KeyError, TypeError, ValueError) as problem:
+        raise ConfigError(f"{path}: is not a file that `coterie node add` made") from problem
+
+
+def _encoded(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _decoded(value: Any) -> bytes:
+    return base64.b64decode(value, validate=True)

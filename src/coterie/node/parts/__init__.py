@@ -1,0 +1,1 @@
+"""The parts of a node, one module each."""

@@ -1,0 +1,80 @@
+"""The node agent's parts: the runtime, the endpoint, the Node object, its pods."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from coterie.base.clock import Clock
+from coterie.kube.agent import agent as agents
+from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
+from coterie.kube.agent.runtimes.runp.settings import RunpSettings
+from coterie.kube.agent.settings import AgentSettings, EngineSettings, LogSettings, PodSettings
+from coterie.kube.agent.settings import NodeSettings as NodeObjectSettings
+from coterie.kube.client.client import Client
+from coterie.kube.client.informers import Informers
+from coterie.kube.control.manager import Runnable
+from coterie.kuscia.engine.templates.config_store import DomainConfig
+from coterie.kuscia.identity import domain_identity
+from coterie.node.config import AgentConfig, NodeSettings
+from coterie.node.parts.agent_endpoint import AgentPort, AgentTls
+from coterie.node.parts.dns import pod_dns
+
+_POD_LOG_MB = 10
+"""Of one file of a pod's output, unless `logrotate` says how much."""
+
+
+def agent_groups(
+    settings: NodeSettings, chosen: AgentConfig, client: Client, informers: Informers, tls: AgentTls, clock: Clock
+) -> list[list[Runnable]]:
+    """The node agent with its endpoint. The endpoint's port is known before the Node object names it."""
+    paths, rotation = settings.paths, settings.logrotate
+    runtime = RunpRuntime(
+        RunpSettings(
+            directory=paths.run / "runp",
+            images=paths.images,
+            node=chosen.node_name,
+            address=chosen.address,
+            # Keys, the store and other pods' files; a container sees its own pod's directories all the same.
+            hidden=(paths.home,),
+            log_bytes=(rotation.max_file_mb or _POD_LOG_MB) << 20,
+            log_files=rotation.max_files,
+        )
+    )
+    port = AgentPort(runtime, chosen, tls, clock)
+    agent = agents.make(
+        client,
+        informers,
+        runtime,
+        AgentSettings(
+            node_name=chosen.node_name,
+            domain=settings.domain,
+            paths=settings.paths,
+            address=chosen.address,
+            port=port.port,
+            capacity=chosen.capacity,
+            node=NodeObjectSettings(
+                lease_seconds=chosen.lease_seconds, renew_seconds=chosen.lease_seconds / 4, taint=chosen.taint
+            ),
+            dns=pod_dns(settings),
+            engines=EngineSettings(paths.data, settings.gateway.protocol.value, paths.api_token),
+            pods=PodSettings(
+                # A lite that registered sees no pods but its own domain's.
+                namespace=settings.domain if settings.gateway.master is not None else "",
+                host_paths=chosen.host_paths,
+                allow_privileged=chosen.allow_privileged,
+            ),
+            logs=LogSettings(max_age_days=rotation.max_age_days),
+        ),
+        clock,
+        config=_config_store(settings, client),
+    )
+    first, *rest = agent.groups
+    return [first, [port], *rest]
+
+
+def _config_store(settings: NodeSettings, client: Client) -> DomainConfig | None:
+    """The values that the domain keeps for its engines; a node that only joined has no key to read them with."""
+    if not settings.paths.domain_key.exists():
+        return None
+    key = cache(lambda: domain_identity.load(settings.paths, settings.domain).key)
+    return DomainConfig(client, settings.domain, key)

@@ -1,0 +1,102 @@
+"""The control plane of a node: the store, the API server on it, the port and the kubeconfig."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from coterie.base.clock import Clock
+from coterie.base.log import logger
+from coterie.http.messages import UserInfo
+from coterie.http.server import HttpServer
+from coterie.kube.apiserver.audit import AuditSink, FileSink
+from coterie.kube.apiserver.auth.authn import user_from_certificate
+from coterie.kube.apiserver.auth.tokens import TokenSigner
+from coterie.kube.apiserver.server import ApiServer, Settings
+from coterie.kube.client import kubeconfig
+from coterie.kube.client.client import Client
+from coterie.kube.client.in_process_transport import InProcessTransport
+from coterie.kube.store import SqliteStore
+from coterie.node import api_identity
+from coterie.node.config import NodeSettings
+
+log = logger("node")
+
+CONTROLLER_USER = UserInfo("system:coterie-controllers", ("system:masters", "system:authenticated"))
+
+
+class ApiPlane:
+    """The store, the API server on it and the port: one runnable, because none of them is of use without the others."""
+
+    name = "api"
+
+    def __init__(self, settings: NodeSettings, clock: Clock) -> None:
+        self.ready = asyncio.Event()
+        self.address: tuple[str, int] | None = None
+        """Where the API is reached from this machine, once it is."""
+        self._settings = settings
+        self._clock = clock
+        self._stop = asyncio.Event()
+        api = settings.api
+        self._identity = api_identity.ensure(settings.paths, (api.host, *api.names), clock)
+        self._sinks: list[AuditSink] = []
+        if api.audit_log:
+            target = Path(api.audit_log)
+            self._sinks.append(FileSink(target if target.is_absolute() else settings.paths.logs / target))
+        self._store = SqliteStore(settings.paths.database, clock=clock)
+        self.server = ApiServer(
+            self._store,
+            Settings(
+                signer=TokenSigner(self._identity.token_key),
+                audit_sinks=self._sinks,
+                agent_tls=self._identity.agent_tls,
+                domain_agent_tls=self._identity.domain_agent_tls,
+                event_ttl=api.event_ttl_seconds,
+            ),
+            clock,
+        )
+        self._http = HttpServer(self.server.handle, user_of=user_from_certificate)
+
+    @property
+    def ca_pem(self) -> bytes:
+        return self._identity.ca_file.read_bytes()
+
+    def client(self, user: UserInfo = CONTROLLER_USER) -> Client:
+        """A client inside this process."""
+        return Client(InProcessTransport(self.server.handle, user))
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def run(self) -> None:
+        await self._store.open()
+        try:
+            await self.server.start()
+            api = self._settings.api
+            host, port = await self._http.listen(api.host, api.port, self._identity.server_tls())
+            self.address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
+            try:
+                self._write_kubeconfig(*self.address)
+                log.info("The API is served", address=f"https://{host}:{port}")
+                self.ready.set()
+                await self._stop.wait()
+            finally:
+                await self._http.stop()
+                await self.server.stop()
+        finally:
+            await self._store.close()
+            for sink in self._sinks:
+                if isinstance(sink, FileSink):
+                    sink.close()
+
+    def _write_kubeconfig(self, host: str, port: int) -> None:
+        """The operator's way in. Written once the port is open, so whoever finds the file can use it."""
+        reached = f"[{host}]" if ":" in host else host
+        certificate, key = self._identity.pair("admin")
+        kubeconfig.make(
+            self._settings.domain,
+            f"https://{reached}:{port}",
+            ca=self.ca_pem,
+            certificate=certificate.read_bytes(),
+            key=key.read_bytes(),
+        ).write(self._settings.paths.kubeconfig)

@@ -1,0 +1,43 @@
+"""The domain's data mesh as a part of a node: the ports are held here, a child serves them while there are engines.
+
+datamesh_groups(settings, client, informers, clock)      after the informers, before the agent
+"""
+
+from __future__ import annotations
+
+import errno
+
+from coterie.base.clock import Clock
+from coterie.base.files import private_directory
+from coterie.kube.client.client import Client
+from coterie.kube.client.informers import Informers
+from coterie.kube.control.manager import Runnable
+from coterie.kuscia.datamesh.process import MeshChild
+from coterie.kuscia.datamesh.settings import MeshSettings
+from coterie.kuscia.gateway.snapshot_inputs import Places
+from coterie.node.config import ConfigError, NodeSettings
+
+
+def datamesh_groups(settings: NodeSettings, client: Client, informers: Informers, clock: Clock) -> list[list[Runnable]]:
+    """ConfigError when a port cannot be had. A node that only joined has no key of its domain, hence no data mesh."""
+    chosen, paths = settings.data_mesh, settings.paths
+    if not chosen.enabled or not paths.domain_key.exists():
+        return []
+    mesh = MeshSettings(settings.domain, paths, chosen.address, chosen.http_port, chosen.grpc_port)
+    # Beside the gateway's sockets, whose directory is short enough for a socket's name.
+    run = private_directory(Places.of(paths).run)
+    try:
+        child = MeshChild(mesh, run, client, informers, clock, everywhere=settings.mode != "lite")
+    except OSError as problem:
+        raise ConfigError(_cannot_listen(mesh, problem)) from problem
+    return [[child]]
+
+
+def _cannot_listen(mesh: MeshSettings, problem: OSError) -> str:
+    where = f"{mesh.address}, port {mesh.http_port} or {mesh.grpc_port}"
+    ways = "set dataMesh.host, dataMesh.httpPort and dataMesh.grpcPort, or dataMesh.enabled: false"
+    if problem.errno == errno.EADDRINUSE:
+        return f"dataMesh: another program listens on {where}; {ways}"
+    if problem.errno == errno.EADDRNOTAVAIL:
+        return f"dataMesh.host: {mesh.address} is no address of this machine; {ways}"
+    return f"dataMesh: cannot listen on {where} ({problem.strerror}); {ways}"

@@ -1,0 +1,137 @@
+"""The domain's DNS server as a part of a node, and what its pods' own resolver files say.
+
+    dns_groups(settings, informers, clock)    the server, after the informers and before the agent
+    pod_dns(settings)                         for the agent: nameserver, search, entries of hosts files
+
+A resolver file cannot name a port. So where the server may not have port 53 (no rights, `dns.port`), or is switched off,
+pods get the machine's resolver file, and the names that never change - of the node and of its gateway - in their hosts
+file. Services then have no names inside pods; engines reach them through the gateway, whose address is in their
+hosts file as `gateway`, with the service in the Host header.
+
+Only `<domain>.svc` is searched, and names with a dot are tried as they are first. With `svc` in the search list every
+name that upstream denies would be tried below `svc` too, where it would be a name in another domain: `typo.com` would
+lead to the gateway.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from coterie.base.clock import Clock
+from coterie.base.log import logger
+from coterie.kube.agent.pods.hosts_files import parse_resolver_file
+from coterie.kube.agent.settings import DnsSettings
+from coterie.kube.client.informers import Informers
+from coterie.kube.control.manager import Runnable
+from coterie.kube.network.dns.server import DnsServer
+from coterie.kube.network.dns.settings import PORT, Nameserver, ServerSettings, without_self
+from coterie.kube.network.dns.zone import GATEWAY_SERVICES, HOST_SERVICES, Zone
+from coterie.kube.network.dns.zone_updater import ZoneKeeper
+from coterie.node.config import ConfigError, NodeSettings
+
+log = logger("node.dns")
+
+MACHINE_FILE = Path("/etc/resolv.conf")
+
+
+def dns_groups(settings: NodeSettings, informers: Informers, clock: Clock) -> list[list[Runnable]]:
+    """ConfigError when the address cannot be had."""
+    dns = settings.dns
+    if not dns.enabled:
+        return []
+    if ipaddress.ip_address(dns.address).is_unspecified:
+        # Answers might come from another address than was asked, and pods need one to ask.
+        raise ConfigError(f"dns.host: {dns.address} is every address; name one, such as 127.0.0.1")
+    # A lite may look into its own namespace only; a control plane watches everything anyway.
+    keeper = ZoneKeeper(_zone(settings), informers, settings.domain if settings.mode == "lite" else "")
+    upstream = _upstream(settings)
+    try:
+        server = DnsServer(ServerSettings(dns.address, dns.port), keeper, upstream, clock)
+    except OSError as problem:
+        raise ConfigError(_cannot_listen(dns.address, dns.port, problem)) from problem
+    if dns.port != PORT and settings.agent is not None:
+        log.warning(
+            "Pods cannot ask the domain's DNS, because resolver files know no port but 53; services have no names in pods",
+            port=dns.port,
+        )
+    return [[server]]
+
+
+def pod_dns(settings: NodeSettings, machine_file: Path = MACHINE_FILE) -> DnsSettings:
+    """What the agent writes into the files of each pod."""
+    search = (f"{settings.domain}.svc",)
+    if settings.dns.enabled and settings.dns.port == PORT:
+        return DnsSettings((settings.dns.address,), search, host_resolv_conf=machine_file)
+    zone = _zone(settings)
+    hosts = tuple(
+        (address, tuple(spelling for name in names for spelling in (name, f"{name}.{settings.domain}.svc")))
+        for addresses, names in ((zone.host, HOST_SERVICES), (zone.gateway, GATEWAY_SERVICES))
+        for address in addresses
+    )
+    return DnsSettings(hosts=hosts, host_resolv_conf=machine_file)
+
+
+def _zone(settings: NodeSettings) -> Zone:
+    """The node's own services and the gateway's internal port are for this domain's pods, and listen side by side."""
+    internal = settings.gateway.internal
+    everywhere = ipaddress.ip_address(internal.host).is_unspecified
+    gateway = settings.dns.address if everywhere else internal.host
+    return Zone(settings.domain, (gateway,), (settings.dns.address,), gateway_port=internal.port)
+
+
+def _upstream(settings: NodeSettings) -> Callable[[], Sequence[Nameserver]]:
+    dns = settings.dns
+    if dns.upstream:
+        chosen = without_self([Nameserver.parse(text) for text in dns.upstream], dns.address, dns.port)
+        if not chosen:
+            raise ConfigError("dns.upstream: names this server itself only; name those that know all other names")
+        return lambda: chosen
+    return MachineServers(MACHINE_FILE, dns.address, dns.port)
+
+
+class MachineServers:
+    """The servers of the machine's resolver file, read again when it changes."""
+
+    def __init__(self, path: Path, address: str, port: int) -> None:
+        self._path = path
+        self._address = address
+        self._port = port
+        self._stamp: tuple[int, int] | None = None
+        self._servers: list[Nameserver] = []
+
+    def __call__(self) -> Sequence[Nameserver]:
+        try:
+            status = self._path.stat()
+            stamp = (status.st_mtime_ns, status.st_ino)
+            if stamp != self._stamp:
+                self._servers = self._read(self._path.read_text(errors="replace"))
+                self._stamp = stamp
+        except OSError:
+            self._servers, self._stamp = [], None
+        return self._servers
+
+    def _read(self, text: str) -> list[Nameserver]:
+        named, _, _ = parse_resolver_file(text)
+        found = [Nameserver(host) for host in named if _is_address(host)]
+        return without_self(found, self._address, self._port)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _cannot_listen(address: str, port: int, problem: OSError) -> str:
+    where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    ways = "set dns.host or dns.port, or dns.enabled: false"
+    if problem.errno == errno.EADDRINUSE:
+        return f"dns: another program listens on {where}; {ways}"
+    if problem.errno == errno.EADDRNOTAVAIL:
+        return f"dns.host: {address} is no address of this machine; {ways}"
+    return f"dns: cannot listen on {where} ({problem.strerror}); {ways}"

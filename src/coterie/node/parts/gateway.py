@@ -1,0 +1,180 @@
+"""A node's gateway: Envoy, what feeds it, the handshake with partners, the sign of life.
+
+    handshake server, credentials ─> Envoy and its feed ─> negotiator, heartbeat ─> (control planes) InterConn
+
+The handshake server comes first: Envoy leads partners to it from its first moment on. Envoy and the feed wait for each
+other: the feed for Envoy's word, Envoy for the first complete configuration (or it goes on with the one that an earlier
+life left behind). The negotiator and the heartbeat need a gateway that serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from coterie import __version__
+from coterie.base.clock import Clock
+from coterie.base.files import private_directory
+from coterie.base.paths import DomainPaths
+from coterie.http.messages import Handler
+from coterie.kube.client.client import Client
+from coterie.kube.client.informers import Informers
+from coterie.kube.control.events import EventRecorder
+from coterie.kube.control.manager import Runnable
+from coterie.kuscia.gateway.bearer import Bearers
+from coterie.kuscia.gateway.crypt.process import CryptChild, CryptSettings
+from coterie.kuscia.gateway.envoy import Envoy, EnvoySettings
+from coterie.kuscia.gateway.handshake import negotiator
+from coterie.kuscia.gateway.handshake.effective_tokens import EffectiveTokens, opened_of
+from coterie.kuscia.gateway.handshake.handshake_client import HttpCaller
+from coterie.kuscia.gateway.handshake.pinned_certificates import domain_certificates, no_certificates
+from coterie.kuscia.gateway.handshake.server import HandshakeServer
+from coterie.kuscia.gateway.heartbeat import Heartbeat
+from coterie.kuscia.gateway.model import Address, Route
+from coterie.kuscia.gateway.registration.server import Registrar
+from coterie.kuscia.gateway.settings import GatewaySettings
+from coterie.kuscia.gateway.snapshot_inputs import Places
+from coterie.kuscia.gateway.snapshot_source import Feed
+from coterie.kuscia.identity import domain_identity as identities
+from coterie.kuscia.identity.domain_identity import DomainIdentity
+from coterie.kuscia.reporter.server import Reporter
+from coterie.node.config import ConfigError, NodeSettings
+from coterie.node.parts.apiserver import ApiPlane
+from coterie.node.parts.interconn import interconn_group
+
+_EVERYWHERE = ("0.0.0.0", "::")
+
+
+class _Calls:
+    """The connections of handshakes that we begin, closed when the node stops. A Runnable."""
+
+    name = "handshake-calls"
+
+    def __init__(self, caller: HttpCaller) -> None:
+        self.ready = asyncio.Event()
+        self._caller = caller
+
+    async def run(self) -> None:
+        self.ready.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self._caller.close()
+
+
+def gateway_of_plane(
+    settings: NodeSettings, made: Sequence[Sequence[Runnable]], client: Client, informers: Informers, clock: Clock
+) -> list[list[Runnable]]:
+    """Beside the parts of a control plane. The domain's keys must be in their files."""
+    own = identities.load(settings.paths, settings.domain)
+    plane = next(each for group in made for each in group if isinstance(each, ApiPlane))
+
+    def api() -> Address | None:
+        return Address(*plane.address) if plane.address is not None else None
+
+    reporter = Reporter(client, settings.domain, settings.gateway.handshake.host)
+    doors = replace(settings.gateway, reporter=Address(*reporter.address))
+    made_here = gateway_groups(doors, settings.paths, own, client, informers, clock=clock, api=api)
+    return [[reporter], *made_here, interconn_group(doors, client, informers, clock)]
+
+
+def gateway_groups(
+    settings: GatewaySettings,
+    paths: DomainPaths,
+    identity: DomainIdentity,
+    client: Client,
+    informers: Informers,
+    *,
+    clock: Clock,
+    api: Callable[[], Address | None] = lambda: None,
+    master: Callable[[], Route | None] = lambda: None,
+    address: str = "",
+) -> list[list[Runnable]]:
+    """`api`: where our own API listens, on a control plane. `master`: a lite's way to its control plane as it was agreed
+    on before any object could be read. `address`: where the domain's other gateways find this one."""
+    places = Places.of(paths)
+    _claim(places.run)
+    domain, instance = settings.domain, settings.instance
+    events = EventRecorder(client, "gateway", instance=instance, clock=clock)
+    envoy = Envoy(
+        EnvoySettings(domain, places.directory, places.run, places.logs, instance=instance, workers=settings.workers),
+        clock=clock,
+    )
+    crypt = CryptChild(CryptSettings(domain, places.run, places.logs), clock=clock)
+    bearers = Bearers(client, lambda: feed.poke(), clock=clock) if settings.control_plane else None
+    effective = EffectiveTokens(client, informers, domain, instance, clock)
+    feed = Feed(
+        informers,
+        envoy,
+        settings,
+        identity,
+        places,
+        tokens_of=partial(opened_of, identity=identity),
+        on_loaded=effective.loaded,
+        bearers=bearers,
+        crypt=crypt,
+        api=api,
+        master=master,
+        events=events,
+        version=__version__,
+        clock=clock,
+    )
+    caller = HttpCaller(settings.internal)
+    heartbeat = Heartbeat(
+        client,
+        settings,
+        identity,
+        envoy.admin,
+        feed.world,
+        address=address or _reached_at(settings),
+        version=__version__,
+        clock=clock,
+    )
+    shaking = negotiator.make(client, informers, identity, instance, caller, events=events, clock=clock)
+    first: list[Runnable] = [
+        events,
+        crypt,
+        _handshake_server(settings, identity, client, informers, clock),
+        _Calls(caller),
+    ]
+    if bearers is not None:
+        first.append(bearers)
+    return [first, [envoy, feed, effective.controller], [shaking, heartbeat]]
+
+
+def _handshake_server(
+    settings: GatewaySettings, identity: DomainIdentity, client: Client, informers: Informers, clock: Clock
+) -> HandshakeServer:
+    """On a control plane lites register there too, and partners' certificates are known."""
+    extra: Mapping[str, Handler] = {}
+    if settings.control_plane:
+        extra = {"/register": Registrar(client, identity, clock=clock).register}
+    known = domain_certificates(informers) if settings.control_plane else no_certificates
+    return HandshakeServer(
+        client,
+        informers,
+        identity,
+        settings.instance,
+        clock,
+        extra=extra,
+        address=settings.handshake,
+        certificates=known,
+    )
+
+
+def _claim(run: Path) -> None:
+    """The sockets' directory may lie among everybody's temporary files: somebody else's is not used."""
+    private_directory(run)
+    found = run.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise ConfigError(f"{run}: belongs to somebody else; remove it, or choose a shorter root")
+
+
+def _reached_at(settings: GatewaySettings) -> str:
+    doors = [settings.internal, *((settings.external,) if settings.external is not None else ())]
+    return next((door.host for door in doors if door.host not in _EVERYWHERE), "127.0.0.1")

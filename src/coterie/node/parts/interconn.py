@@ -1,0 +1,24 @@
+"""InterConn of a control plane: partners' control planes are reached through our own gateway.
+
+The partner's gateway knows us by our token and adds what its API asks for, so no credential of theirs lies here.
+"""
+
+from __future__ import annotations
+
+from coterie.base.clock import Clock
+from coterie.kube.client.client import Client
+from coterie.kube.client.http_transport import HttpTransport
+from coterie.kube.client.informers import Informers
+from coterie.kube.client.kubeconfig import Connection
+from coterie.kube.client.wrappers import Addressed
+from coterie.kube.control.manager import Runnable
+from coterie.kuscia.gateway.settings import GatewaySettings
+from coterie.kuscia.interconn import runnable as interconn
+
+
+def interconn_group(doors: GatewaySettings, client: Client, informers: Informers, clock: Clock) -> list[Runnable]:
+    def connect(host: str) -> Client:
+        way = HttpTransport(Connection(server=f"http://{doors.internal}"))
+        return Client(Addressed(way, f"apiserver.{host}.svc"), clock=clock)
+
+    return interconn.make(client, informers, connect, clock=clock)

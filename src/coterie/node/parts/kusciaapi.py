@@ -1,0 +1,81 @@
+"""KusciaAPI and ConfManager as parts of a node: the ports are held here, a child serves them while somebody calls.
+
+    with_door(settings)                       before the gateway: where it leads lites to
+    kusciaapi_groups(settings, client, clock)
+
+The keys and the token are made when the node starts, so that callers find them before the first call.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+
+from coterie.base.clock import Clock
+from coterie.base.files import private_directory
+from coterie.base.log import logger
+from coterie.kube.client.client import Client
+from coterie.kube.control.manager import Runnable
+from coterie.kuscia.gateway.model import Address
+from coterie.kuscia.gateway.snapshot_inputs import Places
+from coterie.kuscia.kusciaapi import server_certificates
+from coterie.kuscia.kusciaapi.process import GATE_SOCKET, KusciaApiChild
+from coterie.kuscia.kusciaapi.settings import KusciaApiSettings, Protection
+from coterie.node.config import ConfigError, NodeSettings
+
+log = logger("kusciaapi")
+
+
+def with_door(settings: NodeSettings) -> NodeSettings:
+    """Of a control plane: its gateway leads lites to KusciaAPI."""
+    if not settings.kuscia_api.enabled or not settings.gateway.enabled or settings.mode == "lite":
+        return settings
+    door = Address(str(Places.of(settings.paths).run / GATE_SOCKET), 0)
+    return replace(settings, gateway=replace(settings.gateway, kuscia_api=door))
+
+
+def kusciaapi_groups(settings: NodeSettings, client: Client, clock: Clock) -> list[list[Runnable]]:
+    """ConfigError when a port cannot be had. A node that only joined has no key of its domain, hence no KusciaAPI."""
+    chosen, paths = settings.kuscia_api, settings.paths
+    if not chosen.enabled or not paths.domain_key.exists():
+        return []
+    lite = settings.mode == "lite"
+    made = KusciaApiSettings(
+        settings.domain,
+        settings.mode,
+        paths,
+        chosen.address,
+        chosen.http_port,
+        chosen.grpc_port,
+        Protection(chosen.protocol),
+        chosen.conf_address,
+        chosen.conf_http_port,
+        chosen.conf_grpc_port,
+        gateway=str(settings.gateway.internal) if lite else "",
+    )
+    server_certificates.ensure(made, chosen.names, clock.now())
+    # Beside the gateway's sockets, whose directory is short enough for a socket's name.
+    run = private_directory(Places.of(paths).run)
+    try:
+        child = KusciaApiChild(made, run, client, clock, inner=settings.gateway.kuscia_api is not None)
+    except OSError as problem:
+        raise ConfigError(_cannot_listen(made, problem)) from problem
+    if made.protection is Protection.NOTLS:
+        log.warning(
+            "KusciaAPI is plain text and asks for no token: whoever reaches it may do everything",
+            address=chosen.address,
+            http=chosen.http_port,
+            grpc=chosen.grpc_port,
+        )
+    return [[child]]
+
+
+def _cannot_listen(made: KusciaApiSettings, problem: OSError) -> str:
+    ports = f"{made.address} port {made.http_port} or {made.grpc_port}"
+    conf = f"{made.conf_address} port {made.conf_http_port} or {made.conf_grpc_port}"
+    ways = "set host, HTTPPort and GRPCPort of kusciaAPI and of confManager, or kusciaAPI.enabled: false"
+    if problem.errno == errno.EADDRINUSE:
+        return f"kusciaAPI: another program listens on {ports}, or on {conf}; {ways}"
+    if problem.errno == errno.EADDRNOTAVAIL:
+        return f"kusciaAPI.host: {made.address} or {made.conf_address} is no address of this machine; {ways}"
+    return f"kusciaAPI: cannot listen on {ports}, or on {conf} ({problem.strerror}); {ways}"

@@ -1,0 +1,197 @@
+"""Mode lite with `masterEndpoint`: everything goes through gateways, so the own gateway comes before the API.
+
+    link ──> Envoy with the way to the master ──> informers ──> handshake, feed, heartbeat ──> authority ──> DNS, agent
+
+The API is `http://apiserver.master.svc` behind the own gateway's internal door: no credential lies here, the control plane's
+gateway adds one to what comes with our token. An Envoy that outlived us, or its files, know the way already and are left as
+they are until everything was read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from coterie import __version__
+from coterie.base import files
+from coterie.base.backoff import Backoff, Policy
+from coterie.base.clock import Clock
+from coterie.base.log import logger
+from coterie.base.paths import DomainPaths
+from coterie.kube.api.errors import ApiError
+from coterie.kube.api.types.core import CONFIG_MAPS
+from coterie.kube.client.client import Client
+from coterie.kube.client.http_transport import HttpTransport
+from coterie.kube.client.informer import Change
+from coterie.kube.client.informers import Informers
+from coterie.kube.client.kubeconfig import Connection
+from coterie.kube.client.transport import TransportError
+from coterie.kube.client.wrappers import Addressed
+from coterie.kube.control.manager import Job, Runnable
+from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, DomainRoute
+from coterie.kuscia.gateway.envoy import Envoy
+from coterie.kuscia.gateway.handshake import crypto
+from coterie.kuscia.gateway.registration.master_connection import MasterLink
+from coterie.kuscia.gateway.registration.registration_files import Agreed
+from coterie.kuscia.gateway.settings import GatewaySettings
+from coterie.kuscia.gateway.snapshot import Resources, snapshot
+from coterie.kuscia.gateway.snapshot_inputs import Places, World, inputs_of
+from coterie.kuscia.gateway.snapshot_source import Feed
+from coterie.kuscia.identity import domain_identity
+from coterie.kuscia.identity.domain_identity import DomainIdentity
+from coterie.node.config import NodeSettings
+from coterie.node.parts.agent import agent_groups
+from coterie.node.parts.agent_endpoint import AgentTls
+from coterie.node.parts.datamesh import datamesh_groups
+from coterie.node.parts.dns import dns_groups
+from coterie.node.parts.gateway import gateway_groups
+from coterie.node.parts.kusciaapi import kusciaapi_groups
+from coterie.node.parts.own_domain import prepared
+
+log = logger("node.registering")
+
+API_HOST = "apiserver.master.svc"
+_ROOT_CA = "kube-root-ca.crt"
+_PATIENCE = Policy(first=0.2, factor=2.0, limit=10.0)
+
+
+def groups(settings: NodeSettings, clock: Clock) -> list[list[Runnable]]:
+    chosen, paths = settings.agent, settings.paths
+    assert chosen is not None, "config.parse gives every lite node an agent"
+    with prepared(settings, clock):
+        pass
+    tie = tied(settings.gateway, paths, domain_identity.load(paths, settings.domain), clock)
+    tls = AgentTls.of_domain(paths, chosen.node_name, chosen.address, clock)
+    return [
+        *tie.groups,
+        [authority(tie.client, settings.domain, tls, clock)],
+        *dns_groups(settings, tie.informers, clock),
+        *datamesh_groups(settings, tie.client, tie.informers, clock),
+        *kusciaapi_groups(settings, tie.client, clock),
+        *agent_groups(settings, chosen, tie.client, tie.informers, tls, clock),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Tie:
+    """A lite's gateway with its way to the control plane, and the API at the end of that way."""
+
+    link: MasterLink
+    client: Client
+    informers: Informers
+    groups: list[list[Runnable]]
+
+
+def tied(doors: GatewaySettings, paths: DomainPaths, own: DomainIdentity, clock: Clock) -> Tie:
+    client = Client(api_transport(doors), clock=clock)
+    informers = Informers(client)
+    link = MasterLink(doors, own, paths, clock=clock)
+    watch_tokens(informers, link, own)
+    gateway = gateway_groups(doors, paths, own, client, informers, clock=clock, master=lambda: link.route)
+    envoy, feed = _parts(gateway)
+    way = FirstWay(link, envoy, feed, doors, paths)
+    later = [[each for each in group if each is not envoy] for group in gateway]
+    return Tie(link, client, informers, [[link], [envoy, way], [informers], *later])
+
+
+def _parts(gateway: list[list[Runnable]]) -> tuple[Envoy, Feed]:
+    flat = [each for group in gateway for each in group]
+    envoy = next(each for each in flat if isinstance(each, Envoy))
+    return envoy, next(each for each in flat if isinstance(each, Feed))
+
+
+def api_transport(doors: GatewaySettings) -> Addressed:
+    """To the control plane's API, by way of our own gateway."""
+    return Addressed(HttpTransport(Connection(server=f"http://{doors.internal}")), API_HOST)
+
+
+def first_resources(link: MasterLink, doors: GatewaySettings, paths: DomainPaths) -> Resources:
+    """What Envoy is told before anything could be read: the way to the master and nothing else."""
+    inputs, _ = inputs_of(World(master=link.route), doors, link.identity, Places.of(paths), version=__version__)
+    return snapshot(inputs)
+
+
+class FirstWay:
+    """A Runnable: gives Envoy the way to the master until the feed has read the rest; ready when Envoy leads there."""
+
+    name = "first-way"
+
+    def __init__(self, link: MasterLink, envoy: Envoy, feed: Feed, doors: GatewaySettings, paths: DomainPaths) -> None:
+        self.ready = asyncio.Event()
+        self._link = link
+        self._envoy = envoy
+        self._feed = feed
+        self._given = (link, doors, paths)
+        self._news = asyncio.Event()
+        link.on_change = self._heard
+
+    def _heard(self) -> None:
+        self._news.set()
+        self._feed.known_as(self._link.identity)
+
+    async def run(self) -> None:
+        await self._link.ready.wait()
+        self._news.clear()
+        await _first(self._envoy.ready, self._envoy.waiting)
+        if not self._envoy.ready.is_set():
+            await self._envoy.begin(first_resources(*self._given))
+        self.ready.set()
+        while not self._feed.ready.is_set():
+            await _first(self._news, self._feed.ready)
+            if self._news.is_set() and not self._feed.ready.is_set():
+                self._news.clear()
+                # The API cannot be read without it, so nothing else would bring the new token to Envoy.
+                await self._envoy.apply(first_resources(*self._given))
+        await asyncio.Event().wait()
+
+
+async def _first(*events: asyncio.Event) -> None:
+    waits = [asyncio.ensure_future(each.wait()) for each in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+def watch_tokens(informers: Informers, link: MasterLink, own: DomainIdentity) -> None:
+    """The token to the master rolls through its DomainRoute, like all others."""
+
+    def heard(change: Change[DomainRoute]) -> None:
+        spec = change.object.spec
+        if spec.source == own.domain and spec.destination == link.master:
+            found = newest_token(change.object, own)
+            if found is not None:
+                link.observe(found.token, found.revision)
+
+    informers.get(DOMAIN_ROUTES, own.domain).add_handler(heard)
+
+
+def newest_token(route: DomainRoute, own: DomainIdentity) -> Agreed | None:
+    ready = [each for each in route.token_status.tokens or () if each.is_ready]
+    if not ready:
+        return None
+    try:
+        return Agreed(crypto.open_sealed(ready[-1].token, own), ready[-1].revision)
+    except crypto.NotDecrypted:
+        return None  # of an earlier key of ours; the handshake makes another
+
+
+def authority(client: Client, domain: str, tls: AgentTls, clock: Clock) -> Job:
+    """Whom the agent's endpoint believes: the control plane's authority, from our own namespace, or as it was read last."""
+
+    async def read() -> None:
+        backoff = Backoff(_PATIENCE)
+        while True:
+            try:
+                found = await client.get(CONFIG_MAPS, _ROOT_CA, domain)
+                files.write_atomic(tls.ca, (found.data or {})["ca.crt"])
+                return
+            except (ApiError, TransportError, KeyError) as error:
+                if tls.ca.exists():
+                    return
+                if backoff.attempts == 3:
+                    log.warning("The control plane's authority cannot be read yet", error=error, namespace=domain)
+                await clock.sleep(backoff.failed())
+
+    return Job("control-plane-authority", read)

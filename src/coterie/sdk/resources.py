@@ -1,0 +1,486 @@
+"""What can be asked, by subject. Each operation is a path, what goes there, and what comes back.
+
+Domains that are not named are the one whose API it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import secrets
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from coterie.sdk import models
+from coterie.sdk.errors import JobEnded, Missing, Refused, TimedOut, Unreachable, refused
+from coterie.sdk.models import Data, Domain, Grant, Image, Job, JobEvent, Party, Route, Serving, Source, Task, read
+from coterie.sdk.wire import Wire
+
+_EVENTS = ("ADDED", "MODIFIED", "DELETED", "ERROR", "HEARTBEAT")
+_SILENCE = 60.0
+"""Watches say something every 10 seconds, even if it is nothing."""
+_AT_ONCE = 1
+"""Seconds in which the API has told of all jobs there are."""
+_PAUSE = 0.5
+_PASSING = (11101, 11103)
+"""What a watch that broke off ends with: something failed inside, or the master cannot be asked."""
+_ATTEMPTS = 60
+"""How often a watch is begun anew, with a pause before each, while the node is away."""
+_PAGE = 100
+_GONE = "the answer is empty"
+
+
+class Group:
+    base = ""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    async def _ask(self, verb: str, **request: Any) -> Any:
+        """What is in `data`, where there is such a thing."""
+        answer = await self._wire.ask(f"{self.base}/{verb}" if verb else self.base, request)
+        return (answer["data"] or {}) if "data" in answer else answer
+
+    def _own(self, domain: str) -> str:
+        return domain or self._wire.address.domain
+
+
+class Jobs(Group):
+    base = "/api/v1/job"
+
+    async def run(
+        self,
+        work: str | Task | Sequence[Task],
+        parties: Sequence[str | Party] = (),
+        input: object = "",
+        *,
+        job_id: str = "",
+        initiator: str = "",
+        max_parallelism: int = 1,
+        custom_fields: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        on_change: Callable[[JobEvent], None] | None = None,
+    ) -> Job:
+        """Create a job, follow it, and give it back as it ended: `run("sample", ["alice", "bob"])`.
+
+        `work`: the name of an engine, with its parties and input, or tasks. See `Job.check` for what did not succeed.
+        """
+        made = await self.create(
+            work, parties, input, job_id=job_id, initiator=initiator, max_parallelism=max_parallelism,
+            custom_fields=custom_fields,
+        )  # fmt: skip
+        return await self.wait(made, timeout=timeout, on_change=on_change)
+
+    async def create(
+        self,
+        work: str | Task | Sequence[Task],
+        parties: Sequence[str | Party] = (),
+        input: object = "",
+        *,
+        job_id: str = "",
+        initiator: str = "",
+        max_parallelism: int = 1,
+        custom_fields: Mapping[str, str] | None = None,
+    ) -> str:
+        """The name of the new job."""
+        tasks = [Task.of(work, parties, input)] if isinstance(work, str) else work
+        tasks = [tasks] if isinstance(tasks, Task) else list(tasks)
+        name = job_id or f"{tasks[0].alias or tasks[0].app_image}-{secrets.token_hex(4)}"
+        answer = await self._ask(
+            "create", job_id=name, initiator=self._own(initiator), max_parallelism=max_parallelism, tasks=tasks,
+            custom_fields=custom_fields or {},
+        )  # fmt: skip
+        return str(answer.get("job_id") or name)
+
+    async def wait(
+        self, job_id: str, *, timeout: float | None = None, on_change: Callable[[JobEvent], None] | None = None
+    ) -> Job:
+        """The job as it ended. Raises TimedOut when it did not in time; it goes on then."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._ended(job_id, on_change)
+        except TimeoutError as problem:
+            raise TimedOut(f"job {job_id} has not ended within {timeout:g} seconds; it goes on") from problem
+
+    async def _ended(self, job_id: str, on_change: Callable[[JobEvent], None] | None) -> Job:
+        away = 0
+        while True:
+            seen = False
+            # A watch begins with how all jobs are, so one that ended between two watches is seen as well.
+            try:
+                async with contextlib.aclosing(self._events(0)) as events:
+                    async for event in events:
+                        away = 0
+                        if event is None and not seen:
+                            await self.get(job_id)  # all have been told, and it was not there
+                        if event is None or event.job_id != job_id:
+                            continue
+                        seen = True
+                        if on_change is not None:
+                            on_change(event)
+                        if event.type == "DELETED":
+                            gone = Job(job_id, status=replace(event.status, state="Deleted"))
+                            raise JobEnded(f"job {job_id} was deleted", gone)
+                        if event.status.state in models.ENDED:
+                            return await self.get(job_id)
+                if not seen:
+                    await self.get(job_id)
+            except (Unreachable, Refused) as problem:
+                # A node that starts anew, or a lite's master, is away for some seconds, and jobs go on.
+                away += 1
+                if away > _ATTEMPTS or (isinstance(problem, Refused) and problem.code not in _PASSING):
+                    raise
+            await asyncio.sleep(_PAUSE)
+
+    async def get(self, job_id: str) -> Job:
+        return read(Job, _present(await self._ask("query", job_id=job_id)))
+
+    async def statuses(self, job_ids: Sequence[str]) -> dict[str, models.JobStatus]:
+        answer = await self._ask("status/batchQuery", job_ids=list(job_ids))
+        return {each["job_id"]: read(models.JobStatus, each.get("status") or {}) for each in answer.get("jobs") or ()}
+
+    async def list(self) -> dict[str, models.JobStatus]:
+        """All jobs that may be seen, with how they are. The API lists jobs only by watching, so this takes a second."""
+        found = {}
+        async with contextlib.aclosing(self.watch(timeout_seconds=_AT_ONCE)) as events:
+            async for event in events:
+                found[event.job_id] = event.status
+                if event.type == "DELETED":
+                    del found[event.job_id]
+        return found
+
+    async def watch(self, *, timeout_seconds: int = 0) -> AsyncGenerator[JobEvent, None]:
+        """All jobs there are, and then each change; without end when `timeout_seconds` is 0."""
+        async with contextlib.aclosing(self._events(timeout_seconds)) as events:
+            async for event in events:
+                if event is not None:
+                    yield event
+
+    async def _events(self, timeout_seconds: int) -> AsyncGenerator[JobEvent | None, None]:
+        """None: nothing happened for a while."""
+        request = {"timeout_seconds": timeout_seconds}
+        async with contextlib.aclosing(self._wire.pieces(f"{self.base}/watch", request, _SILENCE)) as pieces:
+            async for piece in pieces:
+                yield event_of(piece)
+
+    async def stop(self, job_id: str, reason: str = "") -> None:
+        await self._ask("stop", job_id=job_id, reason=reason)
+
+    async def restart(self, job_id: str, reason: str = "") -> None:
+        await self._ask("restart", job_id=job_id, reason=reason)
+
+    async def suspend(self, job_id: str, reason: str = "") -> None:
+        await self._ask("suspend", job_id=job_id, reason=reason)
+
+    async def cancel(self, job_id: str, reason: str = "") -> None:
+        await self._ask("cancel", job_id=job_id, reason=reason)
+
+    async def approve(self, job_id: str, *, accept: bool = True, reason: str = "") -> None:
+        result = "APPROVE_RESULT_ACCEPT" if accept else "APPROVE_RESULT_REJECT"
+        await self._ask("approve", job_id=job_id, result=result, reason=reason)
+
+    async def delete(self, job_id: str) -> None:
+        await self._ask("delete", job_id=job_id)
+
+
+def event_of(piece: Mapping[str, Any]) -> JobEvent | None:
+    """One piece of a watch; None for one that only says that the API is still there. Raises what an answer refuses."""
+    if (piece.get("status") or {}).get("code"):
+        raise refused(int(piece["status"]["code"]), str(piece["status"].get("message", "")))
+    kind = piece.get("type", 0)
+    name = _EVENTS[kind] if isinstance(kind, int) and kind < len(_EVENTS) else str(kind)
+    if name == "HEARTBEAT":
+        return None
+    job = piece.get("object") or {}
+    return JobEvent(name, str(job.get("job_id", "")), read(models.JobStatus, job.get("status") or {}))
+
+
+class Domains(Group):
+    base = "/api/v1/domain"
+
+    async def create(self, domain_id: str, *, role: str = "", cert: str = "", master_domain_id: str = "") -> None:
+        """`role`: "partner" for a domain of another control plane, whose certificate must be given."""
+        await self._ask("create", domain_id=domain_id, role=role, cert=cert, master_domain_id=master_domain_id)
+
+    async def update(self, domain_id: str, *, role: str = "", cert: str = "", master_domain_id: str = "") -> None:
+        await self._ask("update", domain_id=domain_id, role=role, cert=cert, master_domain_id=master_domain_id)
+
+    async def get(self, domain_id: str = "") -> Domain:
+        return read(Domain, _present(await self._ask("query", domain_id=self._own(domain_id))))
+
+    async def get_many(self, domain_ids: Sequence[str]) -> Sequence[Domain]:
+        return _all(Domain, await self._ask("batchQuery", domain_ids=list(domain_ids)), "domains")
+
+    async def delete(self, domain_id: str) -> None:
+        await self._ask("delete", domain_id=domain_id)
+
+
+class Routes(Group):
+    base = "/api/v1/route"
+
+    async def create(self, route: Route) -> None:
+        await self._wire.ask(f"{self.base}/create", models.written(route))
+
+    async def get(self, source: str, destination: str) -> Route:
+        return read(Route, _present(await self._ask("query", source=source, destination=destination)))
+
+    async def statuses(self, routes: Sequence[tuple[str, str]]) -> Sequence[Route]:
+        """Of (source, destination); only names and status are filled in."""
+        keys = [{"source": source, "destination": destination} for source, destination in routes]
+        return _all(Route, await self._ask("status/batchQuery", route_keys=keys), "routes")
+
+    async def delete(self, source: str, destination: str) -> None:
+        await self._ask("delete", source=source, destination=destination)
+
+
+class DataSets(Group):
+    base = "/api/v1/domaindata"
+
+    async def create(self, data: Data) -> str:
+        """Its name."""
+        answer = await self._ask("create", **models.written(replace(data, domain_id=self._own(data.domain_id))))
+        return str(answer["domaindata_id"])
+
+    async def update(self, data: Data) -> None:
+        await self._ask("update", **models.written(replace(data, domain_id=self._own(data.domain_id))))
+
+    async def get(self, domaindata_id: str, domain_id: str = "") -> Data:
+        key = {"domain_id": self._own(domain_id), "domaindata_id": domaindata_id}
+        return read(Data, _present(await self._ask("query", data=key)))
+
+    async def get_many(self, domaindata_ids: Sequence[str], domain_id: str = "") -> Sequence[Data]:
+        """What is not there is left out."""
+        keys = [{"domain_id": self._own(domain_id), "domaindata_id": each} for each in domaindata_ids]
+        return _all(Data, await self._ask("batchQuery", data=keys), "domaindata_list")
+
+    async def list(self, domain_id: str = "", *, type: str = "", vendor: str = "") -> Sequence[Data]:
+        wanted = {"domain_id": self._own(domain_id), "domaindata_type": type, "domaindata_vendor": vendor}
+        return _all(Data, await self._ask("list", data=wanted), "domaindata_list")
+
+    async def delete(self, domaindata_id: str, domain_id: str = "", *, with_file: bool = False) -> None:
+        """`with_file`: also what it describes (a file, an object, a database's table)."""
+        verb = "deleteDataAndRaw" if with_file else "delete"
+        await self._ask(verb, domain_id=self._own(domain_id), domaindata_id=domaindata_id)
+
+
+class Sources(Group):
+    base = "/api/v1/domaindatasource"
+
+    async def create(self, source: Source) -> str:
+        """Its name."""
+        answer = await self._ask("create", **models.written(replace(source, domain_id=self._own(source.domain_id))))
+        return str(answer["datasource_id"])
+
+    async def update(self, source: Source) -> None:
+        await self._ask("update", **models.written(replace(source, domain_id=self._own(source.domain_id))))
+
+    async def get(self, datasource_id: str, domain_id: str = "") -> Source:
+        return read(
+            Source,
+            _present(await self._ask("query", domain_id=self._own(domain_id), datasource_id=datasource_id)),
+        )
+
+    async def get_many(self, datasource_ids: Sequence[str], domain_id: str = "") -> Sequence[Source]:
+        keys = [{"domain_id": self._own(domain_id), "datasource_id": each} for each in datasource_ids]
+        return _all(Source, await self._ask("batchQuery", data=keys), "datasource_list")
+
+    async def list(self, domain_id: str = "") -> Sequence[Source]:
+        return _all(Source, await self._ask("list", domain_id=self._own(domain_id)), "datasource_list")
+
+    async def delete(self, datasource_id: str, domain_id: str = "") -> None:
+        await self._ask("delete", domain_id=self._own(domain_id), datasource_id=datasource_id)
+
+
+class Grants(Group):
+    base = "/api/v1/domaindatagrant"
+
+    async def create(self, grant: Grant) -> str:
+        """Its name."""
+        answer = await self._ask("create", **models.written(replace(grant, domain_id=self._own(grant.domain_id))))
+        return str((answer.get("data") or answer)["domaindatagrant_id"])
+
+    async def update(self, grant: Grant) -> None:
+        await self._ask("update", **models.written(replace(grant, domain_id=self._own(grant.domain_id))))
+
+    async def get(self, domaindatagrant_id: str, domain_id: str = "") -> Grant:
+        name = domaindatagrant_id
+        return _grant(_present(await self._ask("query", domain_id=self._own(domain_id), domaindatagrant_id=name)))
+
+    async def get_many(self, domaindatagrant_ids: Sequence[str], domain_id: str = "") -> Sequence[Grant]:
+        keys = [{"domain_id": self._own(domain_id), "domaindatagrant_id": each} for each in domaindatagrant_ids]
+        answer = await self._ask("batchQuery", data=keys)
+        return [_grant(each) for each in (answer if isinstance(answer, list) else ())]
+
+    async def list(self, domain_id: str = "", *, grant_domain: str = "", vendor: str = "") -> Sequence[Grant]:
+        wanted = {"domain_id": self._own(domain_id), "grant_domain": grant_domain, "domaindata_vendor": vendor}
+        answer = await self._ask("list", data=wanted)
+        return [_grant(each) for each in answer.get("domaindatagrant_list") or ()]
+
+    async def delete(self, domaindatagrant_id: str, domain_id: str = "") -> None:
+        await self._ask("delete", domain_id=self._own(domain_id), domaindatagrant_id=domaindatagrant_id)
+
+
+def _grant(answer: Mapping[str, Any]) -> Grant:
+    """The API has what was asked for and how it is apart."""
+    return read(Grant, {**(answer.get("data") or {}), "status": answer.get("status")})
+
+
+class Servings(Group):
+    base = "/api/v1/serving"
+
+    async def create(self, serving: Serving) -> str:
+        """Its name."""
+        filled = replace(serving, initiator=self._own(serving.initiator))
+        answer = await self._wire.ask(f"{self.base}/create", _request(filled))
+        return str((answer.get("data") or {}).get("serving_id") or serving.serving_id)
+
+    async def update(self, serving: Serving) -> None:
+        await self._wire.ask(f"{self.base}/update", _request(serving))
+
+    async def get(self, serving_id: str) -> Serving:
+        found = _present(await self._ask("query", serving_id=serving_id))
+        return replace(read(Serving, found), serving_id=serving_id)
+
+    async def statuses(self, serving_ids: Sequence[str]) -> dict[str, models.ServingStatus]:
+        answer = await self._ask("status/batchQuery", serving_ids=list(serving_ids))
+        found = answer.get("servings") or ()
+        return {each["serving_id"]: read(models.ServingStatus, each.get("status") or {}) for each in found}
+
+    async def delete(self, serving_id: str) -> None:
+        await self._ask("delete", serving_id=serving_id)
+
+
+class Images(Group):
+    base = "/api/v1/appimage"
+
+    async def create(self, image: Image) -> None:
+        await self._ask("create", **_request(image))
+
+    async def update(self, image: Image) -> None:
+        await self._ask("update", **_request(image))
+
+    async def get(self, name: str) -> Image:
+        return read(Image, _present(await self._ask("query", name=name)))
+
+    async def get_many(self, names: Sequence[str]) -> Sequence[Image]:
+        answer = await self._ask("batchQuery", names=list(names))
+        return [read(Image, each) for each in (answer if isinstance(answer, list) else ())]
+
+    async def list(self) -> Sequence[Image]:
+        found: list[Image] = []
+        token = ""
+        while True:
+            answer = await self._ask("list", page_size=_PAGE, page_token=token)
+            found += _all(Image, answer, "appimage_list")
+            token = answer.get("next_page_token") or ""
+            if not token:
+                return found
+
+    async def delete(self, name: str) -> None:
+        await self._ask("delete", name=name)
+
+
+class Config(Group):
+    """Keys and values that only the node itself can read."""
+
+    base = "/api/v1/config"
+
+    async def create(self, values: Mapping[str, str]) -> None:
+        await self._ask("create", data=_pairs(values))
+
+    async def update(self, values: Mapping[str, str]) -> None:
+        await self._ask("update", data=_pairs(values))
+
+    async def get(self, key: str) -> str:
+        """Empty when there is none."""
+        return str((await self._ask("query", key=key)).get("value", ""))
+
+    async def get_many(self, keys: Sequence[str]) -> dict[str, str]:
+        found = await self._ask("batchQuery", keys=list(keys))
+        return {each["key"]: each.get("value", "") for each in (found if isinstance(found, list) else ())}
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self._ask("delete", keys=list(keys))
+
+
+class Certificates(Group):
+    base = "/api/v1/certificate"
+
+    async def generate(
+        self,
+        common_name: str,
+        *,
+        country: str = "",
+        organization: str = "",
+        organization_unit: str = "",
+        locality: str = "",
+        province: str = "",
+        street_address: str = "",
+        duration_sec: int = 0,
+        key_type: str = "",
+    ) -> models.KeyAndCertificates:
+        """A key with a certificate that this domain signed. `key_type`: "PKCS#1" or "PKCS#8"."""
+        answer = await self._ask(
+            "generate", common_name=common_name, country=country, organization=organization,
+            organization_unit=organization_unit, locality=locality, province=province, street_address=street_address,
+            duration_sec=duration_sec, key_type=key_type,
+        )  # fmt: skip
+        return models.KeyAndCertificates(_pem(answer["key"]), tuple(_pem(each) for each in answer["cert_chain"]))
+
+
+class Logs(Group):
+    base = "/api/v1/log"
+
+    async def read(
+        self, task_id: str, *, replica: int = 0, container: str = "", follow: bool = False, local: bool = False
+    ) -> AsyncGenerator[str, None]:
+        """What a task printed at this domain, in pieces of whole lines. `follow`: until it ends."""
+        request = {
+            "task_id": task_id, "replica_idx": replica, "container": container, "follow": follow, "local": local,
+        }  # fmt: skip
+        async with contextlib.aclosing(self._wire.pieces(f"{self.base}/task/query", request, None)) as pieces:
+            async for piece in pieces:
+                status = piece.get("status") or {}
+                if status.get("code"):
+                    raise refused(int(status["code"]), str(status.get("message", "")))
+                if piece.get("log"):
+                    yield str(piece["log"])
+
+    async def node(self, task_id: str, *, domain: str = "", replica: int = 0) -> models.PodNode:
+        """Which machine it runs on."""
+        answer = await self._ask("node/query", task_id=task_id, domain=self._own(domain), replica_idx=replica)
+        return read(models.PodNode, answer)
+
+
+class Health(Group):
+    base = "/healthZ"
+
+    async def ready(self) -> bool:
+        return bool((await self._ask("")).get("ready"))
+
+
+def _present(data: Any) -> Any:
+    """A query that says nothing at all found nothing."""
+    if not data:
+        raise Missing(0, _GONE)
+    return data
+
+
+def _all(kind: type[models.T], answer: Any, name: str) -> Sequence[models.T]:
+    return [read(kind, each) for each in answer.get(name) or ()]
+
+
+def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"key": key, "value": value} for key, value in values.items()]
+
+
+def _request(of: Any) -> dict[str, Any]:
+    request: dict[str, Any] = models.written(of)
+    request.pop("status", None)
+    return request
+
+
+def _pem(text: str) -> str:
+    return base64.b64decode(text).decode()

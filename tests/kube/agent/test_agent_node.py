@@ -1,0 +1,181 @@
+"""What a node says of itself: pure functions over facts, and facts from files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coterie.base.paths import DomainPaths
+from coterie.kube.agent.node.capacity import allocatable, capacity
+from coterie.kube.agent.node.conditions import conditions, readings
+from coterie.kube.agent.node.description import NameTaken, check_name, new_node
+from coterie.kube.agent.node.facts import MachineFacts, Usage, measure_machine, measure_usage
+from coterie.kube.agent.settings import GIB, MIB, AgentSettings, CapacitySettings, NodeSettings, PressureSettings
+from coterie.kube.api.meta import Object
+
+FACTS = MachineFacts(
+    cpus=4, cpu_quota_milli=0, memory_total=8 * GIB, memory_limit=0, disk_total=100 * GIB, nic_mbit=0,
+    machine_id="m1", system_uuid="s1", boot_id="b1", kernel="6.1", os_image="Linux", architecture="amd64",
+)  # fmt: skip
+USAGE = Usage(1 * GIB, 8 * GIB, 100 * GIB, 50 * GIB, 1_000_000, 500_000, 100, 4_000_000)
+SETTINGS = AgentSettings("node-1", "alice", DomainPaths(Path("/nowhere")))
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted", "name", "value"),
+    [
+        pytest.param(FACTS, CapacitySettings(), "cpu", "4", id="all-processors"),
+        pytest.param(replace(FACTS, cpu_quota_milli=1500), CapacitySettings(), "cpu", "1500m", id="cpu-quota"),
+        pytest.param(replace(FACTS, cpu_quota_milli=99000), CapacitySettings(), "cpu", "4", id="quota-beyond-machine"),
+        pytest.param(FACTS, CapacitySettings(cpu="2"), "cpu", "2", id="cpu-configured"),
+        pytest.param(FACTS, CapacitySettings(), "memory", "8Gi", id="all-memory"),
+        pytest.param(replace(FACTS, memory_limit=GIB), CapacitySettings(), "memory", "1Gi", id="memory-limit"),
+        pytest.param(FACTS, CapacitySettings(), "pods", "500", id="pods"),
+        pytest.param(FACTS, CapacitySettings(), "storage", "100Gi", id="disk"),
+        pytest.param(FACTS, CapacitySettings(ephemeral_storage="5Gi"), "ephemeral-storage", "5Gi", id="ephemeral"),
+        pytest.param(FACTS, CapacitySettings(), "kuscia.io/bandwidth", "1k", id="bandwidth-default"),
+        pytest.param(
+            replace(FACTS, nic_mbit=2500), CapacitySettings(), "kuscia.io/bandwidth", "2500", id="bandwidth-nic"
+        ),
+        pytest.param(
+            replace(FACTS, nic_mbit=2500),
+            CapacitySettings(bandwidth_mbit=50),
+            "kuscia.io/bandwidth",
+            "50",
+            id="configured",
+        ),
+    ],
+)
+def test_capacity(facts: MachineFacts, wanted: CapacitySettings, name: str, value: str) -> None:
+    assert capacity(facts, wanted)[name] == value
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name", "value"),
+    [
+        pytest.param(CapacitySettings(), "cpu", "4", id="half-a-core-is-not-taken"),
+        pytest.param(CapacitySettings(reserved_cpu="1"), "cpu", "3", id="more-is"),
+        pytest.param(CapacitySettings(), "memory", f"{8 * 1024 - 500}Mi", id="memory"),
+        pytest.param(CapacitySettings(reserved_memory="9Gi"), "memory", "0", id="never-below-zero"),
+        pytest.param(CapacitySettings(), "kuscia.io/bandwidth", "990", id="bandwidth"),
+        pytest.param(CapacitySettings(), "pods", "500", id="pods"),
+    ],
+)
+def test_allocatable(wanted: CapacitySettings, name: str, value: str) -> None:
+    assert allocatable(capacity(FACTS, wanted), wanted)[name] == value
+
+
+@pytest.mark.parametrize(
+    ("usage", "pressing"),
+    [
+        pytest.param(USAGE, set(), id="plenty"),
+        pytest.param(replace(USAGE, memory_used=int(7.2 * GIB) + 1), {"MemoryPressure"}, id="memory"),
+        pytest.param(replace(USAGE, disk_free=2 * GIB), {"DiskPressure"}, id="disk"),
+        pytest.param(replace(USAGE, disk_free=4 * GIB, disk_total=1000 * GIB), set(), id="full-but-enough-left"),
+        pytest.param(replace(USAGE, inodes_free=10_000), {"DiskPressure"}, id="inodes"),
+        pytest.param(replace(USAGE, disk_free=50 * MIB), {"DiskPressure", "OutOfDisk"}, id="out-of-disk"),
+        pytest.param(replace(USAGE, pids=3_900_000), {"PIDPressure"}, id="pids"),
+    ],
+)
+def test_pressure(usage: Usage, pressing: set[str]) -> None:
+    found = {reading.type: reading.status for reading in readings(usage, PressureSettings())}
+    assert found.pop("Ready") == "True"
+    assert {kind for kind, status in found.items() if status == "True"} == pressing
+
+
+def test_a_runtime_that_does_not_work_makes_the_node_unready() -> None:
+    ready = readings(USAGE, PressureSettings(), runtime_problem="no rights")[-1]
+    assert (ready.type, ready.status, ready.message) == ("Ready", "False", "no rights")
+
+
+def test_transition_times() -> None:
+    first = conditions(readings(USAGE, PressureSettings()), [], "t1")
+    second = conditions(readings(replace(USAGE, pids=3_900_000), PressureSettings()), first, "t2")
+    times = {c["type"]: (c["lastHeartbeatTime"], c["lastTransitionTime"]) for c in second}
+    assert times["Ready"] == ("t2", "t1") and times["PIDPressure"] == ("t2", "t2")
+
+
+def node(domain: str = "alice", machine: str = "m1", ready: str = "True") -> Object:
+    return {
+        "metadata": {"labels": {"kuscia.secretflow/namespace": domain}},
+        "status": {"nodeInfo": {"machineID": machine}, "conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("other", "forever"),
+    [
+        pytest.param(node(), None, id="ours"),
+        pytest.param(node(machine="m2", ready="False"), None, id="a-dead-machines"),
+        pytest.param(node(machine="m2", ready="Unknown"), None, id="a-lost-machines"),
+        pytest.param(node(machine="m2"), False, id="a-living-machines"),
+        pytest.param(node(domain="bob"), True, id="another-domains"),
+        pytest.param({"metadata": {}}, None, id="made-by-hand"),
+    ],
+)
+def test_who_may_use_a_name(other: Object, forever: bool | None) -> None:
+    if forever is None:
+        check_name(other, SETTINGS, FACTS)
+        return
+    with pytest.raises(NameTaken) as taken:
+        check_name(other, SETTINGS, FACTS)
+    assert taken.value.forever is forever
+
+
+def test_labels_and_taint_can_be_set() -> None:
+    settings = replace(SETTINGS, node=NodeSettings(labels={"zone": "z"}, taint=False))
+    made = new_node(settings, FACTS, "runp")
+    assert made["metadata"]["labels"]["zone"] == "z" and "taints" not in made["spec"]
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+MEMINFO = "MemTotal:        1000 kB\nMemAvailable:     400 kB\n"
+
+
+def test_facts_of_a_cgroup_v2_machine(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path,
+        {
+            "sys/fs/cgroup/cpu.max": "150000 100000\n",
+            "sys/fs/cgroup/memory.max": "512000\n",
+            "sys/fs/cgroup/memory.current": "300000\n",
+            "sys/fs/cgroup/memory.stat": "anon 1\ninactive_file 100000\n",
+            "proc/meminfo": MEMINFO,
+            "proc/loadavg": "0.1 0.2 0.3 2/345 999\n",
+            "proc/sys/kernel/pid_max": "4096\n",
+            "sys/class/net/eth0/speed": "-1\n",
+            "sys/class/net/ens1/speed": "10000\n",
+            "etc/machine-id": "abc\n",
+            "etc/os-release": 'NAME=x\nPRETTY_NAME="Some Linux 1"\n',
+        },
+    )
+    facts = measure_machine(tmp_path, root)
+    assert (facts.cpu_quota_milli, facts.memory_limit, facts.memory_total) == (1500, 512000, 1024000)
+    assert (facts.nic_mbit, facts.machine_id, facts.os_image) == (10000, "abc", "Some Linux 1")
+    usage = measure_usage(tmp_path, root)
+    assert (usage.memory_used, usage.memory_total, usage.pids, usage.pids_limit) == (200000, 512000, 345, 4096)
+    assert usage.disk_total >= usage.disk_free > 0
+
+
+def test_facts_of_a_cgroup_v1_machine_without_limits(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path,
+        {
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+            "proc/meminfo": MEMINFO,
+        },
+    )
+    facts = measure_machine(tmp_path, root, machine_id="told")
+    assert (facts.cpu_quota_milli, facts.memory_limit, facts.nic_mbit, facts.machine_id) == (0, 0, 0, "told")
+    assert measure_usage(tmp_path, root).memory_used == 600 * 1024

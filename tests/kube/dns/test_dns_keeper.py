@@ -1,0 +1,99 @@
+"""The zone follows the API's objects, change by change, and ends up as if it had been made at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from dns_kit import PATIENCE, question, shown
+from fake_api import FakeApi
+
+from coterie.base.tasks import TaskOwner
+from coterie.kube.api.types.network import ENDPOINTS, SERVICES
+from coterie.kube.api.types.pods import PODS
+from coterie.kube.client.informers import Informers
+from coterie.kube.network.dns.answer import answer
+from coterie.kube.network.dns.model import Code, Type
+from coterie.kube.network.dns.zone import Zone, zone_of
+from coterie.kube.network.dns.zone_updater import ZoneKeeper
+
+EMPTY = Zone("alice", ("127.0.1.1",), ("127.0.1.1",))
+
+
+@asynccontextmanager
+async def keeping(api: FakeApi) -> AsyncIterator[ZoneKeeper]:
+    informers = Informers(api.client())
+    keeper = ZoneKeeper(EMPTY, informers)
+    assert not keeper.synced
+    async with TaskOwner("test") as owner:
+        owner.start("informers", informers.run())
+        await keeper.wait_synced()
+        yield keeper
+
+
+async def until(look: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not look():
+            await asyncio.sleep(0.005)
+
+
+def told(keeper: ZoneKeeper, name: str) -> list[str]:
+    found = answer(question(name, Type.A), keeper.zone)
+    return [shown(record) for record in found.answers] or [Code(found.code).name]
+
+
+def subsets(*ips: str) -> list[dict[str, Any]]:
+    return [{"addresses": [{"ip": ip} for ip in ips], "ports": [{"name": "http", "port": 80}]}]
+
+
+async def test_services_and_endpoints_in_any_order() -> None:
+    api = FakeApi()
+    api.seed("endpoints", "early", "alice", subsets=subsets("10.0.0.1"))
+    client = api.client()
+    async with keeping(api) as keeper:
+        changes: list[int] = []
+        keeper.on_change(lambda: changes.append(keeper.zone.serial))
+        assert told(keeper, "early.alice.svc") == ["NXDOMAIN"]
+        api.seed("services", "early", "alice", spec={"clusterIP": "None"})
+        await until(lambda: told(keeper, "early.alice.svc") == ["A 10.0.0.1"])
+        await client.patch(ENDPOINTS, "early", "alice", {"subsets": subsets("10.0.0.2")})
+        await until(lambda: told(keeper, "early.alice.svc") == ["A 10.0.0.2"])
+        api.seed("services", "early", "bob", spec={"clusterIP": "None"})
+        await client.delete(SERVICES, "early", "alice")
+        await until(lambda: told(keeper, "early.alice.svc") == ["NXDOMAIN"])
+        assert changes == sorted(set(changes)) and len(changes) >= 3
+
+
+async def test_pods_come_move_and_go() -> None:
+    api = FakeApi()
+    client = api.client()
+    about = {"spec": {"hostname": "h", "subdomain": "s"}}
+    api.seed("pods", "p", "alice", **about, status={"phase": "Pending"})
+    async with keeping(api) as keeper:
+        assert told(keeper, "h.s.alice.svc") == ["NXDOMAIN"]
+        await client.patch(PODS, "p", "alice", {"status": {"podIP": "10.0.0.1"}}, subresource="status")
+        await until(lambda: told(keeper, "h.s.alice.svc") == ["A 10.0.0.1"])
+        api.seed("pods", "q", "alice", **about, status={"phase": "Running", "podIP": "10.0.0.2"})
+        await until(lambda: told(keeper, "h.s.alice.svc") == ["A 10.0.0.1", "A 10.0.0.2"])
+        await client.patch(PODS, "p", "alice", {"status": {"phase": "Failed"}}, subresource="status")
+        await until(lambda: told(keeper, "h.s.alice.svc") == ["A 10.0.0.2"])
+        await client.delete(PODS, "q", "alice", grace=0)
+        await until(lambda: told(keeper, "h.s.alice.svc") == ["NXDOMAIN"])
+        assert not keeper.zone.pods
+
+
+async def test_the_same_as_made_at_once() -> None:
+    api = FakeApi()
+    for number in range(5):
+        api.seed("services", f"s{number}", "alice", spec={"clusterIP": "None", "ports": [{"name": "http", "port": 80}]})
+        api.seed("endpoints", f"s{number}", "alice", subsets=subsets(f"10.0.0.{number}"))
+        api.seed("pods", f"p{number}", "alice", spec={"subdomain": "s"}, status={"podIP": f"10.0.1.{number}"})
+    client = api.client()
+    async with keeping(api) as keeper:
+        kinds = [await client.list(kind, "alice") for kind in (SERVICES, ENDPOINTS, PODS)]
+        services, endpoints, pods = (list(found.items) for found in kinds)
+        made = zone_of("alice", EMPTY.gateway, EMPTY.host, services, endpoints, pods)
+        assert (dict(keeper.zone.services), dict(keeper.zone.pods)) == (made.services, made.pods)
+        assert len(made.services) == len(made.pods) == 5
