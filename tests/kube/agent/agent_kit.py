@@ -27,6 +27,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.client.transport import Call, Disconnected, Reply
 from coterie.kube.control.manager import Manager
 from coterie.kube.store.memory import MemoryStore
+from coterie.kuscia.extensions.apiserver import KUSCIA
 
 ADMIN = UserInfo("system:admin", ("system:masters",))
 PODS = Kind.dynamic(builtin("pods"))
@@ -76,7 +77,7 @@ class World:
 
     async def open(self) -> None:
         await self.store.open()
-        self.api = ApiServer(self.store, Settings(signer=TokenSigner(pki.new_key())), self.clock)
+        self.api = ApiServer(self.store, Settings(extensions=[KUSCIA], signer=TokenSigner(pki.new_key())), self.clock)
         await self.api.start()
         self.user = Client(InProcessTransport(self.api.handle, ADMIN))
         for name in ("alice", "kube-node-lease"):

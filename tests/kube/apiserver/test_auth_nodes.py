@@ -37,7 +37,7 @@ def lease(name: str) -> dict[str, Any]:
 @pytest.fixture
 async def api() -> AsyncIterator[Api]:
     """Nodes n1 (of alice), n2 (of bob), one pod on each, one secret and one map for each, and some for nobody."""
-    async with serving(Settings(kuscia=False, signer=SIGNER)) as made:
+    async with serving(Settings(signer=SIGNER)) as made:
         for name in ("alice", "bob"):
             await made.namespace(name)
             binding = {

@@ -22,7 +22,7 @@ ALICE = UserInfo("alice", ("system:authenticated",))
 async def audited() -> AsyncIterator[tuple[Api, MemorySink]]:
     sink = MemorySink()
     tokens = [(Secret("admin-token"), ADMIN), (Secret("alice-token"), ALICE)]
-    async with serving(Settings(kuscia=False, audit_sinks=[sink], static_tokens=tokens)) as api:
+    async with serving(Settings(audit_sinks=[sink], static_tokens=tokens)) as api:
         sink.events.clear()
         yield api, sink
 
@@ -33,7 +33,7 @@ async def audited() -> AsyncIterator[tuple[Api, MemorySink]]:
 async def test_health_before_during_and_after():
     store = MemoryStore()
     await store.open()
-    server = ApiServer(store, Settings(kuscia=False))
+    server = ApiServer(store, Settings())
     api = Api(server, store, VirtualClock())
 
     async def health() -> list[int]:
@@ -94,7 +94,7 @@ async def test_objects_survive_a_restart():
 
 
 async def test_history_is_compacted_after_one_to_two_periods():
-    async with serving(Settings(kuscia=False, compact_every=100)) as api:
+    async with serving(Settings(compact_every=100)) as api:
         start = api.revision
         await api.config_map("a")
         await api.clock.advance(101)
@@ -105,7 +105,7 @@ async def test_history_is_compacted_after_one_to_two_periods():
 
 
 async def test_a_failing_compaction_does_not_end_the_housekeeping(monkeypatch: pytest.MonkeyPatch):
-    async with serving(Settings(kuscia=False, compact_every=100)) as api:
+    async with serving(Settings(compact_every=100)) as api:
         compact, calls = api.store.compact, 0
 
         async def failing(revision: int) -> None:
@@ -240,7 +240,7 @@ async def test_a_broken_sink_breaks_no_request():
         def record(self, event: object) -> None:
             raise OSError("no space")
 
-    async with serving(Settings(kuscia=False, audit_sinks=[Broken()])) as api:
+    async with serving(Settings(audit_sinks=[Broken()])) as api:
         await api.config_map("a")
 
 

@@ -19,7 +19,7 @@ SIGNER = TokenSigner(pki.new_key())
 
 @pytest.fixture
 async def signing() -> AsyncIterator[Api]:
-    async with serving(Settings(kuscia=False, signer=SIGNER)) as api:
+    async with serving(Settings(signer=SIGNER)) as api:
         yield api
 
 
@@ -251,7 +251,7 @@ async def test_events_are_the_same_in_both_groups(api: Api):
 
 
 async def test_events_end_after_a_while():
-    async with serving(Settings(kuscia=False, event_ttl=3600, compact_every=300)) as api:
+    async with serving(Settings(event_ttl=3600, compact_every=300)) as api:
         await api.post(EVENTS, event("early"))
         watch = await api.watch(f"{EVENTS}?resourceVersion={api.revision}")
         await api.clock.advance(1800)
