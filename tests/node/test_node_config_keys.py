@@ -63,7 +63,7 @@ USED = [
     ("agent.nodeName", "n-1", "agent.node_name", "n-1", LITE),
     ("agent.address", "10.0.0.2", "agent.address", "10.0.0.2", AUTONOMY),
     ("agent.port", 0, "agent.port", 0, AUTONOMY),
-    ("agent.taint", False, "agent.taint", False, AUTONOMY),
+    ("agent.taint", True, "agent.taint", True, AUTONOMY),
     ("agent.hostPaths[]", "/data", "agent.host_paths", ("/data",), AUTONOMY),
     ("agent.leaseSeconds", 5, "agent.lease_seconds", 5, AUTONOMY),
     ("logrotate.maxFiles", 7, "logrotate.max_files", 7, AUTONOMY),

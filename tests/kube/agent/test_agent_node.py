@@ -10,9 +10,18 @@ import pytest
 from coterie.base.paths import DomainPaths
 from coterie.kube.agent.node.capacity import allocatable, capacity
 from coterie.kube.agent.node.conditions import conditions, readings
-from coterie.kube.agent.node.description import NameTaken, check_name, new_node
+from coterie.kube.agent.node.description import TAINT, NameTaken, check_name, new_node, wanted_taints
 from coterie.kube.agent.node.facts import MachineFacts, Usage, measure_machine, measure_usage
-from coterie.kube.agent.settings import GIB, MIB, AgentSettings, CapacitySettings, NodeSettings, PressureSettings
+from coterie.kube.agent.settings import (
+    GIB,
+    MIB,
+    AgentSettings,
+    CapacitySettings,
+    NodeSettings,
+    PodSettings,
+    PressureSettings,
+)
+from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
 from coterie.kube.api.meta import Object
 
 FACTS = MachineFacts(
@@ -124,10 +133,36 @@ def test_who_may_use_a_name(other: Object, forever: bool | None) -> None:
     assert taken.value.forever is forever
 
 
+OTHER: Object = {"key": "dedicated", "value": "v1", "effect": "NoSchedule"}
+
+
 def test_labels_and_taint_can_be_set() -> None:
-    settings = replace(SETTINGS, node=NodeSettings(labels={"zone": "z"}, taint=False))
+    made = new_node(SETTINGS, FACTS, "runp")
+    assert "taints" not in made["spec"] and COTERIE_POD_NAMESPACE not in made["metadata"]["labels"]
+    settings = replace(SETTINGS, node=NodeSettings(labels={"zone": "z"}, taint=True), pods=PodSettings(namespace="a"))
     made = new_node(settings, FACTS, "runp")
-    assert made["metadata"]["labels"]["zone"] == "z" and "taints" not in made["spec"]
+    assert made["metadata"]["labels"]["zone"] == "z" and made["spec"]["taints"] == [TAINT]
+    assert made["metadata"]["labels"][COTERIE_POD_NAMESPACE] == "a"
+
+
+@pytest.mark.parametrize(
+    ("before", "taint", "after"),
+    [
+        ([], False, None),
+        ([], True, [TAINT]),
+        ([TAINT], True, None),
+        ([TAINT], False, []),
+        ([OTHER, TAINT], False, [OTHER]),
+        ([OTHER], False, None),
+        ([OTHER], True, [OTHER, TAINT]),
+        ([{**TAINT, "value": "v2"}], False, None),
+        ([{**TAINT, "value": "v2"}], True, None),
+        ([{**TAINT, "effect": "NoExecute"}], False, None),
+        ([{**TAINT, "timeAdded": "2026-01-01T00:00:00Z"}], False, []),
+    ],
+)
+def test_only_our_taint_follows_the_setting(before: list[Object], taint: bool, after: list[Object] | None) -> None:
+    assert wanted_taints({"spec": {"taints": before}}, taint=taint) == after
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:

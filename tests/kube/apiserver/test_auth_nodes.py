@@ -161,6 +161,16 @@ async def test_a_node_registers_itself_once_deleted(api: Api) -> None:
     await api.refused(403, "POST", f"{V1}/nodes", restricted, user=N1)
 
 
+async def test_of_its_taints_a_node_may_change_kuscias_only(api: Api) -> None:
+    other, ours = {"key": "k", "effect": "NoSchedule"}, {"key": "kuscia.secretflow/agent", "value": "v1", "effect": "NoSchedule"}  # fmt: skip
+    for taints in ([other, ours], [other]):
+        await api.patch(f"{V1}/nodes/n1", {"spec": {"taints": taints}}, user=N1)
+    for taints in ([ours], [other, {**ours, "value": "v2"}], [other, {**ours, "effect": "NoExecute"}]):
+        await api.refused(
+            403, "PATCH", f"{V1}/nodes/n1", {"spec": {"taints": taints}}, user=N1, headers={"content-type": MERGE}
+        )
+
+
 async def test_an_object_is_seen_as_soon_as_a_pod_names_it(api: Api) -> None:
     await api.refused(403, "GET", f"{DEFAULT}/secrets/secret-nobody", user=N1)
     await api.post(f"{DEFAULT}/pods", pod("late", imagePullSecrets=[{"name": "secret-nobody"}]))

@@ -68,8 +68,8 @@ class NodeSettings:
     unschedulable, or delete it."""
     labels: dict[str, str] = field(default_factory=dict)
     """More labels for the Node, besides Kuscia's."""
-    taint: bool = True
-    """Whether a new Node gets Kuscia's taint `kuscia.secretflow/agent=v1:NoSchedule`."""
+    taint: bool = False
+    """Whether the Node has Kuscia's taint `kuscia.secretflow/agent=v1:NoSchedule`, which only pods of tasks tolerate."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,12 @@ def apiserver_extension(agent_tls: Callable[[], ssl.SSLContext | None] = lambda:
         namespaces=(CROSS_DOMAIN,),
         definitions=_Definitions(),
         roles=_ROLES,
-        node_ownership=NodeOwnership(_NODE_NAMESPACE, fixed_labels=(_NODE_NAMESPACE, "domain")),
+        node_ownership=NodeOwnership(
+            _NODE_NAMESPACE,
+            fixed_labels=(_NODE_NAMESPACE, "domain"),
+            # Whether the node takes ordinary pods is a setting of the node (`agent.taint`).
+            own_taints=((labels.KUSCIA_AGENT_TAINT, labels.KUSCIA_AGENT_TAINT_VALUE, "NoSchedule"),),
+        ),
         configmap_annotations=(labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM,),
         agent_verifier=verifier,
     )

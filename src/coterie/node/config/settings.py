@@ -50,8 +50,8 @@ class AgentConfig:
     """The node's address: where its endpoint listens and its pods are reached."""
     port: int = 10250
     """Port of the agent's endpoint (logs, exec, ...); 0 picks a free one."""
-    taint: bool = True
-    """Whether the Node gets Kuscia's taint, which only pods of tasks tolerate."""
+    taint: bool = False
+    """Whether the Node has Kuscia's taint, which only pods of tasks tolerate."""
     host_paths: tuple[str, ...] = ()
     """Directories below which hostPath volumes may lie; none unless given."""
     allow_privileged: bool = False

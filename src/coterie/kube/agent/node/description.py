@@ -5,11 +5,17 @@ from __future__ import annotations
 from coterie import __version__
 from coterie.kube.agent.node.facts import MachineFacts
 from coterie.kube.agent.settings import AgentSettings
-from coterie.kube.api.labels import KUSCIA, KUSCIA_AGENT_TAINT, KUSCIA_NODE_NAMESPACE
+from coterie.kube.api.labels import (
+    COTERIE_POD_NAMESPACE,
+    KUSCIA,
+    KUSCIA_AGENT_TAINT,
+    KUSCIA_AGENT_TAINT_VALUE,
+    KUSCIA_NODE_NAMESPACE,
+)
 from coterie.kube.api.meta import Object
 
 RUNTIME_LABEL = KUSCIA + "runtime"
-TAINT = {"key": KUSCIA_AGENT_TAINT, "value": "v1", "effect": "NoSchedule"}
+TAINT = {"key": KUSCIA_AGENT_TAINT, "value": KUSCIA_AGENT_TAINT_VALUE, "effect": "NoSchedule"}
 _API_VERSION = "0.26.6"
 """What Kuscia's agents say of themselves."""
 
@@ -32,6 +38,7 @@ def labels(settings: AgentSettings, facts: MachineFacts, runtime: str) -> dict[s
         "domain": settings.domain,
         KUSCIA_NODE_NAMESPACE: settings.domain,
         RUNTIME_LABEL: runtime,
+        **({COTERIE_POD_NAMESPACE: settings.pods.namespace} if settings.pods.namespace else {}),
         **settings.node.labels,
     }
 
@@ -46,6 +53,21 @@ def new_node(settings: AgentSettings, facts: MachineFacts, runtime: str) -> Obje
     if settings.node.taint:
         node["spec"]["taints"] = [dict(TAINT)]
     return node
+
+
+def wanted_taints(node: Object, *, taint: bool) -> list[Object] | None:
+    """The taints of a Node that exists when only ours follows the setting; None: they are as they should be."""
+    known: list[Object] = (node.get("spec") or {}).get("taints") or []
+    if taint:
+        # A key and an effect stand once in the list; another value of them keeps pods away as well.
+        there = any(each.get("key") == TAINT["key"] and each.get("effect") == TAINT["effect"] for each in known)
+        return None if there else [*known, dict(TAINT)]
+    others = [each for each in known if not _is_ours(each)]
+    return others if len(others) < len(known) else None
+
+
+def _is_ours(taint: Object) -> bool:
+    return all(taint.get(field) == value for field, value in TAINT.items())
 
 
 def static_status(settings: AgentSettings, facts: MachineFacts, runtime: str) -> Object:

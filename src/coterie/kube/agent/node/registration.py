@@ -18,7 +18,7 @@ from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
 from coterie.kube.agent.node.capacity import Resources, allocatable, capacity
 from coterie.kube.agent.node.conditions import Reading, conditions, readings
-from coterie.kube.agent.node.description import NameTaken, check_name, labels, new_node, static_status
+from coterie.kube.agent.node.description import NameTaken, check_name, labels, new_node, static_status, wanted_taints
 from coterie.kube.agent.node.facts import MachineFacts, Usage, measure_machine, measure_usage
 from coterie.kube.agent.settings import AgentSettings
 from coterie.kube.api.errors import AlreadyExists, ApiError, Forbidden, NotFound
@@ -127,8 +127,29 @@ class NodeKeeper:
             known = node["metadata"].get("labels") or {}
             if any(known.get(key) != value for key, value in wanted.items()):
                 node = await self._client.patch(_NODES, settings.node_name, "", {"metadata": {"labels": wanted}})
+            node = await self._set_taint(node)
         log.info("The node is registered", node=settings.node_name, domain=settings.domain)
         return node
+
+    async def _set_taint(self, node: Object) -> Object:
+        """A Node that was registered with another setting, or by a version with another default."""
+        meta = node["metadata"]
+        taints = wanted_taints(node, taint=self._settings.node.taint)
+        if taints is None:
+            return node
+        # The version: the node controller writes taints too, and a list is replaced whole.
+        patch = {
+            "metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]},
+            "spec": {"taints": taints or None},
+        }
+        try:
+            changed = await self._client.patch(_NODES, meta["name"], "", patch)
+        except Forbidden as problem:
+            # A control plane of an earlier version lets no node change its taints.
+            log.warning("The node's taint does not follow agent.taint", why=problem.message, node=meta["name"])
+            return node
+        log.info("The node's taint follows agent.taint", node=meta["name"], tainted=self._settings.node.taint)
+        return changed
 
     # The status.
 

@@ -6,7 +6,7 @@ from owning nodes (`NodeOwnership`); who has the right by a binding of his own i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from coterie.http.messages import UserInfo
@@ -81,7 +81,8 @@ class NodeRestriction:
                 continue
             if key.startswith(_RESTRICTED_PREFIX) or (key in fixed and key in before):
                 return f'node "{node}" is not allowed to change its label {key}; delete the Node first to move it'
-        if (old.get("spec") or {}).get("taints") != (new.get("spec") or {}).get("taints"):
+        own_taints = ownership.own_taints if ownership is not None else ()
+        if _foreign_taints(old, own_taints) != _foreign_taints(new, own_taints):
             return f'node "{node}" is not allowed to modify taints'
         if old["metadata"].get("ownerReferences") != new["metadata"].get("ownerReferences"):
             return f'node "{node}" is not allowed to modify ownerReferences'
@@ -103,6 +104,12 @@ def check_token_request(authorizer: NodeAuthorizer, user: UserInfo, namespace: s
     else:
         return
     raise errors.Forbidden(f'serviceaccounts "{account}" is forbidden: {why}', name=account, kind="serviceaccounts")
+
+
+def _foreign_taints(node: Object, own: Collection[tuple[str, str, str]]) -> list[Object]:
+    """All but those that say how the node is set up, which are its own to change."""
+    taints = (node.get("spec") or {}).get("taints") or ()
+    return [each for each in taints if (each.get("key"), each.get("value"), each.get("effect")) not in own]
 
 
 def _labels(obj: Object) -> Mapping[str, str]:

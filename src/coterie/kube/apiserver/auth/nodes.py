@@ -65,6 +65,8 @@ class NodeOwnership:
     """The label of a Node that names its namespace."""
     fixed_labels: tuple[str, ...] = ()
     """Labels that a node may not change about itself once they are set."""
+    own_taints: tuple[tuple[str, str, str], ...] = ()
+    """(key, value, effect) of taints that a node may set and remove itself: they follow its configuration."""
 
 
 class NodeAuthorizer(Authorizer):
