@@ -76,10 +76,6 @@ class NodeKeeper:
     def allocatable(self) -> Mapping[str, str]:
         return self._allocatable
 
-    def look_now(self) -> None:
-        """Something about the node changed (images, the runtime): measure and tell now."""
-        self._look.set()
-
     def stop(self) -> None:
         self._stop.set()
 

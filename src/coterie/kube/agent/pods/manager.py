@@ -110,10 +110,6 @@ class PodManager:
         listed = {pod_model.uid_of(pod) for pod in self._informer.cache.list()}
         return listed | set(self._workers) | {state.uid for state in self._runtime.pods()}
 
-    @property
-    def status_writes(self) -> int:
-        return self._writer.writes
-
     # Life.
 
     def stop(self) -> None:

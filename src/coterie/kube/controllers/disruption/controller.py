@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
@@ -128,7 +128,9 @@ class DisruptionReconciler:
             return None
         return ControllerScale(owner.uid, int((scale.get("spec") or {}).get("replicas") or 0))
 
-    def _record(self, about: PodDisruptionBudget | Pod, type_: str, reason: str, message: str) -> None:
+    def _record(
+        self, about: PodDisruptionBudget | Pod, type_: Literal["Normal", "Warning"], reason: str, message: str
+    ) -> None:
         if self._events is None:
             return
         of_budget = isinstance(about, PodDisruptionBudget)
