@@ -14,6 +14,7 @@ from coterie.kube.apiserver.audit import MemorySink
 from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.store import protocol
 from coterie.kube.store.memory import MemoryStore
+from coterie.kuscia.extensions.apiserver import KUSCIA
 
 ALICE = UserInfo("alice", ("system:authenticated",))
 
@@ -55,7 +56,7 @@ async def test_health_before_during_and_after():
 
 
 async def test_first_objects_are_made_once():
-    async with serving(Settings()) as api:
+    async with serving(Settings(extensions=[KUSCIA])) as api:
         names = set((await api.call("GET", "/api/v1/namespaces")).names)
         assert names == {"default", "kube-system", "kube-public", "kube-node-lease", "cross-domain"}
         assert "system-node-critical" in (await api.call("GET", "/apis/scheduling.k8s.io/v1/priorityclasses")).names
@@ -64,7 +65,7 @@ async def test_first_objects_are_made_once():
         assert "kusciajobs.kuscia.secretflow" in crds and len(crds) == 18
         before = api.revision
         await api.server.stop()
-        async with serving(Settings(), store=api.store, clock=api.clock) as again:
+        async with serving(Settings(extensions=[KUSCIA]), store=api.store, clock=api.clock) as again:
             assert again.revision == before, "a second start writes nothing"
 
 

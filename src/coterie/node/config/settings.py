@@ -58,6 +58,9 @@ class AgentConfig:
     lease_seconds: int = 40
     """How long a sign of life is good for; a new one is given four times in this time."""
     capacity: CapacitySettings = field(default_factory=CapacitySettings)
+    bandwidth_mbit: int = 0
+    """`capacity.bandwidth`; 0: the speed of the network card."""
+    reserved_bandwidth_mbit: int = 10
 
 
 @dataclass(frozen=True, slots=True)
