@@ -136,7 +136,7 @@ def sleepers(settings: NodeSettings, client: Client, informers: Informers, clock
     return [
         sleeper("scheduler", (PODS,), lambda: scheduler.make),
         sleeper("quota", (RESOURCE_QUOTAS,), lambda: quota.make),
-        sleeper("replicaset", (REPLICA_SETS,), lambda: replicaset.make, "replicaset", ports=ports),
+        sleeper("replicaset", (REPLICA_SETS,), lambda: replicaset.make, "replicaset", pod_hook=ports),
         sleeper("deployment", (DEPLOYMENTS,), lambda: deployment.make, "deployment"),
         sleeper("job", (JOBS,), lambda: job.make, "job"),
         sleeper("cronjob", (CRON_JOBS,), lambda: cronjob.make, "cronjob"),
