@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from coterie.kube.controllers.cronjob import controller as cronjob
     from coterie.kube.controllers.deployment import controller as deployment
     from coterie.kube.controllers.disruption import controller as disruption
+    from coterie.kube.controllers.domaindatagc import controller as domaindatagc
+    from coterie.kube.controllers.domaindatagc import plan as dataplan
     from coterie.kube.controllers.endpoints import controller as endpoints
     from coterie.kube.controllers.endpointslice import controller as endpointslice
     from coterie.kube.controllers.job import controller as job
@@ -65,6 +67,8 @@ else:
     cronjob = lazy_import("coterie.kube.controllers.cronjob.controller")
     deployment = lazy_import("coterie.kube.controllers.deployment.controller")
     disruption = lazy_import("coterie.kube.controllers.disruption.controller")
+    domaindatagc = lazy_import("coterie.kube.controllers.domaindatagc.controller")
+    dataplan = lazy_import("coterie.kube.controllers.domaindatagc.plan")
     domaindatagrant = lazy_import("coterie.kuscia.controllers.domaindatagrant.controller")
     domainroute = lazy_import("coterie.kuscia.controllers.domainroute.controller")
     endpoints = lazy_import("coterie.kube.controllers.endpoints.controller")
@@ -133,6 +137,10 @@ def sleepers(settings: NodeSettings, client: Client, informers: Informers, clock
         patience = nodeplan.Settings(grace=chosen.node_grace_seconds, eviction=chosen.pod_eviction_seconds)
         return partial(nodelifecycle.make, settings=patience)
 
+    collected: list[Runnable] = []
+    if settings.data_gc_hours is not None:
+        kept = dataplan.Settings(retention=settings.data_gc_hours * 3600.0)
+        collected.append(domaindatagc.make(client, informers, settings=kept, clock=clock))
     return [
         sleeper("scheduler", (PODS,), lambda: scheduler.make),
         sleeper("quota", (RESOURCE_QUOTAS,), lambda: quota.make),
@@ -168,5 +176,6 @@ def sleepers(settings: NodeSettings, client: Client, informers: Informers, clock
             "kusciadeployment", (KUSCIA_DEPLOYMENTS,), lambda: kusciadeployment.make, "kusciadeployment", ports=ports
         ),
         sleeper("domaindatagrant", (DOMAIN_DATA_GRANTS,), lambda: domaindatagrant.make),
+        *collected,
         sleeper("taskresourcegroup", (TASK_RESOURCE_GROUPS,), lambda: taskresourcegroup.make),
     ]
