@@ -70,19 +70,22 @@ def agent_groups(
     return [first, [port], *rest]
 
 
-def _engine_plugin(settings: NodeSettings, chosen: AgentConfig, client: Client, clock: Clock) -> EnginePlugin:
-    paths = settings.paths
-    wanted = EngineSettings(
+def engine_settings(settings: NodeSettings, chosen: AgentConfig) -> EngineSettings:
+    """Config templates get the protocol of KusciaAPI, which may differ from the gateway's."""
+    return EngineSettings(
         domain=settings.domain,
-        data=paths.data,
-        api_protocol=settings.gateway.protocol.value,
-        api_token=paths.api_token,
+        data=settings.paths.data,
+        api_protocol=settings.kuscia_api.protocol,
+        api_token=settings.paths.api_token,
         taint=chosen.taint,
         bandwidth_mbit=chosen.bandwidth_mbit,
         reserved_bandwidth_mbit=chosen.reserved_bandwidth_mbit,
     )
-    issuer = Issuer(paths, settings.domain, clock)
-    return EnginePlugin(wanted, issuer, _config_store(settings, client) or NoConfigStore())
+
+
+def _engine_plugin(settings: NodeSettings, chosen: AgentConfig, client: Client, clock: Clock) -> EnginePlugin:
+    issuer = Issuer(settings.paths, settings.domain, clock)
+    return EnginePlugin(engine_settings(settings, chosen), issuer, _config_store(settings, client) or NoConfigStore())
 
 
 def _config_store(settings: NodeSettings, client: Client) -> DomainConfig | None:
