@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from coterie.base.log_rotation import Rotation
 from coterie.http.messages import UserInfo
 from coterie.kube.apiserver.audit import Audit, AuditEvent, FileSink, MemorySink, ObjectReference
 
@@ -81,7 +82,7 @@ def test_file_sink_appends_lines_to_a_private_file(tmp_path):
 
 def test_file_sink_moves_a_grown_file_aside(tmp_path):
     path = tmp_path / "audit.log"
-    with FileSink(path, limit=1000) as sink:
+    with FileSink(path, Rotation(max_bytes=1000)) as sink:
         for _ in range(3):
             sink.record(EVENT)
     assert len(path.read_text().splitlines()) == 1

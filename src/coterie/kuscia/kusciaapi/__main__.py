@@ -8,8 +8,8 @@ import contextlib
 import signal
 from pathlib import Path
 
+from coterie.base import child_logging
 from coterie.base.clock import SYSTEM_CLOCK
-from coterie.base.log import LogSettings, configure
 from coterie.base.paths import DomainPaths
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import Transport, TransportError
@@ -42,7 +42,8 @@ async def serve(settings: KusciaApiSettings, api: Path, beat: float) -> None:
             await tell(transport, READY)
             telling = asyncio.create_task(tell_of_use(doors.desk, transport, beat), name="use")
             try:
-                await stop.wait()
+                async with child_logging.following():
+                    await stop.wait()
             finally:
                 telling.cancel()
                 await asyncio.gather(telling, return_exceptions=True)
@@ -74,7 +75,7 @@ def main() -> None:
     for name in ("--inner", "--gateway"):
         parser.add_argument(name, default="")
     chosen = parser.parse_args()
-    configure(LogSettings(colour=False))
+    child_logging.configure()
     quiet()
     settings = KusciaApiSettings(
         chosen.domain,

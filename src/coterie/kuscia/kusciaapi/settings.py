@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.paths import DomainPaths
 
 
@@ -37,6 +38,8 @@ class KusciaApiSettings:
     """The socket for what comes from lites through the gateway; None where there are no lites."""
     gateway: str = ""
     """Of a lite: where its own gateway takes what leaves, `host:port`."""
+    log_rotation: Rotation = STANDARD
+    """Of the node that starts it."""
 
     @property
     def places(self) -> tuple[tuple[str, int], ...]:

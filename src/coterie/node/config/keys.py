@@ -137,6 +137,25 @@ def notices(document: Mapping[Any, Any], mode: str) -> Iterator[Notice]:
             yield Notice(MEANINGLESS_SENTENCE, name, f"mode {mode}")
 
 
+def changed_keys(before: Any, after: Any) -> list[str]:
+    """Paths of the keys that differ; lists are compared as a whole. Never values: they may be secrets."""
+    return sorted(_changed(before, after, ""))
+
+
+def _changed(before: Any, after: Any, path: str) -> Iterator[str]:
+    before, after = (None if each in ("", [], (), {}) else each for each in (before, after))
+    both = [
+        each if isinstance(each, Mapping) else {}
+        for each in (before, after)
+        if each is None or isinstance(each, Mapping)
+    ]
+    if len(both) == 2:
+        for key in {**both[0], **both[1]}:
+            yield from _changed(both[0].get(key), both[1].get(key), f"{path}.{key}" if path else str(key))
+    elif before != after:
+        yield path
+
+
 def _value(document: Any, path: str) -> Any:
     at = document
     for step in path.split("."):

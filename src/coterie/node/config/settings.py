@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import Secret
 from coterie.kube.agent.settings import CapacitySettings
@@ -113,6 +114,12 @@ class LogRotation:
     max_file_mb: int | None = None
     """None: as each kind of log has it."""
     max_age_days: int = 30
+
+    @property
+    def of_node(self) -> Rotation:
+        """For the logs of the node's own processes."""
+        size = STANDARD.max_bytes if self.max_file_mb is None else self.max_file_mb << 20
+        return Rotation(size, self.max_files, self.max_age_days)
 
 
 @dataclass(frozen=True, slots=True)

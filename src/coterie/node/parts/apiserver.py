@@ -43,7 +43,7 @@ class ApiPlane:
         self._sinks: list[AuditSink] = []
         if api.audit_log:
             target = Path(api.audit_log)
-            self._sinks.append(FileSink(target if target.is_absolute() else settings.paths.logs / target))
+            self._sinks.append(FileSink(settings.paths.logs / target, settings.logrotate.of_node))
         self._store = SqliteStore(settings.paths.database, clock=clock)
         self.server = ApiServer(
             self._store,
