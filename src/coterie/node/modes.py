@@ -46,7 +46,8 @@ async def run(
     """Run a node until SIGTERM or SIGINT. `file`, `root`: what `settings` were loaded from, to be watched."""
     configure(_logging(settings, settings.log_level))
     for notice in settings.notices:
-        log.bind(**({"value": notice.value} if notice.value else {})).warning(notice.sentence, key=notice.key)
+        more = {name: text for name, text in (("value", notice.value), ("do", notice.advice)) if text}
+        log.bind(**more).warning(notice.sentence, key=notice.key)
     settings.paths.prepare()
     child_logging.write(settings.paths.logging, _logging(settings, settings.log_level))
     # A lite waits for its master for as long as that takes: its pods go on, and the link says what is wrong.

@@ -20,7 +20,7 @@ from coterie.kuscia.kusciaapi.dispatcher import Desk
 from coterie.kuscia.kusciaapi.grpc_frontend import quiet
 from coterie.kuscia.kusciaapi.operations import Here, Mode
 from coterie.kuscia.kusciaapi.server import Doors
-from coterie.kuscia.kusciaapi.settings import KusciaApiSettings, Protection
+from coterie.kuscia.kusciaapi.settings import KusciaApiSettings, Protection, Timeouts
 from coterie.kuscia.kusciaapi.table import CONF_MANAGER, OPERATIONS
 
 
@@ -72,6 +72,8 @@ def main() -> None:
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--protection", type=Protection, required=True)
     parser.add_argument("--beat", type=float, required=True)
+    for name in ("--timeouts", "--conf-timeouts"):
+        parser.add_argument(name, type=Timeouts.parse, default=Timeouts())
     for name in ("--inner", "--gateway"):
         parser.add_argument(name, default="")
     chosen = parser.parse_args()
@@ -90,6 +92,8 @@ def main() -> None:
         chosen.conf_grpc,
         Path(chosen.inner) if chosen.inner else None,
         chosen.gateway,
+        chosen.timeouts,
+        chosen.conf_timeouts,
     )
     asyncio.run(serve(settings, chosen.api, chosen.beat))
 

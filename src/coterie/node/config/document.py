@@ -16,6 +16,7 @@ from coterie.base.secret import Secret
 from coterie.kube.agent.settings import CapacitySettings
 from coterie.kube.api.names import dns_subdomain_faults
 from coterie.kuscia.api.types.domain import RESERVED_DOMAINS
+from coterie.kuscia.kusciaapi.settings import Timeouts
 from coterie.node.config import gateway, keys, ports
 from coterie.node.config.reading import PORTS, PORTS_OR_ANY, Block, ConfigError
 from coterie.node.config.settings import (
@@ -215,6 +216,8 @@ def _kuscia_api(top: Block, doors: gateway.Doors) -> KusciaApiConfig:
         conf_address=conf.address("host", doors.dns.address),
         conf_http_port=conf.number("HTTPPort", default.conf_http_port, *PORTS),
         conf_grpc_port=conf.number("GRPCPort", default.conf_grpc_port, *PORTS),
+        timeouts=Timeouts(read=block.number("readTimeout", 0, 0), idle=block.number("idleTimeout", 0, 0)),
+        conf_timeouts=Timeouts(*(conf.number(f"{each}Timeout", 0, 0) for each in ("read", "write", "idle"))),
     )
     taken = {made.http_port: "kusciaAPI.HTTPPort"}
     for key, port in (

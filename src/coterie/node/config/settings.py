@@ -10,6 +10,7 @@ from coterie.base.paths import DomainPaths
 from coterie.base.secret import Secret
 from coterie.kube.agent.settings import CapacitySettings
 from coterie.kuscia.gateway.settings import GatewaySettings
+from coterie.kuscia.kusciaapi.settings import USUAL_TIMEOUTS, Timeouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,8 @@ class KusciaApiConfig:
     """The name `confmanager` leads to the DNS server's address, so listening elsewhere needs another name."""
     conf_http_port: int = 8060
     conf_grpc_port: int = 8061
+    timeouts: Timeouts = USUAL_TIMEOUTS
+    conf_timeouts: Timeouts = USUAL_TIMEOUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,8 @@ class Notice:
     sentence: str
     key: str
     value: str = ""
+    advice: str = ""
+    """What to do."""
 
 
 @dataclass(frozen=True, slots=True)
