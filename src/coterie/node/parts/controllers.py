@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from coterie.kube.controllers.cronjob import controller as cronjob
     from coterie.kube.controllers.deployment import controller as deployment
     from coterie.kube.controllers.disruption import controller as disruption
-    from coterie.kube.controllers.domaindatagc import controller as domaindatagc
-    from coterie.kube.controllers.domaindatagc import plan as dataplan
     from coterie.kube.controllers.endpoints import controller as endpoints
     from coterie.kube.controllers.endpointslice import controller as endpointslice
     from coterie.kube.controllers.job import controller as job
@@ -54,6 +52,8 @@ if TYPE_CHECKING:
     from coterie.kube.controllers.replicaset import controller as replicaset
     from coterie.kube.scheduler import scheduler
     from coterie.kuscia.controllers.clusterdomainroute import controller as clusterdomainroute
+    from coterie.kuscia.controllers.domaindatagc import controller as domaindatagc
+    from coterie.kuscia.controllers.domaindatagc import plan as dataplan
     from coterie.kuscia.controllers.domaindatagrant import controller as domaindatagrant
     from coterie.kuscia.controllers.domainroute import controller as domainroute
     from coterie.kuscia.controllers.gateway import controller as gateway
@@ -67,8 +67,8 @@ else:
     cronjob = lazy_import("coterie.kube.controllers.cronjob.controller")
     deployment = lazy_import("coterie.kube.controllers.deployment.controller")
     disruption = lazy_import("coterie.kube.controllers.disruption.controller")
-    domaindatagc = lazy_import("coterie.kube.controllers.domaindatagc.controller")
-    dataplan = lazy_import("coterie.kube.controllers.domaindatagc.plan")
+    domaindatagc = lazy_import("coterie.kuscia.controllers.domaindatagc.controller")
+    dataplan = lazy_import("coterie.kuscia.controllers.domaindatagc.plan")
     domaindatagrant = lazy_import("coterie.kuscia.controllers.domaindatagrant.controller")
     domainroute = lazy_import("coterie.kuscia.controllers.domainroute.controller")
     endpoints = lazy_import("coterie.kube.controllers.endpoints.controller")

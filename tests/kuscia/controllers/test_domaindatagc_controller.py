@@ -15,9 +15,9 @@ from coterie.kube.api import labels
 from coterie.kube.api.types.core import NAMESPACES
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
-from coterie.kube.controllers.domaindatagc import controller
-from coterie.kube.controllers.domaindatagc.plan import Settings, expired
 from coterie.kuscia.api.types.data import DOMAIN_DATAS
+from coterie.kuscia.controllers.domaindatagc import controller
+from coterie.kuscia.controllers.domaindatagc.plan import Settings, expired
 from coterie.node import config
 from coterie.node.parts import controllers
 

@@ -10,9 +10,9 @@ from coterie.kube.api.errors import ApiError, Conflict, NotFound
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.client.transport import TransportError
-from coterie.kube.controllers.domaindatagc.plan import Settings, expired
 from coterie.kuscia.api.types.data import DOMAIN_DATAS, DomainData
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS
+from coterie.kuscia.controllers.domaindatagc.plan import Settings, expired
 
 
 class DomainDataCollector:
