@@ -189,7 +189,7 @@ async def job_world(
     server = ApiServer(store, Settings(extensions=[KUSCIA]), clock)
     await server.start()
     transport = InProcessTransport(server.handle, ADMIN)
-    made = JobWorld(server, Client(transport, clock=clock), clock, Faulty(transport, Random(1)), makes)
+    made = JobWorld(server, Client(transport, clock=clock), clock, Faulty(transport, Random(1), clock), makes)
     made.outcome = by_task()
     try:
         await made.start()

@@ -7,16 +7,20 @@ back by a finalizer until its pods and its group are gone.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
+from coterie.base.backoff import Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.log import logger
 from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
 from coterie.kube.api.meta import Object, ObjectKey, is_true
+from coterie.kube.api.retries import Outlook, outlook, public_reason, status_message
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.merge import changes
@@ -24,6 +28,7 @@ from coterie.kube.api.types.network import SERVICES
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
+from coterie.kube.client.transport import TransportError
 from coterie.kube.control.controller import DONE, Controller, Result, Watches
 from coterie.kube.control.controller_refs import reference
 from coterie.kube.control.events import EventRecorder, reference_to
@@ -48,7 +53,9 @@ from coterie.kuscia.api.types.job import (
 from coterie.kuscia.control.port_pool import PortPool
 from coterie.kuscia.controllers.kusciatask import render
 from coterie.kuscia.controllers.kusciatask.kit import PartyKit, PodKit, numbers_of, party_kits
-from coterie.kuscia.controllers.kusciatask.plan import MADE, View, plan
+from coterie.kuscia.controllers.kusciatask.plan import MADE, Refusal, View, plan, refused
+
+T = TypeVar("T")
 
 BY_TASK = "kusciatask/task"
 BY_ENDS = "kusciatask/ends"
@@ -56,6 +63,16 @@ BY_STATE = "kusciatask/state"
 _WAITING, _RUNNING = "waiting", "running"
 _IN_THE_WAY = 0.5
 """Seconds after which a pod of an earlier task with the same name is looked for again."""
+_RETRY = Policy(first=0.05, factor=2.0, limit=30.0, jitter=0.1)
+"""Shorter pauses than other controllers make: the time that a task may wait is checked at each attempt."""
+
+
+class Refused(Exception):
+    """The API did not take objects of the task, for reasons that no retry mends soon."""
+
+    def __init__(self, refusals: tuple[Refusal, ...]) -> None:
+        super().__init__("; ".join(f"{each.what}: {each.message}" for each in refusals))
+        self.refusals = refusals
 
 
 class InTheWay(Exception):
@@ -103,6 +120,7 @@ class KusciaTaskReconciler:
         self._pool = ports
         self._expected: Expectations[ObjectKey] = Expectations(self.pods, clock)
         self._first_seen: dict[str, float] = {}
+        self._trouble: dict[str, str] = {}
         self._usable: dict[str, bool] = {}
         self._log = logger("controllers.kusciatask")
 
@@ -129,8 +147,16 @@ class KusciaTaskReconciler:
             try:
                 status = await self._make(view, status)
             except InTheWay as reason:
+                self._trouble[task.metadata.uid] = f"an earlier task still has {reason}"
                 self._log.info("Waiting for an earlier pod to go", task=key.name, why=str(reason))
                 return Result(after=_IN_THE_WAY)
+            except Refused as problem:
+                self._log.warning("Objects of the task were refused", task=key.name, why=str(problem))
+                wanted = refused(view, status, problem.refusals)
+                status = wanted.status
+            except (ApiError, TransportError) as error:
+                self._trouble[task.metadata.uid] = str(error)
+                raise
         if wanted.clean:
             await self._clean(view)
         await self._write(task, status)
@@ -163,6 +189,7 @@ class KusciaTaskReconciler:
             age=self._age(task),
             left_behind=mine or any(_goes(pod) for pod in pods.values()),
             now=self._clock.now(),
+            trouble=self._trouble.get(task.metadata.uid, ""),
         )
 
     def _ours(self, domain: str) -> bool:
@@ -188,10 +215,14 @@ class KusciaTaskReconciler:
     def _age(self, task: KusciaTask) -> float:
         uid = task.metadata.uid
         if by_state(task) != (_WAITING,):
-            self._first_seen.pop(uid, None)
+            self._forget(uid)
             return 0.0
         now = self._clock.monotonic()
         return now - self._first_seen.setdefault(uid, now)
+
+    def _forget(self, uid: str) -> None:
+        self._first_seen.pop(uid, None)
+        self._trouble.pop(uid, None)
 
     # Making.
 
@@ -219,8 +250,10 @@ class KusciaTaskReconciler:
             if kit in view.own
             for which in kit.pods
         ]
-        told = await asyncio.gather(*made)
-        await self._create(TASK_RESOURCE_GROUPS.as_dynamic, render.group(view.task, view.own))
+        told = await _all(made)
+        body = render.group(view.task, view.own)
+        with _refusing("", "", TASK_RESOURCE_GROUPS, body):
+            await self._create(TASK_RESOURCE_GROUPS.as_dynamic, body)
         services = {name: service for found in told for name, service in found.items()}
         return replace(status, service_statuses=services or None)
 
@@ -228,15 +261,19 @@ class KusciaTaskReconciler:
         self, view: View, place: int, kit: PartyKit, which: PodKit, numbers: render.Numbers
     ) -> dict[str, ServiceOfTask]:
         task = view.task
-        pod = await self._ensure_pod(task, render.pod(task, kit, which, numbers))
+        body = render.pod(task, kit, which, numbers)
+        with _refusing(kit.domain, kit.role, PODS, body):
+            pod = await self._ensure_pod(task, body)
         owner = reference(PODS, pod.metadata)
         services = render.services(task, kit, which, numbers, owner)
         maps = [render.values_map(task, view.kits, place, which, numbers, owner)]
         if which.index == 0 and (templates := render.template_map(task, kit, owner)) is not None:
             maps.append(templates)
-        await asyncio.gather(
-            *(self._create(SERVICES.as_dynamic, service) for service in services),
-            *(self._create(CONFIG_MAPS.as_dynamic, each) for each in maps),
+        await _all(
+            [
+                *(self._create_for(kit, SERVICES, service) for service in services),
+                *(self._create_for(kit, CONFIG_MAPS, each) for each in maps),
+            ]
         )
         now = rfc3339(self._clock.now())
         return {
@@ -265,6 +302,10 @@ class KusciaTaskReconciler:
                 raise InTheWay(f"pod {namespace}/{name}") from None
         self._expected.expect(task.key, pod.metadata.resource_version)
         return pod
+
+    async def _create_for(self, kit: PartyKit, kind: Kind[Any], body: Object) -> None:
+        with _refusing(kit.domain, kit.role, kind, body):
+            await self._create(kind.as_dynamic, body)
 
     async def _create(self, kind: Kind[Object], body: Object) -> None:
         try:
@@ -302,7 +343,7 @@ class KusciaTaskReconciler:
         if left:
             return Result(after=_IN_THE_WAY)
         self._pool.release(task.metadata.uid)
-        self._first_seen.pop(task.metadata.uid, None)
+        self._forget(task.metadata.uid)
         meta = task.metadata
         await remove_finalizer(
             self._client, KUSCIA_TASKS, meta.name, meta.namespace, labels.FINALIZER_TASK, uid=meta.uid
@@ -402,6 +443,34 @@ def _ports_of(task: KusciaTask) -> tuple[PartyAllocatedPorts, ...] | None:
     return None if task.status.completion_time else task.status.allocated_ports
 
 
+async def _all(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all; none of them still runs when the first error is raised, so nothing is created after it.
+    Refusals are raised together, unless something else went wrong that a retry may mend."""
+    done = await asyncio.gather(*calls, return_exceptions=True)
+    errors = [each for each in done if isinstance(each, BaseException)]
+    refusals = tuple(refusal for each in errors if isinstance(each, Refused) for refusal in each.refusals)
+    others = [each for each in errors if not isinstance(each, Refused)]
+    if any(each.lasting for each in refusals) or (refusals and not others):
+        raise Refused(refusals)
+    if others:
+        raise others[0]
+    return [each for each in done if not isinstance(each, BaseException)]
+
+
+@contextmanager
+def _refusing(domain: str, role: str, kind: Kind[Any], body: Object) -> Iterator[None]:
+    """A create that is refused inside raises `Refused`, unless the error is transient."""
+    try:
+        yield
+    except ApiError as error:
+        chance = outlook(error)
+        if chance is Outlook.TRANSIENT:
+            raise
+        what = f"{kind.resource.kind} {body['metadata']['name']}"
+        refusal = Refusal(domain, role, what, public_reason(error), status_message(error), chance is Outlook.LASTING)
+        raise Refused((refusal,)) from error
+
+
 def _goes(pod: Pod) -> bool:
     """Whether a pod of an ended task is removed with it."""
     return pod.status.phase != "Failed"
@@ -425,4 +494,4 @@ def make(
         Watches(reconciler.routes, reconciler.keys_of_route),
         Watches(reconciler.images, reconciler.keys_of_image),
     ]
-    return Controller("kusciatask", reconciler.reconcile, watches, workers=workers, clock=clock)
+    return Controller("kusciatask", reconciler.reconcile, watches, workers=workers, clock=clock, retry=_RETRY)
