@@ -1,13 +1,14 @@
 """Carries out tasks: reads a task with its pods, group and routes, asks `plan` what is next, and does it.
 
 What it makes in a domain's namespace belongs to the task's pods. A task itself lives in another namespace, so it is held
-back by a finalizer until its pods and its group are gone.
+back by a finalizer until its pods and its group are gone. Pods of a task that does not exist any more (somebody took
+the finalizer off) are removed when they are seen.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -58,6 +59,7 @@ from coterie.kuscia.controllers.kusciatask.plan import MADE, Refusal, View, plan
 T = TypeVar("T")
 
 BY_TASK = "kusciatask/task"
+BY_NAME = "kusciatask/name"
 BY_ENDS = "kusciatask/ends"
 BY_STATE = "kusciatask/state"
 _WAITING, _RUNNING = "waiting", "running"
@@ -76,12 +78,17 @@ class Refused(Exception):
 
 
 class InTheWay(Exception):
-    """A pod of another task has the name that one of this task needs; it is on its way out."""
+    """An object of another task has the name that one of this task needs; it is on its way out."""
 
 
 def by_task(pod: Pod) -> tuple[str, ...]:
     uid = (pod.metadata.labels or {}).get(labels.KUSCIA_TASK_UID, "")
     return (uid,) if uid else ()
+
+
+def by_name(pod: Pod) -> tuple[str, ...]:
+    name = (pod.metadata.annotations or {}).get(labels.KUSCIA_TASK_ID, "")
+    return (name,) if name and by_task(pod) else ()
 
 
 def by_ends(route: ClusterDomainRoute) -> tuple[str, ...]:
@@ -116,6 +123,7 @@ class KusciaTaskReconciler:
         self.images = informers.get(APP_IMAGES)
         self.tasks.cache.add_index(BY_STATE, by_state)
         self.pods.cache.add_index(BY_TASK, by_task)
+        self.pods.cache.add_index(BY_NAME, by_name)
         self.routes.cache.add_index(BY_ENDS, by_ends)
         self._pool = ports
         self._expected: Expectations[ObjectKey] = Expectations(self.pods, clock)
@@ -127,7 +135,7 @@ class KusciaTaskReconciler:
     async def reconcile(self, key: ObjectKey) -> Result:
         task = self.tasks.cache.by_key(key)
         if task is None:
-            return DONE
+            return await self._remove_orphans(key)
         if task.metadata.deleting:
             return await self._remove(task)
         unschedulable = (task.metadata.labels or {}).get(labels.KUSCIA_TASK_UNSCHEDULABLE) == "true"
@@ -148,7 +156,7 @@ class KusciaTaskReconciler:
                 status = await self._make(view, status)
             except InTheWay as reason:
                 self._trouble[task.metadata.uid] = f"an earlier task still has {reason}"
-                self._log.info("Waiting for an earlier pod to go", task=key.name, why=str(reason))
+                self._log.info("Waiting for an earlier object to go", task=key.name, why=str(reason))
                 return Result(after=_IN_THE_WAY)
             except Refused as problem:
                 self._log.warning("Objects of the task were refused", task=key.name, why=str(problem))
@@ -253,7 +261,7 @@ class KusciaTaskReconciler:
         told = await _all(made)
         body = render.group(view.task, view.own)
         with _refusing("", "", TASK_RESOURCE_GROUPS, body):
-            await self._create(TASK_RESOURCE_GROUPS.as_dynamic, body)
+            await self._create(view.task, TASK_RESOURCE_GROUPS, body)
         services = {name: service for found in told for name, service in found.items()}
         return replace(status, service_statuses=services or None)
 
@@ -271,8 +279,8 @@ class KusciaTaskReconciler:
             maps.append(templates)
         await _all(
             [
-                *(self._create_for(kit, SERVICES, service) for service in services),
-                *(self._create_for(kit, CONFIG_MAPS, each) for each in maps),
+                *(self._create_for(task, kit, SERVICES, service) for service in services),
+                *(self._create_for(task, kit, CONFIG_MAPS, each) for each in maps),
             ]
         )
         now = rfc3339(self._clock.now())
@@ -297,21 +305,35 @@ class KusciaTaskReconciler:
             try:
                 pod = await self._client.get(PODS, name, namespace)
             except NotFound as gone:
-                raise InTheWay(f"pod {namespace}/{name}") from gone
+                raise InTheWay(f"Pod {namespace}/{name}") from gone
             if (pod.metadata.labels or {}).get(labels.KUSCIA_TASK_UID) != task.metadata.uid:
-                raise InTheWay(f"pod {namespace}/{name}") from None
+                if task.metadata.name in by_name(pod):
+                    await self._delete_pod(pod)  # of a task that had our name, and therefore is gone
+                raise InTheWay(f"Pod {namespace}/{name}") from None
         self._expected.expect(task.key, pod.metadata.resource_version)
         return pod
 
-    async def _create_for(self, kit: PartyKit, kind: Kind[Any], body: Object) -> None:
+    async def _create_for(self, task: KusciaTask, kit: PartyKit, kind: Kind[Any], body: Object) -> None:
         with _refusing(kit.domain, kit.role, kind, body):
-            await self._create(kind.as_dynamic, body)
+            await self._create(task, kind, body)
 
-    async def _create(self, kind: Kind[Object], body: Object) -> None:
+    async def _create(self, task: KusciaTask, kind: Kind[Any], body: Object) -> None:
+        """What is there already is ours when an earlier attempt was interrupted. What an earlier task of our name left is
+        about to be collected, so it must not be taken for ours."""
         try:
-            await self._client.create(kind, body)
+            await self._client.create(kind.as_dynamic, body)
         except AlreadyExists:
-            return  # we were here before, and were interrupted
+            name, namespace = body["metadata"]["name"], body["metadata"].get("namespace", "")
+            what = f"{kind.resource.kind} {namespace}/{name}" if namespace else f"{kind.resource.kind} {name}"
+            try:
+                found = (await self._client.get(Kind.metadata(kind.resource), name, namespace)).metadata
+            except NotFound as gone:
+                raise InTheWay(what) from gone
+            if (found.labels or {}).get(labels.KUSCIA_TASK_UID) == task.metadata.uid:
+                return
+            if kind is TASK_RESOURCE_GROUPS:  # nothing else collects it
+                await self._delete(kind, name, namespace, found.uid)
+            raise InTheWay(what) from None
 
     # Ending.
 
@@ -337,9 +359,7 @@ class KusciaTaskReconciler:
             await asyncio.gather(*(self._delete_pod(pod) for pod in pods))
             if pods:
                 await self._delete_services(task, domain)
-        group = self.groups.cache.get(task.metadata.name)
-        if group is not None and (group.metadata.labels or {}).get(labels.KUSCIA_TASK_UID) == task.metadata.uid:
-            await self._delete(TASK_RESOURCE_GROUPS, group.metadata.name, "", group.metadata.uid)
+        await self._delete_group(task.metadata.name, lambda uid: uid == task.metadata.uid)
         if left:
             return Result(after=_IN_THE_WAY)
         self._pool.release(task.metadata.uid)
@@ -349,6 +369,31 @@ class KusciaTaskReconciler:
             self._client, KUSCIA_TASKS, meta.name, meta.namespace, labels.FINALIZER_TASK, uid=meta.uid
         )
         return DONE
+
+    async def _remove_orphans(self, key: ObjectKey) -> Result:
+        """Pods and group whose task is gone. The cache may be behind, so the server is asked whether it is."""
+        found = self.pods.cache.by_index(BY_NAME, key.name)
+        if not found and self.groups.cache.get(key.name) is None:
+            return DONE
+        try:
+            current = (await self._client.get(KUSCIA_TASKS, key.name, key.namespace)).metadata.uid
+        except NotFound:
+            current = ""
+        orphans = [pod for pod in found if current not in by_task(pod)]
+        if orphans:
+            self._log.warning("Removing pods whose task is gone", task=key.name, pods=len(orphans))
+        await asyncio.gather(*(self._delete_pod(pod) for pod in orphans))
+        await self._delete_group(key.name, lambda uid: bool(uid) and uid != current)
+        return DONE
+
+    async def _delete_group(self, name: str, chosen: Callable[[str], bool]) -> None:
+        """The group of this name when it is of a task that is chosen by its uid; groups that carry none are others'."""
+        try:
+            meta = (await self._client.get(Kind.metadata(TASK_RESOURCE_GROUPS.resource), name)).metadata
+        except NotFound:
+            return
+        if chosen((meta.labels or {}).get(labels.KUSCIA_TASK_UID, "")):
+            await self._delete(TASK_RESOURCE_GROUPS, name, "", meta.uid)
 
     async def _delete_services(self, task: KusciaTask, domain: str) -> None:
         """They belong to the pods, but a pod that stays must not stay reachable."""
