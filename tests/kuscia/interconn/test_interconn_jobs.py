@@ -8,7 +8,14 @@ from job_world import IMAGE, JOB, POD, TASK, a_job, a_task, by_task
 from workload_world import QUOTA
 
 from coterie.kube.api import labels
-from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOB_SUMMARIES, KUSCIA_TASK_SUMMARIES
+from coterie.kuscia.api.types.job import (
+    CROSS_DOMAIN,
+    KUSCIA_JOB_SUMMARIES,
+    KUSCIA_TASK_SUMMARIES,
+    PartyTaskStatus,
+    TaskStatus,
+)
+from coterie.kuscia.interconn import job_mirror
 
 SUMMARY, TASK_SUMMARY = KUSCIA_JOB_SUMMARIES.as_dynamic, KUSCIA_TASK_SUMMARIES.as_dynamic
 
@@ -240,3 +247,10 @@ async def test_a_refusal_on_either_side_ends_the_job_on_both_with_its_reason(who
         assert "exceeded quota: small" in statuses[who]["message"], "all of it at home"
         assert "exceeded quota" in statuses[other]["message"] and "small" not in statuses[other]["message"]
         await net.until_clean()
+
+
+def test_what_a_party_waited_for_is_not_overwritten_when_the_initiator_ends_the_task() -> None:
+    waiting = PartyTaskStatus(domain_id="bob", phase="Pending", message="Pod t-0 was refused: exceeded quota")
+    told = job_mirror.fail_own(TaskStatus(party_task_status=(waiting,)), ["bob"], "the initiator ended the task")
+    assert told.party_task_status[0].phase == "Failed"
+    assert told.party_task_status[0].message == "the initiator ended the task; Pod t-0 was refused: exceeded quota"

@@ -152,7 +152,10 @@ def _parties(view: View, status: TaskStatus) -> tuple[PartyTaskStatus, ...]:
 def _making(view: View, status: TaskStatus) -> Plan:
     told = task_phase(_parties(view, status), members_wanted(view.task))
     if told is TaskPhase.FAILED:
-        return Plan(_failed(view, status, "TaskFailed", why_failed(_parties(view, status), {})))
+        waited = find_condition(status.conditions, MADE)
+        words = why_failed(_parties(view, status), {})
+        words = f"{words}; waited for: {waited.reason}" if waited is not None and waited.reason else words
+        return Plan(_failed(view, status, "TaskFailed", words))
     if told is TaskPhase.SUCCEEDED:
         return Plan(_succeeded(view, status))
     expired = f"waited {view.life:g} seconds in vain"
@@ -267,8 +270,10 @@ def _ungrouped_left(view: View, status: TaskStatus) -> float | None:
 
 def _group_words(view: View, status: TaskStatus) -> str:
     assert view.group is not None
-    said = "; ".join(found.reason for found in view.group.status.conditions or () if found.reason)
-    return said or _waiting_words(status.party_task_status or ()) or "the resources could not be reserved"
+    said = [found.reason for found in view.group.status.conditions or () if found.reason]
+    waiting = _waiting_words(status.party_task_status or ())
+    said += [waiting] if waiting else []
+    return "; ".join(said) or "the resources could not be reserved"
 
 
 def _waiting_words(parties: tuple[PartyTaskStatus, ...]) -> str:
