@@ -25,6 +25,7 @@ from coterie.kube.control.manager import Manager
 from coterie.kube.scheduler import scheduler
 from coterie.kube.store.memory import MemoryStore
 from coterie.kuscia.extensions.apiserver import KUSCIA
+from coterie.kuscia.gangs.plugin import GangPlugin
 
 ADMIN = UserInfo("system:admin", ("system:masters",))
 POD, NODE, TASK, NS = (kind.as_dynamic for kind in (PODS, NODES, TASK_RESOURCES, NAMESPACES))
@@ -39,6 +40,7 @@ async def cluster(*, elected: bool = False, **settings: Any) -> AsyncIterator[Cl
     await api.start()
     client = Client(InProcessTransport(api.handle, ADMIN))
     informers = Informers(client)
+    settings = {"plugins": [GangPlugin(hold_seconds=settings.pop("hold_seconds", 30.0))], **settings}
     part = (
         scheduler.elected(client, informers, "me", **settings)
         if elected

@@ -29,6 +29,7 @@ from coterie.kuscia.controllers.kusciajob import controller as kusciajob
 from coterie.kuscia.controllers.kusciatask import controller as kusciatask
 from coterie.kuscia.controllers.taskresourcegroup import controller as taskresourcegroup
 from coterie.kuscia.extensions.apiserver import KUSCIA
+from coterie.kuscia.gangs.plugin import GangPlugin
 
 JOB, TASK, IMAGE = KUSCIA_JOBS.as_dynamic, KUSCIA_TASKS.as_dynamic, APP_IMAGES.as_dynamic
 GROUP, RESERVATION = TASK_RESOURCE_GROUPS.as_dynamic, TASK_RESOURCES.as_dynamic
@@ -45,7 +46,7 @@ JOB_PLANE: tuple[tuple[str, Make] | Make, ...] = (
     ("kusciajob-controller", kusciajob.make),
     ("kusciatask-controller", _tasks),
     taskresourcegroup.make,
-    lambda client, informers, clock: scheduler.make(client, informers, clock=clock),
+    lambda client, informers, clock: scheduler.make(client, informers, clock=clock, plugins=[GangPlugin()]),
     lambda client, informers, clock: GarbageCollector(client, clock=clock),
 )
 

@@ -25,7 +25,7 @@ class Cause(IntFlag):
     NEIGHBOURS = 4
     """Where other pods are."""
     GANG = 8
-    """The pod's TaskResource or its siblings."""
+    """The gang of the pod."""
     ERROR = 16
     """Something failed; time heals."""
 

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from coterie.kuscia.controllers.kusciajob import controller as kusciajob
     from coterie.kuscia.controllers.kusciatask import controller as kusciatask
     from coterie.kuscia.controllers.taskresourcegroup import controller as taskresourcegroup
+    from coterie.kuscia.gangs import plugin as gangs
 else:
     # Loaded when there is something for them to do (kube/control/lazy_controller.py).
     clusterdomainroute = lazy_import("coterie.kuscia.controllers.clusterdomainroute.controller")
@@ -85,6 +86,8 @@ else:
     replicaset = lazy_import("coterie.kube.controllers.replicaset.controller")
     taskresourcegroup = lazy_import("coterie.kuscia.controllers.taskresourcegroup.controller")
     scheduler = lazy_import("coterie.kube.scheduler.scheduler")
+    gangs = lazy_import("coterie.kuscia.gangs.plugin")
+    gangs = lazy_import("coterie.kuscia.gangs.plugin")
 
 Make = Callable[..., Runnable]
 
@@ -142,7 +145,7 @@ def sleepers(settings: NodeSettings, client: Client, informers: Informers, clock
         kept = dataplan.Settings(retention=settings.data_gc_hours * 3600.0)
         collected.append(domaindatagc.make(client, informers, settings=kept, clock=clock))
     return [
-        sleeper("scheduler", (PODS,), lambda: scheduler.make),
+        sleeper("scheduler", (PODS,), lambda: partial(scheduler.make, plugins=[gangs.GangPlugin()])),
         sleeper("quota", (RESOURCE_QUOTAS,), lambda: quota.make),
         sleeper("replicaset", (REPLICA_SETS,), lambda: replicaset.make, "replicaset", pod_hook=ports),
         sleeper("deployment", (DEPLOYMENTS,), lambda: deployment.make, "deployment"),
