@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from coterie.cli.describe_sheet import NONE, Sheet, moment, pairs, scalar
-from coterie.kube.api import labels
 from coterie.kube.apiserver.tables.ages import age, human_duration, parse_time
+from coterie.kuscia.api import labels
 
 Object = dict[str, Any]
 _ENDS = ("Succeeded", "Failed", "Cancelled", "ApprovalReject")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from domain_world import DOMAIN, Mesh, a_domain, mesh
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS
 from coterie.kuscia.controllers.kusciajob import controller as kusciajob
 

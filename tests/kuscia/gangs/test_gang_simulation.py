@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduling_kit import bound, gang_pod, node, task
 
-from coterie.kube.api.types.scheduling import TaskResource
 from coterie.kube.scheduler.effects import Bind, MarkFailed, MarkReserved
 from coterie.kube.scheduler.engine import Engine
+from coterie.kuscia.api.types.task_resource import TaskResource
 
 HOLD = 12.0
 RETRY = 10.0

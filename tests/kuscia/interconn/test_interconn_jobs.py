@@ -6,7 +6,7 @@ import pytest
 from interconn_kit import network
 from job_world import IMAGE, JOB, POD, TASK, a_job, a_task, by_task
 
-from coterie.kube.api import labels
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOB_SUMMARIES, KUSCIA_TASK_SUMMARIES
 
 SUMMARY, TASK_SUMMARY = KUSCIA_JOB_SUMMARIES.as_dynamic, KUSCIA_TASK_SUMMARIES.as_dynamic

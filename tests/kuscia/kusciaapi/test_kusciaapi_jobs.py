@@ -12,10 +12,10 @@ import pytest_asyncio
 from kuscia.proto.api.v1alpha1.kusciaapi import job_pb2
 from kusciaapi_kit import World, domain_caller, here
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import Call, Reply, Transport
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS, Stage
 from coterie.kuscia.kusciaapi import messages
 from coterie.kuscia.kusciaapi.authorization import OPERATOR

@@ -21,10 +21,10 @@ from coterie.cli.manifests import Manifest
 from coterie.cli.output import as_text, shown
 from coterie.cli.resource_arguments import kind_name
 from coterie.cli.session import Session
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, Forbidden
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.domain import DOMAINS, Domain
 from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, AppImage, KusciaJob
 from coterie.kuscia.controllers.kusciajob.validate import faults

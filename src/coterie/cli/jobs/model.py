@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object, find_condition
 from coterie.kube.api.pod_state import moment
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.job_commands import NEW
 from coterie.kuscia.api.types.job import (
     CROSS_DOMAIN,

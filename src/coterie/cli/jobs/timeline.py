@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from coterie.cli.jobs.model import job_state
-from coterie.kube.api import labels
 from coterie.kube.api.meta import find_condition
 from coterie.kube.api.pod_state import moment
 from coterie.kube.api.types.pods import Pod
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import GroupPhase, JobPhase, KusciaJob, KusciaTask, TaskPhase, TaskResourceGroup
 
 

@@ -19,10 +19,10 @@ from coterie.base.log import logger
 from coterie.http.messages import Response, Sink, TunnelSink
 from coterie.http.server import Tasks
 from coterie.kube.api import errors
-from coterie.kube.api.labels import KUSCIA_NODE_NAMESPACE
 from coterie.kube.apiserver import agent_connection
 from coterie.kube.apiserver.call import Call
 from coterie.kube.apiserver.state.collection import Collection
+from coterie.kuscia.api.labels import KUSCIA_NODE_NAMESPACE
 from coterie.kuscia.extensions.agent_trust import DomainAgents
 
 log = logger("apiserver.proxy")

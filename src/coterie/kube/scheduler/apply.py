@@ -16,7 +16,6 @@ from coterie.kube.api.errors import ApiError, Conflict, NotFound
 from coterie.kube.api.meta import Condition, Object, ObjectKey, find_condition, set_condition
 from coterie.kube.api.types.core import ObjectReference
 from coterie.kube.api.types.pods import PODS, Pod
-from coterie.kube.api.types.scheduling import TASK_RESOURCES, TaskResource
 from coterie.kube.client.cache import Cache
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
@@ -24,6 +23,7 @@ from coterie.kube.control.events import EventRecorder
 from coterie.kube.scheduler.effects import Bind, Effect, Evict, MarkFailed, MarkReserved, Report
 from coterie.kube.scheduler.engine import Engine
 from coterie.kube.scheduler.facts import PodFacts
+from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource
 from coterie.kuscia.gangs.gangs import FAILED, RESERVED, RESERVING
 
 _log = logger("scheduler")

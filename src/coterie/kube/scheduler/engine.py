@@ -16,7 +16,7 @@ from coterie.kube.api.selectors import selector_of
 from coterie.kube.api.types.core import Namespace
 from coterie.kube.api.types.nodes import Node
 from coterie.kube.api.types.pods import Pod
-from coterie.kube.api.types.scheduling import PodDisruptionBudget, TaskResource
+from coterie.kube.api.types.policy import PodDisruptionBudget
 from coterie.kube.scheduler.effects import Bind, Effect, Evict
 from coterie.kube.scheduler.facts import PodFacts, node_facts, pod_facts
 from coterie.kube.scheduler.filters import Cause
@@ -33,6 +33,7 @@ from coterie.kube.scheduler.pod_affinity import helped_by
 from coterie.kube.scheduler.preemption import Budget, Preemption, preempt
 from coterie.kube.scheduler.state import Desk
 from coterie.kube.scheduler.terms import NO_TERMS
+from coterie.kuscia.api.types.task_resource import TaskResource
 from coterie.kuscia.gangs.gangs import Gang, task_facts
 from coterie.kuscia.gangs.reservations import Reservations
 

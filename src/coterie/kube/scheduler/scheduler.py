@@ -20,7 +20,7 @@ from coterie.kube.api.meta import ObjectKey
 from coterie.kube.api.types.core import NAMESPACES
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.api.types.pods import PODS, Pod
-from coterie.kube.api.types.scheduling import POD_DISRUPTION_BUDGETS, TASK_RESOURCES
+from coterie.kube.api.types.policy import POD_DISRUPTION_BUDGETS
 from coterie.kube.client.client import Client
 from coterie.kube.client.informer import Change, Informer
 from coterie.kube.client.informers import Informers
@@ -31,6 +31,7 @@ from coterie.kube.scheduler.apply import Applier
 from coterie.kube.scheduler.effects import Effect, MarkFailed, MarkReserved
 from coterie.kube.scheduler.engine import SCHEDULER_NAMES, Engine
 from coterie.kube.scheduler.plan import SAMPLING, Sampling
+from coterie.kuscia.api.types.task_resource import TASK_RESOURCES
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object, find_condition
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import ACCEPTED, REJECTED, JobPhase, KusciaJob, Stage
 
 STAGE_HANDLED = "JobStageHandled"

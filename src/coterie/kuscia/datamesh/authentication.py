@@ -15,13 +15,12 @@ import zlib
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from coterie.kube.api import labels
 from coterie.kube.api.errors import ApiError, Forbidden, NotFound
 from coterie.kube.api.types.core import CONFIG_MAPS, ConfigMap
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.client.client import Reader
 from coterie.kube.client.transport import TransportError
-from coterie.kuscia.api import grants
+from coterie.kuscia.api import grants, labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS
 from coterie.kuscia.datamesh.errors import Code, Kind, MeshProblem, NotPermitted
 from coterie.kuscia.identity.engine_certificates import Engine

@@ -17,11 +17,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from coterie.kube.api.meta import ObjectKey
-from coterie.kube.api.types.scheduling import TaskResource
 from coterie.kube.scheduler.facts import TASK_RESOURCE_GROUP, TASK_RESOURCE_GROUP_UID, TASK_RESOURCE_UID, PodFacts
 from coterie.kube.scheduler.plan import SAMPLING, Placement, Sampling, Unschedulable, plan
 from coterie.kube.scheduler.queue import Order
 from coterie.kube.scheduler.snapshot import Snapshot
+from coterie.kuscia.api.types.task_resource import TaskResource
 
 RESERVING, RESERVED, SCHEDULABLE, FAILED = "Reserving", "Reserved", "Schedulable", "Failed"
 _ADMITTED = frozenset((RESERVING, RESERVED, SCHEDULABLE))

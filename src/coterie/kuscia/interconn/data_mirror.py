@@ -9,7 +9,6 @@ from typing import Any
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, NotFound
 from coterie.kube.api.meta import Object, ObjectKey
 from coterie.kube.api.types.kind import Kind
@@ -17,6 +16,7 @@ from coterie.kube.api.types.merge import difference
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.interconn.job_mirror import master_of

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
 from coterie.kube.api.meta import Object, ObjectKey
 from coterie.kube.api.types.kind import Kind
@@ -29,6 +28,7 @@ from coterie.kube.control.controller import DONE, Controller, Result, Watches
 from coterie.kube.control.finalizers import add_finalizer, delete_with_finalizer, remove_finalizer
 from coterie.kube.control.lazy_controller import Dormant
 from coterie.kube.control.preconditions import write, write_status
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.deployment import (
     KUSCIA_DEPLOYMENT_SUMMARIES,
     KUSCIA_DEPLOYMENTS,

@@ -20,16 +20,15 @@ from msgspec.structs import replace
 from coterie.base.backoff import Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.log import logger
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, ApiError
 from coterie.kube.api.meta import ObjectKey, find_condition
 from coterie.kube.api.types.merge import changes
-from coterie.kube.api.types.scheduling import TASK_RESOURCES, TaskResource
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches
 from coterie.kube.control.finalizers import delete_with_finalizer, remove_finalizer
 from coterie.kube.control.preconditions import write, write_status
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.api.types.job import (
     CROSS_DOMAIN,
@@ -48,6 +47,7 @@ from coterie.kuscia.api.types.job import (
     TaskPhase,
     TaskSummaryStatus,
 )
+from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource
 from coterie.kuscia.interconn import job_mirror
 from coterie.kuscia.interconn.host import BY_GROUP, by_group
 from coterie.kuscia.interconn.reservations import exchange, member_step

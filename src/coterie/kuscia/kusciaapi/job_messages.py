@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from coterie.kube.api import labels, quantity
+from coterie.kube.api import quantity
 from coterie.kube.api.meta import Object
 from coterie.kube.api.names import Faults, dns_label_faults, label_value_faults, qualified_name_faults
 from coterie.kube.api.types.pods import ResourceRequirements
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.job_commands import carried_out, stage_version
 from coterie.kuscia.api.types.job import (
     BEST_EFFORT,

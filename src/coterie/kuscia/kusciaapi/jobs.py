@@ -11,10 +11,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Any
 
 from coterie.base.log import logger
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, Conflict, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import retry_on_conflict
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.job_commands import VALIDATE_FAILED, answer, approvers, initiates, objection, order, own_parties
 from coterie.kuscia.api.types.job import (
     ACCEPTED,

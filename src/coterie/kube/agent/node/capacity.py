@@ -5,8 +5,8 @@ from __future__ import annotations
 from coterie.kube.agent.node.facts import MachineFacts
 from coterie.kube.agent.settings import CapacitySettings
 from coterie.kube.api import quantity
-from coterie.kube.api.labels import KUSCIA_BANDWIDTH
 from coterie.kube.api.quantity import BINARY_SI, Quantity
+from coterie.kuscia.api.labels import KUSCIA_BANDWIDTH
 
 DEFAULT_BANDWIDTH_MBIT = 1000
 """Told when neither the configuration nor the network card says anything."""

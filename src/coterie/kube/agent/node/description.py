@@ -5,8 +5,8 @@ from __future__ import annotations
 from coterie import __version__
 from coterie.kube.agent.node.facts import MachineFacts
 from coterie.kube.agent.settings import AgentSettings
-from coterie.kube.api.labels import KUSCIA, KUSCIA_AGENT_TAINT, KUSCIA_NODE_NAMESPACE
 from coterie.kube.api.meta import Object
+from coterie.kuscia.api.labels import KUSCIA, KUSCIA_AGENT_TAINT, KUSCIA_NODE_NAMESPACE
 
 RUNTIME_LABEL = KUSCIA + "runtime"
 TAINT = {"key": KUSCIA_AGENT_TAINT, "value": "v1", "effect": "NoSchedule"}

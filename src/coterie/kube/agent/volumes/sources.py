@@ -10,8 +10,8 @@ from typing import Any
 from coterie.kube.agent.pods.downward import ConfigProblem, NodeFacts, field_value, resource_value
 from coterie.kube.agent.pods.environment import Lookup
 from coterie.kube.agent.volumes.atomic import Content, Payload
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
+from coterie.kuscia.api import labels
 
 DEFAULT_MODE = 0o644
 FILE_SOURCES = ("configMap", "secret", "downwardAPI", "projected")

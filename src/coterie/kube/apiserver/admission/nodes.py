@@ -11,10 +11,10 @@ from typing import Any
 
 from coterie.http.messages import UserInfo
 from coterie.kube.api import errors
-from coterie.kube.api.labels import KUSCIA_NODE_NAMESPACE
 from coterie.kube.apiserver.admission.chain import Attempt
 from coterie.kube.apiserver.auth.nodes import NodeAuthorizer, node_of
 from coterie.kube.apiserver.auth.rules import Attributes
+from coterie.kuscia.api.labels import KUSCIA_NODE_NAMESPACE
 
 Object = dict[str, Any]
 _RESTRICTED_PREFIX = "node-restriction.kubernetes.io/"

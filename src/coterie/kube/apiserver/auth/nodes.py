@@ -21,11 +21,11 @@ from typing import Any
 import orjson
 
 from coterie.http.messages import UserInfo
-from coterie.kube.api.labels import KUSCIA_CONFIG_TEMPLATE_VALUE_CM, KUSCIA_NODE_NAMESPACE
 from coterie.kube.apiserver.auth.default_roles import rules_of
 from coterie.kube.apiserver.auth.rbac import Authorizer, Decision, Source
 from coterie.kube.apiserver.auth.rules import Attributes, Rule, compile_rules
 from coterie.kube.apiserver.state.collection import Collection
+from coterie.kuscia.api.labels import KUSCIA_CONFIG_TEMPLATE_VALUE_CM, KUSCIA_NODE_NAMESPACE
 
 Object = dict[str, Any]
 

@@ -22,7 +22,6 @@ import msgspec
 
 from coterie.base.clock import rfc3339
 from coterie.kube.api.labels import (
-    KUSCIA_AGENT_TAINT,
     TAINT_DISK_PRESSURE,
     TAINT_MEMORY_PRESSURE,
     TAINT_NETWORK_UNAVAILABLE,
@@ -35,6 +34,7 @@ from coterie.kube.api.pod_state import is_active, moment
 from coterie.kube.api.types.coordination import Lease
 from coterie.kube.api.types.nodes import Node, NodeCondition, Taint
 from coterie.kube.api.types.pods import Pod, Toleration
+from coterie.kuscia.api.labels import KUSCIA_AGENT_TAINT
 
 NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "NoExecute"
 READY = "Ready"

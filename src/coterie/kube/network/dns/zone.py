@@ -14,10 +14,10 @@ import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from coterie.kube.api import labels
 from coterie.kube.api.pod_state import addresses as pod_addresses
 from coterie.kube.api.types.network import Endpoints, Service
 from coterie.kube.api.types.pods import Pod
+from coterie.kuscia.api import labels
 
 HOST_SERVICES = ("datamesh", "confmanager", "dataproxy", "kusciaapi", "gateway")
 """Served by the node process itself, on ports of their own."""

@@ -14,8 +14,8 @@ import msgspec
 from coterie.kube.api.meta import ApiObject, Condition, Model
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.pods import ResourceRequirements
-from coterie.kube.api.types.scheduling import TaskResourceStatus
 from coterie.kuscia.api.types.domain import kuscia_resource
+from coterie.kuscia.api.types.task_resource import TaskResourceStatus
 
 CROSS_DOMAIN = "cross-domain"
 """The namespace of jobs and tasks."""

@@ -21,7 +21,10 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec.structs import replace
 
-from coterie.kube.api.labels import (
+from coterie.kube.api.meta import Object, ObjectMeta, OwnerReference, controller_of
+from coterie.kube.api.types.merge import difference
+from coterie.kuscia.api.domainroutes import KeyFault, public_key_of_certificate, route_name
+from coterie.kuscia.api.labels import (
     COTERIE_CARRY_FOR,
     COTERIE_PARTNER_CERTIFICATE,
     COTERIE_TRANSIT,
@@ -29,9 +32,6 @@ from coterie.kube.api.labels import (
     KUSCIA_CDR_SOURCE,
     KUSCIA_DOMAINROUTE_PARTNER,
 )
-from coterie.kube.api.meta import Object, ObjectMeta, OwnerReference, controller_of
-from coterie.kube.api.types.merge import difference
-from coterie.kuscia.api.domainroutes import KeyFault, public_key_of_certificate, route_name
 from coterie.kuscia.api.types.domain import (
     BFIA_PROTOCOL,
     CLUSTER_DOMAIN_ROUTES,

@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from coterie.kube.api.labels import KUSCIA_DELETED, KUSCIA_DOMAIN_NAME, KUSCIA_INTERCONN_PROTOCOLS, KUSCIA_ROLE
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.core import CONFIG_MAPS, NAMESPACES, RESOURCE_QUOTAS, SERVICE_ACCOUNTS
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kuscia.api.domainroutes import route_name
+from coterie.kuscia.api.labels import KUSCIA_DELETED, KUSCIA_DOMAIN_NAME, KUSCIA_INTERCONN_PROTOCOLS, KUSCIA_ROLE
 from coterie.kuscia.api.types.domain import (
     BFIA_PROTOCOL,
     CLUSTER_DOMAIN_ROUTES,

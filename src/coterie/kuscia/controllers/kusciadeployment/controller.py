@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from coterie.base.backoff import Policy, delay
 from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.log import logger
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, ApiError, Conflict, NotFound
 from coterie.kube.api.meta import ApiObject, Object, ObjectKey
 from coterie.kube.api.types.apps import DEPLOYMENTS, Deployment
@@ -33,6 +32,7 @@ from coterie.kube.control.controller import DONE, Controller, Result, Watches
 from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.control.finalizers import remove_finalizer
 from coterie.kube.control.preconditions import exactly, write
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.engine_template import KitFault
 from coterie.kuscia.api.types.deployment import (
     KUSCIA_DEPLOYMENTS,

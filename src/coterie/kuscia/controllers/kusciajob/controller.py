@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.ids import uid4
 from coterie.base.log import logger
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, ApiError, Conflict, NotFound, TooManyRequests
 from coterie.kube.api.meta import ObjectKey, controller_of
 from coterie.kube.api.pod_state import moment
@@ -22,6 +21,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.control.preconditions import write, write_status
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS, DomainData, DomainDataGrant
 from coterie.kuscia.api.types.domain import DOMAINS, Domain
 from coterie.kuscia.api.types.job import (

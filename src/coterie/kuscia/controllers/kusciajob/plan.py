@@ -30,8 +30,8 @@ from dataclasses import replace as _replace
 
 from msgspec.structs import replace
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Condition, Object, find_condition, set_condition
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.job_commands import STAGE_HANDLED, VALIDATE_FAILED
 from coterie.kuscia.api.types.domain import BFIA_PROTOCOL, Domain
 from coterie.kuscia.api.types.job import (

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.log import logger
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
 from coterie.kube.api.meta import Object, ObjectKey, is_true
 from coterie.kube.api.types.core import CONFIG_MAPS
@@ -30,6 +29,7 @@ from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.control.expectations import Expectations
 from coterie.kube.control.finalizers import add_finalizer, remove_finalizer
 from coterie.kube.control.preconditions import exactly
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.engine_template import KitFault
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute
 from coterie.kuscia.api.types.job import (

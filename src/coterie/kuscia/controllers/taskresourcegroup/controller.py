@@ -10,19 +10,20 @@ from msgspec.structs import replace
 from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.ids import uid4
 from coterie.base.log import logger
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, NotFound
 from coterie.kube.api.meta import Object, ObjectKey, controller_of, find_condition
 from coterie.kube.api.pod_state import moment
 from coterie.kube.api.types.pods import PODS, Pod
-from coterie.kube.api.types.scheduling import TASK_RESOURCES, ReservationPhase, TaskResource
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.kube.control.controller_refs import reference
-from coterie.kube.control.preconditions import exactly, move_reservation, write_status
+from coterie.kube.control.preconditions import exactly, write_status
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.api.types.job import TASK_RESOURCE_GROUPS, GroupParty, TaskResourceGroup, TaskResourceGroupStatus
+from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, ReservationPhase, TaskResource
+from coterie.kuscia.control.task_resources import move_reservation
 from coterie.kuscia.controllers.taskresourcegroup.plan import RESERVED_SECONDS, View, plan
 
 _COPIED = (
