@@ -163,7 +163,7 @@ async def test_what_waits_for_a_failed_task_never_runs() -> None:
 
 
 INVALID = [
-    ([a_task("a"), a_task("a")], 'tasks: the alias "a" is used 2 times'),
+    ([a_task("a"), a_task("a")], 'tasks[1].alias: "a" is the alias of tasks[0] too'),
     ([a_task("a", "c"), a_task("b", "a"), a_task("c", "b")], "in a circle: a -> c -> b -> a"),
     ([a_task("a", "x")], 'there is no task with the alias "x"'),
     ([a_task("a", appImage="nope")], 'tasks[0].appImage: there is no AppImage "nope"'),

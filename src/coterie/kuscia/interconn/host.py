@@ -21,6 +21,8 @@ from coterie.kube.control.controller import DONE, Controller, Result, Watches
 from coterie.kube.control.finalizers import add_finalizer, remove_finalizer
 from coterie.kube.control.preconditions import write, write_status
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.domain_ownership import is_own
+from coterie.kuscia.api.jobs.phases import JOB_UNSUCCESSFUL
 from coterie.kuscia.api.types.domain import DOMAINS, Domain
 from coterie.kuscia.api.types.job import (
     CROSS_DOMAIN,
@@ -40,7 +42,7 @@ from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource
 from coterie.kuscia.interconn import job_mirror
 from coterie.kuscia.interconn.reservations import exchange, host_step
 
-FINALIZER = "coterie.io/interconn"
+FINALIZER = labels.FINALIZER_INTERCONN
 BY_NAME = "interconn/name"
 BY_GROUP = "interconn/group"
 _LATER = 2.0
@@ -82,7 +84,7 @@ class Host:
             return await self._withdraw(job, set(masters))
         if not masters or job.status.phase in ("", JobPhase.INITIALIZED):
             return DONE
-        begun = job.status.phase not in (JobPhase.FAILED, JobPhase.CANCELLED, JobPhase.APPROVAL_REJECT)
+        begun = job.status.phase not in JOB_UNSUCCESSFUL
         if not job.metadata.has_finalizer(FINALIZER):
             if not begun:
                 return DONE  # it ended before anybody was asked
@@ -198,8 +200,7 @@ class Host:
     # Small things.
 
     def _ours(self, name: str) -> bool:
-        domain = self.domains.cache.get(name)
-        return domain is not None and not domain.partner
+        return is_own(self.domains.cache.get(name))
 
     def _domains(self, names: tuple[str, ...]) -> dict[str, Domain]:
         return {name: found for name in names if (found := self.domains.cache.get(name)) is not None}

@@ -29,6 +29,9 @@ from coterie.kube.control.controller import DONE, Controller, Result, Watches
 from coterie.kube.control.finalizers import delete_with_finalizer, remove_finalizer
 from coterie.kube.control.preconditions import write, write_status
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.domain_ownership import is_own
+from coterie.kuscia.api.jobs.conditions import RESTARTED
+from coterie.kuscia.api.jobs.phases import JOB_ENDED, TASK_ENDED
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.api.types.job import (
     CROSS_DOMAIN,
@@ -36,7 +39,6 @@ from coterie.kuscia.api.types.job import (
     KUSCIA_JOBS,
     KUSCIA_TASK_SUMMARIES,
     KUSCIA_TASKS,
-    JobPhase,
     JobSummarySpec,
     KusciaJob,
     KusciaJobSummary,
@@ -52,13 +54,10 @@ from coterie.kuscia.interconn import job_mirror
 from coterie.kuscia.interconn.host import BY_GROUP, by_group
 from coterie.kuscia.interconn.reservations import exchange, member_step
 
-FINALIZER = "coterie.io/interconn"
+FINALIZER = labels.FINALIZER_INTERCONN
 BY_JOB = "interconn/job"
-RESTARTED = "JobRestarted"
 AWAY = Policy(first=0.1, factor=2.0, limit=3.0, jitter=0.3)
 """Pauses before a host that cannot be reached is tried again. Jobs of both sides wait for that, so they stay short."""
-_JOB_ENDED = (JobPhase.SUCCEEDED, JobPhase.FAILED, JobPhase.CANCELLED, JobPhase.APPROVAL_REJECT)
-_TASK_ENDED = (TaskPhase.SUCCEEDED, TaskPhase.FAILED)
 
 
 def by_job(summary: KusciaTaskSummary) -> tuple[str, ...]:
@@ -121,13 +120,12 @@ class Member:
         return (job.metadata.annotations or {}).get(labels.KUSCIA_INITIATOR_MASTER_DOMAIN) == self._host
 
     def _ours(self, name: str) -> bool:
-        domain = self.domains.cache.get(name)
-        return domain is not None and not domain.partner
+        return is_own(self.domains.cache.get(name))
 
     @staticmethod
     def _wanted(summary: KusciaJobSummary) -> bool:
         """A job that is over, or was stopped (also by us, who then deleted our copy), is not begun here any more."""
-        over = bool(summary.status.completion_time) or summary.status.phase in _JOB_ENDED
+        over = bool(summary.status.completion_time) or summary.status.phase in JOB_ENDED
         return not over and summary.spec.stage not in (Stage.STOP, Stage.CANCEL)
 
     async def _copy(self, shown: dict[str, Any], summary: KusciaJobSummary) -> None:
@@ -250,7 +248,7 @@ class Member:
             return DONE
         task = self.tasks.cache.get(key.name, CROSS_DOMAIN)
         if task is None:
-            if job.status.phase in _JOB_ENDED:
+            if job.status.phase in JOB_ENDED:
                 await self._tell_failed(job, summary)
             return DONE
         if task.metadata.deleting or not self._of(task, job):
@@ -263,7 +261,7 @@ class Member:
             )
         elif about == current:
             await self._exchange_task(task, summary)
-        elif summary.status.phase not in _TASK_ENDED:
+        elif summary.status.phase not in TASK_ENDED:
             # The host began it anew while we took it for done: so do we.
             await self._local.delete(KUSCIA_TASKS, key.name, key.namespace, uid=task.metadata.uid)
         return DONE
@@ -275,7 +273,7 @@ class Member:
     async def _tell_failed(self, job: KusciaJob, summary: KusciaTaskSummary) -> None:
         """Our job ended without this task, which the host may still be waiting for."""
         template = next((each for each in job.spec.tasks if each.alias == summary.spec.alias), None)
-        if template is None or summary.status.phase in _TASK_ENDED:
+        if template is None or summary.status.phase in TASK_ENDED:
             return
         why = f"the job ended here: {job.status.message or job.status.phase}"
         told = tuple(
@@ -294,7 +292,7 @@ class Member:
         others = named if succeeded else tuple(party for party in named if party not in ours)
         heard = job_mirror.parties_from(task.status.party_task_status, summary.status.party_task_status, others)
         status = replace(task.status, party_task_status=heard)
-        if summary.status.phase == TaskPhase.FAILED and task.status.phase not in _TASK_ENDED and task.status.phase:
+        if summary.status.phase == TaskPhase.FAILED and task.status.phase not in TASK_ENDED and task.status.phase:
             status = job_mirror.fail_own(
                 status, ours, f"the initiator ended the task: {summary.status.reason or 'failed'}"
             )

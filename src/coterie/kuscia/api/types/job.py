@@ -40,10 +40,6 @@ class TaskPhase(StrEnum):
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
 
-    @property
-    def ended(self) -> bool:
-        return self in (TaskPhase.SUCCEEDED, TaskPhase.FAILED)
-
 
 class Stage(StrEnum):
     """A user's command to a job, carried in the label `job-stage`."""

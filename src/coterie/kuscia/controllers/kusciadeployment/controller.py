@@ -33,6 +33,7 @@ from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.control.finalizers import remove_finalizer
 from coterie.kube.control.preconditions import exactly, write
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.engine_template import KitFault
 from coterie.kuscia.api.types.deployment import (
     KUSCIA_DEPLOYMENTS,
@@ -142,8 +143,7 @@ class KusciaDeploymentReconciler:
     # Reading.
 
     def _ours(self, name: str) -> bool:
-        domain = self.domains.cache.get(name)
-        return domain is not None and not domain.partner
+        return is_own(self.domains.cache.get(name))
 
     def _own(self, deployment: KusciaDeployment) -> list[str]:
         """Domains of the parties that are hosted here."""

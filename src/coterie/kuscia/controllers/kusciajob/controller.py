@@ -22,6 +22,9 @@ from coterie.kube.control.controller import DONE, Controller, Result, Watches, o
 from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.control.preconditions import write, write_status
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.domain_ownership import is_own
+from coterie.kuscia.api.jobs.phases import JOB_NEW, JOB_UNSUCCESSFUL, TASK_ENDED
+from coterie.kuscia.api.jobs.references import ungranted
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS, DomainData, DomainDataGrant
 from coterie.kuscia.api.types.domain import DOMAINS, Domain
 from coterie.kuscia.api.types.job import (
@@ -41,7 +44,6 @@ from coterie.kuscia.api.types.job import (
 )
 from coterie.kuscia.controllers.kusciajob import launch
 from coterie.kuscia.controllers.kusciajob.plan import CREATE_TASK_FAILED, Plan, View, settle
-from coterie.kuscia.controllers.kusciajob.validate import ungranted
 
 BY_JOB = "kusciajob/job"
 BY_NAMED = "kusciajob/named"
@@ -58,7 +60,7 @@ def by_job(task: KusciaTask) -> tuple[str, ...]:
 
 def by_named(job: KusciaJob) -> tuple[str, ...]:
     """Everything whose coming may end a job's waiting, while it is new."""
-    if job.status.phase not in ("", JobPhase.INITIALIZED):
+    if job.status.phase not in JOB_NEW:
         return ()
     parties = {party.domain_id for task in job.spec.tasks for party in task.parties}
     return (*sorted({job.spec.initiator, *parties}), *sorted({f"image/{task.app_image}" for task in job.spec.tasks}))
@@ -133,20 +135,16 @@ class KusciaJobReconciler:
         )
 
     def _ungranted(self, job: KusciaJob) -> tuple[str, ...]:
-        if job.status.phase not in ("", JobPhase.INITIALIZED):
+        if job.status.phase not in JOB_NEW:
             return ()
         parties = {party.domain_id for template in job.spec.tasks for party in template.parties}
-        ours = sorted(
-            name
-            for name in parties - {job.spec.initiator}
-            if (domain := self.domains.cache.get(name)) is not None and not domain.partner
-        )
+        ours = sorted(name for name in parties - {job.spec.initiator} if is_own(self.domains.cache.get(name)))
         datas = {name: self.datas.cache.list(name) for name in ours}
         given = {name: self.grants.cache.list(name) for name in ours}
         return ungranted(job.spec, ours, datas, given, self._clock.now())
 
     def _age(self, job: KusciaJob) -> float:
-        if job.status.phase not in ("", JobPhase.INITIALIZED):
+        if job.status.phase not in JOB_NEW:
             self._first_seen.pop(job.metadata.uid, None)
             return 0.0
         now = self._clock.monotonic()
@@ -188,7 +186,7 @@ class KusciaJobReconciler:
         own = set(view.own_parties)
         told = tuple(
             replace(party, phase=TaskPhase.FAILED)
-            if party.domain_id in own and party.phase not in (TaskPhase.SUCCEEDED, TaskPhase.FAILED)
+            if party.domain_id in own and party.phase not in TASK_ENDED
             else party
             for party in task.status.party_task_status
             or (PartyTaskStatus(domain_id=each.domain_id, role=each.role) for each in task.spec.parties)
@@ -252,7 +250,7 @@ class KusciaJobReconciler:
             return
         resource = KUSCIA_JOBS.resource
         about = reference_to(job, api_version=resource.api_version, kind=resource.kind)
-        if status.phase in (JobPhase.FAILED, JobPhase.APPROVAL_REJECT, JobPhase.CANCELLED):
+        if status.phase in JOB_UNSUCCESSFUL:
             self._events.warning(about, status.phase, status.message or f"The job is {status.phase}")
         else:
             self._events.normal(

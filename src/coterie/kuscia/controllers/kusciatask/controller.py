@@ -30,7 +30,10 @@ from coterie.kube.control.expectations import Expectations
 from coterie.kube.control.finalizers import add_finalizer, remove_finalizer
 from coterie.kube.control.preconditions import exactly
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.engine_template import KitFault
+from coterie.kuscia.api.jobs.conditions import RESOURCE_CREATED
+from coterie.kuscia.api.jobs.phases import TASK_ENDED
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute
 from coterie.kuscia.api.types.job import (
     APP_IMAGES,
@@ -48,7 +51,7 @@ from coterie.kuscia.api.types.job import (
 from coterie.kuscia.control.port_pool import PortPool
 from coterie.kuscia.controllers.kusciatask import render
 from coterie.kuscia.controllers.kusciatask.kit import PartyKit, PodKit, numbers_of, party_kits
-from coterie.kuscia.controllers.kusciatask.plan import MADE, View, plan
+from coterie.kuscia.controllers.kusciatask.plan import View, plan
 
 BY_TASK = "kusciatask/task"
 BY_ENDS = "kusciatask/ends"
@@ -73,9 +76,9 @@ def by_ends(route: ClusterDomainRoute) -> tuple[str, ...]:
 
 def by_state(task: KusciaTask) -> tuple[str, ...]:
     """Whom an engine that comes, or a route that changes, concerns."""
-    if task.status.phase in (TaskPhase.SUCCEEDED, TaskPhase.FAILED):
+    if task.status.phase in TASK_ENDED:
         return ()
-    return (_RUNNING,) if is_true(task.status.conditions, MADE) else (_WAITING,)
+    return (_RUNNING,) if is_true(task.status.conditions, RESOURCE_CREATED) else (_WAITING,)
 
 
 class KusciaTaskReconciler:
@@ -166,8 +169,7 @@ class KusciaTaskReconciler:
         )
 
     def _ours(self, domain: str) -> bool:
-        found = self.domains.cache.get(domain)
-        return found is not None and not found.partner
+        return is_own(self.domains.cache.get(domain))
 
     def _unusable_routes(self, task: KusciaTask) -> tuple[str, ...]:
         """Routes that exist between two parties, one of them ours, and are not ready. Those nobody made are not missed:

@@ -25,6 +25,8 @@ from coterie.base.clock import rfc3339
 from coterie.kube.api.meta import Condition, ObjectKey, find_condition, is_true, set_condition
 from coterie.kube.api.pod_state import moment
 from coterie.kube.api.types.pods import Pod
+from coterie.kuscia.api.jobs.conditions import PORTS_ALLOCATED, RESOURCE_CREATED, RUNNING, SUCCESS
+from coterie.kuscia.api.jobs.phases import TASK_ENDED
 from coterie.kuscia.api.types.job import (
     GroupPhase,
     KusciaTask,
@@ -46,7 +48,6 @@ from coterie.kuscia.controllers.kusciatask.status import (
 PATIENCE = 3.0
 """Seconds a task waits for an engine that it names and that is not there: objects reach us in any order."""
 LIFE_SECONDS = 300
-PORTS, MADE, RUNNING, SUCCESS = "PortsAllocated", "ResourceCreated", "Running", "Success"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class Plan:
 
 def plan(view: View) -> Plan:
     status = view.task.status
-    if status.phase in (TaskPhase.SUCCEEDED, TaskPhase.FAILED):
+    if status.phase in TASK_ENDED:
         return _ended(view)
     if not status.phase:
         status = replace(
@@ -98,9 +99,9 @@ def plan(view: View) -> Plan:
         if view.age < PATIENCE:
             return Plan(replace(status, message=f"Waiting: {view.fault}"), after=PATIENCE - view.age)
         return Plan(_failed(view, status, "TaskInvalid", view.fault))
-    if view.own and not is_true(status.conditions, PORTS):
-        return Plan(_told(view, replace(status, message=""), PORTS, "True"), allot=True)
-    if not is_true(status.conditions, MADE):
+    if view.own and not is_true(status.conditions, PORTS_ALLOCATED):
+        return Plan(_told(view, replace(status, message=""), PORTS_ALLOCATED, "True"), allot=True)
+    if not is_true(status.conditions, RESOURCE_CREATED):
         return _making(view, status)
     return _judged(view, status)
 
@@ -128,9 +129,12 @@ def _making(view: View, status: TaskStatus) -> Plan:
         if view.age >= life:
             return Plan(_failed(view, status, "RouteNotReady", f"waited {life:g} seconds in vain: {words}"))
         return Plan(
-            _told(view, replace(status, message=f"Waiting: {words}"), MADE, "False", words), after=life - view.age
+            _told(view, replace(status, message=f"Waiting: {words}"), RESOURCE_CREATED, "False", words),
+            after=life - view.age,
         )
-    return Plan(_told(view, replace(status, message=""), MADE, "True"), make=bool(view.own) or view.initiates)
+    return Plan(
+        _told(view, replace(status, message=""), RESOURCE_CREATED, "True"), make=bool(view.own) or view.initiates
+    )
 
 
 def _judged(view: View, status: TaskStatus) -> Plan:
@@ -198,10 +202,9 @@ def _waiting_words(parties: tuple[PartyTaskStatus, ...]) -> str:
 def _failed(view: View, status: TaskStatus, reason: str, message: str) -> TaskStatus:
     """Our own unfinished parts end with it; partners decide by the same rules on what we tell."""
     own = {(kit.domain, kit.role) for kit in view.own}
-    ended = (TaskPhase.SUCCEEDED, TaskPhase.FAILED)
     parties = tuple(
         replace(party, phase=str(TaskPhase.FAILED), message=party.message or "ended because the task failed")
-        if (party.domain_id, party.role) in own and party.phase not in ended
+        if (party.domain_id, party.role) in own and party.phase not in TASK_ENDED
         else party
         for party in status.party_task_status or ()
     )

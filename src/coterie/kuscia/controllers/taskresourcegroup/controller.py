@@ -20,6 +20,7 @@ from coterie.kube.control.controller import DONE, Controller, Result, Watches, o
 from coterie.kube.control.controller_refs import reference
 from coterie.kube.control.preconditions import exactly, write_status
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.api.types.job import TASK_RESOURCE_GROUPS, GroupParty, TaskResourceGroup, TaskResourceGroupStatus
 from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, ReservationPhase, TaskResource
@@ -78,7 +79,7 @@ class TaskResourceGroupReconciler:
             },
             pods={key: pod.metadata for key in keys if (pod := self.pods.cache.by_key(key)) is not None},
             waits=self._waits(keys),
-            initiates=initiator is not None and not initiator.partner,
+            initiates=is_own(initiator),
             age=(now - began).total_seconds() if began is not None else 0.0,
             resting=(now - moved).total_seconds() if moved is not None else 0.0,
             now=rfc3339(now),
