@@ -1,4 +1,4 @@
-"""Whose a domain is, from its Domain object or from the labels of its namespace. Pure.
+"""Whose a domain is. Pure.
 
 own           this control plane hosts it (`spec.role` is empty): its own domain, or a lite's that joined it
 partner       another control plane hosts it (`spec.role: partner`); its namespace here is only a mirror
@@ -7,10 +7,7 @@ partner lite  a partner whose control plane is another domain (`spec.master`) an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from coterie.kuscia.api import labels
-from coterie.kuscia.api.types.domain import KUSCIA_PROTOCOL, PARTNER, Domain
+from coterie.kuscia.api.types.domain import KUSCIA_PROTOCOL, Domain
 
 
 def is_own(domain: Domain | None) -> bool:
@@ -28,10 +25,6 @@ def is_partner_lite(domain: Domain) -> bool:
         and domain.spec.master not in ("", domain.metadata.name)
         and domain.protocol in ("", KUSCIA_PROTOCOL)
     )
-
-
-def is_partner_namespace(namespace_labels: Mapping[str, str] | None) -> bool:
-    return (namespace_labels or {}).get(labels.KUSCIA_ROLE) == PARTNER
 
 
 def master_of(name: str, domain: Domain | None) -> str:

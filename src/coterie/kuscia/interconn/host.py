@@ -79,7 +79,7 @@ class Host:
         job = self.jobs.cache.by_key(key)
         if job is None or not self._ours(job.spec.initiator):
             return DONE
-        masters = job_mirror.by_master(job_mirror.parties_of(job), self._domains(job_mirror.parties_of(job)))
+        masters = job_mirror.by_master(job.spec.party_domains, self._domains(job.spec.party_domains))
         if job.metadata.deleting:
             return await self._withdraw(job, set(masters))
         if not masters or job.status.phase in ("", JobPhase.INITIALIZED):
@@ -158,7 +158,7 @@ class Host:
         if job is None or not self._ours(task.spec.initiator):
             return DONE
         # Also to partners that only take part in other tasks of the job: they must know when it is over.
-        named = job_mirror.parties_of(job)
+        named = job.spec.party_domains
         for master, theirs in job_mirror.by_master(named, self._domains(named)).items():
             summary = self.task_summaries.cache.get(key.name, master)
             if summary is None:

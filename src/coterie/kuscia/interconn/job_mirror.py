@@ -49,10 +49,6 @@ def initiator_fault(name: str, domain: Domain | None, host: str) -> str:
     return ""
 
 
-def parties_of(job: KusciaJob) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(party.domain_id for task in job.spec.tasks for party in task.parties))
-
-
 def by_master(parties: Iterable[str], domains: Mapping[str, Domain]) -> dict[str, tuple[str, ...]]:
     """Partners among the parties, by the control plane that hosts them."""
     out: dict[str, tuple[str, ...]] = {}

@@ -167,7 +167,7 @@ class Member:
             await write(self._remote, KUSCIA_JOB_SUMMARIES, summary, {"status": change})
 
     async def _exchange(self, job: KusciaJob, summary: KusciaJobSummary) -> None:
-        parties = job_mirror.parties_of(job)
+        parties = job.spec.party_domains
         ours = tuple(party for party in parties if self._ours(party))
         others = tuple({*(party for party in parties if party not in ours), job.spec.initiator})
         if (ordered := job_mirror.newer_order(job, summary)) is not None:

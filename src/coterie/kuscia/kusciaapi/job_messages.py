@@ -168,7 +168,7 @@ def _custom_labels(fields: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 def domains_of(job: KusciaJob) -> frozenset[str]:
     """Who takes part, the initiator included."""
-    return frozenset((job.spec.initiator, *(party.domain_id for task in job.spec.tasks for party in task.parties)))
+    return frozenset((job.spec.initiator, *job.spec.party_domains))
 
 
 def job_data(job: KusciaJob, tasks: Iterable[KusciaTask]) -> Object:

@@ -20,7 +20,7 @@ NEW = "New"
 def own_parties(job: KusciaJob) -> tuple[str, ...]:
     """The parties of this control plane, the initiator first; all of them until the controller has written it down."""
     marked = (job.metadata.annotations or {}).get(labels.KUSCIA_INTERCONN_SELF_PARTIES, "")
-    named = tuple(dict.fromkeys(party.domain_id for task in job.spec.tasks for party in task.parties))
+    named = job.spec.party_domains
     own = tuple(party for party in named if party in marked.split("_")) if marked else named
     return tuple(sorted(own, key=lambda party: party != job.spec.initiator))
 
@@ -84,5 +84,6 @@ def answer(job: KusciaJob, parties: Iterable[str], *, reject: bool) -> Object:
 def unanswered(job: KusciaJob) -> tuple[str, ...]:
     """Parties whose approval the job waits for."""
     told = job.status.approve_status or {}
-    named = dict.fromkeys(party.domain_id for task in job.spec.tasks for party in task.parties)
-    return tuple(party for party in named if party != job.spec.initiator and told.get(party) != ACCEPTED)
+    return tuple(
+        party for party in job.spec.party_domains if party != job.spec.initiator and told.get(party) != ACCEPTED
+    )

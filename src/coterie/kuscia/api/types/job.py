@@ -103,6 +103,11 @@ class JobSpec(Model, frozen=True, kw_only=True):
     schedule_mode: str = ""
     max_parallelism: int = 0
 
+    @property
+    def party_domains(self) -> tuple[str, ...]:
+        """Domains that take part in a task, each once, in the order in which they are named."""
+        return tuple(dict.fromkeys(party.domain_id for task in self.tasks for party in task.parties))
+
 
 class PartyTaskStatus(Model, frozen=True, kw_only=True):
     domain_id: str = msgspec.field(name="domainID")

@@ -62,8 +62,10 @@ def by_named(job: KusciaJob) -> tuple[str, ...]:
     """Everything whose coming may end a job's waiting, while it is new."""
     if job.status.phase not in JOB_NEW:
         return ()
-    parties = {party.domain_id for task in job.spec.tasks for party in task.parties}
-    return (*sorted({job.spec.initiator, *parties}), *sorted({f"image/{task.app_image}" for task in job.spec.tasks}))
+    return (
+        *sorted({job.spec.initiator, *job.spec.party_domains}),
+        *sorted({f"image/{task.app_image}" for task in job.spec.tasks}),
+    )
 
 
 class KusciaJobReconciler:
@@ -117,7 +119,7 @@ class KusciaJobReconciler:
         tasks = {task.metadata.name: task for task in self.tasks.cache.by_index(BY_JOB, job.metadata.uid)}
         ids = {template.task_id for template in job.spec.tasks if template.task_id}
         there = {name for name in ids if self.tasks.cache.get(name, CROSS_DOMAIN) is not None}
-        named = {party.domain_id for template in job.spec.tasks for party in template.parties} | {job.spec.initiator}
+        named = {job.spec.initiator, *job.spec.party_domains}
         return View(
             job=job,
             domains={name: found for name in named if (found := self.domains.cache.get(name)) is not None},
@@ -137,8 +139,9 @@ class KusciaJobReconciler:
     def _ungranted(self, job: KusciaJob) -> tuple[str, ...]:
         if job.status.phase not in JOB_NEW:
             return ()
-        parties = {party.domain_id for template in job.spec.tasks for party in template.parties}
-        ours = sorted(name for name in parties - {job.spec.initiator} if is_own(self.domains.cache.get(name)))
+        ours = sorted(
+            name for name in {*job.spec.party_domains} - {job.spec.initiator} if is_own(self.domains.cache.get(name))
+        )
         datas = {name: self.datas.cache.list(name) for name in ours}
         given = {name: self.grants.cache.list(name) for name in ours}
         return ungranted(job.spec, ours, datas, given, self._clock.now())

@@ -79,7 +79,7 @@ class View:
 
     @property
     def parties(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(party.domain_id for task in self.job.spec.tasks for party in task.parties))
+        return self.job.spec.party_domains
 
     def ours(self, domain: str) -> bool:
         return is_own(self.domains.get(domain))
