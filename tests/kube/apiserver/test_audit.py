@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from coterie.http.messages import UserInfo
-from coterie.kube.apiserver.audit import Audit, AuditEvent, FileSink, LogSink, MemorySink, ObjectReference
+from coterie.kube.apiserver.audit import Audit, AuditEvent, FileSink, MemorySink, ObjectReference
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 EVENT = AuditEvent(
@@ -122,10 +122,3 @@ def test_a_file_that_cannot_be_opened_is_such_a_failure(tmp_path):
     audit = Audit([FileSink(tmp_path / "none" / "audit.log")])
     audit.record(EVENT)
     assert audit.lost == 1
-
-
-def test_log_sink_tells_the_change(caplog):
-    with caplog.at_level(logging.INFO, "coterie.apiserver.audit"):
-        LogSink().record(EVENT)
-    (record,) = caplog.records
-    assert record.__dict__["coterie_fields"]["user"] == "ann"

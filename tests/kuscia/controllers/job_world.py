@@ -28,6 +28,7 @@ from coterie.kuscia.control.port_pool import PortPool
 from coterie.kuscia.controllers.kusciajob import controller as kusciajob
 from coterie.kuscia.controllers.kusciatask import controller as kusciatask
 from coterie.kuscia.controllers.taskresourcegroup import controller as taskresourcegroup
+from coterie.kuscia.extensions.apiserver import KUSCIA
 
 JOB, TASK, IMAGE = KUSCIA_JOBS.as_dynamic, KUSCIA_TASKS.as_dynamic, APP_IMAGES.as_dynamic
 GROUP, RESERVATION = TASK_RESOURCE_GROUPS.as_dynamic, TASK_RESOURCES.as_dynamic
@@ -185,7 +186,7 @@ async def job_world(
     clock = clock or VirtualClock()
     store = MemoryStore()
     await store.open()
-    server = ApiServer(store, Settings(kuscia=True), clock)
+    server = ApiServer(store, Settings(extensions=[KUSCIA]), clock)
     await server.start()
     transport = InProcessTransport(server.handle, ADMIN)
     made = JobWorld(server, Client(transport, clock=clock), clock, Faulty(transport, Random(1)), makes)

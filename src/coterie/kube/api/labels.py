@@ -63,3 +63,7 @@ TAINT_MEMORY_PRESSURE: Final = "node.kubernetes.io/memory-pressure"
 TAINT_DISK_PRESSURE: Final = "node.kubernetes.io/disk-pressure"
 TAINT_PID_PRESSURE: Final = "node.kubernetes.io/pid-pressure"
 TAINT_NETWORK_UNAVAILABLE: Final = "node.kubernetes.io/network-unavailable"
+
+# ---- Coterie: labels of its own for what the platform does ----
+COTERIE_POD_NAMESPACE: Final = "coterie.io/pod-namespace"
+"""Label of a Node whose agent may see the pods of one namespace only: the scheduler places no others there."""

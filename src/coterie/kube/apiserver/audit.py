@@ -118,26 +118,6 @@ class MemorySink:
             del self.events[: len(self.events) - self._limit]
 
 
-class LogSink:
-    """One log line for each change."""
-
-    def __init__(self, log: Logger = _log) -> None:
-        self._log = log
-
-    def record(self, event: AuditEvent) -> None:
-        ref = event.object
-        self._log.info(
-            "Change requested",
-            user=event.user.name,
-            verb=event.verb,
-            path=event.path,
-            code=event.code,
-            source=event.source,
-            milliseconds=round(event.duration * 1000, 3),
-            resource=ref.resource if ref is not None else "",
-        )
-
-
 class FileSink:
     """One JSON object for each change, appended to a private file that is moved aside when it has grown."""
 

@@ -128,7 +128,7 @@ def pod_facts(pod: Pod) -> PodFacts:
         weighed_cpu=requests.cpu or _LEAST_CPU,
         weighed_memory=requests.memory or _LEAST_MEMORY,
         ports=host_ports(spec),
-        static=static_demand(spec.node_name, spec.node_selector, spec.affinity, spec.tolerations),
+        static=static_demand(spec.node_name, spec.node_selector, spec.affinity, spec.tolerations, meta.namespace),
         preferred_nodes=preferred_nodes(spec.affinity),
         terms=pod_terms(spec.affinity, spec.topology_spread_constraints, meta.namespace, labels),
         priority=spec.priority or 0,

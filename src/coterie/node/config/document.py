@@ -164,12 +164,12 @@ def _agent(top: Block, *, joins: bool) -> AgentConfig:
             memory=given.quantity("memory", ""),
             storage=given.quantity("storage", ""),
             ephemeral_storage=given.quantity("ephemeralStorage", ""),
-            bandwidth_mbit=given.number("bandwidth", 0, 0, quoted=True),
             pods=given.number("pods", unlimited.pods, 1, quoted=True),
             reserved_cpu=kept.quantity("cpu", unlimited.reserved_cpu),
             reserved_memory=kept.quantity("memory", unlimited.reserved_memory),
-            reserved_bandwidth_mbit=kept.number("bandwidth", unlimited.reserved_bandwidth_mbit, 0, quoted=True),
         ),
+        bandwidth_mbit=given.number("bandwidth", 0, 0, quoted=True),
+        reserved_bandwidth_mbit=kept.number("bandwidth", default.reserved_bandwidth_mbit, 0, quoted=True),
     )
 
 

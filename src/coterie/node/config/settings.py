@@ -50,14 +50,17 @@ class AgentConfig:
     """The node's address: where its endpoint listens and its pods are reached."""
     port: int = 10250
     """Port of the agent's endpoint (logs, exec, ...); 0 picks a free one."""
-    taint: bool = True
-    """Whether the Node gets Kuscia's taint, which only pods of tasks tolerate."""
+    taint: bool = False
+    """Whether the Node has Kuscia's taint, which only pods of tasks tolerate."""
     host_paths: tuple[str, ...] = ()
     """Directories below which hostPath volumes may lie; none unless given."""
     allow_privileged: bool = False
     lease_seconds: int = 40
     """How long a sign of life is good for; a new one is given four times in this time."""
     capacity: CapacitySettings = field(default_factory=CapacitySettings)
+    bandwidth_mbit: int = 0
+    """`capacity.bandwidth`; 0: the speed of the network card."""
+    reserved_bandwidth_mbit: int = 10
 
 
 @dataclass(frozen=True, slots=True)

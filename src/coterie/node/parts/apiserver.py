@@ -17,6 +17,7 @@ from coterie.kube.client import kubeconfig
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.store import SqliteStore
+from coterie.kuscia.extensions.apiserver import apiserver_extension
 from coterie.node import api_identity
 from coterie.node.config import NodeSettings
 
@@ -50,7 +51,7 @@ class ApiPlane:
                 signer=TokenSigner(self._identity.token_key),
                 audit_sinks=self._sinks,
                 agent_tls=self._identity.agent_tls,
-                domain_agent_tls=self._identity.domain_agent_tls,
+                extensions=[apiserver_extension(self._identity.domain_agent_tls)],
                 event_ttl=api.event_ttl_seconds,
             ),
             clock,

@@ -15,6 +15,7 @@ from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.network import ENDPOINTS, SERVICES
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.api.types.pods import PODS
+from coterie.kube.api.types.policy import POD_DISRUPTION_BUDGETS
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder
@@ -40,6 +41,7 @@ from coterie.node.parts.own_domain import own_domain
 if TYPE_CHECKING:
     from coterie.kube.controllers.cronjob import controller as cronjob
     from coterie.kube.controllers.deployment import controller as deployment
+    from coterie.kube.controllers.disruption import controller as disruption
     from coterie.kube.controllers.endpoints import controller as endpoints
     from coterie.kube.controllers.endpointslice import controller as endpointslice
     from coterie.kube.controllers.job import controller as job
@@ -62,6 +64,7 @@ else:
     clusterdomainroute = lazy_import("coterie.kuscia.controllers.clusterdomainroute.controller")
     cronjob = lazy_import("coterie.kube.controllers.cronjob.controller")
     deployment = lazy_import("coterie.kube.controllers.deployment.controller")
+    disruption = lazy_import("coterie.kube.controllers.disruption.controller")
     domaindatagrant = lazy_import("coterie.kuscia.controllers.domaindatagrant.controller")
     domainroute = lazy_import("coterie.kuscia.controllers.domainroute.controller")
     endpoints = lazy_import("coterie.kube.controllers.endpoints.controller")
@@ -142,6 +145,7 @@ def sleepers(settings: NodeSettings, client: Client, informers: Informers, clock
         sleeper("endpointslice", (SERVICES,), lambda: endpointslice.make),
         sleeper("nodelifecycle", (NODES,), lifecycle, "node"),
         sleeper("podgc", (PODS,), lambda: podgc.make),
+        sleeper("disruption", (POD_DISRUPTION_BUDGETS,), lambda: disruption.make, "disruption"),
         sleeper(
             "clusterdomainroute",
             (CLUSTER_DOMAIN_ROUTES,),
