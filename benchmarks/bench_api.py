@@ -34,10 +34,10 @@ from benchmarks.node import DOMAIN, Identity, Node, cpu_of, free_port, port_take
 from benchmarks.objects import NAME_DIGITS, PLACE
 from benchmarks.table import Row
 from coterie.base.clock import now_rfc3339
-from coterie.kube.api import labels
 from coterie.kube.client.client import Client
 from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.kubeconfig import Connection
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS
 from coterie.kuscia.kusciaapi import messages
 

@@ -27,9 +27,9 @@ import msgspec
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.nodes import NODES, Node
 from coterie.kube.api.types.pods import PODS, Pod
-from coterie.kube.api.types.scheduling import TASK_RESOURCES, TaskResource
 from coterie.kube.scheduler.effects import Bind
 from coterie.kube.scheduler.engine import Engine
+from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource
 from coterie.kuscia.gangs.effects import MarkReserved
 from coterie.kuscia.gangs.plugin import GangPlugin
 

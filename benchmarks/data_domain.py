@@ -21,7 +21,6 @@ from coterie.base.files import write_atomic
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import Secret
 from coterie.http.messages import UserInfo
-from coterie.kube.api import labels
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.apiserver.server import ApiServer, Settings
@@ -29,6 +28,7 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.client.informers import Informers
 from coterie.kube.store.memory import MemoryStore
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import DOMAIN_DATAS
 from coterie.kuscia.datamesh.process import MeshChild
 from coterie.kuscia.datamesh.settings import MeshSettings

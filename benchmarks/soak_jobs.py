@@ -30,7 +30,6 @@ from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.network import SERVICES
 from coterie.kube.api.types.pods import PODS
-from coterie.kube.api.types.scheduling import TASK_RESOURCES
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api.types.job import (
     KUSCIA_JOB_SUMMARIES,
@@ -39,6 +38,7 @@ from coterie.kuscia.api.types.job import (
     KUSCIA_TASKS,
     TASK_RESOURCE_GROUPS,
 )
+from coterie.kuscia.api.types.task_resource import TASK_RESOURCES
 
 _AWAY = (ApiError, TransportError)
 _LEFT: tuple[Kind[Object], ...] = tuple(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from coterie.cli.describe_sheet import NONE, Sheet, moment, pairs, scalar
-from coterie.kube.api import labels
 from coterie.kube.apiserver.tables.ages import age, human_duration, parse_time
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.jobs.phases import JOB_ENDED
 
 Object = dict[str, Any]
-_ENDS = ("Succeeded", "Failed", "Cancelled", "ApprovalReject")
 
 
 def domain(sheet: Sheet, obj: Object, now: float) -> None:
@@ -57,7 +57,7 @@ def job(sheet: Sheet, obj: Object, now: float) -> None:
         if told:
             sheet.fields(title, pairs(told, ": "))
     phases = status.get("taskStatus") or {}
-    absent = "Not run" if status.get("phase") in _ENDS else "Waiting"
+    absent = "Not run" if status.get("phase") in JOB_ENDED else "Waiting"
     with sheet.section("Tasks"):
         rows = [
             (

@@ -10,10 +10,10 @@ from server_kit import MERGE, Api, pod, serving
 
 from coterie.base import pki
 from coterie.http.messages import UserInfo
-from coterie.kube.api.labels import KUSCIA_CONFIG_TEMPLATE_VALUE_CM, KUSCIA_NODE_NAMESPACE
 from coterie.kube.apiserver.auth.nodes import named_by, node_of
 from coterie.kube.apiserver.auth.tokens import TokenSigner
 from coterie.kube.apiserver.server import Settings
+from coterie.kuscia.api.labels import KUSCIA_CONFIG_TEMPLATE_VALUE_CM, KUSCIA_NODE_NAMESPACE
 from coterie.kuscia.extensions.apiserver import KUSCIA
 
 N1 = UserInfo("system:node:n1", ("system:nodes", "system:authenticated"))

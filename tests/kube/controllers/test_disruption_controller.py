@@ -14,7 +14,7 @@ from coterie.kube.api.errors import ApiError, TooManyRequests
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.api.types.pods import PODS, Pod
-from coterie.kube.api.types.scheduling import POD_DISRUPTION_BUDGETS, PodDisruptionBudget
+from coterie.kube.api.types.policy import POD_DISRUPTION_BUDGETS, PodDisruptionBudget
 from coterie.kube.controllers.deployment import controller as deployments
 from coterie.kube.controllers.disruption import controller, plan
 from coterie.kube.controllers.disruption.plan import ControllerScale

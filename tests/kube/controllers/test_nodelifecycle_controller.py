@@ -9,7 +9,6 @@ import pytest
 from workload_world import LEASE, NODE, POD, RS, World, workload, world
 
 from coterie.base.clock import rfc3339, rfc3339_micro
-from coterie.kube.api.labels import KUSCIA_AGENT_TAINT
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.coordination import LEASES, Lease
 from coterie.kube.api.types.nodes import NODES, Node, Taint
@@ -18,6 +17,7 @@ from coterie.kube.controllers.nodelifecycle import controller, plan
 from coterie.kube.controllers.podgc import controller as podgc
 from coterie.kube.controllers.podgc import plan as collecting
 from coterie.kube.controllers.replicaset import controller as replicasets
+from coterie.kuscia.api.labels import KUSCIA_AGENT_TAINT
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 SETTINGS = plan.Settings()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from job_world import CONFIG_MAP, CROSS_DOMAIN, GROUP, JOB, POD, TASK, JobWorld, a_job, a_task, by_task, job_world
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object, ObjectKey
 from coterie.kube.client.informers import Informers
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import KUSCIA_TASKS
 from coterie.kuscia.control.port_pool import PortPool
 from coterie.kuscia.controllers.kusciatask.controller import KusciaTaskReconciler

@@ -9,10 +9,10 @@ import msgspec
 
 from coterie.kube.api.types.nodes import NODES, Node
 from coterie.kube.api.types.pods import PODS, Pod
-from coterie.kube.api.types.scheduling import TASK_RESOURCES, TaskResource
 from coterie.kube.scheduler.engine import Engine
 from coterie.kube.scheduler.facts import PodFacts, node_facts, pod_facts
 from coterie.kube.scheduler.snapshot import Snapshot
+from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource
 from coterie.kuscia.gangs.plugin import GangPlugin
 
 PREFIX = "kuscia.secretflow/"

@@ -11,7 +11,7 @@ from scheduling_kit import BANDWIDTH, GangEngine, bound, gang_pod, node, pod, ta
 from coterie.kube.api.meta import ObjectKey
 from coterie.kube.api.types.core import NAMESPACES
 from coterie.kube.api.types.pods import Pod
-from coterie.kube.api.types.scheduling import PodDisruptionBudget
+from coterie.kube.api.types.policy import PodDisruptionBudget
 from coterie.kube.scheduler.effects import Bind, Effect, Evict, Report
 from coterie.kuscia.gangs.effects import MarkFailed, MarkReserved
 

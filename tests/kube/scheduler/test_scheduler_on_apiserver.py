@@ -15,7 +15,6 @@ from coterie.kube.api.types.core import EVENTS, NAMESPACES
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.api.types.pods import PODS
-from coterie.kube.api.types.scheduling import TASK_RESOURCES
 from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
@@ -24,6 +23,7 @@ from coterie.kube.client.wait import wait_for
 from coterie.kube.control.manager import Manager
 from coterie.kube.scheduler import scheduler
 from coterie.kube.store.memory import MemoryStore
+from coterie.kuscia.api.types.task_resource import TASK_RESOURCES
 from coterie.kuscia.extensions.apiserver import KUSCIA
 from coterie.kuscia.gangs.plugin import GangPlugin
 

@@ -13,17 +13,17 @@ from domain_world import DOMAIN, DOMAIN_PLANE, Mesh, a_domain
 from workload_world import ADMIN, Faulty, Make, World
 
 from coterie.base.clock import VirtualClock
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind, builtin
-from coterie.kube.api.types.scheduling import TASK_RESOURCES
 from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.controllers.gc.controller import GarbageCollector
 from coterie.kube.scheduler import scheduler
 from coterie.kube.store.memory import MemoryStore
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS, TASK_RESOURCE_GROUPS
+from coterie.kuscia.api.types.task_resource import TASK_RESOURCES
 from coterie.kuscia.control.port_pool import PortPool
 from coterie.kuscia.controllers.kusciajob import controller as kusciajob
 from coterie.kuscia.controllers.kusciatask import controller as kusciatask

@@ -8,7 +8,6 @@ from typing import Any
 from job_world import JOB_PLANE, JobWorld
 from workload_world import DEPLOYMENT, ENDPOINTS, POD, RS, SERVICE
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.client.client import Client
@@ -16,6 +15,7 @@ from coterie.kube.control.events import EventRecorder
 from coterie.kube.controllers.deployment import controller as deployment
 from coterie.kube.controllers.endpoints import controller as endpoints
 from coterie.kube.controllers.replicaset import controller as replicaset
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.deployment import KUSCIA_DEPLOYMENTS
 from coterie.kuscia.api.types.job import CROSS_DOMAIN
 from coterie.kuscia.control.port_pool import PortPool

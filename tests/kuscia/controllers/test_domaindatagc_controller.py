@@ -11,10 +11,10 @@ import pytest
 from domain_world import mesh
 
 from coterie.base.clock import VirtualClock
-from coterie.kube.api import labels
 from coterie.kube.api.types.core import NAMESPACES
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import DOMAIN_DATAS
 from coterie.kuscia.controllers.domaindatagc import controller
 from coterie.kuscia.controllers.domaindatagc.plan import Settings, expired

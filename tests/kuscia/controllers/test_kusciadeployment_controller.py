@@ -23,9 +23,11 @@ from serving_world import (
 )
 from workload_world import DEPLOYMENT, ENDPOINTS, EVENT, POD, SERVICE
 
-from coterie.kube.api import errors, labels
+from coterie.kube.api import errors
+from coterie.kube.api import labels as kube_labels
 from coterie.kube.api.errors import InternalError
 from coterie.kube.api.meta import Object
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN
 
 
@@ -76,7 +78,7 @@ async def test_each_party_gets_a_deployment_services_and_templates(plane: JobWor
     assert pod_spec["schedulerName"] == labels.KUSCIA_SCHEDULER and pod_spec["restartPolicy"] == "Always"
     assert pod_spec["nodeSelector"] == {labels.KUSCIA_NODE_NAMESPACE: "bob"}
     (spread,) = pod_spec["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-    assert spread["weight"] == 100 and spread["podAffinityTerm"]["topologyKey"] == labels.HOSTNAME
+    assert spread["weight"] == 100 and spread["podAffinityTerm"]["topologyKey"] == kube_labels.HOSTNAME
 
     (pod,) = await pods_of(plane, "bob")
     told = variables(pod)

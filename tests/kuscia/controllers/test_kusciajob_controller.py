@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from domain_world import DOMAIN, Mesh, a_domain, mesh
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS
 from coterie.kuscia.controllers.kusciajob import controller as kusciajob
 
@@ -163,7 +163,7 @@ async def test_what_waits_for_a_failed_task_never_runs() -> None:
 
 
 INVALID = [
-    ([a_task("a"), a_task("a")], 'tasks: the alias "a" is used 2 times'),
+    ([a_task("a"), a_task("a")], 'tasks[1].alias: "a" is the alias of tasks[0] too'),
     ([a_task("a", "c"), a_task("b", "a"), a_task("c", "b")], "in a circle: a -> c -> b -> a"),
     ([a_task("a", "x")], 'there is no task with the alias "x"'),
     ([a_task("a", appImage="nope")], 'tasks[0].appImage: there is no AppImage "nope"'),

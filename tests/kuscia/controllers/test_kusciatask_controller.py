@@ -24,7 +24,7 @@ from job_world import (
     job_world,
 )
 
-from coterie.kube.api import labels
+from coterie.kuscia.api import labels
 
 
 async def test_a_job_of_two_parties_runs_and_leaves_nothing_behind() -> None:

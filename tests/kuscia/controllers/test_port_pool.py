@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object, ObjectMeta
 from coterie.kube.api.types.pods import Pod, PodStatus
 from coterie.kube.client.informer import Change
 from coterie.kube.control.pod_hooks import PodHookProblem
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.engine_template import KitFault
 from coterie.kuscia.api.types.job import PartyAllocatedPorts
 from coterie.kuscia.control.port_pool import PortPool, PortRange

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from domain_world import DOMAIN, DOMAIN_PLANE, Mesh, a_domain, mesh
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object, ObjectMeta
 from coterie.kube.api.types.kind import Kind, builtin
-from coterie.kube.api.types.scheduling import TASK_RESOURCES, TaskResource, TaskResourceStatus
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import (
     TASK_RESOURCE_GROUPS,
     GroupParty,
@@ -20,6 +19,7 @@ from coterie.kuscia.api.types.job import (
     TaskResourceGroupSpec,
     TaskResourceGroupStatus,
 )
+from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource, TaskResourceStatus
 from coterie.kuscia.controllers.taskresourcegroup import controller as taskresourcegroup
 from coterie.kuscia.controllers.taskresourcegroup.plan import View, plan
 

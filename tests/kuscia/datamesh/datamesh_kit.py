@@ -24,7 +24,6 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import Secret
 from coterie.http.messages import UserInfo
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.api.types.kind import Kind, builtin
@@ -34,6 +33,7 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.client.informers import Informers
 from coterie.kube.store.memory import MemoryStore
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATA_SOURCES, DOMAIN_DATAS, DomainDataGrant
 from coterie.kuscia.datamesh import messages
 from coterie.kuscia.datamesh.process import MeshChild

@@ -20,8 +20,8 @@ from coterie.base.clock import VirtualClock
 from coterie.base.secret import Secret
 from coterie.kube.agent.pods.downward import NodeFacts
 from coterie.kube.agent.runtimes.protocol import ContainerSpec
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
+from coterie.kuscia.api import labels
 from coterie.kuscia.engine.engine_plugin import EngineSettings, limits
 from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.identity.engine_certificates import Engine, engine_of, issue_client_pair, issue_server_pair

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from coterie.base import pki
 from coterie.kube.agent.pods.downward import ConfigProblem
-from coterie.kube.api import labels
 from coterie.kube.client.client import Client
 from coterie.kube.client.fake import FakeTransport, json_reply
+from coterie.kuscia.api import labels
 from coterie.kuscia.engine.templates import template, values
 from coterie.kuscia.engine.templates.config_store import DomainConfig, NoConfigStore, opened
 from coterie.kuscia.engine.templates.errors import TemplateProblem

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduling_kit import GangEngine, bound, gang_pod, node, task
 
-from coterie.kube.api.types.scheduling import TaskResource
 from coterie.kube.scheduler.effects import Bind
+from coterie.kuscia.api.types.task_resource import TaskResource
 from coterie.kuscia.gangs.effects import MarkFailed, MarkReserved
 
 HOLD = 12.0

@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 
 from coterie.base import pki
-from coterie.kube.api.labels import COTERIE_PARTNER_CERTIFICATE
+from coterie.kuscia.api.labels import COTERIE_PARTNER_CERTIFICATE
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, DomainRoute
 from coterie.kuscia.gateway.handshake.pinned_certificates import Fit, Pins
 

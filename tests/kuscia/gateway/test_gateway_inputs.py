@@ -15,8 +15,8 @@ from gateway_kit import pem
 
 from coterie.base import pki
 from coterie.base.secret import Secret
-from coterie.kube.api.labels import COTERIE_PARTNER_CERTIFICATE
 from coterie.kube.api.types import network
+from coterie.kuscia.api.labels import COTERIE_PARTNER_CERTIFICATE
 from coterie.kuscia.api.types.domain import Domain, DomainRoute, DomainRouteStatus, Gateway
 from coterie.kuscia.gateway.clusters import clusters
 from coterie.kuscia.gateway.heartbeat import members_of, network_status

@@ -31,8 +31,8 @@ from gateway_kit import (
     wire,
 )
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import ObjectMeta
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.domain import DomainRoute, RouteSpec
 from coterie.kuscia.gateway.model import (
     Address,

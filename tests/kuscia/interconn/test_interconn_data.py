@@ -15,8 +15,8 @@ from interconn_kit import network
 from job_world import JOB, JOB_PLANE, POD, JobWorld, a_job, a_task, job_world
 
 from coterie.base.clock import rfc3339
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.grants import signed_text
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS, DomainDataGrantSpec
 from coterie.kuscia.controllers.domaindatagrant import controller as domaindatagrant

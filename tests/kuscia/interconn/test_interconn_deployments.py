@@ -21,8 +21,8 @@ from serving_world import (
 )
 from workload_world import DEPLOYMENT
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.deployment import KUSCIA_DEPLOYMENT_SUMMARIES
 from coterie.kuscia.api.types.job import CROSS_DOMAIN
 

@@ -7,7 +7,7 @@ from interconn_kit import network
 from job_world import IMAGE, JOB, POD, TASK, a_job, a_task, by_task
 from workload_world import QUOTA
 
-from coterie.kube.api import labels
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import (
     CROSS_DOMAIN,
     KUSCIA_JOB_SUMMARIES,

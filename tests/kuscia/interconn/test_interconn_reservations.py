@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from coterie.kube.api.meta import ObjectMeta
-from coterie.kube.api.types.scheduling import TaskResource, TaskResourceStatus
 from coterie.kuscia.api.types.job import ReservationOfParty
+from coterie.kuscia.api.types.task_resource import TaskResource, TaskResourceStatus
 from coterie.kuscia.interconn.reservations import host_step, member_step
 
 NOW = "2026-01-01T00:00:00Z"

@@ -12,10 +12,10 @@ import pytest_asyncio
 from kuscia.proto.api.v1alpha1.kusciaapi import job_pb2
 from kusciaapi_kit import World, domain_caller, here
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import Call, Reply, Transport
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS, Stage
 from coterie.kuscia.kusciaapi import messages
 from coterie.kuscia.kusciaapi.authorization import OPERATOR
@@ -214,6 +214,22 @@ async def test_without_a_parallelism_tasks_run_one_by_one(alice: World, given: i
             {"tasks": [a_task(dependencies=["x"])]}, 'tasks[0].dependencies: there is no task', id="unknown-dependency"
         ),
         pytest.param({"tasks": [a_task(dependencies=["psi"])]}, 'tasks[0].dependencies: "psi" waits', id="own-dependency"),
+        pytest.param(
+            {"tasks": [a_task("a", dependencies=["b"]), a_task("b", dependencies=["a"])]},
+            "tasks: wait for each other in a circle: a -> b -> a", id="circle",
+        ),
+        pytest.param(
+            {"tasks": [a_task("a", task_id="t"), a_task("b", task_id="t")]}, 'tasks[1].task_id: "t" is the task id of tasks[0]',
+            id="same-task-id",
+        ),
+        pytest.param(
+            {"tasks": [a_task(parties=[{"domain_id": "alice"}, {"domain_id": "alice"}])]},
+            "tasks[0].parties[1]: alice is named twice", id="same-party",
+        ),
+        pytest.param(
+            {"tasks": [a_task(schedule_config={"min_reserved_members": 3})]},
+            "tasks[0].schedule_config.min_reserved_members: is 3, but there are 2 parties", id="too-many-members",
+        ),
         pytest.param({"custom_fields": {"a b": "x"}}, "custom_fields[a b]: ", id="bad-key"),
         pytest.param({"custom_fields": {"a": "x" * 64}}, "custom_fields[a]: must be no more", id="long-value"),
     ],

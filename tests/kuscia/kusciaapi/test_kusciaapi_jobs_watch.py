@@ -11,10 +11,10 @@ import pytest
 from kusciaapi_kit import World, domain_caller, here, served
 
 from coterie.base.clock import VirtualClock
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import Call, Reply, Transport
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS
 from coterie.kuscia.kusciaapi.codes import Refused
 from coterie.kuscia.kusciaapi.job_watch import ADDED, DELETED, HEARTBEAT_TYPE, MODIFIED, Mailbox, News, Shown, merged

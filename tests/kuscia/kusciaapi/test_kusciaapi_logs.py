@@ -16,13 +16,13 @@ import pytest_asyncio
 from kusciaapi_kit import World, domain_caller, here, served
 
 from coterie.base.clock import SYSTEM_CLOCK, VirtualClock
-from coterie.kube.api import labels
 from coterie.kube.api.errors import ServiceUnavailable
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import Call, Disconnected, Reply, Transport
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_TASKS
 from coterie.kuscia.kusciaapi.logs import OPERATIONS, in_pages
 from coterie.kuscia.kusciaapi.operations import Mode, OnLite

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from kusciaapi_kit import World, domain_caller, here
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import Call, Reply, Transport
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import (
     DEFAULT_SOURCE,
     DOMAIN_DATA_GRANTS,

@@ -12,10 +12,10 @@ from google.protobuf import json_format
 from kuscia.proto.api.v1alpha1.kusciaapi import serving_pb2
 from kusciaapi_kit import World, domain_caller, here
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.apps import DEPLOYMENTS
 from coterie.kube.api.types.network import SERVICES
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.deployment import KUSCIA_DEPLOYMENTS
 from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN
 from coterie.kuscia.kusciaapi.authorization import OPERATOR

@@ -14,7 +14,7 @@ from coterie.kube.api.errors import Conflict
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import retry_on_conflict
 from coterie.kube.client.wait import wait_for
-from coterie.kuscia.api.job_commands import NEW, answer, approvers, initiates, unanswered
+from coterie.kuscia.api.jobs.commands import NEW, answer, approvers, initiates, unanswered
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, JobPhase, KusciaJob
 
 HELP = """

@@ -15,8 +15,8 @@ from coterie.cli.jobs.model import JobState, job_state
 from coterie.cli.jobs.view import safe
 from coterie.cli.output import as_text
 from coterie.cli.session import Session
+from coterie.kuscia.api.jobs.graph import circle
 from coterie.kuscia.api.types.job import KUSCIA_JOBS, KusciaJob
-from coterie.kuscia.controllers.kusciajob.graph import circle
 
 HELP = """
 Draw the tasks of a job, each below those it waits for. A file can be drawn before it is run. The format mermaid is for

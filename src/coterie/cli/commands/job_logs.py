@@ -178,6 +178,6 @@ def _check(job: KusciaJob, args: argparse.Namespace) -> None:
     aliases = [task.alias for task in job.spec.tasks]
     if args.task and args.task not in aliases:
         raise CliError(f'Error: job {args.name} has no task "{args.task}"; it has {", ".join(aliases)}')
-    parties = dict.fromkeys(party.domain_id for task in job.spec.tasks for party in task.parties)
+    parties = job.spec.party_domains
     if args.party and args.party not in parties:
         raise CliError(f'Error: "{args.party}" takes no part in job {args.name}; its parties are {", ".join(parties)}')

@@ -17,8 +17,8 @@ from coterie.cli.resource_arguments import kind_name
 from coterie.cli.session import Session
 from coterie.cli.tables import render_table
 from coterie.cli.terminal import size_of
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, STRICT, KusciaJob, KusciaTask
 
 HELP = """

@@ -21,13 +21,15 @@ from coterie.cli.manifests import Manifest
 from coterie.cli.output import as_text, shown
 from coterie.cli.resource_arguments import kind_name
 from coterie.cli.session import Session
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, Forbidden
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.domain_ownership import is_own
+from coterie.kuscia.api.jobs.references import reference_problems
+from coterie.kuscia.api.jobs.validation import Problem, job_problems
 from coterie.kuscia.api.types.domain import DOMAINS, Domain
 from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, AppImage, KusciaJob
-from coterie.kuscia.controllers.kusciajob.validate import faults
 
 HELP = """
 Start a job and follow it to its end. The job comes from a file, which may hold other objects too (its AppImage, say:
@@ -218,7 +220,7 @@ async def _domains(session: Session) -> dict[str, Domain] | None:
 async def _first_of_ours(session: Session, parties: Sequence[str]) -> str:
     """A job starts at a domain of this control plane, not at a partner's."""
     known = await _domains(session) or {}
-    return next((party for party in parties if party in known and not known[party].partner), parties[0])
+    return next((party for party in parties if is_own(known.get(party))), parties[0])
 
 
 # Checking and creating.
@@ -247,17 +249,23 @@ async def _check(session: Session, job: Object) -> None:
         }
     except Forbidden:
         return
-    found = faults(spec, domains, images)
-    if found.wrong or found.missing:
-        lines = "\n  ".join((*found.wrong, *found.missing))
-        raise CliError(f"Error: the job cannot run as it is:\n  {lines}" + _next_steps(found.missing))
+    references = reference_problems(spec, domains, images)
+    if problems := [*job_problems(_name_of(job), spec), *references.wrong, *references.missing]:
+        lines = "\n  ".join(map(str, problems))
+        raise CliError(f"Error: the job cannot run as it is:\n  {lines}" + _next_steps(references.missing))
 
 
-def _next_steps(missing: Sequence[str]) -> str:
+def _name_of(job: Object) -> str:
+    """The name that the job will have, or one like it where the server makes it."""
+    meta = job["metadata"]
+    return str(meta.get("name") or f"{meta['generateName']}xxxxx")
+
+
+def _next_steps(missing: Sequence[Problem]) -> str:
     steps = []
-    if any("AppImage" in fault for fault in missing):
+    if any(problem.field.endswith("appImage") for problem in missing):
         steps.append("`coterie engine ls` lists the engines there are, `coterie engine add` registers one")
-    if any("domain" in fault for fault in missing):
+    if any(problem.field.endswith(("domainID", "initiator")) for problem in missing):
         steps.append("`coterie get domains` lists the domains there are")
     return "".join(f"\n{step}" for step in steps)
 

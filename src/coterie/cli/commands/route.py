@@ -23,6 +23,7 @@ from coterie.cli.session import Session
 from coterie.cli.tables import render_table
 from coterie.kube.api.errors import NotFound
 from coterie.kube.api.meta import Object
+from coterie.kuscia.api.domain_ownership import is_own, is_partner
 from coterie.kuscia.api.domainroutes import route_faults, route_name
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute, Domain
 from coterie.kuscia.gateway.settings import MasterEndpoint
@@ -157,7 +158,7 @@ def _refuse_faults(wanted: Object, ends: dict[str, Domain | None]) -> None:
     """Before the server has it: a route that says nonsense would only say so in its status."""
     read = CLUSTER_DOMAIN_ROUTES.decode(orjson.dumps(wanted))
     source = ends[read.spec.source]
-    faults = route_faults(read.spec, dials=source is not None and not source.partner)
+    faults = route_faults(read.spec, dials=is_own(source))
     if faults:
         told = "; ".join(faults).replace("endpoint.host: give", "--endpoint: give")
         raise CliError(f"Error: the route {read.spec.source} -> {read.spec.destination} cannot work: {told}")
@@ -181,7 +182,7 @@ async def _put(session: Session, wanted: Object) -> tuple[Object, str]:
 
 def _next_steps(args: argparse.Namespace, ends: dict[str, Domain | None]) -> list[str]:
     source, destination = args.words
-    partner = next((name for name, found in ends.items() if found is not None and found.partner), "")
+    partner = next((name for name, found in ends.items() if is_partner(found)), "")
     steps = []
     if partner:
         ours = source if partner == destination else destination

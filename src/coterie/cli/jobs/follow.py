@@ -20,7 +20,6 @@ from coterie.base.tasks import TaskFailed, TaskOwner
 from coterie.cli.app import CliError
 from coterie.cli.jobs.model import JobState, job_state
 from coterie.cli.jobs.timeline import Moment, facts
-from coterie.kube.api import labels
 from coterie.kube.api.errors import ApiError, Gone, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind, builtin
@@ -28,6 +27,7 @@ from coterie.kube.api.types.pods import Pod
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
 from coterie.kube.client.watch import Bookmark, Changed
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import (
     CROSS_DOMAIN,
     KUSCIA_JOBS,

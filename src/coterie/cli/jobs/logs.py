@@ -13,7 +13,7 @@ from pathlib import Path
 
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.container_logs import LogOptions, last_runs, read
-from coterie.kuscia.api.job_commands import own_parties
+from coterie.kuscia.api.jobs.commands import own_parties
 from coterie.kuscia.api.types.job import KusciaJob, KusciaTask
 
 _BEGUN = ("Running", "Succeeded", "Failed")

@@ -1,7 +1,7 @@
 """A job as people follow it. Pure: from API objects to plain data.
 
 Everything that shows a job (`jobview`, `jobgraph`, `jobtime`) reads a `JobState`; everything that changes one sends what
-`coterie.kuscia.api.job_commands` says.
+`coterie.kuscia.api.jobs.commands` says.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object, find_condition
 from coterie.kube.api.pod_state import moment
-from coterie.kuscia.api.job_commands import NEW
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.jobs.commands import NEW
+from coterie.kuscia.api.jobs.conditions import SUCCESS
+from coterie.kuscia.api.jobs.graph import in_order, progress
+from coterie.kuscia.api.jobs.phases import JOB_ENDED, TASK_ENDED
 from coterie.kuscia.api.types.job import (
     CROSS_DOMAIN,
     KUSCIA_JOBS,
@@ -22,7 +25,6 @@ from coterie.kuscia.api.types.job import (
     TaskPhase,
     TaskTemplate,
 )
-from coterie.kuscia.controllers.kusciajob.graph import in_order, progress
 
 WAITING, NOT_RUN = "Waiting", "Not run"
 """Phases of tasks that do not exist: not yet, and never."""
@@ -59,7 +61,7 @@ class TaskState:
 
     @property
     def over(self) -> bool:
-        return self.phase in (TaskPhase.SUCCEEDED, TaskPhase.FAILED, NOT_RUN)
+        return self.phase in TASK_ENDED or self.phase == NOT_RUN
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class JobState:
 
     @property
     def over(self) -> bool:
-        return self.phase in _EXIT
+        return self.phase in JOB_ENDED
 
     @property
     def exit_code(self) -> int:
@@ -112,7 +114,7 @@ def job_state(job: KusciaJob, tasks: Iterable[KusciaTask]) -> JobState:
     states = []
     for template in sorted(job.spec.tasks, key=lambda each: layers.get(each.alias, len(layers))):
         task = found.get(template.task_id)
-        absent = NOT_RUN if template.alias in blocked or phase in _EXIT else WAITING
+        absent = NOT_RUN if template.alias in blocked or phase in JOB_ENDED else WAITING
         states.append(_task_state(template, task, absent, layers.get(template.alias, 0)))
     return JobState(
         name=job.metadata.name,
@@ -159,8 +161,8 @@ def _task_state(template: TaskTemplate, task: KusciaTask | None, absent: str, la
 
 def _ended(task: KusciaTask) -> float | None:
     """The outcome's time; `completionTime` is later, when everything is cleaned up."""
-    outcome = find_condition(task.status.conditions, "Success")
-    if task.status.phase not in (TaskPhase.SUCCEEDED, TaskPhase.FAILED):
+    outcome = find_condition(task.status.conditions, SUCCESS)
+    if task.status.phase not in TASK_ENDED:
         return None
     return _seconds(outcome.last_transition_time if outcome is not None else task.status.completion_time)
 

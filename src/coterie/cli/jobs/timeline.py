@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from coterie.cli.jobs.model import job_state
-from coterie.kube.api import labels
 from coterie.kube.api.meta import find_condition
 from coterie.kube.api.pod_state import moment
 from coterie.kube.api.types.pods import Pod
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.jobs import conditions
+from coterie.kuscia.api.jobs.phases import TASK_ENDED
 from coterie.kuscia.api.types.job import GroupPhase, JobPhase, KusciaJob, KusciaTask, TaskPhase, TaskResourceGroup
 
 
@@ -44,7 +46,6 @@ _JOB = ((VALID, CHECK), (RUNNING, AGREE), (ENDED, RUN))
 _TASK = ((MADE, PREPARE), (RESERVED, RESERVE), (RUNNING, START), (ENDED, RUN))
 _PARTY = ((RESERVED, RESERVE), (RUNNING, START), (ENDED, RUN))
 _BEFORE_RUNNING = ("", JobPhase.INITIALIZED, JobPhase.AWAITING_APPROVAL, JobPhase.PENDING)
-_OVER = (TaskPhase.SUCCEEDED, TaskPhase.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def facts(
     phase = job.status.phase
     out: dict[Moment, float | None] = {Moment(CREATED): _time(job.metadata.creation_timestamp)}
     if phase not in ("", JobPhase.INITIALIZED):
-        validated = find_condition(job.status.conditions, "JobValidated")
+        validated = find_condition(job.status.conditions, conditions.VALIDATED)
         out[Moment(VALID)] = _time(validated.last_transition_time) if validated is not None else None
     aliases = {template.task_id: template.alias for template in job.spec.tasks if template.task_id}
     own = [task for task in tasks if task.metadata.name in aliases]
@@ -116,9 +117,13 @@ def facts(
 def _task_facts(out: dict[Moment, float | None], task: KusciaTask, alias: str, reserved: bool) -> None:
     status = task.status
     out[Moment(CREATED, alias)] = _time(task.metadata.creation_timestamp)
-    for what, type_ in ((MADE, "ResourceCreated"), (RUNNING, "Running"), (ENDED, "Success")):
+    for what, type_ in (
+        (MADE, conditions.RESOURCE_CREATED),
+        (RUNNING, conditions.RUNNING),
+        (ENDED, conditions.SUCCESS),
+    ):
         told = find_condition(status.conditions, type_)
-        if told is not None and (told.status == "True" or (what == ENDED and status.phase in _OVER)):
+        if told is not None and (told.status == "True" or (what == ENDED and status.phase in TASK_ENDED)):
             out[Moment(what, alias)] = _time(told.last_transition_time)
     pods = list((status.pod_statuses or {}).values())
     scheduled = [found for pod in pods if (found := _time(pod.schedule_time)) is not None]
@@ -134,7 +139,7 @@ def _task_facts(out: dict[Moment, float | None], task: KusciaTask, alias: str, r
         # Of a partner's party this is all that is known.
         if party.phase in (TaskPhase.RUNNING, TaskPhase.SUCCEEDED):
             _note(out, Moment(RUNNING, alias, party.domain_id), None)
-        if party.phase in _OVER:
+        if party.phase in TASK_ENDED:
             _note(out, Moment(ENDED, alias, party.domain_id), out.get(Moment(ENDED, alias)))
 
 

@@ -1,14 +1,10 @@
-"""Names of well-known labels, annotations, finalizers and taints, so that no other module spells them.
-
-The first half are Kubernetes' own, the second half Kuscia's (`kuscia.secretflow/...`), kept letter by letter because
-existing manifests, engines and partners use them, two misspelt ones included.
-"""
+"""Names of Kubernetes' well-known labels, annotations, finalizers and taints, so that no other module spells them."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# ---- Kubernetes: labels ----
+# ---- labels ----
 NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 HOSTNAME: Final = "kubernetes.io/hostname"
 OS: Final = "kubernetes.io/os"
@@ -31,7 +27,7 @@ RBAC_BOOTSTRAPPING: Final = "kubernetes.io/bootstrapping"
 AGGREGATE_TO_PREFIX: Final = "rbac.authorization.k8s.io/aggregate-to-"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 
-# ---- Kubernetes: annotations ----
+# ---- annotations ----
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 RESTARTED_AT: Final = "kubectl.kubernetes.io/restartedAt"
 CHANGE_CAUSE: Final = "kubernetes.io/change-cause"
@@ -50,7 +46,7 @@ HPA_CONDITIONS: Final = "autoscaling.alpha.kubernetes.io/conditions"
 HPA_CURRENT_METRICS: Final = "autoscaling.alpha.kubernetes.io/current-metrics"
 HPA_BEHAVIOR: Final = "autoscaling.alpha.kubernetes.io/behavior"
 
-# ---- Kubernetes: finalizers ----
+# ---- finalizers ----
 FINALIZER_KUBERNETES: Final = "kubernetes"
 FINALIZER_ORPHAN: Final = "orphan"
 FINALIZER_FOREGROUND: Final = "foregroundDeletion"
@@ -59,12 +55,7 @@ FINALIZER_PVC_PROTECTION: Final = "kubernetes.io/pvc-protection"
 FINALIZER_PV_PROTECTION: Final = "kubernetes.io/pv-protection"
 FINALIZER_CRD_CLEANUP: Final = "customresourcecleanup.apiextensions.k8s.io"
 
-FINALIZER_TASK: Final = "coterie.io/task-resources"
-"""Ours: a KusciaTask lives in another namespace than its pods, so owner references cannot clean up after it."""
-FINALIZER_DEPLOYMENT: Final = "coterie.io/deployment-resources"
-"""Ours: the same of a KusciaDeployment."""
-
-# ---- Kubernetes: taints ----
+# ---- taints ----
 TAINT_NOT_READY: Final = "node.kubernetes.io/not-ready"
 TAINT_UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 TAINT_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
@@ -73,122 +64,6 @@ TAINT_DISK_PRESSURE: Final = "node.kubernetes.io/disk-pressure"
 TAINT_PID_PRESSURE: Final = "node.kubernetes.io/pid-pressure"
 TAINT_NETWORK_UNAVAILABLE: Final = "node.kubernetes.io/network-unavailable"
 
-# ---- Kuscia ----
-KUSCIA: Final = "kuscia.secretflow/"
-
-# labels
-KUSCIA_PORT_SCOPE: Final = KUSCIA + "port-scope"
-KUSCIA_PORT_NAME: Final = KUSCIA + "port-name"
-KUSCIA_CONTROLLER: Final = KUSCIA + "controller"
-KUSCIA_LOADBALANCER: Final = KUSCIA + "loadbalancer"
-KUSCIA_COMMUNICATION_ROLE_SERVER: Final = KUSCIA + "communication-role-server"
-KUSCIA_COMMUNICATION_ROLE_CLIENT: Final = KUSCIA + "communication-role-client"
-KUSCIA_DOMAIN_NAME: Final = KUSCIA + "domain-name"
-KUSCIA_DOMAIN_AUTH: Final = KUSCIA + "domain-auth"
-KUSCIA_NODE_NAMESPACE: Final = KUSCIA + "namespace"
-KUSCIA_DELETED: Final = KUSCIA + "deleted"
-KUSCIA_ROLE: Final = KUSCIA + "role"
-KUSCIA_INTERCONN_PROTOCOLS: Final = KUSCIA + "interconn-protocols"
-KUSCIA_INTERCONN_PROTOCOL_TYPE: Final = KUSCIA + "interconn-protocol-type"
-KUSCIA_HOST_RESOURCE_VERSION: Final = KUSCIA + "resource-version-under-host-cluster"
-KUSCIA_TASK_UNSCHEDULABLE: Final = KUSCIA + "task-unschedulable"
-KUSCIA_DOMAINDATA_TYPE: Final = KUSCIA + "domaindata-type"
-KUSCIA_DOMAINDATA_ID: Final = KUSCIA + "domaindataid"
-KUSCIA_DOMAINDATA_VENDOR: Final = KUSCIA + "domaindata-vendor"
-KUSCIA_DOMAINDATASOURCE_TYPE: Final = KUSCIA + "domaindatasource-type"
-KUSCIA_DOMAINDATAGRANT_VENDOR: Final = KUSCIA + "domaindatagrant-vendor"
-KUSCIA_DOMAINDATAGRANT_DOMAIN: Final = KUSCIA + "domaindatagrant-domain"
-KUSCIA_JOB_UID: Final = KUSCIA + "job-uid"
-KUSCIA_TASK_UID: Final = KUSCIA + "task-uid"
-KUSCIA_TASK_RESOURCE_GROUP_UID: Final = KUSCIA + "task-resource-group-uid"
-KUSCIA_TASK_RESOURCE_UID: Final = KUSCIA + "task-resource-uid"
-KUSCIA_JOB_STAGE: Final = KUSCIA + "job-stage"
-KUSCIA_JOB_STAGE_TRIGGER: Final = KUSCIA + "job-stage-trigger"
-KUSCIA_JOB_STAGE_VERSION: Final = KUSCIA + "job-stage-version"
-KUSCIA_APP_TYPE: Final = KUSCIA + "app-type"
-KUSCIA_KD_UID: Final = KUSCIA + "kd-uid"
-KUSCIA_KD_NAME: Final = KUSCIA + "kd-name"
-KUSCIA_DEPLOYMENT_NAME: Final = KUSCIA + "deployment-name"
-KUSCIA_OWNER_NAMESPACE: Final = KUSCIA + "owner_namespace"
-KUSCIA_NODE: Final = KUSCIA + "node"
-KUSCIA_POD_UID: Final = KUSCIA + "pod-uid"
-KUSCIA_OWNER_REFERENCES: Final = KUSCIA + "owner-references"
-KUSCIA_POD_IDENTITY: Final = KUSCIA + "pod-identity"
-KUSCIA_POD_ROLE: Final = KUSCIA + "pod-role"
-KUSCIA_CDR_SOURCE: Final = KUSCIA + "clusterdomainroute-source"
-KUSCIA_CDR_DESTINATION: Final = KUSCIA + "clusterdomainroute-destination"
-KUSCIA_DOMAINROUTE_PARTNER: Final = (
-    "kuscia.secertflow/domainroute-partner"  # misspelt in the reference, and the real key
-)
-KUSCIA_JOB_CUSTOM_FIELDS_PREFIX: Final = "kuscia.job.custom-fields/"
-
-# annotations
-KUSCIA_INITIATOR: Final = KUSCIA + "initiator"
-KUSCIA_SELF_AS_INITIATOR: Final = KUSCIA + "self-cluster-as-initiator"
-KUSCIA_SELF_AS_PARTICIPANT: Final = KUSCIA + "self-cluster-as-participant"
-KUSCIA_INITIATOR_MASTER_DOMAIN: Final = KUSCIA + "initiator-master-domain"
-KUSCIA_PARTY_MASTER_DOMAIN: Final = KUSCIA + "party-master-domain"
-KUSCIA_INTERCONN_KUSCIA_PARTIES: Final = KUSCIA + "interconn-kuscia-parties"
-KUSCIA_INTERCONN_BFIA_PARTIES: Final = KUSCIA + "interconn-bfia-parties"
-KUSCIA_INTERCONN_SELF_PARTIES: Final = KUSCIA + "interconn-self-parties"
-KUSCIA_TASKSUMMARY_RESOURCE_VERSION: Final = KUSCIA + "tasksummary-resource-version"
-KUSCIA_JOB_ID: Final = KUSCIA + "job-id"
-KUSCIA_TASK_ID: Final = KUSCIA + "task-id"
-KUSCIA_TASK_ALIAS: Final = KUSCIA + "task-alias"
-KUSCIA_TASK_RESOURCE_GROUP: Final = KUSCIA + "task-resource-group"
-KUSCIA_TASK_RESOURCE: Final = KUSCIA + "task-resource"
-KUSCIA_METRIC_PATH: Final = KUSCIA + "metric_path"
-KUSCIA_METRIC_PORT: Final = KUSCIA + "metric_port"
-KUSCIA_SHOULD_BE_SCRAPED: Final = KUSCIA + "should_be_scraped"
-KUSCIA_BANDWIDTH_LIMIT_PREFIX: Final = KUSCIA + "bandwidth-limit-"
-KUSCIA_ACCESS_DOMAIN: Final = KUSCIA + "access-domain"
-KUSCIA_PROTOCOL: Final = KUSCIA + "protocol"
-KUSCIA_READY_TIME: Final = KUSCIA + "ready-time"
-KUSCIA_CONFIG_TEMPLATE_VOLUMES: Final = KUSCIA + "config-template-volumes"
-KUSCIA_CONFIG_TEMPLATE_VALUE_CM: Final = KUSCIA + "config-template-value-cm-name"
-KUSCIA_CONFIG_VALUE_COMPRESS_FIELDS: Final = KUSCIA + "config-value-compress-fields-name"
-KUSCIA_TASKRESOURCE_RESERVING_TIMESTAMP: Final = KUSCIA + "taskresource-reserving-timestamp"
-KUSCIA_COMPONENT_SPEC: Final = KUSCIA + "component-spec"
-KUSCIA_ALLOCATED_PORTS: Final = KUSCIA + "allocated-ports"
-KUSCIA_IMAGE_ID: Final = KUSCIA + "image-id"
-KUSCIA_AFFINITY_MODE: Final = KUSCIA + "affinity-mode"
-KUSCIA_STICKY_SESSION_COOKIE: Final = KUSCIA + "sticky-session-cookie"
-KUSCIA_STICKY_SESSION_TTL: Final = KUSCIA + "sticky-session-ttl"
-KUSCIA_KUBE_STORAGE: Final = "config-data.kuscia.secretflow/kube-storage"
-
-# values and other constants that travel with them
-KUSCIA_CONTROLLER_JOB: Final = "kuscia-job"
-KUSCIA_CONTROLLER_TASK: Final = "kusciatask"
-KUSCIA_CONTROLLER_DEPLOYMENT: Final = "KusciaDeployment"
-KUSCIA_LOADBALANCER_DOMAINROUTE: Final = "domainroute"
-KUSCIA_STICKY_COOKIE_NAME: Final = "KUSCIA_SESSION"
-KUSCIA_STICKY_COOKIE_TTL: Final = "86400s"
-KUSCIA_APP_TYPE_SERVING: Final = "serving"
-KUSCIA_APP_TYPE_SCQL: Final = "scql"
-KUSCIA_SCHEDULER: Final = "kuscia-scheduler"
-KUSCIA_AGENT_TAINT: Final = KUSCIA + "agent"
-KUSCIA_AGENT_TAINT_VALUE: Final = "v1"
-KUSCIA_BANDWIDTH: Final = "kuscia.io/bandwidth"
-
-# ---- Coterie ----
+# ---- Coterie: labels of its own for what the platform does ----
 COTERIE_POD_NAMESPACE: Final = "coterie.io/pod-namespace"
 """Label of a Node whose agent may see the pods of one namespace only: the scheduler places no others there."""
-COTERIE_PARTNER_CERTIFICATE: Final = "coterie.io/partner-certificate"
-"""Annotation of a DomainRoute: the certificate of the other end (base64 of PEM). Lites may not read Domains."""
-COTERIE_CARRY_FOR: Final = "coterie.io/carry-for"
-"""Annotation of a route, for its source: comma-separated domains that the source carries to the route's destination."""
-COTERIE_TRANSIT: Final = "coterie.io/transit"
-"""Annotation of a route through a third domain: `end-to-end` or `hop-by-hop`, as a Kuscia on the way needs it."""
-COTERIE_HOP_BY_HOP: Final = "hop-by-hop"
-COTERIE_END_TO_END: Final = "end-to-end"
-COTERIE_MADE_FOR: Final = "coterie.io/made-for"
-"""Annotation of a DomainData that an engine registered: the domain that had begun the job."""
-COTERIE_MADE_BY: Final = "coterie.io/made-by-job"
-COTERIE_WRITTEN_BY: Final = "coterie.io/written-by-job"
-"""Annotation of a DomainData: the job whose engine wrote what lies there, through the data mesh."""
-COTERIE_FLOW: Final = "coterie.io/flow"
-"""Annotation of what belongs to a job's flow: its tasks, their pods, the DomainData that they made."""
-COTERIE_PORT_PREFIX: Final = "port.coterie.io/"
-"""Annotations of a pod, or of a template whose pods have port numbers of their own: by a port's name its number."""
-COTERIE_MADE_FROM: Final = "coterie.io/made-from"
-"""Annotation: a digest of what an object was made from, to see whether it must be made anew."""

@@ -86,9 +86,9 @@ def _longer(text: str, limit: int) -> Faults:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def dns_label_faults(text: str) -> Faults:
+def dns_label_faults(text: str, longest: int = 63) -> Faults:
     """RFC 1123 label: names of namespaces, containers, volumes."""
-    return _longer(text, 63) + (() if _DNS_LABEL.fullmatch(text) else (_LABEL_SHAPE,))
+    return _longer(text, longest) + (() if _DNS_LABEL.fullmatch(text) else (_LABEL_SHAPE,))
 
 
 @lru_cache(maxsize=_REMEMBERED)

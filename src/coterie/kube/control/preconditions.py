@@ -11,7 +11,6 @@ from coterie.kube.api.errors import NotFound
 from coterie.kube.api.meta import ApiObject, Model, Object
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.merge import changes
-from coterie.kube.api.types.scheduling import TASK_RESOURCES, ReservationPhase, TaskResource
 from coterie.kube.client.client import Client
 
 T = TypeVar("T", bound=ApiObject)
@@ -45,12 +44,3 @@ async def write(client: Client, kind: Kind[T], obj: T, patch: Object) -> None:
         await client.patch(kind, meta.name, meta.namespace, body)
     except NotFound:
         return
-
-
-async def move_reservation(
-    client: Client, reservation: TaskResource, phase: ReservationPhase, why: str, now: str
-) -> None:
-    """TaskResources have no status sub-resource."""
-    change = changes(reservation.status, reservation.status.moved(phase, why, now))
-    if change is not None:
-        await write(client, TASK_RESOURCES, reservation, {"status": change})

@@ -16,7 +16,7 @@ from coterie.kube.api.selectors import selector_of
 from coterie.kube.api.types.core import Namespace
 from coterie.kube.api.types.nodes import Node
 from coterie.kube.api.types.pods import Pod
-from coterie.kube.api.types.scheduling import PodDisruptionBudget
+from coterie.kube.api.types.policy import PodDisruptionBudget
 from coterie.kube.scheduler.effects import Bind, Effect, Evict
 from coterie.kube.scheduler.facts import PodFacts, node_facts, pod_facts
 from coterie.kube.scheduler.filters import Cause

@@ -20,7 +20,7 @@ from coterie.kube.api.meta import ObjectKey
 from coterie.kube.api.types.core import NAMESPACES
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.api.types.pods import PODS, Pod
-from coterie.kube.api.types.scheduling import POD_DISRUPTION_BUDGETS
+from coterie.kube.api.types.policy import POD_DISRUPTION_BUDGETS
 from coterie.kube.client.client import Client
 from coterie.kube.client.informer import Change, Informer
 from coterie.kube.client.informers import Informers

@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.appimages import choose_template, replicas_of
 from coterie.kuscia.api.types.job import AppImage
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.base.clock import parse_rfc3339, rfc3339
 from coterie.base.lazy_import import lazy_import
-from coterie.kube.api import labels
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import FILE, METADATA, NORMAL, DomainData, DomainDataGrant, DomainDataGrantSpec
 
 if TYPE_CHECKING:

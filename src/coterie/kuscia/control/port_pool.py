@@ -20,12 +20,12 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from random import Random
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.client.informer import Change
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.pod_hooks import PodHookProblem
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.engine_template import KitFault
 from coterie.kuscia.api.types.job import PartyAllocatedPorts
 

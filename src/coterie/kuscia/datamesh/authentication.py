@@ -15,18 +15,16 @@ import zlib
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from coterie.kube.api import labels
 from coterie.kube.api.errors import ApiError, Forbidden, NotFound
 from coterie.kube.api.types.core import CONFIG_MAPS, ConfigMap
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.client.client import Reader
 from coterie.kube.client.transport import TransportError
-from coterie.kuscia.api import grants
+from coterie.kuscia.api import grants, labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS
 from coterie.kuscia.datamesh.errors import Code, Kind, MeshProblem, NotPermitted
 from coterie.kuscia.identity.engine_certificates import Engine
 
-_ENDED = ("Succeeded", "Failed")
 _KEPT = 512
 _LARGEST_INPUT = 16 << 20
 
@@ -75,7 +73,7 @@ class Callers:
             pod = None
         except (ApiError, TransportError) as problem:
             raise unavailable(problem) from problem
-        if pod is None or pod.metadata.uid != engine.uid or (pod.status.phase in _ENDED):
+        if pod is None or pod.metadata.uid != engine.uid or pod.ended:
             self._known.pop(engine.uid, None)
             raise NotPermitted(Code.INVALID, f'pod "{engine.pod}" of the certificate does not run any more')
         known = self._known.get(engine.uid)

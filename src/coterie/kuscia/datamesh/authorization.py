@@ -21,12 +21,11 @@ from msgspec import structs
 
 from coterie.base.clock import Clock, rfc3339
 from coterie.base.log import logger
-from coterie.kube.api import labels
 from coterie.kube.api.errors import ApiError, Conflict, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
-from coterie.kuscia.api import grants
+from coterie.kuscia.api import grants, labels
 from coterie.kuscia.api.grants import Use
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, METADATA, NORMAL, READY, DomainData, DomainDataGrant
 from coterie.kuscia.datamesh.authentication import Caller, unavailable

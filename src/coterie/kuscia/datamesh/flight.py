@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from coterie.base import memory
 from coterie.base.clock import Clock
 from coterie.base.log import logger
-from coterie.kube.api import labels
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import FILE, NORMAL, DomainData
 from coterie.kuscia.datamesh import columns, flight_messages, messages
 from coterie.kuscia.datamesh.authentication import Caller

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from coterie.kube.api import labels
-from coterie.kuscia.api import grants
+from coterie.kuscia.api import grants, labels
 from coterie.kuscia.api.types.data import DEFAULT_SOURCE, DomainData
 from coterie.kuscia.datamesh.authentication import Caller
 from coterie.kuscia.datamesh.catalogue import Catalogue

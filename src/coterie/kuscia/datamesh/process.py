@@ -13,7 +13,6 @@ from coterie.base.backoff import Backoff, Policy
 from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
-from coterie.kube.api import labels
 from coterie.kube.api.errors import ApiError
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.client.client import Client
@@ -21,6 +20,7 @@ from coterie.kube.client.informer import Change
 from coterie.kube.client.informers import Informers
 from coterie.kube.client.transport import TransportError
 from coterie.kube.control.on_demand_process import IDLE, ChildPlan, HeldChild
+from coterie.kuscia.api import labels
 from coterie.kuscia.datamesh.settings import MeshSettings
 from coterie.kuscia.sources.source_creation import ensure_default_source
 

@@ -11,8 +11,8 @@ from coterie.base.paths import DomainPaths
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.volumes import atomic
 from coterie.kube.agent.volumes.atomic import Content
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
+from coterie.kuscia.api import labels
 from coterie.kuscia.identity import engine_certificates
 
 PLACE = "kuscia/certs"

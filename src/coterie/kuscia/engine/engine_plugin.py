@@ -21,8 +21,9 @@ from coterie.kube.agent.runtimes.protocol import Mount
 from coterie.kube.agent.volumes import atomic
 from coterie.kube.agent.volumes.atomic import Content
 from coterie.kube.agent.volumes.volumes import PodVolumes, user_of
-from coterie.kube.api import labels, quantity
+from coterie.kube.api import quantity
 from coterie.kube.api.meta import Object
+from coterie.kuscia.api import labels
 from coterie.kuscia.engine import certificates
 from coterie.kuscia.engine.certificates import Issuer
 from coterie.kuscia.engine.templates import template, values

@@ -20,6 +20,7 @@ from coterie.base.clock import Clock
 from coterie.base.lazy_import import lazy_import
 from coterie.kube.apiserver.agent_connection import Check
 from coterie.kube.apiserver.state.collection import Collection
+from coterie.kuscia.api.types.domain import PARTNER
 
 if TYPE_CHECKING:
     from coterie.base import pki
@@ -28,7 +29,6 @@ else:
     pki = lazy_import("coterie.base.pki")
 
 DOMAINS_KEY = "/registry/kuscia.secretflow/domains"
-_PARTNER = "partner"
 
 
 class DomainAgents:
@@ -57,7 +57,7 @@ class DomainAgents:
 def key_of(domain: dict[str, Any]) -> pki.PublicKey | None:
     """Of a domain of this control plane. A partner's nodes are not ours to call."""
     spec = domain.get("spec") or {}
-    if spec.get("role") == _PARTNER or not spec.get("cert"):
+    if spec.get("role") == PARTNER or not spec.get("cert"):
         return None
     try:
         return pki.public_key_of(pki.load_certificate(base64.b64decode("".join(spec["cert"].split()), validate=True)))

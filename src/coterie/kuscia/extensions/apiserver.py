@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from coterie.base.clock import Clock
-from coterie.kube.api import labels
 from coterie.kube.apiserver.auth.default_roles import RoleRules
 from coterie.kube.apiserver.auth.nodes import NodeOwnership
 from coterie.kube.apiserver.extension import ApiServerExtension, Object
 from coterie.kube.apiserver.state.state import State
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.definitions import crds
 from coterie.kuscia.api.types.job import CROSS_DOMAIN
 from coterie.kuscia.extensions.agent_trust import DOMAINS_KEY, DomainAgents

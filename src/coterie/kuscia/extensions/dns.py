@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.kube.api import labels
+from coterie.kuscia.api import labels
 
 HOST_SERVICES = ("datamesh", "confmanager", "dataproxy", "kusciaapi", "gateway")
 """Served by the node process itself, on ports of their own."""

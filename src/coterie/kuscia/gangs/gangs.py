@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import ObjectKey
-from coterie.kube.api.types.scheduling import TaskResource
 from coterie.kube.scheduler.facts import PodFacts
 from coterie.kube.scheduler.plan import SAMPLING, Placement, Sampling, Unschedulable, plan
 from coterie.kube.scheduler.queue import Order
 from coterie.kube.scheduler.snapshot import Snapshot
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.types.task_resource import TaskResource
 
 RESERVING, RESERVED, SCHEDULABLE, FAILED = "Reserving", "Reserved", "Schedulable", "Failed"
 _ADMITTED = frozenset((RESERVING, RESERVED, SCHEDULABLE))

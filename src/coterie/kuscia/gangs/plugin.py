@@ -13,17 +13,17 @@ from msgspec.structs import replace
 
 from coterie.base.clock import Clock, rfc3339
 from coterie.base.log import logger
-from coterie.kube.api import labels
 from coterie.kube.api.errors import ApiError, NotFound
 from coterie.kube.api.meta import Condition, ObjectKey, set_condition
 from coterie.kube.api.types.pods import Pod
-from coterie.kube.api.types.scheduling import TASK_RESOURCES, TaskResource
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.client.transport import TransportError
 from coterie.kube.scheduler.effects import PluginEffect
 from coterie.kube.scheduler.plugin import GangMembership, PluginWatch, ResourceScore
 from coterie.kube.scheduler.state import SchedulerState
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource
 from coterie.kuscia.gangs.effects import PLUGIN, MarkFailed, MarkReserved
 from coterie.kuscia.gangs.gangs import FAILED, RESERVED, RESERVING, Gang, task_facts
 from coterie.kuscia.gangs.reservations import Reservations

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from coterie.base.secret import Secret
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types import network
+from coterie.kuscia.api import labels
 from coterie.kuscia.gateway.model import (
     Address,
     Affinity,

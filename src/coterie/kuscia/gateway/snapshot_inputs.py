@@ -29,8 +29,8 @@ import msgspec
 from coterie.base import pki
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import Secret
-from coterie.kube.api import labels
 from coterie.kube.api.types import network
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.domainroutes import route_faults
 from coterie.kuscia.api.types.domain import KUSCIA_PROTOCOL, Domain, DomainRoute, Gateway
 from coterie.kuscia.gateway.certificate_validity import next_change, out_of_date

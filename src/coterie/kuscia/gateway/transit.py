@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coterie.kube.api import labels
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.domain import DomainRoute
 from coterie.kuscia.gateway import tls
 from coterie.kuscia.gateway.clusters import cluster, hop_options, http2_options

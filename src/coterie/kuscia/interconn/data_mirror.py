@@ -9,7 +9,6 @@ from typing import Any
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, NotFound
 from coterie.kube.api.meta import Object, ObjectKey
 from coterie.kube.api.types.kind import Kind
@@ -17,9 +16,10 @@ from coterie.kube.api.types.merge import difference
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.domain_ownership import is_own, is_partner, master_of
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS
 from coterie.kuscia.api.types.domain import DOMAINS
-from coterie.kuscia.interconn.job_mirror import master_of
 
 KINDS = (DOMAIN_DATAS, DOMAIN_DATA_GRANTS)
 BY_NAME = "interconn/data-name"
@@ -70,11 +70,11 @@ class GrantedData:
         """Domains of ours that it is for. A host can only show what domains of its own grant."""
         author = str(shown["spec"].get("author") or "")
         domain = self.domains.cache.get(author)
-        if domain is None or not domain.partner or master_of(author, domain) != self._host:
+        if not is_partner(domain) or master_of(author, domain) != self._host:
             return ()
         named = (shown["metadata"].get("annotations") or {}).get(labels.KUSCIA_INTERCONN_KUSCIA_PARTIES, "")
         found = [name for name in named.split("_") if name]
-        return tuple(name for name in found if (ours := self.domains.cache.get(name)) is not None and not ours.partner)
+        return tuple(name for name in found if is_own(self.domains.cache.get(name)))
 
     async def _show(self, shown: Object, grantee: str) -> None:
         meta = shown["metadata"]

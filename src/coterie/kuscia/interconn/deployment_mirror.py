@@ -14,9 +14,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object, find_condition
 from coterie.kube.api.types.apps import DeploymentCondition
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.deployment import (
     FAILURE,
     KusciaDeployment,

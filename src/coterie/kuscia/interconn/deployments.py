@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
 from coterie.kube.api.meta import Object, ObjectKey
 from coterie.kube.api.retries import Outlook, outlook, status_message
@@ -30,6 +29,8 @@ from coterie.kube.control.controller import DONE, Controller, Result, Watches
 from coterie.kube.control.finalizers import add_finalizer, delete_with_finalizer, remove_finalizer
 from coterie.kube.control.lazy_controller import Dormant
 from coterie.kube.control.preconditions import write, write_status
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.types.deployment import (
     KUSCIA_DEPLOYMENT_SUMMARIES,
     KUSCIA_DEPLOYMENTS,
@@ -64,8 +65,7 @@ class _Side:
         self.domains = informers.get(DOMAINS)
 
     def _ours(self, name: str) -> bool:
-        domain = self.domains.cache.get(name)
-        return domain is not None and not domain.partner
+        return is_own(self.domains.cache.get(name))
 
     async def _hear(self, deployment: KusciaDeployment, told: PartyStatuses, others: tuple[str, ...]) -> None:
         """Put others' words into our own deployment; its controller makes the whole's phase of them."""

@@ -12,16 +12,17 @@ from msgspec.structs import replace
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.log import logger
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, NotFound
 from coterie.kube.api.meta import ObjectKey
 from coterie.kube.api.types.merge import changes
-from coterie.kube.api.types.scheduling import TASK_RESOURCES, TaskResource
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches
 from coterie.kube.control.finalizers import add_finalizer, remove_finalizer
 from coterie.kube.control.preconditions import write, write_status
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.domain_ownership import is_own
+from coterie.kuscia.api.jobs.phases import JOB_UNSUCCESSFUL
 from coterie.kuscia.api.types.domain import DOMAINS, Domain
 from coterie.kuscia.api.types.job import (
     CROSS_DOMAIN,
@@ -37,10 +38,11 @@ from coterie.kuscia.api.types.job import (
     Stage,
     TaskSummaryStatus,
 )
+from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource
 from coterie.kuscia.interconn import job_mirror
 from coterie.kuscia.interconn.reservations import exchange, host_step
 
-FINALIZER = "coterie.io/interconn"
+FINALIZER = labels.FINALIZER_INTERCONN
 BY_NAME = "interconn/name"
 BY_GROUP = "interconn/group"
 _LATER = 2.0
@@ -77,12 +79,12 @@ class Host:
         job = self.jobs.cache.by_key(key)
         if job is None or not self._ours(job.spec.initiator):
             return DONE
-        masters = job_mirror.by_master(job_mirror.parties_of(job), self._domains(job_mirror.parties_of(job)))
+        masters = job_mirror.by_master(job.spec.party_domains, self._domains(job.spec.party_domains))
         if job.metadata.deleting:
             return await self._withdraw(job, set(masters))
         if not masters or job.status.phase in ("", JobPhase.INITIALIZED):
             return DONE
-        begun = job.status.phase not in (JobPhase.FAILED, JobPhase.CANCELLED, JobPhase.APPROVAL_REJECT)
+        begun = job.status.phase not in JOB_UNSUCCESSFUL
         if not job.metadata.has_finalizer(FINALIZER):
             if not begun:
                 return DONE  # it ended before anybody was asked
@@ -156,7 +158,7 @@ class Host:
         if job is None or not self._ours(task.spec.initiator):
             return DONE
         # Also to partners that only take part in other tasks of the job: they must know when it is over.
-        named = job_mirror.parties_of(job)
+        named = job.spec.party_domains
         for master, theirs in job_mirror.by_master(named, self._domains(named)).items():
             summary = self.task_summaries.cache.get(key.name, master)
             if summary is None:
@@ -198,8 +200,7 @@ class Host:
     # Small things.
 
     def _ours(self, name: str) -> bool:
-        domain = self.domains.cache.get(name)
-        return domain is not None and not domain.partner
+        return is_own(self.domains.cache.get(name))
 
     def _domains(self, names: tuple[str, ...]) -> dict[str, Domain]:
         return {name: found for name in names if (found := self.domains.cache.get(name)) is not None}

@@ -16,8 +16,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.domain_ownership import is_partner, master_of
+from coterie.kuscia.api.jobs.phases import TASK_ENDED
 from coterie.kuscia.api.types.domain import Domain
 from coterie.kuscia.api.types.job import (
     CROSS_DOMAIN,
@@ -32,14 +34,8 @@ from coterie.kuscia.api.types.job import (
     TaskSummaryStatus,
 )
 
-_ENDED = (TaskPhase.SUCCEEDED, TaskPhase.FAILED)
-HOST_TASK_UID = "coterie.io/host-task-uid"
+HOST_TASK_UID = labels.COTERIE_HOST_TASK_UID
 """Label of a task summary, and annotation of the member's task: which of the host's tasks of this name it is about."""
-
-
-def master_of(name: str, domain: Domain | None) -> str:
-    """The domain of the control plane that hosts a partner."""
-    return (domain.spec.master if domain is not None else "") or name
 
 
 def initiator_fault(name: str, domain: Domain | None, host: str) -> str:
@@ -53,16 +49,12 @@ def initiator_fault(name: str, domain: Domain | None, host: str) -> str:
     return ""
 
 
-def parties_of(job: KusciaJob) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(party.domain_id for task in job.spec.tasks for party in task.parties))
-
-
 def by_master(parties: Iterable[str], domains: Mapping[str, Domain]) -> dict[str, tuple[str, ...]]:
     """Partners among the parties, by the control plane that hosts them."""
     out: dict[str, tuple[str, ...]] = {}
     for party in parties:
         domain = domains.get(party)
-        if domain is not None and domain.partner:
+        if is_partner(domain):
             master = master_of(party, domain)
             out[master] = (*out.get(master, ()), party)
     return out
@@ -245,7 +237,8 @@ def parties_from(
     domains = set(named)
     news = {(party.domain_id, party.role): party for party in told or () if party.domain_id in domains}
     out = [
-        news.pop((party.domain_id, party.role), party) if party.phase not in _ENDED else party for party in own or ()
+        news.pop((party.domain_id, party.role), party) if party.phase not in TASK_ENDED else party
+        for party in own or ()
     ]
     known = {(party.domain_id, party.role) for party in out}
     out += [party for key, party in news.items() if key not in known]
@@ -292,7 +285,7 @@ def fail_own(status: Any, ours: Iterable[str], message: str) -> Any:
     named = set(ours)
     parties = tuple(
         replace(party, phase=str(TaskPhase.FAILED), message=f"{message}; {party.message}" if party.message else message)
-        if party.domain_id in named and party.phase not in _ENDED
+        if party.domain_id in named and party.phase not in TASK_ENDED
         else party
         for party in status.party_task_status or ()
     )

@@ -20,17 +20,19 @@ from msgspec.structs import replace
 from coterie.base.backoff import Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.log import logger
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, ApiError
 from coterie.kube.api.meta import ObjectKey, find_condition
 from coterie.kube.api.retries import Outlook, outlook, status_message
 from coterie.kube.api.types.merge import changes
-from coterie.kube.api.types.scheduling import TASK_RESOURCES, TaskResource
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches
 from coterie.kube.control.finalizers import delete_with_finalizer, remove_finalizer
 from coterie.kube.control.preconditions import write, write_status
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.domain_ownership import is_own
+from coterie.kuscia.api.jobs.conditions import RESTARTED
+from coterie.kuscia.api.jobs.phases import JOB_ENDED, TASK_ENDED
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.api.types.job import (
     CROSS_DOMAIN,
@@ -38,7 +40,6 @@ from coterie.kuscia.api.types.job import (
     KUSCIA_JOBS,
     KUSCIA_TASK_SUMMARIES,
     KUSCIA_TASKS,
-    JobPhase,
     JobSummarySpec,
     KusciaJob,
     KusciaJobSummary,
@@ -49,17 +50,15 @@ from coterie.kuscia.api.types.job import (
     TaskPhase,
     TaskSummaryStatus,
 )
+from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource
 from coterie.kuscia.interconn import job_mirror
 from coterie.kuscia.interconn.host import BY_GROUP, by_group
 from coterie.kuscia.interconn.reservations import exchange, member_step
 
-FINALIZER = "coterie.io/interconn"
+FINALIZER = labels.FINALIZER_INTERCONN
 BY_JOB = "interconn/job"
-RESTARTED = "JobRestarted"
 AWAY = Policy(first=0.1, factor=2.0, limit=3.0, jitter=0.3)
 """Pauses before a host that cannot be reached is tried again. Jobs of both sides wait for that, so they stay short."""
-_JOB_ENDED = (JobPhase.SUCCEEDED, JobPhase.FAILED, JobPhase.CANCELLED, JobPhase.APPROVAL_REJECT)
-_TASK_ENDED = (TaskPhase.SUCCEEDED, TaskPhase.FAILED)
 
 
 def by_job(summary: KusciaTaskSummary) -> tuple[str, ...]:
@@ -122,13 +121,12 @@ class Member:
         return (job.metadata.annotations or {}).get(labels.KUSCIA_INITIATOR_MASTER_DOMAIN) == self._host
 
     def _ours(self, name: str) -> bool:
-        domain = self.domains.cache.get(name)
-        return domain is not None and not domain.partner
+        return is_own(self.domains.cache.get(name))
 
     @staticmethod
     def _wanted(summary: KusciaJobSummary) -> bool:
         """A job that is over, or was stopped (also by us, who then deleted our copy), is not begun here any more."""
-        over = bool(summary.status.completion_time) or summary.status.phase in _JOB_ENDED
+        over = bool(summary.status.completion_time) or summary.status.phase in JOB_ENDED
         return not over and summary.spec.stage not in (Stage.STOP, Stage.CANCEL)
 
     async def _copy(self, shown: dict[str, Any], summary: KusciaJobSummary) -> None:
@@ -170,7 +168,7 @@ class Member:
             await write(self._remote, KUSCIA_JOB_SUMMARIES, summary, {"status": change})
 
     async def _exchange(self, job: KusciaJob, summary: KusciaJobSummary) -> None:
-        parties = job_mirror.parties_of(job)
+        parties = job.spec.party_domains
         ours = tuple(party for party in parties if self._ours(party))
         others = tuple({*(party for party in parties if party not in ours), job.spec.initiator})
         if (ordered := job_mirror.newer_order(job, summary)) is not None:
@@ -251,7 +249,7 @@ class Member:
             return DONE
         task = self.tasks.cache.get(key.name, CROSS_DOMAIN)
         if task is None:
-            if job.status.phase in _JOB_ENDED:
+            if job.status.phase in JOB_ENDED:
                 await self._tell_failed(job, summary)
             return DONE
         if task.metadata.deleting or not self._of(task, job):
@@ -264,7 +262,7 @@ class Member:
             )
         elif about == current:
             await self._exchange_task(task, summary)
-        elif summary.status.phase not in _TASK_ENDED:
+        elif summary.status.phase not in TASK_ENDED:
             # The host began it anew while we took it for done: so do we.
             await self._local.delete(KUSCIA_TASKS, key.name, key.namespace, uid=task.metadata.uid)
         return DONE
@@ -276,7 +274,7 @@ class Member:
     async def _tell_failed(self, job: KusciaJob, summary: KusciaTaskSummary) -> None:
         """Our job ended without this task, which the host may still be waiting for."""
         template = next((each for each in job.spec.tasks if each.alias == summary.spec.alias), None)
-        if template is None or summary.status.phase in _TASK_ENDED:
+        if template is None or summary.status.phase in TASK_ENDED:
             return
         why = f"the job ended here: {job.status.message or job.status.phase}"
         told = tuple(
@@ -295,7 +293,7 @@ class Member:
         others = named if succeeded else tuple(party for party in named if party not in ours)
         heard = job_mirror.parties_from(task.status.party_task_status, summary.status.party_task_status, others)
         status = replace(task.status, party_task_status=heard)
-        if summary.status.phase == TaskPhase.FAILED and task.status.phase not in _TASK_ENDED and task.status.phase:
+        if summary.status.phase == TaskPhase.FAILED and task.status.phase not in TASK_ENDED and task.status.phase:
             status = job_mirror.fail_own(
                 status, ours, f"the initiator ended the task: {summary.status.reason or 'failed'}"
             )

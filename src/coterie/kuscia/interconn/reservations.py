@@ -28,10 +28,10 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from coterie.kube.api.types.scheduling import ReservationPhase, TaskResource
 from coterie.kube.client.client import Client
-from coterie.kube.control.preconditions import move_reservation
 from coterie.kuscia.api.types.job import ReservationOfParty
+from coterie.kuscia.api.types.task_resource import ReservationPhase, TaskResource
+from coterie.kuscia.control.task_resources import move_reservation
 
 _OPEN = (ReservationPhase.PENDING, ReservationPhase.RESERVING, ReservationPhase.RESERVED)
 _HOST_SAYS = (ReservationPhase.RESERVING, ReservationPhase.SCHEDULABLE)

@@ -13,11 +13,11 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.client.client import retry_on_conflict
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import DOMAIN_DATA_SOURCES, SOURCE_TYPES, DomainDataSource
 from coterie.kuscia.api.types.domain import DOMAIN_CONFIG
 from coterie.kuscia.kusciaapi.authorization import Caller

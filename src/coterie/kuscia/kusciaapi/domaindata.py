@@ -9,10 +9,10 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from coterie.base.lazy_import import lazy_import
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import retry_on_conflict
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import DOMAIN_DATAS, DomainData, DomainDataSource
 from coterie.kuscia.kusciaapi.authorization import Caller
 from coterie.kuscia.kusciaapi.codes import Code, Refused, invalid

@@ -8,17 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from coterie.kube.api import labels, quantity
+import msgspec
+
 from coterie.kube.api.meta import Object
 from coterie.kube.api.names import Faults, dns_label_faults, label_value_faults, qualified_name_faults
 from coterie.kube.api.types.pods import ResourceRequirements
-from coterie.kuscia.api.job_commands import carried_out, stage_version
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.jobs.commands import carried_out, stage_version
+from coterie.kuscia.api.jobs.phases import JOB_ENDED, JOB_FINAL
+from coterie.kuscia.api.jobs.validation import job_problems, quantity_problem
 from coterie.kuscia.api.types.job import (
     BEST_EFFORT,
     CROSS_DOMAIN,
     KUSCIA_JOBS,
     JobParty,
     JobPhase,
+    JobSpec,
     KusciaJob,
     KusciaTask,
     ScheduleConfig,
@@ -29,15 +34,11 @@ from coterie.kuscia.api.types.job import (
 )
 from coterie.kuscia.kusciaapi.codes import invalid
 
-MOST_TASKS = 128
-MOST_PARALLEL = 128
-_LARGEST = (1 << 63) - 1
-"""Of numbers in objects."""
 _UNKNOWN = "Unknown"
 _STATES = {str(phase): str(phase) for phase in JobPhase if phase is not JobPhase.INITIALIZED}
 _DONE = {
-    Stage.STOP: (JobPhase.FAILED, JobPhase.SUCCEEDED, JobPhase.APPROVAL_REJECT, JobPhase.CANCELLED),
-    Stage.CANCEL: (JobPhase.SUCCEEDED, JobPhase.APPROVAL_REJECT, JobPhase.CANCELLED),
+    Stage.STOP: JOB_ENDED,
+    Stage.CANCEL: JOB_FINAL,
 }
 _RESOURCES = (("cpu", "cpu"), ("memory", "memory"), ("bandwidth", labels.KUSCIA_BANDWIDTH))
 """(field of JobResource, resource)"""
@@ -49,6 +50,18 @@ _TIMES = (
     ("min_reserved_members", "minReservedMembers", 0),
 )
 """(field of ScheduleConfig, field of the object, what is written when none is given; 0: nothing)"""
+_REQUEST_FIELDS = {
+    "appImage": "app_image",
+    "bandwidthLimits": "bandwidth_limits",
+    "destinationID": "destination_id",
+    "domainID": "domain_id",
+    "limitKBps": "limit_kbps",
+    "maxParallelism": "max_parallelism",
+    "scheduleConfig": "schedule_config",
+    "taskID": "task_id",
+    **{name: field for field, name, _ in _TIMES},
+}
+"""By field of the object. Amounts of resources and the job's name are checked before the object is made."""
 
 
 # From a request to a job.
@@ -57,15 +70,6 @@ _TIMES = (
 def job_object(request: Any) -> Object:
     """Refused (11100) with the field that cannot be taken."""
     named("job_id", request.job_id)
-    named("initiator", request.initiator)
-    if not request.tasks:
-        raise invalid("tasks", "name at least one")
-    if len(request.tasks) > MOST_TASKS:
-        raise invalid("tasks", f"are {len(request.tasks)}, and a job has at most {MOST_TASKS}")
-    if request.max_parallelism > MOST_PARALLEL:
-        raise invalid("max_parallelism", f"must be at most {MOST_PARALLEL}")
-    tasks = [_task(f"tasks[{place}]", task) for place, task in enumerate(request.tasks)]
-    _check_graph(tasks)
     metadata: Object = {"name": request.job_id, "namespace": CROSS_DOMAIN}
     if request.custom_fields:
         metadata["labels"] = dict(_custom_labels(request.custom_fields))
@@ -73,8 +77,10 @@ def job_object(request: Any) -> Object:
         "initiator": request.initiator,
         "scheduleMode": BEST_EFFORT,
         "maxParallelism": max(1, request.max_parallelism),
-        "tasks": tasks,
+        "tasks": [_task(f"tasks[{place}]", task) for place, task in enumerate(request.tasks)],
     }
+    for problem in job_problems(request.job_id, msgspec.convert(spec, JobSpec)):
+        raise invalid(request_field(problem.field), problem.text)
     resource = KUSCIA_JOBS.resource
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
 
@@ -93,20 +99,12 @@ def _check(field: str, faults: Faults) -> None:
 
 
 def _task(path: str, task: Any) -> Object:
-    if not task.alias:
-        raise invalid(f"{path}.alias", "must be given")
-    if not task.app_image:
-        raise invalid(f"{path}.app_image", "must be given")
-    if task.task_id:
-        _check(f"{path}.task_id", dns_label_faults(task.task_id))
-    if not task.parties:
-        raise invalid(f"{path}.parties", "name at least one")
     out: Object = {
         "alias": task.alias,
         "appImage": task.app_image,
         "taskInputConfig": task.task_input_config,
         "parties": [_party(f"{path}.parties[{place}]", party) for place, party in enumerate(task.parties)],
-        "scheduleConfig": _schedule(f"{path}.schedule_config", task.schedule_config),
+        "scheduleConfig": _schedule(task.schedule_config),
     }
     if task.task_id:
         out["taskID"] = task.task_id
@@ -119,21 +117,14 @@ def _task(path: str, task: Any) -> Object:
     return out
 
 
-def _schedule(path: str, config: Any) -> Object:
-    out: Object = {}
-    for field, name, default in _TIMES:
-        value = getattr(config, field)
-        if value < 0:
-            raise invalid(f"{path}.{field}", "must not be negative")
-        if value or default:
-            out[name] = value or default
-    return out
+def _schedule(config: Any) -> Object:
+    given = {name: getattr(config, field) or default for field, name, default in _TIMES}
+    return {name: value for name, value in given.items() if value}
 
 
 def _party(path: str, party: Any) -> Object:
-    out: Object = {"domainID": named(f"{path}.domain_id", party.domain_id)}
+    out: Object = {"domainID": party.domain_id}
     if party.role:
-        _check(f"{path}.role", label_value_faults(party.role))
         out["role"] = party.role
     amounts = {
         resource: amount(f"{path}.resources.{field}", text)
@@ -142,7 +133,7 @@ def _party(path: str, party: Any) -> Object:
     }
     if amounts:
         out["resources"] = {"requests": amounts, "limits": dict(amounts)}
-    limits = [_limit(f"{path}.bandwidth_limits[{place}]", each) for place, each in enumerate(party.bandwidth_limits)]
+    limits = [{"destinationID": each.destination_id, "limitKBps": each.limit_kbps} for each in party.bandwidth_limits]
     if limits:
         out["bandwidthLimits"] = limits
     return out
@@ -150,36 +141,19 @@ def _party(path: str, party: Any) -> Object:
 
 def amount(field: str, text: str) -> str:
     """The text of a field that must hold a quantity."""
-    try:
-        found = quantity.parse(text)
-    except quantity.QuantityError:
-        raise invalid(field, f'"{text[:64]}" is no quantity; write e.g. 2, 500m or 4Gi') from None
-    if found.nanos <= 0:
-        raise invalid(field, "must be more than 0")
+    if problem := quantity_problem(text, zero=False):
+        raise invalid(field, problem)
     return text
 
 
-def _limit(path: str, limit: Any) -> Object:
-    named(f"{path}.destination_id", limit.destination_id)
-    if not 0 < limit.limit_kbps <= _LARGEST:
-        raise invalid(f"{path}.limit_kbps", f"must be between 1 and {_LARGEST}")
-    return {"destinationID": limit.destination_id, "limitKBps": limit.limit_kbps}
+def request_field(path: str) -> str:
+    """The field of CreateJobRequest from which a field of the object was made."""
+    return ".".join(map(_request_part, path.split(".")))
 
 
-def _check_graph(tasks: list[Object]) -> None:
-    """What is seen at once; whether tasks wait for each other in a circle is for the controller to say."""
-    places: dict[str, int] = {}
-    for place, task in enumerate(tasks):
-        alias = task["alias"]
-        if alias in places:
-            raise invalid(f"tasks[{place}].alias", f'"{alias}" is the alias of tasks[{places[alias]}] too')
-        places[alias] = place
-    for place, task in enumerate(tasks):
-        for other in task.get("dependencies") or ():
-            if other not in places:
-                raise invalid(f"tasks[{place}].dependencies", f'there is no task with the alias "{other}"')
-            if other == task["alias"]:
-                raise invalid(f"tasks[{place}].dependencies", f'"{other}" waits for itself')
+def _request_part(part: str) -> str:
+    name, bracket, index = part.partition("[")
+    return _REQUEST_FIELDS.get(name, name) + bracket + index
 
 
 def _custom_labels(fields: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -194,7 +168,7 @@ def _custom_labels(fields: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 def domains_of(job: KusciaJob) -> frozenset[str]:
     """Who takes part, the initiator included."""
-    return frozenset((job.spec.initiator, *(party.domain_id for task in job.spec.tasks for party in task.parties)))
+    return frozenset((job.spec.initiator, *job.spec.party_domains))
 
 
 def job_data(job: KusciaJob, tasks: Iterable[KusciaTask]) -> Object:
@@ -352,7 +326,7 @@ def needs_no(job: KusciaJob, stage: Stage) -> bool:
     """Whether a command is answered with success and not given: it has been, or what it asks for is so already."""
     given = (job.metadata.labels or {}).get(labels.KUSCIA_JOB_STAGE) == stage
     phase = job.status.phase
-    deaf = phase in _DONE[Stage.CANCEL] or (phase == JobPhase.FAILED and stage is not Stage.RESTART)
+    deaf = phase in JOB_FINAL or (phase == JobPhase.FAILED and stage is not Stage.RESTART)
     if given and not deaf and not carried_out(job, stage_version(job)):
         return True
     return phase in _DONE.get(stage, ())

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from coterie.base.clock import Clock
 from coterie.base.tasks import TaskFailed, TaskOwner
-from coterie.kube.api import labels
 from coterie.kube.client.client import Client
 from coterie.kube.client.informer import Change, Informer
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS, KusciaJob, KusciaTask
 from coterie.kuscia.kusciaapi import job_messages, messages
 from coterie.kuscia.kusciaapi.codes import Code, Refused

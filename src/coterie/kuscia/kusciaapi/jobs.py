@@ -1,7 +1,7 @@
 """The service of jobs. What a job looks like is in `jobforms`, how many watch at once in `jobwatch`.
 
 A domain that asks through the gateway may touch jobs that it initiates or takes part in, and begin such as it initiates.
-Commands are labels on the job (`coterie.kuscia.api.job_commands`); the controllers of all parties carry them out.
+Commands are labels on the job (`coterie.kuscia.api.jobs.commands`); the controllers of all parties carry them out.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Any
 
 from coterie.base.log import logger
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, Conflict, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import retry_on_conflict
-from coterie.kuscia.api.job_commands import VALIDATE_FAILED, answer, approvers, initiates, objection, order, own_parties
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.jobs.commands import answer, approvers, initiates, objection, order, own_parties
+from coterie.kuscia.api.jobs.conditions import VALIDATE_FAILED
+from coterie.kuscia.api.jobs.phases import JOB_NEW
 from coterie.kuscia.api.types.job import (
     ACCEPTED,
     CROSS_DOMAIN,
@@ -122,7 +124,7 @@ async def approve(here: Here, caller: Caller, request: Any) -> Object:
 
     async def attempt() -> None:
         job = await _touchable(here, caller, name, Code.APPROVE_JOB, "approve")
-        if job.status.phase in ("", JobPhase.INITIALIZED):
+        if job.status.phase in JOB_NEW:
             raise Refused(Code.APPROVE_JOB, f"job {name} is new; wait until it is {JobPhase.AWAITING_APPROVAL}")
         parties = _voters(caller, job)
         told = job.status.approve_status or {}

@@ -20,7 +20,6 @@ from typing import Any
 from coterie.base.clock import Clock
 from coterie.base.container_logs import Lines, LogOptions, last_runs, read
 from coterie.base.tasks import TaskOwner
-from coterie.kube.api import labels
 from coterie.kube.api.errors import ApiError, Forbidden, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.nodes import NODES
@@ -28,6 +27,7 @@ from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.client.client import Client
 from coterie.kube.client.streams import log_stream
 from coterie.kube.client.transport import TransportError
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_TASKS, KusciaTask
 from coterie.kuscia.kusciaapi.authorization import Caller
 from coterie.kuscia.kusciaapi.codes import Code, Refused, invalid

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
 from coterie.kube.api.names import dns_label_faults
 from coterie.kube.api.types.network import Service
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.appimages import choose_template
 from coterie.kuscia.api.engine_template import service_prefix_fault
 from coterie.kuscia.api.types.deployment import DeploymentParty, KusciaDeployment, ServingPhase, party_deployment

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, Conflict, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.api.names import dns_subdomain_faults
@@ -17,6 +16,7 @@ from coterie.kube.api.types.apps import DEPLOYMENTS
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.network import SERVICES, Service
 from coterie.kube.client.client import retry_on_conflict
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.deployment import KUSCIA_DEPLOYMENTS, KusciaDeployment, party_deployment
 from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, AppImage
 from coterie.kuscia.kusciaapi import serving_messages

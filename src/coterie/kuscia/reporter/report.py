@@ -8,13 +8,13 @@ from coterie.base.log import logger
 from coterie.kube.api.errors import ApiError, NotFound
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
-from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_TASKS, KusciaTask, TaskPhase
+from coterie.kuscia.api.jobs.phases import TASK_ENDED
+from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_TASKS, KusciaTask
 from coterie.kuscia.reporter.messages import INVALID, NOT_WRITTEN, OK, Verdict
 
 log = logger("reporter")
 
 IGNORED = "ignored"
-_ENDED = frozenset((TaskPhase.SUCCEEDED, TaskPhase.FAILED))
 
 
 def judge(task: KusciaTask, domain: str, progress: float) -> Verdict | None:
@@ -22,7 +22,7 @@ def judge(task: KusciaTask, domain: str, progress: float) -> Verdict | None:
     if domain not in {party.domain_id for party in task.spec.parties}:
         # The same words as for a task that is not there: nobody learns from us which there are.
         return unknown(task.metadata.name)
-    if task.status.phase in _ENDED:
+    if task.status.phase in TASK_ENDED:
         return Verdict(OK, f"{IGNORED}: the task has ended")
     if progress <= task.status.progress:
         return Verdict(OK, f"{IGNORED}: the progress is known to be {task.status.progress:g} already")

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import DATA_TYPES, DEFAULT_SOURCE, DataColumn, DomainData, DomainDataSpec
 from coterie.kuscia.sources.protocol import FileFormat
 

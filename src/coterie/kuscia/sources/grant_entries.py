@@ -15,9 +15,8 @@ import msgspec
 
 from coterie.base import signatures
 from coterie.base.clock import parse_rfc3339, rfc3339
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
-from coterie.kuscia.api import grants
+from coterie.kuscia.api import grants, labels
 from coterie.kuscia.api.types.data import DomainDataGrant, DomainDataGrantSpec
 from coterie.kuscia.sources.catalogue_entries import BadEntry, given
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import DEFAULT_MESH_SOURCE, DEFAULT_SOURCE, DOMAIN_DATA_SOURCES, ENCRYPTED_INFO
 from coterie.kuscia.identity.sealing import sealed
 

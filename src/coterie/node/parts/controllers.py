@@ -15,7 +15,7 @@ from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.network import ENDPOINTS, SERVICES
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.api.types.pods import PODS
-from coterie.kube.api.types.scheduling import POD_DISRUPTION_BUDGETS
+from coterie.kube.api.types.policy import POD_DISRUPTION_BUDGETS
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder

@@ -13,7 +13,7 @@ from coterie.kube.api.selectors import selector_of
 from coterie.kube.api.types.apps import DEPLOYMENTS, REPLICA_SETS, Deployment, ReplicaSet
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.pods import PODS, Pod
-from coterie.kube.api.types.scheduling import POD_DISRUPTION_BUDGETS, PodDisruptionBudget, PodDisruptionBudgetStatus
+from coterie.kube.api.types.policy import POD_DISRUPTION_BUDGETS, PodDisruptionBudget, PodDisruptionBudgetStatus
 from coterie.kube.client.client import Client
 from coterie.kube.client.discovery import Catalogue, discover
 from coterie.kube.client.informers import Informers

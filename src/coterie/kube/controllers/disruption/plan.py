@@ -24,7 +24,7 @@ from coterie.kube.api.pod_state import is_ready, moment
 from coterie.kube.api.types.apps import IntOrPercent
 from coterie.kube.api.types.merge import difference
 from coterie.kube.api.types.pods import Pod
-from coterie.kube.api.types.scheduling import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
+from coterie.kube.api.types.policy import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
 
 DISRUPTION_ALLOWED = "DisruptionAllowed"
 SUFFICIENT_PODS = "SufficientPods"

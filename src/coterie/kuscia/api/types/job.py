@@ -14,8 +14,8 @@ import msgspec
 from coterie.kube.api.meta import ApiObject, Condition, Model
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.pods import ResourceRequirements
-from coterie.kube.api.types.scheduling import TaskResourceStatus
 from coterie.kuscia.api.types.domain import kuscia_resource
+from coterie.kuscia.api.types.task_resource import TaskResourceStatus
 
 CROSS_DOMAIN = "cross-domain"
 """The namespace of jobs and tasks."""
@@ -39,10 +39,6 @@ class TaskPhase(StrEnum):
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
-
-    @property
-    def ended(self) -> bool:
-        return self in (TaskPhase.SUCCEEDED, TaskPhase.FAILED)
 
 
 class Stage(StrEnum):
@@ -106,6 +102,11 @@ class JobSpec(Model, frozen=True, kw_only=True):
     flow_id: str = msgspec.field(name="flowID", default="")
     schedule_mode: str = ""
     max_parallelism: int = 0
+
+    @property
+    def party_domains(self) -> tuple[str, ...]:
+        """Domains that take part in a task, each once, in the order in which they are named."""
+        return tuple(dict.fromkeys(party.domain_id for task in self.tasks for party in task.parties))
 
 
 class PartyTaskStatus(Model, frozen=True, kw_only=True):

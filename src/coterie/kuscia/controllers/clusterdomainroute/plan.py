@@ -21,7 +21,11 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec.structs import replace
 
-from coterie.kube.api.labels import (
+from coterie.kube.api.meta import Object, ObjectMeta, OwnerReference, controller_of
+from coterie.kube.api.types.merge import difference
+from coterie.kuscia.api.domain_ownership import is_own, is_partner
+from coterie.kuscia.api.domainroutes import KeyFault, public_key_of_certificate, route_name
+from coterie.kuscia.api.labels import (
     COTERIE_CARRY_FOR,
     COTERIE_PARTNER_CERTIFICATE,
     COTERIE_TRANSIT,
@@ -29,9 +33,6 @@ from coterie.kube.api.labels import (
     KUSCIA_CDR_SOURCE,
     KUSCIA_DOMAINROUTE_PARTNER,
 )
-from coterie.kube.api.meta import Object, ObjectMeta, OwnerReference, controller_of
-from coterie.kube.api.types.merge import difference
-from coterie.kuscia.api.domainroutes import KeyFault, public_key_of_certificate, route_name
 from coterie.kuscia.api.types.domain import (
     BFIA_PROTOCOL,
     CLUSTER_DOMAIN_ROUTES,
@@ -62,7 +63,7 @@ class End:
 
 
 def end(name: str, domain: Domain | None, control_plane: str) -> End:
-    hosted = name == control_plane or (domain is not None and not domain.partner)
+    hosted = name == control_plane or is_own(domain)
     return End(name, domain, hosted)
 
 
@@ -71,7 +72,7 @@ def end(name: str, domain: Domain | None, control_plane: str) -> End:
 
 def labels(source: End, destination: End) -> dict[str, str]:
     out = {KUSCIA_CDR_SOURCE: source.name, KUSCIA_CDR_DESTINATION: destination.name}
-    partner = next((side.name for side in (source, destination) if side.domain is not None and side.domain.partner), "")
+    partner = next((side.name for side in (source, destination) if is_partner(side.domain)), "")
     if partner:
         out[KUSCIA_DOMAINROUTE_PARTNER] = partner
     return out

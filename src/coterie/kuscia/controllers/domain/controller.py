@@ -12,7 +12,6 @@ from typing import Any
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
 from coterie.kube.api.errors import AlreadyExists, NotFound
-from coterie.kube.api.labels import KUSCIA_DELETED, KUSCIA_DOMAIN_NAME, KUSCIA_NODE_NAMESPACE
 from coterie.kube.api.meta import Object, ObjectKey
 from coterie.kube.api.types.core import NAMESPACES, Namespace
 from coterie.kube.api.types.kind import Kind
@@ -22,6 +21,7 @@ from coterie.kube.client.informer import Informer
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.kube.control.events import EventRecorder, reference_to
+from coterie.kuscia.api.labels import KUSCIA_DELETED, KUSCIA_DOMAIN_NAME, KUSCIA_NODE_NAMESPACE
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_CONFIG, DOMAINS, ClusterDomainRoute, Domain
 from coterie.kuscia.controllers.domain import objects, plan
 from coterie.kuscia.controllers.domain.objects import (

@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from coterie.kube.api.labels import KUSCIA_DELETED, KUSCIA_DOMAIN_NAME, KUSCIA_INTERCONN_PROTOCOLS, KUSCIA_ROLE
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.core import CONFIG_MAPS, NAMESPACES, RESOURCE_QUOTAS, SERVICE_ACCOUNTS
 from coterie.kube.api.types.kind import Kind, builtin
+from coterie.kuscia.api.domain_ownership import is_partner_lite
 from coterie.kuscia.api.domainroutes import route_name
+from coterie.kuscia.api.labels import KUSCIA_DELETED, KUSCIA_DOMAIN_NAME, KUSCIA_INTERCONN_PROTOCOLS, KUSCIA_ROLE
 from coterie.kuscia.api.types.domain import (
     BFIA_PROTOCOL,
     CLUSTER_DOMAIN_ROUTES,
@@ -67,14 +68,6 @@ class Wanted:
         return str(self.object["metadata"].get("namespace", ""))
 
 
-def partner_lite(domain: Domain) -> bool:
-    return (
-        domain.partner
-        and domain.spec.master not in ("", domain.metadata.name)
-        and domain.protocol in ("", KUSCIA_PROTOCOL)
-    )
-
-
 def namespace_labels(domain: Domain) -> dict[str, str | None]:
     """As a patch: None removes what does not belong there (any more)."""
     return {
@@ -87,7 +80,7 @@ def namespace_labels(domain: Domain) -> dict[str, str | None]:
 
 def accounts(domain: Domain, control_plane: str) -> Iterator[Wanted]:
     """What the domain may do at this API, and as whom."""
-    if partner_lite(domain):
+    if is_partner_lite(domain):
         return
     name = domain.metadata.name
     meta, cluster_meta = _owned(domain, name), _owned(domain)
@@ -129,7 +122,7 @@ def route(domain: Domain, control_plane: str) -> Object | None:
     It holds no credentials. The gateway of the control plane calls the API in the name of the source's service account.
     """
     center = domain.spec.auth_center
-    if center is None or partner_lite(domain) or domain.metadata.name == control_plane:
+    if center is None or is_partner_lite(domain) or domain.metadata.name == control_plane:
         return None
     protocol = BFIA_PROTOCOL if domain.partner and domain.protocol not in ("", KUSCIA_PROTOCOL) else KUSCIA_PROTOCOL
     spec: Object = {

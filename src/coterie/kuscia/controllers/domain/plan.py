@@ -21,12 +21,12 @@ import msgspec
 
 from coterie.base.clock import rfc3339
 from coterie.base.ids import secret_text
-from coterie.kube.api.labels import KUSCIA_DELETED, KUSCIA_DOMAIN_AUTH, KUSCIA_DOMAIN_NAME
 from coterie.kube.api.meta import Object
 from coterie.kube.api.pod_state import moment
 from coterie.kube.api.types.core import Namespace
 from coterie.kube.api.types.merge import changes
 from coterie.kube.api.types.nodes import Node
+from coterie.kuscia.api.labels import KUSCIA_DELETED, KUSCIA_DOMAIN_AUTH, KUSCIA_DOMAIN_NAME
 from coterie.kuscia.api.types.domain import (
     RESERVED_DOMAINS,
     UNUSED,

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from coterie.kube.api import labels
 from coterie.kube.api.pod_state import moment
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import DomainData
 
 VENDOR = "secretflow"

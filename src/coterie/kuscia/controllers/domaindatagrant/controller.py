@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, NotFound
 from coterie.kube.api.meta import Object, ObjectKey
 from coterie.kube.api.types.kind import Kind
@@ -18,6 +17,8 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches
 from coterie.kube.control.finalizers import add_finalizer, remove_finalizer
 from coterie.kube.control.preconditions import exactly
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS, DomainData, DomainDataGrant
 from coterie.kuscia.api.types.domain import DOMAINS, Domain, DomainSpec
 from coterie.kuscia.controllers.domaindatagrant import plan
@@ -86,8 +87,7 @@ class GrantReconciler:
         return Result(after=min(waits) + _SLACK) if waits else DONE
 
     def _hosted(self, name: str) -> bool:
-        domain = self.domains.cache.get(name)
-        return domain is not None and not domain.partner
+        return is_own(self.domains.cache.get(name))
 
     async def _write_status(self, grant: DomainDataGrant, now: Any) -> DomainDataGrant:
         known = self.datas.cache.get(grant.spec.domain_data_id, grant.metadata.namespace) is not None

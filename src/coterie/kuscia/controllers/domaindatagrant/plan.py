@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from coterie.base.lazy_import import lazy_import
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
 from coterie.kube.api.pod_state import moment
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import READY, UNAVAILABLE, DomainDataGrant, DomainDataGrantStatus
 from coterie.kuscia.api.types.domain import Domain
 

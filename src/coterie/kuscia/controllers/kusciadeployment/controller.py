@@ -1,5 +1,4 @@
-"""Carries out deployments: reads one with all that was made of it, makes what is missing, writes anew what is made from
-something else now, removes what it no longer needs, and tells how it is.
+"""Carries out deployments: reads one with all that was made of it, asks `plan.py` what is next, and does it.
 
 A deployment lives in another namespace than what is made of it, so it is held back by a finalizer until that is gone.
 """
@@ -7,25 +6,24 @@ A deployment lives in another namespace than what is made of it, so it is held b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from coterie.base.backoff import Policy, delay
 from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.log import logger
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, ApiError, Conflict, NotFound
 from coterie.kube.api.meta import ApiObject, Object, ObjectKey
 from coterie.kube.api.retries import Outlook, outlook, status_message
-from coterie.kube.api.types.apps import DEPLOYMENTS, Deployment
+from coterie.kube.api.types.apps import DEPLOYMENTS
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.merge import changes
 from coterie.kube.api.types.network import SERVICES
-from coterie.kube.api.types.pods import PODS, Pod
+from coterie.kube.api.types.pods import PODS
 from coterie.kube.client.client import Client
 from coterie.kube.client.informer import Informer
 from coterie.kube.client.informers import Informers
@@ -34,27 +32,38 @@ from coterie.kube.control.controller import DONE, Controller, Result, Watches
 from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.control.finalizers import remove_finalizer
 from coterie.kube.control.preconditions import exactly, write
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.engine_template import KitFault
 from coterie.kuscia.api.types.deployment import (
     KUSCIA_DEPLOYMENTS,
     KusciaDeployment,
     KusciaDeploymentStatus,
-    PartyStatuses,
     ServingPhase,
 )
 from coterie.kuscia.api.types.domain import DOMAINS, Domain
-from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, AppImage, PartyAllocatedPorts
+from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, AppImage
 from coterie.kuscia.control.port_pool import PortPool
-from coterie.kuscia.controllers.kusciadeployment import render
-from coterie.kuscia.controllers.kusciadeployment.kit import DeploymentKit, fault_of, kits_of
-from coterie.kuscia.controllers.kusciadeployment.status import Words, all_failed, party_status, whole_status, words_of
+from coterie.kuscia.controllers.kusciadeployment.plan import (
+    KINDS,
+    PartyKey,
+    Plan,
+    View,
+    WantedObject,
+    allocated_ports,
+    failed_status,
+    is_of,
+    made_from,
+    plan,
+    updated,
+)
+from coterie.kuscia.controllers.kusciadeployment.status import Words
 
 BY_UID = "kusciadeployment/uid"
 TRIES = 15
 _AGAIN = Policy(first=0.1, factor=2.0, limit=60.0, jitter=0.1)
 _SELDOM = 300.0
 """Seconds after which something that was given up is looked at again although nothing changed."""
-_KINDS: tuple[Kind[Any], ...] = (SERVICES, DEPLOYMENTS, CONFIG_MAPS)
 _OURS = f"{labels.KUSCIA_CONTROLLER}={labels.KUSCIA_CONTROLLER_DEPLOYMENT}"
 
 
@@ -86,7 +95,12 @@ class KusciaDeploymentReconciler:
         self.pods = informers.get(PODS)
         self.domains = informers.get(DOMAINS)
         self.images = informers.get(APP_IMAGES)
-        for informer in (self.made, self.services, self.maps, self.pods):
+        self._made: dict[str, Informer[Any]] = {
+            DEPLOYMENTS.resource.plural: self.made,
+            SERVICES.resource.plural: self.services,
+            CONFIG_MAPS.resource.plural: self.maps,
+        }
+        for informer in (*self._made.values(), self.pods):
             informer.cache.add_index(BY_UID, by_uid)
         self._tries: dict[str, int] = {}
         self._log = logger("controllers.kusciadeployment")
@@ -96,15 +110,14 @@ class KusciaDeploymentReconciler:
         if deployment is None:
             return DONE
         uid = deployment.metadata.uid
-        if deployment.metadata.deleting:
+        view = self._view(deployment)
+        wanted = plan(view)
+        if wanted.remove:
             return await self._remove(deployment)
-        ours = self._own(deployment)
-        if not ours and not self._ours(deployment.spec.initiator):
-            return DONE
         try:
-            await self._carry_out(deployment, ours)
+            await self._apply(view, wanted)
         except Failing as problem:
-            await self._write_failed(deployment, ours, problem.words)
+            await self._write(deployment, failed_status(view, problem.words))
             # Looked at again as soon as something changes; for what has no news, a few times besides.
             tried = self._tries[uid] = self._tries.get(uid, 0) + 1
             return Result(after=delay(_AGAIN, tried) if tried <= TRIES else _SELDOM)
@@ -117,140 +130,86 @@ class KusciaDeploymentReconciler:
                 raise
             why = status_message(problem) if isinstance(problem, ApiError) else str(problem)
             words = Words("RetryProcessingFailed", why if refused else f"tried {TRIES} times more, last: {why}")
-            await self._write_failed(deployment, ours, words)
+            await self._write(deployment, failed_status(view, words))
             return Result(after=_SELDOM)
         self._tries.pop(uid, None)
         return DONE
 
-    async def _carry_out(self, deployment: KusciaDeployment, ours: Sequence[str]) -> None:
-        if fault := fault_of(deployment):
-            raise Failing("ValidateFailed", fault)
-        named = {party.app_image_ref for party in deployment.spec.parties}
-        images = {name: found for name in named if (found := self.images.cache.get(name)) is not None}
-        try:
-            kits = kits_of(deployment, images)
-        except KitFault as problem:
-            raise Failing("BuildPartyKitInfoFailed", str(problem)) from problem
-        own = [(place, kit) for place, kit in enumerate(kits) if kit.domain in ours]
-        allotted = self._allotted(deployment, [kit for _, kit in own])
-        if await self._mark(deployment, ours, allotted):
-            return  # its own event brings us back
-        numbers = {(each.domain_id, each.role): each.named_port or {} for each in allotted}
-        for place, kit in own:
-            await self._make(deployment, kits, place, numbers[kit.domain, kit.role])
-        await self._prune(deployment, [kit for _, kit in own])
-        parties, logs = self._judged(deployment, [kit for _, kit in own])
-        await self._write(deployment, ours, parties, logs)
-
-    # Reading.
+    def _view(self, deployment: KusciaDeployment) -> View:
+        uid = deployment.metadata.uid
+        parties = deployment.spec.parties
+        images = {party.app_image_ref: self.images.cache.get(party.app_image_ref) for party in parties}
+        return View(
+            deployment=deployment,
+            own=tuple(name for name in dict.fromkeys(party.domain_id for party in parties) if self._ours(name)),
+            initiates=self._ours(deployment.spec.initiator),
+            images={name: image for name, image in images.items() if image is not None},
+            objects={
+                plural: {
+                    (each.metadata.namespace, each.metadata.name): each for each in informer.cache.by_index(BY_UID, uid)
+                }
+                for plural, informer in self._made.items()
+            },
+            pods=self.pods.cache.by_index(BY_UID, uid),
+            ports={(each.domain_id, each.role): each.named_port or {} for each in allocated_ports(deployment)},
+            now=rfc3339(self._clock.now()),
+        )
 
     def _ours(self, name: str) -> bool:
-        domain = self.domains.cache.get(name)
-        return domain is not None and not domain.partner
+        return is_own(self.domains.cache.get(name))
 
-    def _own(self, deployment: KusciaDeployment) -> list[str]:
-        """Domains of the parties that are hosted here."""
-        named = dict.fromkeys(party.domain_id for party in deployment.spec.parties)
-        return [name for name in named if self._ours(name)]
+    # Doing.
 
-    def _found(self, deployment: KusciaDeployment) -> dict[tuple[str, str], Deployment]:
-        found = self.made.cache.by_index(BY_UID, deployment.metadata.uid)
-        return {(each.metadata.namespace, each.metadata.name): each for each in found}
+    async def _apply(self, view: View, wanted: Plan) -> None:
+        if wanted.allocate:
+            view = replace(view, ports=self._allocate(view, wanted.allocate))
+            wanted = plan(view)
+        if wanted.failure is not None:
+            raise Failing(wanted.failure.reason, wanted.failure.message)
+        if wanted.mark is not None:
+            await self._mark(view.deployment, wanted.mark)
+        for each in wanted.ensure:
+            await self._ensure(view.deployment, each)
+        for unwanted in wanted.delete:
+            meta = unwanted.object.metadata
+            await self._delete(unwanted.kind, meta.name, meta.namespace, meta.uid)
+        if wanted.status is not None:
+            await self._write(view.deployment, wanted.status)
 
-    def _judged(
-        self, deployment: KusciaDeployment, own: Sequence[DeploymentKit]
-    ) -> tuple[PartyStatuses, dict[str, str]]:
-        """How our own parties are, and the last words of their containers by domain."""
-        found = self._found(deployment)
-        pods = self.pods.cache.by_index(BY_UID, deployment.metadata.uid)
-        parties: PartyStatuses = {}
-        logs: dict[str, str] = {}
-        for kit in own:
-            mine = [pod for pod in pods if _of(pod, kit)]
-            why = words_of(mine)
-            if why is not None and why.log:
-                logs.setdefault(kit.domain, why.log)
-            entry = party_status(
-                found.get((kit.domain, kit.name)), kit.role, kit.engine.replicas, why, None, self._now()
-            )
-            parties.setdefault(kit.domain, {})[kit.name] = entry
-        return parties, logs
-
-    def _now(self) -> str:
-        return rfc3339(self._clock.now())
-
-    # Marking.
-
-    def _allotted(self, deployment: KusciaDeployment, own: Sequence[DeploymentKit]) -> list[PartyAllocatedPorts]:
-        """What the deployment has, and new numbers for ports that have none."""
-        uid = deployment.metadata.uid
-        known = {(each.domain_id, each.role): each.named_port or {} for each in allotted_to(deployment)}
-        out = []
-        for kit in own:
-            kept = {name: n for name, n in known.get((kit.domain, kit.role), {}).items() if name in kit.port_names}
-            lacking = [name for name in kit.port_names if name not in kept]
+    def _allocate(self, view: View, lacking: Mapping[PartyKey, Sequence[str]]) -> dict[PartyKey, Mapping[str, int]]:
+        """The numbers that ports have, and new ones for those that have none."""
+        uid = view.deployment.metadata.uid
+        ports = dict(view.ports)
+        for key, names in lacking.items():
             try:
-                numbers = {**kept, **self._pool.allot(uid, kit.domain, lacking)}
+                ports[key] = {**ports.get(key, {}), **self._pool.allot(uid, key[0], names)}
             except KitFault as problem:
-                self._pool.learn(uid, allotted_to(deployment))
+                self._pool.learn(uid, allocated_ports(view.deployment))
                 raise Failing("AllocatePortsFailed", str(problem)) from problem
-            named = {name: numbers[name] for name in kit.port_names}
-            out.append(PartyAllocatedPorts(domain_id=kit.domain, role=kit.role, named_port=named))
-        return out
+        return ports
 
-    async def _mark(
-        self, deployment: KusciaDeployment, ours: Sequence[str], allotted: Sequence[PartyAllocatedPorts]
-    ) -> bool:
-        """Finalizer and annotations; False when all were there."""
-        meta = deployment.metadata
-        wanted = render.marks_of(deployment, ours, allotted)
-        known = meta.annotations or {}
-        patch: Object = {}
-        if any(known.get(key) != value for key, value in wanted.items()):
-            patch["annotations"] = wanted
-        if not meta.has_finalizer(labels.FINALIZER_DEPLOYMENT):
-            patch["finalizers"] = [*(meta.finalizers or ()), labels.FINALIZER_DEPLOYMENT]
-        if not patch:
-            return False
+    async def _mark(self, deployment: KusciaDeployment, mark: Object) -> None:
         try:
-            await write(self._client, KUSCIA_DEPLOYMENTS, deployment, {"metadata": patch})
+            await write(self._client, KUSCIA_DEPLOYMENTS, deployment, {"metadata": mark})
         except (ApiError, TransportError):
-            self._pool.learn(meta.uid, allotted_to(deployment))  # nobody knows of the others
+            self._pool.learn(deployment.metadata.uid, allocated_ports(deployment))  # nobody knows of the others
             raise
-        return True
 
-    # Making.
-
-    async def _make(
-        self, deployment: KusciaDeployment, kits: Sequence[DeploymentKit], place: int, numbers: dict[str, int]
-    ) -> None:
-        kit = kits[place]
-        templates = render.template_map(deployment, kit)
-        if templates is not None:
-            await self._ensure(deployment, CONFIG_MAPS, self.maps, templates, "data")
-        for service in render.services_of(deployment, kit, numbers):
-            await self._ensure(deployment, SERVICES, self.services, service, "spec")
-        body = render.deployment_of(deployment, kits, place, numbers)
-        await self._ensure(deployment, DEPLOYMENTS, self.made, body, "spec")
-
-    async def _ensure(
-        self, deployment: KusciaDeployment, kind: Kind[Any], informer: Informer[Any], body: Object, part: str
-    ) -> None:
-        """The object is there and made from what it should be, of which `part` is the body."""
+    async def _ensure(self, deployment: KusciaDeployment, wanted: WantedObject) -> None:
+        """Creates or updates it. The cache may be behind, so what the server has is looked at once more."""
+        kind, body = wanted.kind, wanted.body
         reason = f"Create{kind.resource.kind}Failed"
         name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
-        found = informer.cache.get(name, namespace)
-        if found is not None and _is_of(found, deployment) and _same(found, body):
-            return
+        found = self._made[kind.resource.plural].cache.get(name, namespace)
         try:
             there = found if found is not None else await self._made_before(kind, body)
             if there is None:
                 return
-            if not _is_of(there, deployment):
+            if not is_of(there, deployment):
                 words = f'{namespace} has another {kind.resource.kind} "{name}", which is not of this deployment'
                 raise Failing(reason, words)
-            if not _same(there, body):
-                await self._client.modify(kind.as_dynamic, name, namespace, lambda old: _renewed(old, body, part))
+            if not made_from(there, body):
+                await self._client.modify(kind.as_dynamic, name, namespace, lambda old: updated(old, body, wanted.part))
                 self._log.info("Made anew", deployment=deployment.metadata.name, kind=kind.resource.kind, name=name)
         except Conflict:
             raise
@@ -271,33 +230,16 @@ class KusciaDeploymentReconciler:
             return await self._client.get(kind, body["metadata"]["name"], body["metadata"]["namespace"])
         return None
 
-    async def _prune(self, deployment: KusciaDeployment, own: Sequence[DeploymentKit]) -> None:
-        """What was made for a port, a party or a template that is no longer there."""
-        wanted = {(kit.domain, kit.name) for kit in own}
-        services = {(kit.domain, name) for kit in own for name in kit.services.values()}
-        maps = {(kit.domain, render.template_map_name(kit)) for kit in own if render.template_map(deployment, kit)}
-        made: tuple[tuple[Kind[Any], Informer[Any], set[tuple[str, str]]], ...] = (
-            (DEPLOYMENTS, self.made, wanted),
-            (SERVICES, self.services, services),
-            (CONFIG_MAPS, self.maps, maps),
-        )
-        for kind, informer, kept in made:
-            for each in informer.cache.by_index(BY_UID, deployment.metadata.uid):
-                if (each.metadata.namespace, each.metadata.name) not in kept:
-                    await self._delete(kind, each.metadata.name, each.metadata.namespace, each.metadata.uid)
-
     # Ending.
 
     async def _remove(self, deployment: KusciaDeployment) -> Result:
         """The deployment is being deleted: so is everything of it, asked of the server because the cache may be behind."""
         meta = deployment.metadata
-        if not meta.has_finalizer(labels.FINALIZER_DEPLOYMENT):
-            return DONE
         selector = f"{labels.KUSCIA_OWNER_NAMESPACE}={CROSS_DOMAIN},{labels.KUSCIA_KD_UID}={meta.uid}"
         named = {party.domain_id for party in deployment.spec.parties}
         seen = {each.metadata.namespace for each in self.made.cache.by_index(BY_UID, meta.uid)}
         for domain in sorted(named | seen):
-            for kind in _KINDS:
+            for kind in KINDS:
                 listed = (await self._client.list(Kind.metadata(kind.resource), domain, labels=selector)).items
                 await asyncio.gather(
                     *(self._delete(kind, each.metadata.name, domain, each.metadata.uid) for each in listed)
@@ -318,29 +260,11 @@ class KusciaDeploymentReconciler:
 
     # Writing.
 
-    async def _write_failed(self, deployment: KusciaDeployment, ours: Sequence[str], why: Words) -> None:
-        parties = all_failed(deployment, ours, self._found(deployment), why, self._now())
-        await self._write(deployment, ours, parties, {}, why)
-
-    async def _write(
-        self,
-        deployment: KusciaDeployment,
-        ours: Sequence[str],
-        own: PartyStatuses,
-        logs: dict[str, str],
-        failed: Words | None = None,
-    ) -> None:
-        named = {party.domain_id for party in deployment.spec.parties}
-        others = {
-            domain: entries
-            for domain, entries in deployment.party_statuses.items()
-            if domain in named and domain not in ours
-        }
-        status = whole_status(deployment, dict(sorted({**others, **own}.items())), logs, failed)
+    async def _write(self, deployment: KusciaDeployment, status: KusciaDeploymentStatus) -> None:
         before = deployment.status
         if before is not None and changes(before, status) is None:
             return
-        status = replace(status, last_reconcile_time=self._now())
+        status = msgspec.structs.replace(status, last_reconcile_time=rfc3339(self._clock.now()))
         change = msgspec.to_builtins(status) if before is None else changes(before, status)
         meta = deployment.metadata
         patch = {"metadata": exactly(deployment), "status": change}
@@ -371,7 +295,7 @@ class KusciaDeploymentReconciler:
         uid = deployment.metadata.uid
         current = self.deployments.cache.by_key(deployment.key)
         if current is not None and current.metadata.uid == uid:
-            self._pool.learn(uid, allotted_to(current))
+            self._pool.learn(uid, allocated_ports(current))
         else:
             self._pool.release(uid)
             self._tries.pop(uid, None)
@@ -398,40 +322,6 @@ class KusciaDeploymentReconciler:
             for each in self.deployments.cache.list()
             if each.status is None and any(party.domain_id == name for party in each.spec.parties)
         ]
-
-
-def allotted_to(deployment: KusciaDeployment) -> list[PartyAllocatedPorts]:
-    """What the annotation says; nothing when nobody can read it."""
-    text = (deployment.metadata.annotations or {}).get(labels.KUSCIA_ALLOCATED_PORTS, "")
-    try:
-        return msgspec.json.decode(text, type=list[PartyAllocatedPorts]) if text else []
-    except (msgspec.ValidationError, msgspec.DecodeError):
-        return []
-
-
-def _of(pod: Pod, kit: DeploymentKit) -> bool:
-    known = pod.metadata.labels or {}
-    return pod.metadata.namespace == kit.domain and known.get(labels.KUSCIA_DEPLOYMENT_NAME) == kit.name
-
-
-def _is_of(obj: ApiObject, deployment: KusciaDeployment) -> bool:
-    return (obj.metadata.labels or {}).get(labels.KUSCIA_KD_UID) == deployment.metadata.uid
-
-
-def _same(obj: ApiObject, body: Object) -> bool:
-    """Whether it is made from the same; of Deployments the number of replicas too, which people change by hand."""
-    mark = (obj.metadata.annotations or {}).get(labels.COTERIE_MADE_FROM)
-    if mark != body["metadata"]["annotations"][labels.COTERIE_MADE_FROM]:
-        return False
-    return not isinstance(obj, Deployment) or obj.replicas == body["spec"]["replicas"]
-
-
-def _renewed(old: Object, body: Object, part: str) -> Object:
-    """What others wrote into the metadata stays."""
-    meta = dict(old["metadata"])
-    for key in ("labels", "annotations"):
-        meta[key] = {**(meta.get(key) or {}), **(body["metadata"].get(key) or {})}
-    return {**old, "metadata": meta, part: body[part]}
 
 
 def make(

@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from coterie.kube.api import labels
+from coterie.kube.api import labels as kube_labels
 from coterie.kube.api.meta import Object
-from coterie.kuscia.api import engine_template
+from coterie.kuscia.api import engine_template, labels
 from coterie.kuscia.api.engine_template import CLUSTER, LOCAL, TEMPLATE_VOLUME, Port, as_text
 from coterie.kuscia.api.types.deployment import KusciaDeployment
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, PartyAllocatedPorts
@@ -195,7 +195,7 @@ def _affinity(deployment: KusciaDeployment, kit: DeploymentKit) -> Object | None
     mode = (deployment.metadata.annotations or {}).get(labels.KUSCIA_AFFINITY_MODE, "")
     if mode == _NO_AFFINITY:
         return None
-    term = {"labelSelector": selector, "topologyKey": labels.HOSTNAME}
+    term = {"labelSelector": selector, "topologyKey": kube_labels.HOSTNAME}
     rule = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": _WEIGHT, "podAffinityTerm": term}]}
     return {"podAffinity" if mode == _AFFINITY else "podAntiAffinity": rule}
 

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.ids import uid4
 from coterie.base.log import logger
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
 from coterie.kube.api.meta import ObjectKey, controller_of
 from coterie.kube.api.pod_state import moment
@@ -23,6 +22,10 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.control.preconditions import write, write_status
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.domain_ownership import is_own
+from coterie.kuscia.api.jobs.phases import JOB_NEW, JOB_UNSUCCESSFUL, TASK_ENDED
+from coterie.kuscia.api.jobs.references import ungranted
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS, DomainData, DomainDataGrant
 from coterie.kuscia.api.types.domain import DOMAINS, Domain
 from coterie.kuscia.api.types.job import (
@@ -31,7 +34,6 @@ from coterie.kuscia.api.types.job import (
     KUSCIA_JOBS,
     KUSCIA_TASKS,
     AppImage,
-    JobPhase,
     JobStatus,
     KusciaJob,
     KusciaTask,
@@ -42,7 +44,6 @@ from coterie.kuscia.api.types.job import (
 )
 from coterie.kuscia.controllers.kusciajob import launch
 from coterie.kuscia.controllers.kusciajob.plan import Plan, View, settle, task_refused, tasks_taken, update_refused
-from coterie.kuscia.controllers.kusciajob.validate import ungranted
 
 BY_JOB = "kusciajob/job"
 BY_NAMED = "kusciajob/named"
@@ -57,10 +58,12 @@ def by_job(task: KusciaTask) -> tuple[str, ...]:
 
 def by_named(job: KusciaJob) -> tuple[str, ...]:
     """Everything whose coming may end a job's waiting, while it is new."""
-    if job.status.phase not in ("", JobPhase.INITIALIZED):
+    if job.status.phase not in JOB_NEW:
         return ()
-    parties = {party.domain_id for task in job.spec.tasks for party in task.parties}
-    return (*sorted({job.spec.initiator, *parties}), *sorted({f"image/{task.app_image}" for task in job.spec.tasks}))
+    return (
+        *sorted({job.spec.initiator, *job.spec.party_domains}),
+        *sorted({f"image/{task.app_image}" for task in job.spec.tasks}),
+    )
 
 
 class KusciaJobReconciler:
@@ -111,7 +114,7 @@ class KusciaJobReconciler:
         tasks = {task.metadata.name: task for task in self.tasks.cache.by_index(BY_JOB, job.metadata.uid)}
         ids = {template.task_id for template in job.spec.tasks if template.task_id}
         there = {name for name in ids if self.tasks.cache.get(name, CROSS_DOMAIN) is not None}
-        named = {party.domain_id for template in job.spec.tasks for party in template.parties} | {job.spec.initiator}
+        named = {job.spec.initiator, *job.spec.party_domains}
         return View(
             job=job,
             domains={name: found for name in named if (found := self.domains.cache.get(name)) is not None},
@@ -129,20 +132,17 @@ class KusciaJobReconciler:
         )
 
     def _ungranted(self, job: KusciaJob) -> tuple[str, ...]:
-        if job.status.phase not in ("", JobPhase.INITIALIZED):
+        if job.status.phase not in JOB_NEW:
             return ()
-        parties = {party.domain_id for template in job.spec.tasks for party in template.parties}
         ours = sorted(
-            name
-            for name in parties - {job.spec.initiator}
-            if (domain := self.domains.cache.get(name)) is not None and not domain.partner
+            name for name in {*job.spec.party_domains} - {job.spec.initiator} if is_own(self.domains.cache.get(name))
         )
         datas = {name: self.datas.cache.list(name) for name in ours}
         given = {name: self.grants.cache.list(name) for name in ours}
         return ungranted(job.spec, ours, datas, given, self._clock.now())
 
     def _age(self, job: KusciaJob) -> float:
-        if job.status.phase not in ("", JobPhase.INITIALIZED):
+        if job.status.phase not in JOB_NEW:
             self._first_seen.pop(job.metadata.uid, None)
             return 0.0
         now = self._clock.monotonic()
@@ -195,7 +195,7 @@ class KusciaJobReconciler:
         own = set(view.own_parties)
         told = tuple(
             replace(party, phase=TaskPhase.FAILED)
-            if party.domain_id in own and party.phase not in (TaskPhase.SUCCEEDED, TaskPhase.FAILED)
+            if party.domain_id in own and party.phase not in TASK_ENDED
             else party
             for party in task.status.party_task_status
             or (PartyTaskStatus(domain_id=each.domain_id, role=each.role) for each in task.spec.parties)
@@ -259,7 +259,7 @@ class KusciaJobReconciler:
             return
         resource = KUSCIA_JOBS.resource
         about = reference_to(job, api_version=resource.api_version, kind=resource.kind)
-        if status.phase in (JobPhase.FAILED, JobPhase.APPROVAL_REJECT, JobPhase.CANCELLED):
+        if status.phase in JOB_UNSUCCESSFUL:
             self._events.warning(about, status.phase, status.message or f"The job is {status.phase}")
         else:
             self._events.normal(

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
 from coterie.kube.control.controller_refs import reference
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.appimages import choose_template, replicas_of, share
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, AppImage, JobParty, TaskTemplate
 from coterie.kuscia.controllers.kusciajob.plan import View

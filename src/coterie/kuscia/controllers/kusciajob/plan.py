@@ -31,10 +31,13 @@ from dataclasses import replace as _replace
 
 from msgspec.structs import replace
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Condition, Object, find_condition, set_condition
 from coterie.kube.api.pod_state import moment
-from coterie.kuscia.api.job_commands import STAGE_HANDLED, VALIDATE_FAILED
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.domain_ownership import is_own
+from coterie.kuscia.api.jobs.conditions import RESTARTED, STAGE_HANDLED, VALIDATE_FAILED, VALIDATED
+from coterie.kuscia.api.jobs.graph import Progress, progress
+from coterie.kuscia.api.jobs.phases import JOB_FINAL, TASK_ENDED
 from coterie.kuscia.api.types.domain import BFIA_PROTOCOL, Domain
 from coterie.kuscia.api.types.job import (
     ACCEPTED,
@@ -50,14 +53,10 @@ from coterie.kuscia.api.types.job import (
     TaskPhase,
     TaskTemplate,
 )
-from coterie.kuscia.controllers.kusciajob.graph import Progress, progress
 from coterie.kuscia.controllers.kusciajob.validate import Faults, faults
 
 PATIENCE = 3.0
 """Seconds a job waits for domains and engines that it names and that are not there: objects reach us in any order."""
-VALIDATED = "JobValidated"
-RESTARTED = "JobRestarted"
-"""The version of the last restart: what partners tell of tasks from before it is old news."""
 CREATE_TASK_FAILED = "CreateTaskFailed"
 UPDATE_JOB_FAILED = "UpdateJobFailed"
 TASKS_CREATED = "TasksCreated"
@@ -65,7 +64,6 @@ TASKS_CREATED = "TasksCreated"
 CREATE_PATIENCE = 300.0
 """Seconds for which such a task is tried again."""
 REFUSED_RETRY = 5.0
-_ENDS = (JobPhase.SUCCEEDED, JobPhase.APPROVAL_REJECT, JobPhase.CANCELLED)
 _CREATED = frozenset(stage.done for stage in (Stage.CREATE, Stage.START, Stage.RESTART)) | {Stage.RESTART.failed}
 _RESTARTED = frozenset((Stage.RESTART.done, Stage.RESTART.failed, Stage.START.done))
 
@@ -89,11 +87,10 @@ class View:
 
     @property
     def parties(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(party.domain_id for task in self.job.spec.tasks for party in task.parties))
+        return self.job.spec.party_domains
 
     def ours(self, domain: str) -> bool:
-        found = self.domains.get(domain)
-        return found is not None and not found.partner
+        return is_own(self.domains.get(domain))
 
     @property
     def own_parties(self) -> tuple[str, ...]:
@@ -143,8 +140,7 @@ class View:
 
     @property
     def unfinished(self) -> tuple[KusciaTask, ...]:
-        ended = (TaskPhase.SUCCEEDED, TaskPhase.FAILED)
-        return tuple(task for task in self.tasks.values() if task.status.phase not in ended)
+        return tuple(task for task in self.tasks.values() if task.status.phase not in TASK_ENDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +166,7 @@ class Plan:
 
 def plan(view: View) -> Plan:
     status = view.job.status
-    if status.phase in _ENDS and status.completion_time:
+    if status.phase in JOB_FINAL and status.completion_time:
         return Plan(status)
     if view.job.metadata.deleting:
         return Plan(status)
@@ -210,7 +206,7 @@ def _with_tasks(view: View, made: Plan) -> JobStatus:
 
 def _initialized(view: View) -> Plan:
     status = view.job.status
-    found = faults(view.job.spec, view.domains, view.images)
+    found = faults(view.job, view.domains, view.images)
     # A grant may be given a moment after the job was begun, like everything else that the job names.
     found = Faults(found.wrong, (*found.missing, *view.ungranted))
     if not found.wrong and found.missing and view.age < PATIENCE:

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from coterie.base.backoff import Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.log import logger
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
 from coterie.kube.api.meta import Object, ObjectKey, is_true
 from coterie.kube.api.retries import Outlook, outlook, public_reason, status_message
@@ -36,7 +35,11 @@ from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.control.expectations import Expectations
 from coterie.kube.control.finalizers import add_finalizer, remove_finalizer
 from coterie.kube.control.preconditions import exactly
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.engine_template import KitFault
+from coterie.kuscia.api.jobs.conditions import RESOURCE_CREATED
+from coterie.kuscia.api.jobs.phases import TASK_ENDED
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute
 from coterie.kuscia.api.types.job import (
     APP_IMAGES,
@@ -54,7 +57,7 @@ from coterie.kuscia.api.types.job import (
 from coterie.kuscia.control.port_pool import PortPool
 from coterie.kuscia.controllers.kusciatask import render
 from coterie.kuscia.controllers.kusciatask.kit import PartyKit, PodKit, numbers_of, party_kits
-from coterie.kuscia.controllers.kusciatask.plan import MADE, Refusal, View, plan, refused
+from coterie.kuscia.controllers.kusciatask.plan import Refusal, View, plan, refused
 
 T = TypeVar("T")
 
@@ -97,9 +100,9 @@ def by_ends(route: ClusterDomainRoute) -> tuple[str, ...]:
 
 def by_state(task: KusciaTask) -> tuple[str, ...]:
     """Whom an engine that comes, or a route that changes, concerns."""
-    if task.status.phase in (TaskPhase.SUCCEEDED, TaskPhase.FAILED):
+    if task.status.phase in TASK_ENDED:
         return ()
-    return (_RUNNING,) if is_true(task.status.conditions, MADE) else (_WAITING,)
+    return (_RUNNING,) if is_true(task.status.conditions, RESOURCE_CREATED) else (_WAITING,)
 
 
 class KusciaTaskReconciler:
@@ -201,8 +204,7 @@ class KusciaTaskReconciler:
         )
 
     def _ours(self, domain: str) -> bool:
-        found = self.domains.cache.get(domain)
-        return found is not None and not found.partner
+        return is_own(self.domains.cache.get(domain))
 
     def _unusable_routes(self, task: KusciaTask) -> tuple[str, ...]:
         """Routes that exist between two parties, one of them ours, and are not ready. Those nobody made are not missed:

@@ -26,6 +26,8 @@ from coterie.base.clock import rfc3339
 from coterie.kube.api.meta import Condition, ObjectKey, find_condition, is_true, set_condition
 from coterie.kube.api.pod_state import moment
 from coterie.kube.api.types.pods import Pod
+from coterie.kuscia.api.jobs.conditions import PORTS_ALLOCATED, RESOURCE_CREATED, RUNNING, SUCCESS
+from coterie.kuscia.api.jobs.phases import TASK_ENDED
 from coterie.kuscia.api.types.job import (
     GroupPhase,
     KusciaTask,
@@ -50,7 +52,6 @@ LIFE_SECONDS = 300
 CREATE_FAILED = "CreateResourceFailed"
 REFUSED_RETRY = 5.0
 """Seconds between attempts to create what was refused for a reason that may end, such as a quota."""
-PORTS, MADE, RUNNING, SUCCESS = "PortsAllocated", "ResourceCreated", "Running", "Success"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class Plan:
 
 def plan(view: View) -> Plan:
     status = view.task.status
-    if status.phase in (TaskPhase.SUCCEEDED, TaskPhase.FAILED):
+    if status.phase in TASK_ENDED:
         return _ended(view)
     if not status.phase:
         status = replace(
@@ -132,9 +133,9 @@ def plan(view: View) -> Plan:
         if view.age < PATIENCE:
             return Plan(replace(status, message=f"Waiting: {view.fault}"), after=PATIENCE - view.age)
         return Plan(_failed(view, status, "TaskInvalid", view.fault))
-    if view.own and not is_true(status.conditions, PORTS):
-        return Plan(_told(view, replace(status, message=""), PORTS, "True"), allot=True)
-    if not is_true(status.conditions, MADE):
+    if view.own and not is_true(status.conditions, PORTS_ALLOCATED):
+        return Plan(_told(view, replace(status, message=""), PORTS_ALLOCATED, "True"), allot=True)
+    if not is_true(status.conditions, RESOURCE_CREATED):
         return _making(view, status)
     return _judged(view, status)
 
@@ -152,7 +153,7 @@ def _parties(view: View, status: TaskStatus) -> tuple[PartyTaskStatus, ...]:
 def _making(view: View, status: TaskStatus) -> Plan:
     told = task_phase(_parties(view, status), members_wanted(view.task))
     if told is TaskPhase.FAILED:
-        waited = find_condition(status.conditions, MADE)
+        waited = find_condition(status.conditions, RESOURCE_CREATED)
         words = why_failed(_parties(view, status), {})
         words = f"{words}; waited for: {waited.reason}" if waited is not None and waited.reason else words
         return Plan(_failed(view, status, "TaskFailed", words))
@@ -164,11 +165,14 @@ def _making(view: View, status: TaskStatus) -> Plan:
         if view.life_left <= 0:
             return Plan(_failed(view, status, "RouteNotReady", f"{expired}: {words}"))
         return Plan(
-            _told(view, replace(status, message=f"Waiting: {words}"), MADE, "False", words), after=view.life_left
+            _told(view, replace(status, message=f"Waiting: {words}"), RESOURCE_CREATED, "False", words),
+            after=view.life_left,
         )
     if view.trouble and view.life_left <= 0:
         return Plan(_failed(view, status, CREATE_FAILED, f"{expired}: {view.trouble}"))
-    made = _told(view, replace(status, message="", party_task_status=_unrefused(view, status)), MADE, "True")
+    made = _told(
+        view, replace(status, message="", party_task_status=_unrefused(view, status)), RESOURCE_CREATED, "True"
+    )
     return Plan(made, make=bool(view.own) or view.initiates)
 
 
@@ -194,9 +198,9 @@ def refused(view: View, status: TaskStatus, refusals: Sequence[Refusal]) -> Plan
     words = "; ".join(f"{each.what}: {each.message}" for each in counted)
     if lasting or view.life_left <= 0:
         patience = "" if lasting else f"waited {view.life:g} seconds in vain: "
-        status = _told(view, status, MADE, "False", CREATE_FAILED)
+        status = _told(view, status, RESOURCE_CREATED, "False", CREATE_FAILED)
         return Plan(_failed(view, status, CREATE_FAILED, f"{patience}{words}"))
-    status = _told(view, replace(status, message=f"Waiting: {words}"), MADE, "False", words)
+    status = _told(view, replace(status, message=f"Waiting: {words}"), RESOURCE_CREATED, "False", words)
     return Plan(status, after=min(REFUSED_RETRY, view.life_left))
 
 
@@ -261,7 +265,7 @@ def _time_left(view: View, status: TaskStatus) -> float | None:
 
 def _ungrouped_left(view: View, status: TaskStatus) -> float | None:
     """Seconds until a task without its group fails: it is the group that otherwise ends the waiting for resources."""
-    made = find_condition(status.conditions, MADE)
+    made = find_condition(status.conditions, RESOURCE_CREATED)
     began = moment(made.last_transition_time) if made is not None else None
     if view.group is not None or began is None or not (view.own or view.initiates):
         return None
@@ -287,10 +291,9 @@ def _waiting_words(parties: tuple[PartyTaskStatus, ...]) -> str:
 def _failed(view: View, status: TaskStatus, reason: str, message: str) -> TaskStatus:
     """Our own unfinished parts end with it; partners decide by the same rules on what we tell."""
     own = {(kit.domain, kit.role) for kit in view.own}
-    ended = (TaskPhase.SUCCEEDED, TaskPhase.FAILED)
     parties = tuple(
         replace(party, phase=str(TaskPhase.FAILED), message=party.message or "ended because the task failed")
-        if (party.domain_id, party.role) in own and party.phase not in ended
+        if (party.domain_id, party.role) in own and party.phase not in TASK_ENDED
         else party
         for party in status.party_task_status or ()
     )

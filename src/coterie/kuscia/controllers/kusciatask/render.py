@@ -12,9 +12,8 @@ from typing import Any
 
 import msgspec
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object, OwnerReference
-from coterie.kuscia.api import engine_template
+from coterie.kuscia.api import engine_template, labels
 from coterie.kuscia.api.engine_template import CLUSTER, DOMAIN, LOCAL, TEMPLATE_VOLUME, as_text
 from coterie.kuscia.api.types.job import KusciaTask
 from coterie.kuscia.controllers.kusciatask.kit import PartyKit, PodKit

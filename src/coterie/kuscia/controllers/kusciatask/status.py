@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from coterie.kube.api.meta import find_condition
 from coterie.kube.api.pod_state import container_statuses, last_words, moment, told
 from coterie.kube.api.types.pods import Pod
+from coterie.kuscia.api.jobs.phases import TASK_ENDED
 from coterie.kuscia.api.types.job import KusciaTask, PartyTaskStatus, PodOfTask, TaskPhase
 from coterie.kuscia.controllers.kusciatask.kit import PartyKit, PodKit
 
@@ -104,7 +105,7 @@ def pod_status(pod: Pod | None, which: PodKit, kit: PartyKit, before: PodOfTask 
 
 def party_status(kit: PartyKit, told: Mapping[str, PodOfTask], before: PartyTaskStatus) -> PartyTaskStatus:
     """`told`: the pods of this party by name."""
-    if before.phase in (TaskPhase.SUCCEEDED, TaskPhase.FAILED):
+    if before.phase in TASK_ENDED:
         return before
     pods = [told[which.name] for which in kit.pods]
     failed = [pod for pod in pods if pod.pod_phase == "Failed"]

@@ -11,18 +11,18 @@ from coterie.base.backoff import Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.ids import uid4
 from coterie.base.log import logger
-from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
 from coterie.kube.api.meta import Object, ObjectKey, controller_of, find_condition
 from coterie.kube.api.pod_state import moment
 from coterie.kube.api.retries import Outlook, outlook, status_message
 from coterie.kube.api.types.pods import PODS, Pod
-from coterie.kube.api.types.scheduling import TASK_RESOURCES, ReservationPhase, TaskResource
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.kube.control.controller_refs import reference
-from coterie.kube.control.preconditions import exactly, move_reservation, write_status
+from coterie.kube.control.preconditions import exactly, write_status
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.api.types.job import (
     TASK_RESOURCE_GROUPS,
@@ -31,6 +31,8 @@ from coterie.kuscia.api.types.job import (
     TaskResourceGroup,
     TaskResourceGroupStatus,
 )
+from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, ReservationPhase, TaskResource
+from coterie.kuscia.control.task_resources import move_reservation
 from coterie.kuscia.controllers.taskresourcegroup.plan import RESERVED_SECONDS, Plan, View, plan, refused
 
 _COPIED = (
@@ -89,7 +91,7 @@ class TaskResourceGroupReconciler:
             },
             pods={key: pod.metadata for key in keys if (pod := self.pods.cache.by_key(key)) is not None},
             waits=self._waits(keys),
-            initiates=initiator is not None and not initiator.partner,
+            initiates=is_own(initiator),
             age=(now - began).total_seconds() if began is not None else 0.0,
             resting=(now - moved).total_seconds() if moved is not None else 0.0,
             now=rfc3339(now),

@@ -31,10 +31,10 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Condition, Object, ObjectKey, ObjectMeta, is_true, set_condition
-from coterie.kube.api.types.scheduling import ReservationPhase, TaskResource
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import GroupParty, GroupPhase, TaskResourceGroup, TaskResourceGroupStatus
+from coterie.kuscia.api.types.task_resource import ReservationPhase, TaskResource
 
 RESERVED_SECONDS, RETRY_SECONDS, LIFE_SECONDS = 30, 30, 300
 REFUSED_RETRY = 5.0

@@ -12,8 +12,8 @@ import binascii
 import zlib
 from collections.abc import Collection, Mapping
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
+from coterie.kuscia.api import labels
 from coterie.kuscia.engine.templates.errors import TemplateProblem
 
 LARGEST = 16 << 20

@@ -8,8 +8,8 @@ from functools import lru_cache
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.pki import PkiError, fingerprint, load_certificate
-from coterie.kube.api.labels import COTERIE_PARTNER_CERTIFICATE
 from coterie.kube.client.informers import Informers
+from coterie.kuscia.api.labels import COTERIE_PARTNER_CERTIFICATE
 from coterie.kuscia.api.types.domain import DOMAINS, THIRD_DOMAIN, DomainRoute
 from coterie.kuscia.gateway.certificate_validity import out_of_date
 from coterie.kuscia.gateway.handshake import crypto

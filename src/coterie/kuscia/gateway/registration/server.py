@@ -19,11 +19,11 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.log import logger
 from coterie.http.messages import Request, Response
 from coterie.kube.api.errors import AlreadyExists, ApiError, Conflict, NotFound
-from coterie.kube.api.labels import KUSCIA_DOMAIN_NAME
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api.domainroutes import route_name
+from coterie.kuscia.api.labels import KUSCIA_DOMAIN_NAME
 from coterie.kuscia.api.types.domain import (
     CLUSTER_DOMAIN_ROUTES,
     DOMAINS,

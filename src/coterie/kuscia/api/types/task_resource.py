@@ -1,18 +1,16 @@
-"""What the scheduler reads beside pods and nodes: reservations of gangs, and budgets that victims are spared for."""
+"""TaskResource: one domain's reservation of nodes for one task. `kuscia.secretflow/v1alpha1`."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Self
+from typing import Self
 
 from msgspec.structs import replace
 
 from coterie.kube.api.meta import ApiObject, Condition, Model, set_condition
-from coterie.kube.api.resources import Resource
-from coterie.kube.api.types.apps import IntOrPercent
-from coterie.kube.api.types.kind import Kind, builtin
+from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.pods import ResourceRequirements
-from coterie.kuscia.api.definitions.crds import GROUP, VERSION
+from coterie.kuscia.api.types.domain import kuscia_resource
 
 
 class ReservationPhase(StrEnum):
@@ -70,29 +68,4 @@ class TaskResource(ApiObject, frozen=True, kw_only=True):
     status: TaskResourceStatus = TaskResourceStatus()
 
 
-class PodDisruptionBudgetSpec(Model, frozen=True, kw_only=True):
-    selector: dict[str, Any] | None = None
-    min_available: IntOrPercent | None = None
-    max_unavailable: IntOrPercent | None = None
-
-
-class PodDisruptionBudgetStatus(Model, frozen=True, kw_only=True):
-    disruptions_allowed: int = 0
-    current_healthy: int = 0
-    desired_healthy: int = 0
-    expected_pods: int = 0
-    observed_generation: int = 0
-    disrupted_pods: dict[str, str | None] | None = None
-    """Pods whose eviction was admitted but whose deletion was not seen yet, with the time of the eviction."""
-    conditions: tuple[Condition, ...] | None = None
-
-
-class PodDisruptionBudget(ApiObject, frozen=True, kw_only=True):
-    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
-    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
-
-
-TASK_RESOURCES = Kind(
-    Resource(GROUP, VERSION, "taskresources", "TaskResource", True, singular="taskresource", custom=True), TaskResource
-)
-POD_DISRUPTION_BUDGETS = Kind(builtin("poddisruptionbudgets", "policy"), PodDisruptionBudget)
+TASK_RESOURCES = Kind(kuscia_resource("taskresources", "TaskResource", namespaced=True), TaskResource)

@@ -7,23 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object, find_condition
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.jobs.conditions import STAGE_HANDLED, VALIDATE_FAILED
+from coterie.kuscia.api.jobs.phases import JOB_FINAL
 from coterie.kuscia.api.types.job import ACCEPTED, REJECTED, JobPhase, KusciaJob, Stage
 
-STAGE_HANDLED = "JobStageHandled"
-"""The condition that tells which command was carried out last, so that none is carried out twice."""
-VALIDATE_FAILED = "ValidateFailed"
-"""The reason of a job that was never valid."""
 NEW = "New"
 """The phase of a job that no controller has looked at."""
-_FINAL = (JobPhase.SUCCEEDED, JobPhase.APPROVAL_REJECT, JobPhase.CANCELLED)
 
 
 def own_parties(job: KusciaJob) -> tuple[str, ...]:
     """The parties of this control plane, the initiator first; all of them until the controller has written it down."""
     marked = (job.metadata.annotations or {}).get(labels.KUSCIA_INTERCONN_SELF_PARTIES, "")
-    named = tuple(dict.fromkeys(party.domain_id for task in job.spec.tasks for party in task.parties))
+    named = job.spec.party_domains
     own = tuple(party for party in named if party in marked.split("_")) if marked else named
     return tuple(sorted(own, key=lambda party: party != job.spec.initiator))
 
@@ -41,7 +38,7 @@ def objection(job: KusciaJob, stage: Stage) -> str:
                 return f"job {name} was never valid ({job.status.message}); correct it and run it under a new name"
             return ""
         return f"job {name} is {phase or NEW}, and only a job that is Failed or Suspended can be restarted"
-    if phase in _FINAL:
+    if phase in JOB_FINAL:
         return f"job {name} is {phase}, which is the end; there is nothing to {stage.lower()}"
     if stage is Stage.SUSPEND and phase != JobPhase.RUNNING:
         return f"job {name} is {phase or NEW}, and only a job that is Running can be suspended"
@@ -87,5 +84,6 @@ def answer(job: KusciaJob, parties: Iterable[str], *, reject: bool) -> Object:
 def unanswered(job: KusciaJob) -> tuple[str, ...]:
     """Parties whose approval the job waits for."""
     told = job.status.approve_status or {}
-    named = dict.fromkeys(party.domain_id for task in job.spec.tasks for party in task.parties)
-    return tuple(party for party in named if party != job.spec.initiator and told.get(party) != ACCEPTED)
+    return tuple(
+        party for party in job.spec.party_domains if party != job.spec.initiator and told.get(party) != ACCEPTED
+    )

@@ -11,14 +11,13 @@ import msgspec
 import pytest
 
 from coterie.kube.api.meta import ApiObject
-from coterie.kube.api.types import scheduling
 from coterie.kube.api.types.kind import Kind
 from coterie.kuscia.api.definitions import crds
-from coterie.kuscia.api.types import data, domain, job
+from coterie.kuscia.api.types import data, deployment, domain, job, task_resource
 
 KINDS = {
     value.resource.plural: value
-    for module in (data, domain, job, scheduling)
+    for module in (data, deployment, domain, job, task_resource)
     for value in vars(module).values()
     if isinstance(value, Kind) and value.resource.custom
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from coterie.kuscia.api.jobs.phases import TASK_ENDED
 from coterie.kuscia.api.types.job import TaskPhase, TaskTemplate
 
 
@@ -44,8 +45,7 @@ def progress(tasks: Sequence[TaskTemplate], phases: Mapping[str, str]) -> Progre
         if task.alias not in phases
         and all(phases.get(other) == TaskPhase.SUCCEEDED for other in task.dependencies or ())
     ]
-    ended = (TaskPhase.SUCCEEDED, TaskPhase.FAILED)
-    active = tuple(task for task in tasks if task.alias in phases and phases[task.alias] not in ended)
+    active = tuple(task for task in tasks if task.alias in phases and phases[task.alias] not in TASK_ENDED)
     return Progress(tuple(sorted(ready, key=lambda task: -task.priority)), active, failed, tuple(blocked))
 
 

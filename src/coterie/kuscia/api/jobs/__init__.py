@@ -1,0 +1,1 @@
+"""What every part that handles jobs agrees on: `validation`, `references`, `phases`, `graph`, `commands`, `conditions`."""

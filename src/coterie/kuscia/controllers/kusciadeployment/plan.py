@@ -1,0 +1,259 @@
+"""What happens to a deployment next. Pure: `plan(view)` says it, the controller does it.
+
+    the deployment                                         the plan
+    -----------------------------------------------------  ----------------------------------------------------------
+    is being deleted, and its finalizer is there           remove everything of it, then the finalizer
+    is being deleted otherwise; nobody in it is hosted     nothing
+    here
+    is invalid                                             status Failed, reason ValidateFailed
+    names an AppImage or a role that is missing            status Failed, reason BuildPartyKitInfoFailed
+    has ports without numbers                              allocate them, and plan again
+    lacks the finalizer, or its annotations are outdated   mark it; its own event continues
+    is carried out                                         create or update objects that are missing or made from
+                                                           something else; delete those of ports, parties and
+                                                           templates that are gone; status from `status.py`
+
+The phases of parties and of the whole follow the table in `status.py`. What the API refuses while a plan is carried out
+becomes the status `failed_status`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from coterie.kube.api.meta import ApiObject, Object
+from coterie.kube.api.types.apps import DEPLOYMENTS, Deployment
+from coterie.kube.api.types.core import CONFIG_MAPS
+from coterie.kube.api.types.kind import Kind
+from coterie.kube.api.types.network import SERVICES
+from coterie.kube.api.types.pods import Pod
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.engine_template import KitFault
+from coterie.kuscia.api.types.deployment import KusciaDeployment, KusciaDeploymentStatus, PartyStatuses
+from coterie.kuscia.api.types.job import AppImage, PartyAllocatedPorts
+from coterie.kuscia.controllers.kusciadeployment import render
+from coterie.kuscia.controllers.kusciadeployment.kit import DeploymentKit, fault_of, kits_of
+from coterie.kuscia.controllers.kusciadeployment.status import Words, all_failed, party_status, whole_status, words_of
+
+VALIDATE_FAILED, BUILD_FAILED = "ValidateFailed", "BuildPartyKitInfoFailed"
+KINDS: tuple[Kind[Any], ...] = (SERVICES, DEPLOYMENTS, CONFIG_MAPS)
+"""What a deployment is made of."""
+
+Place = tuple[str, str]
+"""(namespace, name)"""
+PartyKey = tuple[str, str]
+"""(domain, role)"""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    deployment: KusciaDeployment
+    own: tuple[str, ...]
+    """Domains of the parties that are hosted here."""
+    initiates: bool
+    """The initiator is hosted here."""
+    images: Mapping[str, AppImage]
+    objects: Mapping[str, Mapping[Place, ApiObject]]
+    """What was made of this deployment, by the plural of its kind."""
+    pods: Sequence[Pod]
+    ports: Mapping[PartyKey, Mapping[str, int]]
+    """Numbers that ports have."""
+    now: str
+
+    @property
+    def deployments(self) -> dict[Place, Deployment]:
+        found = self.objects.get(DEPLOYMENTS.resource.plural, {})
+        return {place: each for place, each in found.items() if isinstance(each, Deployment)}
+
+
+@dataclass(frozen=True, slots=True)
+class WantedObject:
+    kind: Kind[Any]
+    body: Object
+    part: str
+    """The field of the body that is replaced when the object is updated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    kind: Kind[Any]
+    object: ApiObject
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """In the order in which it is done. An empty plan: nothing."""
+
+    remove: bool = False
+    """Everything of the deployment, and then its finalizer."""
+    failure: Words | None = None
+    allocate: Mapping[PartyKey, tuple[str, ...]] = field(default_factory=dict)
+    """Names of ports that need numbers. Nothing else is planned before they have them."""
+    mark: Object | None = None
+    """Metadata to merge. Nothing else is done with it; its own event brings us back."""
+    ensure: tuple[WantedObject, ...] = ()
+    delete: tuple[Unwanted, ...] = ()
+    status: KusciaDeploymentStatus | None = None
+
+
+def plan(view: View) -> Plan:
+    meta = view.deployment.metadata
+    if meta.deleting:
+        return Plan(remove=meta.has_finalizer(labels.FINALIZER_DEPLOYMENT))
+    if not view.own and not view.initiates:
+        return Plan()
+    if fault := fault_of(view.deployment):
+        return Plan(failure=Words(VALIDATE_FAILED, fault))
+    try:
+        kits = kits_of(view.deployment, view.images)
+    except KitFault as problem:
+        return Plan(failure=Words(BUILD_FAILED, str(problem)))
+    own = [kit for kit in kits if kit.domain in view.own]
+    if lacking := dict(_without_number(view, own)):
+        return Plan(allocate=lacking)
+    if mark := _mark(view, own):
+        return Plan(mark=mark)
+    wanted = [each for place, kit in enumerate(kits) if kit.domain in view.own for each in _objects(view, kits, place)]
+    return Plan(
+        ensure=tuple(each for each in wanted if not _up_to_date(view, each)),
+        delete=tuple(_unwanted(view, wanted)),
+        status=_status(view, *_own_parties(view, own)),
+    )
+
+
+def failed_status(view: View, why: Words) -> KusciaDeploymentStatus:
+    """When the deployment cannot be carried out here."""
+    parties = all_failed(view.deployment, view.own, view.deployments, why, view.now)
+    return _status(view, parties, {}, why)
+
+
+# Ports and marks.
+
+
+def allocated_ports(deployment: KusciaDeployment) -> list[PartyAllocatedPorts]:
+    """What the annotation says; nothing when nobody can read it."""
+    text = (deployment.metadata.annotations or {}).get(labels.KUSCIA_ALLOCATED_PORTS, "")
+    try:
+        return msgspec.json.decode(text, type=list[PartyAllocatedPorts]) if text else []
+    except (msgspec.ValidationError, msgspec.DecodeError):
+        return []
+
+
+def _without_number(view: View, own: Sequence[DeploymentKit]) -> Iterator[tuple[PartyKey, tuple[str, ...]]]:
+    for kit in own:
+        known = view.ports.get((kit.domain, kit.role), {})
+        if lacking := tuple(name for name in kit.port_names if name not in known):
+            yield (kit.domain, kit.role), lacking
+
+
+def _numbers(view: View, kit: DeploymentKit) -> dict[str, int]:
+    known = view.ports.get((kit.domain, kit.role), {})
+    return {name: known[name] for name in kit.port_names}
+
+
+def _mark(view: View, own: Sequence[DeploymentKit]) -> Object:
+    """Finalizer and annotations that are missing or outdated."""
+    meta = view.deployment.metadata
+    allocated = [
+        PartyAllocatedPorts(domain_id=kit.domain, role=kit.role, named_port=_numbers(view, kit)) for kit in own
+    ]
+    wanted = render.marks_of(view.deployment, view.own, allocated)
+    known = meta.annotations or {}
+    mark: Object = {}
+    if any(known.get(key) != value for key, value in wanted.items()):
+        mark["annotations"] = wanted
+    if not meta.has_finalizer(labels.FINALIZER_DEPLOYMENT):
+        mark["finalizers"] = [*(meta.finalizers or ()), labels.FINALIZER_DEPLOYMENT]
+    return mark
+
+
+# Objects.
+
+
+def _objects(view: View, kits: Sequence[DeploymentKit], place: int) -> Iterator[WantedObject]:
+    """Of one party, in the order in which they are made: pods need what stands before the Deployment."""
+    kit = kits[place]
+    numbers = _numbers(view, kit)
+    templates = render.template_map(view.deployment, kit)
+    if templates is not None:
+        yield WantedObject(CONFIG_MAPS, templates, "data")
+    for service in render.services_of(view.deployment, kit, numbers):
+        yield WantedObject(SERVICES, service, "spec")
+    yield WantedObject(DEPLOYMENTS, render.deployment_of(view.deployment, kits, place, numbers), "spec")
+
+
+def _place(body: Object) -> Place:
+    return body["metadata"]["namespace"], body["metadata"]["name"]
+
+
+def _up_to_date(view: View, wanted: WantedObject) -> bool:
+    found = view.objects.get(wanted.kind.resource.plural, {}).get(_place(wanted.body))
+    return found is not None and made_from(found, wanted.body)
+
+
+def _unwanted(view: View, wanted: Sequence[WantedObject]) -> Iterator[Unwanted]:
+    """What was made for a port, a party or a template that is no longer there."""
+    kept = {(each.kind.resource.plural, _place(each.body)) for each in wanted}
+    for kind in KINDS:
+        for place, found in view.objects.get(kind.resource.plural, {}).items():
+            if (kind.resource.plural, place) not in kept:
+                yield Unwanted(kind, found)
+
+
+def is_of(obj: ApiObject, deployment: KusciaDeployment) -> bool:
+    return (obj.metadata.labels or {}).get(labels.KUSCIA_KD_UID) == deployment.metadata.uid
+
+
+def made_from(obj: ApiObject, body: Object) -> bool:
+    """Whether it is made from the same; of Deployments the number of replicas too, which people change by hand."""
+    mark = (obj.metadata.annotations or {}).get(labels.COTERIE_MADE_FROM)
+    if mark != body["metadata"]["annotations"][labels.COTERIE_MADE_FROM]:
+        return False
+    return not isinstance(obj, Deployment) or obj.replicas == body["spec"]["replicas"]
+
+
+def updated(old: Object, body: Object, part: str) -> Object:
+    """What others wrote into the metadata stays."""
+    meta = dict(old["metadata"])
+    for key in ("labels", "annotations"):
+        meta[key] = {**(meta.get(key) or {}), **(body["metadata"].get(key) or {})}
+    return {**old, "metadata": meta, part: body[part]}
+
+
+# Status.
+
+
+def _own_parties(view: View, own: Sequence[DeploymentKit]) -> tuple[PartyStatuses, dict[str, str]]:
+    """How our own parties are, and the last output of their containers by domain."""
+    found = view.deployments
+    parties: PartyStatuses = {}
+    logs: dict[str, str] = {}
+    for kit in own:
+        why = words_of(pod for pod in view.pods if _is_pod_of(pod, kit))
+        if why is not None and why.log:
+            logs.setdefault(kit.domain, why.log)
+        entry = party_status(found.get((kit.domain, kit.name)), kit.role, kit.engine.replicas, why, None, view.now)
+        parties.setdefault(kit.domain, {})[kit.name] = entry
+    return parties, logs
+
+
+def _is_pod_of(pod: Pod, kit: DeploymentKit) -> bool:
+    known = pod.metadata.labels or {}
+    return pod.metadata.namespace == kit.domain and known.get(labels.KUSCIA_DEPLOYMENT_NAME) == kit.name
+
+
+def _status(
+    view: View, own: PartyStatuses, logs: Mapping[str, str], failed: Words | None = None
+) -> KusciaDeploymentStatus:
+    """With what the others reported of themselves."""
+    named = {party.domain_id for party in view.deployment.spec.parties}
+    others = {
+        domain: entries
+        for domain, entries in view.deployment.party_statuses.items()
+        if domain in named and domain not in view.own
+    }
+    return whole_status(view.deployment, dict(sorted({**others, **own}.items())), logs, failed)
