@@ -168,7 +168,7 @@ def test_runs_as_a_module_and_ends_quietly_when_the_reader_leaves():
         timeout=30,
         check=True,
     )
-    assert done.stdout.startswith("Coterie lets organisations")
+    assert done.stdout.startswith("Coterie runs multi-party computation")
     assert done.stderr == ""
 
 

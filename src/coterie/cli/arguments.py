@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             add_help=False,
         )
-        self.add_argument("-h", "--help", action=_Help, nargs=0, help="show this text")
+        self.add_argument("-h", "--help", action=_Help, nargs=0, help="show this help")
         self.takes_command = False
 
     def error(self, message: str) -> NoReturn:
@@ -86,18 +86,20 @@ def words_argument(parser: argparse.ArgumentParser) -> None:
 
 def connection_options(parser: argparse.ArgumentParser) -> None:
     """Which server. Nothing given has no value at all, so that an option before the command's name is not undone."""
-    group = parser.add_argument_group("which control plane")
+    group = parser.add_argument_group("control plane")
     none = argparse.SUPPRESS
     group.add_argument("--kubeconfig", metavar="FILE", default=none, help="use this kubeconfig")
     group.add_argument("--context", metavar="NAME", default=none, help="use this context of the kubeconfig")
-    group.add_argument("--root", metavar="DIR", default=none, help="where domains live ($COTERIE_ROOT, ~/.coterie)")
-    group.add_argument("--domain", metavar="ID", default=none, help="the domain under the root, when there are several")
+    group.add_argument(
+        "--root", metavar="DIR", default=none, help="directory of the domains ($COTERIE_ROOT, ~/.coterie)"
+    )
+    group.add_argument("--domain", metavar="ID", default=none, help="domain under the root, if there are several")
 
 
 def root_option(parser: argparse.ArgumentParser) -> None:
     """For commands that work on this machine's files and ask no server by themselves."""
     parser.add_argument(
-        "--root", metavar="DIR", default=argparse.SUPPRESS, help="where domains live ($COTERIE_ROOT, ~/.coterie)"
+        "--root", metavar="DIR", default=argparse.SUPPRESS, help="directory of the domains ($COTERIE_ROOT, ~/.coterie)"
     )
 
 
@@ -141,9 +143,9 @@ def file_options(parser: argparse.ArgumentParser, what: str) -> None:
         metavar="FILE",
         action="append",
         default=[],
-        help=f"{what}: a YAML or JSON file, a directory, or - for the standard input; may be given several times",
+        help=f"{what}: a YAML or JSON file, a directory, or or - for standard input; may be repeated",
     )
-    parser.add_argument("-R", "--recursive", action="store_true", help="go into directories below the given ones")
+    parser.add_argument("-R", "--recursive", action="store_true", help="also read subdirectories")
 
 
 def seconds(text: str) -> float:

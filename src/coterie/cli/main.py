@@ -56,67 +56,73 @@ class Command:
         return self.name.rpartition(" ")[2]
 
 
-_SEE, _NODE, _OBJECTS = "See it work", "One node", "Objects, in kubectl's words"
-_JOBS = "Jobs of several parties"
+_SEE, _NODE, _OBJECTS = "Local network", "Nodes, domains and routes", "Objects (same syntax as kubectl)"
+_JOBS = "Jobs, data and engines"
 _JOB_ACTIONS = (
-    Command("job run", "start a job and follow it to its end", _JOBS, "FILE | --engine NAME --parties A,B [options]"),
+    Command(
+        "job run", "start a job and follow it until it ends", _JOBS, "FILE | --engine NAME --parties A,B [options]"
+    ),
     Command("job ls", "list jobs", _JOBS, "[options]", also=("list",)),
-    Command("job show", "all about a job, or where its time went", _JOBS, "NAME [options]", also=("describe",)),
-    Command("job watch", "see a job at work", _JOBS, "NAME [--timeout TIME]"),
-    Command("job logs", "what its tasks print, at all parties you may see", _JOBS, "NAME [-f] [options]"),
-    Command("job graph", "which task waits for which", _JOBS, "NAME | -f FILE [-o FORMAT]"),
-    Command("job stop", "end it as Failed; it can be restarted", _JOBS, "NAME [options]", module="job_stage"),
-    Command("job suspend", "stop its tasks for now", _JOBS, "NAME [options]", module="job_stage"),
-    Command("job restart", "go on with a failed or suspended one", _JOBS, "NAME [options]", module="job_stage"),
-    Command("job cancel", "end it for good", _JOBS, "NAME [options]", module="job_stage"),
-    Command("job approve", "accept a partner's job, or reject it", _JOBS, "NAME [--reject] [options]"),
-    Command("job rm", "remove jobs", _JOBS, "NAME... [--force]", also=("delete",)),
+    Command("job show", "show a job in detail, or its timeline", _JOBS, "NAME [options]", also=("describe",)),
+    Command("job watch", "show the progress of a job until it ends", _JOBS, "NAME [--timeout TIME]"),
+    Command("job logs", "print the logs of its tasks", _JOBS, "NAME [-f] [options]"),
+    Command("job graph", "draw the task dependencies", _JOBS, "NAME | -f FILE [-o FORMAT]"),
+    Command("job stop", "stop it; it fails and can be restarted", _JOBS, "NAME [options]", module="job_stage"),
+    Command("job suspend", "stop its tasks until it is restarted", _JOBS, "NAME [options]", module="job_stage"),
+    Command("job restart", "continue a failed or suspended job", _JOBS, "NAME [options]", module="job_stage"),
+    Command("job cancel", "stop it; it cannot be restarted", _JOBS, "NAME [options]", module="job_stage"),
+    Command("job approve", "accept or reject a job of a partner", _JOBS, "NAME [--reject] [options]"),
+    Command("job rm", "delete jobs", _JOBS, "NAME... [--force]", also=("delete",)),
 )
 COMMANDS = (
-    Command("demo", "start a control plane, use it, clean up", _SEE, "[psi [--rows N]] [--keep]"),
-    Command("up", "bring a network of domains up on this machine", _SEE, "[--topology center|p2p] [--domains IDS]"),
-    Command("down", "stop it", _SEE, "[--purge] [--keep-pods]"),
+    Command("demo", "start a temporary node, use it, clean up", _SEE, "[psi [--rows N]] [--keep]"),
+    Command("up", "start a network of domains on this machine", _SEE, "[--topology center|p2p] [--domains IDS]"),
+    Command("down", "stop that network", _SEE, "[--purge] [--keep-pods]"),
     Command("init", "write a configuration file", _NODE, "--mode MODE --domain ID [-o FILE]"),
-    Command("start", "run a node from its configuration", _NODE, "-c FILE [--root DIR]"),
-    Command("node", "let another machine join a control plane", _NODE, "add NAME --address IP -o FILE [options]"),
-    Command("image", "what pods on this machine are started from", _NODE, "ls|add|load|tag|rm [NAME...] [options]"),
-    Command("domain", "who takes part, and how a new one joins", _NODE, "ls|add|token|cert|rm [NAME] [options]"),
-    Command("route", "the ways between domains", _NODE, "add|ls|rm|check [SOURCE DESTINATION] [options]"),
-    Command("status", "is the control plane well, and what is in it", _NODE, "[-o FORMAT]"),
-    Command("version", "versions of this program and of the server", _NODE, "[--client] [-o FORMAT]"),
-    Command("api", "the OpenAPI document of KusciaAPI", _NODE, "openapi [-o FORMAT] [--file FILE]"),
-    Command("job", "run jobs and follow them", _JOBS, "ACTION [options]", actions=_JOB_ACTIONS),
-    Command("data", "a domain's tables, and who may use them", _JOBS, "ls|add|show|head|grant|revoke|uses [options]"),
-    Command("engine", "the engines that tasks can name", _JOBS, "ls|add|rm [FILE|NAME...] [options]"),
-    Command("get", "list objects, or show some", _OBJECTS, "TYPE[,TYPE...] [NAME...] | TYPE/NAME... [options]"),
-    Command("describe", "one object in detail, with its events", _OBJECTS, "TYPE [NAME...] | TYPE/NAME... [options]"),
-    Command("apply", "make the server's objects as files say", _OBJECTS, "-f FILE [options]"),
+    Command("start", "run a node in the foreground", _NODE, "-c FILE [--root DIR]"),
+    Command("node", "create a join file for another machine", _NODE, "add NAME --address IP -o FILE [options]"),
+    Command("image", "manage the images on this machine", _NODE, "ls|add|load|tag|rm [NAME...] [options]"),
+    Command("domain", "manage domains and their join tokens", _NODE, "ls|add|token|cert|rm [NAME] [options]"),
+    Command(
+        "route", "manage and check routes between domains", _NODE, "add|ls|rm|check [SOURCE DESTINATION] [options]"
+    ),
+    Command("status", "show whether nodes, gateways and routes are ready", _NODE, "[-o FORMAT]"),
+    Command("version", "show the client and server version", _NODE, "[--client] [-o FORMAT]"),
+    Command("api", "print the OpenAPI document of KusciaAPI", _NODE, "openapi [-o FORMAT] [--file FILE]"),
+    Command("job", "run, watch and control jobs", _JOBS, "ACTION [options]", actions=_JOB_ACTIONS),
+    Command("data", "register tables and grant access to them", _JOBS, "ls|add|show|head|grant|revoke|uses [options]"),
+    Command("engine", "manage the engines that tasks can use", _JOBS, "ls|add|rm [FILE|NAME...] [options]"),
+    Command("get", "list objects", _OBJECTS, "TYPE[,TYPE...] [NAME...] | TYPE/NAME... [options]"),
+    Command(
+        "describe", "show objects in detail, with their events", _OBJECTS, "TYPE [NAME...] | TYPE/NAME... [options]"
+    ),
+    Command("apply", "create or update objects from files", _OBJECTS, "-f FILE [options]"),
     Command("delete", "delete objects", _OBJECTS, "TYPE NAME... | TYPE/NAME... | TYPE -l SELECTOR | -f FILE [options]"),
-    Command("logs", "what a container wrote", _OBJECTS, "POD|TYPE/NAME [-c CONTAINER] [-f] [options]"),
+    Command("logs", "print the logs of a container", _OBJECTS, "POD|TYPE/NAME [-c CONTAINER] [-f] [options]"),
     Command("exec", "run a command in a container", _OBJECTS, "[-it] POD [-c CONTAINER] -- COMMAND..."),
-    Command("top", "what nodes or pods use", _OBJECTS, "node|pod [NAME] [options]"),
-    Command("api-resources", "the types the server knows", _OBJECTS, "[options]"),
-    Command("kubectl", "run the real kubectl on this control plane", _OBJECTS, "ARGUMENT...", hands_on=True),
+    Command("top", "show CPU and memory usage of nodes or pods", _OBJECTS, "node|pod [NAME] [options]"),
+    Command("api-resources", "list the resource types of the server", _OBJECTS, "[options]"),
+    Command("kubectl", "run kubectl with the kubeconfig of this control plane", _OBJECTS, "ARGUMENT...", hands_on=True),
 )
 BY_NAME = {command.name: command for command in COMMANDS}
 
 _INTRODUCTION = """\
-Coterie lets organisations compute together on data that none of them may hand over.
+Coterie runs multi-party computation: organisations compute together without sharing their data.
 
 usage: coterie COMMAND [options]
 """
 _OUTRO = """\
-A first walk:
-  coterie demo                                    # watch a control plane at work, nothing is left behind
-  coterie up                                      # a network of two domains, in the background
-  coterie init --mode master -d alice -o c.yaml   # or one node by hand: write its configuration
-  coterie start -c c.yaml                         # run it; leave it running and go on in another terminal
-  coterie status                                  # is it well?
-  coterie job run job.yaml                        # give it work, and see it done
+First steps:
+  coterie demo                                    # a temporary control plane; removes everything at the end
+  coterie up                                      # a network of two domains in the background
+  coterie init --mode master -d alice -o c.yaml   # or a single node: write its configuration
+  coterie start -c c.yaml                         # run it in the foreground; continue in another terminal
+  coterie status                                  # is everything ready?
+  coterie job run job.yaml                        # submit a job and follow it
 
-`coterie COMMAND --help` explains a command with examples; `coterie --version` prints the version.
-Which control plane: --kubeconfig FILE, else $KUBECONFIG, else the domain under --root (--domain ID if there are
-several), else ~/.kube/config. These options may stand before or after the command.
+`coterie COMMAND --help` shows options and examples; `coterie --version` prints the version.
+Control plane: --kubeconfig FILE, else $KUBECONFIG, else the domain under --root (--domain ID if there are several),
+else ~/.kube/config. These options may be placed before or after the command.
 """
 
 
@@ -220,7 +226,7 @@ def actions_help(command: Command) -> str:
     description, _, examples = command.load().HELP.strip().partition("\n\nExamples:\n")
     return (
         f"usage: coterie {command.name} {command.usage}\n\n{description}\n\n{listed}\n\nExamples:\n{examples}\n\n"
-        f"`coterie {command.name} ACTION --help` explains an action.\n"
+        f"`coterie {command.name} ACTION --help` shows the options of an action.\n"
     )
 
 

@@ -12,8 +12,8 @@ from coterie.kuscia.kusciaapi.openapi import document
 from coterie.kuscia.kusciaapi.table import OPERATIONS
 
 HELP = """
-Print the OpenAPI document of KusciaAPI: every path, what goes there and what comes back. Clients and forms can be made
-from it. A node serves the same at /openapi.json of its port 8082.
+Print the OpenAPI document of KusciaAPI: all paths with their request and response fields, for generating clients.
+A node serves the same document at /openapi.json on port 8082.
 
 Examples:
   coterie api openapi
@@ -23,8 +23,8 @@ Examples:
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("action", choices=("openapi",), metavar="openapi", help="the document")
-    parser.add_argument("--file", metavar="FILE", default="", help="write it there instead")
+    parser.add_argument("action", choices=("openapi",), metavar="openapi", help="print the OpenAPI document")
+    parser.add_argument("--file", metavar="FILE", default="", help="write to this file instead")
     options.output_option(parser, ("json", "yaml"))
     parser.set_defaults(output="json")
 

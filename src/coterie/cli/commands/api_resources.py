@@ -14,7 +14,7 @@ from coterie.kube.api.meta import Object
 from coterie.kube.api.resources import Resource
 
 HELP = """
-List the types of objects that the server has, with their short names.
+List the resource types of the server, with their short names.
 
 Examples:
   coterie api-resources
@@ -24,14 +24,14 @@ Examples:
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("--api-group", metavar="GROUP", default=None, help="only of this group")
+    parser.add_argument("--api-group", metavar="GROUP", default=None, help="only types of this API group")
     parser.add_argument(
         "--namespaced",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="only types that live in namespaces, or not",
+        help="only namespaced types, or only cluster-scoped ones",
     )
-    parser.add_argument("--no-headers", action="store_true", help="leave the first line out")
+    parser.add_argument("--no-headers", action="store_true", help="omit the header line")
     options.output_option(parser)
     options.connection_options(parser)
 

@@ -23,15 +23,16 @@ from coterie.kube.api.types.kind import Kind
 from coterie.kube.client.discovery import UnknownResource
 
 HELP = """
-Make the server's objects as the files say. Fields that the files do not name are left to whoever set them; fields that
-others manage are refused unless --force-conflicts takes them over. A new type and objects of it may stand in one file.
+Create or update objects from files (server-side apply). Fields that the files do not set are not changed. A field that
+another manager owns is a conflict, unless --force-conflicts is given. A CustomResourceDefinition and objects of that
+type may be in one file.
 
 Examples:
   coterie apply -f job.yaml
-  coterie apply -f manifests/ -R                  # a directory and those below it
+  coterie apply -f manifests/ -R                  # a directory with its subdirectories
   cat job.yaml | coterie apply -f -
-  coterie apply -f job.yaml --dry-run             # what would happen? the server checks and keeps nothing
-  coterie apply -f quota.yaml --force-conflicts   # take over fields that somebody else set
+  coterie apply -f job.yaml --dry-run             # validate on the server without storing
+  coterie apply -f quota.yaml --force-conflicts   # take ownership of fields that others manage
 """
 _NEW_TYPE_PATIENCE = 10.0
 _CHANGED_BY_WRITING = ("managedFields", "resourceVersion", "generation")
@@ -40,14 +41,12 @@ _CHANGED_BY_WRITING = ("managedFields", "resourceVersion", "generation")
 def arguments(parser: options.Parser) -> None:
     options.file_options(parser, "what to apply")
     options.namespace_option(parser)
-    parser.add_argument("--force-conflicts", action="store_true", help="take over fields that others manage")
-    parser.add_argument(
-        "--field-manager", metavar="NAME", default="coterie", help="who owns the fields (default: coterie)"
-    )
-    parser.add_argument("--server-side", action="store_true", help="accepted for kubectl's users; it is always so")
+    parser.add_argument("--force-conflicts", action="store_true", help="take ownership of fields that others manage")
+    parser.add_argument("--field-manager", metavar="NAME", default="coterie", help="field manager (default: coterie)")
+    parser.add_argument("--server-side", action="store_true", help="accepted for compatibility with kubectl; always on")
     parser.add_argument(
         "--dry-run", nargs="?", const="server", default="none", choices=("none", "server"), metavar="server",
-        help="let the server check everything and keep nothing",
+        help="validate on the server without storing",
     )  # fmt: skip
     options.output_option(parser, ("table", "json", "yaml", "name"))
     options.connection_options(parser)

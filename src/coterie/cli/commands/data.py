@@ -26,18 +26,18 @@ from coterie.kuscia.api.types.data import DEFAULT_SOURCE, METADATA, DomainData, 
 from coterie.node.config import NodeSettings
 
 HELP = """
-The tables of a domain. Data stays where it is: what is registered is where it lies and which columns it has. A grant
-gives another domain the right to have the owner's engines work on a table in its tasks. Works where the domain's files
-are, i.e. below the root.
+Manage the tables of a domain. Registering a table stores its location and its columns; the data is not moved. A grant
+allows tasks of another domain to use a table: the owner's engines read it at the owner's site. These commands need
+access to the files of the domain, i.e. run them on its machine.
 
-  ls                    list tables: own ones, those that tasks made, and those that others granted
-  add FILE              register a CSV, Parquet, ORC or Arrow file; its columns and types are guessed. A file from
-                        elsewhere is copied into the domain's data. With --source: what lies there, by path or table
-  show ID               a table with its columns and grants
-  head ID               its first rows
-  grant ID DOMAIN       let tasks of another domain use it
-  revoke GRANT...       take grants back; reads that are under way end
-  uses [ID]             who used what, and when
+  ls                    list tables: registered ones, results of tasks, and tables granted by others
+  add FILE              register a CSV, Parquet, ORC or Arrow file; columns and types are detected. A file outside the
+                        domain's data directory is copied into it. With --source: a path or table of that data source
+  show ID               show a table with its columns and grants
+  head ID               print the first rows
+  grant ID DOMAIN       allow tasks of another domain to use the table
+  revoke GRANT...       revoke grants; reads in progress are stopped
+  uses [ID]             list who used which table, and when
 
 Examples:
   coterie data add customers.csv --domain alice
@@ -59,18 +59,24 @@ _USAGE = {
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("action", choices=_ACTIONS, metavar="ls|add|show|head|grant|revoke|uses", help="what to do")
+    parser.add_argument("action", choices=_ACTIONS, metavar="ls|add|show|head|grant|revoke|uses", help="action")
     options.words_argument(parser)
     make = parser.add_argument_group("for add")
-    make.add_argument("--id", metavar="ID", default="", help="its name (default: after the file)")
-    make.add_argument("--source", metavar="ID", default="", help="the data source (default: the domain's directory)")
+    make.add_argument("--id", metavar="ID", default="", help="id of the table (default: from the file name)")
+    make.add_argument("--source", metavar="ID", default="", help="data source (default: the domain's data directory)")
     give = parser.add_argument_group("for grant")
-    give.add_argument("--columns", metavar="NAMES", default="", help="only these columns")
-    give.add_argument("--count", metavar="N", type=int, default=0, help="only so many uses")
-    give.add_argument("--for", metavar="TIME", type=options.seconds, default=0.0, dest="life", help="only so long")
-    give.add_argument("--component", metavar="NAME", action="append", default=[], help="only for this; may be repeated")
-    give.add_argument("--metadata", action="store_true", help="only to know what it is, not to use it")
-    parser.add_argument("-l", "--lines", metavar="N", type=int, default=10, help="rows that head shows (default: 10)")
+    give.add_argument("--columns", metavar="NAMES", default="", help="allow only these columns")
+    give.add_argument("--count", metavar="N", type=int, default=0, help="allow at most this many reads")
+    give.add_argument(
+        "--for", metavar="TIME", type=options.seconds, default=0.0, dest="life", help="expire after this time"
+    )
+    give.add_argument(
+        "--component", metavar="NAME", action="append", default=[], help="allow only this component; may be repeated"
+    )
+    give.add_argument("--metadata", action="store_true", help="share only the metadata, not the rows")
+    parser.add_argument(
+        "-l", "--lines", metavar="N", type=int, default=10, help="number of rows for head (default: 10)"
+    )
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
 

@@ -24,15 +24,15 @@ from coterie.kube.client.requests import Propagation
 from coterie.kube.client.wait import wait_for
 
 HELP = """
-Delete objects, and wait until they are gone. What an object owns goes too: `--cascade foreground` deletes it first,
-`--cascade orphan` leaves it alone.
+Delete objects and wait until they are gone. Dependent objects are deleted in the background; `--cascade foreground`
+deletes them first, `--cascade orphan` keeps them.
 
 Examples:
   coterie delete pod web-0 web-1
   coterie delete kj/psi-demo -n cross-domain
-  coterie delete -f job.yaml                      # what this file would create
-  coterie delete pods -l app=web --no-wait        # by label, without waiting until they are gone
-  coterie delete pods --all --now                 # all of the namespace, without grace
+  coterie delete -f job.yaml                      # the objects in this file
+  coterie delete pods -l app=web --no-wait        # by label, return at once
+  coterie delete pods --all --now                 # all pods of the namespace, grace period of 1 second
   coterie delete deploy web --cascade orphan      # keep its pods
 """
 _CASCADES: dict[str, Propagation] = {"background": "Background", "foreground": "Foreground", "orphan": "Orphan"}
@@ -58,21 +58,25 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("--all", action="store_true", help="all objects of the type in the namespace")
     parser.add_argument(
         "--cascade", choices=tuple(_CASCADES), default="background", metavar="HOW",
-        help="what becomes of owned objects: background, foreground or orphan (default: background)",
+        help="dependents: background, foreground or orphan (default: background)",
     )  # fmt: skip
-    parser.add_argument("--grace-period", type=int, metavar="SECONDS", default=None, help="time to stop in good order")
-    parser.add_argument("--now", action="store_true", help="the shortest grace: 1 second")
-    parser.add_argument("--force", action="store_true", help="no grace at all; the object is forgotten at once")
+    parser.add_argument(
+        "--grace-period", type=int, metavar="SECONDS", default=None, help="grace period for termination"
+    )
+    parser.add_argument("--now", action="store_true", help="grace period of 1 second")
+    parser.add_argument("--force", action="store_true", help="no grace period: remove the object immediately")
     parser.add_argument(
         "--wait",
         action=argparse.BooleanOptionalAction,
         default=True,
         help="wait until the objects are gone (default: yes)",
     )
-    parser.add_argument("--timeout", type=options.seconds, metavar="TIME", default=60.0, help="how long (default: 60s)")
-    parser.add_argument("--ignore-not-found", action="store_true", help="a missing object is no failure")
+    parser.add_argument(
+        "--timeout", type=options.seconds, metavar="TIME", default=60.0, help="wait timeout (default: 60s)"
+    )
+    parser.add_argument("--ignore-not-found", action="store_true", help="do not fail if an object does not exist")
     parser.add_argument("--dry-run", nargs="?", const="server", default="none", choices=("none", "server"), metavar="server",
-                        help="let the server check and delete nothing")  # fmt: skip
+                        help="validate on the server without deleting")  # fmt: skip
     parser.add_argument("-o", "--output", choices=("table", "name"), default="table", metavar="FORMAT",
                         help="name: print kind/name only")  # fmt: skip
     options.connection_options(parser)

@@ -39,16 +39,16 @@ from coterie.kube.api.types.kind import Kind
 from coterie.node import config as node_config
 
 HELP = """
-Show the best that works so far: start a node in a directory of its own, run pods, kill the node under them, give it
-objects of Kuscia and of a new type, see bad ones refused and changes arrive, and clean up. Takes a few seconds and
-touches nothing outside that directory. `coterie demo psi` brings two domains up that find out which customers they have
-in common, and nothing else about each other.
+Run a demonstration: start a node in a temporary directory, run pods, kill and restart the node while the pods keep
+running, apply Kuscia objects and a custom resource, show validation errors and a watch, and clean up. It takes a few
+seconds and changes nothing outside that directory. `coterie demo psi` starts two domains that compute their common
+customers by private set intersection.
 
 Examples:
   coterie demo
   coterie demo psi
   coterie demo psi --rows 1000000 --protocol ECDH -o json
-  coterie demo --keep        # leave it running, to look around with coterie or kubectl
+  coterie demo --keep        # leave it running, for use with coterie or kubectl
 """
 _DOMAIN = "demo"
 _NODE = "demo-node"
@@ -65,10 +65,10 @@ gateway: {enabled: false}
 def arguments(parser: Parser) -> None:
     parser.add_argument("what", nargs="?", choices=("node", "psi"), default="node", help="node (the default) or psi")
     psi = parser.add_argument_group("for psi")
-    psi.add_argument("--rows", metavar="N", type=int, default=10_000, help="of each table (default: 10000)")
+    psi.add_argument("--rows", metavar="N", type=int, default=10_000, help="rows of each table (default: 10000)")
     psi.add_argument("--protocol", choices=PROTOCOLS, default="RR22", metavar="NAME", help="RR22, KKRT or ECDH")
     options.output_option(parser, ("table", "json"))
-    parser.add_argument("--keep", action="store_true", help="leave the node running and say how to stop it")
+    parser.add_argument("--keep", action="store_true", help="leave it running and print how to stop it")
 
 
 def run(args: argparse.Namespace, app: App) -> int:

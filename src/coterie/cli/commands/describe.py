@@ -19,8 +19,7 @@ from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind, builtin
 
 HELP = """
-Tell all about objects: what they say, what state they are in, and the events about them. A name may also be the
-beginning of one. Values of secrets are not shown.
+Show objects in detail: spec, status and events. A name may be a prefix. Secret values are not shown.
 
 Examples:
   coterie describe node alice-node
@@ -36,7 +35,7 @@ def arguments(parser: options.Parser) -> None:
     options.namespace_option(parser)
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="in all namespaces")
     parser.add_argument("-l", "--selector", metavar="SELECTOR", default="", help="only objects with these labels")
-    parser.add_argument("--no-events", action="store_true", help="leave the events out")
+    parser.add_argument("--no-events", action="store_true", help="omit the events")
     options.connection_options(parser)
 
 

@@ -26,17 +26,17 @@ from coterie.kuscia.api.types.domain import DOMAINS, RESERVED_DOMAINS, Domain
 from coterie.node import config
 
 HELP = """
-Manage the domains that a control plane knows. Those of partners are hosted by their own control plane and known here by
-their certificate; others are ours, and their nodes join with a one-time token.
+Manage the domains of a control plane. A partner's domain has its own control plane and is identified by its
+certificate. Other domains are hosted here; their nodes join with a one-time deploy token.
 
-  ls                    list them
-  add NAME              a domain of ours (then its token is printed), or with --partner and --cert somebody else's
-  token NAME            the token with which the next node of a domain of ours joins
-  cert                  our own certificate, for partners
-  rm NAME               remove it: its routes stop working, its namespace stays
+  ls                    list domains
+  add NAME              add a hosted domain and print its deploy token; with --partner and --cert, a partner's domain
+  token NAME            print a deploy token for the next node of a hosted domain
+  cert                  print our own certificate, for partners
+  rm NAME               remove a domain: its routes stop working, its namespace is kept
 
 Examples:
-  coterie domain cert > alice.crt                    # hand this to partners, by a way you trust
+  coterie domain cert > alice.crt                    # send this to partners over a trusted channel
   coterie domain add bob --partner --cert bob.crt
   coterie domain add carol --endpoint https://10.0.0.1:1080
   coterie domain token carol
@@ -50,15 +50,15 @@ _LOOK = 0.1
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("action", choices=_ACTIONS, metavar="ls|add|token|cert|rm", help="what to do")
+    parser.add_argument("action", choices=_ACTIONS, metavar="ls|add|token|cert|rm", help="action")
     options.words_argument(parser)
-    parser.add_argument("--partner", action="store_true", help="for add: another control plane hosts it")
-    parser.add_argument("--cert", metavar="FILE", default="", help="for add: its certificate in PEM")
+    parser.add_argument("--partner", action="store_true", help="for add: the domain has its own control plane")
+    parser.add_argument("--cert", metavar="FILE", default="", help="for add: certificate of the domain (PEM)")
     parser.add_argument(
         "--endpoint",
         metavar="URL",
         default="",
-        help="for add and token: our own gateway as the other machine reaches it",
+        help="for add and token: address of our gateway, as seen from the other machine",
     )
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)

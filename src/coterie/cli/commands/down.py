@@ -21,13 +21,13 @@ from coterie.kuscia.gateway.snapshot_inputs import Places
 from coterie.node.config import NodeSettings
 
 HELP = """
-Stop the network of domains under the root, and the pods that run on it. Its files stay, so `coterie up` brings it back
-with all its objects; pods that are to run always run again then.
+Stop the network of domains under the root and the pods on it. Files are kept: `coterie up` starts it again with all
+objects, and pods with restartPolicy Always are started again.
 
 Examples:
   coterie down
-  coterie down --keep-pods                  # only the nodes; pods go on, and `coterie up` finds them again
-  coterie down --root /srv/coterie --purge  # remove the files of its domains as well
+  coterie down --keep-pods                  # stop only the nodes; pods keep running and `coterie up` adopts them
+  coterie down --root /srv/coterie --purge  # also remove the files of the domains
 """
 _NODE_GRACE = 10.0
 _GATEWAY_GRACE = 5.0
@@ -37,13 +37,13 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument(
         "--purge", action="store_true", help="remove all files of the domains: objects, keys, data, logs"
     )
-    parser.add_argument("--keep-pods", action="store_true", help="leave the processes of pods running")
+    parser.add_argument("--keep-pods", action="store_true", help="leave the pods running")
     parser.add_argument(
         "--grace",
         metavar="SECONDS",
         type=options.seconds,
         default=5.0,
-        help="time for containers between SIGTERM and SIGKILL (default: 5)",
+        help="seconds between SIGTERM and SIGKILL (default: 5)",
     )
     options.root_option(parser)
 

@@ -21,15 +21,15 @@ from coterie.kube.api.errors import NotFound
 from coterie.kuscia.api.types.job import APP_IMAGES, AppImage
 
 HELP = """
-The engines that tasks can name. An engine is an AppImage: which image it runs on, what each role starts, which ports it
-has and which configuration files it finds. Every party of a task needs an engine of that name on its control plane, and
-the image on its nodes (see `coterie image`). Built in is `sample`, whose parties just speak with each other.
+Manage engines. An engine is an AppImage object: the image, the command and ports of each role, and the configuration
+templates. Every party of a task needs an AppImage of that name on its control plane and the image on its nodes (see
+`coterie image`). The engine `sample` is built in; its parties only exchange messages.
 
-  ls                    list the engines: image, roles, ports that partners can reach
-  add FILE...           take AppImages from files; what would fail later is told now
+  ls                    list engines with image, roles and the ports that partners can reach
+  add FILE...           validate AppImages from files and apply them
   add psi               install the engine for private set intersection, for all domains under the root
-  add secretflow        install SecretFlow, likewise; its AppImage is secretflow-image
-  rm NAME...            remove engines; running tasks go on
+  add secretflow        install SecretFlow, for all domains under the root; its AppImage is secretflow-image
+  rm NAME...            remove engines; running tasks are not affected
 
 Examples:
   coterie engine ls
@@ -44,7 +44,7 @@ _TYPE = {"apiVersion": "kuscia.secretflow/v1alpha1", "kind": "AppImage"}
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("action", choices=_ACTIONS, metavar="ls|add|rm", help="what to do")
+    parser.add_argument("action", choices=_ACTIONS, metavar="ls|add|rm", help="action")
     options.words_argument(parser)
     options.output_option(parser, ("table", "json", "yaml", "name"))
     options.connection_options(parser)

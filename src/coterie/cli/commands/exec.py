@@ -17,14 +17,14 @@ from coterie.kube.client.streams import STDERR, Remote, exec_stream
 from coterie.kube.client.transport import Disconnected
 
 HELP = """
-Run a command in a container that runs, and end with its exit status. The command stands after `--` and is not
-interpreted here; for pipes and variables run a shell.
+Run a command in a running container and exit with its exit status. The command after `--` is executed without a shell;
+use `sh -c` for pipes and variables.
 
 Examples:
   coterie exec web-0 -- ls -l /tmp
   coterie exec web-0 -c proxy -- env
-  coterie exec -it deploy/web -- sh             # a shell to type in
-  coterie exec -i web-0 -- wc -l < data.csv     # what is typed or piped in goes to the command
+  coterie exec -it deploy/web -- sh             # an interactive shell
+  coterie exec -i web-0 -- wc -l < data.csv     # pass standard input to the command
 """
 
 
@@ -32,9 +32,9 @@ def arguments(parser: options.Parser) -> None:
     options.words_argument(parser)
     options.command_argument(parser)
     options.namespace_option(parser)
-    parser.add_argument("-c", "--container", metavar="NAME", default="", help="which container (default: the first)")
-    parser.add_argument("-i", "--stdin", action="store_true", help="hand the standard input to the command")
-    parser.add_argument("-t", "--tty", action="store_true", help="give it a terminal")
+    parser.add_argument("-c", "--container", metavar="NAME", default="", help="container (default: the first)")
+    parser.add_argument("-i", "--stdin", action="store_true", help="pass standard input to the command")
+    parser.add_argument("-t", "--tty", action="store_true", help="allocate a terminal")
     options.connection_options(parser)
 
 

@@ -22,8 +22,8 @@ from coterie.kube.api.meta import Object
 from coterie.kube.apiserver.tables.jsonpath import Path, PathError, compile_path
 
 HELP = """
-Show objects as a table, one line for each. Types may be written in full, in short (`po`, `svc`, `kj`), with their group
-(`deployments.apps`) or as a category (`all`); `coterie api-resources` lists them.
+List objects, one line each. A type can be a plural (`pods`), a short name (`po`, `svc`, `kj`), a name with its group
+(`deployments.apps`) or a category (`all`). `coterie api-resources` lists the types.
 
 Examples:
   coterie get pods                             # pods in the namespace of the context
@@ -31,7 +31,7 @@ Examples:
   coterie get kj -n cross-domain               # Kuscia jobs
   coterie get domains alice -o yaml            # one object as it is stored
   coterie get deploy/web svc/web               # single objects of several types
-  coterie get pods,services -l app=web         # several types, chosen by label
+  coterie get pods,services -l app=web         # several types, selected by label
   coterie get kt -A -w                         # tasks of all jobs, and every change to them
   coterie get events --sort-by .lastTimestamp
 """
@@ -43,20 +43,20 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="in all namespaces")
     options.selector_options(parser)
     options.output_option(parser)
-    parser.add_argument("-w", "--watch", action="store_true", help="stay and show every change")
-    parser.add_argument("--sort-by", metavar="PATH", default="", help="order by this field, e.g. .metadata.name")
-    parser.add_argument("--show-labels", action="store_true", help="labels as the last column")
+    parser.add_argument("-w", "--watch", action="store_true", help="watch for changes after listing")
+    parser.add_argument("--sort-by", metavar="PATH", default="", help="sort by this field, e.g. .metadata.name")
+    parser.add_argument("--show-labels", action="store_true", help="show labels as the last column")
     parser.add_argument(
         "-L",
         "--label-columns",
         metavar="KEYS",
         action="append",
         default=[],
-        help="these labels as columns, e.g. app,tier",
+        help="show these labels as columns, e.g. app,tier",
     )
-    parser.add_argument("--no-headers", action="store_true", help="leave the first line of tables out")
-    parser.add_argument("--show-managed-fields", action="store_true", help="who owns which field, in json and yaml")
-    parser.add_argument("--ignore-not-found", action="store_true", help="a missing object is no failure")
+    parser.add_argument("--no-headers", action="store_true", help="omit the header line")
+    parser.add_argument("--show-managed-fields", action="store_true", help="include managedFields in json and yaml")
+    parser.add_argument("--ignore-not-found", action="store_true", help="do not fail if an object does not exist")
     options.connection_options(parser)
 
 

@@ -22,15 +22,15 @@ from coterie.kube.agent.images.model import Image, ImageError, split
 from coterie.kube.agent.images.store import ImageStore
 
 HELP = """
-Manage the images on this machine. An image is either a host environment, i.e. a command that is installed here, or
-a root file system from an archive or a directory. Built in are coterie/host (the machine's own programs, for any
-command) and coterie/python (the interpreter that Coterie runs on). There is no registry: what is not here cannot run.
+Manage the images on this machine. An image is either a host environment (a command that is installed on this machine)
+or a root file system from an archive or a directory. Built in are coterie/host (the programs of this machine, for any
+command) and coterie/python (the Python interpreter that runs Coterie). Images are not pulled from a registry.
 
-  ls                    list the images
-  add NAME              make one from a command (--command) or a directory (--rootfs)
-  load [FILE]           take all images of an archive by docker save, skopeo or buildah; without FILE from the input
-  tag IMAGE NAME        give an image another name
-  rm IMAGE...           remove names, and the layers that nothing needs any more
+  ls                    list images
+  add NAME              create an image from a command (--command) or a directory (--rootfs)
+  load [FILE]           load all images of an archive made by docker save, skopeo or buildah (default: standard input)
+  tag IMAGE NAME        add another name to an image
+  rm IMAGE...           remove names, and layers that are no longer used
 
 Examples:
   coterie image ls
@@ -44,18 +44,22 @@ _ACTIONS = ("ls", "list", "add", "load", "tag", "rm")
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("action", choices=_ACTIONS, metavar="ls|add|load|tag|rm", help="what to do")
+    parser.add_argument("action", choices=_ACTIONS, metavar="ls|add|load|tag|rm", help="action")
     options.words_argument(parser)
     make = parser.add_argument_group("for add")
-    make.add_argument("--command", metavar="PATH", default="", help="the program that containers run")
-    make.add_argument("--arg", metavar="WORD", action="append", default=[], help="an argument for it; may be repeated")
-    make.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help="a variable; may be repeated")
-    make.add_argument("--workdir", metavar="DIR", default="", help="where it starts")
-    make.add_argument("--rootfs", metavar="DIR", default="", help="an unpacked root file system, used where it lies")
+    make.add_argument("--command", metavar="PATH", default="", help="program that containers run")
+    make.add_argument(
+        "--arg", metavar="WORD", action="append", default=[], help="argument of the program; may be repeated"
+    )
+    make.add_argument(
+        "--env", metavar="NAME=VALUE", action="append", default=[], help="environment variable; may be repeated"
+    )
+    make.add_argument("--workdir", metavar="DIR", default="", help="working directory")
+    make.add_argument("--rootfs", metavar="DIR", default="", help="unpacked root file system, used in place")
     take = parser.add_argument_group("for load")
-    take.add_argument("-i", "--input", metavar="FILE", default="", help="the archive, as docker load has it")
-    take.add_argument("--name", metavar="NAME", default="", help="for an image that bears no name")
-    parser.add_argument("--store", metavar="DIR", default="", help="the store (default: var/images of the domain)")
+    take.add_argument("-i", "--input", metavar="FILE", default="", help="archive file, as in docker load")
+    take.add_argument("--name", metavar="NAME", default="", help="name for an image without one")
+    parser.add_argument("--store", metavar="DIR", default="", help="image store (default: var/images of the domain)")
     options.output_option(parser, ("table", "json", "yaml", "name"))
     options.connection_options(parser)
 

@@ -25,15 +25,15 @@ from coterie.kuscia.identity import domain_identity
 from coterie.node import config
 
 HELP = """
-Make a configuration for one node: its mode, its domain and the domain's key, and everything else as comments with the
-defaults. A `master` is a control plane, a `lite` node works for one, an `autonomy` node is both. The options are those
-of `kuscia init`, and without -o the result is printed.
+Write the configuration of one node: mode, domain and domain key, with all other keys as comments that show the
+defaults. A `master` is a control plane, a `lite` is a node that joins one, an `autonomy` node is both. The options are
+those of `kuscia init`. Without -o the configuration is printed.
 
 Examples:
   coterie init --mode master --domain alice -o coterie.yaml
   coterie init --mode autonomy --domain bob --domain-key-file bob.key -o bob.yaml
   coterie init --mode lite --domain bob -m https://10.0.0.1:1080 -t TOKEN -o bob.yaml
-  coterie init --mode lite --domain bob --join bob.join -o bob.yaml   # a file of `coterie node add`
+  coterie init --mode lite --domain bob --join bob.join -o bob.yaml   # a file from `coterie node add`
 """
 _OPTIONS = {
     "domainID": "--domain",
@@ -66,20 +66,26 @@ class Wishes:
 def arguments(parser: Parser) -> None:
     add = parser.add_argument
     add("--mode", type=str.lower, choices=config.MODES, default="", metavar="MODE", help="master, lite or autonomy")
-    add("-d", "--domain", metavar="ID", default=argparse.SUPPRESS, help="the domain the node belongs to")
-    add("-o", "--output", metavar="FILE", default="-", help="the file to write, for its owner only (default: print it)")
-    add("--force", action="store_true", help="write over a file that is there")
-    add("-f", "--domain-key-file", metavar="FILE", default="", help="the domain's RSA key in PEM (default: a new one)")
-    add("-p", "--protocol", metavar="NAME", default="", help="of the gateway: MTLS (default), TLS or NOTLS")
-    add("-r", "--runtime", metavar="NAME", default="runp", help="how pods run: runp (default)")
+    add("-d", "--domain", metavar="ID", default=argparse.SUPPRESS, help="domain of the node")
+    add("-o", "--output", metavar="FILE", default="-", help="file to write, with mode 0600 (default: print)")
+    add("--force", action="store_true", help="overwrite an existing file")
+    add("-f", "--domain-key-file", metavar="FILE", default="", help="RSA key of the domain in PEM (default: a new key)")
+    add("-p", "--protocol", metavar="NAME", default="", help="protocol of the gateway: MTLS (default), TLS or NOTLS")
+    add("-r", "--runtime", metavar="NAME", default="runp", help="container runtime: runp (default)")
     add("-l", "--log-level", metavar="LEVEL", default="INFO", help="DEBUG, INFO (default), WARN or ERROR")
-    add("-m", "--master-endpoint", metavar="URL", default="", help="lite: its master's gateway, as https://host:1080")
-    add("-t", "--lite-deploy-token", metavar="TOKEN", default="", help="lite: the master's one-time token")
     add(
-        "--join", metavar="FILE", default="", help="lite: the file made by `coterie node add`, instead of the two above"
+        "-m", "--master-endpoint", metavar="URL", default="", help="lite: gateway of the master, e.g. https://host:1080"
     )
-    add("-e", "--datastore-endpoint", metavar="DSN", default="", help="not in this version: objects lie in a file")
-    add("--enable-workload-approve", action="store_true", help="jobs of others wait until they are approved here")
+    add("-t", "--lite-deploy-token", metavar="TOKEN", default="", help="lite: one-time deploy token from the master")
+    add("--join", metavar="FILE", default="", help="lite: join file from `coterie node add`, instead of the two above")
+    add(
+        "-e",
+        "--datastore-endpoint",
+        metavar="DSN",
+        default="",
+        help="not supported: objects are stored in a local file",
+    )
+    add("--enable-workload-approve", action="store_true", help="jobs of partners need approval here")
 
 
 def run(args: argparse.Namespace, app: App) -> int:

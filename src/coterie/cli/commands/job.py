@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 HELP = """
-A job is a graph of tasks that several domains carry out together. These commands start jobs, show how far they are at
-every party, and give them orders. Jobs live in the namespace cross-domain of a control plane.
+Run and control jobs. A job is a DAG of tasks that several domains run together. Jobs are KusciaJob objects in the
+namespace cross-domain.
 
 Examples:
-  coterie job run --engine sample --parties alice,bob   # the smallest job there is
-  coterie job run job.yaml                              # one from a file, followed to its end
+  coterie job run --engine sample --parties alice,bob   # the smallest job
+  coterie job run job.yaml                              # a job from a file, followed until it ends
   coterie job ls
-  coterie job watch common-customers                    # see it at work
-  coterie job logs common-customers -f                  # and hear what its tasks say
+  coterie job watch common-customers                    # progress
+  coterie job logs common-customers -f                  # logs of its tasks
   coterie job show common-customers --timeline          # where did the time go?
 """

@@ -18,8 +18,8 @@ from coterie.kuscia.api.jobs.commands import NEW, answer, approvers, initiates, 
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, JobPhase, KusciaJob
 
 HELP = """
-Accept a job that a partner started and that waits for your approval, or reject it. Look at it first: `coterie job show`
-tells who takes part in what. A job that one party rejects is over for all.
+Accept or reject a job that a partner started and that waits for approval. `coterie job show` shows its parties and
+tasks. If one party rejects a job, it ends for all parties.
 
 Examples:
   coterie job ls --phase AwaitingApproval
@@ -31,13 +31,18 @@ Examples:
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the job")
-    parser.add_argument("--reject", action="store_true", help="say no")
-    parser.add_argument("--as", dest="party", metavar="ID", default="", help="for this domain only")
+    parser.add_argument("name", metavar="NAME", help="name of the job")
+    parser.add_argument("--reject", action="store_true", help="reject the job")
+    parser.add_argument("--as", dest="party", metavar="ID", default="", help="approve for this domain only")
     parser.add_argument(
-        "--wait", action=argparse.BooleanOptionalAction, default=True, help="until it took effect (default: yes)"
+        "--wait",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="wait until it has taken effect (default: yes)",
     )
-    parser.add_argument("--timeout", type=options.seconds, metavar="TIME", default=60.0, help="how long (default: 60s)")
+    parser.add_argument(
+        "--timeout", type=options.seconds, metavar="TIME", default=60.0, help="wait timeout (default: 60s)"
+    )
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
 

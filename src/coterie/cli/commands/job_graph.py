@@ -19,8 +19,8 @@ from coterie.kuscia.api.jobs.graph import circle
 from coterie.kuscia.api.types.job import KUSCIA_JOBS, KusciaJob
 
 HELP = """
-Draw the tasks of a job, each below those it waits for. A file can be drawn before it is run. The format mermaid is for
-documents and issues: GitHub and others show it as a diagram.
+Draw the task dependencies of a job. With -f, draw a job file before running it. `-o mermaid` prints a diagram that
+GitHub and other tools render.
 
 Examples:
   coterie job graph common-customers
@@ -31,8 +31,8 @@ Examples:
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("name", nargs="?", default="", metavar="NAME", help="the job")
-    parser.add_argument("-f", "--filename", metavar="FILE", default="", help="draw the job in this file instead")
+    parser.add_argument("name", nargs="?", default="", metavar="NAME", help="name of the job")
+    parser.add_argument("-f", "--filename", metavar="FILE", default="", help="job file to draw instead")
     options.output_option(parser, ("table", "mermaid", "json", "yaml"))
     options.connection_options(parser)
 

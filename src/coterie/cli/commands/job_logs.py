@@ -21,16 +21,16 @@ from coterie.kube.client.streams import log_stream
 from coterie.kuscia.api.types.job import KusciaJob
 
 HELP = """
-Print what the tasks of a job printed: of every pod of every party that you may see, each line after
-`party/task/pod |`. Pods that are gone are looked up in the output that this machine keeps for some days; if they ran
-elsewhere, you are told where. What a partner's pods printed is for the partner to see.
+Print the logs of a job: all pods of all parties that are visible here, each line prefixed with `party/task/pod |`.
+Logs of deleted pods are read from the files that this machine keeps for some days; for pods of another machine, the
+node is named. Logs of a partner's pods are only available at the partner.
 
 Examples:
   coterie job logs common-customers
-  coterie job logs common-customers -f                 # stay to the end of the job, new tasks included
+  coterie job logs common-customers -f                 # follow until the job ends, including new tasks
   coterie job logs common-customers --task psi --party alice --tail 20
   coterie job logs common-customers --task psi --party alice --no-prefix
-  coterie job logs common-customers -o json            # which pods there are, and where their output is
+  coterie job logs common-customers -o json            # list the pods and where their logs are
 """
 _COLOURS = ("36", "33", "35", "32", "34", "31")
 _LAST_LINES = 10.0
@@ -38,15 +38,20 @@ _LAST_LINES = 10.0
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the job")
-    parser.add_argument("--task", metavar="ALIAS", default="", help="only of this task")
-    parser.add_argument("--party", metavar="ID", default="", help="only of this party")
-    parser.add_argument("-c", "--container", metavar="NAME", default="", help="only of this container")
-    parser.add_argument("-f", "--follow", action="store_true", help="stay until the job has ended")
-    parser.add_argument("--tail", metavar="N", type=number_of_lines, default=None, help="only the last N lines of each")
-    parser.add_argument("--timestamps", action="store_true", help="the time in front of each line")
+    parser.add_argument("name", metavar="NAME", help="name of the job")
+    parser.add_argument("--task", metavar="ALIAS", default="", help="only this task")
+    parser.add_argument("--party", metavar="ID", default="", help="only this party")
+    parser.add_argument("-c", "--container", metavar="NAME", default="", help="only this container")
+    parser.add_argument("-f", "--follow", action="store_true", help="follow until the job ends")
     parser.add_argument(
-        "--prefix", action=argparse.BooleanOptionalAction, default=True, help="who said it (default: yes)"
+        "--tail", metavar="N", type=number_of_lines, default=None, help="only the last N lines of each container"
+    )
+    parser.add_argument("--timestamps", action="store_true", help="print a timestamp before each line")
+    parser.add_argument(
+        "--prefix",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="print party/task/pod before each line (default: yes)",
     )
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)

@@ -22,8 +22,8 @@ from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, STRICT, KusciaJob, KusciaTask
 
 HELP = """
-List the jobs of this control plane, the newest last: who started them, how many of their tasks are done, how long they
-have taken, and what is to be said about them.
+List the jobs of this control plane, newest last: initiator, phase, finished tasks, duration, and a message if there is
+one.
 
 Examples:
   coterie job ls
@@ -37,7 +37,7 @@ Examples:
 def arguments(parser: options.Parser) -> None:
     parser.add_argument("--phase", metavar="PHASE", default="", help="only jobs in this phase, e.g. Running")
     parser.add_argument("-l", "--selector", metavar="SELECTOR", default="", help="only jobs with these labels")
-    parser.add_argument("--no-headers", action="store_true", help="without the line of column names")
+    parser.add_argument("--no-headers", action="store_true", help="omit the header line")
     options.output_option(parser)
     options.connection_options(parser)
 

@@ -16,8 +16,8 @@ from coterie.kube.client.wait import wait_until_gone
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KusciaJob
 
 HELP = """
-Remove jobs: their tasks, pods and everything else of them go too, at all parties. One that has not ended is kept unless
---force says that it must go; `coterie job stop` would end it and keep its history.
+Delete jobs with their tasks and pods, at all parties. A job that has not ended is only deleted with --force. To end a
+job and keep its history, use `coterie job stop`.
 
 Examples:
   coterie job rm common-customers
@@ -27,13 +27,15 @@ Examples:
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("names", nargs="+", metavar="NAME", help="the jobs")
-    parser.add_argument("--force", action="store_true", help="also jobs that have not ended")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="names of the jobs")
+    parser.add_argument("--force", action="store_true", help="also delete jobs that have not ended")
     parser.add_argument(
-        "--wait", action=argparse.BooleanOptionalAction, default=True, help="until they are gone (default: yes)"
+        "--wait", action=argparse.BooleanOptionalAction, default=True, help="wait until they are gone (default: yes)"
     )
-    parser.add_argument("--timeout", type=options.seconds, metavar="TIME", default=60.0, help="how long (default: 60s)")
-    parser.add_argument("--ignore-not-found", action="store_true", help="a missing job is no failure")
+    parser.add_argument(
+        "--timeout", type=options.seconds, metavar="TIME", default=60.0, help="wait timeout (default: 60s)"
+    )
+    parser.add_argument("--ignore-not-found", action="store_true", help="do not fail if a job does not exist")
     options.connection_options(parser)
 
 

@@ -32,11 +32,11 @@ from coterie.kuscia.api.types.domain import DOMAINS, Domain
 from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, AppImage, KusciaJob
 
 HELP = """
-Start a job and follow it to its end. The job comes from a file, which may hold other objects too (its AppImage, say:
-they are applied first), or is made from an engine and the parties. On a terminal a picture shows how far every party
-is; elsewhere each change gets a line. Ctrl-C leaves the job running.
+Start a job and follow it until it ends. The job comes from a file, or is created from an engine and a list of parties.
+Other objects in the file, such as the AppImage, are applied first. On a terminal the progress of every party is drawn;
+otherwise each change is printed as a line. Ctrl-C detaches: the job keeps running.
 
-Exit status: 0 Succeeded, 1 Failed, 3 Cancelled or rejected, 124 not ended within --timeout, 130 left with Ctrl-C.
+Exit status: 0 Succeeded, 1 Failed, 3 Cancelled or rejected, 124 not ended within --timeout, 130 interrupted (Ctrl-C).
 
 Examples:
   coterie job run job.yaml
@@ -46,31 +46,46 @@ Examples:
   coterie job run --engine sample --parties alice,bob --input '{"mode": "slow", "seconds": 5}' --timeline
   coterie job run --engine psi --parties alice,bob --input @psi.json --role alice=sender,bob=receiver
   coterie job run --engine psi --parties alice,bob --cpu 2 --memory alice=8Gi,bob=4Gi --bandwidth 100
-  coterie job run --engine sample --parties alice,bob --dry-run -o yaml   # only show the job
+  coterie job run --engine sample --parties alice,bob --dry-run -o yaml   # only print the job
 """
 _SUFFIX_BYTES = 3
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("file", nargs="?", default="", metavar="FILE", help="YAML or JSON; - for the standard input")
+    parser.add_argument("file", nargs="?", default="", metavar="FILE", help="YAML or JSON file; - for standard input")
     make = parser.add_argument_group("a job from an engine")
-    make.add_argument("--engine", metavar="NAME", default="", help="the AppImage (`coterie engine ls`)")
-    make.add_argument("--parties", metavar="IDS", default="", help="the domains, e.g. alice,bob")
-    make.add_argument("--input", metavar="TEXT", default=None, help="the engine's input; @FILE reads it from a file")
-    make.add_argument("--initiator", metavar="ID", default="", help="who starts it (default: the first party of ours)")
-    make.add_argument("--role", metavar="ID=ROLE", action="append", default=[], help="roles, e.g. alice=guest,bob=host")
+    make.add_argument("--engine", metavar="NAME", default="", help="AppImage of the engine (see `coterie engine ls`)")
+    make.add_argument("--parties", metavar="IDS", default="", help="domains that take part, e.g. alice,bob")
+    make.add_argument("--input", metavar="TEXT", default=None, help="input of the engine; @FILE reads it from a file")
+    make.add_argument(
+        "--initiator", metavar="ID", default="", help="initiator (default: the first party that is hosted here)"
+    )
+    make.add_argument(
+        "--role", metavar="ID=ROLE", action="append", default=[], help="roles of the parties, e.g. alice=guest,bob=host"
+    )
     per_party = "for each party, or ID=AMOUNT,..."
     make.add_argument("--cpu", metavar="N", action="append", default=[], help=f"cores {per_party}")
     make.add_argument("--memory", metavar="SIZE", action="append", default=[], help=f"e.g. 4Gi, {per_party}")
     make.add_argument("--bandwidth", metavar="MBPS", action="append", default=[], help=f"Mbit/s {per_party}")
-    parser.add_argument("--name", metavar="NAME", default="", help="the job's name (default: the file's, or made up)")
     parser.add_argument(
-        "--wait", action=argparse.BooleanOptionalAction, default=True, help="follow it to its end (default: yes)"
+        "--name", metavar="NAME", default="", help="name of the job (default: from the file, or generated)"
     )
-    parser.add_argument("--timeout", type=options.seconds, metavar="TIME", default=0.0, help="follow it no longer")
-    parser.add_argument("--timeline", action="store_true", help="measure, and show at the end where the time went")
-    parser.add_argument("--svg", metavar="FILE", default="", help="write the timeline as a picture")
-    parser.add_argument("--dry-run", action="store_true", help="print the job and start nothing")
+    parser.add_argument(
+        "--wait",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="follow the job until it ends (default: yes)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=options.seconds,
+        metavar="TIME",
+        default=0.0,
+        help="stop following after this time; the job keeps running",
+    )
+    parser.add_argument("--timeline", action="store_true", help="measure, and print a timeline at the end")
+    parser.add_argument("--svg", metavar="FILE", default="", help="write the timeline as an SVG file")
+    parser.add_argument("--dry-run", action="store_true", help="print the job without creating it")
     options.output_option(parser, ("table", "json", "yaml", "name"))
     options.connection_options(parser)
 

@@ -20,22 +20,22 @@ from coterie.cli.session import Session
 from coterie.kuscia.api.types.job import KUSCIA_JOBS
 
 HELP = """
-All about a job: a picture of its tasks, what every party said to it, why it waits or failed, and the events about it.
-With --timeline: where its time went, for the job, its tasks and their parties. Objects keep whole seconds only; for
-quick jobs `coterie job run --timeline` measures better.
+Show a job in detail: task graph, approval of each party, why it waits or failed, conditions and events. With
+--timeline: where the time went, for the job, its tasks and their parties. Objects store whole seconds only; for short
+jobs `coterie job run --timeline` is more precise.
 
 Examples:
   coterie job show common-customers
   coterie job show common-customers --timeline
-  coterie job show common-customers --svg time.svg     # the same as a picture
+  coterie job show common-customers --svg time.svg     # the timeline as an SVG file
   coterie job show common-customers -o yaml
 """
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the job")
-    parser.add_argument("--timeline", action="store_true", help="where the time went")
-    parser.add_argument("--svg", metavar="FILE", default="", help="write the timeline as a picture")
+    parser.add_argument("name", metavar="NAME", help="name of the job")
+    parser.add_argument("--timeline", action="store_true", help="show the timeline")
+    parser.add_argument("--svg", metavar="FILE", default="", help="write the timeline as an SVG file")
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
 

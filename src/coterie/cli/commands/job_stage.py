@@ -18,14 +18,14 @@ from coterie.kuscia.api.jobs.commands import carried_out, objection, order, own_
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KusciaJob, Stage
 
 HELP = """
-Give an order to a job. Every party of it may; the others learn of it and do the same.
+Send a command to a job. Every party may do so; the other parties receive it and carry it out as well.
 
-  stop      end it now: its tasks are stopped, it is Failed, and can be restarted
-  suspend   stop its tasks, and leave it Suspended until it is restarted (only a Running job)
-  restart   go on with a Failed or Suspended job: what has not succeeded is done again
-  cancel    end it for good: it cannot be restarted
+  stop      stop the tasks; the job becomes Failed and can be restarted
+  suspend   stop the tasks of a Running job; it stays Suspended until it is restarted
+  restart   continue a Failed or Suspended job: tasks that have not succeeded run again
+  cancel    stop the tasks; the job becomes Cancelled and cannot be restarted
 
-The command returns when the order has been carried out here (--no-wait: when it is given).
+The command returns when the local control plane has carried it out (with --no-wait: when it is stored).
 
 Examples:
   coterie job stop common-customers
@@ -37,12 +37,17 @@ _DONE = {Stage.STOP: "stopped", Stage.SUSPEND: "suspended", Stage.RESTART: "rest
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the job")
-    parser.add_argument("--as", dest="trigger", metavar="ID", default="", help="the domain that gives the order")
+    parser.add_argument("name", metavar="NAME", help="name of the job")
+    parser.add_argument("--as", dest="trigger", metavar="ID", default="", help="domain that sends the command")
     parser.add_argument(
-        "--wait", action=argparse.BooleanOptionalAction, default=True, help="until it is carried out (default: yes)"
+        "--wait",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="wait until it is carried out (default: yes)",
     )
-    parser.add_argument("--timeout", type=options.seconds, metavar="TIME", default=60.0, help="how long (default: 60s)")
+    parser.add_argument(
+        "--timeout", type=options.seconds, metavar="TIME", default=60.0, help="wait timeout (default: 60s)"
+    )
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
 

@@ -13,23 +13,29 @@ from coterie.cli.output import as_text, shown
 from coterie.cli.session import Session
 
 HELP = """
-See a job at work: its tasks, which waits for which, and how far every party is with them. On a terminal the picture is
-redrawn in place and fits itself into the window; elsewhere each change gets a line. It ends with the job.
+Show the progress of a job until it ends: its tasks, their dependencies, and the state of every party. On a terminal the
+display is updated in place; otherwise each change is printed as a line.
 
-  ✔ succeeded   ● running   ◌ being prepared   ○ waiting for others   ✘ failed   – not run, because another failed
+  ✔ succeeded   ● running   ◌ starting   ○ waiting for other tasks   ✘ failed   – skipped, because another task failed
 
 Exit status: 0 Succeeded, 1 Failed, 3 Cancelled or rejected, 124 not ended within --timeout.
 
 Examples:
   coterie job watch common-customers
   coterie job watch common-customers --timeout 10m && echo done
-  coterie job watch common-customers -o json      # nothing but the job itself, when it has ended
+  coterie job watch common-customers -o json      # only print the job when it has ended
 """
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the job")
-    parser.add_argument("--timeout", type=options.seconds, metavar="TIME", default=0.0, help="watch no longer")
+    parser.add_argument("name", metavar="NAME", help="name of the job")
+    parser.add_argument(
+        "--timeout",
+        type=options.seconds,
+        metavar="TIME",
+        default=0.0,
+        help="stop watching after this time; the job keeps running",
+    )
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
 

@@ -14,8 +14,8 @@ from coterie.cli.arguments import Parser, connection_options
 from coterie.cli.session import kubeconfig_files
 
 HELP = """
-Run the real kubectl with the kubeconfig of the chosen control plane. Everything after `kubectl` is kubectl's own, with
-one exception: --root and --domain may directly follow it. `coterie kubectl help` shows kubectl's help.
+Run the installed kubectl with the kubeconfig of the selected control plane. All arguments after `kubectl` are passed on
+to it, except --root and --domain directly after `kubectl`. `coterie kubectl help` shows the help of kubectl.
 
 Examples:
   coterie kubectl get pods -A

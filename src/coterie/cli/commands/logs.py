@@ -14,30 +14,36 @@ from coterie.cli.terminal import Screen
 from coterie.kube.client.streams import log_stream
 
 HELP = """
-Print what a container wrote to its standard output and error. Instead of a pod, something that selects pods may be
-named: a running one of its pods is taken then.
+Print the standard output and standard error of a container. Instead of a pod, name an object that selects pods
+(`deploy/web`): one of its running pods is used.
 
 Examples:
   coterie logs web-0
   coterie logs web-0 -c proxy --tail 20
-  coterie logs deploy/web -f                    # stay, and print what comes
+  coterie logs deploy/web -f                    # follow
   coterie logs job/sum --since 10m --timestamps
-  coterie logs web-0 --previous                 # of the run before the last restart
+  coterie logs web-0 --previous                 # from before the last restart
 """
 
 
 def arguments(parser: options.Parser) -> None:
     options.words_argument(parser)
     options.namespace_option(parser)
-    parser.add_argument("-c", "--container", metavar="NAME", default="", help="which container (default: the first)")
-    parser.add_argument("-f", "--follow", action="store_true", help="stay until the container ends")
+    parser.add_argument("-c", "--container", metavar="NAME", default="", help="container (default: the first)")
+    parser.add_argument("-f", "--follow", action="store_true", help="follow until the container ends")
     parser.add_argument("--tail", metavar="N", type=number_of_lines, default=None, help="only the last N lines")
     parser.add_argument(
-        "--since", metavar="DURATION", type=options.seconds, default=0.0, help="only what is newer, e.g. 30s, 5m, 1h"
+        "--since",
+        metavar="DURATION",
+        type=options.seconds,
+        default=0.0,
+        help="only lines newer than this, e.g. 30s, 5m, 1h",
     )
-    parser.add_argument("--since-time", metavar="TIME", default="", help="only what is newer than 2026-01-02T03:04:05Z")
-    parser.add_argument("-p", "--previous", action="store_true", help="of the run before the last restart")
-    parser.add_argument("--timestamps", action="store_true", help="the time in front of each line")
+    parser.add_argument(
+        "--since-time", metavar="TIME", default="", help="only lines after this time, e.g. 2026-01-02T03:04:05Z"
+    )
+    parser.add_argument("-p", "--previous", action="store_true", help="logs from before the last restart")
+    parser.add_argument("--timestamps", action="store_true", help="print a timestamp before each line")
     options.connection_options(parser)
 
 

@@ -20,9 +20,9 @@ from coterie.node import join_bundle
 from coterie.node.config import ConfigError
 
 HELP = """
-Let a node join this control plane. Run it where the control plane is: it makes a file with the node's certificates,
-which is carried to the other machine and named there under `join` in a configuration of mode lite. The file holds a
-key: whoever has it can be this node, so keep it as you keep passwords.
+Create the join file for a new node. Run this on the machine of the control plane. Copy the file to the new machine and
+set `join` to its path in a configuration of mode lite. The file contains a private key: anyone who has it can act as
+this node.
 
 Examples:
   coterie node add node-2 --address 10.0.0.2 --server https://10.0.0.1:6443 -o node-2.join
@@ -31,16 +31,16 @@ Examples:
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("action", choices=("add",), metavar="add", help="make the file with which a node joins")
-    parser.add_argument("name", metavar="NAME", help="the node's name: lower-case letters, digits, - and .")
+    parser.add_argument("action", choices=("add",), metavar="add", help="create a join file")
+    parser.add_argument("name", metavar="NAME", help="name of the node: lower-case letters, digits, - and .")
     parser.add_argument(
-        "--address", metavar="IP", action="append", default=[], help="the node's address; may be given several times"
+        "--address", metavar="IP", action="append", default=[], help="address of the node; may be repeated"
     )
-    parser.add_argument("--server", metavar="URL", default="", help="how the node reaches this API")
-    parser.add_argument("-o", "--output", metavar="FILE", default="", help="the file to write")
+    parser.add_argument("--server", metavar="URL", default="", help="URL of this API server, as seen from the node")
+    parser.add_argument("-o", "--output", metavar="FILE", default="", help="file to write")
     options.root_option(parser)
     parser.add_argument(
-        "--domain", metavar="ID", default=argparse.SUPPRESS, help="the control plane's domain, when there are several"
+        "--domain", metavar="ID", default=argparse.SUPPRESS, help="domain of the control plane, if there are several"
     )
 
 

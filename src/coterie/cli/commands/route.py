@@ -30,19 +30,19 @@ from coterie.kuscia.gateway.settings import MasterEndpoint
 from coterie.node import config
 
 HELP = """
-Manage the routes between domains. A route is one direction: SOURCE may call services of DESTINATION that are opened to
-it. Both control planes must know it; the source's needs the address of the destination's gateway as well.
+Manage routes between domains. A route has one direction: SOURCE may call services of DESTINATION that are opened to
+it. Both control planes need the route; the source also needs the address of the destination's gateway.
 
-  add SOURCE DESTINATION     make it, or change it; --both: and the way back, over which the other side calls
-  ls                         list routes, whether they work, and why not
-  rm SOURCE DESTINATION      remove it
-  check SOURCE DESTINATION   try it step by step: name, TCP, TLS, certificate, gateway, clock, token, service
+  add SOURCE DESTINATION     create or change a route; with --both also the reverse route, for calls from the other side
+  ls                         list routes, whether they are ready, and why not
+  rm SOURCE DESTINATION      remove a route
+  check SOURCE DESTINATION   test step by step: name, TCP, TLS, certificate, gateway, clock, token, service
 
 Examples:
   coterie route add alice bob --endpoint https://10.0.0.2:1080 --both
-  coterie route add alice bob --endpoint https://10.0.0.2:1080 --cert bob.crt   # makes the partner known as well
-  coterie route add alice carol --via bob                # bob carries it, and can neither read nor change it
-  coterie route add alice dave --tunnel                  # dave has no public port and dials us
+  coterie route add alice bob --endpoint https://10.0.0.2:1080 --cert bob.crt   # also adds bob as a partner
+  coterie route add alice carol --via bob                # bob forwards the traffic; it stays encrypted end to end
+  coterie route add alice dave --tunnel                  # dave has no public port and connects to us
   coterie route ls
   coterie route check alice bob --service psi
   coterie route rm alice bob --both
@@ -53,16 +53,18 @@ _MARKS = {Verdict.OK: "green", Verdict.WRONG: "red", Verdict.WARNING: "yellow", 
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("action", choices=_ACTIONS, metavar="add|ls|rm|check", help="what to do")
+    parser.add_argument("action", choices=_ACTIONS, metavar="add|ls|rm|check", help="action")
     options.words_argument(parser)
     make = parser.add_argument_group("for add")
-    make.add_argument("--endpoint", metavar="URL", default="", help="the destination's gateway, as https://host:1080")
-    make.add_argument("--via", metavar="DOMAIN", default="", help="the domain that carries it")
-    make.add_argument("--tunnel", action="store_true", help="the destination has no public port and dials us")
-    make.add_argument("--body-encryption", action="store_true", help="encrypt bodies between the two gateways as well")
-    make.add_argument("--cert", metavar="FILE", default="", help="the partner's certificate, if it is not known yet")
-    parser.add_argument("--both", action="store_true", help="for add and rm: the other direction too")
-    parser.add_argument("--service", metavar="NAME", default="", help="for check: may the source call this service?")
+    make.add_argument(
+        "--endpoint", metavar="URL", default="", help="gateway of the destination, e.g. https://host:1080"
+    )
+    make.add_argument("--via", metavar="DOMAIN", default="", help="domain that forwards the traffic (transit)")
+    make.add_argument("--tunnel", action="store_true", help="the destination has no public port and connects to us")
+    make.add_argument("--body-encryption", action="store_true", help="also encrypt bodies between the two gateways")
+    make.add_argument("--cert", metavar="FILE", default="", help="certificate of the partner, if it is not added yet")
+    parser.add_argument("--both", action="store_true", help="for add and rm: also the reverse route")
+    parser.add_argument("--service", metavar="NAME", default="", help="for check: also test access to this service")
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
 

@@ -15,8 +15,8 @@ from coterie.node import config, modes
 from coterie.node.api_identity import IdentityError
 
 HELP = """
-Run a node in the foreground until Ctrl-C or SIGTERM. Its state lives in the directory of its domain under the root;
-once the API answers there is a kubeconfig in it, which the other commands find by themselves.
+Run a node in the foreground until Ctrl-C or SIGTERM. Its state is stored in the directory of its domain under the root.
+When the API server is ready, that directory contains a kubeconfig, which the other commands find automatically.
 
 Examples:
   coterie init --mode master --domain alice -o coterie.yaml   # first
@@ -26,9 +26,9 @@ Examples:
 
 
 def arguments(parser: Parser) -> None:
-    parser.add_argument("-c", "--config", metavar="FILE", default="", help="the node's configuration")
+    parser.add_argument("-c", "--config", metavar="FILE", default="", help="configuration file of the node")
     parser.add_argument(
-        "--root", metavar="DIR", default=argparse.SUPPRESS, help="where domains live ($COTERIE_ROOT, ~/.coterie)"
+        "--root", metavar="DIR", default=argparse.SUPPRESS, help="directory of the domains ($COTERIE_ROOT, ~/.coterie)"
     )
 
 

@@ -32,9 +32,9 @@ from coterie.kube.client.client import Client
 from coterie.node.config import NodeSettings
 
 HELP = """
-Say whether the control plane is ready, how quickly it answers, and how much is in it. When there is a network that
-`coterie up` brought up, its domains come first, with their gateways and routes, what does not work, and which
-protections are switched off. Exits with 1 when something is not ready, so scripts can wait for it.
+Show whether the control plane is ready, its response time, and the number of objects. For a network started by
+`coterie up`, also show its domains, gateways and routes, what does not work, and which protections are disabled. The
+exit status is 1 if something is not ready.
 
 Examples:
   coterie status

@@ -21,8 +21,7 @@ from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.client.requests import path, query
 
 HELP = """
-Show how much CPU and memory nodes or pods use at this moment, as their agents measure it. CPU is in thousandths of a
-core.
+Show the current CPU and memory usage of nodes or pods, as measured by their agents. CPU is in millicores.
 
 Examples:
   coterie top node
@@ -40,10 +39,10 @@ def arguments(parser: options.Parser) -> None:
     options.words_argument(parser)
     options.namespace_option(parser)
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="pods of all namespaces")
-    parser.add_argument("-l", "--selector", metavar="SELECTOR", default="", help="only those with these labels")
-    parser.add_argument("--containers", action="store_true", help="each container of the pods for itself")
-    parser.add_argument("--sort-by", choices=("cpu", "memory"), default="", help="the greatest first")
-    parser.add_argument("--no-headers", action="store_true", help="leave the first line out")
+    parser.add_argument("-l", "--selector", metavar="SELECTOR", default="", help="only objects with these labels")
+    parser.add_argument("--containers", action="store_true", help="show each container separately")
+    parser.add_argument("--sort-by", choices=("cpu", "memory"), default="", help="sort by cpu or memory, largest first")
+    parser.add_argument("--no-headers", action="store_true", help="omit the header line")
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
 

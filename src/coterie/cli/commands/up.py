@@ -24,11 +24,11 @@ from coterie.cli.tables import render_table
 from coterie.node.config import NodeSettings
 
 HELP = """
-Bring a network of domains up on this machine, in the background, and wait until it is ready. In topology center, one
-control plane serves a node of each domain, which registers there through its gateway; in p2p, each domain is a control
-plane and a node in one, and all are partners. Each has its own directory under the root and its own loopback address.
-Ready means: every node runs, and every route between two domains works in both directions. What is up already stays as
-it is; domains that were there before come back with all they had.
+Start a network of domains on this machine, in the background, and wait until it is ready: every node runs, and every
+route between two domains works in both directions. In topology center, one control plane serves a node of each domain;
+the nodes register through its gateway. In topology p2p, each domain has its own control plane and node, and all domains
+are partners. Each domain has its own directory under the root and its own loopback address. Domains that already run
+are not changed; existing domains start with all their objects.
 
 Examples:
   coterie up                                          # center: alice and bob
@@ -43,11 +43,11 @@ def arguments(parser: options.Parser) -> None:
         "--topology",
         choices=network.TOPOLOGIES,
         default="",
-        help="one control plane for all (center, the default), or p2p",
+        help="center: one control plane for all (default); p2p: one for each domain",
     )
-    parser.add_argument("--domains", metavar="IDS", default="", help="who takes part (default: alice,bob)")
+    parser.add_argument("--domains", metavar="IDS", default="", help="domains (default: alice,bob)")
     parser.add_argument(
-        "--wait", metavar="SECONDS", type=options.seconds, default=60.0, help="give up after this long (default: 60)"
+        "--wait", metavar="SECONDS", type=options.seconds, default=60.0, help="timeout in seconds (default: 60)"
     )
     options.output_option(parser, ("table", "json", "yaml"))
     options.root_option(parser)

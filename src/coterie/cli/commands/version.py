@@ -15,7 +15,7 @@ from coterie.cli.output import as_text
 from coterie.cli.session import Session
 
 HELP = """
-Print the version of this program and that of the server it would talk to.
+Print the version of this program and of the server.
 
 Examples:
   coterie version
@@ -25,7 +25,7 @@ Examples:
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("--client", action="store_true", help="this program only; ask no server")
+    parser.add_argument("--client", action="store_true", help="only the version of this program")
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
 
