@@ -65,12 +65,16 @@ _JOB_ACTIONS = (
     Command("job ls", "list jobs", _JOBS, "[options]", also=("list",)),
     Command("job show", "show a job in detail, or its timeline", _JOBS, "NAME [options]", also=("describe",)),
     Command("job watch", "show the progress of a job until it ends", _JOBS, "NAME [--timeout TIME]"),
-    Command("job logs", "print the logs of its tasks", _JOBS, "NAME [-f] [options]"),
+    Command("job logs", "print the logs of the tasks", _JOBS, "NAME [-f] [options]"),
     Command("job graph", "draw the task dependencies", _JOBS, "NAME | -f FILE [-o FORMAT]"),
-    Command("job stop", "stop it; it fails and can be restarted", _JOBS, "NAME [options]", module="job_stage"),
-    Command("job suspend", "stop its tasks until it is restarted", _JOBS, "NAME [options]", module="job_stage"),
+    Command(
+        "job stop", "stop a job; it becomes Failed and can be restarted", _JOBS, "NAME [options]", module="job_stage"
+    ),
+    Command(
+        "job suspend", "stop the tasks of a job until it is restarted", _JOBS, "NAME [options]", module="job_stage"
+    ),
     Command("job restart", "continue a failed or suspended job", _JOBS, "NAME [options]", module="job_stage"),
-    Command("job cancel", "stop it; it cannot be restarted", _JOBS, "NAME [options]", module="job_stage"),
+    Command("job cancel", "stop a job; it cannot be restarted", _JOBS, "NAME [options]", module="job_stage"),
     Command("job approve", "accept or reject a job of a partner", _JOBS, "NAME [--reject] [options]"),
     Command("job rm", "delete jobs", _JOBS, "NAME... [--force]", also=("delete",)),
 )
@@ -82,7 +86,7 @@ COMMANDS = (
     Command("start", "run a node in the foreground", _NODE, "-c FILE [--root DIR]"),
     Command("node", "create a join file for another machine", _NODE, "add NAME --address IP -o FILE [options]"),
     Command("image", "manage the images on this machine", _NODE, "ls|add|load|tag|rm [NAME...] [options]"),
-    Command("domain", "manage domains and their join tokens", _NODE, "ls|add|token|cert|rm [NAME] [options]"),
+    Command("domain", "manage domains and their deploy tokens", _NODE, "ls|add|token|cert|rm [NAME] [options]"),
     Command(
         "route", "manage and check routes between domains", _NODE, "add|ls|rm|check [SOURCE DESTINATION] [options]"
     ),

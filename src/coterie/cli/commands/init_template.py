@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 MODES = {
-    "master": "a control plane: it serves the API, and nodes of its domains join it",
-    "lite": "a node of a domain: it runs pods and joins a master",
+    "master": "a control plane; nodes of its domains join it",
+    "lite": "a node of a domain; it runs pods and joins a master",
     "autonomy": "a control plane and a node in one",
 }
 _HEAD = """\
@@ -17,34 +17,34 @@ _HEAD = """\
 mode: {mode}
 """
 _SETTINGS = {
-    "domainID": 'The organisation this node belongs to: lower-case letters, digits and "-".',
-    "domainKeyData": "The domain's RSA key: whoever has it can speak as this domain. Keep this file to yourself.",
-    "masterEndpoint": "Its master's gateway, and the one-time token of the domain's object there.",
+    "domainID": 'Id of the domain: lower-case letters, digits and "-".',
+    "domainKeyData": "RSA key of the domain. Anyone who has it can act as this domain: keep this file secret.",
+    "masterEndpoint": "Gateway of the master, and the one-time deploy token from the master.",
     "liteDeployToken": "",
-    "join": "How it came to its master: a file of `coterie node add`, which holds a key.",
-    "datastoreEndpoint": "Where objects are stored.",
-    "runtime": "How pods run: runp, as confined processes.",
-    "enableWorkloadApprove": "Jobs of others wait until they are approved here.",
+    "join": "Join file from `coterie node add`; it contains a private key.",
+    "datastoreEndpoint": "Database for the objects.",
+    "runtime": "Container runtime: runp (confined processes).",
+    "enableWorkloadApprove": "Jobs of partners need approval here.",
 }
 """Chosen or not there at all."""
 _COMMON = """\
-# What partners must show at the public port: MTLS (their certificate), TLS (nothing), NOTLS (it is plain text).
+# Authentication at the public port: MTLS (client certificate), TLS (no client certificate), NOTLS (plain text).
 {protocol}
 
-# Where state lives; one directory for each domain. --root wins over it.
+# Root directory of the state, with one subdirectory per domain. --root overrides it.
 # root: ~/.coterie
 
-# DEBUG, INFO, WARN or ERROR; and text for people or json for machines.
+# Log level: DEBUG, INFO, WARN or ERROR. Log format: text or json.
 {logLevel}
 # logFormat: text
 
-# The public port for partners, and the one for this node's own pods. `external: none`: partners cannot call in.
+# Public port for partners, and internal port for the pods of this node. `external: none`: no public port.
 # gateway:
 #   external: {{host: 0.0.0.0, port: 1080}}
 #   internal: {{host: 127.0.0.1, port: 80}}
-#   workers: 1               # threads of the gateway
+#   workers: 1               # worker threads of Envoy
 
-# The names of the domain's services; other names are asked for at `upstream`, or as /etc/resolv.conf says.
+# DNS for the services of the domain. Other names are forwarded to `upstream` (default: /etc/resolv.conf).
 # dns:
 #   host: 127.0.0.1
 #   port: 53
@@ -53,19 +53,19 @@ _COMMON = """\
 _API = """
 # The Kubernetes API of this node.
 # apiServer:
-#   host: 127.0.0.1          # address to listen on; 0.0.0.0 for all
+#   host: 127.0.0.1          # listen address; 0.0.0.0 for all
 #   port: 6443               # 0 picks a free one
-#   names: []                # more names and addresses under which clients reach it
+#   names: []                # additional names and addresses in the certificate
 #   eventTTLSeconds: 3600    # how long Event objects are kept
-#   auditLog: ""             # a file below var/logs with one JSON line for each change; empty: none
+#   auditLog: ""             # file below var/logs with one JSON line per change; empty: none
 """
 _AGENT = """
-# The agent, which runs pods.
+# The node agent, which runs pods.
 # agent:
-#   address: 127.0.0.1       # the node's address: its endpoint and its pods are reached there
-#   port: 10250              # of its endpoint; 0 picks a free one
-#   taint: false             # true: only pods of tasks are placed here, as in Kuscia
-#   hostPaths: []            # directories below which hostPath volumes may lie
+#   address: 127.0.0.1       # address of the node, its endpoint and its pods
+#   port: 10250              # port of the agent's endpoint; 0 picks a free one
+#   taint: false             # true: only task pods are scheduled here, as in Kuscia
+#   hostPaths: []            # directories below which hostPath volumes are allowed
 """
 _DEFAULTS = {"protocol": "MTLS", "logLevel": "INFO"}
 
