@@ -54,7 +54,7 @@ HEAVY = (
 
 def test_a_master_carries_no_weight_it_does_not_use():
     """Idle memory is a promise (docs/benchmarks.md); one import too many breaks it silently."""
-    listed = "import sys, coterie.cli.commands.start, coterie.node.master; print(*sys.modules, sep='\\n')"
+    listed = "import sys, coterie.cli.commands.start, coterie.node.parts.control_plane; print(*sys.modules, sep='\\n')"
     loaded = subprocess.run([sys.executable, "-c", listed], capture_output=True, text=True, check=True).stdout.split()
     assert "coterie.kube.apiserver.server" in loaded
     assert [name for name in loaded if name in HEAVY] == []
