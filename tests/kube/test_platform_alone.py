@@ -14,7 +14,7 @@ from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.http.messages import Request, UserInfo
 from coterie.kube.agent import agent
-from coterie.kube.agent.runtimes.fake import FakeMachine, FakeRuntime
+from coterie.kube.agent.runtimes.fake import HOST_IMAGE, FakeMachine, FakeRuntime
 from coterie.kube.agent.settings import AgentSettings
 from coterie.kube.api.types.apps import DEPLOYMENTS
 from coterie.kube.api.types.nodes import NODES
@@ -44,7 +44,7 @@ DEPLOYMENT = {
         "selector": {"matchLabels": {"app": "web"}},
         "template": {
             "metadata": {"labels": {"app": "web"}},
-            "spec": {"containers": [{"name": "c", "image": "image:1", "command": ["sleep", "1000"]}]},
+            "spec": {"containers": [{"name": "c", "image": HOST_IMAGE, "command": ["sh", "-c", "sleep 1000"]}]},
         },
     },
 }
