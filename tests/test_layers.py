@@ -47,7 +47,7 @@ ALTITUDE = {
 """Higher packages may import lower ones. `kube` is the platform, `kuscia` the product that stands on it."""
 PLATFORM = ("base", "http", "kube")
 STILL_TO_MOVE = {
-    "http/connection.py", "http/messages.py", "http/websocket_client.py", "kube/agent/agent.py", "kube/agent/pods/manager.py",
+    "kube/agent/agent.py", "kube/agent/pods/manager.py",
     "kube/agent/pods/worker_context.py", "kube/api/types/scheduling.py", "kube/apiserver/proxy.py", "kube/apiserver/server.py",
     "kube/apiserver/bootstrap.py", "kube/controllers/replicaset/controller.py", "kube/scheduler/apply.py", "kube/scheduler/engine.py",
     "kube/control/preconditions.py",

@@ -24,6 +24,7 @@ from coterie.http.server import HttpServer, Limits
 from coterie.http.streamed_body import Pumped
 from coterie.kube.api.errors import ApiError
 from coterie.kube.api.meta import Object
+from coterie.kube.api.status_response import status_response
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api.types.domain import DOMAINS
@@ -48,7 +49,7 @@ class HttpDoor:
         self._desk = desk
         self._operations = {each.path: each for each in operations}
         self._recognise = recognise
-        self.server = HttpServer(self._handle, limits=LIMITS)
+        self.server = HttpServer(self._handle, limits=LIMITS, problem_response=status_response)
 
     async def _handle(self, request: Request) -> Response:
         if request.method in ("GET", "HEAD") and (told := self._plain(request.path)) is not None:
