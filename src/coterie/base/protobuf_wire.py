@@ -105,7 +105,10 @@ def tag(number: int, wire_type: int) -> bytes:
 
 def bytes_field(number: int, content: bytes) -> bytes:
     """A string, bytes or a message; written even when it is empty."""
-    return encode_varint(number << 3 | LENGTH) + encode_varint(len(content)) + content
+    head, length = number << 3 | LENGTH, len(content)
+    if head < 0x80 and length < 0x80:
+        return _ONE_BYTE[head] + _ONE_BYTE[length] + content
+    return encode_varint(head) + encode_varint(length) + content
 
 
 def varint_field(number: int, value: int) -> bytes:

@@ -10,9 +10,9 @@ from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.jobs import graph
 from coterie.cli.jobs.follow import look, typed
-from coterie.cli.jobs.live import letters
 from coterie.cli.jobs.model import JobState, job_state
 from coterie.cli.jobs.view import safe
+from coterie.cli.live_display import takes_unicode
 from coterie.cli.output import as_text
 from coterie.cli.session import Session
 from coterie.kuscia.api.types.job import KUSCIA_JOBS, KusciaJob
@@ -82,4 +82,4 @@ def _draw(app: App, args: argparse.Namespace, job: JobState) -> None:
         if row.task is not None:
             line = line[: row.at] + "●" + line[row.at + 1 :]
             line = f"{line:<{wide}}{safe(row.task.alias)}"
-        app.say(line if letters(app.out) else graph.plain_letters(line).replace("●", "*"))
+        app.say(line if takes_unicode(app.out) else graph.plain_letters(line).replace("●", "*"))
