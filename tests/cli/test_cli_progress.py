@@ -59,7 +59,7 @@ def test_a_long_state_does_not_wrap():
     made = board(out, "alice")
     made.tell("alice", "x" * 500)
     made.tick()
-    (line,) = without_escapes(out.getvalue()).splitlines()
+    (line,) = without_escapes(out.getvalue()).strip().splitlines()
     assert line.count("x") < 80 - len("| alice")
 
 
