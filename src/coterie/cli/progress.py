@@ -1,4 +1,5 @@
-"""What somebody sees while things come up: on a terminal a small table that moves, elsewhere a line for each that is done.
+"""What somebody sees while things come up: on a terminal a small table that moves, elsewhere a line for each that is
+done.
 
 board = Board(app, ["alice", "alice -> bob"])
 with board.shown():

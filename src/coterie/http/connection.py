@@ -40,8 +40,17 @@ _NO_CACHE = b"Cache-Control: no-cache, private\r\n"
 _LISTS = frozenset(("accept", "sec-websocket-protocol", "x-stream-protocol-version"))
 _COMMON_NAMES = {
     name.encode(): name.lower()
-    for name in ("Accept", "Accept-Encoding", "Authorization", "Connection", "Content-Length", "Content-Type", "Host", "User-Agent")
-}  # fmt: skip
+    for name in (
+        "Accept",
+        "Accept-Encoding",
+        "Authorization",
+        "Connection",
+        "Content-Length",
+        "Content-Type",
+        "Host",
+        "User-Agent",
+    )
+}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 

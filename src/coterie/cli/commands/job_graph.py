@@ -69,10 +69,15 @@ def _draw(app: App, args: argparse.Namespace, job: JobState) -> None:
         return
     if args.output in ("json", "yaml"):
         tasks = [
-            {"alias": task.alias, "after": list(task.after), "layer": task.layer, "phase": task.phase,
-             "parties": [party.domain for party in task.parties]}
+            {
+                "alias": task.alias,
+                "after": list(task.after),
+                "layer": task.layer,
+                "phase": task.phase,
+                "parties": [party.domain for party in task.parties],
+            }
             for task in job.tasks
-        ]  # fmt: skip
+        ]
         app.write(as_text({"job": job.name, "tasks": tasks}, args.output))
         return
     rows = graph.lanes(job.tasks)

@@ -1,7 +1,7 @@
 """A job as people follow it. Pure: from API objects to plain data.
 
-Everything that shows a job (`jobview`, `jobgraph`, `jobtime`) reads a `JobState`; everything that changes one sends what
-`coterie.kuscia.api.job_commands` says.
+Everything that shows a job (`jobview`, `jobgraph`, `jobtime`) reads a `JobState`; everything that changes one sends
+what `coterie.kuscia.api.job_commands` says.
 """
 
 from __future__ import annotations

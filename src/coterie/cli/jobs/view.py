@@ -18,18 +18,33 @@ from coterie.kube.apiserver.tables.ages import human_duration
 from coterie.kuscia.api.types.job import REJECTED, JobPhase, TaskPhase
 
 _MARKS = {
-    TaskPhase.SUCCEEDED: "✔", TaskPhase.FAILED: "✘", TaskPhase.RUNNING: "●", TaskPhase.PENDING: "◌", WAITING: "○",
+    TaskPhase.SUCCEEDED: "✔",
+    TaskPhase.FAILED: "✘",
+    TaskPhase.RUNNING: "●",
+    TaskPhase.PENDING: "◌",
+    WAITING: "○",
     NOT_RUN: "–",
-}  # fmt: skip
+}
 _ASCII_MARKS = {
-    TaskPhase.SUCCEEDED: "+", TaskPhase.FAILED: "x", TaskPhase.RUNNING: "*", TaskPhase.PENDING: "o", WAITING: ".",
+    TaskPhase.SUCCEEDED: "+",
+    TaskPhase.FAILED: "x",
+    TaskPhase.RUNNING: "*",
+    TaskPhase.PENDING: "o",
+    WAITING: ".",
     NOT_RUN: "-",
-}  # fmt: skip
+}
 _STYLES = {
-    TaskPhase.SUCCEEDED: "32", TaskPhase.FAILED: "31", TaskPhase.RUNNING: "36", TaskPhase.PENDING: "33", WAITING: "2",
-    NOT_RUN: "2", JobPhase.SUSPENDED: "33", JobPhase.AWAITING_APPROVAL: "33", JobPhase.APPROVAL_REJECT: "31",
+    TaskPhase.SUCCEEDED: "32",
+    TaskPhase.FAILED: "31",
+    TaskPhase.RUNNING: "36",
+    TaskPhase.PENDING: "33",
+    WAITING: "2",
+    NOT_RUN: "2",
+    JobPhase.SUSPENDED: "33",
+    JobPhase.AWAITING_APPROVAL: "33",
+    JobPhase.APPROVAL_REJECT: "31",
     JobPhase.CANCELLED: "31",
-}  # fmt: skip
+}
 _BAR = 12
 _ROOMY, _NARROW = 100, 64
 _MOST_LANES = 24

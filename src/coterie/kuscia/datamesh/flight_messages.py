@@ -1,7 +1,7 @@
 """Flight's messages with rows in them, read and written by hand.
 
-A `FlightData` is a protobuf message whose body may be megabytes. Built by the protobuf library it would be copied several
-times; here the pieces are joined once. The pieces themselves come from Arrow's own IPC format:
+A `FlightData` is a protobuf message whose body may be megabytes. Built by the protobuf library it would be copied
+several times; here the pieces are joined once. The pieces themselves come from Arrow's own IPC format:
 
     continuation (4) | length of metadata (4) | metadata | body      <──>      data_header = metadata, data_body = body
 

@@ -1,4 +1,5 @@
-"""The classes of the messages that engines send and get, from our own definitions in `kuscia/api/definitions/protos`."""
+"""The classes of the messages that engines send and get, from our own definitions in
+`kuscia/api/definitions/protos`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The HTTP doors: each operation is a POST with JSON or protobuf in its body.
 
-The same handler serves the operator's port, ConfManager's, and the socket to which the gateway leads lites; they differ in
-how a caller is recognised. A failure of an operation is an answer with status 200 and a code; streams are JSON objects that
-follow each other without separators.
+The same handler serves the operator's port, ConfManager's, and the socket to which the gateway leads lites; they differ
+in how a caller is recognised. A failure of an operation is an answer with status 200 and a code; streams are JSON
+objects that follow each other without separators.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ async def anybody(request: Request) -> Caller | None:
 
 
 def lites_of(client: Client, own: str) -> Recognise:
-    """Domains of this control plane, as the gateway names them. Our own pods come by the gateway too and are not let in."""
+    """Domains of this control plane, as the gateway names them. Our own pods come by the gateway too and are not let
+    in."""
 
     async def recognise(request: Request) -> Caller | None:
         name = request.headers.get(_ORIGIN, "")

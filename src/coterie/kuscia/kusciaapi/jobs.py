@@ -1,7 +1,8 @@
 """The service of jobs. What a job looks like is in `jobforms`, how many watch at once in `jobwatch`.
 
-A domain that asks through the gateway may touch jobs that it initiates or takes part in, and begin such as it initiates.
-Commands are labels on the job (`coterie.kuscia.api.job_commands`); the controllers of all parties carry them out.
+A domain that asks through the gateway may touch jobs that it initiates or takes part in, and begin such as it
+initiates. Commands are labels on the job (`coterie.kuscia.api.job_commands`); the controllers of all parties carry them
+out.
 """
 
 from __future__ import annotations
@@ -230,9 +231,7 @@ def _voters(caller: Caller, job: KusciaJob) -> tuple[str, ...]:
 
 def _operation(method: str, path: str, failure: Code, work: Work | None = None, **more: Any) -> Operation:
     where = f"/api/v1/job/{path}"
-    return Operation(
-        "JobService", method, where, failure, work, for_domains=True, on_lite=OnLite.FORWARD, **more
-    )  # fmt: skip
+    return Operation("JobService", method, where, failure, work, for_domains=True, on_lite=OnLite.FORWARD, **more)
 
 
 def _stage(stage: Stage, failure: Code, not_now: Code) -> Operation:
