@@ -28,8 +28,10 @@ from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.nodes import NODES, Node
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.api.types.scheduling import TASK_RESOURCES, TaskResource
-from coterie.kube.scheduler.effects import Bind, MarkReserved
+from coterie.kube.scheduler.effects import Bind
 from coterie.kube.scheduler.engine import Engine
+from coterie.kuscia.gangs.effects import MarkReserved
+from coterie.kuscia.gangs.plugin import GangPlugin
 
 T = TypeVar("T")
 
@@ -114,7 +116,7 @@ def alone(nodes: int, pods: int, spec: Callable[[int], dict[str, Any]] | None = 
     made = [make_pod(i, spec(i) if spec else None) for i in range(pods)]
     later = {pod.metadata.uid: pod for pod in made}
 
-    def work(engine: Engine) -> int:
+    def work(engine: GangEngine) -> int:
         for pod in made:
             engine.pod_seen(pod)
         return sum(_run_all(engine, later))
@@ -126,7 +128,7 @@ def gangs(nodes: int, pods: int, size: int = 3) -> Outcome:
     made = [make_pod(i, task=f"task-{i // size}") for i in range(pods - pods % size)]
     later = {pod.metadata.uid: pod for pod in made}
 
-    def work(engine: Engine) -> int:
+    def work(engine: GangEngine) -> int:
         for i in range(0, len(made), size):
             engine.task_seen(_task(f"task-{i // size}", "Reserving", size))
             for pod in made[i : i + size]:
@@ -155,7 +157,7 @@ def full(nodes: int, pods: int) -> Outcome:
     return Outcome("full", decided, time.process_time() - start, _resident() - before)
 
 
-def _run_all(engine: Engine, pods: dict[str, Pod], size: int = 1) -> Iterator[int]:
+def _run_all(engine: GangEngine, pods: dict[str, Pod], size: int = 1) -> Iterator[int]:
     """Everything that can be decided; each binding and mark is seen at once, as an informer would tell."""
     while (due := engine.next_due()) is not None and due <= time.monotonic():
         for effect in engine.run(1000):
@@ -166,10 +168,10 @@ def _run_all(engine: Engine, pods: dict[str, Pod], size: int = 1) -> Iterator[in
                 yield 1
             elif isinstance(effect, MarkReserved):
                 for phase in ("Reserved", "Schedulable"):
-                    engine.task_seen(_task(effect.task.name, phase, size))
+                    engine.task_seen(_task(effect.key.name, phase, size))
 
 
-def _measured(name: str, nodes: int, work: Callable[[Engine], int]) -> Outcome:
+def _measured(name: str, nodes: int, work: Callable[[GangEngine], int]) -> Outcome:
     gc.collect()
     before = _resident()
     engine = _cluster(nodes)
@@ -179,8 +181,15 @@ def _measured(name: str, nodes: int, work: Callable[[Engine], int]) -> Outcome:
     return Outcome(name, decisions, seconds, _resident() - before)
 
 
-def _cluster(nodes: int) -> Engine:
-    engine = Engine(time.monotonic)
+class GangEngine(Engine):
+    def __init__(self) -> None:
+        gangs = GangPlugin()
+        super().__init__(time.monotonic, plugins=[gangs])
+        self.task_seen = gangs.task_seen
+
+
+def _cluster(nodes: int) -> GangEngine:
+    engine = GangEngine()
     for node in make_nodes(nodes):
         engine.node_seen(node)
     return engine

@@ -32,6 +32,7 @@ from coterie.kube.store.memory import MemoryStore
 from coterie.kuscia.api.types.data import DOMAIN_DATAS
 from coterie.kuscia.datamesh.process import MeshChild
 from coterie.kuscia.datamesh.settings import MeshSettings
+from coterie.kuscia.extensions.apiserver import KUSCIA
 from coterie.kuscia.identity import domain_identity, engine_certificates
 from coterie.kuscia.identity.engine_certificates import Engine
 
@@ -44,7 +45,7 @@ async def serve(folder: Path, http: int, grpc: int) -> None:
     domain_identity.ensure(paths, DOMAIN, Secret(pki.key_pem(pki.new_key("rsa"), pkcs1=True)), SYSTEM_CLOCK.now())
     store = MemoryStore()
     await store.open()
-    server = ApiServer(store, Settings(kuscia=True), SYSTEM_CLOCK)
+    server = ApiServer(store, Settings(extensions=[KUSCIA]), SYSTEM_CLOCK)
     await server.start()
     client = Client(InProcessTransport(server.handle, UserInfo("bench", ("system:masters",))))
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": DOMAIN}}

@@ -1,7 +1,8 @@
 """Jobs all the time while nodes, gateways and engines are killed at random: `python -m benchmarks.soak_jobs --seconds 1200`.
 
 Every job must end, on both sides alike: as Succeeded, or as Failed where an engine of it was killed. At the end nothing may
-be left of any, and the nodes must not have grown. Exit status 1 when that is not so.
+be left of any: no job, task, summary, pod, service, ConfigMap, group, reservation or process. Exit status 1 when that is not
+so; what is left is named with its state.
 """
 
 from __future__ import annotations
@@ -31,11 +32,21 @@ from coterie.kube.api.types.network import SERVICES
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.api.types.scheduling import TASK_RESOURCES
 from coterie.kube.client.transport import TransportError
-from coterie.kuscia.api.types.job import TASK_RESOURCE_GROUPS
+from coterie.kuscia.api.types.job import (
+    KUSCIA_JOB_SUMMARIES,
+    KUSCIA_JOBS,
+    KUSCIA_TASK_SUMMARIES,
+    KUSCIA_TASKS,
+    TASK_RESOURCE_GROUPS,
+)
 
 _AWAY = (ApiError, TransportError)
 _LEFT: tuple[Kind[Object], ...] = tuple(
-    kind.as_dynamic for kind in (PODS, SERVICES, CONFIG_MAPS, TASK_RESOURCE_GROUPS, TASK_RESOURCES)
+    kind.as_dynamic
+    for kind in (
+        *(KUSCIA_JOBS, KUSCIA_TASKS, KUSCIA_JOB_SUMMARIES, KUSCIA_TASK_SUMMARIES),
+        *(PODS, SERVICES, CONFIG_MAPS, TASK_RESOURCE_GROUPS, TASK_RESOURCES),
+    )
 )
 _TASK_UID = "kuscia.secretflow/task-uid"
 _PATIENCE = 180.0
@@ -132,7 +143,7 @@ class Soak:
                 for each in (await side.client.list(kind)).items:
                     meta = each["metadata"]
                     if kind.resource.group or _TASK_UID in (meta.get("labels") or {}):
-                        found.append(f"{side.domain}: {kind} {meta.get('namespace', '')}/{meta['name']}")
+                        found.append(f"{side.domain}: {kind} {named(each)}")
             found += [f"{side.domain}: process {each.pid}" for each in containers(side)]
             found += [f"{side.domain}: job {name}" for name in sorted(side.names)]
         return found
@@ -145,6 +156,19 @@ class Soak:
                 if not found or time.monotonic() > deadline:
                     return found
             await asyncio.sleep(0.3)
+
+
+def named(obj: Object) -> str:
+    """An object with what says why it is still there."""
+    meta, status = obj["metadata"], obj.get("status") or {}
+    facts = {
+        "phase": status.get("phase"),
+        "deleted": meta.get("deletionTimestamp"),
+        "finalizers": ",".join(meta.get("finalizers") or ()),
+        "node": (obj.get("spec") or {}).get("nodeName"),
+    }
+    told = ", ".join(f"{key} {value}" for key, value in facts.items() if value)
+    return f"{meta.get('namespace', '')}/{meta['name']}" + (f" ({told})" if told else "")
 
 
 def containers(side: Side) -> list[psutil.Process]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from coterie.base.backoff import Policy
+from coterie.base.log_rotation import Rotation
 from coterie.base.process import Exit, ProcessSpec, Supervised
 
 QUICK = Policy(first=0.005, factor=1.5, limit=0.02, jitter=0)
@@ -116,7 +117,7 @@ async def test_a_signal_reaches_the_child(tmp_path):
 async def test_a_large_log_is_moved_aside(tmp_path):
     log = tmp_path / "child.log"
     log.write_text("x" * 100)
-    child = Supervised(shell("exec sleep 60", log_file=log, log_limit=50))
+    child = Supervised(shell("exec sleep 60", log_file=log, log_rotation=Rotation(max_bytes=50)))
     task = asyncio.create_task(child.run())
     await until(lambda: child.pid is not None)
     await child.stop()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from coterie.base.tasks import EndedEarly, TaskFailed, TaskOwner, guard
+from coterie.base.tasks import EndedEarly, TaskFailed, TaskOwner
 
 
 async def forever() -> None:
@@ -122,9 +122,3 @@ async def test_drain_says_whether_all_ended():
     assert not await owner.drain(0.001)
     await owner.close()
     assert await owner.drain(0.001)
-
-
-async def test_guard_passes_failures_on():
-    with pytest.raises(ValueError):
-        await guard("g", boom())
-    await guard("g", asyncio.sleep(0))

@@ -20,6 +20,7 @@ from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.client import kubeconfig
 from coterie.kube.client.fake import FakeTransport
 from coterie.kube.store import MemoryStore
+from coterie.kuscia.extensions.apiserver import KUSCIA
 
 TOKEN = "a-token-for-tests"
 
@@ -90,7 +91,7 @@ class _ServerThread:
         user = UserInfo("tester", ("system:masters",))
         store = MemoryStore()
         await store.open()
-        server = ApiServer(store, Settings(static_tokens=[(Secret(TOKEN), user)]))
+        server = ApiServer(store, Settings(extensions=[KUSCIA], static_tokens=[(Secret(TOKEN), user)]))
         await server.start()
         http = HttpServer(server.handle)
         _, self.port = await http.listen("127.0.0.1", 0)

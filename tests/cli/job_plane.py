@@ -27,6 +27,7 @@ from coterie.kube.store import MemoryStore
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_TASKS
 from coterie.kuscia.controllers.kusciajob import controller as kusciajob
+from coterie.kuscia.extensions.apiserver import KUSCIA
 
 TOKEN = "a-token-for-jobs"
 TASKS = KUSCIA_TASKS.as_dynamic
@@ -79,7 +80,7 @@ class JobPlane:
         user = UserInfo("tester", ("system:masters",))
         store = MemoryStore()
         await store.open()
-        server = ApiServer(store, Settings(static_tokens=[(Secret(TOKEN), user)]))
+        server = ApiServer(store, Settings(extensions=[KUSCIA], static_tokens=[(Secret(TOKEN), user)]))
         await server.start()
         http = HttpServer(server.handle)
         client = Client(InProcessTransport(server.handle, user))

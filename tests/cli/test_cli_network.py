@@ -61,7 +61,7 @@ def test_what_a_new_network_looks_like(tmp_path, anywhere, topology, expected):
         name = node.agent.node_name if node.agent else ""
         told.append((node.domain, node.mode, place.address, place.api, place.agent, name))
     assert told == expected
-    assert all(node.agent.taint for node in nodes if node.agent)
+    assert not any(node.agent.taint for node in nodes if node.agent)
     again = network.choose(tmp_path, "", [])
     assert again == nodes
     assert network.topology_of(network.members(tmp_path)) == topology
@@ -70,10 +70,12 @@ def test_what_a_new_network_looks_like(tmp_path, anywhere, topology, expected):
 def test_a_domain_may_come_later_and_what_was_changed_by_hand_stays(tmp_path, anywhere):
     network.choose(tmp_path, "center", ["alice"])
     file = background.config_file(DomainPaths.of(tmp_path, "alice"))
-    file.write_text(file.read_text().replace("taint: true", "taint: false"))
+    written = yaml.safe_load(file.read_text())
+    written["agent"]["taint"] = True
+    file.write_text(yaml.safe_dump(written))
     nodes = network.choose(tmp_path, "", ["alice", "carol"])
     assert [node.domain for node in nodes] == ["kuscia-system", "alice", "carol"]
-    assert nodes[1].agent.taint is False
+    assert nodes[1].agent.taint is True
     assert network.place_of(nodes[2]).address == "127.0.1.3"
     assert [node.domain for node in network.members(tmp_path)] == ["kuscia-system", "alice", "carol"]
 

@@ -23,7 +23,6 @@ spec:
   restartPolicy: Never
   terminationGracePeriodSeconds: 1
   nodeSelector: {kuscia.secretflow/namespace: alice}
-  tolerations: [{key: kuscia.secretflow/agent, operator: Exists}]
   containers:
   - name: main
     image: coterie/host:latest

@@ -36,7 +36,7 @@ def host_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def autonomy_node(tmp_path_factory: pytest.TempPathFactory, host_path: Path) -> Iterator[Cluster]:
-    agent = {"nodeName": "node-a", "port": 0, "taint": False, "hostPaths": [str(host_path)]}
+    agent = {"nodeName": "node-a", "port": 0, "hostPaths": [str(host_path)]}
     settings = {"mode": "autonomy", "apiServer": {"port": 0}, "agent": agent, "capacity": {"cpu": 16, "memory": "32Gi"}}
     node = Node(tmp_path_factory.mktemp("autonomy"), "node-a", settings).start()
     cluster = Cluster(node, VERSIONS[-1], nodes={"node-a": node})

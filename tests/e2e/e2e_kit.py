@@ -127,7 +127,7 @@ def joined_node(plane: Node, root: Path, name: str, **more: Any) -> Node:
     bundle = join_bundle.make_bundle(DomainPaths.of(plane.root, DOMAIN), name, ("127.0.0.1",), server, SYSTEM_CLOCK)
     root.mkdir()
     bundle.write(root / "join.yaml")
-    agent = {"nodeName": name, "port": 0, "taint": False, "leaseSeconds": 4}
+    agent = {"nodeName": name, "port": 0, "leaseSeconds": 4}
     settings = {"mode": "lite", "join": str(root / "join.yaml"), "agent": agent}
     return Node(root, name, {**settings, "capacity": {"cpu": 16, "memory": "32Gi"}, **more})
 

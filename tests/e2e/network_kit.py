@@ -15,7 +15,7 @@ from coterie.cli.app import App
 from coterie.cli.main import main
 
 PATIENCE = 60.0
-ROOM = {"tolerations": [{"key": "kuscia.secretflow/agent", "operator": "Exists"}], "terminationGracePeriodSeconds": 1}
+ROOM = {"terminationGracePeriodSeconds": 1}
 ACCESS, PROTOCOL = "kuscia.secretflow/access-domain", "kuscia.secretflow/protocol"
 
 ECHO = """

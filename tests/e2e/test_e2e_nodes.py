@@ -48,6 +48,40 @@ def test_drain_moves_pods(joined: Cluster) -> None:
     joined.do("exec wants -- true")
 
 
+def test_drain_waits_for_a_disruption_budget_and_works_through(joined: Cluster) -> None:
+    """The budget lets one pod go at a time; kubectl tries again until the replacements are ready."""
+    joined.apply(deployment("guarded", 3), _budget("guarded", maxUnavailable=1))
+    joined.do("rollout status deployment/guarded --timeout=60s")
+    until("the budget allows one", lambda: joined.json("get pdb guarded")["status"]["disruptionsAllowed"] == 1)
+    try:
+        before = {p["metadata"]["name"] for p in _live(joined, "guarded") if p["spec"]["nodeName"] == "node-1"}
+        assert len(before) >= 1
+        drained = joined.do("drain node-1 --timeout=90s --ignore-daemonsets")
+        assert "node/node-1 drained" in drained
+        until("all run on the other", lambda: _on(joined, "guarded") == {"node-2"})
+        assert not before & {p["metadata"]["name"] for p in _live(joined, "guarded")}
+        until("it is whole again", lambda: joined.json("get pdb guarded")["status"]["disruptionsAllowed"] == 1)
+        status = joined.json("get pdb guarded")["status"]
+        assert (status["expectedPods"], status["currentHealthy"], status["desiredHealthy"]) == (3, 3, 2)
+        # Nobody may go now: a drain of the only node left does not get through.
+        joined.do('patch pdb guarded --type=merge -p \'{"spec": {"maxUnavailable": 0}}\'')
+        refused = joined.fail("drain node-2 --timeout=2s --ignore-daemonsets --pod-selector=app=guarded")
+        assert "violate the pod's disruption budget" in refused
+        assert len(_live(joined, "guarded")) == 3
+    finally:
+        joined.do("uncordon node-1 node-2")
+
+
+def _budget(app: str, **spec: Any) -> dict[str, Any]:
+    selector = {"matchLabels": {"app": app}}
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": app},
+        "spec": {"selector": selector, **spec},
+    }
+
+
 def test_pods_outlive_a_killed_agent(joined: Cluster) -> None:
     """20 times kill -9 under 30 pods: nobody notices but the agent."""
     joined.apply(

@@ -17,6 +17,7 @@ from coterie.kube.store.memory import MemoryStore
 from coterie.kuscia.api.types.job import APP_IMAGES
 from coterie.kuscia.engine.builtin_appimages import BUILT_IN, ENGINES, SAMPLE, ensure_engines, outdated
 from coterie.kuscia.engine.templates import template
+from coterie.kuscia.extensions.apiserver import KUSCIA
 
 IMAGES = APP_IMAGES.as_dynamic
 
@@ -25,7 +26,7 @@ IMAGES = APP_IMAGES.as_dynamic
 async def client() -> AsyncIterator[Client]:
     store = MemoryStore()
     await store.open()
-    server = ApiServer(store, Settings())
+    server = ApiServer(store, Settings(extensions=[KUSCIA]))
     await server.start()
     made = Client(InProcessTransport(server.handle, UserInfo("admin", ("system:masters",))))
     yield made

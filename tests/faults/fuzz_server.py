@@ -26,6 +26,7 @@ from coterie.kube.api.status_response import status_response
 from coterie.kube.apiserver.auth.tokens import TokenSigner
 from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.store.memory import MemoryStore
+from coterie.kuscia.extensions.apiserver import KUSCIA
 
 T = TypeVar("T")
 ADMIN = UserInfo("fuzz", ("system:masters", "system:authenticated"))
@@ -139,7 +140,7 @@ class FuzzServer:
     async def _start(self) -> None:
         self.store = MemoryStore()
         await self.store.open()
-        self.api = ApiServer(self.store, Settings(signer=TokenSigner(pki.new_key())))
+        self.api = ApiServer(self.store, Settings(extensions=[KUSCIA], signer=TokenSigner(pki.new_key())))
         await self.api.start()
         self.http = HttpServer(
             self.api.handle, limits=self._limits, user_of=lambda _: ADMIN, problem_response=status_response

@@ -178,7 +178,7 @@ class JumpingClock(VirtualClock):
 async def _served(clock: JumpingClock, **settings: Any) -> AsyncIterator[ApiServer]:
     store = MemoryStore(clock=clock)
     await store.open()
-    server = ApiServer(store, Settings(kuscia=False, **settings), clock)
+    server = ApiServer(store, Settings(**settings), clock)
     await server.start()
     try:
         yield server
@@ -295,7 +295,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
     keys = api_identity.ensure(paths, ("127.0.0.1",), SYSTEM_CLOCK)
     store = MemoryStore()
     await store.open()
-    api = ApiServer(store, Settings(kuscia=False))
+    api = ApiServer(store, Settings())
     await api.start()
     for number in range(40):
         body = configmap(f"big-{number}", 100_000)

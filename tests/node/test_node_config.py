@@ -9,6 +9,7 @@ import pytest
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.node import api_identity, config, join_bundle, lite
+from coterie.node.parts.agent import engine_settings
 
 _MASTER = {"mode": "master", "domainID": "alice"}
 
@@ -49,3 +50,12 @@ def test_a_node_that_joins_is_named_by_its_file(tmp_path: Path) -> None:
     assert other is not None
     with pytest.raises(config.ConfigError, match='is for "node-2", not "node-3"'):
         lite.named_by(bundle, other)
+
+
+@pytest.mark.parametrize("protocol", ["NOTLS", "TLS", "MTLS"])
+def test_templates_get_the_protocol_of_kusciaapi_not_the_gateways(tmp_path: Path, protocol: str) -> None:
+    other = "MTLS" if protocol != "MTLS" else "NOTLS"
+    document = {"mode": "autonomy", "domainID": "alice", "protocol": other, "kusciaAPI": {"protocol": protocol}}
+    settings = config.parse(document, tmp_path, lowest_port=0)
+    assert settings.agent is not None
+    assert engine_settings(settings, settings.agent).built_in(())["KUSCIA_API_PROTOCOL"] == protocol

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import base64
+import dataclasses
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import yaml
@@ -14,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from coterie.base import pki
 from coterie.kuscia.gateway.model import Address, Protocol
 from coterie.kuscia.gateway.settings import MasterEndpoint
+from coterie.kuscia.kusciaapi.settings import Timeouts
 from coterie.node import config
 from coterie.node.config import keys, ports
 from coterie.node.config.gateway import places
@@ -63,7 +67,7 @@ USED = [
     ("agent.nodeName", "n-1", "agent.node_name", "n-1", LITE),
     ("agent.address", "10.0.0.2", "agent.address", "10.0.0.2", AUTONOMY),
     ("agent.port", 0, "agent.port", 0, AUTONOMY),
-    ("agent.taint", False, "agent.taint", False, AUTONOMY),
+    ("agent.taint", True, "agent.taint", True, AUTONOMY),
     ("agent.hostPaths[]", "/data", "agent.host_paths", ("/data",), AUTONOMY),
     ("agent.leaseSeconds", 5, "agent.lease_seconds", 5, AUTONOMY),
     ("logrotate.maxFiles", 7, "logrotate.max_files", 7, AUTONOMY),
@@ -73,13 +77,13 @@ USED = [
     ("capacity.memory", "8Gi", "agent.capacity.memory", "8Gi", AUTONOMY),
     ("capacity.storage", "100Gi", "agent.capacity.storage", "100Gi", AUTONOMY),
     ("capacity.ephemeralStorage", "1Gi", "agent.capacity.ephemeral_storage", "1Gi", AUTONOMY),
-    ("capacity.bandwidth", "100", "agent.capacity.bandwidth_mbit", 100, AUTONOMY),
+    ("capacity.bandwidth", "100", "agent.bandwidth_mbit", 100, AUTONOMY),
     ("capacity.pods", "50", "agent.capacity.pods", 50, AUTONOMY),
     ("capacity.pods", None, "agent.capacity.pods", 500, AUTONOMY),
     ("reservedResources.cpu", "", "agent.capacity.reserved_cpu", "500m", AUTONOMY),
     ("reservedResources.cpu", "1", "agent.capacity.reserved_cpu", "1", AUTONOMY),
     ("reservedResources.memory", "1Gi", "agent.capacity.reserved_memory", "1Gi", AUTONOMY),
-    ("reservedResources.bandwidth", 5, "agent.capacity.reserved_bandwidth_mbit", 5, AUTONOMY),
+    ("reservedResources.bandwidth", 5, "agent.reserved_bandwidth_mbit", 5, AUTONOMY),
     ("garbageCollection.kusciaJobGC.durationHours", 24, "job_gc_hours", 24, MASTER),
     ("garbageCollection.kusciaDomainDataGC.enable", True, "data_gc_hours", 720, MASTER),
     ("garbageCollection.kusciaDomainDataGC.durationHours", 24, "data_gc_hours", None, MASTER),
@@ -111,6 +115,11 @@ USED = [
     ("kusciaAPI.GRPCPort", 9083, "kuscia_api.grpc_port", 9083, LITE),
     ("kusciaAPI.protocol", "tls", "kuscia_api.protocol", "TLS", MASTER),
     ("kusciaAPISans[]", "api.example", "kuscia_api.names", ("api.example",), MASTER),
+    ("kusciaAPI.readTimeout", 9, "kuscia_api.timeouts", Timeouts(read=9), LITE),
+    ("kusciaAPI.idleTimeout", 9, "kuscia_api.timeouts", Timeouts(idle=9), LITE),
+    ("confManager.readTimeout", 9, "kuscia_api.conf_timeouts", Timeouts(read=9), LITE),
+    ("confManager.writeTimeout", 9, "kuscia_api.conf_timeouts", Timeouts(write=9), LITE),
+    ("confManager.idleTimeout", 9, "kuscia_api.conf_timeouts", Timeouts(idle=9), LITE),
     ("confManager.host", "127.0.0.9", "kuscia_api.conf_address", "127.0.0.9", LITE),
     ("confManager.HTTPPort", 9060, "kuscia_api.conf_http_port", 9060, LITE),
     ("confManager.GRPCPort", 9061, "kuscia_api.conf_grpc_port", 9061, AUTONOMY),
@@ -173,6 +182,7 @@ def test_without_effect_and_said_so(path: str) -> None:
     settings = parse({**AUTONOMY, **nested(place, {"x": 1} if path.endswith("*") else "x")})
     named = re.split(r"\[\]|\.\*", path)[0]
     assert [(each.sentence, each.key) for each in settings.notices] == [(keys.UNUSED_SENTENCE, named)]
+    assert settings.notices[0].advice == keys.WITHOUT_EFFECT[path] != ""
     assert parse({**AUTONOMY, **nested(path.replace("*", "x"), None)}).notices == ()
 
 
@@ -182,6 +192,62 @@ def test_keys_of_other_modes_are_said_to_mean_nothing() -> None:
     assert {each.key for each in settings.notices} == {"liteDeployToken", "runtime", "capacity"}
     assert {each.value for each in settings.notices} == {"mode master"}
     assert settings.gateway.deploy_token is None
+
+
+def test_a_node_that_joins_is_told_what_is_not_its_business() -> None:
+    document = {
+        "mode": "lite",
+        "domainID": "alice",
+        "join": "a.join",
+        "kusciaAPI": {"HTTPPort": 9082},
+        "protocol": "TLS",
+    }
+    notices = parse(document).notices
+    assert {(each.key, each.value) for each in notices} == {
+        (key, "mode lite with join") for key in ("kusciaAPI", "protocol")
+    }
+
+
+def fields_of(kind: type) -> Iterator[tuple[str, str]]:
+    """(class, field) of everything that a configuration comes to."""
+    hints = get_type_hints(kind)
+    for each in dataclasses.fields(kind):
+        yield kind.__name__, each.name
+        for inner in (hints[each.name], *get_args(hints[each.name])):
+            if isinstance(inner, type) and dataclasses.is_dataclass(inner):
+                yield from fields_of(inner)
+
+
+def test_every_setting_is_read_by_something_outside_of_the_configuration() -> None:
+    """What is parsed and then read by nobody is a promise that nobody keeps."""
+    source = Path(config.__file__).parents[2]
+    here = Path(config.__file__).parent
+    read = {
+        node.attr
+        for file in source.rglob("*.py")
+        if here not in file.parents
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+    assert [f"{kind}.{name}" for kind, name in fields_of(config.NodeSettings) if name not in read] == []
+
+
+def test_every_accepted_key_is_used_or_answered() -> None:
+    """Each key alone: it changes what the configuration comes to, or there is a notice, or it is refused."""
+    values = {row[0]: (row[1], row[4]) for row in USED if row[1] not in ("", None)}
+    silent = []
+    for path in keys.USED:
+        if path in TESTED_ELSEWHERE or path.startswith("domainRoute.") or path in ("domainID", "runtime"):
+            continue
+        given, base = values[path]
+        if path == "garbageCollection.kusciaDomainDataGC.durationHours":
+            base = {**base, "garbageCollection": {"kusciaDomainDataGC": {"enable": True}}}
+            document = {**base, "garbageCollection": {"kusciaDomainDataGC": {"enable": True, "durationHours": given}}}
+        else:
+            document = {**base, **nested(path, given)}
+        if parse(document) == parse(base):
+            silent.append(path)
+    assert silent == []
 
 
 def test_kuscias_own_template_for_a_lite() -> None:
@@ -266,6 +332,7 @@ REFUSED = [
     ("upstream", {**MASTER, "dns": {"upstream": ["dns.example"]}}, "dns.upstream: "),
     ("tls-no-key", {**MASTER, **nested(f"{TLS}.certFile", "a")}, f"{TLS}.keyFile: is missing"),
     ("tls-no-cert", {**MASTER, **nested(f"{TLS}.keyFile", "a")}, f"{TLS}.certFile: is missing"),
+    ("tls-off-alone", {**MASTER, **nested(TLS, {"enableTLS": False})}, f"{TLS}.enableTLS: does not turn TLS off"),
     ("tls-off", {**MASTER, **nested(TLS, {"enableTLS": False, "certFile": "a", "keyFile": "b"})}, f"{TLS}.enableTLS: must be true"),
     ("tls-plain", {**MASTER, "protocol": "NOTLS", **nested(TLS, {"certFile": "a", "keyFile": "b"})}, f"{TLS}.certFile: has no place"),
     ("tls-twice", {**MASTER, **nested(TLS, {"certFile": "a", "certData": encoded(b"x")})}, f"{TLS}.certData: stands beside certFile"),

@@ -214,7 +214,11 @@ async def test_what_envoy_refuses_stops_nothing(tmp_path: Path, monkeypatch: pyt
         await bob.client.delete(SERVICE, "poison", "bob")
         await bob.serve("later", where)
         await answered(http, bob, "later.bob.svc", 200)
-        assert feed.status.applied.accepted
+
+        async def accepted() -> bool:
+            return bool(feed.status.applied.accepted)
+
+        await until(accepted)  # Envoy serves before all its workers have confirmed
 
 
 async def test_what_cannot_be_done_is_told_where_it_was_asked(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.store import MemoryStore
 from coterie.kuscia.api.types.domain import DOMAINS, Domain
+from coterie.kuscia.extensions.apiserver import KUSCIA
 from coterie.kuscia.identity import domain_identity
 from coterie.node import config
 from coterie.node.parts.own_domain import ensure_domain, own_domain, prepared
@@ -125,7 +126,7 @@ def test_a_pair_that_does_not_fit_is_refused_at_once(
 async def client() -> AsyncIterator[Client]:
     store = MemoryStore()
     await store.open()
-    server = ApiServer(store, Settings(kuscia=True), SYSTEM_CLOCK)
+    server = ApiServer(store, Settings(extensions=[KUSCIA]), SYSTEM_CLOCK)
     await server.start()
     transport = InProcessTransport(server.handle, UserInfo("tester", ("system:masters",)))
     try:

@@ -240,6 +240,11 @@ def configure(settings: LogSettings | None = None, stream: TextIO | None = None)
     return handler
 
 
+def set_level(name: str) -> None:
+    """Of everything of ours that has no level of its own, from now on."""
+    logging.getLogger(ROOT).setLevel(level_number(name))
+
+
 def level_number(name: str) -> int:
     """`warn` and `WARNING` are the same."""
     wanted = name.lower()

@@ -87,6 +87,11 @@ class DomainPaths:
         return self.var / "run"
 
     @property
+    def logging(self) -> Path:
+        """How the node's child processes log (base/child_logging.py)."""
+        return self.run / "logging.json"
+
+    @property
     def images(self) -> Path:
         return self.var / "images"
 

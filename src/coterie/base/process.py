@@ -24,6 +24,7 @@ from random import Random
 from coterie.base.backoff import Backoff, Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import Logger, logger
+from coterie.base.log_rotation import STANDARD, Rotation, is_full, move_aside, open_log
 
 _log = logger("base.process")
 RESTART_POLICY = Policy(first=0.5, factor=2.0, limit=30.0, jitter=0.2)
@@ -46,8 +47,8 @@ class ProcessSpec:
     cwd: Path | None = None
     log_file: Path | None = None
     """None: output is thrown away."""
-    log_limit: int = 64 << 20
-    """A log larger than this is moved to `<log>.1` when the child starts."""
+    log_rotation: Rotation = STANDARD
+    """A log that is full is moved aside when the child starts."""
     stop_grace: float = 10.0
     """Seconds between SIGTERM and SIGKILL."""
     restart: Policy = RESTART_POLICY
@@ -156,7 +157,7 @@ class Supervised:
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         spec = self.spec
-        output = _open_log(spec.log_file, spec.log_limit) if spec.log_file is not None else None
+        output = _open_log(spec.log_file, spec.log_rotation) if spec.log_file is not None else None
         try:
             return await asyncio.create_subprocess_exec(
                 *(_following(spec.argv) if spec.die_with_parent else spec.argv),
@@ -218,11 +219,10 @@ class Supervised:
         return False
 
 
-def _open_log(path: Path, limit: int) -> int:
-    with contextlib.suppress(FileNotFoundError):
-        if path.stat().st_size > limit:
-            os.replace(path, path.with_name(path.name + ".1"))
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _open_log(path: Path, rotation: Rotation) -> int:
+    if is_full(path, rotation):
+        move_aside(path, rotation)
+    return open_log(path)
 
 
 def _signal_group(pid: int, number: int) -> None:

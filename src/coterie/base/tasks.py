@@ -7,8 +7,6 @@ its end cancels what still runs and waits for it:
         owner.start("compactor", compact_forever(), endless=True)
         owner.start("listener", listen())
         await owner.wait()          # ends when all have ended; the first failure stops the rest and is raised
-
-`guard` is the same care for a single coroutine that somebody else runs.
 """
 
 from __future__ import annotations
@@ -139,15 +137,3 @@ def heard(task: asyncio.Future[Any]) -> None:
     news."""
     if not task.cancelled():
         task.exception()
-
-
-async def guard(name: str, work: Coroutine[Any, Any, Any], *, log: Logger = _log) -> None:
-    """Run `work` and log its failure under `name` before passing it on."""
-    try:
-        await work
-    except asyncio.CancelledError:
-        log.debug("Task cancelled", task=name)
-        raise
-    except Exception as error:
-        log.error("Task failed", error=error, trace=True, task=name)
-        raise

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import IO
 
 from coterie.base.files import write_atomic
+from coterie.base.log_rotation import open_log
 from coterie.base.paths import DomainPaths
 
-_LOG_LIMIT = 64 << 20
 _LOOK = 0.02
 
 
@@ -64,11 +64,8 @@ def start(paths: DomainPaths, environ: Mapping[str, str]) -> int:
 
 
 def _open_log(path: Path) -> IO[bytes]:
-    with contextlib.suppress(FileNotFoundError):
-        if path.stat().st_size > _LOG_LIMIT:
-            os.replace(path, path.with_name(path.name + ".1"))
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    return os.fdopen(handle, "ab")
+    """The node itself keeps it within its limits (node/log_files.py)."""
+    return os.fdopen(open_log(path), "ab")
 
 
 def running(paths: DomainPaths) -> int:

@@ -132,7 +132,7 @@ def document(
         out["apiServer"] = {"host": place.address, "port": place.api}
         out["controllers"] = {"portRange": list(engine_ports(place))}
     if mode != "master":
-        out["agent"] = {"nodeName": node_name(domain), "address": place.address, "port": place.agent, "taint": True}
+        out["agent"] = {"nodeName": node_name(domain), "address": place.address, "port": place.agent}
     if mode == "lite" and master is not None:
         out["masterEndpoint"] = master_endpoint(master)
     if place.external:

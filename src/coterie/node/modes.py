@@ -14,12 +14,18 @@ import gc
 import importlib
 import math
 import signal
+import sys
+from functools import partial
+from pathlib import Path
 
+from coterie.base import child_logging
 from coterie.base.clock import SYSTEM_CLOCK, Clock
-from coterie.base.log import LogSettings, configure, logger
+from coterie.base.log import LogSettings, configure, logger, set_level
 from coterie.kube.control.manager import Manager, Runnable
 from coterie.node.config import NodeSettings
 from coterie.node.housekeeping import Housekeeper
+from coterie.node.log_files import log_files
+from coterie.node.reloading import ConfigWatch, LogsAtLevel
 
 log = logger("node")
 
@@ -34,22 +40,49 @@ def groups(settings: NodeSettings, clock: Clock = SYSTEM_CLOCK) -> list[list[Run
     return made
 
 
-async def run(settings: NodeSettings, clock: Clock = SYSTEM_CLOCK) -> None:
-    """Run a node until SIGTERM or SIGINT."""
-    configure(LogSettings(level=settings.log_level, format="json" if settings.log_json else "plain"))
+async def run(
+    settings: NodeSettings, clock: Clock = SYSTEM_CLOCK, *, file: Path | None = None, root: Path | None = None
+) -> None:
+    """Run a node until SIGTERM or SIGINT. `file`, `root`: what `settings` were loaded from, to be watched."""
+    configure(_logging(settings, settings.log_level))
     for notice in settings.notices:
-        log.bind(**({"value": notice.value} if notice.value else {})).warning(notice.sentence, key=notice.key)
+        more = {name: text for name, text in (("value", notice.value), ("do", notice.advice)) if text}
+        log.bind(**more).warning(notice.sentence, key=notice.key)
     settings.paths.prepare()
+    child_logging.write(settings.paths.logging, _logging(settings, settings.log_level))
     # A lite waits for its master for as long as that takes: its pods go on, and the link says what is wrong.
     patience = math.inf if settings.gateway.master is not None else 60.0
-    parts: list[list[Runnable]] = [*groups(settings, clock), [Housekeeper(clock)]]
+    # Logs first: a start that fails again and again fills them too.
+    parts: list[list[Runnable]] = [[log_files(settings, clock)], *groups(settings, clock), [Housekeeper(clock)]]
+    watch = ConfigWatch(file, root, settings, partial(_log_at, settings, parts), clock) if file is not None else None
+    if watch is not None:
+        parts[0].append(watch)
     manager = Manager(parts, name=settings.domain, ready_timeout=patience, clock=clock)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, manager.stop)
+    # From a terminal that is closed it means what it always did, but in order.
+    from_terminal = sys.stdin.isatty() or sys.stderr.isatty()
+    loop.add_signal_handler(signal.SIGHUP, manager.stop if watch is None or from_terminal else watch.reload)
     _spare_the_collector()
     await manager.run()
     log.info("The node stopped", domain=settings.domain)
+
+
+def _logging(settings: NodeSettings, level: str) -> LogSettings:
+    return LogSettings(level=level, format="json" if settings.log_json else "plain")
+
+
+def _log_at(settings: NodeSettings, parts: list[list[Runnable]], level: str) -> None:
+    """Here, in child processes, and in parts that have a log of another kind."""
+    set_level(level)
+    try:
+        child_logging.write(settings.paths.logging, _logging(settings, level))
+    except OSError as problem:
+        log.warning("Child processes keep their log level", error=problem)
+    for part in (each for group in parts for each in group):
+        if isinstance(part, LogsAtLevel):
+            part.log_at(level)
 
 
 def _spare_the_collector() -> None:

@@ -27,6 +27,10 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.client.transport import Call, Disconnected, Reply
 from coterie.kube.control.manager import Manager
 from coterie.kube.store.memory import MemoryStore
+from coterie.kuscia.engine.certificates import Issuer
+from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
+from coterie.kuscia.engine.templates.config_store import NoConfigStore
+from coterie.kuscia.extensions.apiserver import KUSCIA
 
 ADMIN = UserInfo("system:admin", ("system:masters",))
 PODS = Kind.dynamic(builtin("pods"))
@@ -65,9 +69,9 @@ class World:
         self.machine = FakeMachine(self.clock)
         self.store = MemoryStore()
         self.agent: Agent | None = None
+        self.engines = EngineSettings("alice")
         self.settings = AgentSettings(
             node_name="node-1",
-            domain="alice",
             paths=DomainPaths(root / "alice"),
             machine_id="machine-1",
             node=NodeSettings(measure_seconds=30),
@@ -76,7 +80,7 @@ class World:
 
     async def open(self) -> None:
         await self.store.open()
-        self.api = ApiServer(self.store, Settings(signer=TokenSigner(pki.new_key())), self.clock)
+        self.api = ApiServer(self.store, Settings(extensions=[KUSCIA], signer=TokenSigner(pki.new_key())), self.clock)
         await self.api.start()
         self.user = Client(InProcessTransport(self.api.handle, ADMIN))
         for name in ("alice", "kube-node-lease"):
@@ -105,7 +109,9 @@ class World:
         self.client = Client(self.transport, clock=self.clock)
         self.informers = Informers(self.client)
         self.runtime = FakeRuntime(self.machine)
-        self.agent = make(self.client, self.informers, self.runtime, self.settings, self.clock)
+        issuer = Issuer(self.settings.paths, "alice", self.clock)
+        plugin = EnginePlugin(self.engines, issuer, NoConfigStore())
+        self.agent = make(self.client, self.informers, self.runtime, self.settings, self.clock, plugins=[plugin])
         self.manager = Manager([[self.informers], *self.agent.groups], clock=self.clock)
         self._task = asyncio.create_task(self.manager.run())
 

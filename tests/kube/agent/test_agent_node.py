@@ -4,23 +4,38 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.kube.agent.node.capacity import allocatable, capacity
 from coterie.kube.agent.node.conditions import conditions, readings
-from coterie.kube.agent.node.description import NameTaken, check_name, new_node
+from coterie.kube.agent.node.description import NameTaken, check_name, new_node, wanted_taints
 from coterie.kube.agent.node.facts import MachineFacts, Usage, measure_machine, measure_usage
-from coterie.kube.agent.settings import GIB, MIB, AgentSettings, CapacitySettings, NodeSettings, PressureSettings
+from coterie.kube.agent.plugin import NodeAdditions
+from coterie.kube.agent.settings import (
+    GIB,
+    MIB,
+    AgentSettings,
+    CapacitySettings,
+    NodeSettings,
+    PodSettings,
+    PressureSettings,
+)
+from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
 from coterie.kube.api.meta import Object
+from coterie.kuscia.engine.certificates import Issuer
+from coterie.kuscia.engine.engine_plugin import TAINT, EnginePlugin, EngineSettings
+from coterie.kuscia.engine.templates.config_store import NoConfigStore
 
 FACTS = MachineFacts(
     cpus=4, cpu_quota_milli=0, memory_total=8 * GIB, memory_limit=0, disk_total=100 * GIB, nic_mbit=0,
     machine_id="m1", system_uuid="s1", boot_id="b1", kernel="6.1", os_image="Linux", architecture="amd64",
 )  # fmt: skip
 USAGE = Usage(1 * GIB, 8 * GIB, 100 * GIB, 50 * GIB, 1_000_000, 500_000, 100, 4_000_000)
-SETTINGS = AgentSettings("node-1", "alice", DomainPaths(Path("/nowhere")))
+SETTINGS = AgentSettings("node-1", DomainPaths(Path("/nowhere")))
 
 
 @pytest.mark.parametrize(
@@ -35,17 +50,6 @@ SETTINGS = AgentSettings("node-1", "alice", DomainPaths(Path("/nowhere")))
         pytest.param(FACTS, CapacitySettings(), "pods", "500", id="pods"),
         pytest.param(FACTS, CapacitySettings(), "storage", "100Gi", id="disk"),
         pytest.param(FACTS, CapacitySettings(ephemeral_storage="5Gi"), "ephemeral-storage", "5Gi", id="ephemeral"),
-        pytest.param(FACTS, CapacitySettings(), "kuscia.io/bandwidth", "1k", id="bandwidth-default"),
-        pytest.param(
-            replace(FACTS, nic_mbit=2500), CapacitySettings(), "kuscia.io/bandwidth", "2500", id="bandwidth-nic"
-        ),
-        pytest.param(
-            replace(FACTS, nic_mbit=2500),
-            CapacitySettings(bandwidth_mbit=50),
-            "kuscia.io/bandwidth",
-            "50",
-            id="configured",
-        ),
     ],
 )
 def test_capacity(facts: MachineFacts, wanted: CapacitySettings, name: str, value: str) -> None:
@@ -59,7 +63,6 @@ def test_capacity(facts: MachineFacts, wanted: CapacitySettings, name: str, valu
         pytest.param(CapacitySettings(reserved_cpu="1"), "cpu", "3", id="more-is"),
         pytest.param(CapacitySettings(), "memory", f"{8 * 1024 - 500}Mi", id="memory"),
         pytest.param(CapacitySettings(reserved_memory="9Gi"), "memory", "0", id="never-below-zero"),
-        pytest.param(CapacitySettings(), "kuscia.io/bandwidth", "990", id="bandwidth"),
         pytest.param(CapacitySettings(), "pods", "500", id="pods"),
     ],
 )
@@ -97,6 +100,33 @@ def test_transition_times() -> None:
     assert times["Ready"] == ("t2", "t1") and times["PIDPressure"] == ("t2", "t2")
 
 
+def additions(facts: MachineFacts = FACTS, **settings: Any) -> NodeAdditions:
+    paths = DomainPaths(Path("/nowhere"))
+    plugin = EnginePlugin(EngineSettings("alice", **settings), Issuer(paths, "alice", SYSTEM_CLOCK), NoConfigStore())
+    return plugin.node(facts, "runp")
+
+
+ADDITIONS = additions()
+
+
+@pytest.mark.parametrize(
+    ("facts", "settings", "capacity_is", "allocatable_is"),
+    [
+        (FACTS, {}, "1k", "990"),
+        (replace(FACTS, nic_mbit=2500), {}, "2500", "2490"),
+        (replace(FACTS, nic_mbit=2500), {"bandwidth_mbit": 50}, "50", "40"),
+    ],
+    ids=["default", "network-card", "configured"],
+)
+def test_bandwidth_of_the_node(
+    facts: MachineFacts, settings: dict[str, int], capacity_is: str, allocatable_is: str
+) -> None:
+    added = additions(facts, **settings)
+    offered = capacity(facts, CapacitySettings(), added)
+    assert offered["kuscia.io/bandwidth"] == capacity_is
+    assert allocatable(offered, CapacitySettings(), added)["kuscia.io/bandwidth"] == allocatable_is
+
+
 def node(domain: str = "alice", machine: str = "m1", ready: str = "True") -> Object:
     return {
         "metadata": {"labels": {"kuscia.secretflow/namespace": domain}},
@@ -117,17 +147,43 @@ def node(domain: str = "alice", machine: str = "m1", ready: str = "True") -> Obj
 )
 def test_who_may_use_a_name(other: Object, forever: bool | None) -> None:
     if forever is None:
-        check_name(other, SETTINGS, FACTS)
+        check_name(other, SETTINGS, FACTS, ADDITIONS)
         return
     with pytest.raises(NameTaken) as taken:
-        check_name(other, SETTINGS, FACTS)
+        check_name(other, SETTINGS, FACTS, ADDITIONS)
     assert taken.value.forever is forever
 
 
+OTHER: Object = {"key": "dedicated", "value": "v1", "effect": "NoSchedule"}
+
+
 def test_labels_and_taint_can_be_set() -> None:
-    settings = replace(SETTINGS, node=NodeSettings(labels={"zone": "z"}, taint=False))
-    made = new_node(settings, FACTS, "runp")
-    assert made["metadata"]["labels"]["zone"] == "z" and "taints" not in made["spec"]
+    made = new_node(SETTINGS, FACTS, ADDITIONS)
+    assert "taints" not in made["spec"] and COTERIE_POD_NAMESPACE not in made["metadata"]["labels"]
+    settings = replace(SETTINGS, node=NodeSettings(labels={"zone": "z"}), pods=PodSettings(namespace="a"))
+    made = new_node(settings, FACTS, additions(taint=True))
+    assert made["metadata"]["labels"]["zone"] == "z" and made["spec"]["taints"] == [TAINT]
+    assert made["metadata"]["labels"][COTERIE_POD_NAMESPACE] == "a"
+
+
+@pytest.mark.parametrize(
+    ("before", "taint", "after"),
+    [
+        ([], False, None),
+        ([], True, [TAINT]),
+        ([TAINT], True, None),
+        ([TAINT], False, []),
+        ([OTHER, TAINT], False, [OTHER]),
+        ([OTHER], False, None),
+        ([OTHER], True, [OTHER, TAINT]),
+        ([{**TAINT, "value": "v2"}], False, None),
+        ([{**TAINT, "value": "v2"}], True, None),
+        ([{**TAINT, "effect": "NoExecute"}], False, None),
+        ([{**TAINT, "timeAdded": "2026-01-01T00:00:00Z"}], False, []),
+    ],
+)
+def test_only_our_taint_follows_the_setting(before: list[Object], taint: bool, after: list[Object] | None) -> None:
+    assert wanted_taints({"spec": {"taints": before}}, additions(taint=taint)) == after
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:

@@ -164,7 +164,7 @@ async def test_the_node_is_registered_and_lives(here: World) -> None:
     labels = node["metadata"]["labels"]
     assert labels["kuscia.secretflow/namespace"] == labels["domain"] == "alice"
     assert labels["kuscia.secretflow/runtime"] == "fake" and labels["kubernetes.io/hostname"] == "node-1"
-    assert {"key": "kuscia.secretflow/agent", "value": "v1", "effect": "NoSchedule"} in node["spec"]["taints"]
+    assert not node["spec"].get("taints"), "ordinary pods are welcome"
     status = node["status"]
     assert status["daemonEndpoints"]["kubeletEndpoint"]["Port"] == 10250
     assert {"type": "InternalIP", "address": "127.0.0.1"} in status["addresses"]
@@ -188,6 +188,22 @@ async def test_a_deleted_node_comes_back(here: World) -> None:
     await here.user.delete(LEASES, "node-1", "kube-node-lease")
     await here.settle(12)
     assert (await here.user.get(NODES, "node-1"))["status"]["conditions"]
+
+
+OURS = {"key": "kuscia.secretflow/agent", "value": "v1", "effect": "NoSchedule"}
+OTHERS = [
+    {"key": "kuscia.secretflow/agent", "value": "v1", "effect": "PreferNoSchedule"},
+    {"key": "dedicated", "value": "v1", "effect": "NoSchedule"},
+]
+
+
+async def test_a_node_of_an_earlier_version_loses_the_taint_and_no_other(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        earlier = {"metadata": {"name": "node-1"}, "spec": {"taints": [OTHERS[0], OURS, OTHERS[1]]}}
+        await made.user.create(NODES, earlier)
+        await made.start_agent()
+        await made.settle(1)
+        assert (await made.user.get(NODES, "node-1"))["spec"]["taints"] == OTHERS
 
 
 async def _call_lost(here: World) -> None:

@@ -18,10 +18,9 @@ from coterie.kube.api.meta import (
     find_condition,
     is_true,
     key_of,
-    owner_reference,
     set_condition,
 )
-from coterie.kube.api.types.core import CONFIG_MAPS, NAMESPACES, SECRETS, Namespace, Secret
+from coterie.kube.api.types.core import CONFIG_MAPS, NAMESPACES, SECRETS, Secret
 from coterie.kube.api.types.kind import Kind, builtin, identify
 from coterie.kube.api.types.overlay import overlay
 
@@ -75,12 +74,8 @@ def test_builtin_names_what_is_missing() -> None:
 
 
 def test_owners() -> None:
-    ns = Namespace(api_version="v1", kind="Namespace", metadata=ObjectMeta(name="x", uid="u"))
-    reference = owner_reference(ns)
-    assert reference == OwnerReference(
-        api_version="v1", kind="Namespace", name="x", uid="u", controller=True, block_owner_deletion=True
-    )
-    other = owner_reference(ns, controller=False, block=False)
+    reference = OwnerReference(api_version="v1", kind="Namespace", name="x", uid="u", controller=True)
+    other = OwnerReference(api_version="v1", kind="Namespace", name="y", uid="v")
     assert controller_of(ObjectMeta(owner_references=(other, reference))) is reference
     assert controller_of(ObjectMeta(owner_references=(other,))) is None
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.kube.api.errors import BadRequest
 from coterie.kube.api.fields.fieldset import contains, difference, intersection, parse, paths, pretty, union, without
-from coterie.kube.api.fields.ownership import changed, created_fields, created_fields_json, owned_by_object
+from coterie.kube.api.fields.ownership import changed, created_fields, owned_by_object
 from coterie.kube.api.schema.node import Schema
 
 M: dict[str, Any] = {}
@@ -218,7 +217,6 @@ def test_configurations_that_do_not_fit(value: dict[str, Any], told: str) -> Non
 def test_created_fields(value: dict[str, Any], fields: dict[str, Any]) -> None:
     for _ in range(2):  # the second time from what was remembered
         assert created_fields(value, SCHEMA) == {"f:spec": fields}
-    assert orjson.loads(created_fields_json(value, SCHEMA)) == {"f:spec": fields}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from rules_kit import GONE, change_faults, created, faults, put
 
 from coterie.kube.api.resources import BUILTIN
 from coterie.kube.api.rules import RULES
-from coterie.kube.api.rules.cluster import prepare_finalize
 
 Kind = tuple[str, str]
 RBAC, APPS, NET, CRD = "rbac.authorization.k8s.io", "apps", "networking.k8s.io", "apiextensions.k8s.io"
@@ -402,9 +401,6 @@ def test_namespace_life() -> None:
     emptied = put(stored, "spec.finalizers", [])
     RULES[kind].prepare_update(emptied, stored)
     assert emptied["spec"]["finalizers"] == ["kubernetes"]
-    finalized = put(put(stored, "spec.finalizers", []), "status.phase", "Gone")
-    prepare_finalize(finalized, stored)
-    assert (finalized["spec"], finalized["status"]) == ({}, {"phase": "Active"})
     going = put(put(stored, "metadata.deletionTimestamp", "t"), "status.phase", "Active")
     assert [str(e) for e in RULES[kind].validate_status_update(going, stored)] == [
         "status.Phase: Invalid value: \"Active\": may only be 'Terminating' if `deletionTimestamp` is not empty"

@@ -10,7 +10,7 @@ import pytest
 from rules_kit import GONE, change_faults, created, faults, put
 
 from coterie.kube.api.rules import RULES
-from coterie.kube.api.rules.pods import prepare_ephemeral_update, qos_class, validate_ephemeral_update
+from coterie.kube.api.rules.pods import qos_class, validate_ephemeral_update
 
 POD = ("", "Pod")
 SIMPLE: dict[str, Any] = {
@@ -398,10 +398,7 @@ def test_an_ended_container_stays_ended() -> None:
 def test_ephemeral_containers_are_only_added() -> None:
     debug = {"name": "d", "image": "busybox", "targetContainerName": "c"}
     new = put(STORED, "spec.ephemeralContainers", [debug])
-    new["spec"]["nodeName"] = "ignored"
-    prepare_ephemeral_update(new, STORED)
     RULES[POD].default(new)
-    assert "nodeName" not in new["spec"]
     assert validate_ephemeral_update(new, STORED) == []
     removed = copy.deepcopy(STORED)
     assert [str(e) for e in validate_ephemeral_update(removed, new)] == [

@@ -190,7 +190,7 @@ async def serving(
     store = store or MemoryStore(clock=clock)
     if given is None:
         await store.open()
-    server = ApiServer(store, settings or Settings(kuscia=False), clock)
+    server = ApiServer(store, settings or Settings(), clock)
     await server.start()
     try:
         yield Api(server, store, clock)

@@ -16,6 +16,7 @@ from coterie.kube.apiserver.auth.default_roles import AUTOUPDATE, default_object
 from coterie.kube.apiserver.auth.grants import check_binding, check_role, escalation_errors
 from coterie.kube.apiserver.auth.rbac import Authorizer
 from coterie.kube.apiserver.auth.rules import Attributes, compile_rules
+from coterie.kuscia.extensions.apiserver import KUSCIA
 
 GROUP = "rbac.authorization.k8s.io"
 
@@ -159,7 +160,7 @@ def test_a_binding_may_only_give_what_its_writer_holds_or_may_bind():
     check_binding(auth, ann, new_binding("x", kind="Nonsense"))  # validation says it better
 
 
-DEFAULTS = default_objects()
+DEFAULTS = default_objects([KUSCIA.roles])
 AUTH = authorizer(DEFAULTS)
 
 

@@ -14,6 +14,7 @@ from coterie.kube.api.labels import KUSCIA_CONFIG_TEMPLATE_VALUE_CM, KUSCIA_NODE
 from coterie.kube.apiserver.auth.nodes import named_by, node_of
 from coterie.kube.apiserver.auth.tokens import TokenSigner
 from coterie.kube.apiserver.server import Settings
+from coterie.kuscia.extensions.apiserver import KUSCIA
 
 N1 = UserInfo("system:node:n1", ("system:nodes", "system:authenticated"))
 ALICE = UserInfo("system:serviceaccount:alice:alice", ("system:serviceaccounts", "system:authenticated"))
@@ -37,7 +38,7 @@ def lease(name: str) -> dict[str, Any]:
 @pytest.fixture
 async def api() -> AsyncIterator[Api]:
     """Nodes n1 (of alice), n2 (of bob), one pod on each, one secret and one map for each, and some for nobody."""
-    async with serving(Settings(kuscia=False, signer=SIGNER)) as made:
+    async with serving(Settings(extensions=[KUSCIA], signer=SIGNER)) as made:
         for name in ("alice", "bob"):
             await made.namespace(name)
             binding = {
@@ -161,6 +162,16 @@ async def test_a_node_registers_itself_once_deleted(api: Api) -> None:
     await api.refused(403, "POST", f"{V1}/nodes", restricted, user=N1)
 
 
+async def test_of_its_taints_a_node_may_change_kuscias_only(api: Api) -> None:
+    other, ours = {"key": "k", "effect": "NoSchedule"}, {"key": "kuscia.secretflow/agent", "value": "v1", "effect": "NoSchedule"}  # fmt: skip
+    for taints in ([other, ours], [other]):
+        await api.patch(f"{V1}/nodes/n1", {"spec": {"taints": taints}}, user=N1)
+    for taints in ([ours], [other, {**ours, "value": "v2"}], [other, {**ours, "effect": "NoExecute"}]):
+        await api.refused(
+            403, "PATCH", f"{V1}/nodes/n1", {"spec": {"taints": taints}}, user=N1, headers={"content-type": MERGE}
+        )
+
+
 async def test_an_object_is_seen_as_soon_as_a_pod_names_it(api: Api) -> None:
     await api.refused(403, "GET", f"{DEFAULT}/secrets/secret-nobody", user=N1)
     await api.post(f"{DEFAULT}/pods", pod("late", imagePullSecrets=[{"name": "secret-nobody"}]))
@@ -257,13 +268,13 @@ async def test_an_account_without_the_right_brings_no_nodes(api: Api) -> None:
 
 
 async def test_what_an_older_version_gave_is_taken_back() -> None:
-    async with serving() as made:
+    async with serving(Settings(extensions=[KUSCIA])) as made:
         rule = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["delete"]}
         await made.patch(f"{RBAC}/clusterroles/domain-cluster-res", {"rules": [rule]})
         group = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes"}
         mine = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "mine"}
         await made.patch(f"{RBAC}/clusterrolebindings/system:node", {"subjects": [group, mine]})
-        async with serving(store=made.store, clock=made.clock) as later:
+        async with serving(Settings(extensions=[KUSCIA]), store=made.store, clock=made.clock) as later:
             role = await later.get(f"{RBAC}/clusterroles/domain-cluster-res")
             assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["own"]}]
             assert (await later.get(f"{RBAC}/clusterrolebindings/system:node"))["subjects"] == [mine]

@@ -20,6 +20,7 @@ from coterie.base import pki
 from coterie.base.clock import VirtualClock
 from coterie.kube.apiserver.server import Settings
 from coterie.kuscia.extensions.agent_trust import fault, key_of
+from coterie.kuscia.extensions.apiserver import apiserver_extension
 
 NOW = datetime.now(UTC)
 DOMAINS = "/apis/kuscia.secretflow/v1alpha1/domains"
@@ -144,7 +145,7 @@ def looking_tls() -> ssl.SSLContext:
 async def api(tmp_path: Path) -> AsyncIterator[Api]:
     # The certificates are dated by this machine's clock, which TLS looks at, too.
     clock = VirtualClock(datetime.now(UTC))
-    settings = Settings(kuscia=True, agent_tls=our_tls, domain_agent_tls=looking_tls)
+    settings = Settings(extensions=[apiserver_extension(looking_tls)], agent_tls=our_tls)
     async with serving(settings, clock=clock) as made:
         for name in ("alice", "bob"):
             await made.post("/api/v1/namespaces", {"metadata": {"name": name}})

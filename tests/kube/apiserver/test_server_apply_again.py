@@ -3,6 +3,7 @@
 from server_kit import CMS, Api, serving
 
 from coterie.kube.apiserver.server import Settings
+from coterie.kuscia.extensions.apiserver import KUSCIA
 
 JOBS = "/apis/kuscia.secretflow/v1alpha1/namespaces/default/kusciajobs"
 JOB = {
@@ -31,7 +32,7 @@ async def test_the_last_owner_leaves_and_metadata_stays(api: Api) -> None:
 
 
 async def test_defaults_inside_atomic_lists_are_no_change() -> None:
-    async with serving(Settings(kuscia=True)) as api:
+    async with serving(Settings(extensions=[KUSCIA])) as api:
         first = await api.apply(f"{JOBS}/j", JOB)
         assert first.json["spec"]["tasks"][0]["tolerable"] is False
         await api.clock.advance(5)

@@ -14,6 +14,7 @@ from coterie.kube.apiserver.audit import MemorySink
 from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.store import protocol
 from coterie.kube.store.memory import MemoryStore
+from coterie.kuscia.extensions.apiserver import KUSCIA
 
 ALICE = UserInfo("alice", ("system:authenticated",))
 
@@ -22,7 +23,7 @@ ALICE = UserInfo("alice", ("system:authenticated",))
 async def audited() -> AsyncIterator[tuple[Api, MemorySink]]:
     sink = MemorySink()
     tokens = [(Secret("admin-token"), ADMIN), (Secret("alice-token"), ALICE)]
-    async with serving(Settings(kuscia=False, audit_sinks=[sink], static_tokens=tokens)) as api:
+    async with serving(Settings(audit_sinks=[sink], static_tokens=tokens)) as api:
         sink.events.clear()
         yield api, sink
 
@@ -33,7 +34,7 @@ async def audited() -> AsyncIterator[tuple[Api, MemorySink]]:
 async def test_health_before_during_and_after():
     store = MemoryStore()
     await store.open()
-    server = ApiServer(store, Settings(kuscia=False))
+    server = ApiServer(store, Settings())
     api = Api(server, store, VirtualClock())
 
     async def health() -> list[int]:
@@ -55,7 +56,7 @@ async def test_health_before_during_and_after():
 
 
 async def test_first_objects_are_made_once():
-    async with serving(Settings()) as api:
+    async with serving(Settings(extensions=[KUSCIA])) as api:
         names = set((await api.call("GET", "/api/v1/namespaces")).names)
         assert names == {"default", "kube-system", "kube-public", "kube-node-lease", "cross-domain"}
         assert "system-node-critical" in (await api.call("GET", "/apis/scheduling.k8s.io/v1/priorityclasses")).names
@@ -64,7 +65,7 @@ async def test_first_objects_are_made_once():
         assert "kusciajobs.kuscia.secretflow" in crds and len(crds) == 18
         before = api.revision
         await api.server.stop()
-        async with serving(Settings(), store=api.store, clock=api.clock) as again:
+        async with serving(Settings(extensions=[KUSCIA]), store=api.store, clock=api.clock) as again:
             assert again.revision == before, "a second start writes nothing"
 
 
@@ -94,7 +95,7 @@ async def test_objects_survive_a_restart():
 
 
 async def test_history_is_compacted_after_one_to_two_periods():
-    async with serving(Settings(kuscia=False, compact_every=100)) as api:
+    async with serving(Settings(compact_every=100)) as api:
         start = api.revision
         await api.config_map("a")
         await api.clock.advance(101)
@@ -105,7 +106,7 @@ async def test_history_is_compacted_after_one_to_two_periods():
 
 
 async def test_a_failing_compaction_does_not_end_the_housekeeping(monkeypatch: pytest.MonkeyPatch):
-    async with serving(Settings(kuscia=False, compact_every=100)) as api:
+    async with serving(Settings(compact_every=100)) as api:
         compact, calls = api.store.compact, 0
 
         async def failing(revision: int) -> None:
@@ -240,7 +241,7 @@ async def test_a_broken_sink_breaks_no_request():
         def record(self, event: object) -> None:
             raise OSError("no space")
 
-    async with serving(Settings(kuscia=False, audit_sinks=[Broken()])) as api:
+    async with serving(Settings(audit_sinks=[Broken()])) as api:
         await api.config_map("a")
 
 

@@ -19,7 +19,7 @@ SIGNER = TokenSigner(pki.new_key())
 
 @pytest.fixture
 async def signing() -> AsyncIterator[Api]:
-    async with serving(Settings(kuscia=False, signer=SIGNER)) as api:
+    async with serving(Settings(signer=SIGNER)) as api:
         yield api
 
 
@@ -105,15 +105,20 @@ async def test_of_two_schedulers_one_wins(api: Api):
 # ---- eviction ----
 
 
-async def running(api: Api, name: str) -> None:
+async def running(api: Api, name: str, ready: str = "True") -> None:
     await api.post(PODS, pod(name, labels={"app": "web"}))
     await api.post(f"{PODS}/{name}/binding", {"target": {"name": "n"}})
-    await api.patch(f"{PODS}/{name}/status", {"status": {"phase": "Running"}})
+    conditions = [{"type": "Ready", "status": ready}]
+    await api.patch(f"{PODS}/{name}/status", {"status": {"phase": "Running", "conditions": conditions}})
 
 
-async def budget(api: Api, allowed: int, name: str = "b") -> None:
-    await api.post(BUDGETS, {"metadata": {"name": name}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}})  # fmt: skip
-    await api.patch(f"{BUDGETS}/{name}/status", {"status": {"disruptionsAllowed": allowed}})
+async def budget(api: Api, allowed: int, name: str = "b", policy: str = "", **status: object) -> None:
+    spec: dict[str, object] = {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}
+    if policy:
+        spec["unhealthyPodEvictionPolicy"] = policy
+    await api.post(BUDGETS, {"metadata": {"name": name}, "spec": spec})
+    computed = {"disruptionsAllowed": allowed, "observedGeneration": 1, **status}
+    await api.patch(f"{BUDGETS}/{name}/status", {"status": computed})
 
 
 async def evict(api: Api, name: str, **options: object):
@@ -169,6 +174,76 @@ async def test_two_budgets_for_one_pod_are_a_mistake(api: Api):
     await budget(api, 1, "other")
     answer = await evict(api, "p")
     assert answer.status == 500 and "more than one PodDisruptionBudget" in answer.message
+
+
+async def test_an_evicted_pod_carries_the_reason(api: Api):
+    await running(api, "p")
+    await evict(api, "p")
+    conditions = (await api.get(f"{PODS}/p"))["status"]["conditions"]
+    (target,) = [each for each in conditions if each["type"] == "DisruptionTarget"]
+    assert (target["status"], target["reason"]) == ("True", "EvictionByEvictionAPI")
+    assert [each["status"] for each in conditions if each["type"] == "Ready"] == ["True"], "other conditions stay"
+
+
+async def test_the_last_allowed_eviction_turns_the_condition_false(api: Api):
+    for name in "ab":
+        await running(api, name)
+    allowed = {"type": "DisruptionAllowed", "status": "True", "reason": "SufficientPods", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}  # fmt: skip
+    await budget(api, 2, conditions=[allowed])
+    await evict(api, "a")
+    assert (await api.get(f"{BUDGETS}/b"))["status"]["conditions"] == [allowed]
+    await evict(api, "b")
+    (condition,) = (await api.get(f"{BUDGETS}/b"))["status"]["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "InsufficientPods")
+
+
+@pytest.mark.parametrize(
+    ("status", "cause"),
+    [
+        ({"observedGeneration": 0}, "The disruption budget b is still being processed by the server."),
+        (
+            {"disruptionsAllowed": 0, "desiredHealthy": 2, "currentHealthy": 1},
+            "The disruption budget b needs 2 healthy pods and has 1 currently",
+        ),
+        (
+            {
+                "disruptionsAllowed": 0,
+                "conditions": [
+                    {"type": "DisruptionAllowed", "status": "False", "reason": "SyncFailed", "message": "no scale",
+                     "lastTransitionTime": "2026-01-01T00:00:00Z"}
+                ],
+            },
+            "The disruption budget b does not allow evicting pods currently because it failed sync: no scale",
+        ),
+    ],
+    ids=["not-observed", "too-few", "sync-failed"],
+)  # fmt: skip
+async def test_why_an_eviction_is_refused(api: Api, status: dict[str, object], cause: str):
+    await running(api, "p")
+    await budget(api, 1, **status)
+    answer = await evict(api, "p")
+    assert answer.status == 429 and answer.causes[0]["message"] == cause
+    assert (await evict(api, "p", dryRun=["All"])).status == 429
+
+
+@pytest.mark.parametrize(
+    ("policy", "ready", "healthy", "desired", "code"),
+    [
+        ("AlwaysAllow", "False", 0, 2, 201),
+        ("AlwaysAllow", "True", 2, 2, 429),
+        ("IfHealthyBudget", "False", 2, 2, 201),
+        ("IfHealthyBudget", "False", 1, 2, 429),
+        ("IfHealthyBudget", "False", 0, 0, 429),
+        ("", "False", 2, 2, 201),
+        ("", "False", 1, 2, 429),
+        ("", "True", 2, 2, 429),
+    ],
+)
+async def test_pods_that_are_not_ready(api: Api, policy: str, ready: str, healthy: int, desired: int, code: int):
+    await running(api, "p", ready)
+    await budget(api, 0, policy=policy, currentHealthy=healthy, desiredHealthy=desired)
+    assert (await evict(api, "p")).status == code
+    assert not (await api.get(f"{BUDGETS}/b"))["status"].get("disruptedPods"), "nothing was spent"
 
 
 # ---- tokens ----
@@ -251,7 +326,7 @@ async def test_events_are_the_same_in_both_groups(api: Api):
 
 
 async def test_events_end_after_a_while():
-    async with serving(Settings(kuscia=False, event_ttl=3600, compact_every=300)) as api:
+    async with serving(Settings(event_ttl=3600, compact_every=300)) as api:
         await api.post(EVENTS, event("early"))
         watch = await api.watch(f"{EVENTS}?resourceVersion={api.revision}")
         await api.clock.advance(1800)

@@ -20,7 +20,7 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.fake import FakeTransport
 from coterie.kube.client.informer import Informer
 from coterie.kube.client.transport import Call, NotSent, Reply
-from coterie.kube.control.controller import Controller, Result, TerminalError, Watches, own_key, owner_key
+from coterie.kube.control.controller import Controller, Result, Watches, own_key, owner_key
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.finalizers import BeingDeleted, add_finalizer, remove_finalizer
 from coterie.kube.control.leader import LeaderElected, LeaderElection, Seen, Timing, decide
@@ -145,24 +145,6 @@ async def test_a_look_that_is_overtaken_does_not_say_when_to_come_back() -> None
         going.set()
         await settle()
         assert setup.controller.queue.later == 0 and setup.controller.counters.succeeded == 2
-
-
-async def test_terminal_errors_are_reported_and_not_tried_again() -> None:
-    told: list[tuple[ObjectKey, str]] = []
-    calls: list[ObjectKey] = []
-
-    async def reconcile(key: ObjectKey) -> None:
-        calls.append(key)
-        raise TerminalError("spec.image is empty")
-
-    setup = Setup(reconcile, on_give_up=lambda key, error: told.append((key, str(error))))
-    setup.api.seed("configmaps", "a", "default")
-    async with running(setup.informer.run(), setup.controller.run()):
-        await setup.clock.advance(1000)
-        assert len(calls) == 1 and told == [(("default", "a"), "spec.image is empty")]
-        await setup.api.client().patch(CM, "a", "default", {"data": {"x": "1"}})
-        await settle()
-        assert len(calls) == 2
 
 
 async def test_a_reconcile_that_never_waits_does_not_starve_the_others() -> None:

@@ -11,7 +11,7 @@ from coterie.http.messages import UserInfo
 from coterie.kube.api.meta import Object
 from coterie.kube.api.resources import Resource
 from coterie.kube.api.types.kind import Kind, builtin
-from coterie.kube.apiserver.server import ApiServer
+from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.client.informer import Informer
@@ -27,6 +27,7 @@ from coterie.kube.controllers.quota import controller as quotas
 from coterie.kube.controllers.rootca import controller as rootca
 from coterie.kube.controllers.serviceaccount import controller as serviceaccounts
 from coterie.kube.store.memory import MemoryStore
+from coterie.kuscia.extensions.apiserver import KUSCIA
 
 ADMIN = UserInfo("system:admin", ("system:masters",))
 NS = Kind.dynamic(builtin("namespaces"))
@@ -40,7 +41,7 @@ WIDGETS = Kind.dynamic(Resource("example.com", "v1", "widgets", "Widget", True, 
 async def server() -> AsyncIterator[Client]:
     store = MemoryStore()
     await store.open()
-    api = ApiServer(store)
+    api = ApiServer(store, Settings(extensions=[KUSCIA]))
     await api.start()
     client = Client(InProcessTransport(api.handle, ADMIN))
     try:

@@ -157,9 +157,7 @@ def test_toleration_without_key_matches_only_exists() -> None:
 
 
 def test_time_under_a_taint_is_counted_by_our_own_clock() -> None:
-    tainted = node(
-        "Unknown", taints=[taint(UNREACHABLE, added=100), taint("mine", added=-50), taint(KUSCIA_AGENT_TAINT)]
-    )
+    tainted = node("Unknown", taints=[taint(UNREACHABLE, added=100), taint("mine", added=-50), KUSCIA])
     assert plan.clocks(tainted, None, 1000.0, NOW) == {UNREACHABLE: 900.0, "mine": 1000.0}
     # Seen to appear: what the text says does not matter, nor does a jump of the time of day.
     assert plan.clocks(tainted, {}, 1000.0, NOW + timedelta(days=1)) == {UNREACHABLE: 1000.0, "mine": 1000.0}

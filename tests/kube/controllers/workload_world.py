@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
+import orjson
+
 from coterie.base.clock import VirtualClock, rfc3339, rfc3339_micro
 from coterie.http.messages import UserInfo
 from coterie.kube.api.errors import ApiError, NotFound
@@ -45,13 +47,23 @@ STEP = 0.2
 class Faulty:
     """A transport for controllers that now and then loses a request, or worse, the answer to one that was carried out."""
 
-    def __init__(self, inner: Transport, random: Random) -> None:
+    def __init__(self, inner: Transport, random: Random, clock: VirtualClock | None = None) -> None:
         self._inner = inner
+        self._clock = clock
         self._random = random
         self.share = 0.0
         """Part of the writes that go wrong."""
+        self.refuse: Callable[[Call], ApiError | None] = lambda call: None
+        """What the server answers instead of carrying a request out."""
+        self.delay: Callable[[Call], float] = lambda call: 0.0
+        """Seconds for which a request is on its way."""
 
     async def send(self, call: Call) -> Reply:
+        refusal = self.refuse(call)
+        if refusal is not None:
+            return Reply(refusal.code, body=orjson.dumps(refusal.status()))
+        if self._clock is not None and (seconds := self.delay(call)):
+            await self._clock.sleep(seconds)
         luck = self._random.random()
         if call.mutating and luck < self.share / 2:
             raise TransportError("the request was lost")
@@ -248,7 +260,7 @@ async def world(*makes: tuple[str, Make] | Make, seed: int = 1) -> AsyncIterator
     clock = VirtualClock()
     store = MemoryStore()
     await store.open()
-    server = ApiServer(store, Settings(kuscia=False), clock)
+    server = ApiServer(store, Settings(), clock)
     await server.start()
     transport = InProcessTransport(server.handle, ADMIN)
     made = World(Client(transport, clock=clock), clock, Faulty(transport, Random(seed)), makes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from dns_kit import endpoints, pod, question, service, shown
 from coterie.kube.network.dns.answer import answer
 from coterie.kube.network.dns.model import Code, Question, Type, name_of, text_of
 from coterie.kube.network.dns.zone import Zone, service_names, zone_of
+from coterie.kuscia.extensions.dns import GATEWAY_LABEL, GATEWAY_SERVICES, HOST_SERVICES
 
 GATEWAY, HOST = ("127.0.1.1", "fd00::1"), ("127.0.1.9",)
 BY_GATEWAY = {"kuscia.secretflow/loadbalancer": "domainroute"}
@@ -17,7 +19,7 @@ HTTP = {"name": "http", "port": 8080, "protocol": "TCP"}
 
 
 def zone(**more: Any) -> Zone:
-    return zone_of(
+    made = zone_of(
         "alice",
         GATEWAY,
         HOST,
@@ -48,8 +50,10 @@ def zone(**more: Any) -> Zone:
             pod("p-3", "10.0.0.23", hostname="leaving", subdomain="ray", deleting=True),
             pod("p-4", "10.0.0.24", hostname="alone"),
         ],
+        gateway_label=GATEWAY_LABEL,
         **more,
     )
+    return replace(made, host_services=frozenset(HOST_SERVICES), gateway_services=frozenset(GATEWAY_SERVICES))
 
 
 WEB = ["A 10.0.0.1", "A 10.0.0.2"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -9,8 +10,10 @@ import msgspec
 from coterie.kube.api.types.nodes import NODES, Node
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.api.types.scheduling import TASK_RESOURCES, TaskResource
+from coterie.kube.scheduler.engine import Engine
 from coterie.kube.scheduler.facts import PodFacts, node_facts, pod_facts
 from coterie.kube.scheduler.snapshot import Snapshot
+from coterie.kuscia.gangs.plugin import GangPlugin
 
 PREFIX = "kuscia.secretflow/"
 BANDWIDTH = "kuscia.io/bandwidth"
@@ -149,11 +152,12 @@ def task(*args: Any, **kwargs: Any) -> TaskResource:
 
 
 def facts(*args: Any, **kwargs: Any) -> PodFacts:
-    return pod_facts(pod(*args, **kwargs))
+    return gang_facts(pod(*args, **kwargs))
 
 
 def snapshot(*nodes: Node, placed: dict[str, list[PodFacts]] | None = None) -> Snapshot:
     out = Snapshot()
+    out.resource_scores = GangPlugin.resource_scores
     for one in nodes:
         out.set_node(node_facts(one))
     for name, pods in (placed or {}).items():
@@ -169,3 +173,20 @@ def bound(one: Pod, where: str, phase: str = "Running") -> Pod:
         spec=msgspec.structs.replace(one.spec, node_name=where),
         status=msgspec.structs.replace(one.status, phase=phase),
     )
+
+
+def gang_facts(found: Pod) -> PodFacts:
+    return pod_facts(found, GangPlugin().gang_of(found))
+
+
+class GangEngine(Engine):
+    """An engine with Kuscia's plug-in."""
+
+    def __init__(self, monotonic: Callable[[], float], *, hold_seconds: float = 30.0, **settings: Any) -> None:
+        self.gangs = GangPlugin(hold_seconds=hold_seconds)
+        super().__init__(monotonic, plugins=[self.gangs], **settings)
+        self.task_seen = self.gangs.task_seen
+        self.task_gone = self.gangs.task_gone
+        self.holding = self.gangs.holding
+        self.reservations = self.gangs.reservations
+        self.mark_gave_up = self.reservations.mark_gave_up

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from scheduling_kit import BANDWIDTH, bound, gang_pod, node, pod, task
+from scheduling_kit import BANDWIDTH, GangEngine, bound, gang_pod, node, pod, task
 
 from coterie.kube.api.meta import ObjectKey
 from coterie.kube.api.types.core import NAMESPACES
 from coterie.kube.api.types.pods import Pod
 from coterie.kube.api.types.scheduling import PodDisruptionBudget
-from coterie.kube.scheduler.effects import Bind, Effect, Evict, MarkFailed, MarkReserved, Report
-from coterie.kube.scheduler.engine import Engine
+from coterie.kube.scheduler.effects import Bind, Effect, Evict, Report
+from coterie.kuscia.gangs.effects import MarkFailed, MarkReserved
 
 
 class Bench:
@@ -21,7 +21,7 @@ class Bench:
 
     def __init__(self, *nodes: Any, **settings: Any) -> None:
         self.now = 0.0
-        self.engine = Engine(lambda: self.now, **settings)
+        self.engine = GangEngine(lambda: self.now, **settings)
         for one in nodes:
             self.engine.node_seen(one)
         self.pods: dict[str, Pod] = {}
@@ -70,7 +70,7 @@ def test_an_idle_engine_wants_nothing() -> None:
     bench.bind_all(bench.run())
     assert bench.run() == []
     assert bench.engine.next_due() is None
-    assert len(bench.engine.queue) == 0 and not bench.engine.desk.assumed and not bench.engine.desk.pending
+    assert len(bench.engine.queue) == 0 and not bench.engine.state.assumed and not bench.engine.state.pending
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from scheduling_kit import BANDWIDTH, facts, node, snapshot
 
+from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
 from coterie.kube.scheduler import filters
 from coterie.kube.scheduler.facts import PodFacts
 from coterie.kube.scheduler.filters import Cause, cause_of, static_rejection
@@ -285,6 +286,20 @@ def test_one_node_can_be_asked_alone() -> None:
         False,
         False,
     ]
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ({}, None),
+        ({COTERIE_POD_NAMESPACE: "default"}, None),
+        ({COTERIE_POD_NAMESPACE: "alice"}, filters.OTHER_NAMESPACE),
+    ],
+)
+def test_a_node_may_take_the_pods_of_one_namespace_only(label: dict[str, str], expected: str | None) -> None:
+    pod = facts("p")
+    assert pod.key.namespace == "default"
+    assert rejection(node("n", labels=label), pod) == expected
 
 
 def test_static_filters_agree_with_the_candidates() -> None:

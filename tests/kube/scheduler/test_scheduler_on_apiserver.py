@@ -16,7 +16,7 @@ from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.api.types.scheduling import TASK_RESOURCES
-from coterie.kube.apiserver.server import ApiServer
+from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.client.informers import Informers
@@ -24,6 +24,8 @@ from coterie.kube.client.wait import wait_for
 from coterie.kube.control.manager import Manager
 from coterie.kube.scheduler import scheduler
 from coterie.kube.store.memory import MemoryStore
+from coterie.kuscia.extensions.apiserver import KUSCIA
+from coterie.kuscia.gangs.plugin import GangPlugin
 
 ADMIN = UserInfo("system:admin", ("system:masters",))
 POD, NODE, TASK, NS = (kind.as_dynamic for kind in (PODS, NODES, TASK_RESOURCES, NAMESPACES))
@@ -34,10 +36,11 @@ PRIORITY_CLASSES = Kind.dynamic(builtin("priorityclasses", "scheduling.k8s.io"))
 async def cluster(*, elected: bool = False, **settings: Any) -> AsyncIterator[Client]:
     store = MemoryStore()
     await store.open()
-    api = ApiServer(store)
+    api = ApiServer(store, Settings(extensions=[KUSCIA]))
     await api.start()
     client = Client(InProcessTransport(api.handle, ADMIN))
     informers = Informers(client)
+    settings = {"plugins": [GangPlugin(hold_seconds=settings.pop("hold_seconds", 30.0))], **settings}
     part = (
         scheduler.elected(client, informers, "me", **settings)
         if elected

@@ -6,15 +6,15 @@ import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from scheduling_kit import BANDWIDTH, bound, gang_pod, node, pod, task
+from scheduling_kit import BANDWIDTH, GangEngine, bound, gang_facts, gang_pod, node, pod, task
 
 from coterie.kube.api.meta import ObjectKey
 from coterie.kube.api.types.pods import Pod
-from coterie.kube.scheduler.effects import Bind, Evict, MarkFailed, MarkReserved
-from coterie.kube.scheduler.engine import Engine
+from coterie.kube.scheduler.effects import Bind, Evict
 from coterie.kube.scheduler.facts import pod_facts
 from coterie.kube.scheduler.plan import Unschedulable, plan
 from coterie.kube.scheduler.terms import NO_TERMS
+from coterie.kuscia.gangs.effects import MarkFailed, MarkReserved
 
 NODES = ("n0", "n1", "n2")
 cpus = st.sampled_from(["500m", "1", "2", "3"])
@@ -27,7 +27,7 @@ class Cluster(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.engine = Engine(lambda: self.now, seed=7)
+        self.engine = GangEngine(lambda: self.now, seed=7)
         self.truth: dict[str, Pod] = {}
         self.rooms: dict[str, tuple[int, int]] = {}
         self.phases: dict[str, tuple[str, int]] = {}
@@ -156,10 +156,10 @@ class Cluster(RuleBasedStateMachine):
         if not self.marks:
             return
         effect = self.marks.pop(0)
-        name = effect.task.name
+        name = effect.key.name
         phase, least = self.phases[name]
         if isinstance(effect, MarkReserved):
-            if phase == "Reserving" and effect.task in self.engine.reservations.held:
+            if phase == "Reserving" and effect.key in self.engine.reservations.held:
                 self.set_phase(name, "Reserved", least)
         elif phase in ("Reserving", "Reserved"):
             self.set_phase(name, "Failed", least)
@@ -181,8 +181,8 @@ class Cluster(RuleBasedStateMachine):
     def nothing_is_overcommitted(self) -> None:
         for name, (cores, megabits) in self.rooms.items():
             here = {uid: one for uid, one in self.truth.items() if one.spec.node_name == name}
-            decided = {uid: self.truth[uid] for uid, where in self.engine.desk.assumed.items() if where == name}
-            facts = [pod_facts(one) for one in {**here, **decided}.values()]
+            decided = {uid: self.truth[uid] for uid, where in self.engine.state.assumed.items() if where == name}
+            facts = [gang_facts(one) for one in {**here, **decided}.values()]
             assert sum(one.cpu for one in facts) <= cores * 1000
             assert sum(dict(one.others).get(BANDWIDTH, 0) for one in facts) <= megabits
 
@@ -199,13 +199,13 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def only_what_is_decided_takes_room(self) -> None:
         bound_to = {uid for uid, one in self.truth.items() if one.spec.node_name}
-        assert set(self.engine.snapshot.places) <= bound_to | set(self.engine.desk.assumed)
+        assert set(self.engine.snapshot.places) <= bound_to | set(self.engine.state.assumed)
 
     @invariant()
     def gangs_are_whole(self) -> None:
         for gang in self.engine.holding():
             assert gang.hold is not None and gang.task is not None
-            placed = sum(1 for m in gang.members.values() if m.node or m.pod.uid in self.engine.desk.assumed)
+            placed = sum(1 for m in gang.members.values() if m.node or m.pod.uid in self.engine.state.assumed)
             assert placed >= gang.task.min_reserved
             assert not [m for m in gang.members.values() if m.node] or self.phases[gang.key.name][0] != "Reserving"
 
@@ -224,7 +224,7 @@ class Cluster(RuleBasedStateMachine):
                 break
         if self.binding or self.marks:
             return  # these may still fail and then wake others
-        for uid, one in self.engine.desk.pending.items():
+        for uid, one in self.engine.state.pending.items():
             if one.gang is None and self.engine.queue.state(uid) == "waiting":
                 assert isinstance(plan(self.engine.snapshot, one), Unschedulable), one.key
                 assert one.terms is NO_TERMS or one.labels

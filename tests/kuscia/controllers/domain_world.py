@@ -33,6 +33,7 @@ from coterie.kuscia.controllers.clusterdomainroute import controller as clusterd
 from coterie.kuscia.controllers.domain import controller as domain
 from coterie.kuscia.controllers.domainroute import controller as domainroute
 from coterie.kuscia.controllers.gateway import controller as gateway
+from coterie.kuscia.extensions.apiserver import KUSCIA
 
 DOMAIN = DOMAINS.as_dynamic
 CDR = CLUSTER_DOMAIN_ROUTES.as_dynamic
@@ -243,7 +244,7 @@ async def mesh(makes: Sequence[tuple[str, Make] | Make] = DOMAIN_PLANE) -> Async
     clock = VirtualClock()
     store = MemoryStore()
     await store.open()
-    server = ApiServer(store, Settings(kuscia=True), clock)
+    server = ApiServer(store, Settings(extensions=[KUSCIA]), clock)
     await server.start()
     transport = InProcessTransport(server.handle, ADMIN)
     made = Mesh(server, Client(transport, clock=clock), clock, Faulty(transport, Random(1)), makes)

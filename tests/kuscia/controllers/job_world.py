@@ -28,6 +28,8 @@ from coterie.kuscia.control.port_pool import PortPool
 from coterie.kuscia.controllers.kusciajob import controller as kusciajob
 from coterie.kuscia.controllers.kusciatask import controller as kusciatask
 from coterie.kuscia.controllers.taskresourcegroup import controller as taskresourcegroup
+from coterie.kuscia.extensions.apiserver import KUSCIA
+from coterie.kuscia.gangs.plugin import GangPlugin
 
 JOB, TASK, IMAGE = KUSCIA_JOBS.as_dynamic, KUSCIA_TASKS.as_dynamic, APP_IMAGES.as_dynamic
 GROUP, RESERVATION = TASK_RESOURCE_GROUPS.as_dynamic, TASK_RESOURCES.as_dynamic
@@ -44,7 +46,7 @@ JOB_PLANE: tuple[tuple[str, Make] | Make, ...] = (
     ("kusciajob-controller", kusciajob.make),
     ("kusciatask-controller", _tasks),
     taskresourcegroup.make,
-    lambda client, informers, clock: scheduler.make(client, informers, clock=clock),
+    lambda client, informers, clock: scheduler.make(client, informers, clock=clock, plugins=[GangPlugin()]),
     lambda client, informers, clock: GarbageCollector(client, clock=clock),
 )
 
@@ -185,10 +187,10 @@ async def job_world(
     clock = clock or VirtualClock()
     store = MemoryStore()
     await store.open()
-    server = ApiServer(store, Settings(kuscia=True), clock)
+    server = ApiServer(store, Settings(extensions=[KUSCIA]), clock)
     await server.start()
     transport = InProcessTransport(server.handle, ADMIN)
-    made = JobWorld(server, Client(transport, clock=clock), clock, Faulty(transport, Random(1)), makes)
+    made = JobWorld(server, Client(transport, clock=clock), clock, Faulty(transport, Random(1), clock), makes)
     made.outcome = by_task()
     try:
         await made.start()

@@ -31,7 +31,7 @@ def _together(client: Client, informers: Any, clock: Any) -> list[Any]:
     told = EventRecorder(client, "kusciadeployment-controller", clock=clock)
     return [
         told,
-        replicaset.make(client, informers, ports=pool, clock=clock),
+        replicaset.make(client, informers, pod_hook=pool, clock=clock),
         kusciadeployment.make(client, informers, ports=pool, events=told, clock=clock),
     ]
 

@@ -462,21 +462,23 @@ def test_the_transition_time_moves_with_the_word_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "master", "role", "token_there", "made"),
+    ("protocol", "master", "role", "token_there", "plane", "made"),
     [
-        ("", "", "partner", True, True),
-        ("kuscia", "bob", "partner", True, True),
-        ("", "theirs", "partner", True, False),
-        ("bfia", "", "partner", True, False),
-        ("", "", "", True, False),
-        ("", "", "partner", False, False),
+        ("", "", "partner", True, "alice", True),
+        ("kuscia", "bob", "partner", True, "alice", True),
+        ("", "theirs", "partner", True, "alice", False),
+        ("bfia", "", "partner", True, "alice", False),
+        ("", "", "", True, "alice", False),
+        ("", "", "partner", False, "alice", False),
+        # The partner lets hq read its own namespace there, and mirrors into that what concerns the lite alice.
+        ("", "", "partner", True, "hq", False),
     ],
-    ids=["partner", "own-master", "partner-lite", "bfia", "ours", "no-token"],
+    ids=["partner", "own-master", "partner-lite", "bfia", "ours", "no-token", "route-of-a-lite"],
 )
-def test_interop_configs(protocol: str, master: str, role: str, token_there: bool, made: bool) -> None:
+def test_interop_configs(protocol: str, master: str, role: str, token_there: bool, plane: str, made: bool) -> None:
     body = a_domain("bob", role=role, master=master)
-    destination = copying.end("bob", DOMAINS.decode(DOMAINS.as_dynamic.encode(body)), "hq")
-    wanted = copying.interop(cdr(interConnProtocol=protocol), an_end("alice"), destination, token_there)
+    destination = copying.end("bob", DOMAINS.decode(DOMAINS.as_dynamic.encode(body)), plane)
+    wanted = copying.interop(cdr(interConnProtocol=protocol), an_end("alice"), destination, plane, token_there)
     assert (wanted is not None) is made
 
 

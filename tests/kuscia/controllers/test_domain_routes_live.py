@@ -121,27 +121,29 @@ async def test_endpoint_edit_keeps_tokens_and_key_change_does_not() -> None:
         assert (await world.get(DR, "alice-bob", "bob"))["spec"]["tokenConfig"] == renewed["spec"]["tokenConfig"]
 
 
-async def test_a_partner_has_no_copy_and_gets_an_interop_config() -> None:
+@pytest.mark.parametrize("source", [PLANE, "alice"], ids=["control-plane", "lite"])
+async def test_a_partner_has_no_copy_and_the_control_plane_gets_an_interop_config(source: str) -> None:
+    """Not a lite: its namespace at the partner is forbidden to the control plane, which would retry for ever."""
     async with mesh() as world:
-        await world.client.create(DOMAIN, a_domain("alice"))
+        await world.client.create(DOMAIN, a_domain(source))
         await world.client.create(DOMAIN, a_domain("bob", role="partner", interConnProtocols=["kuscia"]))
-        world.add_gateway("alice", "gw-alice")
-        await world.client.create(CDR, a_route("alice", "bob"))
-        await world.until_ready("alice-bob", "DestinationIsNotAuthrized")
-        route = await world.get(CDR, "alice-bob", "")
+        world.add_gateway(source, "gw")
+        await world.client.create(CDR, a_route(source, "bob"))
+        await world.until_ready(f"{source}-bob", "DestinationIsNotAuthrized")
+        route = await world.get(CDR, f"{source}-bob", "")
         assert route["metadata"]["labels"]["kuscia.secertflow/domainroute-partner"] == "bob"
         assert await world.list(DR, "bob") == []
-        assert not await world.exists(INTEROP, "alice-2-bob", "")
+        assert not await world.exists(INTEROP, f"{source}-2-bob", "")
         # Our gateway shook hands with theirs.
-        copy = await world.get(DR, "alice-bob", "alice")
+        copy = await world.get(DR, f"{source}-bob", source)
         token = {"isReady": True, "token": "enc", "revision": 7, "revisionTime": "2026-01-02T03:04:05Z"}
         told = {"isDestinationAuthorized": True, "tokenStatus": {"revisionToken": {**copy["status"]["tokenStatus"]["revisionToken"], **token}}}  # fmt: skip
-        await world.client.patch_status(DR, "alice-bob", "alice", {"status": told})
-        await world.until_ready("alice-bob")
-        config = await world.get(INTEROP, "alice-2-bob", "")
-        assert config["spec"] == {"host": "bob", "members": ["alice"]}
-        await world.client.patch_status(DR, "alice-bob", "alice", {"status": {"isDestinationUnreachable": True}})
-        await world.until_ready("alice-bob", "DestinationUnreachable")
+        await world.client.patch_status(DR, f"{source}-bob", source, {"status": told})
+        await world.until_ready(f"{source}-bob")
+        made = [config["spec"] for config in await world.list(INTEROP, "")]
+        assert made == ([{"host": "bob", "members": [PLANE]}] if source == PLANE else [])
+        await world.client.patch_status(DR, f"{source}-bob", source, {"status": {"isDestinationUnreachable": True}})
+        await world.until_ready(f"{source}-bob", "DestinationUnreachable")
 
 
 async def test_removing_a_domain_cuts_it_off() -> None:

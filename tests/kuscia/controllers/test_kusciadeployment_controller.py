@@ -23,7 +23,7 @@ from serving_world import (
 )
 from workload_world import DEPLOYMENT, ENDPOINTS, EVENT, POD, SERVICE
 
-from coterie.kube.api import labels
+from coterie.kube.api import errors, labels
 from coterie.kube.api.errors import InternalError
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api.types.job import CROSS_DOMAIN
@@ -422,3 +422,16 @@ async def test_lost_requests_and_answers_change_nothing_in_the_end(plane: JobWor
         return not await left_of(plane)
 
     await plane.until(gone, 600)
+
+
+@pytest.mark.parametrize(("method", "part"), [("PATCH", "/kusciadeployments/s"), ("POST", "/bob/services")])
+async def test_a_lasting_refusal_is_told_at_once(plane: JobWorld, method: str, part: str) -> None:
+    refusal = errors.Forbidden("no such luck")
+    plane.faults.refuse = lambda call: refusal if call.method == method and call.path.endswith(part) else None
+    await plane.client.create(KD, a_serving("alice", "bob"))
+
+    async def failed() -> bool:
+        status = (await serving(plane)).get("status") or {}
+        return status.get("phase") == "Failed" and "no such luck" in status.get("message", "")
+
+    await plane.until(failed, 5)

@@ -11,6 +11,7 @@ from coterie.kube.api import labels
 from coterie.kube.api.meta import Object, ObjectMeta
 from coterie.kube.api.types.pods import Pod, PodStatus
 from coterie.kube.client.informer import Change
+from coterie.kube.control.pod_hooks import PodHookProblem
 from coterie.kuscia.api.engine_template import KitFault
 from coterie.kuscia.api.types.job import PartyAllocatedPorts
 from coterie.kuscia.control.port_pool import PortPool, PortRange
@@ -68,7 +69,7 @@ def test_a_pod_has_the_numbers_of_its_template_if_no_other_pod_has_them() -> Non
     pool = a_pool()
     pool.learn("kd", [PartyAllocatedPorts(domain_id="alice", named_port={"talk": 10})])
     template = a_template(talk=10)
-    one, two = pool.fill(template), pool.fill(template)
+    one, two = pool.prepare_pod(template), pool.prepare_pod(template)
     assert number(one) == 10 and number(two) in (11, 12, 13)
     assert two["metadata"]["annotations"][f"{labels.COTERIE_PORT_PREFIX}talk"] == str(number(two))
     assert two["metadata"]["annotations"][labels.KUSCIA_METRIC_PORT] == str(number(two))
@@ -79,24 +80,24 @@ def test_a_pod_has_the_numbers_of_its_template_if_no_other_pod_has_them() -> Non
 def test_a_pods_number_comes_back(end: str) -> None:
     pool = a_pool()
     template = a_template(talk=10)
-    made = [pool.fill(template) for _ in range(4)]
-    with pytest.raises(KitFault):
-        pool.fill(template)
+    made = [pool.prepare_pod(template) for _ in range(4)]
+    with pytest.raises(PodHookProblem):
+        pool.prepare_pod(template)
     if end == "never made":
-        pool.give_back(made[2])
+        pool.abandon_pod(made[2])
     else:
         pool.follow(Change("added", seen(made[2], "p")))
-        with pytest.raises(KitFault):
-            pool.fill(template)
+        with pytest.raises(PodHookProblem):
+            pool.prepare_pod(template)
         change: Any = Change("deleted", seen(made[2], "p")) if end == "deleted" else Change("updated", seen(made[2], "p", "Failed"))  # fmt: skip
         pool.follow(change)
-    assert number(pool.fill(template)) == number(made[2])
+    assert number(pool.prepare_pod(template)) == number(made[2])
 
 
 def test_pods_without_such_ports_are_none_of_its_business() -> None:
     pool = a_pool()
     template = a_template()
-    assert pool.fill(template) is template
+    assert pool.prepare_pod(template) is template
     pool.follow(Change("added", seen(template, "p")))
     assert len(pool.allot("t", "alice", list("abcd"))) == 4
 

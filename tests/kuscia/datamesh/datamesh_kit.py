@@ -39,6 +39,7 @@ from coterie.kuscia.datamesh import messages
 from coterie.kuscia.datamesh.process import MeshChild
 from coterie.kuscia.datamesh.server import DataMesh
 from coterie.kuscia.datamesh.settings import MeshSettings
+from coterie.kuscia.extensions.apiserver import KUSCIA
 from coterie.kuscia.identity import domain_identity, engine_certificates
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 from coterie.kuscia.identity.engine_certificates import Engine, EnginePair
@@ -293,7 +294,7 @@ async def api_world(directory: Path, domain: str = "alice") -> AsyncIterator[Wor
     own = domain_identity.ensure(paths, domain, _KEY, SYSTEM_CLOCK.now())
     store = MemoryStore()
     await store.open()
-    server = ApiServer(store, Settings(kuscia=True), SYSTEM_CLOCK)
+    server = ApiServer(store, Settings(extensions=[KUSCIA]), SYSTEM_CLOCK)
     await server.start()
     transport = InProcessTransport(server.handle, ADMIN)
     client = Client(transport)

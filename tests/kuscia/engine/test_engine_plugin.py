@@ -9,7 +9,6 @@ import ssl
 import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,9 @@ from coterie.base.clock import VirtualClock
 from coterie.base.secret import Secret
 from coterie.kube.agent.pods.downward import NodeFacts
 from coterie.kube.agent.runtimes.protocol import ContainerSpec
-from coterie.kube.agent.settings import EngineSettings
 from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
-from coterie.kuscia.engine.engine_plugin import limits
+from coterie.kuscia.engine.engine_plugin import EngineSettings, limits
 from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.identity.engine_certificates import Engine, engine_of, issue_client_pair, issue_server_pair
 
@@ -39,8 +37,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[World]:
         paths = made.settings.paths.prepare()
         own = domain_identity.ensure(paths, "alice", KEY, made.clock.now())
         domain_identity.ensure_api_token(paths, own)
-        engines = EngineSettings(paths.data, "MTLS", paths.api_token)
-        made.settings = replace(made.settings, engines=engines)
+        made.engines = EngineSettings("alice", paths.data, "MTLS", paths.api_token)
         await made.user.create(NAMESPACES, {"metadata": {"name": "elsewhere"}})
         yield made
 

@@ -14,11 +14,11 @@ from random import Random
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduling_kit import bound, gang_pod, node, task
+from scheduling_kit import GangEngine, bound, gang_pod, node, task
 
 from coterie.kube.api.types.scheduling import TaskResource
-from coterie.kube.scheduler.effects import Bind, MarkFailed, MarkReserved
-from coterie.kube.scheduler.engine import Engine
+from coterie.kube.scheduler.effects import Bind
+from coterie.kuscia.gangs.effects import MarkFailed, MarkReserved
 
 HOLD = 12.0
 RETRY = 10.0
@@ -41,7 +41,7 @@ class World:
         self._count = itertools.count()
         self.versions: dict[tuple[str, str], int] = {}
         self._channels: dict[str, float] = {}
-        self.engines = {domain: Engine(lambda: self.now, seed=seed) for domain in DOMAINS}
+        self.engines = {domain: GangEngine(lambda: self.now, seed=seed) for domain in DOMAINS}
         self.phases: dict[tuple[str, str], str] = {}
         self.states: dict[str, str] = {name: "Reserving" for name in gangs}
         self.started: dict[str, float] = {}
@@ -77,13 +77,13 @@ class World:
             for domain, engine in self.engines.items():
                 self._tick(domain, engine)
 
-    def _tick(self, domain: str, engine: Engine) -> None:
+    def _tick(self, domain: str, engine: GangEngine) -> None:
         for effect in engine.run():
             if isinstance(effect, MarkReserved):
-                name = effect.task.name
+                name = effect.key.name
                 self.send(f"{domain}-writes-{name}", lambda n=name: self._mark(n, domain, ("Reserving",), "Reserved"))  # type: ignore[misc]
             elif isinstance(effect, MarkFailed):
-                name = effect.task.name
+                name = effect.key.name
                 self.send(
                     f"{domain}-writes-{name}", lambda n=name: self._mark(n, domain, ("Reserving", "Reserved"), "Failed")
                 )  # type: ignore[misc]

@@ -32,6 +32,7 @@ from coterie.kube.control.events import EventRecorder
 from coterie.kube.store.memory import MemoryStore
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, GATEWAYS, DomainRoute
 from coterie.kuscia.controllers.domainroute import controller as domainroute
+from coterie.kuscia.extensions.apiserver import KUSCIA
 from coterie.kuscia.gateway.handshake import crypto, negotiator
 from coterie.kuscia.gateway.handshake.effective_tokens import EffectiveTokens, tokens_of
 from coterie.kuscia.gateway.handshake.handshake_client import CALL_SECONDS, NoAnswer, Target
@@ -156,7 +157,7 @@ class Side:
         store = MemoryStore()
         await store.open()
         stack.push_async_callback(store.close)
-        self.server = ApiServer(store, Settings(kuscia=True), self.clock)
+        self.server = ApiServer(store, Settings(extensions=[KUSCIA]), self.clock)
         await self.server.start()
         stack.push_async_callback(self.server.stop)
         transport = InProcessTransport(self.server.handle, ADMIN)

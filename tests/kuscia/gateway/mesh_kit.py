@@ -43,6 +43,7 @@ from coterie.kuscia.controllers.clusterdomainroute import controller as clusterd
 from coterie.kuscia.controllers.domain import controller as domain
 from coterie.kuscia.controllers.domainroute import controller as domainroute
 from coterie.kuscia.controllers.gateway import controller as gateway
+from coterie.kuscia.extensions.apiserver import KUSCIA
 from coterie.kuscia.gateway.model import Address, Protocol
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.identity import domain_identity as identities
@@ -146,7 +147,7 @@ async def control_plane(name: str, root: Path, **more: Any) -> AsyncIterator[Pla
         await store.open()
         stack.push_async_callback(store.close)
         signer = TokenSigner(pki.new_key("ec"))
-        server = ApiServer(store, Settings(kuscia=True, signer=signer), SYSTEM_CLOCK)
+        server = ApiServer(store, Settings(extensions=[KUSCIA], signer=signer), SYSTEM_CLOCK)
         await server.start()
         stack.push_async_callback(server.stop)
         client = Client(InProcessTransport(server.handle, ADMIN))

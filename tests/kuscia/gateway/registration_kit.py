@@ -27,6 +27,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.store.memory import MemoryStore
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, Domain
 from coterie.kuscia.controllers.domain import controller as domains
+from coterie.kuscia.extensions.apiserver import KUSCIA
 from coterie.kuscia.gateway.registration import messages
 from coterie.kuscia.gateway.registration.server import Registrar
 from coterie.kuscia.identity.domain_identity import DomainIdentity
@@ -118,7 +119,7 @@ async def eventually(question: Callable[[], Awaitable[Any]], seconds: float = 60
 async def plane(clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[Plane]:
     store = MemoryStore()
     await store.open()
-    server = ApiServer(store, Settings(kuscia=True), clock)
+    server = ApiServer(store, Settings(extensions=[KUSCIA]), clock)
     await server.start()
     transport = InProcessTransport(server.handle, ADMIN)
     client = Client(transport, clock=clock)

@@ -24,6 +24,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.store.memory import MemoryStore
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, DomainRoute
 from coterie.kuscia.controllers.domainroute import controller as domainroute
+from coterie.kuscia.extensions.apiserver import KUSCIA
 from coterie.kuscia.gateway.handshake import negotiator
 from coterie.kuscia.gateway.handshake.effective_tokens import EffectiveTokens, tokens_of
 from coterie.kuscia.gateway.handshake.handshake_client import HttpCaller
@@ -42,7 +43,7 @@ async def organisation(domain: Domain, there: Inputs) -> AsyncIterator[Client]:
         store = MemoryStore()
         await store.open()
         stack.push_async_callback(store.close)
-        server = ApiServer(store, Settings(kuscia=True), SYSTEM_CLOCK)
+        server = ApiServer(store, Settings(extensions=[KUSCIA]), SYSTEM_CLOCK)
         await server.start()
         stack.push_async_callback(server.stop)
         transport = InProcessTransport(server.handle, ADMIN)

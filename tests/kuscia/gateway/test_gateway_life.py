@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import re
 import signal
 import sys
 import textwrap
@@ -31,6 +32,7 @@ from gateway_kit import (
     token,
 )
 
+from coterie.base.log_rotation import Rotation
 from coterie.base.secret import Secret
 from coterie.kuscia.gateway.admin import last_words
 from coterie.kuscia.gateway.envoy import Envoy
@@ -322,3 +324,39 @@ async def test_an_address_in_use_is_told(tmp_path: Path) -> None:
         assert not status.last.accepted
         assert any("bind" in reason or "in use" in reason for reason in status.last.reasons)
     taken.close()
+
+
+async def test_logs_are_rotated_and_no_line_is_lost(tmp_path: Path) -> None:
+    rules = Rotation(max_bytes=2000, max_files=1000)
+    async with echo(HOSTS["bob"]) as plain, aiohttp.ClientSession() as http:
+        inputs = make_inputs("bob", tmp_path, Protocol.NOTLS, services=(Service("echo", (plain,)),))
+        async with running(inputs, root=tmp_path, log_rotation=rules, look_every=0.05, log_level="DEBUG") as (bob,):
+            log = bob.envoy.settings.logs / "internal.log"
+            wanted = []
+            while len(list(log.parent.glob("internal.log.*"))) < 4:
+                wanted.append(f"/call-{len(wanted)}-")
+                assert (await call(http, f"{bob.inside}{wanted[-1]}", "echo.bob.svc"))[0] == 200
+                await asyncio.sleep(0.01)
+            levels = await bob.envoy.admin.ask("/logging", post=True)
+            assert set(re.findall(r": (\w+)$", levels, re.MULTILINE)) == {"info"}
+            bob.envoy.log_at("ERROR")
+            while "error" not in (levels := await bob.envoy.admin.ask("/logging", post=True)):
+                await asyncio.sleep(0.05)
+        files = sorted(log.parent.glob("internal.log*"), key=lambda file: -int(file.suffix[1:].replace("log", "0")))
+        written = "".join(file.read_text() for file in files)
+        assert [found for found in re.findall(r"/call-\d+-", written)] == wanted
+
+
+async def test_a_rotation_that_was_cut_short_is_finished(tmp_path: Path) -> None:
+    """We died between moving a log aside and telling Envoy."""
+    async with echo(HOSTS["bob"]) as plain, aiohttp.ClientSession() as http:
+        inputs = make_inputs("bob", tmp_path, Protocol.NOTLS, services=(Service("echo", (plain,)),))
+        async with running(inputs, root=tmp_path, look_every=0.05) as (bob,):
+            log = bob.envoy.settings.logs / "internal.log"
+            os.replace(log, log.with_name("internal.log.1"))
+            bob.envoy._reopens = True
+            async with asyncio.timeout(20):
+                while not log.exists():
+                    assert (await call(http, f"{bob.inside}/", "echo.bob.svc"))[0] == 200
+                    await asyncio.sleep(0.1)
+            assert not bob.envoy._reopens

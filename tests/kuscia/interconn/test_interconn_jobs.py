@@ -5,9 +5,17 @@ from __future__ import annotations
 import pytest
 from interconn_kit import network
 from job_world import IMAGE, JOB, POD, TASK, a_job, a_task, by_task
+from workload_world import QUOTA
 
 from coterie.kube.api import labels
-from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOB_SUMMARIES, KUSCIA_TASK_SUMMARIES
+from coterie.kuscia.api.types.job import (
+    CROSS_DOMAIN,
+    KUSCIA_JOB_SUMMARIES,
+    KUSCIA_TASK_SUMMARIES,
+    PartyTaskStatus,
+    TaskStatus,
+)
+from coterie.kuscia.interconn import job_mirror
 
 SUMMARY, TASK_SUMMARY = KUSCIA_JOB_SUMMARIES.as_dynamic, KUSCIA_TASK_SUMMARIES.as_dynamic
 
@@ -221,3 +229,28 @@ async def test_a_host_cannot_begin_jobs_in_others_names(claimed: str) -> None:
         assert [job["metadata"]["name"] for job in await net["bob"].list(JOB, CROSS_DOMAIN)] == ["j"]
         told = (await net["alice"].get(SUMMARY, "forged", "bob"))["status"]
         assert told["stageStatus"] == {"bob": "JobCreateStageFailed"}
+
+
+@pytest.mark.parametrize("who", ["alice", "bob"])
+async def test_a_refusal_on_either_side_ends_the_job_on_both_with_its_reason(who: str) -> None:
+    async with network("alice", "bob") as net:
+        full = {"metadata": {"name": "small", "namespace": who}, "spec": {"hard": {"pods": "0"}}}
+        await net[who].client.create(QUOTA, full)
+        task = a_task("a", scheduleConfig={"lifecycleSeconds": 30})
+        await net["alice"].client.create(JOB, a_job(task))
+        await net.settle(10)
+        for plane in net.planes.values():
+            parties = {each["domainID"]: each for each in (await plane.task_status("a"))["partyTaskStatus"]}
+            assert "was refused: exceeded quota" in parties[who]["message"], "both know what is waited for"
+        statuses = dict(zip(net.planes, await net.until_phase("Failed"), strict=True))
+        other = "bob" if who == "alice" else "alice"
+        assert "exceeded quota: small" in statuses[who]["message"], "all of it at home"
+        assert "exceeded quota" in statuses[other]["message"] and "small" not in statuses[other]["message"]
+        await net.until_clean()
+
+
+def test_what_a_party_waited_for_is_not_overwritten_when_the_initiator_ends_the_task() -> None:
+    waiting = PartyTaskStatus(domain_id="bob", phase="Pending", message="Pod t-0 was refused: exceeded quota")
+    told = job_mirror.fail_own(TaskStatus(party_task_status=(waiting,)), ["bob"], "the initiator ended the task")
+    assert told.party_task_status[0].phase == "Failed"
+    assert told.party_task_status[0].message == "the initiator ended the task; Pod t-0 was refused: exceeded quota"

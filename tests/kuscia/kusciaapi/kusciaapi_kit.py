@@ -36,6 +36,7 @@ from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.store.memory import MemoryStore
+from coterie.kuscia.extensions.apiserver import KUSCIA
 from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.kusciaapi import server_certificates
 from coterie.kuscia.kusciaapi.authorization import OPERATOR, Caller, Role
@@ -109,7 +110,7 @@ async def here(
         return
     store = MemoryStore()
     await store.open()
-    server = ApiServer(store, Settings(kuscia=True), SYSTEM_CLOCK)
+    server = ApiServer(store, Settings(extensions=[KUSCIA]), SYSTEM_CLOCK)
     await server.start()
     transport = InProcessTransport(server.handle, ADMIN)
     world = World(Here(Client(transport), domain, mode, paths, own, clock))

@@ -20,6 +20,7 @@ from coterie.kube.client.fake import FakeTransport
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.store.memory import MemoryStore
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_TASKS
+from coterie.kuscia.extensions.apiserver import KUSCIA
 from coterie.kuscia.reporter.messages import BadReport, Verdict, encoded, progress_in
 from coterie.kuscia.reporter.server import Reporter
 
@@ -31,7 +32,7 @@ PROTOBUF = "application/x-protobuf"
 async def client() -> AsyncIterator[Client]:
     store = MemoryStore()
     await store.open()
-    server = ApiServer(store, Settings())
+    server = ApiServer(store, Settings(extensions=[KUSCIA]))
     await server.start()
     made = Client(InProcessTransport(server.handle, UserInfo("admin", ("system:masters",))))
     parties = [{"domainID": name, "appImageRef": "sample"} for name in ("alice", "bob")]

@@ -57,7 +57,7 @@ _LOOK = 0.02
 _GRACE = 10.0
 _CONFIG = """
 apiServer: {port: 0}
-agent: {nodeName: %s, port: 0, taint: false}
+agent: {nodeName: %s, port: 0}
 gateway: {enabled: false}
 """
 

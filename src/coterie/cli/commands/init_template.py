@@ -64,7 +64,7 @@ _AGENT = """
 # agent:
 #   address: 127.0.0.1       # the node's address: its endpoint and its pods are reached there
 #   port: 10250              # of its endpoint; 0 picks a free one
-#   taint: true              # only pods of tasks are placed here
+#   taint: false             # true: only pods of tasks are placed here, as in Kuscia
 #   hostPaths: []            # directories below which hostPath volumes may lie
 """
 _DEFAULTS = {"protocol": "MTLS", "logLevel": "INFO"}

@@ -37,7 +37,8 @@ def run(args: argparse.Namespace, app: App) -> int:
         raise UsageError("say which configuration to run with -c FILE; `coterie init` writes one")
     root = (app.cwd / Path(args.root).expanduser()) if args.root else None
     try:
-        uvloop.run(modes.run(config.load(app.cwd / Path(args.config).expanduser(), root=root)))
+        file = app.cwd / Path(args.config).expanduser()
+        uvloop.run(modes.run(config.load(file, root=root), file=file, root=root))
     except (config.ConfigError, IdentityError) as error:
         raise CliError(f"Error: {error}") from error
     except Failed as error:

@@ -9,11 +9,13 @@ finds them again.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
 from coterie.kube.agent.node.registration import NodeKeeper
+from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.pods.garbage import GarbageCollector
 from coterie.kube.agent.pods.manager import PodManager
 from coterie.kube.agent.runtimes.protocol import PodRuntime
@@ -23,9 +25,6 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.manager import Runnable
-from coterie.kuscia.engine.certificates import Issuer
-from coterie.kuscia.engine.engine_plugin import EngineContract
-from coterie.kuscia.engine.templates.config_store import ConfigStore, NoConfigStore
 
 log = logger("agent")
 _LISTED_IMAGES = 50
@@ -78,14 +77,12 @@ def make(
     settings: AgentSettings,
     clock: Clock = SYSTEM_CLOCK,
     *,
-    config: ConfigStore | None = None,
+    plugins: Sequence[AgentPlugin] = (),
 ) -> Agent:
-    """`informers` must be running (or be started before the agent's groups). `config`: the domain's values for its engines."""
-    issuer = Issuer(settings.paths, settings.domain, clock)
-    contract = EngineContract(settings.domain, settings.engines, issuer, config or NoConfigStore())
+    """`informers` must be running (or be started before the agent's groups)."""
     events = EventRecorder(client, "agent", instance=settings.node_name, clock=clock)
-    node = NodeKeeper(client, settings, runtime.name, clock, images=lambda: node_images(runtime))
-    pods = PodManager(client, informers, runtime, settings, events, clock, contract, node.allocatable)
+    node = NodeKeeper(client, settings, runtime.name, clock, images=lambda: node_images(runtime), plugins=plugins)
+    pods = PodManager(client, informers, runtime, settings, events, clock, tuple(plugins), node.allocatable)
     garbage = GarbageCollector(settings, pods.known_uids, clock)
     return Agent(RuntimeService(runtime), events, node, pods, garbage)
 

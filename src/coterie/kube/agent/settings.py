@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -25,14 +24,11 @@ class CapacitySettings:
     """Disk for data, as a quantity; measured: the size of the file system below the agent's root."""
     ephemeral_storage: str = ""
     """Disk for pods, as a quantity; measured likewise."""
-    bandwidth_mbit: int = 0
-    """`kuscia.io/bandwidth`; measured: the speed of the network card, else 1000."""
     pods: int = 500
     """How many pods may run at once."""
     reserved_cpu: str = "500m"
     """CPU kept for Coterie itself; taken off what is allocatable."""
     reserved_memory: str = "500Mi"
-    reserved_bandwidth_mbit: int = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +63,7 @@ class NodeSettings:
     """What an orderly stop does to the Node: nothing (pods go on, the next agent takes over), Ready=False and
     unschedulable, or delete it."""
     labels: dict[str, str] = field(default_factory=dict)
-    """More labels for the Node, besides Kuscia's."""
-    taint: bool = True
-    """Whether a new Node gets Kuscia's taint `kuscia.secretflow/agent=v1:NoSchedule`."""
+    """More labels for the Node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,29 +134,8 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """What engines of the domain get besides what every pod gets."""
-
-    data: Path | None = None
-    """The domain's data directory, which engines find at Kuscia's place for it."""
-    api_protocol: str = ""
-    """`KUSCIA_API_PROTOCOL` in config templates: NOTLS, TLS or MTLS."""
-    api_token: Path | None = None
-    """The file with `KUSCIA_API_TOKEN`; read only when a template asks for it."""
-
-    def built_in(self, wanted: Collection[str]) -> dict[str, str]:
-        found = {"KUSCIA_API_PROTOCOL": self.api_protocol}
-        if "KUSCIA_API_TOKEN" in wanted:
-            known = self.api_token is not None and self.api_token.exists()
-            found["KUSCIA_API_TOKEN"] = self.api_token.read_text().strip() if self.api_token and known else ""
-        return found
-
-
-@dataclass(frozen=True, slots=True)
 class AgentSettings:
     node_name: str
-    domain: str
-    """The namespace whose pods the node is for; also in the Node's labels."""
     paths: DomainPaths
     """The agent's own root: several agents on one machine have one each."""
     address: str = "127.0.0.1"
@@ -176,7 +149,6 @@ class AgentSettings:
     node: NodeSettings = field(default_factory=NodeSettings)
     pods: PodSettings = PodSettings()
     dns: DnsSettings = DnsSettings()
-    engines: EngineSettings = EngineSettings()
     logs: LogSettings = LogSettings()
 
     @property

@@ -171,6 +171,8 @@ KUSCIA_AGENT_TAINT_VALUE: Final = "v1"
 KUSCIA_BANDWIDTH: Final = "kuscia.io/bandwidth"
 
 # ---- Coterie ----
+COTERIE_POD_NAMESPACE: Final = "coterie.io/pod-namespace"
+"""Label of a Node whose agent may see the pods of one namespace only: the scheduler places no others there."""
 COTERIE_PARTNER_CERTIFICATE: Final = "coterie.io/partner-certificate"
 """Annotation of a DomainRoute: the certificate of the other end (base64 of PEM). Lites may not read Domains."""
 COTERIE_CARRY_FOR: Final = "coterie.io/carry-for"

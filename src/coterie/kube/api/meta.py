@@ -108,18 +108,6 @@ def controller_of(meta: ObjectMeta) -> OwnerReference | None:
     return None
 
 
-def owner_reference(owner: ApiObject, *, controller: bool = True, block: bool = True) -> OwnerReference:
-    """The reference a dependent of `owner` carries."""
-    return OwnerReference(
-        api_version=owner.api_version,
-        kind=owner.kind,
-        name=owner.metadata.name,
-        uid=owner.metadata.uid,
-        controller=controller or None,
-        block_owner_deletion=block or None,
-    )
-
-
 def key_of(obj: Mapping[str, Any]) -> ObjectKey:
     meta = obj.get("metadata") or {}
     return ObjectKey(meta.get("namespace") or "", meta.get("name") or "")

@@ -201,10 +201,6 @@ def finalizer_faults(text: str, standard_only_when_bare: bool = True) -> Faults:
     return faults
 
 
-def is_c_identifier(text: str) -> bool:
-    return _C_IDENTIFIER.fullmatch(text) is not None
-
-
 _NAME_RULES: Final[Mapping[tuple[str, str], NameRule]] = {
     ("", "namespaces"): dns_label_faults,
     ("", "services"): dns1035_label_faults,

@@ -331,11 +331,6 @@ def _unescape(value: str) -> str:
     return "".join(out)
 
 
-def escape_field_value(value: str) -> str:
-    """A value as it has to be written inside a field selector."""
-    return value.replace("\\", "\\\\").replace(",", "\\,").replace("=", "\\=")
-
-
 _META_FIELDS: Final = ("metadata.name", "metadata.namespace")
 _INVOLVED = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 

@@ -6,6 +6,7 @@ must not break requests: its failure is reported once, and again only after it h
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from typing import Any, Protocol
 from coterie.base.clock import rfc3339_micro
 from coterie.base.ids import uid4
 from coterie.base.log import Logger, logger
+from coterie.base.log_rotation import STANDARD, Rotation, move_aside, open_log
 from coterie.http.messages import UserInfo
 
 _log = logger("apiserver.audit")
@@ -118,32 +120,12 @@ class MemorySink:
             del self.events[: len(self.events) - self._limit]
 
 
-class LogSink:
-    """One log line for each change."""
-
-    def __init__(self, log: Logger = _log) -> None:
-        self._log = log
-
-    def record(self, event: AuditEvent) -> None:
-        ref = event.object
-        self._log.info(
-            "Change requested",
-            user=event.user.name,
-            verb=event.verb,
-            path=event.path,
-            code=event.code,
-            source=event.source,
-            milliseconds=round(event.duration * 1000, 3),
-            resource=ref.resource if ref is not None else "",
-        )
-
-
 class FileSink:
-    """One JSON object for each change, appended to a private file that is moved aside when it has grown."""
+    """One JSON object for each change, appended to a private file that is moved aside when it is full."""
 
-    def __init__(self, path: Path, *, limit: int = 100 << 20) -> None:
+    def __init__(self, path: Path, rotation: Rotation = STANDARD) -> None:
         self._path = path
-        self._limit = limit
+        self._rotation = rotation
         self._handle = -1
         self._size = 0
 
@@ -151,9 +133,10 @@ class FileSink:
         line = json.dumps(event.as_json(), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
         if self._handle < 0:
             self._open()
-        elif self._size + len(line) > self._limit:
+        elif self._size + len(line) > self._rotation.max_bytes:
             self.close()
-            os.replace(self._path, self._path.with_name(self._path.name + ".1"))
+            with contextlib.suppress(FileNotFoundError):  # somebody has moved it already
+                move_aside(self._path, self._rotation)
             self._open()
         # One write of a whole line to a file opened for appending: lines of two processes do not mix.
         written = os.write(self._handle, line)
@@ -162,7 +145,7 @@ class FileSink:
             raise OSError(f"only {written} of {len(line)} bytes were written")
 
     def _open(self) -> None:
-        self._handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._handle = open_log(self._path)
         self._size = os.fstat(self._handle).st_size
 
     def close(self) -> None:

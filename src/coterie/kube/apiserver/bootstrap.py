@@ -1,11 +1,12 @@
-"""Objects that exist from the first start: namespaces, default roles, priority classes, the Kuscia definitions.
+"""Objects that exist from the first start: namespaces, default roles, priority classes, and the
+definitions of extensions.
 
 They are written through the same verbs as everybody's, so that they are validated, owned and watched like any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import orjson
@@ -13,39 +14,40 @@ import orjson
 from coterie.http.messages import Request, Response, UserInfo
 from coterie.kube.api import errors
 from coterie.kube.apiserver.auth import default_roles
-from coterie.kuscia.api.definitions import crds as kuscia_crds
+from coterie.kube.apiserver.extension import ApiServerExtension, DefinitionSource
 
 Object = dict[str, Any]
 Send = Callable[[Request], Coroutine[Any, Any, Response]]
 
 LOOPBACK = UserInfo("system:apiserver", ("system:masters",))
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
-CROSS_DOMAIN = "cross-domain"
-"""Where Kuscia's jobs, tasks and deployments live."""
 _PRIORITIES = (("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000))
 _AGENT = {"user-agent": "coterie-bootstrap/1", "content-type": "application/json"}
 
 
-async def ensure(send: Send, *, kuscia: bool) -> None:
+async def ensure(send: Send, extensions: Sequence[ApiServerExtension] = ()) -> None:
     """Make sure that the first objects exist and are up to date."""
     for name in NAMESPACES:
         await _create(send, "/api/v1/namespaces", {"metadata": {"name": name}})
     for name, value in _PRIORITIES:
         body = {"metadata": {"name": name}, "value": value, "description": "Reserved for parts of the system."}
         await _create(send, "/apis/scheduling.k8s.io/v1/priorityclasses", body)
-    for default in default_roles.default_objects():
-        await _reconcile_role(send, default)
-    if kuscia:
-        await _create(send, "/api/v1/namespaces", {"metadata": {"name": CROSS_DOMAIN}})
-        await _ensure_definitions(send)
+    exact = frozenset(role for extension in extensions for role in extension.roles.exact)
+    for default in default_roles.default_objects([extension.roles for extension in extensions]):
+        await _reconcile_role(send, default, exact)
+    for extension in extensions:
+        for name in extension.namespaces:
+            await _create(send, "/api/v1/namespaces", {"metadata": {"name": name}})
+        if extension.definitions is not None:
+            await _ensure_definitions(send, extension.definitions)
 
 
-async def _reconcile_role(send: Send, default: Object) -> None:
+async def _reconcile_role(send: Send, default: Object, exact: frozenset[str]) -> None:
     plural = "clusterroles" if default["kind"] == "ClusterRole" else "clusterrolebindings"
     collection = f"/apis/rbac.authorization.k8s.io/v1/{plural}"
     path = f"{collection}/{default['metadata']['name']}"
     existing = await _get(send, path)
-    wanted = default_roles.reconcile(existing, default)
+    wanted = default_roles.reconcile(existing, default, exact)
     if wanted is None:
         return
     if existing is None:
@@ -54,15 +56,15 @@ async def _reconcile_role(send: Send, default: Object) -> None:
         await _call(send, "PUT", path, wanted)
 
 
-async def _ensure_definitions(send: Send) -> None:
+async def _ensure_definitions(send: Send, source: DefinitionSource) -> None:
     collection = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     stale: dict[str, Object | None] = {}
-    for name, digest in kuscia_crds.hashes().items():
+    for name, digest in source.hashes().items():
         existing = await _get(send, f"{collection}/{name}")
         annotations = (existing or {}).get("metadata", {}).get("annotations") or {}
-        if annotations.get(kuscia_crds.HASH_ANNOTATION) != digest:
+        if annotations.get(source.hash_annotation) != digest:
             stale[name] = existing
-    for definition in kuscia_crds.load(stale) if stale else ():
+    for definition in source.load(stale) if stale else ():
         existing = stale[definition["metadata"]["name"]]
         if existing is None:
             await _create(send, collection, definition)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import time
@@ -71,8 +72,18 @@ class Metrics:
             lines.append(f"apiserver_request_duration_seconds_count{{{labels}}} {sum_so_far}")
         for name, help_text, kind, read in (*self._gauges, *_process(self._started)):
             lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
-            lines += [f"{name}{{{labels}}} {value:g}" if labels else f"{name} {value:g}" for labels, value in read()]
+            lines += [
+                f"{name}{{{labels}}} {number(value)}" if labels else f"{name} {number(value)}"
+                for labels, value in read()
+            ]
         return "\n".join(lines) + "\n"
+
+
+def number(value: float) -> str:
+    """All digits, in a form that Prometheus reads: `%g` keeps six, which moves the start of a process by hours."""
+    if math.isfinite(value):
+        return str(int(value)) if value == int(value) else repr(float(value))
+    return "NaN" if math.isnan(value) else ("+Inf" if value > 0 else "-Inf")
 
 
 def _labels(key: tuple[str, str, str, str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -19,11 +19,10 @@ from coterie.base.log import logger
 from coterie.http.messages import Response, Sink, TunnelSink
 from coterie.http.server import Tasks
 from coterie.kube.api import errors
-from coterie.kube.api.labels import KUSCIA_NODE_NAMESPACE
 from coterie.kube.apiserver import agent_connection
 from coterie.kube.apiserver.call import Call
+from coterie.kube.apiserver.extension import AgentVerifier
 from coterie.kube.apiserver.state.collection import Collection
-from coterie.kuscia.extensions.agent_trust import DomainAgents
 
 log = logger("apiserver.proxy")
 
@@ -49,13 +48,16 @@ class NodeProxy:
         nodes: Collection,
         tasks: Tasks,
         client_tls: Callable[[], ssl.SSLContext | None],
-        domains: DomainAgents | None = None,
+        verifiers: Sequence[AgentVerifier] = (),
+        owner_label: str = "",
     ) -> None:
-        """`domains`: how agents are known that have certificates of their own domain."""
+        """`verifiers`: check agents whose certificates our own authority did not sign, by the namespace that the label
+        `owner_label` of their Node names."""
         self._nodes = nodes
         self._tasks = tasks
         self._client_tls = client_tls
-        self._domains = domains
+        self._verifiers = tuple(verifiers)
+        self._owner_label = owner_label
 
     async def stream(self, call: Call) -> Response:
         """exec, attach, portforward: an upgraded connection."""
@@ -105,7 +107,7 @@ class NodeProxy:
     async def get_json(self, node: Object, path: str) -> Object:
         """What an agent tells about itself; ServiceUnavailable when it does not, or not in time."""
         labels = node["metadata"].get("labels") or {}
-        connection = await self._connect(agent_connection.address_of(node), labels.get(KUSCIA_NODE_NAMESPACE, ""))
+        connection = await self._connect(agent_connection.address_of(node), labels.get(self._owner_label, ""))
         try:
             status, answered = await connection.request("GET", path, {})
             if status != 200:
@@ -119,16 +121,17 @@ class NodeProxy:
         finally:
             connection.close()
 
-    async def _connect(self, address: agent_connection.Address, domain: str) -> agent_connection.Connection:
-        """To an agent with a certificate of our authority or of the domain. For a pod that is the domain of its own
-        namespace: what a Node says of itself must not decide who gets to see the pod's input and output."""
+    async def _connect(self, address: agent_connection.Address, owner: str) -> agent_connection.Connection:
+        """To an agent with a certificate of our authority, or one that a verifier accepts for the owner. For a pod that is
+        its own namespace: what a Node says of itself must not decide who gets to see the pod's input and output."""
         try:
             return await agent_connection.connect(address, self._client_tls())
         except agent_connection.NotVerified:
-            check = self._domains.check(domain) if self._domains is not None else None
-            if check is None or self._domains is None:
-                raise
-            return await agent_connection.connect(address, self._domains.tls(), check)
+            for verifier in self._verifiers:
+                check = verifier.check(owner)
+                if check is not None:
+                    return await agent_connection.connect(address, verifier.tls(), check)
+            raise
 
     def _agent_of(self, call: Call, pod: Object) -> agent_connection.Address:
         node = (pod.get("spec") or {}).get("nodeName")

@@ -49,6 +49,7 @@ from coterie.kube.apiserver.auth.rules import Attributes
 from coterie.kube.apiserver.auth.tokens import Lookups, TokenSigner, request_token
 from coterie.kube.apiserver.call import Call
 from coterie.kube.apiserver.crds import Definitions
+from coterie.kube.apiserver.extension import ApiServerExtension
 from coterie.kube.apiserver.kinds import EventStrategy, Strategy
 from coterie.kube.apiserver.metrics import Metrics
 from coterie.kube.apiserver.openapi.service import OpenApi
@@ -65,7 +66,6 @@ from coterie.kube.apiserver.verbs.subresources import Subresources
 from coterie.kube.apiserver.verbs.watch import WatchVerb
 from coterie.kube.apiserver.verbs.write import Writer
 from coterie.kube.store.protocol import Store, StoreError
-from coterie.kuscia.extensions.agent_trust import DOMAINS_KEY, DomainAgents
 
 log = logger("apiserver")
 
@@ -89,12 +89,10 @@ class Settings:
     """Signs and checks service-account tokens; without it there are none."""
     static_tokens: Sequence[tuple[Secret, UserInfo]] = ()
     audit_sinks: Sequence[AuditSink] = ()
-    kuscia: bool = True
-    """Install the Kuscia definitions at start."""
+    extensions: Sequence[ApiServerExtension] = ()
+    """What a product on top of the platform adds: kinds, roles, admission steps (`extension.py`)."""
     agent_tls: Callable[[], ssl.SSLContext | None] = field(default=lambda: None)
     """TLS towards node agents: the server's own certificate, and whose it trusts."""
-    domain_agent_tls: Callable[[], ssl.SSLContext | None] = field(default=lambda: None)
-    """TLS towards agents of domains that registered: the server's own certificate. Theirs is checked by `agenttrust`."""
     event_ttl: float = 3600.0
     """Seconds after which Event objects are forgotten."""
     compact_every: float = 300.0
@@ -122,6 +120,8 @@ class ApiServer:
             if not resource.virtual:
                 self._serve_builtin(resource, schemas)
         self._virtual = {(r.group, r.version, r.plural): r for r in (*BUILTIN, *USAGE) if r.virtual}
+        extensions = self.settings.extensions
+        ownership = next((each.node_ownership for each in extensions if each.node_ownership is not None), None)
         self.authorizer = NodeAuthorizer(
             roles=lambda: self._objects(_RBAC + "roles"),
             role_bindings=lambda: self._objects(_RBAC + "rolebindings"),
@@ -129,6 +129,8 @@ class ApiServer:
             cluster_role_bindings=lambda: self._objects(_RBAC + "clusterrolebindings"),
             pods=self._collection("pods"),
             nodes=self._collection("nodes"),
+            ownership=ownership,
+            configmap_annotations=[key for extension in extensions for key in extension.configmap_annotations],
         )
         self._lookups = Lookups(
             service_account=self._finder("serviceaccounts"),
@@ -175,6 +177,7 @@ class ApiServer:
                 self._definitions.admit,
                 self._no_escalation,
                 NodeRestriction(self.authorizer),
+                *(step for each in self.settings.extensions for step in each.admission(self.state, self.clock)),
                 Quotas(core("resourcequotas"), lambda attempt: self.state.collection(attempt.resource.key)),
             )
         )
@@ -185,9 +188,14 @@ class ApiServer:
         subs = Subresources(writer, self._schemas, self.clock)
         budgets = self.state.collection("/registry/policy/poddisruptionbudgets")
         evictions = Evictions(self.state, deleter, budgets, self._schemas["policy/v1/Eviction"], self.clock)
-        domains = partial(self.state.find_collection, DOMAINS_KEY)
-        of_domains = DomainAgents(domains, self.settings.domain_agent_tls, self.clock)
-        proxy = NodeProxy(core("nodes"), self._tasks, self.settings.agent_tls, of_domains)
+        ownership = self.authorizer.ownership
+        proxy = NodeProxy(
+            core("nodes"),
+            self._tasks,
+            self.settings.agent_tls,
+            [each.agent_verifier(self.state, self.clock) for each in self.settings.extensions if each.agent_verifier],
+            owner_label=ownership.label if ownership is not None else "",
+        )
         self._usage = usage.UsageApi(core("nodes"), core("pods"), proxy, self.clock)
         self._verbs: dict[str, Verb] = {
             "get": reader.get,
@@ -236,7 +244,7 @@ class ApiServer:
         await self.state.start()
         self._loaded = True
         await self._renew_event_lease()
-        await bootstrap.ensure(self.call, kuscia=self.settings.kuscia)
+        await bootstrap.ensure(self.call, self.settings.extensions)
         await apiservices.reconcile(self.state, self.resources, self.clock)
         self._tasks.create_task(self._housekeeping(), name="apiserver housekeeping")
         self._tasks.create_task(self._follow_catalogue(), name="apiserver catalogue")

@@ -4,7 +4,6 @@ The reconciler gets only a key. It reads what is true now, decides, writes, and 
 
     returns None or Result()     done; the key's failures are forgotten
     returns Result(after=5)      done for now; come back in 5 s
-    raises TerminalError         no use trying again until something changes; told to `on_give_up`
     raises anything else         try again, with pauses that grow
 
 Events may be lost, merged or repeated without harm: the key is all they carry.
@@ -39,10 +38,6 @@ class Result:
 DONE = Result()
 
 
-class TerminalError(Exception):
-    """Trying again cannot help: the object itself must change first."""
-
-
 @dataclass(frozen=True, slots=True)
 class Watches(Generic[T, K]):
     """Which keys a change of an object concerns. An update is asked for the old and the new state."""
@@ -55,7 +50,6 @@ class Watches(Generic[T, K]):
 class ControllerCounters:
     succeeded: int = 0
     failed: int = 0
-    gave_up: int = 0
 
 
 def own_key(obj: Any) -> tuple[ObjectKey]:
@@ -99,7 +93,6 @@ class Controller(Generic[K]):
         clock: Clock = SYSTEM_CLOCK,
         retry: Policy = RETRY,
         group: Callable[[K], Hashable] | None = None,
-        on_give_up: Callable[[K, TerminalError], None] | None = None,
     ) -> None:
         self.name = name
         self.ready = asyncio.Event()
@@ -108,7 +101,6 @@ class Controller(Generic[K]):
         self._reconcile = reconcile
         self._watches = tuple(watches)
         self._workers = workers
-        self._on_give_up = on_give_up
         self._log = logger(f"controllers.{name}")
 
     def enqueue(self, key: K, after: float = 0.0) -> None:
@@ -167,12 +159,6 @@ class Controller(Generic[K]):
         queue = self.queue
         try:
             result = await self._reconcile(key)
-        except TerminalError as error:
-            self.counters.gave_up += 1
-            queue.forget(key)
-            self._log.error("Gave up", error=error, key=str(key))
-            if self._on_give_up is not None:
-                self._on_give_up(key, error)
         except Conflict as error:
             # Somebody else was faster: an everyday event, and the new state is on its way to us.
             self.counters.failed += 1

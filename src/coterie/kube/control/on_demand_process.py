@@ -22,10 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coterie.base import listener_handover
+from coterie.base import child_logging, listener_handover
 from coterie.base.backoff import Policy
 from coterie.base.clock import Clock
 from coterie.base.log import logger
+from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.process import Exit, ProcessSpec, Supervised
 from coterie.base.tasks import TaskOwner
 from coterie.kube.client.transport import Transport
@@ -69,6 +70,9 @@ class ChildPlan:
     sockets: Mapping[Path, Path] = field(default_factory=dict)
     """Where the node listens, and where the child does, for what comes that way."""
     env: Mapping[str, str] = field(default_factory=dict)
+    logging: Path | None = None
+    """How it logs (base/child_logging.py)."""
+    log_rotation: Rotation = STANDARD
 
 
 class HeldChild:
@@ -273,9 +277,11 @@ def _spec(plan: ChildPlan) -> ProcessSpec:
             "PATH": os.defpath,
             "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
             "MALLOC_ARENA_MAX": "2",
+            **child_logging.environment(plan.log_file, plan.logging),
             **plan.env,
         },
         log_file=plan.log_file,
+        log_rotation=plan.log_rotation,
         stop_grace=7.0,
         restart=_RESTART,
         die_with_parent=True,

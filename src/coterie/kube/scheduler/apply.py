@@ -1,4 +1,4 @@
-"""Does what the engine decided: binds, reports, evicts, and writes the phases of TaskResources.
+"""Applies what the engine decided: binds, reports, evicts, and hands effects of plug-ins to them.
 
 Effects on one pod are done one after the other (by the same worker), so a report can never overtake a binding. Whatever
 fails is told to the engine, which knows what to do about it; reports are the exception: a lost one is made again.
@@ -6,36 +6,40 @@ fails is told to the engine, which knows what to do about it; reports are the ex
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from msgspec.structs import replace
+from collections.abc import Sequence
 
 from coterie.base.clock import Clock, rfc3339
 from coterie.base.log import logger
 from coterie.kube.api.errors import ApiError, Conflict, NotFound
-from coterie.kube.api.meta import Condition, Object, ObjectKey, find_condition, set_condition
+from coterie.kube.api.meta import Object, find_condition
 from coterie.kube.api.types.core import ObjectReference
 from coterie.kube.api.types.pods import PODS, Pod
-from coterie.kube.api.types.scheduling import TASK_RESOURCES, TaskResource
 from coterie.kube.client.cache import Cache
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
 from coterie.kube.control.events import EventRecorder
-from coterie.kube.scheduler.effects import Bind, Effect, Evict, MarkFailed, MarkReserved, Report
+from coterie.kube.scheduler.effects import Bind, Effect, Evict, PluginEffect, Report
 from coterie.kube.scheduler.engine import Engine
 from coterie.kube.scheduler.facts import PodFacts
-from coterie.kuscia.gangs.gangs import FAILED, RESERVED, RESERVING
+from coterie.kube.scheduler.plugin import SchedulerPlugin
 
 _log = logger("scheduler")
 _PLAIN_PODS = PODS.as_dynamic
-_MARK_PAUSE = 0.2
-_MARK_FAILED_SECONDS = 15.0
 _SCHEDULED = "PodScheduled"
 _Failure = (ApiError, TransportError)
 
 
 class Applier:
-    def __init__(self, client: Client, engine: Engine, pods: Cache[Pod], events: EventRecorder, clock: Clock) -> None:
+    def __init__(
+        self,
+        client: Client,
+        engine: Engine,
+        pods: Cache[Pod],
+        events: EventRecorder,
+        clock: Clock,
+        plugins: Sequence[SchedulerPlugin] = (),
+    ) -> None:
+        self._plugins = {plugin.name: plugin for plugin in plugins}
         self._client = client
         self._engine = engine
         self._pods = pods
@@ -50,10 +54,8 @@ class Applier:
                 await self._report(effect)
             case Evict():
                 await self._evict(effect)
-            case MarkReserved():
-                await self._mark_reserved(effect.task)
-            case MarkFailed():
-                await self._mark_failed(effect.task, effect.message)
+            case PluginEffect():
+                await self._plugins[effect.plugin].apply(effect, self._client, self._clock)
 
     async def _bind(self, pod: PodFacts, node: str) -> None:
         binding: Object = {
@@ -137,49 +139,6 @@ class Applier:
         if pod is None or pod.metadata.uid != facts.uid or pod.spec.node_name or pod.metadata.deleting:
             return None
         return pod
-
-    # TaskResources have no status sub-resource: their phase is written with the object.
-
-    async def _mark_reserved(self, key: ObjectKey) -> None:
-        """Until it is written or the room is not held any more."""
-        held = self._engine.reservations.held
-        while key in held and not held[key].giving_up:
-            if await self._modify_task(key, lambda task: self._in_phase(task, (RESERVING,), RESERVED, "")):
-                return
-            await self._clock.sleep(_MARK_PAUSE)
-
-    async def _mark_failed(self, key: ObjectKey, message: str) -> None:
-        deadline = self._clock.monotonic() + _MARK_FAILED_SECONDS
-        # What became schedulable in the last moment stays so; the answer tells the engine, which then binds.
-        while not await self._modify_task(
-            key, lambda task: self._in_phase(task, (RESERVING, RESERVED, "", "Pending"), FAILED, message)
-        ):
-            if self._clock.monotonic() >= deadline:
-                _log.warning("TaskResource could not be marked as failed", task=str(key))
-                self._engine.mark_gave_up(key)
-                return
-            await self._clock.sleep(_MARK_PAUSE)
-
-    async def _modify_task(self, key: ObjectKey, change: Callable[[TaskResource], TaskResource]) -> bool:
-        """True when it is done; what the server answers is as good as seen."""
-        try:
-            task = await self._client.modify(TASK_RESOURCES, key.name, key.namespace, change)
-        except NotFound:
-            self._engine.task_gone(key)
-        except _Failure as error:
-            _log.debug("TaskResource was not written", task=str(key), why=str(error))
-            return False
-        else:
-            self._engine.task_seen(task)
-        return True
-
-    def _in_phase(self, task: TaskResource, before: tuple[str, ...], phase: str, reason: str) -> TaskResource:
-        if task.status.phase not in before:
-            return task
-        now = rfc3339(self._clock.now())
-        conditions = set_condition(task.status.conditions, Condition(type=phase, status="True", reason=reason), now)
-        status = replace(task.status, phase=phase, conditions=conditions, last_transition_time=now)
-        return replace(task, status=status)
 
 
 def reference_to(pod: PodFacts) -> ObjectReference:

@@ -33,18 +33,16 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True)
-class MarkReserved:
-    """The gang's room is taken: its TaskResource goes from Reserving to Reserved."""
+class PluginEffect:
+    """Something that a plug-in wants written; the plug-in applies it."""
 
-    task: ObjectKey
+    key: ObjectKey
+    """Effects on one key are applied one after the other."""
 
-
-@dataclass(frozen=True, slots=True)
-class MarkFailed:
-    """The gang gave its room back."""
-
-    task: ObjectKey
-    message: str
+    @property
+    def plugin(self) -> str:
+        """Name of the plug-in."""
+        raise NotImplementedError
 
 
-Effect = Bind | Report | Evict | MarkReserved | MarkFailed
+Effect = Bind | Report | Evict | PluginEffect

@@ -1,7 +1,7 @@
 """The engine: is told what is seen, is asked what to do. It knows no server, no task and no clock but a function.
 
-    node_seen, pod_seen, task_seen, ...  ──>  desk (snapshot, queue, reservations)  ──run()──>  effects
-                     bind_failed, mark_gave_up, ...  <── how it went ── whoever applies the effects
+    node_seen, pod_seen, ...  ──>  state (snapshot, queue), plug-ins  ──run()──>  effects
+            bind_failed, ...  <── how it went ── whoever applies the effects
 
 `run` tries what is active and returns effects; `next_due` says when it wants to run again if nothing happens. All of
 it is synchronous and deterministic for a seed, so that a test can run hours of a cluster in milliseconds.
@@ -16,7 +16,7 @@ from coterie.kube.api.selectors import selector_of
 from coterie.kube.api.types.core import Namespace
 from coterie.kube.api.types.nodes import Node
 from coterie.kube.api.types.pods import Pod
-from coterie.kube.api.types.scheduling import PodDisruptionBudget, TaskResource
+from coterie.kube.api.types.scheduling import PodDisruptionBudget
 from coterie.kube.scheduler.effects import Bind, Effect, Evict
 from coterie.kube.scheduler.facts import PodFacts, node_facts, pod_facts
 from coterie.kube.scheduler.filters import Cause
@@ -29,16 +29,13 @@ from coterie.kube.scheduler.plan import (
     could_take,
     plan,
 )
+from coterie.kube.scheduler.plugin import SchedulerPlugin
 from coterie.kube.scheduler.pod_affinity import helped_by
 from coterie.kube.scheduler.preemption import Budget, Preemption, preempt
-from coterie.kube.scheduler.state import Desk
+from coterie.kube.scheduler.state import SchedulerState
 from coterie.kube.scheduler.terms import NO_TERMS
-from coterie.kuscia.gangs.gangs import Gang, task_facts
-from coterie.kuscia.gangs.reservations import Reservations
 
-SCHEDULER_NAMES = frozenset(("default-scheduler", "kuscia-scheduler"))
-_ROLE_LABEL = "kuscia.secretflow/role"
-_PARTNER = "partner"
+SCHEDULER_NAMES = frozenset(("default-scheduler",))
 _REMEMBERED_FAILURES = 1024
 
 
@@ -50,13 +47,17 @@ class Engine:
         names: Iterable[str] = SCHEDULER_NAMES,
         sampling: Sampling = SAMPLING,
         seed: int = 0,
-        hold_seconds: float = 30.0,
+        plugins: Sequence[SchedulerPlugin] = (),
     ) -> None:
-        self.desk = Desk(monotonic, sampling=sampling, seed=seed)
-        self.snapshot = self.desk.snapshot
-        self.queue = self.desk.queue
-        self.reservations = Reservations(self.desk, hold_seconds=hold_seconds)
-        self._names = frozenset(names)
+        self.state = SchedulerState(monotonic, sampling=sampling, seed=seed)
+        self.snapshot = self.state.snapshot
+        self.queue = self.state.queue
+        self._plugins = tuple(plugins)
+        self.snapshot.resource_scores = tuple(each for plugin in plugins for each in plugin.resource_scores)
+        placers = [placer for plugin in plugins if (placer := plugin.placer(self.state)) is not None]
+        assert len(placers) < 2, "a scheduler has one way to place gangs"
+        self._gangs = placers[0] if placers else None
+        self._names = frozenset(names).union(*(plugin.scheduler_names for plugin in plugins))
         self._budgets: dict[ObjectKey, Budget] = {}
         self._touched: set[str] = set()
         """Nodes that are new or changed since waiting pods were looked through last."""
@@ -76,12 +77,13 @@ class Engine:
     def node_gone(self, name: str) -> None:
         self.snapshot.remove_node(name)
         self._touched.discard(name)
-        self.reservations.node_gone(name)
+        if self._gangs is not None:
+            self._gangs.node_gone(name)
 
     def pod_seen(self, pod: Pod, old: Pod | None = None) -> None:
         if old is not None and _same_to_us(old, pod):
             return
-        facts = pod_facts(pod)
+        facts = self._facts(pod)
         if pod.spec.node_name:
             self._bound(facts, pod.spec.node_name, ended=pod.ended)
         elif pod.ended or facts.terminating or pod.spec.scheduling_gates or pod.spec.scheduler_name not in self._names:
@@ -90,7 +92,7 @@ class Engine:
             self._pending(facts, pod.status.nominated_node_name)
 
     def pod_gone(self, pod: Pod) -> None:
-        self._left(pod_facts(pod))
+        self._left(self._facts(pod))
 
     def namespace_seen(self, namespace: Namespace) -> None:
         if self.snapshot.set_namespace(namespace.metadata.name, namespace.metadata.labels or {}):
@@ -98,12 +100,6 @@ class Engine:
 
     def namespace_gone(self, name: str) -> None:
         self.snapshot.set_namespace(name, None)
-
-    def task_seen(self, task: TaskResource) -> None:
-        self.reservations.task_seen(task_facts(task))
-
-    def task_gone(self, key: ObjectKey) -> None:
-        self.reservations.task_gone(key)
 
     def budget_seen(self, budget: PodDisruptionBudget) -> None:
         selector = selector_of(budget.spec.selector)
@@ -116,110 +112,108 @@ class Engine:
 
     def bind_failed(self, pod: PodFacts) -> None:
         """The pod is not on its node. If it is still pending it is tried again after a pause."""
-        if self.desk.assumed.get(pod.uid) is None:
+        if self.state.assumed.get(pod.uid) is None:
             return  # it was seen bound or gone meanwhile
-        self.desk.forget(pod.uid)
-        if pod.gang is not None:
-            self.reservations.bind_failed(pod)
+        self.state.forget(pod.uid)
+        if pod.gang is not None and self._gangs is not None:
+            self._gangs.bind_failed(pod)
         else:
-            self.queue.retry_later(pod.uid, self.desk.now())
+            self.queue.retry_later(pod.uid, self.state.now())
 
     def evict_failed(self, pod: PodFacts) -> None:
         """Nobody leaves for the pod after all."""
         self._evicting.pop(pod.uid, None)
         self.snapshot.nominate(pod, "")
-        self.queue.retry_later(pod.uid, self.desk.now())
-
-    def mark_gave_up(self, task: ObjectKey) -> None:
-        self.reservations.mark_gave_up(task)
+        self.queue.retry_later(pod.uid, self.state.now())
 
     # What to do.
 
     def run(self, limit: int = 1000) -> list[Effect]:
         """Try up to `limit` pods or gangs. More may be left: `next_due` is then now."""
-        self.reservations.expire()
+        if self._gangs is not None:
+            self._gangs.expire()
         self._wake()
-        now = self.desk.now()
+        now = self.state.now()
         for _ in range(limit):
             entry = self.queue.pop(now)
             if entry is None:
                 break
-            gang = self.reservations.find(entry.key)
-            if gang is not None:
-                if not self._is_partners(gang.key.namespace, entry.key, [m.pod for m in gang.members.values()]):
-                    self.reservations.attempt(gang)
-            elif entry.key in self.desk.pending:
-                self._attempt(self.desk.pending[entry.key])
+            gang = self._gangs.find(entry.key) if self._gangs is not None else None
+            if gang is not None and self._gangs is not None:
+                if not self._is_refused(gang.namespace, entry.key, gang.pods):
+                    self._gangs.attempt(entry.key)
+            elif entry.key in self.state.pending:
+                self._attempt(self.state.pending[entry.key])
             else:
                 self.queue.remove(entry.key)
-        return self.desk.take_effects()
+        return self.state.take_effects()
 
     def next_due(self) -> float | None:
-        if self.queue.has_active or self.desk.freed or self._touched or self._arrived or self.desk.effects:
-            return self.desk.now()
-        moments = [at for at in (self.queue.next_due(), self.reservations.next_deadline()) if at is not None]
-        return min(moments, default=None)
+        if self.queue.has_active or self.state.freed or self._touched or self._arrived or self.state.effects:
+            return self.state.now()
+        deadline = self._gangs.next_deadline() if self._gangs is not None else None
+        return min((at for at in (self.queue.next_due(), deadline) if at is not None), default=None)
 
     # Inside: changes.
 
     def _bound(self, pod: PodFacts, node: str, *, ended: bool) -> None:
         uid = pod.uid
-        desk = self.desk
-        desk.pending.pop(uid, None)
-        desk.assumed.pop(uid, None)
+        state = self.state
+        state.pending.pop(uid, None)
+        state.assumed.pop(uid, None)
         self.queue.remove(uid)
         self._evicting.pop(uid, None)
         self.snapshot.nominate(pod, "")
         if ended:
-            desk.forget(uid)
+            state.forget(uid)
         else:
             known = self.snapshot.places.get(uid)
             self.snapshot.place(pod, node)
             if known is None:
                 self._arrived.append(pod)
             elif known.name != node:
-                desk.freed.add(known.name)
-        if pod.gang is not None:
-            self.reservations.member_bound(pod, node)
+                state.freed.add(known.name)
+        if pod.gang is not None and self._gangs is not None:
+            self._gangs.member_bound(pod, node)
 
     def _left(self, pod: PodFacts) -> None:
         uid = pod.uid
-        self.desk.pending.pop(uid, None)
+        self.state.pending.pop(uid, None)
         self.queue.remove(uid)
         self._evicting.pop(uid, None)
         nominated = self.snapshot.nominations.get(uid)
         if nominated is not None:
             self.snapshot.nominate(pod, "")
-            self.desk.freed.add(nominated)
-        self.desk.forget(uid)
-        if pod.gang is not None:
-            self.reservations.member_gone(pod)
+            self.state.freed.add(nominated)
+        self.state.forget(uid)
+        if pod.gang is not None and self._gangs is not None:
+            self._gangs.member_gone(pod)
 
     def _pending(self, pod: PodFacts, nominated: str) -> None:
         uid = pod.uid
-        before = self.desk.pending.get(uid)
-        self.desk.pending[uid] = pod
-        if uid in self.desk.assumed:
+        before = self.state.pending.get(uid)
+        self.state.pending[uid] = pod
+        if uid in self.state.assumed:
             return  # on its way; what changed is seen again when it arrives or fails
         if nominated and uid not in self.snapshot.nominations:
             self.snapshot.nominate(pod, nominated)
-        if before is not None and before.gang is not None and before.gang != pod.gang:
-            self.reservations.member_gone(before)
-        if pod.gang is not None:
+        gangs = self._gangs
+        if gangs is not None and before is not None and before.gang is not None and before.gang != pod.gang:
+            gangs.member_gone(before)
+        if pod.gang is not None and gangs is not None:
             self.queue.remove(uid)
-            self.reservations.member_pending(pod)
+            gangs.member_pending(pod)
         elif pod.gang_unnamed:
-            # Its task has just made it and names the TaskResource next. A word about that would be news for every party
-            # of the task, and old before it arrives; while nobody names it, the task says why.
+            # Whoever made it names the gang next; a report of that would be old before it arrives.
             self.queue.remove(uid)
         else:
             self.queue.put(uid, (-pod.priority, pod.created, str(pod.key)))
 
     def _wake(self) -> None:
         """Look through those that wait, once for all changes since the last time."""
-        if self._touched or self.desk.freed:
-            touched, freed = self._touched, self.desk.freed
-            self._touched, self.desk.freed = set(), set()
+        if self._touched or self.state.freed:
+            touched, freed = self._touched, self.state.freed
+            self._touched, self.state.freed = set(), set()
             if touched:
                 self.queue.wake(Cause.FACE | Cause.ROOM | Cause.NEIGHBOURS, lambda key: self._helps(key, touched))
             if freed:
@@ -229,41 +223,40 @@ class Engine:
             self.queue.wake(Cause.NEIGHBOURS, lambda key: self._waits_for(key, arrived))
 
     def _helps(self, key: str, nodes: Iterable[str], *, patiently: bool = False) -> bool:
-        pod = self.desk.pending.get(key)
+        pod = self.state.pending.get(key)
         if pod is not None:
             if any(could_take(self.snapshot, node, pod) for node in nodes):
                 return True
             # What left this node may have evened out a spread elsewhere.
             maybe = pod.terms is not NO_TERMS
         else:
-            gang = self.reservations.find(key)
-            maybe = gang is not None and self.reservations.helped_by(gang, nodes)
+            maybe = self._gangs is not None and self._gangs.helped_by(key, nodes)
         if maybe and patiently:
             # Only a part of what it needs, perhaps: not worth an attempt each time.
-            self.queue.wake_after_backoff(key, self.desk.now())
+            self.queue.wake_after_backoff(key, self.state.now())
             return False
         return maybe
 
     def _waits_for(self, key: str, arrived: Sequence[PodFacts]) -> bool:
         """Whether one of these is whom it wants to be near, or evens out what it spreads among."""
-        pod = self.desk.pending.get(key)
-        gang = self.reservations.find(key) if pod is None else None
-        waiting = [pod] if pod is not None else [m.pod for m in gang.members.values()] if gang is not None else []
+        pod = self.state.pending.get(key)
+        gang = self._gangs.find(key) if pod is None and self._gangs is not None else None
+        waiting = [pod] if pod is not None else gang.pods if gang is not None else []
         return any(helped_by(one, other, self.snapshot.namespaces) for one in waiting for other in arrived)
 
     # Inside: attempts.
 
     def _attempt(self, pod: PodFacts) -> None:
-        if self._is_partners(pod.namespace, pod.uid, (pod,)):
+        if self._is_refused(pod.namespace, pod.uid, (pod,)):
             return
-        desk = self.desk
+        state = self.state
         alike = self._alike(pod)
-        found = self._known_failure(alike) or plan(self.snapshot, pod, desk.cursor, desk.sampling)
+        found = self._known_failure(alike) or plan(self.snapshot, pod, state.cursor, state.sampling)
         if isinstance(found, Placement):
-            desk.cursor = found.next_cursor
+            state.cursor = found.next_cursor
             self.snapshot.place(pod, found.node)
-            desk.assumed[pod.uid] = found.node
-            desk.effects.append(Bind(pod, found.node))
+            state.assumed[pod.uid] = found.node
+            state.effects.append(Bind(pod, found.node))
             self.queue.placed(pod.uid)
             self._arrived.append(pod)
             return
@@ -272,9 +265,9 @@ class Engine:
                 self._failures.clear()
             self._failures[alike] = (self.snapshot.release_version, found)
         message = f"{found.message} {self._make_room(pod)}".rstrip()
-        desk.report(pod, found.reason, message)
+        state.report(pod, found.reason, message)
         # Asked again: a node that was just promised to this one takes none of those that were like it.
-        self.queue.wait(pod.uid, found.causes, desk.now(), self._alike(pod))
+        self.queue.wait(pod.uid, found.causes, state.now(), self._alike(pod))
 
     def _make_room(self, pod: PodFacts) -> str:
         """Lets less important pods leave when that helps; says in words what came of it."""
@@ -282,12 +275,12 @@ class Engine:
             return ""
         if any(uid in self.snapshot.places for uid in self._evicting.get(pod.uid, ())):
             return "preemption: not eligible due to a terminating pod on the nominated node."
-        held = {uid for gang in self.reservations.held.values() if gang.hold is not None for uid in gang.hold.placed}
-        found = preempt(self.snapshot, pod, tuple(self._budgets.values()), held | set(self.desk.assumed))
+        held = self._gangs.held_pods() if self._gangs is not None else set()
+        found = preempt(self.snapshot, pod, tuple(self._budgets.values()), held | set(self.state.assumed))
         if isinstance(found, Preemption):
             self.snapshot.nominate(pod, found.node)
             self._evicting[pod.uid] = frozenset(victim.uid for victim in found.victims)
-            self.desk.effects.append(Evict(pod, found.node, found.victims))
+            self.state.effects.append(Evict(pod, found.node, found.victims))
             return ""
         return f"preemption: {found.message}" if found.message else ""
 
@@ -305,19 +298,24 @@ class Engine:
             return None
         return known[1]
 
-    def _is_partners(self, namespace: str, key: str, pods: Iterable[PodFacts]) -> bool:
-        """Pods of a partner's domain are placed by the partner."""
-        if self.snapshot.namespaces.get(namespace, {}).get(_ROLE_LABEL) != _PARTNER:
+    def _is_refused(self, namespace: str, key: str, pods: Iterable[PodFacts]) -> bool:
+        """Whether a plug-in keeps pods of this namespace from being placed here; they are told why."""
+        labels = self.snapshot.namespaces.get(namespace, {})
+        why = next((text for plugin in self._plugins if (text := plugin.namespace_refusal(namespace, labels))), "")
+        if not why:
             return False
         for pod in pods:
-            if pod.uid in self.desk.pending:
-                self.desk.report(pod, UNSCHEDULABLE_REASON, f'namespace "{namespace}" belongs to a partner')
-        self.queue.wait(key, Cause.GANG, self.desk.now())
+            if pod.uid in self.state.pending:
+                self.state.report(pod, UNSCHEDULABLE_REASON, why)
+        self.queue.wait(key, Cause.GANG, self.state.now())
         return True
 
-    def holding(self) -> list[Gang]:
-        """Gangs that hold room and are not bound yet."""
-        return list(self.reservations.held.values())
+    def _facts(self, pod: Pod) -> PodFacts:
+        for plugin in self._plugins:
+            membership = plugin.gang_of(pod)
+            if membership is not None:
+                return pod_facts(pod, membership)
+        return pod_facts(pod)
 
 
 def _same_to_us(old: Pod, new: Pod) -> bool:

@@ -1,7 +1,7 @@
 """What the scheduler knows of one pod and of one node, as numbers and matchers that are cheap to ask.
 
 Amounts are whole numbers: thousandths of a CPU, bytes, plain counts. Facts never change; a new state of an object is
-new facts. Extended resources, `kuscia.io/bandwidth` among them, are all treated alike in `others`.
+new facts. Extended resources are all treated alike in `others`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,8 @@ from coterie.kube.api.meta import ObjectKey, controller_of, is_true
 from coterie.kube.api.quota import pod_resources
 from coterie.kube.api.types.nodes import Node, Taint
 from coterie.kube.api.types.pods import Pod, PodSpec
+from coterie.kube.scheduler.plugin import GangMembership
 from coterie.kube.scheduler.terms import NodeTerm, PodTerms, StaticDemand, pod_terms, preferred_nodes, static_demand
-
-BANDWIDTH = "kuscia.io/bandwidth"
-_PREFIX = "kuscia.secretflow/"
-TASK_RESOURCE = _PREFIX + "task-resource"
-TASK_RESOURCE_GROUP = _PREFIX + "task-resource-group"
-TASK_RESOURCE_UID = _PREFIX + "task-resource-uid"
-TASK_RESOURCE_GROUP_UID = _PREFIX + "task-resource-group-uid"
-RESERVING_TIMESTAMP = _PREFIX + "taskresource-reserving-timestamp"
 
 HostPort = tuple[str, str, int]
 """(address, protocol, port); the address 0.0.0.0 takes the port on all of them."""
@@ -66,12 +59,12 @@ class PodFacts:
     started: str
     terminating: bool
     gang: ObjectKey | None
-    """Its TaskResource; None for pods that go alone."""
+    """The gang it belongs to; None for pods that go alone."""
     gang_unnamed: bool
-    """It will get a TaskResource, but nobody has said which."""
+    """It will belong to a gang that is not named yet."""
     gang_uid: str
     group: str
-    """The task whose parties reserve together; the same text in every domain."""
+    """What gangs of several clusters that wait for each other have in common."""
 
     @property
     def namespace(self) -> str:
@@ -110,13 +103,11 @@ class NodeFacts:
         )
 
 
-def pod_facts(pod: Pod) -> PodFacts:
+def pod_facts(pod: Pod, membership: GangMembership | None = None) -> PodFacts:
     meta, spec = pod.metadata, pod.spec
     labels = meta.labels or _NO_LABELS
     requests = requests_of(spec)
-    annotations = meta.annotations or _NO_LABELS
-    gang_name = annotations.get(TASK_RESOURCE)
-    gang = ObjectKey(meta.namespace, gang_name) if gang_name else None
+    gang = membership.key if membership is not None else None
     owner = controller_of(meta)
     return PodFacts(
         key=pod.key,
@@ -128,7 +119,7 @@ def pod_facts(pod: Pod) -> PodFacts:
         weighed_cpu=requests.cpu or _LEAST_CPU,
         weighed_memory=requests.memory or _LEAST_MEMORY,
         ports=host_ports(spec),
-        static=static_demand(spec.node_name, spec.node_selector, spec.affinity, spec.tolerations),
+        static=static_demand(spec.node_name, spec.node_selector, spec.affinity, spec.tolerations, meta.namespace),
         preferred_nodes=preferred_nodes(spec.affinity),
         terms=pod_terms(spec.affinity, spec.topology_spread_constraints, meta.namespace, labels),
         priority=spec.priority or 0,
@@ -138,9 +129,9 @@ def pod_facts(pod: Pod) -> PodFacts:
         started=pod.status.start_time or meta.creation_timestamp or "",
         terminating=meta.deleting,
         gang=gang,
-        gang_unnamed=gang_name is not None and not gang_name,
-        gang_uid=labels.get(TASK_RESOURCE_UID, ""),
-        group=annotations.get(TASK_RESOURCE_GROUP) or labels.get(TASK_RESOURCE_GROUP_UID, ""),
+        gang_unnamed=membership is not None and gang is None,
+        gang_uid=membership.uid if membership is not None else "",
+        group=membership.group if membership is not None else "",
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from enum import IntFlag
 
+from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
 from coterie.kube.scheduler.facts import NodeFacts, PodFacts
 from coterie.kube.scheduler.node_state import NodeState
 from coterie.kube.scheduler.terms import StaticDemand, tolerates, untolerated
@@ -24,7 +25,7 @@ class Cause(IntFlag):
     NEIGHBOURS = 4
     """Where other pods are."""
     GANG = 8
-    """The pod's TaskResource or its siblings."""
+    """The gang of the pod."""
     ERROR = 16
     """Something failed; time heals."""
 
@@ -33,6 +34,7 @@ NOT_READY = "node(s) were not ready"
 UNSCHEDULABLE = "node(s) were unschedulable"
 WRONG_NAME = "node(s) didn't match the requested node name"
 NOT_AFFINE = "node(s) didn't match Pod's node affinity/selector"
+OTHER_NAMESPACE = "node(s) run only pods of their domain's namespace"
 NO_PORTS = "node(s) didn't have free ports for the requested pod ports"
 TOO_MANY_PODS = "Too many pods"
 NO_AFFINITY = "node(s) didn't match pod affinity rules"
@@ -72,6 +74,9 @@ def static_rejection(node: NodeFacts, demand: StaticDemand) -> str | None:
         return NOT_READY
     if demand.node_name and demand.node_name != node.name:
         return WRONG_NAME
+    only = node.labels.get(COTERIE_POD_NAMESPACE)
+    if only and demand.namespace and demand.namespace != only:
+        return OTHER_NAMESPACE
     if node.hard_taints:
         taint = untolerated(node.hard_taints, demand.tolerations)
         if taint is not None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coterie.kube.scheduler.facts import BANDWIDTH, NodeFacts, PodFacts
+from coterie.kube.scheduler.facts import NodeFacts, PodFacts
 from coterie.kube.scheduler.filters import Cause, cause_of, fits, insufficient, shortages, static_rejection
 from coterie.kube.scheduler.node_state import NodeState
 from coterie.kube.scheduler.pod_affinity import Neighbourhood, examine
@@ -19,7 +19,6 @@ from coterie.kube.scheduler.scores import best
 from coterie.kube.scheduler.snapshot import Snapshot
 
 UNSCHEDULABLE_REASON = "Unschedulable"
-BANDWIDTH_REASON = "BandwidthInsufficient"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +47,8 @@ class Unschedulable:
     nodes: int
     reasons: Mapping[str, int]
     causes: Cause
-    bandwidth_alone: bool = False
-    """Some node lacks nothing but bandwidth."""
-
-    @property
-    def reason(self) -> str:
-        return BANDWIDTH_REASON if self.bandwidth_alone else UNSCHEDULABLE_REASON
+    reason: str = UNSCHEDULABLE_REASON
+    """Another one when some node lacks nothing but an extended resource that has a reason of its own."""
 
     @property
     def message(self) -> str:
@@ -131,19 +126,20 @@ def _explain(
     neighbourhood: Neighbourhood | None,
 ) -> Unschedulable:
     reasons = Counter(rejected)
-    no_bandwidth = [insufficient(BANDWIDTH)]
-    bandwidth_alone = False
+    alone = {insufficient(each.resource): each.shortage_reason for each in snapshot.resource_scores}
+    condition_reason = UNSCHEDULABLE_REASON
     for node in nodes:
         found = shortages(node, pod)
         if not found and neighbourhood is not None:
             found = [why for why in (neighbourhood.rejection(_facts(node)),) if why is not None]
         reasons.update(found)
-        bandwidth_alone = bandwidth_alone or found == no_bandwidth
+        if len(found) == 1:
+            condition_reason = alone.get(found[0]) or condition_reason
     # With no node at all, any node that comes may do.
     causes = Cause.FACE
     for reason in reasons:
         causes |= cause_of(reason)
-    return Unschedulable(len(snapshot), dict(reasons), causes, bandwidth_alone)
+    return Unschedulable(len(snapshot), dict(reasons), causes, condition_reason)
 
 
 def _facts(node: NodeState) -> NodeFacts:

@@ -9,7 +9,7 @@
 An entry is a pod that goes alone or a whole gang. Waiting entries cost nothing. Entries that ask for the same (a `group`)
 are woken one at a time: only when the first was placed is the next worth a try.
 
-The order of the active ones is the QueueSort of Kuscia: priority, then age of the TaskResource (or pod), then name.
+The order of the active ones: priority, then age of the gang (or pod), then name.
 """
 
 from __future__ import annotations

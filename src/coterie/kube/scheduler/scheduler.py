@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
@@ -20,7 +20,7 @@ from coterie.kube.api.meta import ObjectKey
 from coterie.kube.api.types.core import NAMESPACES
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.api.types.pods import PODS, Pod
-from coterie.kube.api.types.scheduling import POD_DISRUPTION_BUDGETS, TASK_RESOURCES
+from coterie.kube.api.types.scheduling import POD_DISRUPTION_BUDGETS
 from coterie.kube.client.client import Client
 from coterie.kube.client.informer import Change, Informer
 from coterie.kube.client.informers import Informers
@@ -28,9 +28,10 @@ from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.leader import LeaderElected, LeaderElection
 from coterie.kube.control.manager import Runnable
 from coterie.kube.scheduler.apply import Applier
-from coterie.kube.scheduler.effects import Effect, MarkFailed, MarkReserved
+from coterie.kube.scheduler.effects import Effect, PluginEffect
 from coterie.kube.scheduler.engine import SCHEDULER_NAMES, Engine
 from coterie.kube.scheduler.plan import SAMPLING, Sampling
+from coterie.kube.scheduler.plugin import SchedulerPlugin
 
 T = TypeVar("T")
 
@@ -53,7 +54,7 @@ class Scheduler:
         events: EventRecorder,
         *,
         clock: Clock = SYSTEM_CLOCK,
-        gangs: bool = True,
+        plugins: Sequence[SchedulerPlugin] = (),
         workers: int = _WORKERS,
     ) -> None:
         self.ready = asyncio.Event()
@@ -66,10 +67,10 @@ class Scheduler:
         self._nodes = informers.get(NODES)
         self._namespaces = informers.get(NAMESPACES)
         self._budgets = informers.get(POD_DISRUPTION_BUDGETS)
-        self._tasks = informers.get(TASK_RESOURCES) if gangs else None
-        self._applier = Applier(client, engine, self._pods.cache, events, clock)
+        self._watches = [watch for plugin in plugins for watch in plugin.watches(informers)]
+        self._applier = Applier(client, engine, self._pods.cache, events, clock, plugins)
         self._lanes = [_Lane() for _ in range(workers)]
-        self._marks: dict[ObjectKey, deque[Effect]] = {}
+        self._plugin_effects: dict[ObjectKey, deque[Effect]] = {}
         self._owner = TaskOwner(self.name)
         self._log = logger("scheduler")
 
@@ -78,9 +79,9 @@ class Scheduler:
         try:
             for informer in (self._nodes, self._pods, self._namespaces, self._budgets):
                 await informer.ready.wait()
-            if self._tasks is not None:
-                # Gangs that were promised room before a restart come first; they must be known.
-                await self._tasks.ready.wait()
+            # Gangs that were promised room before a restart come first; they must be known.
+            for watch in self._watches:
+                await watch.informer.ready.wait()
             async with self._owner as owner:
                 owner.start("events", self._events.run())
                 for i, lane in enumerate(self._lanes):
@@ -106,9 +107,7 @@ class Scheduler:
             self._on(self._budgets, engine.budget_seen, lambda budget: engine.budget_gone(budget.key)),
             self._pods.add_handler(self._pod_changed),
         ]
-        if self._tasks is not None:
-            removers.append(self._on(self._tasks, engine.task_seen, lambda task: engine.task_gone(task.key)))
-        return removers
+        return [*removers, *(self._on(watch.informer, watch.seen, watch.gone) for watch in self._watches)]
 
     def _on(self, informer: Informer[T], seen: Callable[[T], None], gone: Callable[[T], None]) -> Callable[[], None]:
         def changed(change: Change[T]) -> None:
@@ -160,28 +159,28 @@ class Scheduler:
 
     def _hand_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, MarkReserved | MarkFailed):
-                self._mark(effect)
+            if isinstance(effect, PluginEffect):
+                self._hand_to_plugin(effect)
             else:
                 self._lanes[hash(effect.pod.uid) % len(self._lanes)].put(effect)
 
-    def _mark(self, effect: MarkReserved | MarkFailed) -> None:
-        """Marks may take as long as a hold when the server is away, so each TaskResource has a task of its own."""
-        waiting = self._marks.get(effect.task)
+    def _hand_to_plugin(self, effect: PluginEffect) -> None:
+        """These may take as long as a hold when the server is away, so each key has a task of its own."""
+        waiting = self._plugin_effects.get(effect.key)
         if waiting is not None:
             waiting.append(effect)
             return
-        self._marks[effect.task] = deque((effect,))
-        self._owner.start(f"mark-{effect.task}", self._work_off(effect.task))
+        self._plugin_effects[effect.key] = deque((effect,))
+        self._owner.start(f"plugin-{effect.key}", self._work_off(effect.key))
 
-    async def _work_off(self, task: ObjectKey) -> None:
-        waiting = self._marks[task]
+    async def _work_off(self, key: ObjectKey) -> None:
+        waiting = self._plugin_effects[key]
         try:
             while waiting:
                 await self._applier.apply(waiting.popleft())
                 self._changed.set()
         finally:
-            del self._marks[task]
+            del self._plugin_effects[key]
 
     async def _work(self, lane: _Lane) -> None:
         while (effect := await lane.get()) is not None:
@@ -240,13 +239,11 @@ def make(
     names: Iterable[str] = SCHEDULER_NAMES,
     seed: int = 0,
     sampling: Sampling = SAMPLING,
-    hold_seconds: float = 30.0,
-    gangs: bool = True,
+    plugins: Sequence[SchedulerPlugin] = (),
 ) -> Scheduler:
-    """The scheduler. `gangs=False` for servers without the Kuscia definitions."""
-    engine = Engine(clock.monotonic, names=names, sampling=sampling, seed=seed, hold_seconds=hold_seconds)
+    engine = Engine(clock.monotonic, names=names, sampling=sampling, seed=seed, plugins=plugins)
     events = EventRecorder(client, "default-scheduler", clock=clock)
-    return Scheduler(client, informers, engine, events, clock=clock, gangs=gangs)
+    return Scheduler(client, informers, engine, events, clock=clock, plugins=plugins)
 
 
 def elected(

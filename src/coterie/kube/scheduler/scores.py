@@ -1,7 +1,7 @@
 """Which of the nodes that would do is best: each view gives 0 to 100, weighted as kube-scheduler weights them.
 
     least requested, balanced   1 each    room that is left; CPU and memory used up alike
-    bandwidth                   1         only for pods that ask for bandwidth
+    extended resources          as given  those that plug-ins name, for pods that ask for them
     spread of one owner's pods  2         and topology spread constraints that are only wishes
     node affinity, pod affinity 2         wishes of the pod, and of pods that are there
     discouraging taints         3
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from coterie.kube.scheduler.facts import BANDWIDTH, NodeFacts, PodFacts
+from coterie.kube.scheduler.facts import NodeFacts, PodFacts
 from coterie.kube.scheduler.node_state import NodeState
 from coterie.kube.scheduler.pod_affinity import spread_counts
 from coterie.kube.scheduler.snapshot import Snapshot
@@ -54,8 +54,9 @@ def room(pod: PodFacts, nodes: Iterable[NodeState]) -> list[float]:
 
 def _views(snapshot: Snapshot, pod: PodFacts, nodes: Sequence[NodeState]) -> Iterable[tuple[float, Sequence[float]]]:
     for name, amount in pod.others:
-        if name == BANDWIDTH:
-            yield 1.0, [_free_share(node, name, amount) for node in nodes]
+        for scored in snapshot.resource_scores:
+            if name == scored.resource:
+                yield scored.weight, [_free_share(node, name, amount) for node in nodes]
     mates = snapshot.owners.get(pod.owner) if pod.owner else None
     if mates:
         yield _SPREAD, fewer_is_better([mates.get(node.name, 0) for node in nodes])

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from coterie.kube.scheduler.facts import NodeFacts, PodFacts
 from coterie.kube.scheduler.filters import static_rejection
 from coterie.kube.scheduler.node_state import NodeState
+from coterie.kube.scheduler.plugin import ResourceScore
 from coterie.kube.scheduler.selector_index import LabelIndex
 from coterie.kube.scheduler.terms import NO_TERMS, Labels, Neighbours, PodTerm, StaticDemand
 
@@ -53,6 +54,8 @@ class Domains:
 
 class Snapshot:
     def __init__(self) -> None:
+        self.resource_scores: tuple[ResourceScore, ...] = ()
+        """Extended resources by which plug-ins have nodes compared."""
         self.states: dict[str, NodeState] = {}
         self.nodes: list[NodeState] = []
         """Those that were shown, in the order of joining."""

@@ -1,6 +1,6 @@
-"""What lies on the scheduler's desk: the snapshot, who is pending, what was decided and is not yet true.
+"""The state of the scheduler: the snapshot, which pods are pending, what was decided and is not yet true.
 
-Shared by the engine (pods that go alone) and the reservations (gangs). A pod that was decided for is `assumed`: it has
+Shared by the engine (pods that go alone) and plug-ins (gangs). A pod that was decided for is `assumed`: it has
 its place in the snapshot until the binding is seen, or has failed.
 """
 
@@ -16,7 +16,7 @@ from coterie.kube.scheduler.queue import SchedulingQueue
 from coterie.kube.scheduler.snapshot import Snapshot
 
 
-class Desk:
+class SchedulerState:
     def __init__(self, monotonic: Callable[[], float], *, sampling: Sampling = SAMPLING, seed: int = 0) -> None:
         self.now = monotonic
         self.sampling = sampling

@@ -47,6 +47,8 @@ class StaticDemand:
     terms: tuple[NodeTerm, ...] | None = None
     """Alternatives, one of which must match; None: anything does."""
     tolerations: tuple[Toleration, ...] = ()
+    namespace: str = ""
+    """The pod's own; empty: not considered."""
 
     def affine(self, name: str, labels: Labels) -> bool:
         for key, value in self.selector:
@@ -128,6 +130,7 @@ def static_demand(
     selector: Labels | None,
     affinity: Affinity | None,
     tolerations: tuple[Toleration, ...] | None,
+    namespace: str,
 ) -> StaticDemand:
     hard = ((affinity or {}).get("nodeAffinity") or {}).get(_REQUIRED)
     return StaticDemand(
@@ -135,6 +138,7 @@ def static_demand(
         tuple(sorted(selector.items())) if selector else (),
         None if hard is None else tuple(_node_term(term) for term in hard.get("nodeSelectorTerms") or ()),
         tolerations or (),
+        namespace,
     )
 
 

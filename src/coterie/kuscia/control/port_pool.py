@@ -7,7 +7,7 @@ that is in use already taken.
 
     tasks         in their status, by pod and port                     `learn`, `allot`
     deployments   the numbers that their template names                 `learn`, `allot`
-    their pods    those if no other pod has them, otherwise others      `fill`, `follow`
+    their pods    those if no other pod has them, otherwise others      `prepare_pod`, `follow`
 
 A template asks for numbers of its own for each pod by annotations `port.coterie.io/<name>: <number>`; in the pods they say
 which numbers these are, and variables refer to them. Whoever makes pods without knowing this makes pods with the numbers of
@@ -25,6 +25,7 @@ from coterie.kube.api.meta import Object
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.client.informer import Change
 from coterie.kube.client.informers import Informers
+from coterie.kube.control.pod_hooks import PodHookProblem
 from coterie.kuscia.api.engine_template import KitFault
 from coterie.kuscia.api.types.job import PartyAllocatedPorts
 
@@ -97,9 +98,9 @@ class PortPool:
             self._take(owner, domain, number)
         return dict(zip(names, numbers, strict=True))
 
-    def fill(self, pod: Object) -> Object:
-        """A pod from a template, with numbers of its own where the template asks for it; it is to be made now. KitFault when
-        the domain has no more."""
+    def prepare_pod(self, pod: Object) -> Object:
+        """A pod from a template, with numbers of its own where the template asks for it; it is to be made now.
+        PodHookProblem when the domain has no more."""
         marks = pod["metadata"].get("annotations") or {}
         declared = _numbers(marks)
         if not declared:
@@ -108,13 +109,16 @@ class PortPool:
         deployment = (pod["metadata"].get("labels") or {}).get(labels.KUSCIA_KD_UID, "")
         taken = self._taken.get(domain, {})
         lacking = [name for name, number in declared.items() if taken.get(number, set()) - {deployment}]
-        found = self._free(domain, len(lacking))
+        try:
+            found = self._free(domain, len(lacking))
+        except KitFault as problem:
+            raise PodHookProblem(str(problem)) from problem
         numbers = {**declared, **dict(zip(lacking, found, strict=True))}
         for number in numbers.values():
             self._take(_loan(domain, number), domain, number)
         return _with_numbers(pod, declared, numbers)
 
-    def give_back(self, pod: Object) -> None:
+    def abandon_pod(self, pod: Object) -> None:
         """The pod was not made after all."""
         for number in _numbers(pod["metadata"].get("annotations") or {}).values():
             self.release(_loan(pod["metadata"]["namespace"], number))

@@ -7,9 +7,8 @@ import asyncio
 import signal
 from pathlib import Path
 
-from coterie.base import memory
+from coterie.base import child_logging, memory
 from coterie.base.clock import SYSTEM_CLOCK
-from coterie.base.log import LogSettings, configure
 from coterie.base.paths import DomainPaths
 from coterie.kube.client.client import Client
 from coterie.kube.control.child_api_client import tell, through
@@ -31,7 +30,8 @@ async def serve(settings: MeshSettings, api: Path) -> None:
     try:
         async with DataMesh.of(settings, Client(transport, field_manager="datamesh"), open_source, SYSTEM_CLOCK):
             await tell(transport, READY)
-            await stop.wait()
+            async with child_logging.following():
+                await stop.wait()
     finally:
         await transport.close()
 
@@ -47,7 +47,7 @@ def main() -> None:
     for name in ("--http", "--grpc"):
         parser.add_argument(name, type=int, required=True)
     chosen = parser.parse_args()
-    configure(LogSettings(colour=False))
+    child_logging.configure()
     quiet()
     memory.keep(_KEPT)
     settings = MeshSettings(chosen.domain, DomainPaths(chosen.home), chosen.address, chosen.http, chosen.grpc)

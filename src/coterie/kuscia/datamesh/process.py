@@ -134,6 +134,8 @@ def _plan(settings: MeshSettings, run: Path) -> ChildPlan:
         ports=[(settings.address, port) for port in ports],
         api=run / "datamesh.sock",
         log_file=settings.paths.log("datamesh"),
+        logging=settings.paths.logging,
+        log_rotation=settings.log_rotation,
         # Arrow's own pools keep what a large read needed for good; the machine's give it back.
         env={"ARROW_DEFAULT_MEMORY_POOL": "system"},
     )

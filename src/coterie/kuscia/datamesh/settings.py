@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.paths import DomainPaths
 
 HTTP_PORT, GRPC_PORT = 8070, 8071
@@ -18,3 +19,4 @@ class MeshSettings:
     grpc_port: int = GRPC_PORT
     look_again: float = 1.0
     """Seconds between two looks at a grant while rows flow."""
+    log_rotation: Rotation = STANDARD

@@ -1,20 +1,23 @@
-"""What an engine finds in its container, put together when its pod is set up and whenever a container starts.
+"""Kuscia's plug-in of the agent: what an engine finds in its container, and what a domain's Node says.
 
-set_up:         certificates into the pod's directory
-surroundings:   variables; templates ──render──> files ──> mounts; the domain's data
+prepare_pod:           certificates into the pod's directory
+container_additions:   variables; templates ──render──> files ──> mounts; the domain's data
+node:                  labels, taint and bandwidth of the Node
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from coterie.base.pki import PkiError
+from coterie.kube.agent.node.facts import MachineFacts
+from coterie.kube.agent.plugin import ContainerAdditions, NodeAdditions, PluginProblem
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.downward import ConfigProblem, NodeFacts, NoSuchConfig
 from coterie.kube.agent.pods.environment import Lookup
 from coterie.kube.agent.runtimes.protocol import Mount
-from coterie.kube.agent.settings import EngineSettings
 from coterie.kube.agent.volumes import atomic
 from coterie.kube.agent.volumes.atomic import Content
 from coterie.kube.agent.volumes.volumes import PodVolumes, user_of
@@ -35,17 +38,45 @@ _SHARE = 0.8
 _MIB = 1 << 20
 
 
+DEFAULT_BANDWIDTH_MBIT = 1000
+"""When neither the configuration nor the network card says anything."""
+TAINT = {"key": labels.KUSCIA_AGENT_TAINT, "value": labels.KUSCIA_AGENT_TAINT_VALUE, "effect": "NoSchedule"}
+"""Keeps pods off the node that do not tolerate it; engines do."""
+RUNTIME_LABEL = labels.KUSCIA + "runtime"
+_API_VERSION = "0.26.6"
+"""What Kuscia's agents say of themselves."""
+
+
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    variables: dict[str, str] = field(default_factory=dict)
-    mounts: tuple[Mount, ...] = ()
-    rendered: Mapping[tuple[str, str], Path] = field(default_factory=dict)
-    """(volume, subPath) -> what is mounted in its stead."""
+class EngineSettings:
+    """What engines of a domain get besides what every pod gets, and what the domain's Node says."""
+
+    domain: str
+    data: Path | None = None
+    """The domain's data directory, which engines find at Kuscia's place for it."""
+    api_protocol: str = ""
+    """`KUSCIA_API_PROTOCOL` in config templates: NOTLS, TLS or MTLS."""
+    api_token: Path | None = None
+    """The file with `KUSCIA_API_TOKEN`; read only when a template asks for it."""
+    taint: bool = False
+    """Whether the Node has Kuscia's taint `kuscia.secretflow/agent=v1:NoSchedule`."""
+    bandwidth_mbit: int = 0
+    """`kuscia.io/bandwidth`; 0: the speed of the network card, else 1000."""
+    reserved_bandwidth_mbit: int = 10
+
+    def built_in(self, wanted: Collection[str]) -> dict[str, str]:
+        found = {"KUSCIA_API_PROTOCOL": self.api_protocol}
+        if "KUSCIA_API_TOKEN" in wanted:
+            known = self.api_token is not None and self.api_token.exists()
+            found["KUSCIA_API_TOKEN"] = self.api_token.read_text().strip() if self.api_token and known else ""
+        return found
 
 
-class EngineContract:
-    def __init__(self, domain: str, settings: EngineSettings, issuer: Issuer, store: ConfigStore) -> None:
-        self._domain = domain
+class EnginePlugin:
+    name = "kuscia-engine"
+
+    def __init__(self, settings: EngineSettings, issuer: Issuer, store: ConfigStore) -> None:
+        self._domain = settings.domain
         self._settings = settings
         self._issuer = issuer
         self._store = store
@@ -54,11 +85,35 @@ class EngineContract:
         ours = pod_model.key_of(pod).namespace == self._domain
         return ours and (certificates.serves(pod) or certificates.calls(pod))
 
-    async def set_up(self, pod: Object, directory: Path, facts: NodeFacts) -> None:
-        """`directory` is the pod's own. Raises OSError or PkiError."""
+    def node(self, facts: MachineFacts, runtime: str) -> NodeAdditions:
+        settings = self._settings
+        return NodeAdditions(
+            labels={
+                "kubernetes.io/role": "agent",
+                "kubernetes.io/apiVersion": _API_VERSION,
+                "domain": self._domain,
+                labels.KUSCIA_NODE_NAMESPACE: self._domain,
+                RUNTIME_LABEL: runtime,
+            },
+            owner_label=labels.KUSCIA_NODE_NAMESPACE,
+            taints=(TAINT,) if settings.taint else (),
+            own_taints=(TAINT,),
+            capacity={labels.KUSCIA_BANDWIDTH: settings.bandwidth_mbit or facts.nic_mbit or DEFAULT_BANDWIDTH_MBIT},
+            reserved={labels.KUSCIA_BANDWIDTH: settings.reserved_bandwidth_mbit},
+        )
+
+    def pod_references(self, pod: Object) -> set[tuple[str, str]]:
+        annotations = (pod.get("metadata") or {}).get("annotations") or {}
+        name = annotations.get(labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM) or ""
+        return {("ConfigMap", name)} if name and annotations.get(labels.KUSCIA_CONFIG_TEMPLATE_VOLUMES) else set()
+
+    async def prepare_pod(self, pod: Object, directory: Path, facts: NodeFacts) -> None:
         if self.is_engine(pod) and self._issuer.able:
             addresses = (facts.pod_ip or "127.0.0.1",)
-            await self._issuer.ensure(directory / CERTIFICATES, pod, addresses, user_of(pod))
+            try:
+                await self._issuer.ensure(directory / CERTIFICATES, pod, addresses, user_of(pod))
+            except PkiError as error:
+                raise PluginProblem(f"the engine's certificates could not be made: {error}") from error
 
     def _own_task(self, pod: Object) -> bool:
         """Files of the domain are open to tasks that the domain began. Others' tasks ask the data mesh, which looks for
@@ -66,7 +121,7 @@ class EngineContract:
         marks = pod["metadata"].get("annotations") or {}
         return bool(marks.get(labels.KUSCIA_INITIATOR) == self._domain)
 
-    async def surroundings(
+    async def container_additions(
         self,
         pod: Object,
         container: Object,
@@ -75,8 +130,7 @@ class EngineContract:
         lookup: Lookup,
         facts: NodeFacts,
         directory: Path,
-    ) -> Surroundings:
-        """Raises ConfigProblem; ApiError or TransportError when the config store cannot be asked."""
+    ) -> ContainerAdditions:
         found: dict[str, str] = {}
         mounts: list[Mount] = []
         if self.is_engine(pod):
@@ -89,7 +143,7 @@ class EngineContract:
                 places = dict.fromkeys((DATA_PLACE, str(self._settings.data)))
                 mounts += [Mount(self._settings.data, each, optional=True) for each in places]
         rendered = await self._rendered(pod, container, {**variables, **found}, volumes, lookup)
-        return Surroundings(found, tuple(mounts), rendered)
+        return ContainerAdditions(found, tuple(mounts), rendered)
 
     # Rendering.
 

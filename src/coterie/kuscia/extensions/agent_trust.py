@@ -37,13 +37,16 @@ class DomainAgents:
     ) -> None:
         """`domains`: None while the definition is not served. `tls`: shows our certificate and looks at none."""
         self._domains = domains
-        self.tls = tls
+        self._tls = tls
         self._clock = clock
 
-    def check(self, domain: str) -> Check | None:
-        """None: nothing is known of such a domain."""
+    def tls(self) -> ssl.SSLContext | None:
+        return self._tls()
+
+    def check(self, owner: str) -> Check | None:
+        """`owner`: the domain. None: nothing is known of such a domain."""
         domains = self._domains()
-        entry = domains.get("", domain) if domains is not None and domain else None
+        entry = domains.get("", owner) if domains is not None and owner else None
         key = key_of(entry.load()) if entry is not None else None
         return partial(self._fault, key) if key is not None else None
 

@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from coterie.kube.api import labels
 from coterie.kube.api.meta import ObjectKey
 from coterie.kube.api.types.scheduling import TaskResource
-from coterie.kube.scheduler.facts import TASK_RESOURCE_GROUP, TASK_RESOURCE_GROUP_UID, TASK_RESOURCE_UID, PodFacts
+from coterie.kube.scheduler.facts import PodFacts
 from coterie.kube.scheduler.plan import SAMPLING, Placement, Sampling, Unschedulable, plan
 from coterie.kube.scheduler.queue import Order
 from coterie.kube.scheduler.snapshot import Snapshot
@@ -78,6 +79,14 @@ class Gang:
         return f":{self.key}"
 
     @property
+    def namespace(self) -> str:
+        return self.key.namespace
+
+    @property
+    def pods(self) -> list[PodFacts]:
+        return [member.pod for member in self.members.values()]
+
+    @property
     def group(self) -> str:
         """The same text in every domain that takes part in the task."""
         for member in self.members.values():
@@ -115,7 +124,8 @@ def task_facts(task: TaskResource) -> TaskFacts:
         min_reserved=spec.min_reserved_pods,
         hold_seconds=float(spec.resource_reserved_seconds) if spec.resource_reserved_seconds else None,
         created=meta.creation_timestamp or "",
-        group=(meta.annotations or {}).get(TASK_RESOURCE_GROUP) or (meta.labels or {}).get(TASK_RESOURCE_GROUP_UID, ""),
+        group=(meta.annotations or {}).get(labels.KUSCIA_TASK_RESOURCE_GROUP)
+        or (meta.labels or {}).get(labels.KUSCIA_TASK_RESOURCE_GROUP_UID, ""),
         failure=failed,
         version=int(meta.resource_version) if meta.resource_version.isdecimal() else 0,
     )
@@ -134,7 +144,7 @@ def refusal(gang: Gang) -> str | None:
         return f'task resource "{gang.key}" is in phase "{task.phase}" and cannot be scheduled'
     siblings = sum(1 for member in gang.members.values() if member.pod.gang_uid)
     if siblings < len(gang.members) and siblings < task.min_reserved:
-        return f'pods of task resource "{gang.key}" have no label {TASK_RESOURCE_UID}'
+        return f'pods of task resource "{gang.key}" have no label {labels.KUSCIA_TASK_RESOURCE_UID}'
     if siblings < task.min_reserved:
         return f'task resource "{gang.key}" needs {task.min_reserved} pods and only {siblings} exist'
     return None

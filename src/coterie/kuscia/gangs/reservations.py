@@ -16,11 +16,12 @@ import heapq
 from collections.abc import Iterable, Sequence
 
 from coterie.kube.api.meta import ObjectKey
-from coterie.kube.scheduler.effects import Bind, MarkFailed, MarkReserved
+from coterie.kube.scheduler.effects import Bind
 from coterie.kube.scheduler.facts import PodFacts
 from coterie.kube.scheduler.filters import Cause
 from coterie.kube.scheduler.plan import UNSCHEDULABLE_REASON, could_take
-from coterie.kube.scheduler.state import Desk
+from coterie.kube.scheduler.state import SchedulerState
+from coterie.kuscia.gangs.effects import MarkFailed, MarkReserved
 from coterie.kuscia.gangs.gangs import (
     FAILED,
     RESERVED,
@@ -42,9 +43,9 @@ _RIVALS = 32
 
 
 class Reservations:
-    def __init__(self, desk: Desk, *, hold_seconds: float = 30.0, patience: float = 1 / 3) -> None:
+    def __init__(self, state: SchedulerState, *, hold_seconds: float = 30.0, patience: float = 1 / 3) -> None:
         """`hold_seconds` when the TaskResource says nothing; `patience` as a share of the hold."""
-        self._desk = desk
+        self._state = state
         self._hold_seconds = hold_seconds
         self._patience = patience
         self.gangs: dict[ObjectKey, Gang] = {}
@@ -58,7 +59,7 @@ class Reservations:
         gang = self._gang(_key(pod))
         gang.members[pod.uid] = Member(pod)
         if gang.hold is None:
-            self._desk.queue.put(gang.id, gang.order)
+            self._state.queue.put(gang.id, gang.order)
 
     def member_bound(self, pod: PodFacts, node: str) -> None:
         gang = self._gang(_key(pod))
@@ -66,7 +67,7 @@ class Reservations:
         if gang.hold is not None:
             gang.hold.placed.pop(pod.uid, None)
         if not self._unplaced(gang):
-            self._desk.queue.remove(gang.id)
+            self._state.queue.remove(gang.id)
 
     def member_gone(self, pod: PodFacts) -> None:
         gang = self.gangs.get(_key(pod))
@@ -90,9 +91,9 @@ class Reservations:
                 self._bind(gang)
         elif before != task:
             if task.phase == RESERVING and (before is None or before.phase != RESERVING):
-                self._desk.queue.forgive(gang.id)
+                self._state.queue.forgive(gang.id)
             if self._unplaced(gang):
-                self._desk.queue.put(gang.id, gang.order)
+                self._state.queue.put(gang.id, gang.order)
 
     def task_gone(self, key: ObjectKey) -> None:
         gang = self.gangs.get(key)
@@ -116,18 +117,19 @@ class Reservations:
         if gang.hold is not None:
             self._release(gang, gang.hold.why_over, mark=False)
         gang.giving_up = False
-        self._desk.queue.retry_later(gang.id, self._desk.now())
+        self._state.queue.retry_later(gang.id, self._state.now())
 
     # What is done.
 
     def find(self, queue_key: str) -> Gang | None:
         return self._by_id.get(queue_key)
 
-    def attempt(self, gang: Gang) -> None:
-        desk = self._desk
+    def attempt(self, queue_key: str) -> None:
+        gang = self._by_id[queue_key]
+        state = self._state
         waiting = self._unplaced(gang)
         if not waiting:
-            desk.queue.remove(gang.id)
+            state.queue.remove(gang.id)
             return
         why = refusal(gang)
         if why is not None:
@@ -136,30 +138,30 @@ class Reservations:
         assert gang.task is not None  # else it was refused
         ready = [pod for pod in waiting if pod.gang_uid]
         needed = max(0, gang.task.min_reserved - self._assigned(gang))
-        found = plan_gang(desk.snapshot, ready, needed, desk.cursor, desk.sampling)
-        desk.cursor = found.next_cursor
+        found = plan_gang(state.snapshot, ready, needed, state.cursor, state.sampling)
+        state.cursor = found.next_cursor
         look_again: float | None = None
         if not found.enough:
             look_again = self._claim(gang, ready, needed)
             self._report_failures(gang, found, len(ready), needed)
-            desk.queue.wait(gang.id, _causes(found), desk.now())
+            state.queue.wait(gang.id, _causes(found), state.now())
             if look_again is not None:
-                desk.queue.retry_later(gang.id, desk.now(), look_again)
+                state.queue.retry_later(gang.id, state.now(), look_again)
             return
-        desk.assumed.update(found.placed)
+        state.assumed.update(found.placed)
         if gang.task.phase == SCHEDULABLE:
-            gang.hold = Hold(found.placed, desk.now(), desk.now())
+            gang.hold = Hold(found.placed, state.now(), state.now())
             self._bind(gang, found)
         elif found.placed:
             self._hold(gang, found)
         else:
             # Enough are bound already, and for the others there is no room.
             self._report_failures(gang, found, len(ready), needed)
-            desk.queue.wait(gang.id, _causes(found), desk.now())
+            state.queue.wait(gang.id, _causes(found), state.now())
 
     def expire(self) -> None:
         """Give back what was held too long."""
-        now = self._desk.now()
+        now = self._state.now()
         while self._deadlines and self._deadlines[0][0] <= now:
             deadline, key = heapq.heappop(self._deadlines)
             gang = self.held.get(key)
@@ -175,14 +177,18 @@ class Reservations:
             heapq.heappop(self._deadlines)
         return None
 
-    def helped_by(self, gang: Gang, nodes: Iterable[str]) -> bool:
+    def held_pods(self) -> set[str]:
+        return {uid for gang in self.held.values() if gang.hold is not None for uid in gang.hold.placed}
+
+    def helped_by(self, queue_key: str, nodes: Iterable[str]) -> bool:
         """Whether one of its pods could go to one of the nodes."""
-        snapshot = self._desk.snapshot
-        waiting = self._unplaced(gang)
+        gang = self._by_id.get(queue_key)
+        snapshot = self._state.snapshot
+        waiting = self._unplaced(gang) if gang is not None else ()
         return any(could_take(snapshot, node, pod) for node in nodes for pod in waiting)
 
     def bind_failed(self, pod: PodFacts) -> None:
-        self._desk.queue.retry_later(self._gang(_key(pod)).id, self._desk.now())
+        self._state.queue.retry_later(self._gang(_key(pod)).id, self._state.now())
 
     # Inside.
 
@@ -195,31 +201,31 @@ class Reservations:
 
     def _drop_if_empty(self, gang: Gang) -> None:
         if not self._unplaced(gang) and gang.hold is None:
-            self._desk.queue.remove(gang.id)
+            self._state.queue.remove(gang.id)
         if not gang.members and gang.task is None:
             self.gangs.pop(gang.key, None)
             self._by_id.pop(gang.id, None)
 
     def _unplaced(self, gang: Gang) -> list[PodFacts]:
-        assumed, pending = self._desk.assumed, self._desk.pending
+        assumed, pending = self._state.assumed, self._state.pending
         return [pending[uid] for uid in gang.members if uid in pending and uid not in assumed]
 
     def _assigned(self, gang: Gang) -> int:
-        return sum(1 for uid, member in gang.members.items() if member.node or uid in self._desk.assumed)
+        return sum(1 for uid, member in gang.members.items() if member.node or uid in self._state.assumed)
 
     def _complete(self, gang: Gang) -> bool:
         return gang.task is not None and self._assigned(gang) >= gang.task.min_reserved
 
     def _refuse(self, gang: Gang, waiting: Iterable[PodFacts], why: str) -> None:
         for pod in waiting:
-            self._desk.report(pod, UNSCHEDULABLE_REASON, why)
-        self._desk.queue.wait(gang.id, Cause.GANG, self._desk.now())
+            self._state.report(pod, UNSCHEDULABLE_REASON, why)
+        self._state.queue.wait(gang.id, Cause.GANG, self._state.now())
 
     def _report_failures(self, gang: Gang, found: GangPlan, of: int, needed: int) -> None:
-        desk = self._desk
+        state = self._state
         failed = {pod.uid for pod, _ in found.failures}
         for pod, why in found.failures:
-            desk.report(pod, why.reason, why.message)
+            state.report(pod, why.reason, why.message)
         if found.enough or not found.failures:
             return
         pod, why = found.failures[0]
@@ -230,35 +236,35 @@ class Reservations:
         )
         for other in self._unplaced(gang):
             if other.uid not in failed:
-                desk.report(other, UNSCHEDULABLE_REASON, message)
+                state.report(other, UNSCHEDULABLE_REASON, message)
 
     def _hold(self, gang: Gang, found: GangPlan) -> None:
         assert gang.task is not None
-        now = self._desk.now()
+        now = self._state.now()
         seconds = gang.task.hold_seconds or self._hold_seconds
         gang.hold = Hold(dict(found.placed), now, now + seconds)
         self.held[gang.key] = gang
         heapq.heappush(self._deadlines, (gang.hold.deadline, gang.key))
         for pod, why in found.failures:
-            self._desk.report(pod, why.reason, why.message)
+            self._state.report(pod, why.reason, why.message)
         if gang.task.phase == RESERVING:
-            self._desk.effects.append(MarkReserved(gang.key))
+            self._state.effects.append(MarkReserved(gang.key))
 
     def _bind(self, gang: Gang, found: GangPlan | None = None) -> None:
-        desk = self._desk
+        state = self._state
         assert gang.hold is not None
         for uid, node in gang.hold.placed.items():
-            if uid in desk.pending:
-                desk.effects.append(Bind(desk.pending[uid], node))
+            if uid in state.pending:
+                state.effects.append(Bind(state.pending[uid], node))
         gang.hold = None
         self.held.pop(gang.key, None)
         left = self._unplaced(gang)
         if found is not None and found.failures:
             for pod, why in found.failures:
-                desk.report(pod, why.reason, why.message)
-            desk.queue.wait(gang.id, _causes(found), desk.now())
+                state.report(pod, why.reason, why.message)
+            state.queue.wait(gang.id, _causes(found), state.now())
         elif left:
-            desk.queue.put(gang.id, gang.order)
+            state.queue.put(gang.id, gang.order)
 
     def _give_up(self, gang: Gang, why: str, claimant: ObjectKey | None = None) -> None:
         """Ask for the end of the hold; it ends when the TaskResource says so."""
@@ -267,27 +273,27 @@ class Reservations:
             return
         gang.giving_up = True
         gang.hold.why_over, gang.hold.claimant = why, claimant
-        self._desk.effects.append(MarkFailed(gang.key, why))
+        self._state.effects.append(MarkFailed(gang.key, why))
 
     def _release(self, gang: Gang, message: str, *, mark: bool) -> None:
-        desk = self._desk
+        state = self._state
         assert gang.hold is not None
         claimant = self.gangs.get(gang.hold.claimant) if gang.hold.claimant is not None else None
         for uid in gang.hold.placed:
-            desk.forget(uid)
+            state.forget(uid)
         gang.hold = None
         self.held.pop(gang.key, None)
         for pod in self._unplaced(gang):
-            desk.report(pod, UNSCHEDULABLE_REASON, message)
+            state.report(pod, UNSCHEDULABLE_REASON, message)
         if mark:
             gang.giving_up = True
-            desk.effects.append(MarkFailed(gang.key, message))
-        desk.queue.put(gang.id, gang.order)
-        desk.queue.wait(gang.id, Cause.GANG, desk.now())
-        if claimant is not None and claimant.hold is None and claimant.id in desk.queue:
+            state.effects.append(MarkFailed(gang.key, message))
+        state.queue.put(gang.id, gang.order)
+        state.queue.wait(gang.id, Cause.GANG, state.now())
+        if claimant is not None and claimant.hold is None and claimant.id in state.queue:
             # At once, before anybody else takes what was given for it.
-            desk.queue.take(claimant.id, desk.now())
-            self.attempt(claimant)
+            state.queue.take(claimant.id, state.now())
+            self.attempt(claimant.id)
 
     def _who_is_missing(self, gang: Gang) -> str:
         """Names the domains of the group that did not reserve, as far as they can be seen from here."""
@@ -306,8 +312,8 @@ class Reservations:
 
     def _claim(self, gang: Gang, pods: Sequence[PodFacts], needed: int) -> float | None:
         """Asks those who go later for their room when that helps. The moment to look again, if they need not give it yet."""
-        desk = self._desk
-        snapshot, version = desk.snapshot, desk.snapshot.release_version
+        state = self._state
+        snapshot, version = state.snapshot, state.snapshot.release_version
         lifted: list[tuple[PodFacts, str]] = []
         giving: list[Gang] = []
         enough = False
@@ -318,7 +324,7 @@ class Reservations:
                 pod = snapshot.remove(uid)
                 if pod is not None:
                     lifted.append((pod, node))
-            found = plan_gang(snapshot, pods, needed, desk.cursor, desk.sampling)
+            found = plan_gang(snapshot, pods, needed, state.cursor, state.sampling)
             for uid in found.placed:
                 snapshot.remove(uid)
             if found.enough:
@@ -331,8 +337,8 @@ class Reservations:
             return None
         assert gang.task is not None
         promised = gang.task.phase == SCHEDULABLE
-        fair = max(desk.now() if promised or g.giving_up else self._fair_until(g) for g in giving)
-        if fair > desk.now():
+        fair = max(state.now() if promised or g.giving_up else self._fair_until(g) for g in giving)
+        if fair > state.now():
             return fair
         for rival in giving:
             self._give_up(rival, f'gave way to the pods of task resource "{gang.key}"', gang.key)
@@ -343,7 +349,7 @@ class Reservations:
         if not self.held or gang.task is None:
             return []
         promised = gang.task.phase == SCHEDULABLE
-        usable = {node.name for pod in pods for node in self._desk.snapshot.candidates(pod.static).nodes}
+        usable = {node.name for pod in pods for node in self._state.snapshot.candidates(pod.static).nodes}
         found = [
             other
             for other in self.held.values()

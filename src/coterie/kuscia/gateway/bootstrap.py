@@ -8,6 +8,8 @@ from coterie.kuscia.gateway.model import Tuning
 from coterie.kuscia.gateway.names import Json, T, file_source
 from coterie.kuscia.gateway.snapshot import CLUSTERS_FILE, LISTENERS_FILE
 
+FIRST_LOG_LEVEL = "warning"
+"""The same always, for an Envoy with other arguments would not be taken over; `Envoy` changes it once it is live."""
 _LONGEST_SOCKET_PATH = 107
 _INTERNAL_LISTENER = T + "envoy.extensions.bootstrap.internal_listener.v3.InternalListener"
 _REVERSE_TUNNEL = T + "envoy.extensions.bootstrap.reverse_tunnel."
@@ -67,10 +69,12 @@ def bootstrap(domain: str, instance: str, directory: Path, socket: Path, tuning:
     }
 
 
-def arguments(binary: Path, config: Path, tuning: Tuning, workers: int) -> tuple[str, ...]:
+def arguments(binary: Path, config: Path, log: Path, tuning: Tuning, workers: int) -> tuple[str, ...]:
+    """`log`: written by Envoy itself and not through its standard error, so that it can be opened anew."""
     return (
         str(binary), "-c", str(config), "--concurrency", str(workers), "--disable-hot-restart",
-        "--drain-time-s", str(tuning.drain_seconds), "--log-level", "warning",
+        "--drain-time-s", str(tuning.drain_seconds), "--log-level", FIRST_LOG_LEVEL,
+        "--log-path", str(log),
         "--file-flush-interval-msec", "1000",
         "--log-format", "%Y-%m-%dT%T.%eZ %l %n: %v",
     )  # fmt: skip

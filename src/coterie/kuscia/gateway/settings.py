@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.secret import Secret
 from coterie.kuscia.gateway.model import Address, KeyPair, Protocol
 
@@ -67,3 +68,6 @@ class GatewaySettings:
     """lite only."""
     deploy_token: Secret | None = field(default=None)
     """lite only: used once, to register."""
+    log_level: str = "INFO"
+    """The node's; Envoy's follows."""
+    log_rotation: Rotation = STANDARD

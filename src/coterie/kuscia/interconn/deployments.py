@@ -21,6 +21,7 @@ from coterie.base.log import logger
 from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
 from coterie.kube.api.meta import Object, ObjectKey
+from coterie.kube.api.retries import Outlook, outlook, status_message
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.merge import changes, difference
 from coterie.kube.client.client import Client
@@ -253,9 +254,9 @@ class ServingMember(_Side):
         except AlreadyExists:
             return  # the cache is behind
         except ApiError as error:
-            if error.code >= 500 or error.code == 429:
+            if outlook(error) is Outlook.TRANSIENT:
                 raise
-            await self._refuse(shown, summary, words.REFUSED, str(error))
+            await self._refuse(shown, summary, words.REFUSED, status_message(error))
             return
         self._log.info("A partner's deployment is taken up", deployment=body["metadata"]["name"])
 

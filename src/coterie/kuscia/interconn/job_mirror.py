@@ -288,10 +288,10 @@ def task_summary_status(task: KusciaTask, there: TaskSummaryStatus, theirs: Iter
 
 
 def fail_own(status: Any, ours: Iterable[str], message: str) -> Any:
-    """A task status in which our unfinished parties have failed."""
+    """A task status in which our unfinished parties have failed; what they waited for stays told."""
     named = set(ours)
     parties = tuple(
-        replace(party, phase=str(TaskPhase.FAILED), message=message)
+        replace(party, phase=str(TaskPhase.FAILED), message=f"{message}; {party.message}" if party.message else message)
         if party.domain_id in named and party.phase not in _ENDED
         else party
         for party in status.party_task_status or ()

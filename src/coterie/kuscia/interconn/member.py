@@ -23,6 +23,7 @@ from coterie.base.log import logger
 from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, ApiError
 from coterie.kube.api.meta import ObjectKey, find_condition
+from coterie.kube.api.retries import Outlook, outlook, status_message
 from coterie.kube.api.types.merge import changes
 from coterie.kube.api.types.scheduling import TASK_RESOURCES, TaskResource
 from coterie.kube.client.client import Client
@@ -142,9 +143,9 @@ class Member:
         except AlreadyExists:
             return  # the cache is behind
         except ApiError as error:
-            if error.code >= 500 or error.code == 429:
+            if outlook(error) is Outlook.TRANSIENT:
                 raise
-            await self._refuse(summary, shown, str(error))
+            await self._refuse(summary, shown, status_message(error))
             return
         self._log.info("A partner's job is taken up", job=body["metadata"]["name"])
 

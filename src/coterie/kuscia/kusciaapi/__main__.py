@@ -8,8 +8,8 @@ import contextlib
 import signal
 from pathlib import Path
 
+from coterie.base import child_logging
 from coterie.base.clock import SYSTEM_CLOCK
-from coterie.base.log import LogSettings, configure
 from coterie.base.paths import DomainPaths
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import Transport, TransportError
@@ -20,7 +20,7 @@ from coterie.kuscia.kusciaapi.dispatcher import Desk
 from coterie.kuscia.kusciaapi.grpc_frontend import quiet
 from coterie.kuscia.kusciaapi.operations import Here, Mode
 from coterie.kuscia.kusciaapi.server import Doors
-from coterie.kuscia.kusciaapi.settings import KusciaApiSettings, Protection
+from coterie.kuscia.kusciaapi.settings import KusciaApiSettings, Protection, Timeouts
 from coterie.kuscia.kusciaapi.table import CONF_MANAGER, OPERATIONS
 
 
@@ -42,7 +42,8 @@ async def serve(settings: KusciaApiSettings, api: Path, beat: float) -> None:
             await tell(transport, READY)
             telling = asyncio.create_task(tell_of_use(doors.desk, transport, beat), name="use")
             try:
-                await stop.wait()
+                async with child_logging.following():
+                    await stop.wait()
             finally:
                 telling.cancel()
                 await asyncio.gather(telling, return_exceptions=True)
@@ -71,10 +72,12 @@ def main() -> None:
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--protection", type=Protection, required=True)
     parser.add_argument("--beat", type=float, required=True)
+    for name in ("--timeouts", "--conf-timeouts"):
+        parser.add_argument(name, type=Timeouts.parse, default=Timeouts())
     for name in ("--inner", "--gateway"):
         parser.add_argument(name, default="")
     chosen = parser.parse_args()
-    configure(LogSettings(colour=False))
+    child_logging.configure()
     quiet()
     settings = KusciaApiSettings(
         chosen.domain,
@@ -89,6 +92,8 @@ def main() -> None:
         chosen.conf_grpc,
         Path(chosen.inner) if chosen.inner else None,
         chosen.gateway,
+        chosen.timeouts,
+        chosen.conf_timeouts,
     )
     asyncio.run(serve(settings, chosen.api, chosen.beat))
 

@@ -12,6 +12,7 @@ import functools
 import hmac
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf import json_format
@@ -35,6 +36,7 @@ from coterie.kuscia.kusciaapi.dispatcher import Desk
 from coterie.kuscia.kusciaapi.master_forwarding import PROTOBUF
 from coterie.kuscia.kusciaapi.messages import as_text
 from coterie.kuscia.kusciaapi.operations import Operation
+from coterie.kuscia.kusciaapi.settings import USUAL_TIMEOUTS, Timeouts
 
 LIMITS = Limits(max_body=32 << 20)
 _ORIGIN, _SOURCE = "kuscia-origin-source", "kuscia-source"
@@ -44,12 +46,28 @@ Recognise = Callable[[Request], Awaitable[Caller | None]]
 """Who calls; None: nobody that is let in."""
 
 
+def limits(timeouts: Timeouts) -> Limits:
+    return replace(
+        LIMITS,
+        header_timeout=timeouts.read or LIMITS.header_timeout,
+        body_timeout=timeouts.read or LIMITS.body_timeout,
+        write_timeout=timeouts.write or LIMITS.write_timeout,
+        idle_timeout=timeouts.idle or LIMITS.idle_timeout,
+    )
+
+
 class HttpDoor:
-    def __init__(self, desk: Desk, operations: Sequence[Operation], recognise: Recognise) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        operations: Sequence[Operation],
+        recognise: Recognise,
+        timeouts: Timeouts = USUAL_TIMEOUTS,
+    ) -> None:
         self._desk = desk
         self._operations = {each.path: each for each in operations}
         self._recognise = recognise
-        self.server = HttpServer(self._handle, limits=LIMITS, problem_response=status_response)
+        self.server = HttpServer(self._handle, limits=limits(timeouts), problem_response=status_response)
 
     async def _handle(self, request: Request) -> Response:
         if request.method in ("GET", "HEAD") and (told := self._plain(request.path)) is not None:

@@ -71,6 +71,8 @@ class KusciaApiChild:
             ports=settings.places,
             api=run / API_SOCKET,
             log_file=settings.paths.log("kusciaapi"),
+            logging=settings.paths.logging,
+            log_rotation=settings.log_rotation,
             sockets={run / GATE_SOCKET: run / INNER_SOCKET} if inner else {},
         )
 

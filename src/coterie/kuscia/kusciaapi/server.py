@@ -44,9 +44,9 @@ class Doors:
         mutual = settings.protection is Protection.MTLS
         self._keys = ServerKeys.of(paths, server_certificates.SERVER, mutual=mutual) if protected else None
         self._conf_keys = ServerKeys.of(paths, server_certificates.CONF_MANAGER, mutual=True)
-        self._http = HttpDoor(desk, operations, with_token(token) if token is not None else anybody)
+        self._http = HttpDoor(desk, operations, with_token(token) if token is not None else anybody, settings.timeouts)
         self._inner = HttpDoor(desk, operations, lites_of(here.client, here.domain))
-        self._conf_http = HttpDoor(desk, (*conf_operations, *health.OPERATIONS), anybody)
+        self._conf_http = HttpDoor(desk, (*conf_operations, *health.OPERATIONS), anybody, settings.conf_timeouts)
         self._grpc = GrpcDoor(desk, operations, token)
         self._conf_grpc = GrpcDoor(desk, conf_operations, None)
         self.http_port = self.grpc_port = self.conf_http_port = self.conf_grpc_port = 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.paths import DomainPaths
 
 
@@ -18,6 +19,29 @@ class Protection(StrEnum):
     """Callers show the token."""
     NOTLS = "NOTLS"
     """Plain text, and whoever reaches the port may do everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Of an HTTP port, in seconds; 0: the usual."""
+
+    read: int = 0
+    """For the head of a request to arrive, and again for its body."""
+    write: int = 0
+    """For an answer to be taken."""
+    idle: int = 0
+    """For the next request on the same connection."""
+
+    @classmethod
+    def parse(cls, text: str) -> Timeouts:
+        """What `str` made."""
+        return cls(*map(int, text.split(",")))
+
+    def __str__(self) -> str:
+        return f"{self.read},{self.write},{self.idle}"
+
+
+USUAL_TIMEOUTS = Timeouts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +61,12 @@ class KusciaApiSettings:
     """The socket for what comes from lites through the gateway; None where there are no lites."""
     gateway: str = ""
     """Of a lite: where its own gateway takes what leaves, `host:port`."""
+    timeouts: Timeouts = USUAL_TIMEOUTS
+    """Of KusciaAPI's HTTP port."""
+    conf_timeouts: Timeouts = USUAL_TIMEOUTS
+    """Of ConfManager's."""
+    log_rotation: Rotation = STANDARD
+    """Of the node that starts it."""
 
     @property
     def places(self) -> tuple[tuple[str, int], ...]:
@@ -62,4 +92,6 @@ class KusciaApiSettings:
             "--conf-grpc": str(self.conf_grpc_port),
             "--inner": str(self.inner or ""),
             "--gateway": self.gateway,
+            "--timeouts": str(self.timeouts),
+            "--conf-timeouts": str(self.conf_timeouts),
         }

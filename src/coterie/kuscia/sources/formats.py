@@ -51,10 +51,6 @@ def by_name(declared: FileFormat, name: str) -> FileFormat:
     return next((found for ending, found in _ENDINGS.items() if name.lower().endswith(ending)), FileFormat.CSV)
 
 
-def random_access(found: FileFormat) -> bool:
-    return found in (FileFormat.PARQUET, FileFormat.ORC)
-
-
 def own_schema(file: pa.NativeFile, found: FileFormat) -> pa.Schema:
     """Of formats that say it themselves."""
     with _told():

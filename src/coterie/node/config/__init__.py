@@ -10,7 +10,8 @@ A key that is not known is refused with its path, so that a typing error never b
 in `NodeSettings.notices` until somebody who runs it says it.
 """
 
-from coterie.node.config.document import LOG_LEVELS, MODES, load, parse
+from coterie.node.config.document import LOG_LEVELS, MODES, load, parse, read
+from coterie.node.config.keys import changed_keys
 from coterie.node.config.reading import ConfigError
 from coterie.node.config.settings import (
     AgentConfig,
@@ -35,6 +36,8 @@ __all__ = [
     "LogRotation",
     "NodeSettings",
     "Notice",
+    "changed_keys",
     "load",
     "parse",
+    "read",
 ]

@@ -16,6 +16,7 @@ from coterie.base.secret import Secret
 from coterie.kube.agent.settings import CapacitySettings
 from coterie.kube.api.names import dns_subdomain_faults
 from coterie.kuscia.api.types.domain import RESERVED_DOMAINS
+from coterie.kuscia.kusciaapi.settings import Timeouts
 from coterie.node.config import gateway, keys, ports
 from coterie.node.config.reading import PORTS, PORTS_OR_ANY, Block, ConfigError
 from coterie.node.config.settings import (
@@ -38,18 +39,33 @@ _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 def load(path: Path, root: Path | None = None) -> NodeSettings:
     """Read a configuration file. `root` wins over the file's own `root`."""
+    document = read(path)
+    try:
+        settings = parse(document, root)
+    except ConfigError as problem:
+        raise ConfigError(f"{path}: {problem}") from problem.__cause__
+    if _is_private(path) or (settings.domain_key is None and settings.gateway.deploy_token is None):
+        return settings
+    return replace(settings, notices=(*settings.notices, Notice(READABLE_SENTENCE, str(path))))
+
+
+def _is_private(path: Path) -> bool:
+    try:
+        return files.is_private(path)
+    except OSError:
+        return True  # it is gone
+
+
+def read(path: Path) -> Any:
+    """The document as it is written."""
     try:
         text = path.read_bytes()
-        private = files.is_private(path)
     except OSError as problem:
         raise ConfigError(f"{path}: cannot be read ({problem.strerror}); name an existing file with -c") from problem
     try:
-        settings = parse(_yaml(text), root)
+        return _yaml(text)
     except ConfigError as problem:
-        raise ConfigError(f"{path}: {problem}") from problem.__cause__
-    if private or (settings.domain_key is None and settings.gateway.deploy_token is None):
-        return settings
-    return replace(settings, notices=(*settings.notices, Notice(READABLE_SENTENCE, str(path))))
+        raise ConfigError(f"{path}: {problem}") from None
 
 
 def _yaml(text: bytes) -> Any:
@@ -78,23 +94,20 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
     collected = top.block("garbageCollection")
     data = collected.block("kusciaDomainDataGC")
     data_hours = data.number("durationHours", 720, 1)
-    rotation = top.block("logrotate")
+    rotation = _rotation(top.block("logrotate"))
+    level = top.choice("logLevel", "INFO", LOG_LEVELS)
     return NodeSettings(
         mode=mode,
         domain=domain,
         paths=paths,
-        gateway=doors.gateway,
+        gateway=replace(doors.gateway, log_level=level, log_rotation=rotation.of_node),
         dns=doors.dns,
         data_mesh=_data_mesh(top.block("dataMesh"), doors) if mode != "master" else DataMeshConfig(enabled=False),
         kuscia_api=_kuscia_api(top, doors),
         domain_key=_domain_key(top),
-        log_level=top.choice("logLevel", "INFO", LOG_LEVELS),
+        log_level=level,
         log_json=top.choice("logFormat", "text", ("text", "json")) == "json",
-        logrotate=LogRotation(
-            max_files=rotation.number("maxFiles", 5, 1),
-            max_file_mb=rotation.number("maxFileSizeMB", 0, 1) or None,
-            max_age_days=rotation.number("maxAgeDays", 30, 1),
-        ),
+        logrotate=rotation,
         api=_api(top.block("apiServer")),
         controllers=_controllers(top.block("controllers")),
         agent=_agent(top, joins=join is not None) if mode != "master" else None,
@@ -104,6 +117,14 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         data_gc_hours=data_hours if data.flag("enable", False) else None,
         inline_files=doors.inline_files,
         notices=(*keys.notices(document, mode), *doors.notices),
+    )
+
+
+def _rotation(block: Block) -> LogRotation:
+    return LogRotation(
+        max_files=block.number("maxFiles", 5, 1),
+        max_file_mb=block.number("maxFileSizeMB", 0, 1) or None,
+        max_age_days=block.number("maxAgeDays", 30, 1),
     )
 
 
@@ -164,12 +185,12 @@ def _agent(top: Block, *, joins: bool) -> AgentConfig:
             memory=given.quantity("memory", ""),
             storage=given.quantity("storage", ""),
             ephemeral_storage=given.quantity("ephemeralStorage", ""),
-            bandwidth_mbit=given.number("bandwidth", 0, 0, quoted=True),
             pods=given.number("pods", unlimited.pods, 1, quoted=True),
             reserved_cpu=kept.quantity("cpu", unlimited.reserved_cpu),
             reserved_memory=kept.quantity("memory", unlimited.reserved_memory),
-            reserved_bandwidth_mbit=kept.number("bandwidth", unlimited.reserved_bandwidth_mbit, 0, quoted=True),
         ),
+        bandwidth_mbit=given.number("bandwidth", 0, 0, quoted=True),
+        reserved_bandwidth_mbit=kept.number("bandwidth", default.reserved_bandwidth_mbit, 0, quoted=True),
     )
 
 
@@ -195,6 +216,8 @@ def _kuscia_api(top: Block, doors: gateway.Doors) -> KusciaApiConfig:
         conf_address=conf.address("host", doors.dns.address),
         conf_http_port=conf.number("HTTPPort", default.conf_http_port, *PORTS),
         conf_grpc_port=conf.number("GRPCPort", default.conf_grpc_port, *PORTS),
+        timeouts=Timeouts(read=block.number("readTimeout", 0, 0), idle=block.number("idleTimeout", 0, 0)),
+        conf_timeouts=Timeouts(*(conf.number(f"{each}Timeout", 0, 0) for each in ("read", "write", "idle"))),
     )
     taken = {made.http_port: "kusciaAPI.HTTPPort"}
     for key, port in (

@@ -164,9 +164,12 @@ def _external_tls(
 ) -> tuple[ExternalTls | None, tuple[InlineFile, ...]]:
     """The organisation's own certificate. Kuscia drops it unless `protocol` is empty; here it always counts."""
     certificate, key, authority = (_file(block, name, paths) for name in ("cert", "key", "ca"))
+    off = block.raw("enableTLS") is not None and not block.flag("enableTLS", False)
     if certificate is None and key is None and authority is None:
+        if off and protocol is not Protocol.NOTLS:
+            raise block.refused("enableTLS", "does not turn TLS off; plain text is had by protocol: NOTLS")
         return None, ()
-    if block.has("enableTLS") and not block.flag("enableTLS", False):
+    if off:
         raise block.refused("enableTLS", "must be true for the files to be used; plain text is had by protocol: NOTLS")
     if protocol is Protocol.NOTLS:
         raise block.refused("certFile", "has no place beside protocol: NOTLS; take one of them out")

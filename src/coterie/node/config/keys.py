@@ -31,7 +31,9 @@ USED = (
     "domainRoute.externalTLS.keyFile", "domainRoute.externalTLS.keyData",
     "domainRoute.externalTLS.caFile", "domainRoute.externalTLS.caData",
     "kusciaAPI.HTTPPort", "kusciaAPI.GRPCPort", "kusciaAPI.protocol", "kusciaAPISans[]",
+    "kusciaAPI.readTimeout", "kusciaAPI.idleTimeout",
     "confManager.HTTPPort", "confManager.GRPCPort",
+    "confManager.readTimeout", "confManager.writeTimeout", "confManager.idleTimeout",
     # Ours alone.
     "root", "logFormat", "join",
     "apiServer.host", "apiServer.port", "apiServer.names[]", "apiServer.eventTTLSeconds", "apiServer.auditLog",
@@ -45,21 +47,44 @@ USED = (
     "dns.enabled", "dns.host", "dns.port", "dns.upstream[]",
 )  # fmt: skip
 
-WITHOUT_EFFECT = (
-    "clusterToken", "debug", "debugPort", "metricUpdatePeriod",
-    "runk.namespace", "runk.dnsServers[]", "runk.kubeconfigFile", "runk.enableLogging", "runk.logDirectory",
-    "runk.logMaxFiles", "runk.logMaxSize",
-    "image.pullPolicy", "image.defaultRegistry", "image.httpProxy",
-    "image.registries[].name", "image.registries[].endpoint", "image.registries[].username",
-    "image.registries[].password",
-    "kusciaAPI.HTTPInternalPort", "kusciaAPI.debug",
-    "kusciaAPI.connectTimeout", "kusciaAPI.readTimeout", "kusciaAPI.idleTimeout", "kusciaAPI.initiator",
-    "kusciaAPI.token.*",
-    "confManager.connectTimeout", "confManager.readTimeout",
-    "confManager.writeTimeout", "confManager.idleTimeout", "confManager.enableConfAuth", "confManager.backend",
-    "dataMesh.disableTLS", "dataMesh.dataProxyList[].*",
-    "agent.plugins[].*", "agent.provider.*",
-)  # fmt: skip
+_LEAVE = "leave it out; "
+_NOT_RUNK = _LEAVE + "pods run as processes here (runtime: runp)"
+_IMAGES = _LEAVE + "`coterie image` brings images to a node"
+_FIXED = _LEAVE + "calls that it makes itself have fixed time limits"
+
+WITHOUT_EFFECT = {
+    "clusterToken": _LEAVE + "lites join with a deploy token, or with a file from `coterie node add`",
+    "debug": _LEAVE + "there is no profiling port; logLevel: DEBUG shows more",
+    "debugPort": _LEAVE + "there is no profiling port",
+    "metricUpdatePeriod": _LEAVE + "metrics are measured when they are asked for",
+    "runk.namespace": _NOT_RUNK,
+    "runk.dnsServers[]": _NOT_RUNK,
+    "runk.kubeconfigFile": _NOT_RUNK,
+    "runk.enableLogging": _NOT_RUNK,
+    "runk.logDirectory": _NOT_RUNK,
+    "runk.logMaxFiles": _NOT_RUNK,
+    "runk.logMaxSize": _NOT_RUNK,
+    "image.pullPolicy": _IMAGES,
+    "image.defaultRegistry": _IMAGES,
+    "image.httpProxy": _IMAGES,
+    "image.registries[].name": _IMAGES,
+    "image.registries[].endpoint": _IMAGES,
+    "image.registries[].username": _IMAGES,
+    "image.registries[].password": _IMAGES,
+    "kusciaAPI.HTTPInternalPort": _LEAVE + "what lites send comes through a private socket, not a port",
+    "kusciaAPI.debug": _LEAVE + "logLevel: DEBUG shows more",
+    "kusciaAPI.connectTimeout": _FIXED,
+    "kusciaAPI.initiator": _LEAVE + "a job names its initiator",
+    "kusciaAPI.token.*": _LEAVE + "put a token of your own into var/certs/token before the first start",
+    "confManager.connectTimeout": _FIXED,
+    "confManager.enableConfAuth": _LEAVE + "ConfManager always asks for a certificate",
+    "confManager.backend": _LEAVE + "values lie in the domain's ConfigMap domain-config",
+    "dataMesh.disableTLS": _LEAVE + "the data mesh always asks for a certificate; engines find theirs in kuscia/certs",
+    "dataMesh.dataProxyList[].*": _LEAVE + "the data mesh reads its sources itself (`coterie data --help`)",
+    "agent.plugins[].*": _LEAVE + "what Kuscia has as plug-ins of the agent is built in",
+    "agent.provider.*": _NOT_RUNK,
+}
+"""Accepted and not used, each with what to do."""
 
 REFUSED = {
     "datastoreEndpoint": "this version keeps its objects in a file of its own below `root`; "
@@ -74,6 +99,12 @@ ONLY_IN = {
     **dict.fromkeys(("agent", "dataMesh", "capacity", "reservedResources", "runtime"), ("lite", "autonomy")),
 }
 """Modes in which a key means something; the others accept it, as Kuscia does, and say so."""
+
+NOT_OF_JOINED = (
+    "liteDeployToken", "protocol", "domainKeyData", "domainRoute", "gateway", "dataMesh", "kusciaAPI", "kusciaAPISans",
+    "confManager",
+)  # fmt: skip
+"""What means nothing to a lite that joins with a file: its domain's key and gateway are elsewhere."""
 
 UNUSED_SENTENCE = "This version does not use a key of the configuration"
 MEANINGLESS_SENTENCE = "A key of the configuration means nothing in this mode"
@@ -128,13 +159,36 @@ def _check(value: Any, known: Tree, path: str) -> None:
 
 def notices(document: Mapping[Any, Any], mode: str) -> Iterator[Notice]:
     """What is in the file and has no effect, each named once."""
-    names = dict.fromkeys(re.split(r"\[\]|\.\*", path)[0] for path in WITHOUT_EFFECT)
-    for name in names:
+    names = {re.split(r"\[\]|\.\*", path)[0]: advice for path, advice in WITHOUT_EFFECT.items()}
+    for name, advice in names.items():
         if not blank(_value(document, name)):
-            yield Notice(UNUSED_SENTENCE, name)
+            yield Notice(UNUSED_SENTENCE, name, advice=advice)
     for name, modes in ONLY_IN.items():
         if mode not in modes and not blank(document.get(name)):
-            yield Notice(MEANINGLESS_SENTENCE, name, f"mode {mode}")
+            yield Notice(MEANINGLESS_SENTENCE, name, f"mode {mode}", "leave it out")
+    if mode == "lite" and not blank(document.get("join")):
+        for name in NOT_OF_JOINED:
+            if not blank(document.get(name)):
+                yield Notice(MEANINGLESS_SENTENCE, name, "mode lite with join", "leave it out")
+
+
+def changed_keys(before: Any, after: Any) -> list[str]:
+    """Paths of the keys that differ; lists are compared as a whole. Never values: they may be secrets."""
+    return sorted(_changed(before, after, ""))
+
+
+def _changed(before: Any, after: Any, path: str) -> Iterator[str]:
+    before, after = (None if each in ("", [], (), {}) else each for each in (before, after))
+    both = [
+        each if isinstance(each, Mapping) else {}
+        for each in (before, after)
+        if each is None or isinstance(each, Mapping)
+    ]
+    if len(both) == 2:
+        for key in {**both[0], **both[1]}:
+            yield from _changed(both[0].get(key), both[1].get(key), f"{path}.{key}" if path else str(key))
+    elif before != after:
+        yield path
 
 
 def _value(document: Any, path: str) -> Any:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import Secret
 from coterie.kube.agent.settings import CapacitySettings
 from coterie.kuscia.gateway.settings import GatewaySettings
+from coterie.kuscia.kusciaapi.settings import USUAL_TIMEOUTS, Timeouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +52,17 @@ class AgentConfig:
     """The node's address: where its endpoint listens and its pods are reached."""
     port: int = 10250
     """Port of the agent's endpoint (logs, exec, ...); 0 picks a free one."""
-    taint: bool = True
-    """Whether the Node gets Kuscia's taint, which only pods of tasks tolerate."""
+    taint: bool = False
+    """Whether the Node has Kuscia's taint, which only pods of tasks tolerate."""
     host_paths: tuple[str, ...] = ()
     """Directories below which hostPath volumes may lie; none unless given."""
     allow_privileged: bool = False
     lease_seconds: int = 40
     """How long a sign of life is good for; a new one is given four times in this time."""
     capacity: CapacitySettings = field(default_factory=CapacitySettings)
+    bandwidth_mbit: int = 0
+    """`capacity.bandwidth`; 0: the speed of the network card."""
+    reserved_bandwidth_mbit: int = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,8 @@ class KusciaApiConfig:
     """The name `confmanager` leads to the DNS server's address, so listening elsewhere needs another name."""
     conf_http_port: int = 8060
     conf_grpc_port: int = 8061
+    timeouts: Timeouts = USUAL_TIMEOUTS
+    conf_timeouts: Timeouts = USUAL_TIMEOUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +117,12 @@ class LogRotation:
     max_file_mb: int | None = None
     """None: as each kind of log has it."""
     max_age_days: int = 30
+
+    @property
+    def of_node(self) -> Rotation:
+        """For the logs of the node's own processes."""
+        size = STANDARD.max_bytes if self.max_file_mb is None else self.max_file_mb << 20
+        return Rotation(size, self.max_files, self.max_age_days)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +140,8 @@ class Notice:
     sentence: str
     key: str
     value: str = ""
+    advice: str = ""
+    """What to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,14 @@ from coterie.base.clock import Clock
 from coterie.kube.agent import agent as agents
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.runtimes.runp.settings import RunpSettings
-from coterie.kube.agent.settings import AgentSettings, EngineSettings, LogSettings, PodSettings
+from coterie.kube.agent.settings import AgentSettings, LogSettings, PodSettings
 from coterie.kube.agent.settings import NodeSettings as NodeObjectSettings
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
-from coterie.kuscia.engine.templates.config_store import DomainConfig
+from coterie.kuscia.engine.certificates import Issuer
+from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
+from coterie.kuscia.engine.templates.config_store import DomainConfig, NoConfigStore
 from coterie.kuscia.identity import domain_identity
 from coterie.node.config import AgentConfig, NodeSettings
 from coterie.node.parts.agent_endpoint import AgentPort, AgentTls
@@ -47,16 +49,12 @@ def agent_groups(
         runtime,
         AgentSettings(
             node_name=chosen.node_name,
-            domain=settings.domain,
             paths=settings.paths,
             address=chosen.address,
             port=port.port,
             capacity=chosen.capacity,
-            node=NodeObjectSettings(
-                lease_seconds=chosen.lease_seconds, renew_seconds=chosen.lease_seconds / 4, taint=chosen.taint
-            ),
+            node=NodeObjectSettings(lease_seconds=chosen.lease_seconds, renew_seconds=chosen.lease_seconds / 4),
             dns=pod_dns(settings),
-            engines=EngineSettings(paths.data, settings.gateway.protocol.value, paths.api_token),
             pods=PodSettings(
                 # A lite that registered sees no pods but its own domain's.
                 namespace=settings.domain if settings.gateway.master is not None else "",
@@ -66,10 +64,28 @@ def agent_groups(
             logs=LogSettings(max_age_days=rotation.max_age_days),
         ),
         clock,
-        config=_config_store(settings, client),
+        plugins=[_engine_plugin(settings, chosen, client, clock)],
     )
     first, *rest = agent.groups
     return [first, [port], *rest]
+
+
+def engine_settings(settings: NodeSettings, chosen: AgentConfig) -> EngineSettings:
+    """Config templates get the protocol of KusciaAPI, which may differ from the gateway's."""
+    return EngineSettings(
+        domain=settings.domain,
+        data=settings.paths.data,
+        api_protocol=settings.kuscia_api.protocol,
+        api_token=settings.paths.api_token,
+        taint=chosen.taint,
+        bandwidth_mbit=chosen.bandwidth_mbit,
+        reserved_bandwidth_mbit=chosen.reserved_bandwidth_mbit,
+    )
+
+
+def _engine_plugin(settings: NodeSettings, chosen: AgentConfig, client: Client, clock: Clock) -> EnginePlugin:
+    issuer = Issuer(settings.paths, settings.domain, clock)
+    return EnginePlugin(engine_settings(settings, chosen), issuer, _config_store(settings, client) or NoConfigStore())
 
 
 def _config_store(settings: NodeSettings, client: Client) -> DomainConfig | None:

@@ -18,6 +18,7 @@ from coterie.kube.client import kubeconfig
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.store import SqliteStore
+from coterie.kuscia.extensions.apiserver import apiserver_extension
 from coterie.node import api_identity
 from coterie.node.config import NodeSettings
 
@@ -43,7 +44,7 @@ class ApiPlane:
         self._sinks: list[AuditSink] = []
         if api.audit_log:
             target = Path(api.audit_log)
-            self._sinks.append(FileSink(target if target.is_absolute() else settings.paths.logs / target))
+            self._sinks.append(FileSink(settings.paths.logs / target, settings.logrotate.of_node))
         self._store = SqliteStore(settings.paths.database, clock=clock)
         self.server = ApiServer(
             self._store,
@@ -51,7 +52,7 @@ class ApiPlane:
                 signer=TokenSigner(self._identity.token_key),
                 audit_sinks=self._sinks,
                 agent_tls=self._identity.agent_tls,
-                domain_agent_tls=self._identity.domain_agent_tls,
+                extensions=[apiserver_extension(self._identity.domain_agent_tls)],
                 event_ttl=api.event_ttl_seconds,
             ),
             clock,

@@ -15,6 +15,7 @@ from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.network import ENDPOINTS, SERVICES
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.api.types.pods import PODS
+from coterie.kube.api.types.scheduling import POD_DISRUPTION_BUDGETS
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder
@@ -40,6 +41,7 @@ from coterie.node.parts.own_domain import own_domain
 if TYPE_CHECKING:
     from coterie.kube.controllers.cronjob import controller as cronjob
     from coterie.kube.controllers.deployment import controller as deployment
+    from coterie.kube.controllers.disruption import controller as disruption
     from coterie.kube.controllers.endpoints import controller as endpoints
     from coterie.kube.controllers.endpointslice import controller as endpointslice
     from coterie.kube.controllers.job import controller as job
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
     from coterie.kube.controllers.replicaset import controller as replicaset
     from coterie.kube.scheduler import scheduler
     from coterie.kuscia.controllers.clusterdomainroute import controller as clusterdomainroute
+    from coterie.kuscia.controllers.domaindatagc import controller as domaindatagc
+    from coterie.kuscia.controllers.domaindatagc import plan as dataplan
     from coterie.kuscia.controllers.domaindatagrant import controller as domaindatagrant
     from coterie.kuscia.controllers.domainroute import controller as domainroute
     from coterie.kuscia.controllers.gateway import controller as gateway
@@ -57,11 +61,15 @@ if TYPE_CHECKING:
     from coterie.kuscia.controllers.kusciajob import controller as kusciajob
     from coterie.kuscia.controllers.kusciatask import controller as kusciatask
     from coterie.kuscia.controllers.taskresourcegroup import controller as taskresourcegroup
+    from coterie.kuscia.gangs import plugin as gangs
 else:
     # Loaded when there is something for them to do (kube/control/lazy_controller.py).
     clusterdomainroute = lazy_import("coterie.kuscia.controllers.clusterdomainroute.controller")
     cronjob = lazy_import("coterie.kube.controllers.cronjob.controller")
     deployment = lazy_import("coterie.kube.controllers.deployment.controller")
+    disruption = lazy_import("coterie.kube.controllers.disruption.controller")
+    domaindatagc = lazy_import("coterie.kuscia.controllers.domaindatagc.controller")
+    dataplan = lazy_import("coterie.kuscia.controllers.domaindatagc.plan")
     domaindatagrant = lazy_import("coterie.kuscia.controllers.domaindatagrant.controller")
     domainroute = lazy_import("coterie.kuscia.controllers.domainroute.controller")
     endpoints = lazy_import("coterie.kube.controllers.endpoints.controller")
@@ -78,6 +86,8 @@ else:
     replicaset = lazy_import("coterie.kube.controllers.replicaset.controller")
     taskresourcegroup = lazy_import("coterie.kuscia.controllers.taskresourcegroup.controller")
     scheduler = lazy_import("coterie.kube.scheduler.scheduler")
+    gangs = lazy_import("coterie.kuscia.gangs.plugin")
+    gangs = lazy_import("coterie.kuscia.gangs.plugin")
 
 Make = Callable[..., Runnable]
 
@@ -130,10 +140,14 @@ def sleepers(settings: NodeSettings, client: Client, informers: Informers, clock
         patience = nodeplan.Settings(grace=chosen.node_grace_seconds, eviction=chosen.pod_eviction_seconds)
         return partial(nodelifecycle.make, settings=patience)
 
+    collected: list[Runnable] = []
+    if settings.data_gc_hours is not None:
+        kept = dataplan.Settings(retention=settings.data_gc_hours * 3600.0)
+        collected.append(domaindatagc.make(client, informers, settings=kept, clock=clock))
     return [
-        sleeper("scheduler", (PODS,), lambda: scheduler.make),
+        sleeper("scheduler", (PODS,), lambda: partial(scheduler.make, plugins=[gangs.GangPlugin()])),
         sleeper("quota", (RESOURCE_QUOTAS,), lambda: quota.make),
-        sleeper("replicaset", (REPLICA_SETS,), lambda: replicaset.make, "replicaset", ports=ports),
+        sleeper("replicaset", (REPLICA_SETS,), lambda: replicaset.make, "replicaset", pod_hook=ports),
         sleeper("deployment", (DEPLOYMENTS,), lambda: deployment.make, "deployment"),
         sleeper("job", (JOBS,), lambda: job.make, "job"),
         sleeper("cronjob", (CRON_JOBS,), lambda: cronjob.make, "cronjob"),
@@ -142,6 +156,7 @@ def sleepers(settings: NodeSettings, client: Client, informers: Informers, clock
         sleeper("endpointslice", (SERVICES,), lambda: endpointslice.make),
         sleeper("nodelifecycle", (NODES,), lifecycle, "node"),
         sleeper("podgc", (PODS,), lambda: podgc.make),
+        sleeper("disruption", (POD_DISRUPTION_BUDGETS,), lambda: disruption.make, "disruption"),
         sleeper(
             "clusterdomainroute",
             (CLUSTER_DOMAIN_ROUTES,),
@@ -164,5 +179,6 @@ def sleepers(settings: NodeSettings, client: Client, informers: Informers, clock
             "kusciadeployment", (KUSCIA_DEPLOYMENTS,), lambda: kusciadeployment.make, "kusciadeployment", ports=ports
         ),
         sleeper("domaindatagrant", (DOMAIN_DATA_GRANTS,), lambda: domaindatagrant.make),
+        *collected,
         sleeper("taskresourcegroup", (TASK_RESOURCE_GROUPS,), lambda: taskresourcegroup.make),
     ]

@@ -23,7 +23,14 @@ def datamesh_groups(settings: NodeSettings, client: Client, informers: Informers
     chosen, paths = settings.data_mesh, settings.paths
     if not chosen.enabled or not paths.domain_key.exists():
         return []
-    mesh = MeshSettings(settings.domain, paths, chosen.address, chosen.http_port, chosen.grpc_port)
+    mesh = MeshSettings(
+        settings.domain,
+        paths,
+        chosen.address,
+        chosen.http_port,
+        chosen.grpc_port,
+        log_rotation=settings.logrotate.of_node,
+    )
     # Beside the gateway's sockets, whose directory is short enough for a socket's name.
     run = private_directory(Places.of(paths).run)
     try:

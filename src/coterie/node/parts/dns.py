@@ -28,8 +28,9 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
 from coterie.kube.network.dns.server import DnsServer
 from coterie.kube.network.dns.settings import PORT, Nameserver, ServerSettings, without_self
-from coterie.kube.network.dns.zone import GATEWAY_SERVICES, HOST_SERVICES, Zone
+from coterie.kube.network.dns.zone import Zone
 from coterie.kube.network.dns.zone_updater import ZoneKeeper
+from coterie.kuscia.extensions.dns import GATEWAY_LABEL, GATEWAY_SERVICES, HOST_SERVICES
 from coterie.node.config import ConfigError, NodeSettings
 
 log = logger("node.dns")
@@ -79,7 +80,15 @@ def _zone(settings: NodeSettings) -> Zone:
     internal = settings.gateway.internal
     everywhere = ipaddress.ip_address(internal.host).is_unspecified
     gateway = settings.dns.address if everywhere else internal.host
-    return Zone(settings.domain, (gateway,), (settings.dns.address,), gateway_port=internal.port)
+    return Zone(
+        settings.domain,
+        (gateway,),
+        (settings.dns.address,),
+        gateway_port=internal.port,
+        host_services=frozenset(HOST_SERVICES),
+        gateway_services=frozenset(GATEWAY_SERVICES),
+        gateway_label=GATEWAY_LABEL,
+    )
 
 
 def _upstream(settings: NodeSettings) -> Callable[[], Sequence[Nameserver]]:

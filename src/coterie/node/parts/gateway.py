@@ -102,10 +102,22 @@ def gateway_groups(
     domain, instance = settings.domain, settings.instance
     events = EventRecorder(client, "gateway", instance=instance, clock=clock)
     envoy = Envoy(
-        EnvoySettings(domain, places.directory, places.run, places.logs, instance=instance, workers=settings.workers),
+        EnvoySettings(
+            domain,
+            places.directory,
+            places.run,
+            places.logs,
+            instance=instance,
+            workers=settings.workers,
+            log_level=settings.log_level,
+            log_rotation=settings.log_rotation,
+        ),
         clock=clock,
     )
-    crypt = CryptChild(CryptSettings(domain, places.run, places.logs), clock=clock)
+    crypt = CryptChild(
+        CryptSettings(domain, places.run, places.logs, logging=paths.logging, log_rotation=settings.log_rotation),
+        clock=clock,
+    )
     bearers = Bearers(client, lambda: feed.poke(), clock=clock) if settings.control_plane else None
     effective = EffectiveTokens(client, informers, domain, instance, clock)
     feed = Feed(

@@ -52,6 +52,9 @@ def kusciaapi_groups(settings: NodeSettings, client: Client, clock: Clock) -> li
         chosen.conf_http_port,
         chosen.conf_grpc_port,
         gateway=str(settings.gateway.internal) if lite else "",
+        timeouts=chosen.timeouts,
+        conf_timeouts=chosen.conf_timeouts,
+        log_rotation=settings.logrotate.of_node,
     )
     server_certificates.ensure(made, chosen.names, clock.now())
     # Beside the gateway's sockets, whose directory is short enough for a socket's name.

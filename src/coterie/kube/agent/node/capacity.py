@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from coterie.kube.agent.node.facts import MachineFacts
+from coterie.kube.agent.plugin import NO_ADDITIONS, NodeAdditions
 from coterie.kube.agent.settings import CapacitySettings
 from coterie.kube.api import quantity
-from coterie.kube.api.labels import KUSCIA_BANDWIDTH
 from coterie.kube.api.quantity import BINARY_SI, Quantity
-
-DEFAULT_BANDWIDTH_MBIT = 1000
-"""Told when neither the configuration nor the network card says anything."""
 
 Resources = dict[str, str]
 
 
-def capacity(facts: MachineFacts, wanted: CapacitySettings) -> Resources:
+def capacity(facts: MachineFacts, wanted: CapacitySettings, additions: NodeAdditions = NO_ADDITIONS) -> Resources:
     memory = facts.memory_limit if 0 < facts.memory_limit < facts.memory_total else facts.memory_total
     whole_cpu = facts.cpus * 1000
     cpu = min(facts.cpu_quota_milli, whole_cpu) if facts.cpu_quota_milli else whole_cpu
@@ -24,20 +21,20 @@ def capacity(facts: MachineFacts, wanted: CapacitySettings) -> Resources:
         "storage": _told(wanted.storage) or quantity.from_units(facts.disk_total, BINARY_SI),
         "ephemeral-storage": _told(wanted.ephemeral_storage) or quantity.from_units(facts.disk_total, BINARY_SI),
         "pods": quantity.from_units(wanted.pods),
-        KUSCIA_BANDWIDTH: quantity.from_units(wanted.bandwidth_mbit or facts.nic_mbit or DEFAULT_BANDWIDTH_MBIT),
+        **{name: quantity.from_units(amount) for name, amount in additions.capacity.items()},
     }
     return {name: str(value) for name, value in found.items()}
 
 
-def allocatable(offered: Resources, wanted: CapacitySettings) -> Resources:
+def allocatable(offered: Resources, wanted: CapacitySettings, additions: NodeAdditions = NO_ADDITIONS) -> Resources:
     """The capacity less what is kept for Coterie; never below zero.
 
-    Kuscia takes the reserved CPU off only when more than half a core is reserved: on a small machine the default of half
-    a core would leave too little. That is kept.
+    The reserved CPU is taken off only when more than half a core is reserved: on a small machine the default of half a
+    core would leave too little.
     """
     reserved = {
         "memory": quantity.parse(wanted.reserved_memory),
-        KUSCIA_BANDWIDTH: quantity.from_units(wanted.reserved_bandwidth_mbit),
+        **{name: quantity.from_units(amount) for name, amount in additions.reserved.items()},
     }
     cpu = quantity.parse(wanted.reserved_cpu)
     if cpu > quantity.from_milli(500):

@@ -1,17 +1,13 @@
-"""The Node object as data: labels, taint, addresses, and who may use the name."""
+"""The Node object as data: labels, taints, addresses, and who may use the name."""
 
 from __future__ import annotations
 
 from coterie import __version__
 from coterie.kube.agent.node.facts import MachineFacts
+from coterie.kube.agent.plugin import NodeAdditions
 from coterie.kube.agent.settings import AgentSettings
-from coterie.kube.api.labels import KUSCIA, KUSCIA_AGENT_TAINT, KUSCIA_NODE_NAMESPACE
+from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
 from coterie.kube.api.meta import Object
-
-RUNTIME_LABEL = KUSCIA + "runtime"
-TAINT = {"key": KUSCIA_AGENT_TAINT, "value": "v1", "effect": "NoSchedule"}
-_API_VERSION = "0.26.6"
-"""What Kuscia's agents say of themselves."""
 
 
 class NameTaken(Exception):
@@ -22,30 +18,42 @@ class NameTaken(Exception):
         self.forever = forever
 
 
-def labels(settings: AgentSettings, facts: MachineFacts, runtime: str) -> dict[str, str]:
+def labels(settings: AgentSettings, facts: MachineFacts, additions: NodeAdditions) -> dict[str, str]:
     return {
         "kubernetes.io/hostname": settings.node_name,
         "kubernetes.io/os": facts.operating_system,
         "kubernetes.io/arch": facts.architecture,
-        "kubernetes.io/role": "agent",
-        "kubernetes.io/apiVersion": _API_VERSION,
-        "domain": settings.domain,
-        KUSCIA_NODE_NAMESPACE: settings.domain,
-        RUNTIME_LABEL: runtime,
+        **additions.labels,
+        **({COTERIE_POD_NAMESPACE: settings.pods.namespace} if settings.pods.namespace else {}),
         **settings.node.labels,
     }
 
 
-def new_node(settings: AgentSettings, facts: MachineFacts, runtime: str) -> Object:
+def new_node(settings: AgentSettings, facts: MachineFacts, additions: NodeAdditions) -> Object:
     node: Object = {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": settings.node_name, "labels": labels(settings, facts, runtime)},
+        "metadata": {"name": settings.node_name, "labels": labels(settings, facts, additions)},
         "spec": {},
     }
-    if settings.node.taint:
-        node["spec"]["taints"] = [dict(TAINT)]
+    if additions.taints:
+        node["spec"]["taints"] = [dict(taint) for taint in additions.taints]
     return node
+
+
+def wanted_taints(node: Object, additions: NodeAdditions) -> list[Object] | None:
+    """The taints that an existing Node should have; None: they are as they should be. Taints that no plug-in decides on stay."""
+    known: list[Object] = (node.get("spec") or {}).get("taints") or []
+    unwanted = [dict(taint) for taint in additions.own_taints if taint not in additions.taints]
+    kept = [each for each in known if not any(_same(each, taint) for taint in unwanted)]
+    # A key and an effect stand once in the list; another value of them keeps pods away as well.
+    there = {(each.get("key"), each.get("effect")) for each in kept}
+    added = [dict(taint) for taint in additions.taints if (taint["key"], taint["effect"]) not in there]
+    return [*kept, *added] if added or len(kept) < len(known) else None
+
+
+def _same(taint: Object, other: Object) -> bool:
+    return all(taint.get(field) == value for field, value in other.items())
 
 
 def static_status(settings: AgentSettings, facts: MachineFacts, runtime: str) -> Object:
@@ -72,13 +80,14 @@ def static_status(settings: AgentSettings, facts: MachineFacts, runtime: str) ->
     }
 
 
-def check_name(node: Object, settings: AgentSettings, facts: MachineFacts) -> None:
+def check_name(node: Object, settings: AgentSettings, facts: MachineFacts, additions: NodeAdditions) -> None:
     """Whether the Node that has our name is ours to take over. Raises NameTaken."""
     name = settings.node_name
-    owner = (node["metadata"].get("labels") or {}).get(KUSCIA_NODE_NAMESPACE)
-    if owner and owner != settings.domain:
+    label = additions.owner_label
+    owner = (node["metadata"].get("labels") or {}).get(label) if label else ""
+    if owner and owner != additions.labels.get(label):
         raise NameTaken(
-            f"node {name} belongs to domain {owner}; give this agent another name with --node-name", forever=True
+            f"node {name} belongs to {owner}; give this agent another name with agent.nodeName", forever=True
         )
     status = node.get("status") or {}
     machine = (status.get("nodeInfo") or {}).get("machineID")

@@ -9,7 +9,7 @@ is registered again. An API that cannot be reached is tried again: pods go on me
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from coterie.base.backoff import Backoff, Policy
@@ -18,8 +18,9 @@ from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
 from coterie.kube.agent.node.capacity import Resources, allocatable, capacity
 from coterie.kube.agent.node.conditions import Reading, conditions, readings
-from coterie.kube.agent.node.description import NameTaken, check_name, labels, new_node, static_status
+from coterie.kube.agent.node.description import NameTaken, check_name, labels, new_node, static_status, wanted_taints
 from coterie.kube.agent.node.facts import MachineFacts, Usage, measure_machine, measure_usage
+from coterie.kube.agent.plugin import AgentPlugin, merged_node
 from coterie.kube.agent.settings import AgentSettings
 from coterie.kube.api.errors import AlreadyExists, ApiError, Forbidden, NotFound
 from coterie.kube.api.meta import Object
@@ -50,6 +51,7 @@ class NodeKeeper:
         *,
         measure: Callable[[], Usage] | None = None,
         facts: MachineFacts | None = None,
+        plugins: Sequence[AgentPlugin] = (),
         images: Callable[[], list[Object]] = list,
         runtime_problem: Callable[[], str] = str,
     ) -> None:
@@ -61,8 +63,9 @@ class NodeKeeper:
         disk = settings.paths.storage
         self._measure = measure or (lambda: measure_usage(disk))
         self.facts = facts or measure_machine(disk, machine_id=settings.machine_id)
-        self.capacity: Resources = capacity(self.facts, settings.capacity)
-        self._allocatable: Resources = allocatable(self.capacity, settings.capacity)
+        self._additions = merged_node(tuple(plugins), self.facts, runtime)
+        self.capacity: Resources = capacity(self.facts, settings.capacity, self._additions)
+        self._allocatable: Resources = allocatable(self.capacity, settings.capacity, self._additions)
         self._images = images
         self._runtime_problem = runtime_problem
         self._conditions: list[Object] = []
@@ -75,10 +78,6 @@ class NodeKeeper:
 
     def allocatable(self) -> Mapping[str, str]:
         return self._allocatable
-
-    def look_now(self) -> None:
-        """Something about the node changed (images, the runtime): measure and tell now."""
-        self._look.set()
 
     def stop(self) -> None:
         self._stop.set()
@@ -113,22 +112,41 @@ class NodeKeeper:
     async def _taken_or_made(self) -> Object:
         settings = self._settings
         try:
-            node = await self._client.create(_NODES, new_node(settings, self.facts, self._runtime))
+            node = await self._client.create(_NODES, new_node(settings, self.facts, self._additions))
         except AlreadyExists:
             try:
                 node = await self._client.get(_NODES, settings.node_name)
             except Forbidden as problem:
-                told = (
-                    f"node {settings.node_name} is another domain's; give this agent another name with agent.nodeName"
-                )
+                told = f"node {settings.node_name} belongs to somebody else; give this agent another name with agent.nodeName"
                 raise NameTaken(told, forever=True) from problem
-            check_name(node, settings, self.facts)
-            wanted = labels(settings, self.facts, self._runtime)
+            check_name(node, settings, self.facts, self._additions)
+            wanted = labels(settings, self.facts, self._additions)
             known = node["metadata"].get("labels") or {}
             if any(known.get(key) != value for key, value in wanted.items()):
                 node = await self._client.patch(_NODES, settings.node_name, "", {"metadata": {"labels": wanted}})
-        log.info("The node is registered", node=settings.node_name, domain=settings.domain)
+            node = await self._set_taint(node)
+        log.info("The node is registered", node=settings.node_name)
         return node
+
+    async def _set_taint(self, node: Object) -> Object:
+        """A Node that was registered with another setting, or by a version with another default."""
+        meta = node["metadata"]
+        taints = wanted_taints(node, self._additions)
+        if taints is None:
+            return node
+        # The version: the node controller writes taints too, and a list is replaced whole.
+        patch = {
+            "metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]},
+            "spec": {"taints": taints or None},
+        }
+        try:
+            changed = await self._client.patch(_NODES, meta["name"], "", patch)
+        except Forbidden as problem:
+            # A control plane of an earlier version lets no node change its taints.
+            log.warning("The node's taints do not follow its settings", why=problem.message, node=meta["name"])
+            return node
+        log.info("The node's taints follow its settings", node=meta["name"], taints=len(taints))
+        return changed
 
     # The status.
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
+from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.worker import PodWorker
 from coterie.kube.agent.pods.worker_context import SteadyTime, Tools
@@ -32,7 +33,6 @@ from coterie.kube.client.informer import Change
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.queue import WorkQueue
-from coterie.kuscia.engine.engine_plugin import EngineContract
 
 log = logger("agent.pods")
 
@@ -50,7 +50,7 @@ class PodManager:
         settings: AgentSettings,
         events: EventRecorder,
         clock: Clock,
-        contract: EngineContract,
+        plugins: tuple[AgentPlugin, ...],
         allocatable: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.ready = asyncio.Event()
@@ -75,7 +75,7 @@ class PodManager:
             time=SteadyTime(clock),
             checker=Checker(runtime, clock),
             objects=self._objects,
-            contract=contract,
+            plugins=plugins,
             events=events,
             writer=self._writer,
             owner=self._owner,
@@ -109,10 +109,6 @@ class PodManager:
         """All pods that are still somebody's: the API's, the runtime's or a worker's."""
         listed = {pod_model.uid_of(pod) for pod in self._informer.cache.list()}
         return listed | set(self._workers) | {state.uid for state in self._runtime.pods()}
-
-    @property
-    def status_writes(self) -> int:
-        return self._writer.writes
 
     # Life.
 

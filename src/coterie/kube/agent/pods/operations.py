@@ -7,15 +7,16 @@ that means for the pod is the worker's business.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
-from coterie.base.pki import PkiError
+from coterie.kube.agent.plugin import PluginProblem
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.containers import container_spec, termination_mount
 from coterie.kube.agent.pods.downward import ConfigProblem, NoSuchConfig
 from coterie.kube.agent.pods.environment import variables
 from coterie.kube.agent.pods.hosts_files import hosts_file, resolver_file
 from coterie.kube.agent.pods.worker_context import Tools
-from coterie.kube.agent.runtimes.protocol import ContainerState, PodSandbox, RuntimeProblem
+from coterie.kube.agent.runtimes.protocol import ContainerState, Mount, PodSandbox, RuntimeProblem
 from coterie.kube.agent.volumes.volumes import PodVolumes
 from coterie.kube.api.errors import ApiError, Conflict, NotFound
 from coterie.kube.api.meta import Object
@@ -41,13 +42,14 @@ async def set_up(tools: Tools, pod: Object, volumes: PodVolumes) -> None:
     facts = tools.facts(uid)
     try:
         await volumes.make(pod, facts)
-        await tools.contract.set_up(pod, tools.directory(uid), facts)
+        for plugin in tools.plugins:
+            await plugin.prepare_pod(pod, tools.directory(uid), facts)
     except ConfigProblem as problem:
         raise OperationFailed("FailedMount", str(problem)) from problem
     except (OSError, ApiError, TransportError) as error:
         raise OperationFailed("FailedMount", f"volumes could not be made: {error}") from error
-    except PkiError as error:
-        raise OperationFailed("FailedMount", f"the engine's certificates could not be made: {error}") from error
+    except PluginProblem as problem:
+        raise OperationFailed("FailedMount", str(problem)) from problem
     dns = tools.settings.dns
     try:
         host_file = dns.host_resolv_conf.read_text()
@@ -76,11 +78,16 @@ async def start(tools: Tools, pod: Object, container: Object, attempt: int, volu
     try:
         lookup, facts, home = tools.objects.lookup(key.namespace), tools.facts(uid), tools.directory(uid)
         found: Mapping[str, str] = variables(pod, container, lookup, facts)
-        more = await tools.contract.surroundings(pod, container, found, volumes, lookup, facts, home)
-        found = {**found, **more.variables}
+        replaced: dict[tuple[str, str], Path] = {}
+        added: list[Mount] = []
+        for plugin in tools.plugins:
+            more = await plugin.container_additions(pod, container, found, volumes, lookup, facts, home)
+            found = {**found, **more.variables}
+            replaced.update(more.replaced)
+            added += more.mounts
         mounts = (
-            *volumes.mounts(container, found, more.rendered),
-            *more.mounts,
+            *volumes.mounts(container, found, replaced),
+            *added,
             termination_mount(home, container, attempt),
         )
         logs = tools.settings.paths.pod_stdout(key.namespace, key.name, uid)

@@ -72,7 +72,9 @@ class PodWorker:
         self._rules = tools.settings.pods
         self._log = log.bind(pod=str(pod_model.key_of(pod)), uid=self.uid)
         directory = tools.directory(self.uid)
-        self._volumes = PodVolumes(directory, tools.objects, PodTokens(tools.client, tools.clock), self._rules)
+        self._volumes = PodVolumes(
+            directory, tools.objects, PodTokens(tools.client, tools.clock), self._rules, tools.plugin_references
+        )
         self._operations: dict[str, Operation] = {}
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._stage: Literal["new", "preparing", "prepared"] = "new"

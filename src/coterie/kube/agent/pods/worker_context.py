@@ -8,6 +8,7 @@ from pathlib import Path
 
 from coterie.base.clock import Clock
 from coterie.base.tasks import TaskOwner
+from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.downward import NodeFacts
 from coterie.kube.agent.pods.writer import StatusWriter
@@ -19,7 +20,6 @@ from coterie.kube.api.meta import Object
 from coterie.kube.api.types.core import ObjectReference
 from coterie.kube.client.client import Client
 from coterie.kube.control.events import EventRecorder, EventType
-from coterie.kuscia.engine.engine_plugin import EngineContract
 
 
 class SteadyTime:
@@ -42,7 +42,7 @@ class Tools:
     time: SteadyTime
     checker: Checker
     objects: ObjectSource
-    contract: EngineContract
+    plugins: tuple[AgentPlugin, ...]
     events: EventRecorder
     writer: StatusWriter
     owner: TaskOwner
@@ -51,6 +51,10 @@ class Tools:
     forget: Callable[[str], None]
     """The pod is gone from here."""
     allocatable: Callable[[], Mapping[str, str]]
+
+    def plugin_references(self, pod: Object) -> set[tuple[str, str]]:
+        """(kind, name) of ConfigMaps and Secrets that plug-ins need for the pod."""
+        return {reference for plugin in self.plugins for reference in plugin.pod_references(pod)}
 
     def tell(self, pod: Object, type: EventType, reason: str, message: str, container: str = "") -> None:
         meta = pod["metadata"]

@@ -10,7 +10,6 @@ from typing import Any
 from coterie.kube.agent.pods.downward import ConfigProblem, NodeFacts, field_value, resource_value
 from coterie.kube.agent.pods.environment import Lookup
 from coterie.kube.agent.volumes.atomic import Content, Payload
-from coterie.kube.api import labels
 from coterie.kube.api.meta import Object
 
 DEFAULT_MODE = 0o644
@@ -113,12 +112,9 @@ def _mode_of(item: Object, default: int) -> int:
 
 
 def references(pod: Object) -> set[tuple[str, str]]:
-    """(kind, name) of all ConfigMaps and Secrets that the pod's volumes, variables and templates name."""
+    """(kind, name) of all ConfigMaps and Secrets that the pod's volumes and variables name."""
     spec = pod.get("spec") or {}
-    marks = (pod.get("metadata") or {}).get("annotations") or {}
     found: set[tuple[str, str]] = set()
-    if marks.get(labels.KUSCIA_CONFIG_TEMPLATE_VOLUMES):
-        found.add(("ConfigMap", marks.get(labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM) or ""))
     for volume in spec.get("volumes") or ():
         found |= _of_source(volume)
         for part in (volume.get("projected") or {}).get("sources") or ():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from coterie.base.files import private_directory
@@ -20,12 +20,20 @@ from coterie.kube.api.meta import Object
 
 
 class PodVolumes:
-    def __init__(self, directory: Path, objects: ObjectSource, tokens: PodTokens, rules: PodSettings) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        objects: ObjectSource,
+        tokens: PodTokens,
+        rules: PodSettings,
+        also_needed: Callable[[Object], set[tuple[str, str]]] = lambda pod: set(),
+    ) -> None:
         """`directory` is the pod's own; volumes lie below it."""
         self._directory = directory / "volumes"
         self._objects = objects
         self._tokens = tokens
         self._rules = rules
+        self._also_needed = also_needed
         self._sources: dict[str, Path] = {}
         self._files: dict[str, Payload] = {}
 
@@ -44,7 +52,7 @@ class PodVolumes:
     async def make(self, pod: Object, node: NodeFacts) -> bool:
         """Make every volume, or bring it up to date; says whether files changed. Raises ConfigProblem."""
         namespace = pod_model.key_of(pod).namespace
-        await self._objects.ready(pod_model.uid_of(pod), namespace, references(pod))
+        await self._objects.ready(pod_model.uid_of(pod), namespace, references(pod) | self._also_needed(pod))
         await self._tokens.ensure(pod)
         given = Given(pod, self._objects.lookup(namespace), node, self._tokens.token)
         # Only whoever runs the pods may look in from outside; inside, each volume has its own modes.

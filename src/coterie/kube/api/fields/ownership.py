@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
 from coterie.kube.api.errors import BadRequest
 from coterie.kube.api.fields.collect import applied, created_object
 from coterie.kube.api.fields.diff import difference_of
@@ -46,11 +44,6 @@ def created_fields(obj: Object, schema: Schema, scope: str = WHOLE) -> FieldsV1:
         return created_object(root_layout(schema, scope), in_scope(obj, scope))
     except RecursionError:
         raise BadRequest(TOO_DEEP) from None
-
-
-def created_fields_json(obj: Object, schema: Schema, scope: str = WHOLE) -> bytes:
-    """`created_fields` as the bytes of the entry's fieldsV1, for whoever assembles an object from pieces."""
-    return orjson.dumps(created_fields(obj, schema, scope))
 
 
 def changed(old: Object, new: Object, schema: Schema, scope: str = WHOLE) -> tuple[FieldsV1, FieldsV1]:

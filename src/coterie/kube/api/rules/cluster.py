@@ -58,19 +58,6 @@ def _keep_finalizers(new: Obj, old: Obj) -> None:
         spec.pop("finalizers", None)
 
 
-def prepare_finalize(new: Obj, old: Obj) -> None:
-    """Of a write to a namespace's `/finalize` only `spec.finalizers` is taken."""
-    finalizers = (new.get("spec") or {}).get("finalizers")
-    for key, value in old.items():
-        if key not in ("metadata", "spec"):
-            new[key] = value
-    new["spec"] = dict(old.get("spec") or {})
-    if finalizers:
-        new["spec"]["finalizers"] = finalizers
-    else:
-        new["spec"].pop("finalizers", None)
-
-
 def _check_phase(new: Obj, old: Obj) -> Errors:
     phase = (new.get("status") or {}).get("phase")
     deleting = (new.get("metadata") or {}).get("deletionTimestamp")

@@ -183,18 +183,6 @@ def _keep_owners(pod: Obj, old: Obj) -> None:
         status["qosClass"] = qos
 
 
-def prepare_ephemeral_update(pod: Obj, old: Obj) -> None:
-    """Of a write to `/ephemeralcontainers` only that list is taken."""
-    wanted = (pod.get("spec") or {}).get("ephemeralContainers")
-    pod["spec"] = dict(old.get("spec") or {})
-    if wanted:
-        pod["spec"]["ephemeralContainers"] = wanted
-    else:
-        pod["spec"].pop("ephemeralContainers", None)
-    if "status" in old:
-        pod["status"] = old["status"]
-
-
 def validate_ephemeral_update(pod: Obj, old: Obj) -> Errors:
     """Ephemeral containers may only be added."""
     errors = validate_pod(pod)

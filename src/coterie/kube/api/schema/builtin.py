@@ -2,7 +2,7 @@
 
 `load` compiles only what the catalogue in `resources.py` reaches. Nodes are shared, by definition and by content
 (thousands of fields are just "a string"), which keeps the whole catalogue near a megabyte; so nobody may change one.
-Descriptions are dropped: the OpenAPI writer reads them from `raw_definitions` when it is asked.
+Descriptions are dropped: the OpenAPI writer reads them from the file when it is asked.
 """
 
 from __future__ import annotations
@@ -51,10 +51,6 @@ class BuiltinSchemas:
     def object_meta(self) -> Schema:
         return self.kinds["meta.k8s.io/v1/ObjectMeta"]
 
-    @property
-    def list_meta(self) -> Schema:
-        return self.kinds["meta.k8s.io/v1/ListMeta"]
-
 
 def definitions_file() -> Path:
     """Where the JSON lies; the package itself is never imported (it would bring jsonschema into the process)."""
@@ -64,12 +60,6 @@ def definitions_file() -> Path:
         if found.is_file():
             return found
     raise SchemasMissing(f"the package kubernetes-validate with the definitions of Kubernetes {VERSION} is missing")
-
-
-def raw_definitions() -> dict[str, Definition]:
-    """The definitions with descriptions, by their Go names; parsed anew at each call and kept by nobody here."""
-    parsed: dict[str, dict[str, Definition]] = orjson.loads(definitions_file().read_bytes())
-    return parsed["$defs"]
 
 
 class _Named(msgspec.Struct):

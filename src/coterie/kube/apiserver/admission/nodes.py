@@ -1,24 +1,22 @@
 """NodeRestriction: what a node's request says must be about the node itself.
 
 The authorizer knows names in paths; this step knows bodies. It holds for callers whose right comes from being a node, or
-from bringing the nodes of a domain; who has the right by a binding of his own is not limited.
+from owning nodes (`NodeOwnership`); who has the right by a binding of his own is not limited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from coterie.http.messages import UserInfo
 from coterie.kube.api import errors
-from coterie.kube.api.labels import KUSCIA_NODE_NAMESPACE
 from coterie.kube.apiserver.admission.chain import Attempt
 from coterie.kube.apiserver.auth.nodes import NodeAuthorizer, node_of
 from coterie.kube.apiserver.auth.rules import Attributes
 
 Object = dict[str, Any]
 _RESTRICTED_PREFIX = "node-restriction.kubernetes.io/"
-_DOMAIN_LABELS = (KUSCIA_NODE_NAMESPACE, "domain")
 _KINDS = frozenset((("", "nodes"), ("", "pods"), ("coordination.k8s.io", "leases")))
 
 
@@ -33,15 +31,15 @@ class NodeRestriction:
         user, node = attempt.user, node_of(attempt.user)
         if not node and resource.plural == "pods":
             return
-        domain = "" if node else self._authorizer.domain_of(user)
-        if not node and not domain:
+        owner = "" if node else self._authorizer.owner_of(user)
+        if not node and not owner:
             return
         asked = Attributes(
             attempt.verb, resource.group, resource.plural, attempt.subresource, attempt.namespace, "", attempt.name
         )
         if self._authorizer.plainly(user, asked):
             return
-        why = self._of_node(node, attempt) if node else self._of_domain(domain, attempt)
+        why = self._of_node(node, attempt) if node else self._of_owner(owner, attempt)
         if why:
             raise errors.Forbidden(
                 f'{resource.group_resource} "{attempt.name}" is forbidden: {why}',
@@ -60,15 +58,34 @@ class NodeRestriction:
         if plural == "leases" or attempt.old is None:
             restricted = plural == "nodes" and any(key.startswith(_RESTRICTED_PREFIX) for key in _labels(attempt.obj))
             return f"labels below {_RESTRICTED_PREFIX} are not the node's to set" if restricted else ""
-        return _change(attempt.old, attempt.obj, node)
+        return self._change(attempt.old, attempt.obj, node)
 
-    def _of_domain(self, domain: str, attempt: Attempt) -> str:
+    def _of_owner(self, owner: str, attempt: Attempt) -> str:
         # A Node that exists is told as such, whoever's it is: a name is taken, and that is no secret.
         new_node = attempt.resource.plural == "nodes" and attempt.old is None
-        if not new_node and not self._authorizer.belongs_to(attempt.name, domain):
-            return f'the node "{attempt.name}" is not of domain "{domain}"'
-        if attempt.resource.plural == "nodes" and _labels(attempt.obj).get(KUSCIA_NODE_NAMESPACE) != domain:
-            return f'nodes of domain "{domain}" must have the label {KUSCIA_NODE_NAMESPACE}={domain}'
+        if not new_node and not self._authorizer.belongs_to(attempt.name, owner):
+            return f'the node "{attempt.name}" does not belong to "{owner}"'
+        ownership = self._authorizer.ownership
+        if ownership is None or attempt.resource.plural != "nodes":
+            return ""
+        labelled = _labels(attempt.obj).get(ownership.label) == owner
+        return "" if labelled else f'nodes of "{owner}" must have the label {ownership.label}={owner}'
+
+    def _change(self, old: Object, new: Object, node: str) -> str:
+        """What a node may not change about itself: where it belongs, what keeps pods off it, who owns it."""
+        before, after = _labels(old), _labels(new)
+        ownership = self._authorizer.ownership
+        fixed = ownership.fixed_labels if ownership is not None else ()
+        for key in sorted(before.keys() | after.keys()):
+            if before.get(key) == after.get(key):
+                continue
+            if key.startswith(_RESTRICTED_PREFIX) or (key in fixed and key in before):
+                return f'node "{node}" is not allowed to change its label {key}; delete the Node first to move it'
+        own_taints = ownership.own_taints if ownership is not None else ()
+        if _foreign_taints(old, own_taints) != _foreign_taints(new, own_taints):
+            return f'node "{node}" is not allowed to modify taints'
+        if old["metadata"].get("ownerReferences") != new["metadata"].get("ownerReferences"):
+            return f'node "{node}" is not allowed to modify ownerReferences'
         return ""
 
 
@@ -89,19 +106,10 @@ def check_token_request(authorizer: NodeAuthorizer, user: UserInfo, namespace: s
     raise errors.Forbidden(f'serviceaccounts "{account}" is forbidden: {why}', name=account, kind="serviceaccounts")
 
 
-def _change(old: Object, new: Object, node: str) -> str:
-    """What a node may not change about itself: where it belongs, what keeps pods off it, who owns it."""
-    before, after = _labels(old), _labels(new)
-    for key in sorted(before.keys() | after.keys()):
-        if before.get(key) == after.get(key):
-            continue
-        if key.startswith(_RESTRICTED_PREFIX) or (key in _DOMAIN_LABELS and key in before):
-            return f'node "{node}" is not allowed to change its label {key}; delete the Node first to move it'
-    if (old.get("spec") or {}).get("taints") != (new.get("spec") or {}).get("taints"):
-        return f'node "{node}" is not allowed to modify taints'
-    if old["metadata"].get("ownerReferences") != new["metadata"].get("ownerReferences"):
-        return f'node "{node}" is not allowed to modify ownerReferences'
-    return ""
+def _foreign_taints(node: Object, own: Collection[tuple[str, str, str]]) -> list[Object]:
+    """All but those that say how the node is set up, which are its own to change."""
+    taints = (node.get("spec") or {}).get("taints") or ()
+    return [each for each in taints if (each.get("key"), each.get("value"), each.get("effect")) not in own]
 
 
 def _labels(obj: Object) -> Mapping[str, str]:

@@ -8,6 +8,7 @@ whoever adds a kind also says who may see it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.kube.apiserver.auth.rules import GROUP, compile_rule, compile_rules, covers
@@ -122,9 +123,6 @@ _ROLES: dict[str, Sequence[str]] = {
         "list watch | * | *",
         "create | core | serviceaccounts/token",
     ),
-    # What a domain may do outside its own namespace: bring its nodes and keep them alive. What is its own, labels say
-    # (`auth/nodes.py`).
-    "domain-cluster-res": ("own | core | nodes",),
 }
 
 _APPS = "daemonsets deployments deployments/scale replicasets replicasets/scale statefulsets statefulsets/scale"
@@ -137,7 +135,6 @@ _CORE_SEEN = (
     "bindings events limitranges namespaces/status pods/log pods/status replicationcontrollers/status resourcequotas "
     "resourcequotas/status"
 )
-_KUSCIA = "kuscia.secretflow"
 
 _AGGREGATED: dict[tuple[str, str], Sequence[str]] = {
     ("system:aggregate-to-view", "view"): (
@@ -171,12 +168,6 @@ _AGGREGATED: dict[tuple[str, str], Sequence[str]] = {
         "create | authorization.k8s.io | localsubjectaccessreviews",
         f"ALL | {GROUP} | rolebindings roles",
     ),
-    ("kuscia:aggregate-to-view", "view"): (f"READ | {_KUSCIA} | *",),
-    ("kuscia:aggregate-to-edit", "edit"): (
-        f"WRITE | {_KUSCIA} | domainappimages domaindatas domaindatagrants domaindatasources kusciadeployments kusciajobs "
-        "kusciatasks",
-    ),
-    ("kuscia:aggregate-to-admin", "admin"): (f"WRITE | {_KUSCIA} | *",),
 }
 
 _SUMS = {"view": ("view",), "edit": ("edit", "view"), "admin": ("admin", "edit", "view")}
@@ -199,6 +190,17 @@ _BINDINGS: dict[str, tuple[str, ...]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class RoleRules:
+    """Default roles of a product, in the notation of this module."""
+
+    roles: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    aggregated: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
+    """(name of the role, `view`, `edit` or `admin`): rules that are added to that role."""
+    exact: frozenset[str] = frozenset()
+    """Roles whose rules are overwritten at start: rules of an older version are revoked."""
+
+
 def parse_rule(line: str) -> dict[str, list[str]]:
     """`READ | apps | deployments | names...` or `get | URL | /path ...` as a PolicyRule."""
     verbs, group, things, *names = (part.strip() for part in line.split("|"))
@@ -213,8 +215,6 @@ def parse_rule(line: str) -> dict[str, list[str]]:
     return rule
 
 
-_EXACT = frozenset(("domain-cluster-res",))
-"""Our own roles: what an older version gave and this one does not is taken back."""
 _REVOKED = {"system:node": ("Group system:nodes",)}
 """Subjects that an older version bound."""
 
@@ -224,11 +224,15 @@ def rules_of(role: str) -> list[dict[str, list[str]]]:
     return [parse_rule(line) for line in _ROLES[role]]
 
 
-def default_objects() -> list[dict[str, Any]]:
+def default_objects(extensions: Sequence[RoleRules] = ()) -> list[dict[str, Any]]:
     """All default ClusterRoles and ClusterRoleBindings; sums are already added up, so that they hold from the start."""
-    roles = [_role(name, [parse_rule(line) for line in lines]) for name, lines in _ROLES.items()]
+    plain, aggregated = dict(_ROLES), dict(_AGGREGATED)
+    for extension in extensions:
+        plain.update(extension.roles)
+        aggregated.update(extension.aggregated)
+    roles = [_role(name, [parse_rule(line) for line in lines]) for name, lines in plain.items()]
     pieces: dict[str, list[dict[str, list[str]]]] = {target: [] for target in _SUMS}
-    for (name, target), lines in sorted(_AGGREGATED.items()):
+    for (name, target), lines in sorted(aggregated.items()):
         rules = [parse_rule(line) for line in lines]
         pieces[target] += rules
         labels = {f"{_AGGREGATE}{target}": "true"}
@@ -286,9 +290,10 @@ def _subject(text: str) -> dict[str, str]:
     return {"apiGroup": GROUP, "kind": kind, "name": name}
 
 
-def reconcile(existing: Object | None, default: Object) -> dict[str, Any] | None:
+def reconcile(existing: Object | None, default: Object, exact: frozenset[str] = frozenset()) -> dict[str, Any] | None:
     """What must be written so that `existing` holds at least what `default` says; None: nothing.
 
+    `exact`: roles whose rules are overwritten, so that rules of an older version are revoked.
     What people added stays. `autoupdate: "false"` on the existing object keeps our hands off it.
     """
     if existing is None:
@@ -300,7 +305,7 @@ def reconcile(existing: Object | None, default: Object) -> dict[str, Any] | None
     for key in ("labels", "annotations"):
         wanted["metadata"][key] = {**default["metadata"].get(key, {}), **(meta.get(key) or {})}
     if default["kind"] == "ClusterRole":
-        _add_rules(wanted, existing, default)
+        _add_rules(wanted, existing, default, exact)
     elif existing.get("roleRef") == default["roleRef"]:
         revoked = [_subject(text) for text in _REVOKED.get(meta["name"], ())]
         present = [each for each in existing.get("subjects") or () if each not in revoked]
@@ -311,12 +316,12 @@ def reconcile(existing: Object | None, default: Object) -> dict[str, Any] | None
     return None if wanted == existing else wanted
 
 
-def _add_rules(wanted: dict[str, Any], existing: Object, default: Object) -> None:
+def _add_rules(wanted: dict[str, Any], existing: Object, default: Object, exact: frozenset[str]) -> None:
     if "aggregationRule" in default:
         # The rules of a sum belong to the controller that adds them up.
         wanted.setdefault("aggregationRule", default["aggregationRule"])
         return
-    if default["metadata"]["name"] in _EXACT:
+    if default["metadata"]["name"] in exact:
         wanted["rules"] = default["rules"]
         return
     present = list(existing.get("rules") or ())

@@ -3,8 +3,8 @@
 Two kinds of callers bring nodes:
 
     system:node:<name>, group system:nodes     one node, by its certificate (`coterie node add`)
-    an account that holds the verb `own` on    a domain's agents, by the account of the domain: all Nodes whose label
-    nodes (ClusterRole domain-cluster-res)     kuscia.secretflow/namespace is the account's namespace
+    an account that holds the verb `own` on    agents of a namespace, by its service account: all Nodes whose label
+    nodes                                      (`NodeOwnership.label`) is the account's namespace
 
 Both rights are asked for only when RBAC says no, so an operator may always give more by a binding. What depends on the
 body of a request is the admission step's (`admission/nodes.py`). Follows Kubernetes' Node authorizer, with two
@@ -15,13 +15,13 @@ A pod is looked for by the bytes of its JSON first: only those that hold both na
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from coterie.http.messages import UserInfo
-from coterie.kube.api.labels import KUSCIA_CONFIG_TEMPLATE_VALUE_CM, KUSCIA_NODE_NAMESPACE
 from coterie.kube.apiserver.auth.default_roles import rules_of
 from coterie.kube.apiserver.auth.rbac import Authorizer, Decision, Source
 from coterie.kube.apiserver.auth.rules import Attributes, Rule, compile_rules
@@ -38,7 +38,7 @@ _ACCOUNT = "system:serviceaccount:"
 _LEASES = ("coordination.k8s.io", "leases")
 _NAMED_BY_PODS = frozenset(("secrets", "configmaps", "persistentvolumeclaims"))
 _OWN_PODS = frozenset((("delete", ""), ("update", "status"), ("patch", "status"), ("create", "eviction")))
-_DOMAIN_VERBS = frozenset(("create", "get", "update", "patch", "delete"))
+_OWNER_VERBS = frozenset(("create", "get", "update", "patch", "delete"))
 _LOOK_BY_NAME = frozenset(("list", "watch"))
 _YES = Decision(True, "")
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
@@ -57,6 +57,18 @@ def account_namespace(user: UserInfo) -> str:
     return user.name.removeprefix(_ACCOUNT).partition(":")[0] if user.name.startswith(_ACCOUNT) else ""
 
 
+@dataclass(frozen=True, slots=True)
+class NodeOwnership:
+    """Nodes may belong to a namespace: its service account manages them, if it holds the verb `own` on nodes."""
+
+    label: str
+    """The label of a Node that names its namespace."""
+    fixed_labels: tuple[str, ...] = ()
+    """Labels that a node may not change about itself once they are set."""
+    own_taints: tuple[tuple[str, str, str], ...] = ()
+    """(key, value, effect) of taints that a node may set and remove itself: they follow its configuration."""
+
+
 class NodeAuthorizer(Authorizer):
     """RBAC, and after its "no" the rights of nodes."""
 
@@ -69,6 +81,8 @@ class NodeAuthorizer(Authorizer):
         cluster_role_bindings: Source,
         pods: Collection,
         nodes: Collection,
+        ownership: NodeOwnership | None = None,
+        configmap_annotations: Sequence[str] = (),
     ) -> None:
         super().__init__(
             roles=roles,
@@ -78,6 +92,8 @@ class NodeAuthorizer(Authorizer):
         )
         self._pods = pods
         self._nodes = nodes
+        self.ownership = ownership
+        self._configmap_annotations = tuple(configmap_annotations)
         self._node_rules: tuple[Rule, ...] = compile_rules(rules_of("system:node"))
 
     def allowed(self, user: UserInfo, attributes: Attributes) -> Decision:
@@ -87,22 +103,23 @@ class NodeAuthorizer(Authorizer):
         node = node_of(user)
         if node:
             return self._as_node(node, attributes, decision)
-        domain = self.domain_of(user) if _is_of_nodes(attributes) else ""
-        return self._as_domain(domain, attributes, decision) if domain else decision
+        owner = self.owner_of(user) if _is_of_nodes(attributes) else ""
+        return self._as_owner(owner, attributes, decision) if owner else decision
 
     def plainly(self, user: UserInfo, attributes: Attributes) -> bool:
         """Whether a binding gives it, so that no limit of nodes holds."""
         return super().allowed(user, attributes).allowed
 
-    def domain_of(self, user: UserInfo) -> str:
-        """The domain whose nodes this account may bring; empty: none."""
-        namespace = account_namespace(user)
+    def owner_of(self, user: UserInfo) -> str:
+        """The namespace whose nodes this account manages; empty: none."""
+        namespace = account_namespace(user) if self.ownership is not None else ""
         return namespace if namespace and self.plainly(user, Attributes(OWN, "", "nodes")) else ""
 
-    def belongs_to(self, node: str, domain: str) -> bool:
-        """Whether the Node is the domain's, or nobody's yet."""
+    def belongs_to(self, node: str, owner: str) -> bool:
+        """Whether the Node is this namespace's, or nobody's yet."""
         entry = self._nodes.get("", node)
-        return entry is None or (entry.labels or {}).get(KUSCIA_NODE_NAMESPACE) == domain
+        label = self.ownership.label if self.ownership is not None else ""
+        return entry is None or (entry.labels or {}).get(label) == owner
 
     def pod_of(self, node: str, namespace: str, name: str) -> Object | None:
         """A pod that runs on this node."""
@@ -139,11 +156,14 @@ class NodeAuthorizer(Authorizer):
             if on in entry.raw and wanted in entry.raw:
                 pod = entry.load()
                 spec = pod.get("spec") or {}
-                if spec.get("nodeName") == node and (resource, name) in {*named_by(spec), _values_of(pod)}:
+                if spec.get("nodeName") == node and (resource, name) in {
+                    *named_by(spec),
+                    *self._named_by_annotations(pod),
+                }:
                     return True
         return False
 
-    def _as_domain(self, domain: str, attributes: Attributes, no: Decision) -> Decision:
+    def _as_owner(self, owner: str, attributes: Attributes, no: Decision) -> Decision:
         verb, _, resource, subresource, namespace, _, name = attributes
         if subresource not in (("", "status") if resource == "nodes" else ("",)):
             return no
@@ -151,11 +171,16 @@ class NodeAuthorizer(Authorizer):
             return no
         if verb == "create" and not name and not subresource:
             return _YES  # the body tells which; the admission step looks
-        if not name or verb not in _DOMAIN_VERBS | _LOOK_BY_NAME:
-            return Decision(False, "a domain's account may use single nodes only, by name")
-        if not self.belongs_to(name, domain):
-            return Decision(False, f"the node is not of domain {domain!r}")
+        if not name or verb not in _OWNER_VERBS | _LOOK_BY_NAME:
+            return Decision(False, "the owner of nodes may use single nodes only, by name")
+        if not self.belongs_to(name, owner):
+            return Decision(False, f"the node does not belong to {owner!r}")
         return _YES
+
+    def _named_by_annotations(self, pod: Object) -> Iterator[tuple[str, str]]:
+        annotations = pod["metadata"].get("annotations") or {}
+        for key in self._configmap_annotations:
+            yield "configmaps", annotations.get(key) or ""
 
 
 def _is_of_nodes(attributes: Attributes) -> bool:
@@ -172,12 +197,6 @@ def named_by(spec: Object) -> Iterator[tuple[str, str]]:
             yield from _named_by_container(container)
     for volume in _items(spec.get("volumes")):
         yield from _named_by_volume(volume)
-
-
-def _values_of(pod: Object) -> tuple[str, str]:
-    """The ConfigMap from which the agent fills in the pod's config templates; no field names it."""
-    marks = pod["metadata"].get("annotations") or {}
-    return "configmaps", marks.get(KUSCIA_CONFIG_TEMPLATE_VALUE_CM) or ""
 
 
 def _named_by_container(container: Object) -> Iterator[tuple[str, str]]:

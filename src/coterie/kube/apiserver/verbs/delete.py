@@ -43,6 +43,8 @@ class DeleteOptions:
     uid: str = ""
     resource_version: str = ""
     dry_run: bool = False
+    condition: tuple[str, str, str] | None = None
+    """Type, reason and message of a condition that becomes true together with the deletion."""
 
 
 class Deleter:
@@ -192,7 +194,15 @@ def marked_for_deletion(obj: Object, asked: DeleteOptions, clock: Clock) -> Obje
     new = {**obj, "metadata": metadata}
     if obj.get("kind") == "Namespace":
         new["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
+    if asked.condition is not None and "deletionTimestamp" not in obj["metadata"]:
+        new["status"] = _with_condition(obj.get("status") or {}, *asked.condition, rfc3339(clock.now()))
     return new
+
+
+def _with_condition(status: Object, type_: str, reason: str, message: str, now: str) -> Object:
+    others = [each for each in status.get("conditions") or () if each.get("type") != type_]
+    new = {"type": type_, "status": "True", "reason": reason, "message": message, "lastTransitionTime": now}
+    return {**status, "conditions": [*others, new]}
 
 
 def _grace(obj: Object, asked: DeleteOptions) -> int:

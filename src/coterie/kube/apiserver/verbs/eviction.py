@@ -1,11 +1,15 @@
 """POST pods/x/eviction: a deletion that a disruption budget may delay.
 
 The budget is spent before the pod is deleted, in one write that looks at what is left; so of many evictions at once
-only as many go through as the budget allows. Who keeps budgets gives the allowance back once the pod is replaced.
+only as many go through as the budget allows. The disruption controller recomputes the allowance when pods change.
+
+A pod that is not ready disrupts nobody when it goes, so it may be evicted without spending the budget:
+`unhealthyPodEvictionPolicy: AlwaysAllow` always, `IfHealthyBudget` (the default) when enough other pods are healthy.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -13,6 +17,7 @@ import orjson
 from coterie.base.clock import Clock, rfc3339
 from coterie.http.messages import Response
 from coterie.kube.api import errors, selectors
+from coterie.kube.api.pod_state import DISRUPTION_TARGET
 from coterie.kube.api.schema.node import Schema
 from coterie.kube.apiserver import bodies, options
 from coterie.kube.apiserver.call import Call
@@ -23,6 +28,9 @@ from coterie.kube.apiserver.verbs.delete import DeleteOptions, Deleter
 
 Object = dict[str, Any]
 _NOT_RUNNING = frozenset(("Succeeded", "Failed", "Pending"))
+_MAX_DISRUPTED_PODS = 2000
+"""Evictions that the disruption controller has not confirmed yet; more would make the object too large."""
+_ATTEMPTS = 5
 
 
 class Evictions:
@@ -37,10 +45,22 @@ class Evictions:
         request = call.request
         body = bodies.read_kind(request.body, request.headers.get("content-type", ""), "Eviction", self._schema)
         asked = _options(call, body.get("deleteOptions") or {})
-        budget = self._budget_of(call.entry().load())
-        if budget is not None:
-            await self._spend(budget, call.name, asked)
-        await self._deleter.delete_object(call, call.namespace, call.name, asked)
+        for attempt in range(1, _ATTEMPTS + 1):
+            pod = call.entry().load()
+            budget = self._budget_of(pod)
+            guarded = asked
+            if budget is not None and not _unhealthy_pod_may_go(pod, budget.load()):
+                await self._spend(budget, call.name, asked)
+            elif not asked.resource_version:
+                # Evicted without a budget because of the state it is in: it must still be in that state when deleted.
+                guarded = replace(asked, resource_version=pod["metadata"]["resourceVersion"])
+            try:
+                await self._deleter.delete_object(call, call.namespace, call.name, guarded)
+            except errors.Conflict:
+                if guarded is asked or attempt == _ATTEMPTS:
+                    raise
+                continue
+            break
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
         return Response(201, orjson.dumps(status) + b"\n")
 
@@ -66,23 +86,76 @@ class Evictions:
         def decide(entry: Entry | None) -> Write | None:
             if entry is None:
                 return None
-            obj = entry.load()
-            status: Object = obj.get("status") or {}
-            allowed = status.get("disruptionsAllowed") or 0
-            if allowed <= 0:
-                # Without Retry-After: client libraries would wait that long ten times before their caller sees it.
-                raise errors.TooManyRequests(
-                    "Cannot evict pod as it would violate the pod's disruption budget.",
-                    causes=[errors.Cause("DisruptionBudget", f"The disruption budget {entry.name} does not allow it now.")],
-                )  # fmt: skip
-            disrupted = {**(status.get("disruptedPods") or {}), pod: rfc3339(self._clock.now())}
-            obj["status"] = {**status, "disruptionsAllowed": allowed - 1, "disruptedPods": disrupted}
-            return Write(encode(obj, budgets.api_version, budgets.kind))
+            new = _spent(entry.load(), pod, rfc3339(self._clock.now()))
+            return Write(encode(new, budgets.api_version, budgets.kind))
 
         if asked.dry_run:
             decide(budget)
         else:
             await self._state.modify(budgets, budget.namespace, budget.name, decide)
+
+
+def _unhealthy_pod_may_go(pod: Object, budget: Object) -> bool:
+    """Whether the pod is not ready and the budget lets such pods go without spending anything."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    if any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions):
+        return False
+    if (budget.get("spec") or {}).get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
+        return True
+    status = budget.get("status") or {}
+    desired = status.get("desiredHealthy") or 0
+    return desired > 0 and (status.get("currentHealthy") or 0) >= desired
+
+
+def _spent(budget: Object, pod: str, now: str) -> Object:
+    """The budget after one more eviction. Raises when it does not allow one."""
+    name: str = budget["metadata"]["name"]
+    status: Object = budget.get("status") or {}
+    disrupted: Object = status.get("disruptedPods") or {}
+    allowed = status.get("disruptionsAllowed") or 0
+    generation = budget["metadata"].get("generation") or 0
+    if (status.get("observedGeneration") or 0) < generation:
+        raise _refused(f"The disruption budget {name} is still being processed by the server.")
+    if len(disrupted) > _MAX_DISRUPTED_PODS:
+        raise errors.Forbidden("DisruptedPods map too big - too many evictions not confirmed by PDB controller")
+    if allowed <= 0:
+        raise _refused(_why_not(name, status))
+    new: Object = {**status, "disruptionsAllowed": allowed - 1, "disruptedPods": {**disrupted, pod: now}}
+    if allowed == 1:
+        new["conditions"] = _insufficient(status, generation, now)
+    return {**budget, "status": new}
+
+
+def _why_not(name: str, status: Object) -> str:
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "DisruptionAllowed" and condition.get("reason") == "SyncFailed":
+            message = condition.get("message") or ""
+            return (
+                f"The disruption budget {name} does not allow evicting pods currently because it failed sync: {message}"
+            )
+    desired, healthy = status.get("desiredHealthy") or 0, status.get("currentHealthy") or 0
+    return f"The disruption budget {name} needs {desired} healthy pods and has {healthy} currently"
+
+
+def _refused(cause: str) -> errors.TooManyRequests:
+    # Without Retry-After: client libraries would wait that long ten times before their caller sees it.
+    return errors.TooManyRequests(
+        "Cannot evict pod as it would violate the pod's disruption budget.",
+        causes=[errors.Cause("DisruptionBudget", cause)],
+    )
+
+
+def _insufficient(status: Object, generation: int, now: str) -> list[Object]:
+    others = [each for each in status.get("conditions") or () if each.get("type") != "DisruptionAllowed"]
+    condition = {
+        "type": "DisruptionAllowed",
+        "status": "False",
+        "reason": "InsufficientPods",
+        "message": "",
+        "lastTransitionTime": now,
+        "observedGeneration": generation,
+    }
+    return [*others, condition]
 
 
 def _options(call: Call, given: Object) -> DeleteOptions:
@@ -91,6 +164,7 @@ def _options(call: Call, given: Object) -> DeleteOptions:
     if grace is not None and grace < 0:
         raise errors.Invalid("gracePeriodSeconds: Invalid value: must be a non-negative integer")
     return DeleteOptions(
+        condition=(DISRUPTION_TARGET, "EvictionByEvictionAPI", "Eviction API: evicting"),
         grace=grace,
         uid=preconditions.get("uid") or "",
         resource_version=preconditions.get("resourceVersion") or "",

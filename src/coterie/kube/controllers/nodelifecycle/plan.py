@@ -22,7 +22,6 @@ import msgspec
 
 from coterie.base.clock import rfc3339
 from coterie.kube.api.labels import (
-    KUSCIA_AGENT_TAINT,
     TAINT_DISK_PRESSURE,
     TAINT_MEMORY_PRESSURE,
     TAINT_NETWORK_UNAVAILABLE,
@@ -159,8 +158,8 @@ def is_ready(node: Node) -> bool:
 
 
 def evicting(node: Node) -> list[Taint]:
-    """Taints that drive pods away. Kuscia's own mark on its nodes is none of them, whatever its effect."""
-    return [taint for taint in node.spec.taints or () if taint.effect == NO_EXECUTE and taint.key != KUSCIA_AGENT_TAINT]
+    """Taints that drive pods away."""
+    return [taint for taint in node.spec.taints or () if taint.effect == NO_EXECUTE]
 
 
 def clocks(node: Node, before: Mapping[str, float] | None, now: float, today: datetime) -> dict[str, float]:

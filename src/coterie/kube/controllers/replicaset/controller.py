@@ -18,9 +18,8 @@ from coterie.kube.control.controller_refs import CONTROLLER_INDEX, Claimer, by_c
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.expectations import Expectations
 from coterie.kube.control.pod_control import BURST, Outcome, PodWork, pod_from_template
+from coterie.kube.control.pod_hooks import PodHook, PodHookProblem
 from coterie.kube.controllers.replicaset.plan import Failure, plan, status
-from coterie.kuscia.api.engine_template import KitFault
-from coterie.kuscia.control.port_pool import PortPool
 
 _CACHE_PAUSE = 1.0
 """Seconds after which a key is looked at again while the cache is behind; usually the pod's own event is faster."""
@@ -32,12 +31,12 @@ class ReplicaSetReconciler:
         client: Client,
         informers: Informers,
         events: EventRecorder | None,
-        ports: PortPool | None,
+        pod_hook: PodHook | None,
         clock: Clock,
     ) -> None:
         self._client = client
         self._clock = clock
-        self._ports = ports
+        self._pod_hook = pod_hook
         self.replica_sets = informers.get(REPLICA_SETS)
         self.pods = informers.get(PODS)
         self.replica_sets.cache.add_index(CONTROLLER_INDEX, by_controller)
@@ -85,13 +84,13 @@ class ReplicaSetReconciler:
         return outcome.refused, Failure(reason, outcome.refused.message)
 
     async def _create(self, replica_set: ReplicaSet, body: Object, count: int) -> Outcome:
-        if self._ports is None:
+        if self._pod_hook is None:
             return await self._work.create(replica_set, [body] * count)
         pods: list[Object] = []
         try:
             for _ in range(count):
-                pods.append(self._ports.fill(body))
-        except KitFault as problem:
+                pods.append(self._pod_hook.prepare_pod(body))
+        except PodHookProblem as problem:
             self._work.tell(replica_set, "Warning", "FailedCreate", f"Error creating: {problem}")
             if not pods:
                 return Outcome(0, ServiceUnavailable(str(problem)))
@@ -99,9 +98,9 @@ class ReplicaSetReconciler:
         try:
             outcome = await self._work.create(replica_set, pods)
         finally:
-            # Those behind the first refusal were not made, or news of them takes the number again.
+            # Those behind the first refusal were not created.
             for pod in pods[outcome.done :]:
-                self._ports.give_back(pod)
+                self._pod_hook.abandon_pod(pod)
         return outcome
 
     def _related(self, replica_set: ReplicaSet) -> list[Pod]:
@@ -135,13 +134,13 @@ def make(
     informers: Informers,
     *,
     events: EventRecorder | None = None,
-    ports: PortPool | None = None,
+    pod_hook: PodHook | None = None,
     workers: int = 4,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Controller[ObjectKey]:
-    """`events` is a recorder of the component `replicaset-controller`; the caller runs it. `ports`: for pods with port
-    numbers of their own; it follows pods."""
-    reconciler = ReplicaSetReconciler(client, informers, events, ports, clock)
+    """`events` is a recorder of the component `replicaset-controller`; the caller runs it. `pod_hook` sees
+    each pod before it is created."""
+    reconciler = ReplicaSetReconciler(client, informers, events, pod_hook, clock)
     watches: list[Watches[Any, ObjectKey]] = [
         Watches(reconciler.replica_sets, own_key),
         Watches(reconciler.pods, reconciler.keys_of_pod),

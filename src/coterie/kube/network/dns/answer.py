@@ -4,7 +4,7 @@
     <svc>[.<self>][.svc], <svc>.<self>.svc.cluster.local   the service's endpoints, all of them, a new one first each time
       with label loadbalancer=domainroute       the gateway
       of type ExternalName                      CNAME, and what upstream says of its target
-    datamesh, kusciaapi, ...                    the node itself
+    names of host services                      the node itself
     <endpoint>.<svc>.<self>.svc                 one endpoint; <hostname>.<subdomain>.<self>.svc one pod
     _port._tcp.<svc>.<self>.svc (SRV)           ports and names of the endpoints
     anything.<other>.svc                        the own gateway, which knows the way to other domains

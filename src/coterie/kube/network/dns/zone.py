@@ -4,8 +4,8 @@
     Pod with subdomain  ──> its own name      <hostname>.<subdomain>
     settings            ──> Zone              own domain, the gateway's address, names that lead to the node itself
 
-Kuscia gives out endpoints, never a cluster address: nothing here translates addresses, and a pod reaches another
-domain through the gateway. So do we; a `clusterIP` is a mere label.
+Names stand for endpoints, never for a cluster address: nothing here translates addresses, and a pod reaches another
+domain through the gateway; a `clusterIP` is a mere label.
 """
 
 from __future__ import annotations
@@ -14,18 +14,10 @@ import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from coterie.kube.api import labels
 from coterie.kube.api.pod_state import addresses as pod_addresses
 from coterie.kube.api.types.network import Endpoints, Service
 from coterie.kube.api.types.pods import Pod
 
-HOST_SERVICES = ("datamesh", "confmanager", "dataproxy", "kusciaapi", "gateway")
-"""Served by the node process itself, on ports of their own."""
-GATEWAY_SERVICES = (
-    "apiserver", "diagnose", "interconn-scheduler", "kuscia-handshake", "kusciastorage", "receiver", "reporter",
-    "transport",
-)  # fmt: skip
-"""Not API objects: the gateway itself leads to them."""
 GATEWAY_PORT = 80
 
 
@@ -62,8 +54,12 @@ class Zone:
     pods: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     """Addresses by (host name, subdomain)."""
     gateway_port: int = GATEWAY_PORT
-    host_services: frozenset[str] = frozenset(HOST_SERVICES)
-    gateway_services: frozenset[str] = frozenset(GATEWAY_SERVICES)
+    host_services: frozenset[str] = frozenset()
+    """Names of services of the node process itself."""
+    gateway_services: frozenset[str] = frozenset()
+    """Names that the gateway itself leads to."""
+    gateway_label: tuple[str, str] | None = None
+    """(key, value) of the label of services that are reached through the own gateway."""
     serial: int = 1
     ttl: int = 5
 
@@ -75,11 +71,12 @@ def zone_of(
     services: Iterable[Service] = (),
     endpoints: Iterable[Endpoints] = (),
     pods: Iterable[Pod] = (),
+    gateway_label: tuple[str, str] | None = None,
 ) -> Zone:
     """Everything at once, of the objects in the domain's namespace; a `ZoneKeeper` does it change by change."""
     behind = {each.metadata.name: each for each in endpoints if each.metadata.namespace == domain}
     named = {
-        service.metadata.name: service_names(service, behind.get(service.metadata.name))
+        service.metadata.name: service_names(service, behind.get(service.metadata.name), gateway_label)
         for service in services
         if service.metadata.namespace == domain
     }
@@ -87,10 +84,12 @@ def zone_of(
     for pod in pods:
         if pod.metadata.namespace == domain and (name := pod_name(pod)) is not None:
             found[name] = (*found.get(name, ()), *pod_addresses(pod))
-    return Zone(domain, gateway, host, named, found)
+    return Zone(domain, gateway, host, named, found, gateway_label=gateway_label)
 
 
-def service_names(service: Service, endpoints: Endpoints | None) -> ServiceNames:
+def service_names(
+    service: Service, endpoints: Endpoints | None, gateway_label: tuple[str, str] | None = None
+) -> ServiceNames:
     if service.spec.type == "ExternalName":
         target = service.spec.external_name
         if _is_address(target):
@@ -101,7 +100,6 @@ def service_names(service: Service, endpoints: Endpoints | None) -> ServiceNames
             if all(0 < len(e) < 64 for e in target.rstrip(".").split("."))
             else ServiceNames()
         )
-    marked = (service.metadata.labels or {}).get(labels.KUSCIA_LOADBALANCER)
     addresses: dict[str, None] = {}
     ports: dict[tuple[str, str], dict[Target, None]] = {
         (port.name.lower(), port.protocol.lower()): {} for port in service.spec.ports or () if port.name
@@ -121,7 +119,7 @@ def service_names(service: Service, endpoints: Endpoints | None) -> ServiceNames
         tuple(addresses),
         {key: tuple(targets) for key, targets in ports.items()},
         {label: tuple(found) for label, found in single.items()},
-        by_gateway=marked == labels.KUSCIA_LOADBALANCER_DOMAINROUTE,
+        by_gateway=gateway_label is not None and gateway_label in (service.metadata.labels or {}).items(),
     )
 
 

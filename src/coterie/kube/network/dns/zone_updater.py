@@ -60,7 +60,9 @@ class ZoneKeeper:
             after = None
             self._services.pop(name, None)
         else:
-            after = service_names(service, self._endpoints_informer.cache.get(name, self._domain))
+            after = service_names(
+                service, self._endpoints_informer.cache.get(name, self._domain), self.zone.gateway_label
+            )
             self._services[name] = after
         if before != after:
             self._tell()

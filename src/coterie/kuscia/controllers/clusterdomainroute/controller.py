@@ -227,7 +227,8 @@ class ClusterDomainRouteReconciler:
     async def _interop(self, view: View) -> None:
         source_copy = view.source_copy
         token = source_copy is not None and source_copy.token_status.newest is not None
-        wanted = None if view.faults else plan.interop(view.route, view.source, view.destination, token)
+        ends = (view.source, view.destination)
+        wanted = None if view.faults else plan.interop(view.route, *ends, self._control_plane, token)
         there = self.interops.cache.get(plan.interop_name(view.route.spec))
         owner = controller_of(there.metadata) if there is not None else None
         ours = owner is not None and owner.uid == view.route.metadata.uid

@@ -263,10 +263,16 @@ def _patch(there: DomainRoute, wanted: DomainRoute) -> Object | None:
 # InterConn.
 
 
-def interop(route: ClusterDomainRoute, source: End, destination: End, token: bool) -> InteropConfig | None:
-    """The InteropConfig by which InterConn follows the partner's control plane for us. `token`: one is negotiated."""
+def interop(
+    route: ClusterDomainRoute, source: End, destination: End, control_plane: str, token: bool
+) -> InteropConfig | None:
+    """The InteropConfig by which InterConn follows the partner's control plane for us. `token`: one is negotiated.
+
+    Only for a route of the control plane's own domain. The partner mirrors what concerns a lite into the namespace of the
+    lite's master, and we call as the control plane: the lite's own namespace at the partner is forbidden to us.
+    """
     partner = destination.domain
-    if not source.hosted or partner is None or not partner.partner:
+    if source.name != control_plane or partner is None or not partner.partner:
         return None
     if partner.spec.master not in ("", destination.name) or route.spec.inter_conn_protocol == BFIA_PROTOCOL:
         return None

@@ -19,6 +19,7 @@ from coterie.base.log import logger
 from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, ApiError, Conflict, NotFound
 from coterie.kube.api.meta import ApiObject, Object, ObjectKey
+from coterie.kube.api.retries import Outlook, outlook, status_message
 from coterie.kube.api.types.apps import DEPLOYMENTS, Deployment
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.api.types.kind import Kind
@@ -111,9 +112,11 @@ class KusciaDeploymentReconciler:
             raise  # our cache is behind
         except (ApiError, TransportError) as problem:
             tried = self._tries[uid] = self._tries.get(uid, 0) + 1
-            if tried <= TRIES:
+            refused = isinstance(problem, ApiError) and outlook(problem) is Outlook.LASTING
+            if tried <= TRIES and not refused:
                 raise
-            words = Words("RetryProcessingFailed", f"tried {TRIES} times more, last: {problem}")
+            why = status_message(problem) if isinstance(problem, ApiError) else str(problem)
+            words = Words("RetryProcessingFailed", why if refused else f"tried {TRIES} times more, last: {why}")
             await self._write_failed(deployment, ours, words)
             return Result(after=_SELDOM)
         self._tries.pop(uid, None)
@@ -256,9 +259,9 @@ class KusciaDeploymentReconciler:
                 raise Conflict(f"{kind} {namespace}/{name} went away meanwhile") from problem
             raise Failing(reason, problem.message) from problem  # the namespace is missing
         except ApiError as problem:
-            if problem.code >= 500 or problem.code == 429:
+            if outlook(problem) is Outlook.TRANSIENT:
                 raise
-            raise Failing(reason, f"{kind.resource.kind} {namespace}/{name}: {problem.message}") from problem
+            raise Failing(reason, f"{kind.resource.kind} {namespace}/{name}: {status_message(problem)}") from problem
 
     async def _made_before(self, kind: Kind[Any], body: Object) -> Any:
         """None when it is made now; else what has its name already."""

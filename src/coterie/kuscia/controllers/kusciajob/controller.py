@@ -13,9 +13,10 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.ids import uid4
 from coterie.base.log import logger
 from coterie.kube.api import labels
-from coterie.kube.api.errors import AlreadyExists, ApiError, Conflict, NotFound, TooManyRequests
+from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
 from coterie.kube.api.meta import ObjectKey, controller_of
 from coterie.kube.api.pod_state import moment
+from coterie.kube.api.retries import Outlook, outlook, status_message
 from coterie.kube.api.types.merge import changes
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
@@ -40,15 +41,13 @@ from coterie.kuscia.api.types.job import (
     TaskTemplate,
 )
 from coterie.kuscia.controllers.kusciajob import launch
-from coterie.kuscia.controllers.kusciajob.plan import CREATE_TASK_FAILED, Plan, View, settle
+from coterie.kuscia.controllers.kusciajob.plan import Plan, View, settle, task_refused, tasks_taken, update_refused
 from coterie.kuscia.controllers.kusciajob.validate import ungranted
 
 BY_JOB = "kusciajob/job"
 BY_NAMED = "kusciajob/named"
 STOPPED = "KusciaJobStopped"
 _RETENTION = 720 * 3600.0
-_OURS_TO_REPAIR = (Conflict, TooManyRequests)
-"""Refusals of a create that say nothing about the task itself."""
 
 
 def by_job(task: KusciaTask) -> tuple[str, ...]:
@@ -99,17 +98,14 @@ class KusciaJobReconciler:
             return await self._remove(job)
         view = self._view(job)
         wanted = settle(view)
-        if wanted.mark is not None:
-            await self._patch(job, {"metadata": wanted.mark})
+        if wanted.mark is not None or wanted.name_tasks:
+            await self._update(view, wanted)
             return DONE
-        if wanted.name_tasks:
-            await self._name_tasks(job, wanted.name_tasks)
-            return DONE
-        status = await self._act(view, wanted)
+        status, again = await self._act(view, wanted)
         await self._write(job, status)
         if wanted.start_again:
             await self._start_again(job)
-        return Result(after=self._next_look(job, wanted))
+        return Result(after=again if again is not None else self._next_look(job, wanted))
 
     def _view(self, job: KusciaJob) -> View:
         tasks = {task.metadata.name: task for task in self.tasks.cache.by_index(BY_JOB, job.metadata.uid)}
@@ -154,8 +150,20 @@ class KusciaJobReconciler:
 
     # Doing.
 
-    async def _act(self, view: View, wanted: Plan) -> JobStatus:
-        """Everything but the status, which it answers."""
+    async def _update(self, view: View, wanted: Plan) -> None:
+        """The job itself; its own event brings us back."""
+        try:
+            if wanted.mark is not None:
+                await self._patch(view.job, {"metadata": wanted.mark})
+            else:
+                await self._name_tasks(view.job, wanted.name_tasks)
+        except ApiError as error:
+            if outlook(error) is not Outlook.LASTING:
+                raise
+            await self._write(view.job, update_refused(view, status_message(error)))
+
+    async def _act(self, view: View, wanted: Plan) -> tuple[JobStatus, float | None]:
+        """Everything but the status, which it answers, with the seconds after which a refused task is tried again."""
         for task in wanted.stop:
             await self._stop(task, view)
         for task in wanted.delete:
@@ -164,24 +172,23 @@ class KusciaJobReconciler:
         for template in wanted.create:
             problem = await self._create(view, template)
             if problem is not None:
-                # A task that is refused is refused again: the job ends, and says why.
-                return replace(status, phase=JobPhase.FAILED, reason=CREATE_TASK_FAILED, message=problem)
+                message = f"Task {template.alias} cannot be created: {status_message(problem)}"
+                return task_refused(view, status, message, lasting=outlook(problem) is Outlook.LASTING)
             status = replace(
                 status, task_status={**(status.task_status or {}), template.task_id: str(TaskPhase.PENDING)}
             )
-        return status
+        return tasks_taken(view, status) if wanted.create else status, None
 
-    async def _create(self, view: View, template: TaskTemplate) -> str | None:
+    async def _create(self, view: View, template: TaskTemplate) -> ApiError | None:
+        """The refusal, unless it is transient."""
         try:
             await self._client.create(KUSCIA_TASKS.as_dynamic, launch.task_of(view, template))
         except AlreadyExists:
             return None  # the cache is behind, or another job's task came first: the next look tells
-        except _OURS_TO_REPAIR:
-            raise
         except ApiError as error:
-            if error.code >= 500:
+            if outlook(error) is Outlook.TRANSIENT:
                 raise
-            return f"Task {template.alias} cannot be created: {error}"
+            return error
         return None
 
     async def _stop(self, task: KusciaTask, view: View) -> None:

@@ -11,6 +11,7 @@
     Pending           every party has created it                                       Running
                       one party could not create it                                    Failed
     Running           every task that must succeed did, nothing else can run           Succeeded
+                      a task cannot be created, and that lasts                         Failed
                       a task that must succeed cannot any more, and (BestEffort only)
                       nothing else can run                                             Failed
     any but the ends  command Stop / Cancel                                            Failed / Cancelled
@@ -32,6 +33,7 @@ from msgspec.structs import replace
 
 from coterie.kube.api import labels
 from coterie.kube.api.meta import Condition, Object, find_condition, set_condition
+from coterie.kube.api.pod_state import moment
 from coterie.kuscia.api.job_commands import STAGE_HANDLED, VALIDATE_FAILED
 from coterie.kuscia.api.types.domain import BFIA_PROTOCOL, Domain
 from coterie.kuscia.api.types.job import (
@@ -57,6 +59,12 @@ VALIDATED = "JobValidated"
 RESTARTED = "JobRestarted"
 """The version of the last restart: what partners tell of tasks from before it is old news."""
 CREATE_TASK_FAILED = "CreateTaskFailed"
+UPDATE_JOB_FAILED = "UpdateJobFailed"
+TASKS_CREATED = "TasksCreated"
+"""False while a task is refused for a reason that may end, such as a quota."""
+CREATE_PATIENCE = 300.0
+"""Seconds for which such a task is tried again."""
+REFUSED_RETRY = 5.0
 _ENDS = (JobPhase.SUCCEEDED, JobPhase.APPROVAL_REJECT, JobPhase.CANCELLED)
 _CREATED = frozenset(stage.done for stage in (Stage.CREATE, Stage.START, Stage.RESTART)) | {Stage.RESTART.failed}
 _RESTARTED = frozenset((Stage.RESTART.done, Stage.RESTART.failed, Stage.START.done))
@@ -363,6 +371,31 @@ def _running(view: View) -> Plan:
     # A participant learns the ids from the initiator, who also says when.
     nameable = [task for task in at.ready if task.task_id]
     return Plan(replace(status, message=""), create=tuple(nameable[: max(0, room)]))
+
+
+def task_refused(view: View, status: JobStatus, message: str, *, lasting: bool) -> tuple[JobStatus, float | None]:
+    """The status of a job whose task the API did not take, and when to try again; None when the job failed over it."""
+    known = find_condition(status.conditions, TASKS_CREATED)
+    since = moment(known.last_transition_time) if known is not None and known.status == "False" else None
+    now = moment(view.now)
+    waited = (now - since).total_seconds() if since is not None and now is not None else 0.0
+    status = _condition(view, status, TASKS_CREATED, "False", CREATE_TASK_FAILED, message)
+    if lasting or waited >= CREATE_PATIENCE:
+        words = message if lasting else f"waited {CREATE_PATIENCE:g} seconds in vain: {message}"
+        return replace(status, phase=JobPhase.FAILED, reason=CREATE_TASK_FAILED, message=words), None
+    return replace(status, message=f"Waiting: {message}"), min(REFUSED_RETRY, CREATE_PATIENCE - waited)
+
+
+def tasks_taken(view: View, status: JobStatus) -> JobStatus:
+    """All tasks that are due were created: what was told of refusals is over."""
+    if find_condition(status.conditions, TASKS_CREATED) is None:
+        return status
+    return _condition(view, status, TASKS_CREATED, "True", "", "")
+
+
+def update_refused(view: View, message: str) -> JobStatus:
+    """The job itself could not be changed, for a reason that lasts."""
+    return _fail(view, UPDATE_JOB_FAILED, message).status
 
 
 def _failed(view: View) -> Plan:

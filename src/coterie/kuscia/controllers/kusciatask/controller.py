@@ -1,22 +1,27 @@
 """Carries out tasks: reads a task with its pods, group and routes, asks `plan` what is next, and does it.
 
 What it makes in a domain's namespace belongs to the task's pods. A task itself lives in another namespace, so it is held
-back by a finalizer until its pods and its group are gone.
+back by a finalizer until its pods and its group are gone. Pods of a task that does not exist any more (somebody took
+the finalizer off) are removed when they are seen.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
+from coterie.base.backoff import Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.log import logger
 from coterie.kube.api import labels
 from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
 from coterie.kube.api.meta import Object, ObjectKey, is_true
+from coterie.kube.api.retries import Outlook, outlook, public_reason, status_message
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.merge import changes
@@ -24,6 +29,7 @@ from coterie.kube.api.types.network import SERVICES
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
+from coterie.kube.client.transport import TransportError
 from coterie.kube.control.controller import DONE, Controller, Result, Watches
 from coterie.kube.control.controller_refs import reference
 from coterie.kube.control.events import EventRecorder, reference_to
@@ -48,23 +54,41 @@ from coterie.kuscia.api.types.job import (
 from coterie.kuscia.control.port_pool import PortPool
 from coterie.kuscia.controllers.kusciatask import render
 from coterie.kuscia.controllers.kusciatask.kit import PartyKit, PodKit, numbers_of, party_kits
-from coterie.kuscia.controllers.kusciatask.plan import MADE, View, plan
+from coterie.kuscia.controllers.kusciatask.plan import MADE, Refusal, View, plan, refused
+
+T = TypeVar("T")
 
 BY_TASK = "kusciatask/task"
+BY_NAME = "kusciatask/name"
 BY_ENDS = "kusciatask/ends"
 BY_STATE = "kusciatask/state"
 _WAITING, _RUNNING = "waiting", "running"
 _IN_THE_WAY = 0.5
 """Seconds after which a pod of an earlier task with the same name is looked for again."""
+_RETRY = Policy(first=0.05, factor=2.0, limit=30.0, jitter=0.1)
+"""Shorter pauses than other controllers make: the time that a task may wait is checked at each attempt."""
+
+
+class Refused(Exception):
+    """The API did not take objects of the task, for reasons that no retry mends soon."""
+
+    def __init__(self, refusals: tuple[Refusal, ...]) -> None:
+        super().__init__("; ".join(f"{each.what}: {each.message}" for each in refusals))
+        self.refusals = refusals
 
 
 class InTheWay(Exception):
-    """A pod of another task has the name that one of this task needs; it is on its way out."""
+    """An object of another task has the name that one of this task needs; it is on its way out."""
 
 
 def by_task(pod: Pod) -> tuple[str, ...]:
     uid = (pod.metadata.labels or {}).get(labels.KUSCIA_TASK_UID, "")
     return (uid,) if uid else ()
+
+
+def by_name(pod: Pod) -> tuple[str, ...]:
+    name = (pod.metadata.annotations or {}).get(labels.KUSCIA_TASK_ID, "")
+    return (name,) if name and by_task(pod) else ()
 
 
 def by_ends(route: ClusterDomainRoute) -> tuple[str, ...]:
@@ -99,17 +123,19 @@ class KusciaTaskReconciler:
         self.images = informers.get(APP_IMAGES)
         self.tasks.cache.add_index(BY_STATE, by_state)
         self.pods.cache.add_index(BY_TASK, by_task)
+        self.pods.cache.add_index(BY_NAME, by_name)
         self.routes.cache.add_index(BY_ENDS, by_ends)
         self._pool = ports
         self._expected: Expectations[ObjectKey] = Expectations(self.pods, clock)
         self._first_seen: dict[str, float] = {}
+        self._trouble: dict[str, str] = {}
         self._usable: dict[str, bool] = {}
         self._log = logger("controllers.kusciatask")
 
     async def reconcile(self, key: ObjectKey) -> Result:
         task = self.tasks.cache.by_key(key)
         if task is None:
-            return DONE
+            return await self._remove_orphans(key)
         if task.metadata.deleting:
             return await self._remove(task)
         unschedulable = (task.metadata.labels or {}).get(labels.KUSCIA_TASK_UNSCHEDULABLE) == "true"
@@ -129,8 +155,16 @@ class KusciaTaskReconciler:
             try:
                 status = await self._make(view, status)
             except InTheWay as reason:
-                self._log.info("Waiting for an earlier pod to go", task=key.name, why=str(reason))
+                self._trouble[task.metadata.uid] = f"an earlier task still has {reason}"
+                self._log.info("Waiting for an earlier object to go", task=key.name, why=str(reason))
                 return Result(after=_IN_THE_WAY)
+            except Refused as problem:
+                self._log.warning("Objects of the task were refused", task=key.name, why=str(problem))
+                wanted = refused(view, status, problem.refusals)
+                status = wanted.status
+            except (ApiError, TransportError) as error:
+                self._trouble[task.metadata.uid] = str(error)
+                raise
         if wanted.clean:
             await self._clean(view)
         await self._write(task, status)
@@ -163,6 +197,7 @@ class KusciaTaskReconciler:
             age=self._age(task),
             left_behind=mine or any(_goes(pod) for pod in pods.values()),
             now=self._clock.now(),
+            trouble=self._trouble.get(task.metadata.uid, ""),
         )
 
     def _ours(self, domain: str) -> bool:
@@ -188,10 +223,14 @@ class KusciaTaskReconciler:
     def _age(self, task: KusciaTask) -> float:
         uid = task.metadata.uid
         if by_state(task) != (_WAITING,):
-            self._first_seen.pop(uid, None)
+            self._forget(uid)
             return 0.0
         now = self._clock.monotonic()
         return now - self._first_seen.setdefault(uid, now)
+
+    def _forget(self, uid: str) -> None:
+        self._first_seen.pop(uid, None)
+        self._trouble.pop(uid, None)
 
     # Making.
 
@@ -219,8 +258,10 @@ class KusciaTaskReconciler:
             if kit in view.own
             for which in kit.pods
         ]
-        told = await asyncio.gather(*made)
-        await self._create(TASK_RESOURCE_GROUPS.as_dynamic, render.group(view.task, view.own))
+        told = await _all(made)
+        body = render.group(view.task, view.own)
+        with _refusing("", "", TASK_RESOURCE_GROUPS, body):
+            await self._create(view.task, TASK_RESOURCE_GROUPS, body)
         services = {name: service for found in told for name, service in found.items()}
         return replace(status, service_statuses=services or None)
 
@@ -228,15 +269,19 @@ class KusciaTaskReconciler:
         self, view: View, place: int, kit: PartyKit, which: PodKit, numbers: render.Numbers
     ) -> dict[str, ServiceOfTask]:
         task = view.task
-        pod = await self._ensure_pod(task, render.pod(task, kit, which, numbers))
+        body = render.pod(task, kit, which, numbers)
+        with _refusing(kit.domain, kit.role, PODS, body):
+            pod = await self._ensure_pod(task, body)
         owner = reference(PODS, pod.metadata)
         services = render.services(task, kit, which, numbers, owner)
         maps = [render.values_map(task, view.kits, place, which, numbers, owner)]
         if which.index == 0 and (templates := render.template_map(task, kit, owner)) is not None:
             maps.append(templates)
-        await asyncio.gather(
-            *(self._create(SERVICES.as_dynamic, service) for service in services),
-            *(self._create(CONFIG_MAPS.as_dynamic, each) for each in maps),
+        await _all(
+            [
+                *(self._create_for(task, kit, SERVICES, service) for service in services),
+                *(self._create_for(task, kit, CONFIG_MAPS, each) for each in maps),
+            ]
         )
         now = rfc3339(self._clock.now())
         return {
@@ -260,17 +305,35 @@ class KusciaTaskReconciler:
             try:
                 pod = await self._client.get(PODS, name, namespace)
             except NotFound as gone:
-                raise InTheWay(f"pod {namespace}/{name}") from gone
+                raise InTheWay(f"Pod {namespace}/{name}") from gone
             if (pod.metadata.labels or {}).get(labels.KUSCIA_TASK_UID) != task.metadata.uid:
-                raise InTheWay(f"pod {namespace}/{name}") from None
+                if task.metadata.name in by_name(pod):
+                    await self._delete_pod(pod)  # of a task that had our name, and therefore is gone
+                raise InTheWay(f"Pod {namespace}/{name}") from None
         self._expected.expect(task.key, pod.metadata.resource_version)
         return pod
 
-    async def _create(self, kind: Kind[Object], body: Object) -> None:
+    async def _create_for(self, task: KusciaTask, kit: PartyKit, kind: Kind[Any], body: Object) -> None:
+        with _refusing(kit.domain, kit.role, kind, body):
+            await self._create(task, kind, body)
+
+    async def _create(self, task: KusciaTask, kind: Kind[Any], body: Object) -> None:
+        """What is there already is ours when an earlier attempt was interrupted. What an earlier task of our name left is
+        about to be collected, so it must not be taken for ours."""
         try:
-            await self._client.create(kind, body)
+            await self._client.create(kind.as_dynamic, body)
         except AlreadyExists:
-            return  # we were here before, and were interrupted
+            name, namespace = body["metadata"]["name"], body["metadata"].get("namespace", "")
+            what = f"{kind.resource.kind} {namespace}/{name}" if namespace else f"{kind.resource.kind} {name}"
+            try:
+                found = (await self._client.get(Kind.metadata(kind.resource), name, namespace)).metadata
+            except NotFound as gone:
+                raise InTheWay(what) from gone
+            if (found.labels or {}).get(labels.KUSCIA_TASK_UID) == task.metadata.uid:
+                return
+            if kind is TASK_RESOURCE_GROUPS:  # nothing else collects it
+                await self._delete(kind, name, namespace, found.uid)
+            raise InTheWay(what) from None
 
     # Ending.
 
@@ -296,18 +359,41 @@ class KusciaTaskReconciler:
             await asyncio.gather(*(self._delete_pod(pod) for pod in pods))
             if pods:
                 await self._delete_services(task, domain)
-        group = self.groups.cache.get(task.metadata.name)
-        if group is not None and (group.metadata.labels or {}).get(labels.KUSCIA_TASK_UID) == task.metadata.uid:
-            await self._delete(TASK_RESOURCE_GROUPS, group.metadata.name, "", group.metadata.uid)
+        await self._delete_group(task.metadata.name, lambda uid: uid == task.metadata.uid)
         if left:
             return Result(after=_IN_THE_WAY)
         self._pool.release(task.metadata.uid)
-        self._first_seen.pop(task.metadata.uid, None)
+        self._forget(task.metadata.uid)
         meta = task.metadata
         await remove_finalizer(
             self._client, KUSCIA_TASKS, meta.name, meta.namespace, labels.FINALIZER_TASK, uid=meta.uid
         )
         return DONE
+
+    async def _remove_orphans(self, key: ObjectKey) -> Result:
+        """Pods and group whose task is gone. The cache may be behind, so the server is asked whether it is."""
+        found = self.pods.cache.by_index(BY_NAME, key.name)
+        if not found and self.groups.cache.get(key.name) is None:
+            return DONE
+        try:
+            current = (await self._client.get(KUSCIA_TASKS, key.name, key.namespace)).metadata.uid
+        except NotFound:
+            current = ""
+        orphans = [pod for pod in found if current not in by_task(pod)]
+        if orphans:
+            self._log.warning("Removing pods whose task is gone", task=key.name, pods=len(orphans))
+        await asyncio.gather(*(self._delete_pod(pod) for pod in orphans))
+        await self._delete_group(key.name, lambda uid: bool(uid) and uid != current)
+        return DONE
+
+    async def _delete_group(self, name: str, chosen: Callable[[str], bool]) -> None:
+        """The group of this name when it is of a task that is chosen by its uid; groups that carry none are others'."""
+        try:
+            meta = (await self._client.get(Kind.metadata(TASK_RESOURCE_GROUPS.resource), name)).metadata
+        except NotFound:
+            return
+        if chosen((meta.labels or {}).get(labels.KUSCIA_TASK_UID, "")):
+            await self._delete(TASK_RESOURCE_GROUPS, name, "", meta.uid)
 
     async def _delete_services(self, task: KusciaTask, domain: str) -> None:
         """They belong to the pods, but a pod that stays must not stay reachable."""
@@ -402,6 +488,34 @@ def _ports_of(task: KusciaTask) -> tuple[PartyAllocatedPorts, ...] | None:
     return None if task.status.completion_time else task.status.allocated_ports
 
 
+async def _all(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all; none of them still runs when the first error is raised, so nothing is created after it.
+    Refusals are raised together, unless something else went wrong that a retry may mend."""
+    done = await asyncio.gather(*calls, return_exceptions=True)
+    errors = [each for each in done if isinstance(each, BaseException)]
+    refusals = tuple(refusal for each in errors if isinstance(each, Refused) for refusal in each.refusals)
+    others = [each for each in errors if not isinstance(each, Refused)]
+    if any(each.lasting for each in refusals) or (refusals and not others):
+        raise Refused(refusals)
+    if others:
+        raise others[0]
+    return [each for each in done if not isinstance(each, BaseException)]
+
+
+@contextmanager
+def _refusing(domain: str, role: str, kind: Kind[Any], body: Object) -> Iterator[None]:
+    """A create that is refused inside raises `Refused`, unless the error is transient."""
+    try:
+        yield
+    except ApiError as error:
+        chance = outlook(error)
+        if chance is Outlook.TRANSIENT:
+            raise
+        what = f"{kind.resource.kind} {body['metadata']['name']}"
+        refusal = Refusal(domain, role, what, public_reason(error), status_message(error), chance is Outlook.LASTING)
+        raise Refused((refusal,)) from error
+
+
 def _goes(pod: Pod) -> bool:
     """Whether a pod of an ended task is removed with it."""
     return pod.status.phase != "Failed"
@@ -425,4 +539,4 @@ def make(
         Watches(reconciler.routes, reconciler.keys_of_route),
         Watches(reconciler.images, reconciler.keys_of_image),
     ]
-    return Controller("kusciatask", reconciler.reconcile, watches, workers=workers, clock=clock)
+    return Controller("kusciatask", reconciler.reconcile, watches, workers=workers, clock=clock, retry=_RETRY)

@@ -4,7 +4,8 @@
     ---------  ----------------------------------------------------------------------------------------------
     Pending    ports are allotted and written down         (condition PortsAllocated)
                routes between the parties are waited for
-               pods, services, config maps, group are made (condition ResourceCreated)
+               pods, services, config maps, group are made (condition ResourceCreated); a refusal that lasts fails the
+               task, one that may end is retried; all of it for no longer than `lifecycleSeconds`
     Pending,   the parties' phases give the task's; a group that failed, or a limit that is over, fails it
     Running
     Succeeded, what is left is removed (pods that failed stay for people to look at), then the time is noted
@@ -15,7 +16,7 @@ The phases of parties and task follow the tables in `status.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -46,6 +47,9 @@ from coterie.kuscia.controllers.kusciatask.status import (
 PATIENCE = 3.0
 """Seconds a task waits for an engine that it names and that is not there: objects reach us in any order."""
 LIFE_SECONDS = 300
+CREATE_FAILED = "CreateResourceFailed"
+REFUSED_RETRY = 5.0
+"""Seconds between attempts to create what was refused for a reason that may end, such as a quota."""
 PORTS, MADE, RUNNING, SUCCESS = "PortsAllocated", "ResourceCreated", "Running", "Success"
 
 
@@ -69,10 +73,40 @@ class View:
     left_behind: bool
     """Something of the task is still there that goes when it ends."""
     now: datetime
+    trouble: str = ""
+    """Why the last attempt to create the task's objects failed; empty when it did not."""
 
     @property
     def at(self) -> str:
         return rfc3339(self.now)
+
+    @property
+    def life(self) -> float:
+        chosen = self.task.spec.schedule_config
+        return float((chosen.lifecycle_seconds if chosen is not None else None) or LIFE_SECONDS)
+
+    @property
+    def life_left(self) -> float:
+        """Seconds until scheduling is given up. Counted from the status, so that a restart does not begin it anew."""
+        began = moment(self.task.status.start_time)
+        return self.life - (max(self.age, (self.now - began).total_seconds()) if began is not None else self.age)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An object of the task that the API did not take."""
+
+    domain: str
+    """Whose party it belongs to; empty for what belongs to all."""
+    role: str
+    what: str
+    """Kind and name."""
+    brief: str
+    """Why, for everybody."""
+    message: str
+    """Why, for our own side."""
+    lasting: bool
+    """No retry can mend it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,21 +150,61 @@ def _parties(view: View, status: TaskStatus) -> tuple[PartyTaskStatus, ...]:
 
 
 def _making(view: View, status: TaskStatus) -> Plan:
-    chosen = view.task.spec.schedule_config
-    life = float((chosen.lifecycle_seconds if chosen is not None else None) or LIFE_SECONDS)
     told = task_phase(_parties(view, status), members_wanted(view.task))
     if told is TaskPhase.FAILED:
-        return Plan(_failed(view, status, "TaskFailed", why_failed(_parties(view, status), {})))
+        waited = find_condition(status.conditions, MADE)
+        words = why_failed(_parties(view, status), {})
+        words = f"{words}; waited for: {waited.reason}" if waited is not None and waited.reason else words
+        return Plan(_failed(view, status, "TaskFailed", words))
     if told is TaskPhase.SUCCEEDED:
         return Plan(_succeeded(view, status))
+    expired = f"waited {view.life:g} seconds in vain"
     if view.own and view.routes:
         words = "; ".join(view.routes)
-        if view.age >= life:
-            return Plan(_failed(view, status, "RouteNotReady", f"waited {life:g} seconds in vain: {words}"))
+        if view.life_left <= 0:
+            return Plan(_failed(view, status, "RouteNotReady", f"{expired}: {words}"))
         return Plan(
-            _told(view, replace(status, message=f"Waiting: {words}"), MADE, "False", words), after=life - view.age
+            _told(view, replace(status, message=f"Waiting: {words}"), MADE, "False", words), after=view.life_left
         )
-    return Plan(_told(view, replace(status, message=""), MADE, "True"), make=bool(view.own) or view.initiates)
+    if view.trouble and view.life_left <= 0:
+        return Plan(_failed(view, status, CREATE_FAILED, f"{expired}: {view.trouble}"))
+    made = _told(view, replace(status, message="", party_task_status=_unrefused(view, status)), MADE, "True")
+    return Plan(made, make=bool(view.own) or view.initiates)
+
+
+def _unrefused(view: View, status: TaskStatus) -> tuple[PartyTaskStatus, ...] | None:
+    """Our parties without the message of a refusal, which is the only one before their pods exist."""
+    own = {(kit.domain, kit.role) for kit in view.own}
+    return (
+        tuple(
+            replace(party, message="") if (party.domain_id, party.role) in own and party.message else party
+            for party in status.party_task_status or ()
+        )
+        or None
+    )
+
+
+def refused(view: View, status: TaskStatus, refusals: Sequence[Refusal]) -> Plan:
+    """Objects of the task were refused: it fails when one refusal lasts or its time is over, else it says what it waits
+    for. `status`: what would have been written."""
+    lasting = [each for each in refusals if each.lasting]
+    counted = lasting or list(refusals)
+    parties = tuple(_refused_party(party, counted) for party in status.party_task_status or ())
+    status = replace(status, party_task_status=parties or None)
+    words = "; ".join(f"{each.what}: {each.message}" for each in counted)
+    if lasting or view.life_left <= 0:
+        patience = "" if lasting else f"waited {view.life:g} seconds in vain: "
+        status = _told(view, status, MADE, "False", CREATE_FAILED)
+        return Plan(_failed(view, status, CREATE_FAILED, f"{patience}{words}"))
+    status = _told(view, replace(status, message=f"Waiting: {words}"), MADE, "False", words)
+    return Plan(status, after=min(REFUSED_RETRY, view.life_left))
+
+
+def _refused_party(party: PartyTaskStatus, refusals: Sequence[Refusal]) -> PartyTaskStatus:
+    about = [each for each in refusals if (each.domain, each.role) == (party.domain_id, party.role)]
+    if not about or party.phase in (TaskPhase.SUCCEEDED, TaskPhase.FAILED):
+        return party
+    return replace(party, message="; ".join(f"{each.what} was refused: {each.brief}" for each in about))
 
 
 def _judged(view: View, status: TaskStatus) -> Plan:
@@ -155,6 +229,10 @@ def _judged(view: View, status: TaskStatus) -> Plan:
         return Plan(_succeeded(view, status))
     if view.group is not None and view.group.status.phase == GroupPhase.FAILED:
         return Plan(_failed(view, status, "TaskResourceGroupPhaseFailed", _group_words(view, status)))
+    ungrouped = _ungrouped_left(view, status) if phase is TaskPhase.PENDING else None
+    if ungrouped is not None and ungrouped <= 0:
+        return Plan(_failed(view, status, "TaskResourceGroupGone", "its TaskResourceGroup is gone; nothing reserves"))
+    looks += [ungrouped] if ungrouped is not None else []
     if phase is TaskPhase.RUNNING and status.phase != phase:
         status = _told(view, replace(status, phase=str(phase)), RUNNING, "True")
     left = _time_left(view, status)
@@ -181,10 +259,21 @@ def _time_left(view: View, status: TaskStatus) -> float | None:
     return chosen.active_deadline_seconds - (view.now - began).total_seconds()
 
 
+def _ungrouped_left(view: View, status: TaskStatus) -> float | None:
+    """Seconds until a task without its group fails: it is the group that otherwise ends the waiting for resources."""
+    made = find_condition(status.conditions, MADE)
+    began = moment(made.last_transition_time) if made is not None else None
+    if view.group is not None or began is None or not (view.own or view.initiates):
+        return None
+    return view.life - (view.now - began).total_seconds()
+
+
 def _group_words(view: View, status: TaskStatus) -> str:
     assert view.group is not None
-    said = "; ".join(found.reason for found in view.group.status.conditions or () if found.reason)
-    return said or _waiting_words(status.party_task_status or ()) or "the resources could not be reserved"
+    said = [found.reason for found in view.group.status.conditions or () if found.reason]
+    waiting = _waiting_words(status.party_task_status or ())
+    said += [waiting] if waiting else []
+    return "; ".join(said) or "the resources could not be reserved"
 
 
 def _waiting_words(parties: tuple[PartyTaskStatus, ...]) -> str:

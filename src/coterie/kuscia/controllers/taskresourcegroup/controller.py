@@ -7,13 +7,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from coterie.base.backoff import Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.ids import uid4
 from coterie.base.log import logger
 from coterie.kube.api import labels
-from coterie.kube.api.errors import AlreadyExists, NotFound
+from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
 from coterie.kube.api.meta import Object, ObjectKey, controller_of, find_condition
 from coterie.kube.api.pod_state import moment
+from coterie.kube.api.retries import Outlook, outlook, status_message
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.api.types.scheduling import TASK_RESOURCES, ReservationPhase, TaskResource
 from coterie.kube.client.client import Client
@@ -22,8 +24,14 @@ from coterie.kube.control.controller import DONE, Controller, Result, Watches, o
 from coterie.kube.control.controller_refs import reference
 from coterie.kube.control.preconditions import exactly, move_reservation, write_status
 from coterie.kuscia.api.types.domain import DOMAINS
-from coterie.kuscia.api.types.job import TASK_RESOURCE_GROUPS, GroupParty, TaskResourceGroup, TaskResourceGroupStatus
-from coterie.kuscia.controllers.taskresourcegroup.plan import RESERVED_SECONDS, View, plan
+from coterie.kuscia.api.types.job import (
+    TASK_RESOURCE_GROUPS,
+    GroupParty,
+    GroupPhase,
+    TaskResourceGroup,
+    TaskResourceGroupStatus,
+)
+from coterie.kuscia.controllers.taskresourcegroup.plan import RESERVED_SECONDS, Plan, View, plan, refused
 
 _COPIED = (
     labels.KUSCIA_INITIATOR,
@@ -31,6 +39,8 @@ _COPIED = (
     labels.KUSCIA_SELF_AS_INITIATOR,
     labels.KUSCIA_INTERCONN_KUSCIA_PARTIES,
 )
+_RETRY = Policy(first=0.05, factor=2.0, limit=30.0, jitter=0.1)
+"""Shorter pauses than other controllers make: the group's life is checked at each attempt."""
 
 
 class TaskResourceGroupReconciler:
@@ -49,15 +59,17 @@ class TaskResourceGroupReconciler:
             return DONE  # the reservations have an owner, and go with it
         view = self._view(group)
         wanted = plan(view)
-        if wanted.name_parties:
-            await self._name_parties(group, view.kept)
-            return DONE
-        for party in wanted.create:
-            await self._create(group, party)
-        for pod, mark in wanted.mark_pods.items():
-            await self._mark(pod, mark)
-        for reservation, phase, why in wanted.move:
-            await move_reservation(self._client, reservation, phase, why, view.now)
+        try:
+            if wanted.name_parties:
+                await self._name_parties(group, view.kept)
+                return DONE
+            await self._carry_out(view, wanted)
+        except ApiError as error:
+            chance = outlook(error)
+            if chance is Outlook.TRANSIENT or group.status.phase == GroupPhase.FAILED:
+                raise
+            self._log.warning("Objects of the group were refused", group=key.name, why=status_message(error))
+            wanted = refused(view, status_message(error), lasting=chance is Outlook.LASTING)
         await self._write(group, wanted.status)
         return Result(after=wanted.after)
 
@@ -93,6 +105,15 @@ class TaskResourceGroupReconciler:
         return {domain: said.message for domain, said in told.items() if said is not None and said.status == "False"}
 
     # Doing.
+
+    async def _carry_out(self, view: View, wanted: Plan) -> None:
+        """Everything but the status."""
+        for party in wanted.create:
+            await self._create(view.group, party)
+        for pod, mark in wanted.mark_pods.items():
+            await self._mark(pod, mark)
+        for reservation, phase, why in wanted.move:
+            await move_reservation(self._client, reservation, phase, why, view.now)
 
     async def _name_parties(self, group: TaskResourceGroup, kept: tuple[GroupParty, ...]) -> None:
         def named(parties: tuple[GroupParty, ...] | None) -> list[Any]:
@@ -185,4 +206,4 @@ def make(
         Watches(reconciler.reservations, reconciler.keys_of_reservation),
         Watches(reconciler.pods, reconciler.keys_of_pod),
     ]
-    return Controller("taskresourcegroup", reconciler.reconcile, watches, workers=workers, clock=clock)
+    return Controller("taskresourcegroup", reconciler.reconcile, watches, workers=workers, clock=clock, retry=_RETRY)

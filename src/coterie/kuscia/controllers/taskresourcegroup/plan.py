@@ -11,7 +11,7 @@
                    another initiates: all ours were let go ahead                 Reserved
     ReserveFailed  the pause is over                                             Reserving
     all but the    its life is over (another initiates: it says when)            Failed
-    last two
+    last two       an object was refused for a reason that lasts                 Failed
 
     reservation    set by
     -------------  ------------------------------------------------------------------------------------
@@ -37,6 +37,8 @@ from coterie.kube.api.types.scheduling import ReservationPhase, TaskResource
 from coterie.kuscia.api.types.job import GroupParty, GroupPhase, TaskResourceGroup, TaskResourceGroupStatus
 
 RESERVED_SECONDS, RETRY_SECONDS, LIFE_SECONDS = 30, 30, 300
+REFUSED_RETRY = 5.0
+"""Seconds between attempts to write what was refused for a reason that may end, such as a quota."""
 EXPIRED, GROUP_FAILED = "TaskResourceGroupExpired", "TaskResourceGroupFailed"
 _HELD = (ReservationPhase.RESERVED, ReservationPhase.SCHEDULABLE)
 
@@ -105,6 +107,15 @@ def plan(view: View) -> Plan:
     if made.after is None and not settled and not patient:
         return Plan(made.status, made.name_parties, made.create, made.mark_pods, made.move, max(0.0, life - view.age))
     return made
+
+
+def refused(view: View, words: str, *, lasting: bool) -> Plan:
+    """A reservation or a pod could not be written: the group fails, or says what it waits for."""
+    told = ("TaskResourcesCreated", "False", words)
+    if lasting:
+        return Plan(_moved(view, GroupPhase.FAILED, told))
+    left = float(view.group.spec.lifecycle_seconds or LIFE_SECONDS) - view.age
+    return Plan(_condition(view, view.group.status, *told), after=min(REFUSED_RETRY, max(0.0, left)))
 
 
 def _pending(view: View) -> Plan:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import uvloop
 
+from coterie.base import child_logging
 from coterie.base.log import logger
 from coterie.kuscia.gateway.crypt.exchange import Exchange
 from coterie.kuscia.gateway.crypt.http2 import GrpcServer, Handler
@@ -51,7 +52,8 @@ async def _main(socket: Path, keys: Path) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await serve(socket, keys, stop)
+    async with child_logging.following():
+        await serve(socket, keys, stop)
 
 
 def main() -> None:
@@ -61,6 +63,7 @@ def main() -> None:
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--keys", type=Path, required=True)
     chosen = parser.parse_args()
+    child_logging.configure()
     uvloop.run(_main(chosen.socket, chosen.keys))
 
 

@@ -18,10 +18,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from coterie.base import child_logging
 from coterie.base.backoff import Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.files import private_directory
 from coterie.base.log import logger
+from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.process import ProcessSpec, Supervised
 from coterie.kuscia.gateway.crypt.keys import KeyTable, write_keys
 
@@ -36,6 +38,9 @@ class CryptSettings:
     run: Path
     """The socket and the file with the keys; only we may look inside."""
     logs: Path
+    logging: Path | None = None
+    """How it logs (base/child_logging.py)."""
+    log_rotation: Rotation = STANDARD
     start_seconds: float = 10.0
     """How long `update` waits for the first process before it goes on without."""
 
@@ -74,8 +79,13 @@ class CryptChild:
             "crypt",
             (sys.executable, "-m", "coterie.kuscia.gateway.crypt", *paths),
             # Nothing of our environment is its business, except where our code lies.
-            env={"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)},
+            env={
+                "PATH": os.defpath,
+                "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
+                **child_logging.environment(settings.log, settings.logging),
+            },
             log_file=settings.log,
+            log_rotation=settings.log_rotation,
             stop_grace=2.0,
             restart=_RESTART,
             die_with_parent=True,

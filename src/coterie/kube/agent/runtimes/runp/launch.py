@@ -63,6 +63,10 @@ class Home:
                 if len(self._unclaimed) > 1024:
                     del self._unclaimed[next(iter(self._unclaimed))]
 
+    def born(self, pid: int) -> None:
+        """A new process has the number: what is known of its end is of an earlier one."""
+        self._unclaimed.pop(pid, None)
+
     def claim(self, pid: int, heir: Callable[[int], None]) -> None:
         status = self._unclaimed.pop(pid, None)
         if status is None:
@@ -115,6 +119,7 @@ class Launch:
         finally:
             for handle in (*doors, status, go):
                 os.close(handle)
+        home.born(pid)
         self._init = pid if flags else 0
         self._child = pid
         home.loop.watch(self._status, select.EPOLLIN, self._read)
@@ -134,6 +139,8 @@ class Launch:
         if self._go >= 0:
             os.close(self._go)
             self._go = -1
+            # Killed before it told its number: there is no process whose end anybody would wait for.
+            self._problem = self._problem or (child.NOT_SET_UP, "the process ended while the container was set up")
         self._on_done(self._problem)
 
     def _read(self, _: int) -> None:

@@ -49,7 +49,7 @@ class Run:
         self._stdin = -1
         self._terminal = -1
         self._pidfd = -1
-        self._started: Callable[[tuple[int, str] | None], None] | None = None
+        self._starters: list[Callable[[tuple[int, str] | None], None]] = []
         self._launched = False
         self._ended: int | None = None
         self._deadline = 0.0
@@ -80,7 +80,7 @@ class Run:
 
     def start(self, done: Callable[[tuple[int, str] | None], None]) -> None:
         """`done` hears None, or why it could not be made. A program that cannot be executed is a run that ended."""
-        self._started = done
+        self._starters.append(done)
         limits = self.spec["limits"]
         groups = self._home.groups
         self._lock_layers()
@@ -108,6 +108,14 @@ class Run:
         finally:
             for end in ends:
                 os.close(end)
+
+    @property
+    def starting(self) -> bool:
+        return not self._launched
+
+    def when_started(self, done: Callable[[tuple[int, str] | None], None]) -> None:
+        """As `start`, for another agent that asks while the launch is under way."""
+        self._starters.append(done)
 
     def _lock_layers(self) -> None:
         """A shared lock on each layer keeps `coterie image rm` from taking away the files of a running container."""
@@ -173,8 +181,12 @@ class Run:
 
     def _launch_over(self, problem: tuple[int, str] | None) -> None:
         self._launched = True
-        started, self._started = self._started, None
-        assert started is not None
+        starters, self._starters = self._starters, []
+
+        def started(outcome: tuple[int, str] | None) -> None:
+            for starter in starters:
+                starter(outcome)
+
         if problem is None:
             started(None)
             self._settle()
@@ -182,7 +194,9 @@ class Run:
             self._forget_child()
             self._home.records.forget(self.uid, self.key)
             self._release()
+            self.record["finished_at"] = time.time()
             started(problem)
+            self._tell_waiters()
         else:
             self._forget_child()
             self.record |= {"started_at": self.record["started_at"] or time.time()}
@@ -288,6 +302,9 @@ class Run:
             self._home.loop.lazy_import(1.0, self._save_again)
         self._release()
         self.on_change(self)
+        self._tell_waiters()
+
+    def _tell_waiters(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter()

@@ -197,14 +197,14 @@ class Shepherd:
             return
         key = (spec["name"], spec["attempt"])
         known = pod.runs.get(key)
-        if known is not None:
+        if known is not None and not known.starting:
             connection.answer(request, known.told())
             return
         before = pod.current(spec["name"])
-        if before is not None and not before.finished:
+        if before is not None and before is not known and not before.finished:
             connection.refuse(request, "CreateContainerError", "an earlier run of the container has not ended")
             return
-        run = Run(self._home, spec, self._changed)
+        run = known or Run(self._home, spec, self._changed)
         pod.runs[key] = run
 
         def done(problem: tuple[int, str] | None) -> None:
@@ -214,6 +214,9 @@ class Shepherd:
                 pod.runs.pop(key, None)
                 connection.refuse(request, "CreateContainerError", problem[1])
 
+        if known is not None:
+            run.when_started(done)  # the agent before this one asked, and its launch may still fail
+            return
         try:
             run.start(done)
         except BaseException:

@@ -1,0 +1,94 @@
+"""The extension point of the agent: what a pod gets around it, and what the Node says, besides what every Kubernetes node does.
+
+    node_labels, own_taints, resources   ──> the Node object
+    pod_references                       ──> ConfigMaps that must be there before the pod starts
+    prepare_pod                          ──> files in the pod's own directory, once
+    container_additions                  ──> variables, mounts, replaced volume files; at each start of a container
+
+An agent has a list of plug-ins; with none it is a plain node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from coterie.kube.agent.node.facts import MachineFacts
+from coterie.kube.agent.pods.downward import NodeFacts
+from coterie.kube.agent.pods.environment import Lookup
+from coterie.kube.agent.runtimes.protocol import Mount
+from coterie.kube.agent.volumes.volumes import PodVolumes
+from coterie.kube.api.meta import Object
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerAdditions:
+    """What a container gets besides what its pod says."""
+
+    variables: dict[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    replaced: Mapping[tuple[str, str], Path] = field(default_factory=dict)
+    """(volume, subPath) -> what is mounted in its stead."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAdditions:
+    """What a plug-in adds to the Node object."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    owner_label: str = ""
+    """The label that says whose the node is: an agent takes over no Node on which it has another value."""
+    taints: tuple[Object, ...] = ()
+    """Taints that the node has."""
+    own_taints: tuple[Object, ...] = ()
+    """Taints that the plug-in decides on: those that are not in `taints` are removed."""
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    """Extended resources, as whole numbers."""
+    reserved: Mapping[str, int] = field(default_factory=dict)
+    """How much of them pods do not get."""
+
+
+NO_ADDITIONS = NodeAdditions()
+
+
+class PluginProblem(Exception):
+    """The plug-in cannot do its part for a pod; the message says why. Tried again later."""
+
+
+class AgentPlugin(Protocol):
+    name: str
+
+    def node(self, facts: MachineFacts, runtime: str) -> NodeAdditions: ...
+
+    def pod_references(self, pod: Object) -> set[tuple[str, str]]:
+        """(kind, name) of ConfigMaps and Secrets that the pod needs, besides those it names itself."""
+
+    async def prepare_pod(self, pod: Object, directory: Path, facts: NodeFacts) -> None:
+        """`directory` is the pod's own. Raises PluginProblem or OSError."""
+
+    async def container_additions(
+        self,
+        pod: Object,
+        container: Object,
+        variables: Mapping[str, str],
+        volumes: PodVolumes,
+        lookup: Lookup,
+        facts: NodeFacts,
+        directory: Path,
+    ) -> ContainerAdditions:
+        """Raises ConfigProblem; ApiError or TransportError when something has to be asked for and cannot be."""
+
+
+def merged_node(plugins: tuple[AgentPlugin, ...], facts: MachineFacts, runtime: str) -> NodeAdditions:
+    """What all plug-ins together add to the Node."""
+    each = [plugin.node(facts, runtime) for plugin in plugins]
+    return NodeAdditions(
+        labels={key: value for one in each for key, value in one.labels.items()},
+        owner_label=next((one.owner_label for one in each if one.owner_label), ""),
+        taints=tuple(taint for one in each for taint in one.taints),
+        own_taints=tuple(taint for one in each for taint in one.own_taints),
+        capacity={key: value for one in each for key, value in one.capacity.items()},
+        reserved={key: value for one in each for key, value in one.reserved.items()},
+    )

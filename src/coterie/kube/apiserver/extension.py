@@ -1,0 +1,65 @@
+"""The extension point of the API server: what a product that stands on the platform adds to it.
+
+    definitions   kinds (CustomResourceDefinitions) that are installed at start
+    namespaces    namespaces that exist from the start
+    roles         default roles, and rules that are added to `view`, `edit` and `admin`
+    admission     steps after the platform's own
+    node owners   the label that says to which namespace a Node belongs, whose account may then manage it
+    agents        certificates of node agents that the platform's own authority did not sign
+
+The platform runs with none of it; `ApiServer` is given a list of extensions in its settings.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from coterie.base.clock import Clock
+from coterie.kube.apiserver.admission.chain import Step
+from coterie.kube.apiserver.agent_connection import Check
+from coterie.kube.apiserver.auth.default_roles import RoleRules
+from coterie.kube.apiserver.auth.nodes import NodeOwnership
+
+if TYPE_CHECKING:
+    from coterie.kube.apiserver.state.state import State
+
+Object = dict[str, Any]
+
+
+class DefinitionSource(Protocol):
+    """CustomResourceDefinitions that come with a product. Reading them is expensive, comparing their digests is not."""
+
+    hash_annotation: str
+    """The annotation of a stored definition that holds the digest of what it was made from."""
+
+    def hashes(self) -> Mapping[str, str]:
+        """Digests by name."""
+
+    def load(self, names: Collection[str]) -> Iterable[Object]:
+        """The definitions of these names, with their digest as annotation."""
+
+
+class AgentVerifier(Protocol):
+    """Checks certificates of node agents that our own authority did not sign."""
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Shows our client certificate; leaves the agent's certificate to `check`."""
+
+    def check(self, owner: str) -> Check | None:
+        """How to check the certificate of an agent whose node belongs to this namespace; None when it has no such agents."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiServerExtension:
+    name: str
+    namespaces: tuple[str, ...] = ()
+    definitions: DefinitionSource | None = None
+    roles: RoleRules = RoleRules()  # noqa: RUF009 - frozen
+    admission: Callable[[State, Clock], Sequence[Step]] = field(default=lambda state, clock: ())
+    node_ownership: NodeOwnership | None = None
+    configmap_annotations: tuple[str, ...] = ()
+    """Annotations of a pod that name ConfigMaps which its node may read."""
+    agent_verifier: Callable[[State, Clock], AgentVerifier] | None = None

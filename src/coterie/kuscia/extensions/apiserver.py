@@ -1,0 +1,72 @@
+"""What Kuscia adds to the API server: its kinds, roles, the ownership of nodes by domains, trust in their agents."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+
+from coterie.base.clock import Clock
+from coterie.kube.api import labels
+from coterie.kube.apiserver.auth.default_roles import RoleRules
+from coterie.kube.apiserver.auth.nodes import NodeOwnership
+from coterie.kube.apiserver.extension import ApiServerExtension, Object
+from coterie.kube.apiserver.state.state import State
+from coterie.kuscia.api.definitions import crds
+from coterie.kuscia.api.types.job import CROSS_DOMAIN
+from coterie.kuscia.extensions.agent_trust import DOMAINS_KEY, DomainAgents
+
+DOMAIN_ROLE = "domain-cluster-res"
+"""Kuscia's name of the ClusterRole that lets a domain's account manage the domain's nodes."""
+_NODE_NAMESPACE = labels.KUSCIA_NODE_NAMESPACE
+
+
+class _Definitions:
+    hash_annotation = crds.HASH_ANNOTATION
+
+    def hashes(self) -> Mapping[str, str]:
+        return crds.hashes()
+
+    def load(self, names: Collection[str]) -> Iterable[Object]:
+        return crds.load(names)
+
+
+_ROLES = RoleRules(
+    # What a domain may do outside its own namespace: manage its nodes. Which are its own, their labels say.
+    roles={DOMAIN_ROLE: ("own | core | nodes",)},
+    aggregated={
+        ("kuscia:aggregate-to-view", "view"): (f"READ | {crds.GROUP} | *",),
+        ("kuscia:aggregate-to-edit", "edit"): (
+            f"WRITE | {crds.GROUP} | domainappimages domaindatas domaindatagrants domaindatasources kusciadeployments "
+            "kusciajobs kusciatasks",
+        ),
+        ("kuscia:aggregate-to-admin", "admin"): (f"WRITE | {crds.GROUP} | *",),
+    },
+    exact=frozenset((DOMAIN_ROLE,)),
+)
+
+
+def apiserver_extension(agent_tls: Callable[[], ssl.SSLContext | None] = lambda: None) -> ApiServerExtension:
+    """`agent_tls`: TLS towards agents of registered domains: shows our certificate; theirs is checked by `agent_trust`."""
+
+    def verifier(state: State, clock: Clock) -> DomainAgents:
+        return DomainAgents(partial(state.find_collection, DOMAINS_KEY), agent_tls, clock)
+
+    return ApiServerExtension(
+        name="kuscia",
+        namespaces=(CROSS_DOMAIN,),
+        definitions=_Definitions(),
+        roles=_ROLES,
+        node_ownership=NodeOwnership(
+            _NODE_NAMESPACE,
+            fixed_labels=(_NODE_NAMESPACE, "domain"),
+            # Whether the node takes ordinary pods is a setting of the node (`agent.taint`).
+            own_taints=((labels.KUSCIA_AGENT_TAINT, labels.KUSCIA_AGENT_TAINT_VALUE, "NoSchedule"),),
+        ),
+        configmap_annotations=(labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM,),
+        agent_verifier=verifier,
+    )
+
+
+KUSCIA = apiserver_extension()
+"""For control planes whose nodes all joined with a file."""
