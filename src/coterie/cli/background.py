@@ -1,7 +1,7 @@
 """Nodes that run in the background: start one, know whether it runs, stop it, read the end of its log.
 
-A node is known by the file `var/run/coterie.pid` of its domain, which holds its process id and the moment it began, so a
-stranger who got the same number later is never taken for it.
+A node is known by the file `var/run/coterie.pid` of its domain, which holds its process id and the moment it began, so
+a stranger who got the same number later is never taken for it.
 """
 
 from __future__ import annotations

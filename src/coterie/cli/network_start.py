@@ -153,7 +153,8 @@ class Start:
         self.board.done(node.domain, silent=since is None)
 
     async def routes_ready(self, plane: NodeSettings) -> None:
-        """One look at all routes of a control plane at a time: many small questions would slow down what we wait for."""
+        """One look at all routes of a control plane at a time: many small questions would slow down what we wait
+        for."""
         client = self.clients[plane.domain]
         while True:
             mine = [way for way in self.ways if (way.name, plane.domain) in self.unready]

@@ -46,9 +46,14 @@ def arguments(parser: options.Parser) -> None:
     )
     parser.add_argument("--server-side", action="store_true", help="accepted for kubectl's users; it is always so")
     parser.add_argument(
-        "--dry-run", nargs="?", const="server", default="none", choices=("none", "server"), metavar="server",
+        "--dry-run",
+        nargs="?",
+        const="server",
+        default="none",
+        choices=("none", "server"),
+        metavar="server",
         help="let the server check everything and keep nothing",
-    )  # fmt: skip
+    )
     options.output_option(parser, ("table", "json", "yaml", "name"))
     options.connection_options(parser)
 

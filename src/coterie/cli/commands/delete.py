@@ -57,9 +57,12 @@ def arguments(parser: options.Parser) -> None:
     options.selector_options(parser)
     parser.add_argument("--all", action="store_true", help="all objects of the type in the namespace")
     parser.add_argument(
-        "--cascade", choices=tuple(_CASCADES), default="background", metavar="HOW",
+        "--cascade",
+        choices=tuple(_CASCADES),
+        default="background",
+        metavar="HOW",
         help="what becomes of owned objects: background, foreground or orphan (default: background)",
-    )  # fmt: skip
+    )
     parser.add_argument("--grace-period", type=int, metavar="SECONDS", default=None, help="time to stop in good order")
     parser.add_argument("--now", action="store_true", help="the shortest grace: 1 second")
     parser.add_argument("--force", action="store_true", help="no grace at all; the object is forgotten at once")
@@ -71,10 +74,23 @@ def arguments(parser: options.Parser) -> None:
     )
     parser.add_argument("--timeout", type=options.seconds, metavar="TIME", default=60.0, help="how long (default: 60s)")
     parser.add_argument("--ignore-not-found", action="store_true", help="a missing object is no failure")
-    parser.add_argument("--dry-run", nargs="?", const="server", default="none", choices=("none", "server"), metavar="server",
-                        help="let the server check and delete nothing")  # fmt: skip
-    parser.add_argument("-o", "--output", choices=("table", "name"), default="table", metavar="FORMAT",
-                        help="name: print kind/name only")  # fmt: skip
+    parser.add_argument(
+        "--dry-run",
+        nargs="?",
+        const="server",
+        default="none",
+        choices=("none", "server"),
+        metavar="server",
+        help="let the server check and delete nothing",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("table", "name"),
+        default="table",
+        metavar="FORMAT",
+        help="name: print kind/name only",
+    )
     options.connection_options(parser)
 
 

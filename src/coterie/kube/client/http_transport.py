@@ -1,8 +1,9 @@
 """The transport to a server behind a socket: ours, K3s, any kube-apiserver. aiohttp does HTTP; the rest is here.
 
-Connections are kept and shared. A watch holds one of its own, so their number is not limited. Whole answers have a
-time limit; streams have one for silence only. A question that failed on a kept connection which the server had closed
-meanwhile is asked again by aiohttp; a change is never sent twice, because nobody knows whether the first was carried out.
+Connections are kept and shared. A watch holds one of its own, so their number is not limited. Whole answers have a time
+limit; streams have one for silence only. A question that failed on a kept connection which the server had closed
+meanwhile is asked again by aiohttp; a change is never sent twice, because nobody knows whether the first was carried
+out.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ import orjson
 from coterie.http.messages import Request, Response
 from coterie.http.server import HttpServer
 from coterie.http.streamed_body import Broken, Pumped
+from coterie.kube.api.status_response import status_response
 from coterie.kube.client.transport import ByteStream, Call, LineStream, Transport, TransportError
 
 READY = "/ready"
@@ -51,7 +52,7 @@ class ApiDoor:
         self._who = who
         self._allowed = allowed
         self._told = {READY: ready, USED: used}
-        self._http = HttpServer(self._handle)
+        self._http = HttpServer(self._handle, problem_response=status_response)
 
     async def open(self) -> None:
         await self._http.serve(private_socket(self.path))

@@ -90,9 +90,16 @@ def _validate_new_job(obj: Obj) -> Errors:
 
 def _check_job_spec(spec: Obj, path: str) -> Errors:
     errors = not_negative(
-        spec, path, "parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished",
-        "backoffLimitPerIndex", "maxFailedIndexes",
-    )  # fmt: skip
+        spec,
+        path,
+        "parallelism",
+        "completions",
+        "activeDeadlineSeconds",
+        "backoffLimit",
+        "ttlSecondsAfterFinished",
+        "backoffLimitPerIndex",
+        "maxFailedIndexes",
+    )
     mode = spec.get("completionMode")
     if mode not in (None, "NonIndexed", "Indexed"):
         errors.append(not_supported(f"{path}.completionMode", mode, ("NonIndexed", "Indexed")))
@@ -152,8 +159,17 @@ def _check_failure_policy(failure: Obj, spec: Obj, restart: str | None, path: st
 
 def _check_job_change(new: Obj, old: Obj) -> Errors:
     spec, before = new.get("spec") or {}, old.get("spec") or {}
-    errors = immutable(spec, before, "spec", "selector", "completionMode", "podFailurePolicy", "backoffLimitPerIndex",
-                       "managedBy", "successPolicy")  # fmt: skip
+    errors = immutable(
+        spec,
+        before,
+        "spec",
+        "selector",
+        "completionMode",
+        "podFailurePolicy",
+        "backoffLimitPerIndex",
+        "managedBy",
+        "successPolicy",
+    )
     completions, had = spec.get("completions"), before.get("completions")
     if completions != had:
         elastic = spec.get("completionMode") == "Indexed" and completions == spec.get("parallelism")

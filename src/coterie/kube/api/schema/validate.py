@@ -22,8 +22,14 @@ from coterie.kube.api.schema.formats import NUMBER_RANGES, is_of_format
 from coterie.kube.api.schema.node import Schema
 
 _JSON_TYPES: Final[dict[type, str]] = {
-    dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null",
-}  # fmt: skip
+    dict: "object",
+    list: "array",
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+}
 _ROOT: Final = "<nil>"
 """How Kubernetes names the object itself when a fault has no field."""
 
@@ -230,7 +236,8 @@ def _outcome(value: Any, schema: Schema, path: str) -> list[FieldError]:
 
 
 def freeze(value: Any) -> object:
-    """A hashable stand-in that is equal when two JSON values are: `1` and `1.0` are one value, `1` and `true` are not."""
+    """A hashable stand-in that is equal when two JSON values are: `1` and `1.0` are one value, `1` and `true` are
+    not."""
     if isinstance(value, dict):
         return frozenset((key, freeze(item)) for key, item in value.items())
     if isinstance(value, list):
