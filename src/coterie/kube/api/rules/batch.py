@@ -6,8 +6,9 @@ say `manualSelector`. Nearly all of a job is fixed once it exists.
 
 from __future__ import annotations
 
-import zoneinfo
+from typing import TYPE_CHECKING
 
+from coterie.base.lazy_import import lazy_import
 from coterie.kube.api import labels as well_known
 from coterie.kube.api.errors import forbidden_field, invalid, not_supported, required, too_many
 from coterie.kube.api.names import IMMUTABLE
@@ -17,6 +18,12 @@ from coterie.kube.api.rules.cron import schedule_fault
 from coterie.kube.api.rules.pod_defaults import default_template
 from coterie.kube.api.rules.podspec import check_template
 from coterie.kube.api.selectors import selector_of, validate_selector
+
+if TYPE_CHECKING:
+    import zoneinfo
+else:
+    # It brings the whole configuration that Python was built with.
+    zoneinfo = lazy_import("zoneinfo")
 
 _UNLIMITED = 2**31 - 1
 _UID_LABELS = (well_known.JOB_CONTROLLER_UID, well_known.LEGACY_JOB_CONTROLLER_UID)
