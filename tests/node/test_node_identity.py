@@ -62,7 +62,7 @@ def test_a_master_carries_no_weight_it_does_not_use():
 
 UNUSED_AT_REST = (
     "aiohttp", "difflib", "google.protobuf", "grpc", "http.client", "multidict", "pyarrow", "urllib.request", "zoneinfo",
-    "coterie.kube.api.cel", "coterie.kube.apiserver.openapi.v3", "coterie.kube.apiserver.tables.build", "coterie.kube.client.securehttp",
+    "coterie.kube.api.cel", "coterie.kube.apiserver.openapi.v3", "coterie.kube.apiserver.tables.build", "coterie.kube.client.tls_carrier",
     "coterie.kuscia.controllers.kusciajob.controller", "coterie.kuscia.controllers.kusciatask.controller", "coterie.kube.scheduler.scheduler",
 )  # fmt: skip
 

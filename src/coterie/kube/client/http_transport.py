@@ -1,7 +1,7 @@
 """The transport to a server behind a socket: ours, K3s, any kube-apiserver.
 
-aiohttp carries requests with TLS or through a proxy (`securehttp.py`). A node at rest sends none of those, only plain ones to
-its own gateway and API socket, and `base/plainhttp.py` does these in a fraction of the memory and time.
+aiohttp carries requests with TLS or through a proxy (`tls_carrier.py`). A node at rest sends none of those, only plain ones to
+its own gateway and API socket, and `http/plain_client.py` does these in a fraction of the memory and time.
 
 Connections are kept and shared. A watch holds one of its own, so their number is not limited. Whole answers have a
 time limit; streams have one for silence only. A question that failed on a kept connection which the server had closed
@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, urlsplit
 
-from coterie.base import plainhttp
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.lazy_import import lazy_import
+from coterie.http import plain_client
 from coterie.kube.client.credentials import Credentials, credentials_for
 from coterie.kube.client.kubeconfig import Connection
 from coterie.kube.client.transport import Call, Disconnected, LineSplitter, NoAnswerInTime, NotSent, Reply
 
 if TYPE_CHECKING:
-    from coterie.kube.client import securehttp
+    from coterie.kube.client import tls_carrier
 else:
-    securehttp = lazy_import("coterie.kube.client.securehttp")
+    tls_carrier = lazy_import("coterie.kube.client.tls_carrier")
 
 _PATH_SAFE = "/:@!$&'()*+,;=-._~"
 
@@ -91,7 +91,7 @@ class HttpTransport:
             elif parts.scheme == "http" and parts.hostname and not (parts.username or self._connection.proxy_url):
                 self._carrier = PlainCarrier(origin, (parts.hostname, parts.port or 80))
             else:
-                self._carrier = securehttp.SecureCarrier(origin, self._connection, self._ssl)
+                self._carrier = tls_carrier.SecureCarrier(origin, self._connection, self._ssl)
         return self._carrier
 
     async def close(self) -> None:
@@ -107,7 +107,7 @@ class PlainCarrier:
     def __init__(self, origin: str, place: tuple[str, int] | Path) -> None:
         self._origin = origin
         self._host = urlsplit(origin).netloc
-        self._pool = plainhttp.Pool(place)
+        self._pool = plain_client.Pool(place)
 
     async def send(self, call: Call, target: str, headers: dict[str, str], limit: float | None) -> Reply:
         try:
@@ -117,11 +117,11 @@ class PlainCarrier:
                     return Reply(response.status, response.headers, lines=_PlainLines(response, limit))
                 with contextlib.closing(response):
                     return Reply(response.status, response.headers, await response.read())
-        except plainhttp.NotConnected as error:
+        except plain_client.NotConnected as error:
             raise NotSent(f"cannot connect to {self._origin}: {error}") from error
         except TimeoutError as error:
             raise NoAnswerInTime(f"{call.method} {call.path}: no answer in time") from error
-        except plainhttp.Broken as error:
+        except plain_client.Broken as error:
             raise Disconnected(f"{call.method} {call.path}: {error}") from error
 
     async def close(self) -> None:
@@ -129,7 +129,7 @@ class PlainCarrier:
 
 
 class _PlainLines:
-    def __init__(self, response: plainhttp.Response, limit: float | None) -> None:
+    def __init__(self, response: plain_client.Response, limit: float | None) -> None:
         self._response = response
         self._limit = limit
         self._splitter = LineSplitter()
@@ -143,7 +143,7 @@ class _PlainLines:
                 return await self._response.chunk()
         except TimeoutError as error:
             raise NoAnswerInTime("the server was silent for too long") from error
-        except plainhttp.Broken as error:
+        except plain_client.Broken as error:
             raise Disconnected(f"the stream broke: {error}") from error
 
     async def read(self) -> list[bytes]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.base.plainhttp import HttpFailure, Pool
+from coterie.http.plain_client import HttpFailure, Pool
 
 _SECONDS = 5.0
 _STATS = re.compile(r"^(?P<key>[^:]+): (?P<value>.*)$", re.MULTILINE)

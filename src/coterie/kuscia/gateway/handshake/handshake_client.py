@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from coterie.base.plainhttp import HttpFailure, Pool
+from coterie.http.plain_client import HttpFailure, Pool
 from coterie.kuscia.gateway.handshake.messages import MAX_BODY, HandshakeFault, readable
 from coterie.kuscia.gateway.model import Address
 from coterie.kuscia.gateway.names import ERROR, HANDSHAKE_SERVICE, HOST, SOURCE

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.base.plainhttp import MAX_HEAD_BYTES, Broken, NotConnected, Pool
+from coterie.http.plain_client import MAX_HEAD_BYTES, Broken, NotConnected, Pool
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 HOST = {"Host": "here"}
