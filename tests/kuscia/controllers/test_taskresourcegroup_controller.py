@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from domain_world import DOMAIN, DOMAIN_PLANE, Mesh, a_domain, mesh
 
+from coterie.kube.api import errors
 from coterie.kube.api.meta import Object, ObjectMeta
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kuscia.api import labels
@@ -156,7 +157,7 @@ def test_one_who_let_go_in_the_last_moment_catches_up(phases: tuple[str, str], m
     there = {name: reservation(name, phase) for name, phase in zip(("alice", "bob"), phases, strict=True)}
     made = plan(View(group, there, {}, {}, initiates=True, age=1.0, resting=1.0, now="2026-01-01T00:00:00Z"))
     assert {found.metadata.name: str(phase) for found, phase, _ in made.move} == moves
-    assert made.status.completion_time is None
+    assert bool(made.status.completion_time) == ("Reserved" in phases), "the status is written after the moves"
 
 
 async def test_a_participant_keeps_only_its_own_reservation_and_waits_for_the_initiator() -> None:
@@ -196,3 +197,28 @@ async def test_reservations_go_with_their_group() -> None:
         assert found is not None
         owner = found["metadata"]["ownerReferences"][0]
         assert (owner["kind"], owner["name"], owner["controller"]) == ("TaskResourceGroup", "t", True)
+
+
+@pytest.mark.parametrize(("method", "part"), [("POST", "/alice/taskresources"), ("PATCH", "/alice/pods/")])
+async def test_a_lasting_refusal_ends_a_group_that_makes_its_own_reservations(method: str, part: str) -> None:
+    async with groups() as at:
+        await at.pod()
+        refused = errors.Forbidden("no such luck")
+        at.world.faults.refuse = lambda call: refused if call.method == method and part in call.path else None
+        await at.begin()
+        status = await at.phase("Failed")
+        assert "no such luck" in [condition.get("reason") for condition in status["conditions"]]
+
+
+async def test_a_group_says_what_it_waits_for_and_in_which_phase() -> None:
+    async with groups() as at:
+        await at.pod()
+        refused = errors.Forbidden("exceeded quota: small")
+        at.world.faults.refuse = lambda call: (
+            refused if call.method == "POST" and "taskresources" in call.path else None
+        )
+        await at.begin()
+        status = await at.phase("Creating")
+        assert "exceeded quota: small" in [condition.get("reason") for condition in status["conditions"]]
+        at.world.faults.refuse = lambda call: None
+        await at.phase("Reserving")
