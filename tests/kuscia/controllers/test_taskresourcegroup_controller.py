@@ -22,7 +22,7 @@ from coterie.kuscia.api.types.job import (
 )
 from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource, TaskResourceStatus
 from coterie.kuscia.controllers.taskresourcegroup import controller as taskresourcegroup
-from coterie.kuscia.controllers.taskresourcegroup.plan import View, plan
+from coterie.kuscia.controllers.taskresourcegroup.plan import View, plan, settle
 
 GROUP, RESERVATION = TASK_RESOURCE_GROUPS.as_dynamic, TASK_RESOURCES.as_dynamic
 POD = Kind.dynamic(builtin("pods"))
@@ -158,6 +158,21 @@ def test_one_who_let_go_in_the_last_moment_catches_up(phases: tuple[str, str], m
     made = plan(View(group, there, {}, {}, initiates=True, age=1.0, resting=1.0, now="2026-01-01T00:00:00Z"))
     assert {found.metadata.name: str(phase) for found, phase, _ in made.move} == moves
     assert bool(made.status.completion_time) == ("Reserved" in phases), "the status is written after the moves"
+
+
+@pytest.mark.parametrize("age", [1.0, 10_000.0], ids=["young", "past-its-life"])
+@pytest.mark.parametrize("phase", ["", "Reserving"])
+def test_a_reservation_that_is_schedulable_tells_that_the_group_was_reserved(phase: str, age: float) -> None:
+    """We may have died between letting the first party go ahead and writing anything into the group."""
+    parties = tuple(GroupParty(domain_id=name, task_resource_name=name) for name in ("alice", "bob"))
+    group = TaskResourceGroup(
+        spec=TaskResourceGroupSpec(min_reserved_members=2, initiator="alice", parties=parties),
+        status=TaskResourceGroupStatus(phase=phase),
+    )
+    there = {"alice": reservation("alice", "Schedulable"), "bob": reservation("bob", "Failed")}
+    _, made = settle(View(group, there, {}, {}, initiates=True, age=age, resting=1.0, now="2026-01-01T00:00:00Z"))
+    assert made.status.phase == "Reserved"
+    assert {found.metadata.name: str(phase) for found, phase, _ in made.move} == {"bob": "Reserving"}
 
 
 async def test_a_participant_keeps_only_its_own_reservation_and_waits_for_the_initiator() -> None:
