@@ -83,10 +83,12 @@ class KusciaJobReconciler:
         *,
         approve: bool,
         retention: float,
+        shows: bool,
         events: EventRecorder | None,
         clock: Clock,
     ) -> None:
         self._client = client
+        self._shows = shows
         self._approves = not approve
         self._retention = retention
         self._events = events
@@ -153,6 +155,7 @@ class KusciaJobReconciler:
             approves=self._approves,
             age=self._age(job),
             now=rfc3339(self._clock.now()),
+            shows=self._shows,
         )
 
     def _ungranted(self, job: KusciaJob) -> tuple[str, ...]:
@@ -332,14 +335,15 @@ def make(
     *,
     approve: bool = False,
     retention: float = _RETENTION,
+    shows: bool = True,
     events: EventRecorder | None = None,
     workers: int = 4,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Controller[ObjectKey]:
     """`approve`: jobs of partners wait for a person's word. `retention`: seconds after which an ended job is removed;
-    0 keeps them."""
+    0 keeps them. `shows`: the interconnection runs beside, and takes the finalizer off that it needs."""
     reconciler = KusciaJobReconciler(
-        client, informers, approve=approve, retention=retention, events=events, clock=clock
+        client, informers, approve=approve, retention=retention, shows=shows, events=events, clock=clock
     )
     watches: list[Watches[Any, ObjectKey]] = [
         Watches(reconciler.jobs, own_key),

@@ -84,6 +84,8 @@ class View:
     age: float
     """Seconds since we first saw the job."""
     now: str
+    shows: bool = True
+    """Jobs are shown to partners here, and withdrawn from them before they go."""
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -312,7 +314,7 @@ def _marks(view: View) -> Object | str | None:
     there = meta.annotations or {}
     lacking = {key: value for key, value in wanted.items() if there.get(key) != value}
     mark: Object = {"annotations": lacking} if lacking else {}
-    if view.initiates and view.partners and not meta.has_finalizer(labels.FINALIZER_INTERCONN):
+    if view.shows and view.initiates and view.partners and not meta.has_finalizer(labels.FINALIZER_INTERCONN):
         # A job that was shown to partners is withdrawn from them before it goes.
         mark["finalizers"] = [*(meta.finalizers or ()), labels.FINALIZER_INTERCONN]
     return mark or None
