@@ -1,7 +1,7 @@
 """Kuscia's controllers: see `kube/control/registry.py`.
 
-The node provides: `control_plane` (the domain that runs it), `port_pool`, `workload_approve`, `job_retention` (seconds), and
-`domaindata_gc` (settings) where old DomainData is to be removed.
+The node provides: `control_plane` (the domain that runs it), `port_pool`, `workload_approve`, `job_retention` (seconds),
+`interconn` (whether it runs), and `domaindata_gc` (settings) where old DomainData is to be removed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CONTROLLERS = (
         wakes_for=(KUSCIA_JOBS,),
         namespace=CROSS_DOMAIN,
         events="kusciajob-controller",
-        needs={"approve": "workload_approve", "retention": "job_retention"},
+        needs={"approve": "workload_approve", "retention": "job_retention", "shows": "interconn"},
     ),
     ControllerSpec(
         "kusciatask",

@@ -65,7 +65,7 @@ class ApiPlane:
 
     def client(self, user: UserInfo = CONTROLLER_USER) -> Client:
         """A client inside this process."""
-        return Client(InProcessTransport(self.server.handle, user))
+        return Client(InProcessTransport(self.server.handle, user), field_validation="Ignore")
 
     def stop(self) -> None:
         self._stop.set()
