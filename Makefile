@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= $(shell nproc)
 
-.PHONY: setup demo psi secretflow test lint types unit conformance bench clean help
+.PHONY: setup demo psi secretflow protos test lint types unit conformance bench clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -27,6 +27,9 @@ psi: $(STAMP)  ## install the environment of the PSI engine (110 MB)
 
 secretflow: $(STAMP)  ## install the environment of SecretFlow (400 MB)
 	@$(BIN)/python -m coterie.cli.engine_environment secretflow
+
+protos: $(STAMP)  ## compile the .proto files into the descriptor set that is checked in
+	$(BIN)/python scripts/compile_protos.py
 
 lint: $(STAMP)  ## format check and lint
 	$(BIN)/ruff format --check src tests benchmarks scripts examples

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import statistics
 import tempfile
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.job_network import TRIVIAL, JobNetwork, job, job_network, task
+from benchmarks.job_writes import writes_of_one
 from benchmarks.measures import Bench
 from benchmarks.table import Row
 from coterie.kube.api.meta import Object
@@ -45,6 +47,7 @@ async def _measure(bench: Bench, root: Path) -> list[Row]:
         return [
             *await _one_by_one(net, bench.plan.jobs, TRIVIAL, "engine `true`"),
             *await _one_by_one(net, bench.plan.jobs, "sample", "engine `sample`"),
+            *[await _writes(net, image) for image in (TRIVIAL, "sample")],
             await _at_once(net, bench.plan.burst),
             await _graph(net, bench.plan.graph),
             *await _memory(net, bench.plan.remembered),
@@ -64,6 +67,15 @@ async def _one_by_one(net: JobNetwork, count: int, image: str, what: str) -> lis
     ordered = sorted(took)
     note = f"{count} jobs, best {ordered[0] * 1e3:.0f}, worst {ordered[-1] * 1e3:.0f} ms"
     return [Row(f"two-party job, {what}, submit to Succeeded", statistics.median(took) * 1e3, "ms", cpu, note=note)]
+
+
+async def _writes(net: JobNetwork, image: str) -> Row:
+    """`python -m benchmarks.job_writes` shows which."""
+    found = await writes_of_one(net, f"writes-{image}", image)
+    kinds = Counter(write.kind for write in found).most_common()
+    note = ", ".join(f"{count} {kind}" for kind, count in kinds)
+    name = "true" if image == TRIVIAL else image
+    return Row(f"API writes of a two-party job, engine `{name}`, both sides, with clean-up", len(found), "", note=note)
 
 
 async def _each(net: JobNetwork, count: int, image: str) -> list[float]:

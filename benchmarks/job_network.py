@@ -157,16 +157,26 @@ class JobNetwork:
             raise RuntimeError(f"coterie {words[0]}: {done.stdout}{done.stderr}")
 
     async def up(self) -> None:
+        await self.start()
+        await self.connect()
+
+    async def start(self) -> None:
         words = ("up", "--topology", "p2p", "--domains", ",".join(PARTIES), "--wait", "120")
         await asyncio.to_thread(self._coterie, *words)
+
+    async def connect(self) -> None:
         for domain in PARTIES:
             self.sides[domain] = side = Side(self.root, domain)
             await side.client.create(APP_IMAGES.as_dynamic, _IMAGE)
             await side.begin()
 
-    async def down(self) -> None:
+    async def disconnect(self) -> None:
         for side in self.sides.values():
             await side.end()
+        self.sides.clear()
+
+    async def down(self) -> None:
+        await self.disconnect()
         await asyncio.to_thread(self._coterie, "down", "--purge", "--grace", "1")
 
     @property

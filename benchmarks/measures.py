@@ -52,7 +52,7 @@ class Plan:
     partners: int = 1000
     changes: int = 50
     jobs: int = 20
-    burst: int = 100
+    burst: int = 200
     """Jobs submitted at once."""
     graph: int = 128
     """Tasks of one job."""

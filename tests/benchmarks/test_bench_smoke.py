@@ -87,6 +87,8 @@ ROWS = (
             "requests, 32 connections",
         )
     ),
+    "two idle domains with their gateways, PSS",
+    "two domains at rest after a trivial job, PSS",
     *(f"two-party job, engine `{engine}`, submit to Succeeded" for engine in ("true", "sample")),
     "2 two-party jobs at once",
     "one job of 4 two-party tasks, 8 at once",

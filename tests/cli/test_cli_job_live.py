@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import io
 import json
 import os
 import re
@@ -19,91 +18,13 @@ from pathlib import Path
 import pytest
 from job_plane import TOKEN, JobPlane, a_job, a_task, plane
 
-from coterie.cli.jobs.live import Canvas, letters, plain
+from coterie.cli.live_display import without_escapes
 from coterie.kube.api.errors import Forbidden
 from coterie.kube.client import kubeconfig
 from coterie.kube.client.fake import FakeStream, FakeTransport, json_reply, stream_reply
 from coterie.kube.client.transport import Call, NotSent, Reply
 
 running_plane = pytest.fixture(plane, scope="module", name="running_plane")
-
-
-class Screen:
-    """Enough of a terminal to know what is on it after cursor movements and erasing; long lines break."""
-
-    def __init__(self, width: int) -> None:
-        self.width = width
-        self.rows: list[str] = [""]
-        self.at = 0
-
-    def write(self, text: str) -> None:
-        for token in re.findall(r"\x1b\[\d*[A-Za-z]|\r|\n|[^\x1b\r\n]+", text):
-            if token.startswith("\x1b["):
-                number, action = token[2:-1], token[-1]
-                if action == "A":
-                    self.at = max(0, self.at - int(number or 1))
-                elif action == "J":
-                    self.rows = [*self.rows[: self.at], ""]
-            elif token == "\n":
-                self.at += 1
-                self.rows += [""] * (self.at + 1 - len(self.rows))
-            elif token != "\r":
-                for start in range(0, len(token), self.width):
-                    self.rows += [""] * (self.at + 1 - len(self.rows))
-                    self.rows[self.at] = token[start : start + self.width]
-                    self.at += start + self.width < len(token)
-
-    def narrow(self, width: int) -> None:
-        """As terminals do it that break their lines anew."""
-        rows = [row[i : i + width] for row in self.rows for i in range(0, max(1, len(row)), width)]
-        self.rows, self.width, self.at = rows, width, len(rows) - 1
-
-    @property
-    def shown(self) -> list[str]:
-        return [row for row in self.rows if row]
-
-
-class Recorder(io.StringIO):
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes: list[str] = []
-
-    def write(self, text: str) -> int:
-        self.writes.append(text)
-        return len(text)
-
-
-def test_pictures_replace_each_other_in_one_write():
-    stream, screen = Recorder(), Screen(20)
-    canvas = Canvas(stream)
-    for lines in (["one", "two"], ["one", "2", "three"], ["just this"]):
-        canvas.draw(lines, 20)
-        screen.write(stream.writes[-1])
-        assert screen.shown == lines
-    assert len(stream.writes) == 3
-    canvas.draw(["just this"], 20)
-    assert len(stream.writes) == 3  # nothing changed, nothing is written
-
-
-def test_a_window_that_became_narrower_is_not_torn():
-    stream, screen = Recorder(), Screen(20)
-    canvas = Canvas(stream)
-    canvas.draw(["a line of twenty ch.", "short"], 20)
-    screen.write(stream.writes[-1])
-    screen.narrow(8)
-    assert len(screen.shown) == 4
-    canvas.draw(["a line…", "short"], 8)
-    screen.write(stream.writes[-1])
-    assert screen.shown == ["a line…", "short"]
-
-
-def test_plain_text_of_coloured():
-    assert plain("\x1b[1mname\x1b[0m  \x1b[32mok\x1b[0m") == "name  ok"
-
-
-def test_letters_that_the_output_can_take():
-    assert letters(io.TextIOWrapper(io.BytesIO(), "utf-8"))
-    assert not letters(io.TextIOWrapper(io.BytesIO(), "ascii"))
 
 
 # A real terminal.
@@ -130,7 +51,7 @@ def on_terminal(
 
     def read_until(word: str) -> str:
         nonlocal seen
-        while not re.search(word, plain(seen)):
+        while not re.search(word, without_escapes(seen)):
             try:
                 data = os.read(ours, 65536)
             except OSError as ended:  # Linux says so when the other end is closed

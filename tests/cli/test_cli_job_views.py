@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from coterie.cli.jobs import chart, graph, timeline
-from coterie.cli.jobs.live import plain
 from coterie.cli.jobs.model import JobState, PartyState, TaskState, job_state
 from coterie.cli.jobs.timeline import Moment, Stopwatch
 from coterie.cli.jobs.view import Paper, changes, columns, cut, list_row, picture, safe
+from coterie.cli.live_display import without_escapes
 from coterie.kuscia.api.types.job import KusciaJob, KusciaTask
 
 
@@ -116,7 +116,7 @@ def test_the_picture_fits_the_width(width, drawn):
 def test_colours_change_nothing_but_colours():
     for width in (30, 60, 100, 140):
         coloured = picture(JOB, Paper(width, colour=True), NOW)
-        assert [plain(line) for line in coloured] == picture(JOB, Paper(width), NOW)
+        assert [without_escapes(line) for line in coloured] == picture(JOB, Paper(width), NOW)
     assert "\x1b[31m✘\x1b[0m" in "\n".join(picture(JOB, Paper(120, colour=True), NOW))
 
 
@@ -411,7 +411,7 @@ def test_bars_fit_their_paper():
     job = a_job()
     line = timeline.timeline(job, timeline.facts(job, [a_task("one", 2), a_task("two", 16)]), 0.0)
     for width in (40, 60, 100):
-        assert max(columns(plain(text)) for text in chart.bars(line, Paper(width))) <= width
+        assert max(columns(without_escapes(text)) for text in chart.bars(line, Paper(width))) <= width
 
 
 # states

@@ -158,6 +158,26 @@ def test_a_node_that_does_not_come_back_stops_the_others(network, cli):
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
+def test_nodes_of_one_network_share_memory_and_carry_nothing_they_do_not_use(network, cli):
+    root = cli.folder / "net"
+    assert network("up", "--topology", "p2p", "--domains", "alice,bob", "--wait", "150").code == 0
+    for domain in ("alice", "bob"):
+        paths = DomainPaths.of(root, domain)
+        node = Path(f"/proc/{background.running(paths)}")
+        shown = (node / "cmdline").read_bytes().rstrip(b"\0").decode().split("\0")
+        assert shown[1:] == ["-m", "coterie", "start", "-c", f"{paths.home}/etc/coterie.yaml", "--root", str(root)]
+        assert os.getsid(int(node.name)) == int(node.name)
+        loaded = (node / "maps").read_text()
+        assert "/cryptography/" in loaded
+        assert [each for each in ("aiohttp", "pyarrow", "grpc", "multidict") if f"/{each}/" in loaded] == []
+        shared = next(line for line in (node / "smaps_rollup").read_text().splitlines() if "Shared_Dirty" in line)
+        assert int(shared.split()[1]) > 5_000, "kB that were loaded before the nodes were forked"
+        log = background.log_file(paths).read_text()
+        assert f"domain={domain}" in log and "Traceback" not in log
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_a_route_that_does_not_work_stops_nothing(network, cli):
     root = cli.folder / "net"
     assert network("up", "--topology", "p2p", "--domains", "alice,bob", "--wait", "150").code == 0

@@ -22,6 +22,7 @@ from coterie.base import pki
 from coterie.http.connection import HttpConnection
 from coterie.http.messages import UserInfo
 from coterie.http.server import HttpServer, Limits
+from coterie.kube.api.status_response import status_response
 from coterie.kube.apiserver.auth.tokens import TokenSigner
 from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.store.memory import MemoryStore
@@ -141,7 +142,9 @@ class FuzzServer:
         await self.store.open()
         self.api = ApiServer(self.store, Settings(extensions=[KUSCIA], signer=TokenSigner(pki.new_key())))
         await self.api.start()
-        self.http = HttpServer(self.api.handle, limits=self._limits, user_of=lambda _: ADMIN)
+        self.http = HttpServer(
+            self.api.handle, limits=self._limits, user_of=lambda _: ADMIN, problem_response=status_response
+        )
 
     def close(self) -> None:
         self.run(self._stop())

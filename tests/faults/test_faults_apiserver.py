@@ -22,6 +22,7 @@ from coterie.base.paths import DomainPaths
 from coterie.base.pki import new_key
 from coterie.http.messages import Request, Response, UserInfo
 from coterie.http.server import HttpServer
+from coterie.kube.api.status_response import status_response
 from coterie.kube.apiserver.auth.authn import user_from_certificate
 from coterie.kube.apiserver.auth.tokens import TokenSigner
 from coterie.kube.apiserver.server import ApiServer, Settings
@@ -299,7 +300,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
     for number in range(40):
         body = configmap(f"big-{number}", 100_000)
         await _ok(api.call(Request("POST", CONFIGMAPS, "", JSON, body, user=ADMIN)))
-    http = HttpServer(api.handle, user_of=user_from_certificate)
+    http = HttpServer(api.handle, user_of=user_from_certificate, problem_response=status_response)
     _, port = await http.listen("127.0.0.1", 0, keys.server_tls())
     tls = ssl.create_default_context(cafile=str(keys.ca_file))
     tls.load_cert_chain(*keys.pair("admin"))

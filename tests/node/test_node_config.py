@@ -8,7 +8,8 @@ import pytest
 
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
-from coterie.node import api_identity, config, join_bundle, lite
+from coterie.node import api_identity, config, join_bundle
+from coterie.node.parts import join
 from coterie.node.parts.agent import engine_settings
 
 _MASTER = {"mode": "master", "domainID": "alice"}
@@ -45,11 +46,11 @@ def test_a_node_that_joins_is_named_by_its_file(tmp_path: Path) -> None:
     paths.prepare()
     api_identity.ensure(paths, ("127.0.0.1",), SYSTEM_CLOCK)
     bundle = join_bundle.make_bundle(paths, "node-2", ("127.0.0.1",), "https://127.0.0.1:1", SYSTEM_CLOCK)
-    assert lite.named_by(bundle, settings.agent).node_name == "node-2"
+    assert join.named_by(bundle, settings.agent).node_name == "node-2"
     other = config.parse({**document, "agent": {"nodeName": "node-3"}}, tmp_path).agent
     assert other is not None
     with pytest.raises(config.ConfigError, match='is for "node-2", not "node-3"'):
-        lite.named_by(bundle, other)
+        join.named_by(bundle, other)
 
 
 @pytest.mark.parametrize("protocol", ["NOTLS", "TLS", "MTLS"])

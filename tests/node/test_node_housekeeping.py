@@ -33,17 +33,17 @@ async def test_a_node_tidies_up_once_after_a_burst_and_now_and_then_in_a_long_on
     keeper = Housekeeper(clock, worked=lambda: spent, tidy=lambda: tidied.append(clock.monotonic()))
     task = asyncio.create_task(keeper.run())
     await clock.advance(5 * LOOK)
-    assert not tidied
+    assert tidied == [LOOK], "once after the start"
     for _ in range(3):
         spent += LOOK
         await clock.advance(LOOK)
-    assert not tidied
+    assert tidied == [LOOK]
     await clock.advance(10 * LOOK)
-    assert tidied == [9 * LOOK]
+    assert tidied == [LOOK, 9 * LOOK]
     for _ in range(int(2 * LONGEST / LOOK)):
         spent += LOOK
         await clock.advance(LOOK)
-    assert len(tidied) == 3
+    assert len(tidied) == 4
     task.cancel()
 
 

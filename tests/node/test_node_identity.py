@@ -54,7 +54,30 @@ HEAVY = (
 
 def test_a_master_carries_no_weight_it_does_not_use():
     """Idle memory is a promise (docs/benchmarks.md); one import too many breaks it silently."""
-    listed = "import sys, coterie.cli.commands.start, coterie.node.master; print(*sys.modules, sep='\\n')"
+    listed = "import sys, coterie.cli.commands.start, coterie.node.parts.control_plane; print(*sys.modules, sep='\\n')"
     loaded = subprocess.run([sys.executable, "-c", listed], capture_output=True, text=True, check=True).stdout.split()
     assert "coterie.kube.apiserver.server" in loaded
     assert [name for name in loaded if name in HEAVY] == []
+
+
+UNUSED_AT_REST = (
+    "aiohttp", "difflib", "google.protobuf", "grpc", "http.client", "multidict", "pyarrow", "urllib.request", "zoneinfo",
+    "coterie.kube.api.cel", "coterie.kube.apiserver.openapi.v3", "coterie.kube.apiserver.tables.build", "coterie.kube.client.tls_carrier",
+    "coterie.kuscia.controllers.kusciajob.controller", "coterie.kuscia.controllers.kusciatask.controller", "coterie.kube.scheduler.scheduler",
+)  # fmt: skip
+
+
+def test_an_autonomous_node_carries_no_weight_it_does_not_use():
+    """`preload` loads what such a node has loaded when it is ready."""
+    listed = (
+        "import sys; from coterie.node.preload import preload; preload(['autonomy']); print(*sys.modules, sep='\\n')"
+    )
+    loaded = subprocess.run([sys.executable, "-c", listed], capture_output=True, text=True, check=True).stdout.split()
+    assert {
+        "coterie.kube.agent.agent",
+        "coterie.kuscia.gateway.envoy",
+        "coterie.kube.client.http_transport",
+        "cryptography",
+        "re2",
+    } <= set(loaded)
+    assert [name for name in loaded if name in UNUSED_AT_REST] == []

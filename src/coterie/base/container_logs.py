@@ -2,8 +2,8 @@
 
     <domain>/var/stdout/pods/<namespace>_<pod>_<uid>/<container>/<run>.log
 
-A rotated file keeps its name with something appended (`0.log.1`, ...); older files are read before newer ones. Following
-looks at the file a few times a second, and only while somebody follows.
+A rotated file keeps its name with something appended (`0.log.1`, ...); older files are read before newer ones.
+Following looks at the file a few times a second, and only while somebody follows.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ def uid4() -> str:
     h = pool.hexes
     # The variant digit keeps two random bits: 8, 9, a or b.
     variant = "89ab"[int(h[at + 16], 16) & 3]
-    return f"{h[at : at + 8]}-{h[at + 8 : at + 12]}-4{h[at + 13 : at + 16]}-{variant}{h[at + 17 : at + 20]}-{h[at + 20 : at + 32]}"
+    h = h[at : at + 32]
+    return f"{h[:8]}-{h[8:12]}-4{h[13:16]}-{variant}{h[17:20]}-{h[20:]}"
 
 
 def suffix(length: int = 5) -> str:

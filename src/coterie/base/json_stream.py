@@ -1,4 +1,5 @@
-"""JSON objects that follow each other without separators, cut out of bytes as they arrive: how KusciaAPI streams over HTTP."""
+"""JSON objects that follow each other without separators, cut out of bytes as they arrive: how KusciaAPI streams over
+HTTP."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Ports that one process holds while another may serve them: whoever came last gets the connections.
 
-A port with SO_REUSEPORT may be opened by several processes of one user. A filter of one instruction, attached to the first
-socket, chooses the second: while the first is alone the choice is void and it gets everything, from the moment that another
-opens the port the other does, and when the other ends, it is the first's turn again. No connection is lost on the way.
+A port with SO_REUSEPORT may be opened by several processes of one user. A filter of one instruction, attached to the
+first socket, chooses the second: while the first is alone the choice is void and it gets everything, from the moment
+that another opens the port the other does, and when the other ends, it is the first's turn again. No connection is lost
+on the way.
 
 Both sockets must be of one family. gRPC takes IPv6 for all addresses where the machine has it, so we do too.
 """

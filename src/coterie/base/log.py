@@ -5,9 +5,9 @@
 
     2026-01-02T03:04:05.678Z info  controllers.kusciajob: Phase changed job=alice/job-1 old=Pending new=Running
 
-It rides on the standard library's logging, so that records of asyncio or aiohttp come out in the same shape. Secrets are
-kept back three times: a `Secret` prints as stars, so does any value whose key names a credential, and text that looks
-like a bearer token or a private key is cut out wherever it stands.
+It rides on the standard library's logging, so that records of asyncio or aiohttp come out in the same shape. Secrets
+are kept back three times: a `Secret` prints as stars, so does any value whose key names a credential, and text that
+looks like a bearer token or a private key is cut out wherever it stands.
 """
 
 from __future__ import annotations

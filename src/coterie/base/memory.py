@@ -1,4 +1,5 @@
-"""Memory that was used once goes back to the machine. The C library keeps it otherwise, for a next time that may never come."""
+"""Memory that was used once goes back to the machine. The C library keeps it otherwise, for a next time that may never
+come."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def keep(most: int) -> None:
-    """Pieces of up to so many bytes are not given back one by one: the kernel would clear each anew when it is taken again.
-    For processes that call `give_back` when they have done their work."""
+    """Pieces of up to so many bytes are not given back one by one: the kernel would clear each anew when it is taken
+    again. For processes that call `give_back` when they have done their work."""
     if _choose is not None:
         _choose(_M_MMAP_THRESHOLD, most)
         _choose(_M_TRIM_THRESHOLD, most)

@@ -134,8 +134,17 @@ class DomainPaths:
     def prepare(self) -> DomainPaths:
         """Make every directory, private to the owner."""
         for path in (
-            self.home, self.etc, self.var, self.certs, self.pki, self.logs, self.stdout, self.storage, self.data,
-            self.run, self.images,
-        ):  # fmt: skip
+            self.home,
+            self.etc,
+            self.var,
+            self.certs,
+            self.pki,
+            self.logs,
+            self.stdout,
+            self.storage,
+            self.data,
+            self.run,
+            self.images,
+        ):
             private_directory(path)
         return self

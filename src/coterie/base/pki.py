@@ -4,8 +4,8 @@
     server = issue_server(authority, "apiserver", key, names=("localhost", "127.0.0.1"), now=...)
     client = issue_client(authority, "alice", key, groups=("system:masters",), now=...)
 
-A user is the certificate's common name, groups are its organisations: that is how Kubernetes reads them. Everything that
-depends on time takes `now`. `pki_files` is the edge that keeps them on disk and makes new ones when due.
+A user is the certificate's common name, groups are its organisations: that is how Kubernetes reads them. Everything
+that depends on time takes `now`. `pki_files` is the edge that keeps them on disk and makes new ones when due.
 """
 
 from __future__ import annotations

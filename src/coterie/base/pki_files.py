@@ -96,7 +96,8 @@ def ensure_server(
     subject: str = "",
     calls: bool = False,
 ) -> Pair:
-    """`<name>.crt` and `<name>.key` for a server that is reached under `names`. `subject`: its common name, else `name`.
+    """`<name>.crt` and `<name>.key` for a server that is reached under `names`. `subject`: its common name, else
+    `name`.
 
     `calls`: clients may show it as well.
     """

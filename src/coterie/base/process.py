@@ -234,8 +234,8 @@ def _signal_group(pid: int, number: int) -> None:
 def _following(argv: Sequence[str]) -> Sequence[str]:
     """The same program, begun by a process that makes the wish and then becomes it.
 
-    Making it between fork and exec would run Python in a copy of this process that lacks all its other threads: whoever of
-    them held a lock, gRPC's for example, holds it there for ever, or the copy dies of it.
+    Making it between fork and exec would run Python in a copy of this process that lacks all its other threads: whoever
+    of them held a lock, gRPC's for example, holds it there for ever, or the copy dies of it.
     """
     if not sys.platform.startswith("linux"):
         return argv

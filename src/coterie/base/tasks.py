@@ -133,6 +133,7 @@ class TaskOwner:
 
 
 def heard(task: asyncio.Future[Any]) -> None:
-    """For `add_done_callback`: what it failed with counts as told, where nobody may ask any more and that is no news."""
+    """For `add_done_callback`: what it failed with counts as told, where nobody may ask any more and that is no
+    news."""
     if not task.cancelled():
         task.exception()

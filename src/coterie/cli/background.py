@@ -1,7 +1,7 @@
 """Nodes that run in the background: start one, know whether it runs, stop it, read the end of its log.
 
-A node is known by the file `var/run/coterie.pid` of its domain, which holds its process id and the moment it began, so a
-stranger who got the same number later is never taken for it.
+A node is known by the file `var/run/coterie.pid` of its domain, which holds its process id and the moment it began, so
+a stranger who got the same number later is never taken for it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def start(paths: DomainPaths, environ: Mapping[str, str]) -> int:
         "--root",
         str(paths.home.parent),
     ]
-    with _open_log(log_file(paths)) as log:
+    with open_node_log(log_file(paths)) as log:
         child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -63,7 +63,30 @@ def start(paths: DomainPaths, environ: Mapping[str, str]) -> int:
     return child.pid
 
 
-def _open_log(path: Path) -> IO[bytes]:
+def start_together(many: Sequence[tuple[DomainPaths, str]], environ: Mapping[str, str]) -> None:
+    """Run several nodes, each given with its mode. They share what they have in common (`forking.py`)."""
+    if len(many) == 1:
+        start(many[0][0], environ)
+        return
+    modes = ",".join(sorted({mode for _, mode in many}))
+    root = str(many[0][0].home.parent)
+    configs = [str(config_file(paths)) for paths, _ in many]
+    with open_node_log(log_file(many[0][0])) as log:
+        command = [sys.executable, "-m", "coterie.cli.forking", "--modes", modes, "--root", root, *configs]
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd="/",
+            env=dict(environ),
+            check=False,
+        )
+    for (paths, _), pid in zip(many, map(int, done.stdout.split()), strict=False):
+        write_atomic(pid_file(paths), f"{pid} {_began(pid)}\n", durable=False)
+
+
+def open_node_log(path: Path) -> IO[bytes]:
     """The node itself keeps it within its limits (node/log_files.py)."""
     return os.fdopen(open_log(path), "ab")
 

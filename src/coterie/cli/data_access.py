@@ -1,5 +1,5 @@
-"""A domain's tables as its owner works with them: the catalogue through the API, the rows through the very sources that the
-data mesh reads, opened with the domain's own key. So this works where the domain's files are, and nowhere else.
+"""A domain's tables as its owner works with them: the catalogue through the API, the rows through the very sources that
+the data mesh reads, opened with the domain's own key. So this works where the domain's files are, and nowhere else.
 
 async with desk(node, nodes) as desk:
     await desk.register("customers", "customers.csv")

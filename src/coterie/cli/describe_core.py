@@ -110,7 +110,8 @@ def _probe(probe: Object) -> str:
         how = f"exec {' '.join(probe['exec'].get('command') or ())}"
     elif probe.get("httpGet"):
         get = probe["httpGet"]
-        how = f"http-get {(get.get('scheme') or 'HTTP').lower()}://{get.get('host') or ''}:{get.get('port')}{get.get('path') or ''}"
+        scheme = (get.get("scheme") or "HTTP").lower()
+        how = f"http-get {scheme}://{get.get('host') or ''}:{get.get('port')}{get.get('path') or ''}"
     elif probe.get("tcpSocket"):
         how = f"tcp-socket {probe['tcpSocket'].get('host') or ''}:{probe['tcpSocket'].get('port')}"
     elif probe.get("grpc"):

@@ -15,12 +15,18 @@ NONE = "<none>"
 _INDENT = "  "
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+|[0-9]+")
 _UPPER = {"api", "cpu", "dns", "id", "ip", "ips", "os", "tls", "uid", "uri", "url"}
-# fmt: off
-_HIDDEN = frozenset({
-    "authorization", "encryptedinfo", "password", "privatekey", "secretkey", "sourceclientprivatekey", "stringdata",
-    "token",
-})
-# fmt: on
+_HIDDEN = frozenset(
+    {
+        "authorization",
+        "encryptedinfo",
+        "password",
+        "privatekey",
+        "secretkey",
+        "sourceclientprivatekey",
+        "stringdata",
+        "token",
+    }
+)
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 

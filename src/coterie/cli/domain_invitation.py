@@ -1,4 +1,5 @@
-"""Domains of one machine that come to know each other: whose control plane must hold which objects, and putting them there.
+"""Domains of one machine that come to know each other: whose control plane must hold which objects, and putting them
+there.
 
     center    the master:     a Domain for each lite; a route between any two of them, each way
     p2p       each domain:    a partner Domain for each other one; a route to it and a route from it

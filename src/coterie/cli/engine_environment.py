@@ -41,8 +41,8 @@ _SECONDS = 600
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """An engine that needs one. Its requirements stand in `coterie/engines/<name>/requirements.txt`, all of them: what they
-    would bring along is not installed."""
+    """An engine that needs one. Its requirements stand in `coterie/engines/<name>/requirements.txt`, all of them: what
+    they would bring along is not installed."""
 
     name: str
     made: Callable[[], Object]
@@ -126,7 +126,8 @@ class Environment:
         return hashlib.sha256(text.encode()).hexdigest()
 
     async def register(self, nodes: Sequence[NodeSettings], place: Path) -> None:
-        """Make the engine known to all nodes of a network: the image where pods run, the AppImage in the control planes."""
+        """Make the engine known to all nodes of a network: the image where pods run, the AppImage in the control
+        planes."""
         for node in nodes:
             if node.agent is not None:
                 self.add_image(node.paths.images, place)

@@ -79,7 +79,9 @@ def _deploy_faults(engine: AppImage) -> Iterator[str]:
     if not templates:
         yield "spec.deployTemplates: at least one is needed; it says what a party runs"
     yield from _twice((each.name for each in templates), "spec.deployTemplates: two have the name")
-    yield from _twice((role for each in templates for role in set(roles_of(each))), "spec.deployTemplates: two are for the role")  # fmt: skip
+    yield from _twice(
+        (role for each in templates for role in set(roles_of(each))), "spec.deployTemplates: two are for the role"
+    )
     for number, each in enumerate(templates):
         path = f"spec.deployTemplates[{number}]"
         if each.replicas is not None and each.replicas < 1:

@@ -54,8 +54,14 @@ def unreachable(error: TransportError, server: str = "") -> str:
         return f"Error: {error}; repair the kubeconfig's user or choose another context with --context"
     if isinstance(error, NotSent):
         if isinstance(error.__cause__, BaseException) and _about_certificates(error.__cause__):
-            return f"Error: the server{where} shows a certificate that this kubeconfig does not trust; take its newest kubeconfig"
-        return f"Error: no control plane answers{where}; start it with `coterie start -c FILE`, or choose another with --kubeconfig or --domain"
+            return (
+                f"Error: the server{where} shows a certificate that this kubeconfig does not trust; "
+                "take its newest kubeconfig"
+            )
+        return (
+            f"Error: no control plane answers{where}; start it with `coterie start -c FILE`, "
+            "or choose another with --kubeconfig or --domain"
+        )
     if isinstance(error, NoAnswerInTime):
         return f"Error: the server{where} did not answer in time; see `coterie status` and its logs, then try again"
     return f"Error: the connection to the server{where} broke ({error}); try again"

@@ -67,11 +67,14 @@ class GatewayState:
             "live": self.live,
             "pid": self.pid,
             "connections": self.connections,
-            "configuration": {"accepted": self.live and not self.refused, "refused": list(self.refused),
-                              "reasons": list(self.reasons)},
+            "configuration": {
+                "accepted": self.live and not self.refused,
+                "refused": list(self.refused),
+                "reasons": list(self.reasons),
+            },
             "dns": self.dns,
             "memoryBytes": {"node": self.node_memory, "gateway": self.memory},
-        }  # fmt: skip
+        }
 
 
 async def of_all(nodes: Sequence[NodeSettings]) -> list[GatewayState]:

@@ -85,9 +85,7 @@ class Start:
 
     async def _bring_up(self, stack: AsyncExitStack) -> None:
         planes = [node for node in self.nodes if node.mode != "lite"]
-        for node in self.nodes:
-            if node.mode != "lite" or not network.needs_token(node):
-                self.start(node)
+        await self.start(*(node for node in self.nodes if node.mode != "lite" or not network.needs_token(node)))
         async with asyncio.TaskGroup() as group:
             for plane in planes:
                 group.create_task(self.answering(plane, stack), name=f"wait for the API of {plane.domain}")
@@ -108,21 +106,25 @@ class Start:
         for node in self.nodes:
             if node.mode == "lite" and network.needs_token(node) and not background.running(node.paths):
                 network.give_token(node, await domain_invitation.token_for(client, node, master))
-            if node.mode == "lite":
-                self.start(node)
+        await self.start(*(node for node in self.nodes if node.mode == "lite"))
 
-    def start(self, node: NodeSettings) -> None:
-        if node.domain in self.since:
-            return
+    async def start(self, *nodes: NodeSettings) -> None:
+        starting = [node for node in nodes if node.domain not in self.since and not self._runs(node)]
+        for node in starting:
+            node.paths.prepare()
+            self.since[node.domain] = SYSTEM_CLOCK.now()
+            self.mine.append(node)
+            self.board.tell(node.domain, "starts")
+        if starting:
+            # In a thread: it takes as long as Python takes to load a node.
+            many = [(node.paths, node.mode) for node in starting]
+            await asyncio.to_thread(background.start_together, many, self.environ)
+
+    def _runs(self, node: NodeSettings) -> bool:
         pid = background.running(node.paths)
         if pid:
             self.board.say(f"{node.domain} is already running (process {pid}).")
-            return
-        node.paths.prepare()
-        self.since[node.domain] = SYSTEM_CLOCK.now()
-        self.mine.append(node)
-        background.start(node.paths, self.environ)
-        self.board.tell(node.domain, "starts")
+        return bool(pid)
 
     # Waiting.
 
@@ -153,7 +155,8 @@ class Start:
         self.board.done(node.domain, silent=since is None)
 
     async def routes_ready(self, plane: NodeSettings) -> None:
-        """One look at all routes of a control plane at a time: many small questions would slow down what we wait for."""
+        """One look at all routes of a control plane at a time: many small questions would slow down what we wait
+        for."""
         client = self.clients[plane.domain]
         while True:
             mine = [way for way in self.ways if (way.name, plane.domain) in self.unready]

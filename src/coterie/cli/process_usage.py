@@ -1,9 +1,10 @@
-"""How much memory and processor time the processes of a domain take together; memory that is shared counts by its part (PSS).
+"""How much memory and processor time the processes of a domain take together; memory that is shared counts by its part
+(PSS).
 
 Processes of a domain are those whose command line names a file of it, and all that they started.
 
-What is shared is costly for the kernel to find out, so it is asked for only when the plain sum (RSS), which is cheap, has
-grown: a measurement must not take the time of what it measures.
+What is shared is costly for the kernel to find out, so it is asked for only when the plain sum (RSS), which is cheap,
+has grown: a measurement must not take the time of what it measures.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _GONE = (OSError, ValueError, IndexError)
 
 
 class Peaks:
-    """Looks again and again while it is entered; `mb` is the most that was seen, by domain, and `cpu` the seconds used."""
+    """Looks again and again while it is entered; `mb` is the most that was seen, by domain, and `cpu` the seconds
+    used."""
 
     def __init__(self, homes: Mapping[str, Path]) -> None:
         self.mb = dict.fromkeys(homes, 0.0)

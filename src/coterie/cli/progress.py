@@ -1,4 +1,5 @@
-"""What somebody sees while things come up: on a terminal a small table that moves, elsewhere a line for each that is done.
+"""What somebody sees while things come up: on a terminal a small table that moves, elsewhere a line for each that is
+done.
 
 board = Board(app, ["alice", "alice -> bob"])
 with board.shown():
@@ -14,23 +15,20 @@ import time
 from collections.abc import Iterator, Sequence
 
 from coterie.cli.app import App
-from coterie.cli.terminal import size_of
+from coterie.cli.live_display import LiveDisplay
 
 _FRAMES = "|/-\\"
-_HOME = "\r\x1b[K"
-_UP = "\x1b[A"
-_COLUMNS = 80
 
 
 class Board:
     def __init__(self, app: App, names: Sequence[str] = (), *, quiet: bool = False) -> None:
         self._app = app
         self._quiet = quiet
-        self._moving = app.colour and not quiet
+        self._display = LiveDisplay(app)
+        self._moving = self._display.live and not quiet
         self._began = time.monotonic()
         self._states = dict.fromkeys(names, "waiting")
         self._done: dict[str, float] = {}
-        self._drawn = 0
 
     @property
     def late(self) -> list[str]:
@@ -61,17 +59,13 @@ class Board:
     def say(self, text: str) -> None:
         """A line that stays."""
         if not self._quiet:
-            self._clear()
-            self._app.say(text)
+            self._display.say(text)
 
     def tick(self) -> None:
         if not self._moving:
             return
         width = max((len(name) for name in self._states), default=0)
-        lines = [self._line(name, width) for name in self._states]
-        self._clear()
-        self._app.write("".join(f"{line}\n" for line in lines))
-        self._drawn = len(lines)
+        self._display.draw([self._line(name, width) for name in self._states])
 
     def _line(self, name: str, width: int) -> str:
         done = self._done.get(name)
@@ -79,19 +73,10 @@ class Board:
         if done is not None:
             return f"{self._app.paint('*', 'green')} {name:<{width}}  {self._states[name]} ({done:.1f} s)"
         frame = self._app.paint(_FRAMES[int(age * 8) % len(_FRAMES)], "yellow")
-        # A line that wraps would be two, and one of them would stay.
-        columns = (size_of(self._app.out) or (_COLUMNS, 0))[0]
-        return f"{frame} " + f"{name:<{width}}  {age:.1f} s  {self._states[name]}"[: max(0, columns - 3)]
-
-    def _clear(self) -> None:
-        if self._drawn:
-            self._app.write((_HOME + _UP) * self._drawn + _HOME)
-            self._drawn = 0
+        return f"{frame} " + f"{name:<{width}}  {age:.1f} s  {self._states[name]}"[: max(0, self._display.width - 3)]
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
         """The table is taken away at the end, whatever that is: what is printed next has the result in it."""
-        try:
+        with self._display:
             yield
-        finally:
-            self._clear()

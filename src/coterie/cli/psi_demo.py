@@ -2,8 +2,8 @@
 
     up (p2p: alice, bob) ──> engine psi ──> data add, data grant ──> job run ──> data head ──> down
 
-Everything lies in a directory of its own, which goes at the end. Where the library of the engine cannot be had, the demo
-says so and shows the same network with the engine that is always there.
+Everything lies in a directory of its own, which goes at the end. Where the library of the engine cannot be had, the
+demo says so and shows the same network with the engine that is always there.
 """
 
 from __future__ import annotations

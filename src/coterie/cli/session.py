@@ -1,8 +1,8 @@
 """Which control plane a command is about, and a client for it.
 
-The rule, first match wins: --kubeconfig; the domain that --domain or --root point to; $KUBECONFIG; the only domain under
-the default root; ~/.kube/config. What was typed for this command beats what the shell has set for all of them. It is
-the same for `coterie get` and `coterie kubectl`.
+The rule, first match wins: --kubeconfig; the domain that --domain or --root point to; $KUBECONFIG; the only domain
+under the default root; ~/.kube/config. What was typed for this command beats what the shell has set for all of them. It
+is the same for `coterie get` and `coterie kubectl`.
 """
 
 from __future__ import annotations

@@ -131,7 +131,8 @@ def _paint(cell: str, header: str, is_header: bool) -> str:
 def elastic_tabs(text: str, *, padding: int = 2, min_width: int = 0) -> str:
     """Text whose tabs are replaced by as many blanks as line up the cells of neighbouring lines.
 
-    A column is as wide as its widest cell among consecutive lines that have it, so each paragraph is aligned for itself.
+    A column is as wide as its widest cell among consecutive lines that have it, so each paragraph is aligned for
+    itself.
     """
     lines = [line.split("\t") for line in text.split("\n")]
     for column in range(max(len(cells) for cells in lines) - 1):

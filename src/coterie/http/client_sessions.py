@@ -1,7 +1,7 @@
 """Sessions of aiohttp that end at once, so that a program may end right after: no socket is left behind.
 
-A connection that is closed in TLS waits for the other side's farewell, which need not come, and aiohttp forgets about it
-meanwhile. Where Python waits long, aiohttp can be told to cut such connections off.
+A connection that is closed in TLS waits for the other side's farewell, which need not come, and aiohttp forgets about
+it meanwhile. Where Python waits long, aiohttp can be told to cut such connections off.
 """
 
 from __future__ import annotations

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from urllib.parse import unquote_to_bytes
 
 import httptools
-import orjson
 
+from coterie.http.errors import HttpProblem, bad_request, too_large
 from coterie.http.messages import Peer, Request, Response, Stream, Tunnel
 from coterie.http.refusal_log import UNAUTHORIZED
-from coterie.kube.api import errors
 
 if TYPE_CHECKING:
     from coterie.http.server import HttpServer
@@ -41,8 +40,17 @@ _NO_CACHE = b"Cache-Control: no-cache, private\r\n"
 _LISTS = frozenset(("accept", "sec-websocket-protocol", "x-stream-protocol-version"))
 _COMMON_NAMES = {
     name.encode(): name.lower()
-    for name in ("Accept", "Accept-Encoding", "Authorization", "Connection", "Content-Length", "Content-Type", "Host", "User-Agent")
-}  # fmt: skip
+    for name in (
+        "Accept",
+        "Accept-Encoding",
+        "Authorization",
+        "Connection",
+        "Content-Length",
+        "Content-Type",
+        "Host",
+        "User-Agent",
+    )
+}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -190,7 +198,7 @@ class HttpConnection(asyncio.Protocol):
             if rest:
                 self.data_received(rest)
         except httptools.HttpParserError as problem:
-            self._fail(errors.BadRequest(f"the request is not valid HTTP/1.1: {problem}"))
+            self._fail(bad_request(f"the request is not valid HTTP/1.1: {problem}"))
 
     def on_message_begin(self) -> None:
         self._start_message()
@@ -201,15 +209,12 @@ class HttpConnection(asyncio.Protocol):
     def on_url(self, url: bytes) -> None:
         self._url += url
         if len(self._url) > MAX_URL_BYTES:
-            self._fail(errors.RequestEntityTooLarge("the request URL is too long"), HTTPStatus.REQUEST_URI_TOO_LONG)
+            self._fail(too_large("the request URL is too long", HTTPStatus.REQUEST_URI_TOO_LONG))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > MAX_HEADER_BYTES:
-            self._fail(
-                errors.RequestEntityTooLarge("the request headers are too large"),
-                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-            )
+            self._fail(too_large("the request headers are too large", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
             return
         key = _COMMON_NAMES.get(name) or name.decode("latin-1").lower()
         text = value.decode("latin-1")
@@ -239,7 +244,8 @@ class HttpConnection(asyncio.Protocol):
         if self._body_size > self._server.limits.max_body:
             self._fail(self._too_large())
         elif self._server.body_bytes > self._server.limits.max_body_in_flight:
-            self._fail(errors.TooManyRequests("the server holds too many request bodies; retry later", retry_after=1))
+            message = "the server holds too many request bodies; retry later"
+            self._fail(HttpProblem(429, "TooManyRequests", message, retry_after=1))
         else:
             self._body.append(body)
 
@@ -263,7 +269,7 @@ class HttpConnection(asyncio.Protocol):
                 method, path.decode(), query.decode("ascii"), self._headers, b"".join(self._body), self.peer
             )
         except UnicodeDecodeError:
-            self._fail(errors.BadRequest("the request path is not valid UTF-8"))
+            self._fail(bad_request("the request path is not valid UTF-8"))
             return
         self._body = []
         waiting = _Waiting(request, keep_alive, self._raw)
@@ -279,10 +285,8 @@ class HttpConnection(asyncio.Protocol):
         self._body_size = 0
         self._body = []
 
-    def _too_large(self) -> errors.ApiError:
-        return errors.RequestEntityTooLarge(
-            f"the request body is larger than the limit of {self._server.limits.max_body} bytes"
-        )
+    def _too_large(self) -> HttpProblem:
+        return too_large(f"the request body is larger than the limit of {self._server.limits.max_body} bytes")
 
     # -- serving ------------------------------------------------------------------------------------------------
 
@@ -318,7 +322,8 @@ class HttpConnection(asyncio.Protocol):
         log.error(
             "A request failed inside the server", error=problem, trace=True, method=request.method, path=request.path
         )
-        return error_response(errors.InternalError("the server failed inside; its log has the details"))
+        message = "the server failed inside; its log has the details"
+        return self._server.problem_response(HttpProblem(500, "InternalError", message))
 
     def _answer(self, request: Request, response: Response) -> None:
         if response.status == UNAUTHORIZED and self._server.refusals is not None:
@@ -411,7 +416,7 @@ class HttpConnection(asyncio.Protocol):
             self.transport.resume_reading()
         self._serve(waiting)
 
-    def _fail(self, error: errors.ApiError, code: int = 0) -> None:
+    def _fail(self, problem: HttpProblem) -> None:
         """Answer a request that cannot be understood and close: what follows cannot be trusted either."""
         if self._closing:
             return
@@ -420,7 +425,7 @@ class HttpConnection(asyncio.Protocol):
         if self._busy:
             self.transport.close()
             return
-        response = error_response(error, code)
+        response = self._server.problem_response(problem)
         body = response.body if self._parser.get_method() != b"HEAD" else b""
         self.transport.write(
             b"%bContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (self._head(response), len(response.body), body)
@@ -537,14 +542,6 @@ class _RawSink:
 
     def resume(self) -> None:
         self._connection.transport.resume_reading()
-
-
-def error_response(error: errors.ApiError, code: int = 0) -> Response:
-    """The error as an HTTP answer, `code` if HTTP has a closer one. Ends in a newline, as Go's encoder leaves it."""
-    headers = [("Retry-After", str(error.retry_after))] if error.retry_after else []
-    status = error.status()
-    status["code"] = code or error.code
-    return Response(status["code"], orjson.dumps(status) + b"\n", headers=headers)
 
 
 def _path_of_absolute(url: bytes) -> bytes:

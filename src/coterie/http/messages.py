@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import parse_qsl
 
-from coterie.kube.api import errors
+from coterie.http.errors import HttpProblem, bad_request
 
 _MAX_PARAMS = 1000
 
@@ -66,11 +66,11 @@ class Request:
 
     @property
     def params(self) -> dict[str, list[str]]:
-        """Query parameters, parsed when first asked for."""
+        """Query parameters, parsed when first used. Raises HttpProblem when there are too many."""
         if self._params is None:
             params: dict[str, list[str]] = {}
             if self.query.count("&") >= _MAX_PARAMS:
-                raise errors.BadRequest(f"the query has more than {_MAX_PARAMS} parameters")
+                raise bad_request(f"the query has more than {_MAX_PARAMS} parameters")
             for key, value in parse_qsl(self.query, keep_blank_values=True):
                 params.setdefault(key, []).append(value)
             self._params = params
@@ -138,3 +138,10 @@ class Response:
 
 
 Handler = Callable[[Request], Response | Awaitable[Response]]
+ProblemResponse = Callable[[HttpProblem], Response]
+
+
+def plain_problem_response(problem: HttpProblem) -> Response:
+    """For servers without an error format of their own: the sentence as text."""
+    headers = [("Retry-After", str(problem.retry_after))] if problem.retry_after else []
+    return Response(problem.status, f"{problem.message}\n".encode(), "text/plain", headers)

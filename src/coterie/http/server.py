@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from coterie.base.clock import http_date
 from coterie.http.connection import HttpConnection
-from coterie.http.messages import Handler, Peer, UserInfo
+from coterie.http.messages import Handler, Peer, ProblemResponse, UserInfo, plain_problem_response
 from coterie.http.refusal_log import Refusals
 
 _BACKLOG = 1024
@@ -71,8 +71,11 @@ class HttpServer:
         *,
         limits: Limits | None = None,
         user_of: Callable[[dict[str, object]], UserInfo | None] | None = None,
+        problem_response: ProblemResponse = plain_problem_response,
     ) -> None:
         self.handler = handler
+        self.problem_response = problem_response
+        """How to answer requests that never reach the handler, and those in which it fails."""
         self.limits = limits or Limits()
         self.tasks = Tasks()
         self.stopping = False

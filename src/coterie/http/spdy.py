@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from coterie.http.websocket_server import ProtocolError
+from coterie.http.errors import ProtocolError
 
 _WORDS: Final = """
     options head post put delete trace accept accept-charset accept-encoding accept-language accept-ranges age

@@ -59,7 +59,8 @@ class Housekeeper:
 
     async def run(self) -> None:
         self.ready.set()
-        last = before = self._worked()
+        before = self._worked()
+        last = before - WORTH  # the start was work, too
         since = self._clock.monotonic()
         while True:
             await self._clock.sleep(LOOK)

@@ -1,8 +1,4 @@
-"""What each mode runs, and in which order. `run` is one node's whole life.
-
-    master:    store, API server, port ─> informers ─> controllers, scheduler ─> gateway ─> DNS
-    lite:      (where it registers: the way to its master, gateway ─>) informers ─> DNS ─> runtime ─> endpoint ─> node ─> pods
-    autonomy:  all of master, then all of lite, in one process
+"""Runs one node until it is told to stop. Which parts a mode has is declared in `node/parts/registry.py`.
 
 The first part that fails stops the rest, and its error is what `run` raises. Pods go on: the next start finds them.
 """
@@ -11,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib
 import math
 import signal
 import sys
@@ -25,19 +20,10 @@ from coterie.kube.control.manager import Manager, Runnable
 from coterie.node.config import NodeSettings
 from coterie.node.housekeeping import Housekeeper
 from coterie.node.log_files import log_files
+from coterie.node.parts import registry
 from coterie.node.reloading import ConfigWatch, LogsAtLevel
 
 log = logger("node")
-
-MODES = {"master": "coterie.node.master", "lite": "coterie.node.lite", "autonomy": "coterie.node.autonomy"}
-
-
-def groups(settings: NodeSettings, clock: Clock = SYSTEM_CLOCK) -> list[list[Runnable]]:
-    """The parts of a node in the order in which they start."""
-    # Loaded by name, here and nowhere else: a master that carried the agent and the HTTP client of a lite node would
-    # idle with a quarter more memory.
-    made: list[list[Runnable]] = importlib.import_module(MODES[settings.mode]).groups(settings, clock)
-    return made
 
 
 async def run(
@@ -53,7 +39,7 @@ async def run(
     # A lite waits for its master for as long as that takes: its pods go on, and the link says what is wrong.
     patience = math.inf if settings.gateway.master is not None else 60.0
     # Logs first: a start that fails again and again fills them too.
-    parts: list[list[Runnable]] = [[log_files(settings, clock)], *groups(settings, clock), [Housekeeper(clock)]]
+    parts: list[list[Runnable]] = [[log_files(settings, clock)], *registry.build(settings, clock), [Housekeeper(clock)]]
     watch = ConfigWatch(file, root, settings, partial(_log_at, settings, parts), clock) if file is not None else None
     if watch is not None:
         parts[0].append(watch)

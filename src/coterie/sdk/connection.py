@@ -236,7 +236,7 @@ def _address(
         return locate(domain, root)
     return Address(
         url, domain, Secret(token) if token else None, _path(ca), _path(certificate), _path(key), server_name
-    )  # fmt: skip
+    )
 
 
 def _path(given: Path | str | None) -> Path | None:

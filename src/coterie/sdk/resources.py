@@ -68,9 +68,14 @@ class Jobs(Group):
         `work`: the name of an engine, with its parties and input, or tasks. See `Job.check` for what did not succeed.
         """
         made = await self.create(
-            work, parties, input, job_id=job_id, initiator=initiator, max_parallelism=max_parallelism,
+            work,
+            parties,
+            input,
+            job_id=job_id,
+            initiator=initiator,
+            max_parallelism=max_parallelism,
             custom_fields=custom_fields,
-        )  # fmt: skip
+        )
         return await self.wait(made, timeout=timeout, on_change=on_change)
 
     async def create(
@@ -89,9 +94,13 @@ class Jobs(Group):
         tasks = [tasks] if isinstance(tasks, Task) else list(tasks)
         name = job_id or f"{tasks[0].alias or tasks[0].app_image}-{secrets.token_hex(4)}"
         answer = await self._ask(
-            "create", job_id=name, initiator=self._own(initiator), max_parallelism=max_parallelism, tasks=tasks,
+            "create",
+            job_id=name,
+            initiator=self._own(initiator),
+            max_parallelism=max_parallelism,
+            tasks=tasks,
             custom_fields=custom_fields or {},
-        )  # fmt: skip
+        )
         return str(answer.get("job_id") or name)
 
     async def wait(
@@ -423,10 +432,17 @@ class Certificates(Group):
     ) -> models.KeyAndCertificates:
         """A key with a certificate that this domain signed. `key_type`: "PKCS#1" or "PKCS#8"."""
         answer = await self._ask(
-            "generate", common_name=common_name, country=country, organization=organization,
-            organization_unit=organization_unit, locality=locality, province=province, street_address=street_address,
-            duration_sec=duration_sec, key_type=key_type,
-        )  # fmt: skip
+            "generate",
+            common_name=common_name,
+            country=country,
+            organization=organization,
+            organization_unit=organization_unit,
+            locality=locality,
+            province=province,
+            street_address=street_address,
+            duration_sec=duration_sec,
+            key_type=key_type,
+        )
         return models.KeyAndCertificates(_pem(answer["key"]), tuple(_pem(each) for each in answer["cert_chain"]))
 
 
@@ -438,8 +454,12 @@ class Logs(Group):
     ) -> AsyncGenerator[str, None]:
         """What a task printed at this domain, in pieces of whole lines. `follow`: until it ends."""
         request = {
-            "task_id": task_id, "replica_idx": replica, "container": container, "follow": follow, "local": local,
-        }  # fmt: skip
+            "task_id": task_id,
+            "replica_idx": replica,
+            "container": container,
+            "follow": follow,
+            "local": local,
+        }
         async with contextlib.aclosing(self._wire.pieces(f"{self.base}/task/query", request, None)) as pieces:
             async for piece in pieces:
                 status = piece.get("status") or {}

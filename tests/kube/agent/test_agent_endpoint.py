@@ -19,7 +19,7 @@ from coterie.base.tasks import TaskOwner
 from coterie.http.messages import Peer, Request, Response, UserInfo
 from coterie.http.spdy import DICTIONARY, Session
 from coterie.http.upgraded_connection import Pipe
-from coterie.http.websocket_server import WebSocket
+from coterie.http.websocket import WebSocket
 from coterie.kube.agent.runtimes.fake import FakeMachine, FakeRuntime
 from coterie.kube.agent.runtimes.protocol import ContainerSpec, PodSandbox
 from coterie.kube.agent.server.channels import read_size

@@ -13,6 +13,7 @@ from coterie.kube.api.schema import builtin
 from coterie.kube.api.schema.node import MISSING
 from coterie.kube.api.schema.structural import compile_crd
 from coterie.kube.api.schema.structural_check import check_structural
+from coterie.kube.api.schema.validate import validate_update
 
 Raw = dict[str, Any]
 PATH = "spec.versions[0].schema.openAPIV3Schema"
@@ -193,3 +194,15 @@ def test_any_schema_is_refused_or_compiles(raw: Raw) -> None:
     assert all(isinstance(error, FieldError) for error in errors)
     if not errors:
         compile_crd(raw)
+
+
+def test_an_update_checks_what_is_not_the_stored_objects_own() -> None:
+    schema = compile_crd({**root(spec=root(n=INT), status=root(n=INT)), "required": ["spec"]})
+    wrong: Raw = {"n": "text"}
+    old: Raw = {"spec": wrong, "status": {"n": 1}}
+    assert not validate_update({"spec": wrong, "status": {"n": 2}}, old, schema)
+    assert [fault.field for fault in validate_update({"spec": wrong, "status": {"n": "x"}}, old, schema)] == [
+        "status.n"
+    ]
+    assert [fault.field for fault in validate_update({"spec": {"n": "text"}}, old, schema)] == ["spec.n"]
+    assert [fault.field for fault in validate_update({"status": old["status"]}, old, schema)] == ["spec"]

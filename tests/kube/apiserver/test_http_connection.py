@@ -14,6 +14,7 @@ import pytest
 from coterie.http import connection as connection_module
 from coterie.http.messages import Request, Response, Sink, TunnelSink
 from coterie.http.server import HttpServer, Limits
+from coterie.kube.api.status_response import status_response
 
 
 class Feed:
@@ -152,7 +153,7 @@ class Client:
 class Site:
     def __init__(self, limits: Limits | None = None) -> None:
         self.app = App()
-        self.server = HttpServer(self.app, limits=limits)
+        self.server = HttpServer(self.app, limits=limits, problem_response=status_response)
         self.clients: list[Client] = []
         self.address = ("", 0)
 

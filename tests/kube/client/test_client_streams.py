@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.http.websocket_client import masked
+from coterie.http.websocket import mask_payload
 from coterie.kube.api.errors import ApiError, BadRequest, NotFound
 from coterie.kube.client import streams
 from coterie.kube.client.client import Client
@@ -304,9 +304,9 @@ async def test_nobody_there_and_nobody_answering() -> None:
 @given(st.binary(max_size=300), st.binary(min_size=4, max_size=4))
 @settings(max_examples=100)
 def test_masking_twice_changes_nothing(data: bytes, mask: bytes) -> None:
-    hidden = masked(data, mask)
+    hidden = mask_payload(data, mask)
     assert hidden == bytes(byte ^ mask[i % 4] for i, byte in enumerate(data))
-    assert masked(hidden, mask) == data
+    assert mask_payload(hidden, mask) == data
 
 
 # Logs.

@@ -7,18 +7,18 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from coterie.base.clock import SYSTEM_CLOCK
+from coterie.base.clock import SYSTEM_CLOCK, Clock, VirtualClock
 from coterie.kube.client.transport import Call, Reply
 from coterie.kube.control import on_demand_process
 from coterie.kube.control.child_api_client import tell, through
-from coterie.kube.control.child_api_listener import READY, private_socket
+from coterie.kube.control.child_api_listener import READY, USED, private_socket
 from coterie.kube.control.on_demand_process import ChildPlan, HeldChild
 
 
@@ -31,14 +31,14 @@ class Nobody:
 
 
 @asynccontextmanager
-async def held(directory: Path) -> AsyncIterator[tuple[HeldChild, ChildPlan]]:
+async def held(directory: Path, clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[tuple[HeldChild, ChildPlan]]:
     """One door that is a socket. The child does nothing; tests play its part."""
     (directory / "idler.py").write_text("import signal\nsignal.pause()\n")
     plan = ChildPlan(
         "child", "a child", "idler", {}, (), directory / "api.sock", directory / "log",
         {directory / "door.sock": directory / "served.sock"}, {"PYTHONPATH": str(directory)},
     )  # fmt: skip
-    made = HeldChild(plan, Nobody(), lambda *_: False, SYSTEM_CLOCK)
+    made = HeldChild(plan, Nobody(), lambda *_: False, clock)
     running = asyncio.create_task(made.run())
     await made.open.wait()
     try:
@@ -119,3 +119,28 @@ async def test_a_moment_without_descriptors_is_survived(tmp_path: Path, monkeypa
         await serves(plan)
         assert await ended(connection) == b""
         assert not failures
+
+
+async def until(question: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not question():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_child_that_nobody_called_ends_soon_and_one_that_was_called_stays(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    soon = on_demand_process.UNUSED + 2 * on_demand_process._LOOK
+    async with held(tmp_path, clock) as (made, plan):
+        made.need()
+        await until(lambda: made.pid is not None)
+        await clock.advance(soon)
+        await until(lambda: made.pid is None)
+        made.need()
+        await until(lambda: made.pid is not None)
+        transport = through(plan.api)
+        await tell(transport, USED)
+        await transport.close()
+        await clock.advance(soon)
+        assert made.pid is not None
+        await clock.advance(on_demand_process.IDLE)
+        await until(lambda: made.pid is None)

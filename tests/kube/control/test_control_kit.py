@@ -21,6 +21,7 @@ from coterie.kube.client.fake import FakeTransport
 from coterie.kube.client.informer import Informer
 from coterie.kube.client.transport import Call, NotSent, Reply
 from coterie.kube.control.controller import Controller, Result, Watches, own_key, owner_key
+from coterie.kube.control.deferred import Deferred
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.finalizers import BeingDeleted, add_finalizer, remove_finalizer
 from coterie.kube.control.leader import LeaderElected, LeaderElection, Seen, Timing, decide
@@ -464,6 +465,45 @@ async def test_the_same_event_is_counted() -> None:
         "name": "q",
         "uid": "u-q",
     }
+
+
+async def test_a_note_that_waits_is_dropped_with_its_object() -> None:
+    clock = VirtualClock()
+    api = FakeApi(clock)
+    recorder = EventRecorder(api.client(), "tests", clock=clock)
+    async with running(recorder.run()):
+        for name in ("gone", "stays"):
+            recorder.record(about(name), "Normal", "Started", "x", after=1.0)
+        recorder.warning(about("gone"), "Failed", "y")
+        await settle()
+        assert [e["reason"] for e in events(api)] == ["Failed"]
+        recorder.retract("u-gone")
+        await clock.advance(2)
+        assert [e["involvedObject"]["name"] for e in events(api)] == ["gone", "stays"]
+
+
+async def test_notes_that_wait_are_written_when_the_recorder_stops() -> None:
+    clock = VirtualClock()
+    api = FakeApi(clock)
+    recorder = EventRecorder(api.client(), "tests", clock=clock)
+    async with running(recorder.run()):
+        recorder.record(about(), "Normal", "Started", "x", after=60.0)
+        await settle()
+        recorder.stop()
+        await settle()
+        assert len(events(api)) == 1
+
+
+async def test_what_only_informs_is_due_after_the_delay() -> None:
+    clock = VirtualClock()
+    later: Deferred[str] = Deferred(clock, delay=0.5)
+    assert later.wait("a") == pytest.approx(0.5)
+    await clock.advance(0.3)
+    assert later.wait("a") == pytest.approx(0.2), "more of it does not put it off"
+    await clock.advance(0.3)
+    assert later.wait("a") is None and later.wait("a") == pytest.approx(0.5)
+    later.clear("a")
+    assert later.wait("a") == pytest.approx(0.5)
 
 
 async def test_an_expired_event_starts_anew() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from workload_world import ENDPOINTS, POD, RS, SERVICE, SLICE, World, workload, world
 
-from coterie.kube.api.labels import ENDPOINTSLICE_MANAGED_BY, SERVICE_NAME
+from coterie.kube.api.labels import COTERIE_LEAN_ENDPOINTS, ENDPOINTSLICE_MANAGED_BY, SERVICE_NAME
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.network import ENDPOINT_SLICES, SERVICES, EndpointSlice, Service
 from coterie.kube.api.types.pods import PODS, Pod
@@ -275,6 +275,21 @@ async def test_hundreds_of_pods_are_cut_into_slices() -> None:
 
 async def full(w: World, wanted: int) -> bool:
     return await ready_addresses(w) == (wanted, wanted)
+
+
+async def test_a_lean_service_has_endpoints_only_while_it_has_addresses() -> None:
+    async with world(*MAKES) as w:
+        body = svc()
+        body["metadata"]["labels"][COTERIE_LEAN_ENDPOINTS] = "true"
+        await w.client.create(SERVICE, body)
+        await w.settle(1)
+        assert not await w.exists(ENDPOINTS, "svc")
+        await w.client.create(RS, workload("web", replicas=2))
+        await w.settle(2)
+        assert await ready_addresses(w) == (2, 0) and await w.list(SLICE) == []
+        await w.client.patch(SERVICE, "svc", "default", {"spec": {"selector": {"app": "none"}}})
+        await w.settle(1)
+        assert not await w.exists(ENDPOINTS, "svc")
 
 
 async def test_others_endpoints_are_left_alone() -> None:

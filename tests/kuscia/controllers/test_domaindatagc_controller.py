@@ -94,7 +94,7 @@ def test_it_runs_where_the_configuration_says_so(tmp_path: Path, block: dict[str
     document = {"mode": "master", "domainID": "alice", "garbageCollection": {"kusciaDomainDataGC": block}}
     settings = config.parse(document, tmp_path, lowest_port=0)
     client = Client(object())  # type: ignore[arg-type]
-    parts = controllers.sleepers(settings, client, Informers(client), VirtualClock())
+    parts = controllers.controllers(settings, client, Informers(client), "", VirtualClock())
     found = [part for part in parts if isinstance(part, controller.DomainDataCollector)]
     assert bool(found) is runs
     if runs:

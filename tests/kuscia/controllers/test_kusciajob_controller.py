@@ -119,6 +119,16 @@ async def test_a_linear_job_runs_to_its_end_and_names_its_tasks() -> None:
         assert status["completionTime"] and status["taskStatus"] == dict.fromkeys(ids, "Succeeded")
 
 
+@pytest.mark.parametrize(("shows", "held"), [(True, [labels.FINALIZER_INTERCONN]), (False, None)], ids=str)
+async def test_a_job_with_partners_is_held_back_only_where_somebody_withdraws_it(
+    shows: bool, held: list[str] | None
+) -> None:
+    async with jobs(partners=("bob",), shows=shows) as at:
+        await at.client.create(JOB, a_job(a_task("a")))
+        await at.phase("AwaitingApproval")
+        assert (await at.job())["metadata"].get("finalizers") == held
+
+
 async def test_no_more_than_the_limit_run_at_once_and_the_urgent_first() -> None:
     async with jobs() as at:
         tasks = [a_task(f"t{n}", priority=n) for n in range(4)]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from domain_world import DOMAIN, DOMAIN_PLANE, Mesh, a_domain, mesh
 
+from coterie.kube.api import errors
 from coterie.kube.api.meta import Object, ObjectMeta
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kuscia.api import labels
@@ -21,7 +22,7 @@ from coterie.kuscia.api.types.job import (
 )
 from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource, TaskResourceStatus
 from coterie.kuscia.controllers.taskresourcegroup import controller as taskresourcegroup
-from coterie.kuscia.controllers.taskresourcegroup.plan import View, plan
+from coterie.kuscia.controllers.taskresourcegroup.plan import View, plan, settle
 
 GROUP, RESERVATION = TASK_RESOURCE_GROUPS.as_dynamic, TASK_RESOURCES.as_dynamic
 POD = Kind.dynamic(builtin("pods"))
@@ -156,7 +157,22 @@ def test_one_who_let_go_in_the_last_moment_catches_up(phases: tuple[str, str], m
     there = {name: reservation(name, phase) for name, phase in zip(("alice", "bob"), phases, strict=True)}
     made = plan(View(group, there, {}, {}, initiates=True, age=1.0, resting=1.0, now="2026-01-01T00:00:00Z"))
     assert {found.metadata.name: str(phase) for found, phase, _ in made.move} == moves
-    assert made.status.completion_time is None
+    assert bool(made.status.completion_time) == ("Reserved" in phases), "the status is written after the moves"
+
+
+@pytest.mark.parametrize("age", [1.0, 10_000.0], ids=["young", "past-its-life"])
+@pytest.mark.parametrize("phase", ["", "Reserving"])
+def test_a_reservation_that_is_schedulable_tells_that_the_group_was_reserved(phase: str, age: float) -> None:
+    """We may have died between letting the first party go ahead and writing anything into the group."""
+    parties = tuple(GroupParty(domain_id=name, task_resource_name=name) for name in ("alice", "bob"))
+    group = TaskResourceGroup(
+        spec=TaskResourceGroupSpec(min_reserved_members=2, initiator="alice", parties=parties),
+        status=TaskResourceGroupStatus(phase=phase),
+    )
+    there = {"alice": reservation("alice", "Schedulable"), "bob": reservation("bob", "Failed")}
+    _, made = settle(View(group, there, {}, {}, initiates=True, age=age, resting=1.0, now="2026-01-01T00:00:00Z"))
+    assert made.status.phase == "Reserved"
+    assert {found.metadata.name: str(phase) for found, phase, _ in made.move} == {"bob": "Reserving"}
 
 
 async def test_a_participant_keeps_only_its_own_reservation_and_waits_for_the_initiator() -> None:
@@ -196,3 +212,28 @@ async def test_reservations_go_with_their_group() -> None:
         assert found is not None
         owner = found["metadata"]["ownerReferences"][0]
         assert (owner["kind"], owner["name"], owner["controller"]) == ("TaskResourceGroup", "t", True)
+
+
+@pytest.mark.parametrize(("method", "part"), [("POST", "/alice/taskresources"), ("PATCH", "/alice/pods/")])
+async def test_a_lasting_refusal_ends_a_group_that_makes_its_own_reservations(method: str, part: str) -> None:
+    async with groups() as at:
+        await at.pod()
+        refused = errors.Forbidden("no such luck")
+        at.world.faults.refuse = lambda call: refused if call.method == method and part in call.path else None
+        await at.begin()
+        status = await at.phase("Failed")
+        assert "no such luck" in [condition.get("reason") for condition in status["conditions"]]
+
+
+async def test_a_group_says_what_it_waits_for_and_in_which_phase() -> None:
+    async with groups() as at:
+        await at.pod()
+        refused = errors.Forbidden("exceeded quota: small")
+        at.world.faults.refuse = lambda call: (
+            refused if call.method == "POST" and "taskresources" in call.path else None
+        )
+        await at.begin()
+        status = await at.phase("Creating")
+        assert "exceeded quota: small" in [condition.get("reason") for condition in status["conditions"]]
+        at.world.faults.refuse = lambda call: None
+        await at.phase("Reserving")

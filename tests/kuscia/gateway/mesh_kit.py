@@ -48,7 +48,7 @@ from coterie.kuscia.gateway.model import Address, Protocol
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.identity import domain_identity as identities
 from coterie.kuscia.identity.domain_identity import DomainIdentity
-from coterie.node.parts.gateway import gateway_groups
+from coterie.node.parts.gateway import gateway_parts
 
 DOMAIN = DOMAINS.as_dynamic
 CDR = CLUSTER_DOMAIN_ROUTES.as_dynamic
@@ -115,7 +115,7 @@ class Plane:
         settings = settings_of(self.name, instance=instance)
         paths = DomainPaths(self.paths.home.parent / instance).prepare()
         informers = Informers(self.client)
-        parts = gateway_groups(settings, paths, self.identity, self.client, informers, clock=SYSTEM_CLOCK)
+        parts = gateway_parts(settings, paths, self.identity, self.client, informers, clock=SYSTEM_CLOCK).groups
         async with running(Manager([[informers], *parts], name=instance)):
             yield settings
 
@@ -155,7 +155,7 @@ async def control_plane(name: str, root: Path, **more: Any) -> AsyncIterator[Pla
         api = await _port(stack, server, paths)
         informers = Informers(client)
         settings = settings_of(name, **more)
-        groups = gateway_groups(settings, paths, identity, client, informers, clock=SYSTEM_CLOCK, api=lambda: api)
+        groups = gateway_parts(settings, paths, identity, client, informers, clock=SYSTEM_CLOCK, api=lambda: api).groups
         controllers: list[Runnable] = [
             domain.make(client, informers, control_plane=name),
             clusterdomainroute.make(client, informers, control_plane=name),

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.base.protobuf_wire import WireError
 from coterie.base.secret import Secret
 from coterie.kuscia.gateway.crypt.announcement import SCHEME
 from coterie.kuscia.gateway.crypt.exchange import Exchange, Place, Refused, Side
 from coterie.kuscia.gateway.crypt.keys import RouteKeys
-from coterie.kuscia.gateway.crypt.messages import Event, MessageError, Part, parse
+from coterie.kuscia.gateway.crypt.messages import Event, Part, parse
 
 KEYS = RouteKeys("alice", "bob", ((3, Secret("older")), (4, Secret("newer"))))
 OLDER = RouteKeys("alice", "bob", KEYS.tokens[:1])
@@ -391,5 +392,5 @@ def test_what_envoy_sends_is_read() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=40))
 def test_rubbish_is_refused_in_order(data: bytes) -> None:
-    with contextlib.suppress(MessageError):
+    with contextlib.suppress(WireError):
         parse(data)

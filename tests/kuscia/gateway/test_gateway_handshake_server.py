@@ -362,7 +362,7 @@ async def test_what_is_no_answer() -> None:
             with pytest.raises(NoAnswer, match=told):
                 await caller.call(TO_BOB, {"kind": kind}, None)
         await caller.close()
-    with pytest.raises(NoAnswer, match="ClientConnectorError"):
+    with pytest.raises(NoAnswer, match="NotConnected"):
         nobody = HttpCaller(address)
         try:
             await nobody.call(TO_BOB, {}, None)

@@ -75,6 +75,16 @@ def test_what_the_member_does(
     assert step.own == moved and (step.entry.phase if step.entry else None) == said
 
 
+def test_a_member_begins_only_with_a_reservation_and_a_host_takes_it() -> None:
+    assert member_step(own("Reserving"), None, NOW, first=True).entry is None
+    assert member_step(own("Failed"), None, NOW, first=True).entry is None
+    said = member_step(own("Reserved"), None, NOW, first=True).entry
+    assert said is not None and said.phase == "Reserved"
+    assert host_step(own("Reserving"), said, NOW).own == "Reserved"
+    told = host_step(own("Schedulable"), said, NOW).entry
+    assert told is not None and told.host_task_resource_name == own("Schedulable").metadata.name
+
+
 class Side:
     def __init__(self, phase: str) -> None:
         self.phase, self.version = phase, 1
@@ -88,8 +98,9 @@ class Side:
         return own(self.phase, str(self.version))
 
 
+@pytest.mark.parametrize("first", [False, True], ids=["host-begins", "member-may-begin"])
 @pytest.mark.parametrize("seed", range(40))
-def test_in_whatever_order_they_look_both_end_alike(seed: int) -> None:
+def test_in_whatever_order_they_look_both_end_alike(seed: int, first: bool) -> None:
     """The member's scheduler reserves and lets go at random; the host lets it go ahead, or asks again, at random."""
     random = Random(seed)
     host, member, said = Side("Reserving"), Side("Reserving"), None
@@ -100,7 +111,7 @@ def test_in_whatever_order_they_look_both_end_alike(seed: int) -> None:
                 said = step.entry or said
                 host.move(step.own or host.phase)
             case 1:
-                step = member_step(member.resource, said, NOW)
+                step = member_step(member.resource, said, NOW, first=first)
                 said = step.entry or said
                 member.move(step.own or member.phase)
             case 2 if member.phase == "Reserving":
@@ -117,7 +128,7 @@ def test_in_whatever_order_they_look_both_end_alike(seed: int) -> None:
         host.move({"Reserved": "Schedulable", "Failed": "Reserving"}.get(host.phase, host.phase))
         if member.phase == "Reserving":
             member.move("Reserved")
-        step = member_step(member.resource, said, NOW)
+        step = member_step(member.resource, said, NOW, first=first)
         said, _ = step.entry or said, member.move(step.own or member.phase)
     assert (host.phase, member.phase) == ("Schedulable", "Schedulable")
     assert said is not None and replace(said, phase="") != said

@@ -325,7 +325,7 @@ async def test_a_stream_over_http_ends_with_its_reader_and_waits_for_a_slow_one(
             answer.close()
         await until(lambda: puppets.streams == 0)
         assert place.doors is not None
-        await until(lambda: place.doors is not None and place.doors.state.under_way == 0)
+        await until(lambda: place.doors is not None and place.doors.desk.under_way == 0)
 
 
 async def test_streams_end_when_the_server_stops(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ async def lite_of_master(tmp_path: Path) -> AsyncIterator[tuple[Puppets, Place]]
 
     async with served(puppets.operations, tmp_path / "m", mode=Mode.MASTER, domain="hq") as master:
         assert master.doors is not None
-        door = HttpDoor(master.doors.state, puppets.operations, recognise)
+        door = HttpDoor(master.doors.desk, puppets.operations, recognise)
         host, port = await door.server.listen("127.0.0.1", 0)
         try:
             async with served(

@@ -68,11 +68,16 @@ def _table(found: list[Resource]) -> Object:
     columns = ("Name", "ShortNames", "APIVersion", "Namespaced", "Kind", "Verbs", "Categories")
     rows = [
         (
-            r.plural, ",".join(r.short_names), r.api_version, r.namespaced, r.kind,
-            ",".join(sorted(r.verbs)), ",".join(r.categories),
+            r.plural,
+            ",".join(r.short_names),
+            r.api_version,
+            r.namespaced,
+            r.kind,
+            ",".join(sorted(r.verbs)),
+            ",".join(r.categories),
         )
         for r in found
-    ]  # fmt: skip
+    ]
     return plain_table(columns, rows, wide_from=5)
 
 

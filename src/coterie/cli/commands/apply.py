@@ -45,9 +45,14 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("--field-manager", metavar="NAME", default="coterie", help="field manager (default: coterie)")
     parser.add_argument("--server-side", action="store_true", help="accepted for compatibility with kubectl; always on")
     parser.add_argument(
-        "--dry-run", nargs="?", const="server", default="none", choices=("none", "server"), metavar="server",
+        "--dry-run",
+        nargs="?",
+        const="server",
+        default="none",
+        choices=("none", "server"),
+        metavar="server",
         help="validate on the server without storing",
-    )  # fmt: skip
+    )
     options.output_option(parser, ("table", "json", "yaml", "name"))
     options.connection_options(parser)
 

@@ -115,7 +115,9 @@ def chosen(nodes: Sequence[NodeSettings], args: argparse.Namespace, app: App) ->
     if not found:
         who = f'domain "{args.domain}"' if args.domain else "domain"
         raise CliError(f"Error: there is no {who} with data under {root}; `coterie up` starts a network")
-    raise CliError(f"Error: there are several domains under {root}: choose one with --domain {'|'.join(n.domain for n in found)}")  # fmt: skip
+    raise CliError(
+        f"Error: there are several domains under {root}: choose one with --domain {'|'.join(n.domain for n in found)}"
+    )
 
 
 async def _list(opened: Desk, args: argparse.Namespace, app: App) -> int:
@@ -182,7 +184,11 @@ async def _show(opened: Desk, args: argparse.Namespace, app: App) -> int:
     app.write(render_table(plain_table(("COLUMN", "TYPE", "COMMENT"), rows), colour=app.colour))
     if given:
         app.say()
-        app.write(render_table(plain_table(("GRANT", "TO", "LIMITS", "USES"), [_grant_row(each) for each in given]), colour=app.colour))  # fmt: skip
+        app.write(
+            render_table(
+                plain_table(("GRANT", "TO", "LIMITS", "USES"), [_grant_row(each) for each in given]), colour=app.colour
+            )
+        )
     return 0
 
 
@@ -217,7 +223,9 @@ async def _grant(opened: Desk, args: argparse.Namespace, app: App) -> int:
     if args.metadata:
         limit["grantMode"] = [METADATA]
     taken = {each.metadata.name for each in await opened.grants()}
-    name = next(name for at in range(1, len(taken) + 2) if (name := f"{data}-{to}" + (f"-{at}" if at > 1 else "")) not in taken)  # fmt: skip
+    name = next(
+        name for at in range(1, len(taken) + 2) if (name := f"{data}-{to}" + (f"-{at}" if at > 1 else "")) not in taken
+    )
     spec: Object = {"domainDataID": data, "grantDomain": to, **({"limit": limit} if limit else {})}
     await opened.catalogue.create_grant(name, spec)
     made = await opened.catalogue.grant(name)
@@ -243,10 +251,17 @@ async def _revoke(opened: Desk, args: argparse.Namespace, app: App) -> int:
 async def _uses(opened: Desk, args: argparse.Namespace, app: App) -> int:
     wanted = args.words[0] if args.words else ""
     rows = [
-        (use.use_time, each.spec.domain_data_id, each.metadata.name, use.grant_domain, use.component or "-", use.output or "-")
+        (
+            use.use_time,
+            each.spec.domain_data_id,
+            each.metadata.name,
+            use.grant_domain,
+            use.component or "-",
+            use.output or "-",
+        )
         for each in await opened.grants(wanted)
         for use in each.uses
-    ]  # fmt: skip
+    ]
     heads = ("TIME", "TABLE", "GRANT", "USED BY", "COMPONENT", "FOR")
     if args.output != "table":
         app.write(as_text([dict(zip(heads, row, strict=True)) for row in sorted(rows)], args.output))

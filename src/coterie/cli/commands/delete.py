@@ -57,9 +57,12 @@ def arguments(parser: options.Parser) -> None:
     options.selector_options(parser)
     parser.add_argument("--all", action="store_true", help="all objects of the type in the namespace")
     parser.add_argument(
-        "--cascade", choices=tuple(_CASCADES), default="background", metavar="HOW",
+        "--cascade",
+        choices=tuple(_CASCADES),
+        default="background",
+        metavar="HOW",
         help="dependents: background, foreground or orphan (default: background)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--grace-period", type=int, metavar="SECONDS", default=None, help="grace period for termination"
     )
@@ -75,10 +78,23 @@ def arguments(parser: options.Parser) -> None:
         "--timeout", type=options.seconds, metavar="TIME", default=60.0, help="wait timeout (default: 60s)"
     )
     parser.add_argument("--ignore-not-found", action="store_true", help="do not fail if an object does not exist")
-    parser.add_argument("--dry-run", nargs="?", const="server", default="none", choices=("none", "server"), metavar="server",
-                        help="validate on the server without deleting")  # fmt: skip
-    parser.add_argument("-o", "--output", choices=("table", "name"), default="table", metavar="FORMAT",
-                        help="name: print kind/name only")  # fmt: skip
+    parser.add_argument(
+        "--dry-run",
+        nargs="?",
+        const="server",
+        default="none",
+        choices=("none", "server"),
+        metavar="server",
+        help="validate on the server without deleting",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("table", "name"),
+        default="table",
+        metavar="FORMAT",
+        help="name: print kind/name only",
+    )
     options.connection_options(parser)
 
 

@@ -1,7 +1,7 @@
 """`coterie init`: a first configuration, short and with the rest as comments. The options are Kuscia's.
 
-The domain's key is made here and stands in the file, as in Kuscia: whoever has the file can start the same domain again on
-another machine. It is written where only its owner can read it, and printed only when nobody named a file.
+The domain's key is made here and stands in the file, as in Kuscia: whoever has the file can start the same domain again
+on another machine. It is written where only its owner can read it, and printed only when nobody named a file.
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ def _values(wishes: Wishes) -> dict[str, str]:
 
 
 def _scalar(text: str) -> str:
-    """Quoted (JSON's texts are YAML's) unless it is a word that nobody could take for something else, as `no` or `1e3`."""
+    """Quoted (JSON's texts are YAML's) unless it is a word that nobody could take for something else, as `no` or
+    `1e3`."""
     return text if _WORD.fullmatch(text) and yaml.safe_load(text) == text else json.dumps(text)
 
 

@@ -10,9 +10,9 @@ from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.jobs import graph
 from coterie.cli.jobs.follow import look, typed
-from coterie.cli.jobs.live import letters
 from coterie.cli.jobs.model import JobState, job_state
 from coterie.cli.jobs.view import safe
+from coterie.cli.live_display import takes_unicode
 from coterie.cli.output import as_text
 from coterie.cli.session import Session
 from coterie.kuscia.api.jobs.graph import circle
@@ -69,10 +69,15 @@ def _draw(app: App, args: argparse.Namespace, job: JobState) -> None:
         return
     if args.output in ("json", "yaml"):
         tasks = [
-            {"alias": task.alias, "after": list(task.after), "layer": task.layer, "phase": task.phase,
-             "parties": [party.domain for party in task.parties]}
+            {
+                "alias": task.alias,
+                "after": list(task.after),
+                "layer": task.layer,
+                "phase": task.phase,
+                "parties": [party.domain for party in task.parties],
+            }
             for task in job.tasks
-        ]  # fmt: skip
+        ]
         app.write(as_text({"job": job.name, "tasks": tasks}, args.output))
         return
     rows = graph.lanes(job.tasks)
@@ -82,4 +87,4 @@ def _draw(app: App, args: argparse.Namespace, job: JobState) -> None:
         if row.task is not None:
             line = line[: row.at] + "●" + line[row.at + 1 :]
             line = f"{line:<{wide}}{safe(row.task.alias)}"
-        app.say(line if letters(app.out) else graph.plain_letters(line).replace("●", "*"))
+        app.say(line if takes_unicode(app.out) else graph.plain_letters(line).replace("●", "*"))

@@ -128,7 +128,8 @@ class _Logs:
         self._missing += 1
         where = f"node {pod.node} keeps" if pod.node else "its node keeps"
         self._app.warn(
-            f"{pod.label}: the pod {why}; {where} its output for some days, in var/stdout/pods/{pod.party}_{pod.name}_*; "
+            f"{pod.label}: the pod {why}; {where} its output for some days, "
+            f"in var/stdout/pods/{pod.party}_{pod.name}_*; "
             "run this command on that machine"
         )
         for line in pod.last_words.splitlines():
@@ -140,9 +141,14 @@ class _Logs:
 
     def _live(self, pod: PodOfJob, container: str, follow: bool) -> AsyncIterator[bytes]:
         return log_stream(
-            self._session.client, pod.name, pod.party, container=container, follow=follow, tail=self._args.tail,
+            self._session.client,
+            pod.name,
+            pod.party,
+            container=container,
+            follow=follow,
+            tail=self._args.tail,
             timestamps=self._args.timestamps,
-        )  # fmt: skip
+        )
 
     async def _say(self, pod: PodOfJob, container: str, pieces: AsyncIterator[bytes]) -> None:
         lines = Lines()
@@ -165,8 +171,13 @@ class _Logs:
     def _entry(self, pod: PodOfJob) -> dict[str, object]:
         files = {container: str(file) for container, file in kept(self._root, pod).items()}
         return {
-            "party": pod.party, "task": pod.task, "pod": pod.name, "phase": pod.phase, "node": pod.node, "files": files,
-        }  # fmt: skip
+            "party": pod.party,
+            "task": pod.task,
+            "pod": pod.name,
+            "phase": pod.phase,
+            "node": pod.node,
+            "files": files,
+        }
 
     def _tell_of_others(self, now: Snapshot) -> None:
         args = self._args

@@ -97,7 +97,11 @@ def run(args: argparse.Namespace, app: App) -> int:
         raise UsageError("a timeline is measured while the job runs; leave out --no-wait")
     found: list[Manifest] = []
     if args.file:
-        extra = [name for name in ("parties", "input", "initiator", "role", "cpu", "memory", "bandwidth") if getattr(args, name)]  # fmt: skip
+        extra = [
+            name
+            for name in ("parties", "input", "initiator", "role", "cpu", "memory", "bandwidth")
+            if getattr(args, name)
+        ]
         if extra:
             raise UsageError(f"--{extra[0]} is for jobs from --engine; with a FILE, say it in the file")
         found = manifests.read([args.file], app)

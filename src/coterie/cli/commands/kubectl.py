@@ -40,7 +40,12 @@ def run(args: argparse.Namespace, app: App) -> int:
     # kubectl's own options win, and what needs no server must work without one.
     if not any(word == "--kubeconfig" or word.startswith("--kubeconfig=") for word in rest) and rest[0] not in _LOCAL:
         env["KUBECONFIG"] = os.pathsep.join(str(path) for path in kubeconfig_files(args, app))
-    words = [program, *(["--context", args.context] if args.context else []), *(["-n", args.namespace] if args.namespace else []), *rest]  # fmt: skip
+    words = [
+        program,
+        *(["--context", args.context] if args.context else []),
+        *(["-n", args.namespace] if args.namespace else []),
+        *rest,
+    ]
     app.out.flush()
     try:
         # This process becomes kubectl, so that the terminal, signals and the exit status are kubectl's own.

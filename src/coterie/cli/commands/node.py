@@ -1,4 +1,5 @@
-"""`coterie node`: let another machine join this control plane. Works on the control plane's own keys; no server is asked."""
+"""`coterie node`: let another machine join this control plane. Works on the control plane's own keys; no server is
+asked."""
 
 from __future__ import annotations
 

@@ -6,13 +6,19 @@ from html import escape
 from textwrap import wrap
 
 from coterie.cli.jobs.timeline import AGREE, CHECK, KINDS, PREPARE, RESERVE, RUN, START, Bar, Timeline, shares
-from coterie.cli.jobs.view import Paper, columns, cut, padded, safe
+from coterie.cli.jobs.view import Paper, cut, padded, safe
+from coterie.cli.live_display import columns
 
 _CODES = {CHECK: "35", AGREE: "33", PREPARE: "36", RESERVE: "34", START: "31", RUN: "32"}
 _LETTERS = {CHECK: "c", AGREE: "a", PREPARE: "p", RESERVE: "r", START: "s", RUN: "="}
 _FILLS = {
-    CHECK: "#a05bb5", AGREE: "#d99a1c", PREPARE: "#2a9d9d", RESERVE: "#3f6fc4", START: "#cc5a4e", RUN: "#5aa55a",
-}  # fmt: skip
+    CHECK: "#a05bb5",
+    AGREE: "#d99a1c",
+    PREPARE: "#2a9d9d",
+    RESERVE: "#3f6fc4",
+    START: "#cc5a4e",
+    RUN: "#5aa55a",
+}
 _LEAST = 16
 
 

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
 
 from coterie.cli.app import App, CliError
 from coterie.cli.jobs.chart import svg
 from coterie.cli.jobs.follow import Following, Snapshot
 from coterie.cli.jobs.model import JobState
 from coterie.cli.jobs.timeline import Stopwatch, Timeline
-from coterie.cli.jobs.view import Paper, changes, columns, picture, safe
+from coterie.cli.jobs.view import Paper, changes, picture, safe
+from coterie.cli.live_display import LiveDisplay, takes_unicode
 from coterie.cli.session import Session
 from coterie.cli.terminal import is_terminal, size_of
 from coterie.kuscia.api.types.job import JobPhase
 
 _TICK = 1.0
 _PLAIN_WIDTH = 120
-_ESCAPE = "\x1b["
-_ORDERS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _SAY_AGAIN = 60.0
 """Seconds without trouble after which trouble is worth a word again."""
 
@@ -34,56 +31,20 @@ def paper_of(app: App, *, whole: bool = False) -> Paper:
     """What the user's output is like. `whole`: it may scroll, so that height does not matter."""
     size = size_of(app.out)
     width, height = size or (_PLAIN_WIDTH, 0)
-    return Paper(max(16, width), 0 if whole else max(0, height - 1), app.colour, letters(app.out))
-
-
-def letters(stream: TextIO) -> bool:
-    """Whether more than ASCII can be written."""
-    return (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "").startswith("utf")
-
-
-class Canvas:
-    """Lines at the bottom of a terminal that are replaced by others, in one write each time, so that nothing flickers.
-
-    When the terminal became narrower meanwhile, it has broken the old lines into more rows: as many are gone over.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._lines: list[str] = []
-
-    def draw(self, lines: Sequence[str], width: int) -> None:
-        if list(lines) == self._lines:
-            return
-        rows = sum(max(1, -(-columns(plain(line)) // max(1, width))) for line in self._lines)
-        up = f"{_ESCAPE}{rows}A" if rows else ""
-        body = "".join(f"{line}{_ESCAPE}K\n" for line in lines)
-        self._stream.write(f"\r{up}{body}{_ESCAPE}J")
-        self._stream.flush()
-        self._lines = list(lines)
-
-
-def plain(text: str) -> str:
-    """Without colours and other orders to the terminal."""
-    return _ORDERS.sub("", text)
+    return Paper(max(16, width), 0 if whole else max(0, height - 1), app.colour, takes_unicode(app.out))
 
 
 class Show:
-    """Shows each state of a job as the output wants it."""
+    """Shows each state of a job: redrawn on a terminal, as lines of changes elsewhere."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, display: LiveDisplay) -> None:
         self._app = app
-        self._canvas = Canvas(app.out) if is_terminal(app.out) and app.environ.get("TERM") != "dumb" else None
+        self._display = display
         self._before: JobState | None = None
 
-    @property
-    def live(self) -> bool:
-        return self._canvas is not None
-
     def show(self, job: JobState) -> None:
-        if self._canvas is not None:
-            paper = paper_of(self._app)
-            self._canvas.draw(picture(job, paper, time.time()), paper.width)
+        if self._display.live:
+            self._display.draw(picture(job, paper_of(self._app), time.time()))
         else:
             at = datetime.now(UTC).strftime("%H:%M:%S")
             for line in changes(self._before, job):
@@ -104,21 +65,24 @@ async def follow(
 
     `stopwatch` notes moments in seconds of the monotonic clock after `since`.
     """
-    show = Show(session.app)
+    display = LiveDisplay(session.app, keep=True)
+    show = Show(session.app, display)
+    redraws = display.live and not quiet
     last_trouble = float("-inf")
 
     def trouble(words: str) -> None:
         nonlocal last_trouble
         now = time.monotonic()
         if now - last_trouble > _SAY_AGAIN:
+            display.clear()
             session.app.warn(f"The control plane does not answer ({words}); the job goes on, and so do we")
         last_trouble = now
 
     following = Following(session.client, name, closely=stopwatch is not None, trouble=trouble)
     async with asyncio.timeout(timeout or None), following:
-        with _resized(following.wake if show.live and not quiet else None):
+        with display, _resized(following.wake if redraws else None):
             while True:
-                now = await following.next(_TICK if show.live and not quiet else None)
+                now = await following.next(_TICK if redraws else None)
                 if stopwatch is not None:
                     stopwatch.look(now.facts, time.monotonic() - since)
                 state = now.state

@@ -1,8 +1,8 @@
 """What the tasks of a job printed: which pods there are, and where their output is.
 
-A pod that failed stays and is asked through the API. One that succeeded has been removed by then, but the machine it ran on
-keeps its output for some days (`var/stdout/pods/<party>_<pod>_<uid>/<container>/<run>.log`): there it is read when that
-machine is this one, and otherwise the user is told which it is. Of a partner's pods nothing is known here.
+A pod that failed stays and is asked through the API. One that succeeded has been removed by then, but the machine it
+ran on keeps its output for some days (`var/stdout/pods/<party>_<pod>_<uid>/<container>/<run>.log`): there it is read
+when that machine is this one, and otherwise the user is told which it is. Of a partner's pods nothing is known here.
 """
 
 from __future__ import annotations
@@ -52,10 +52,15 @@ def pods_of(job: KusciaJob, tasks: Iterable[KusciaTask], alias: str = "", party:
                 short = pod.pod_name.removeprefix(f"{template.task_id}-")
                 out.append(
                     PodOfJob(
-                        pod.namespace, template.alias, pod.pod_name, pod.pod_phase, pod.node_name,
-                        pod.termination_log, short,
+                        pod.namespace,
+                        template.alias,
+                        pod.pod_name,
+                        pod.pod_phase,
+                        pod.node_name,
+                        pod.termination_log,
+                        short,
                     )
-                )  # fmt: skip
+                )
     return out
 
 

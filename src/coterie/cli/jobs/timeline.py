@@ -4,8 +4,8 @@
     task    created ──prepare──> made ──reserve──> reserved ──start──> running ──run──> ended
     party                        made ──reserve──> scheduled ──start──> running ──run──> ended
 
-`facts` reads which of these moments have come and, where the objects tell, when. Objects tell whole seconds. Whoever looks
-on while a job runs can do better: a `Stopwatch` notes when each moment was first seen.
+`facts` reads which of these moments have come and, where the objects tell, when. Objects tell whole seconds. Whoever
+looks on while a job runs can do better: a `Stopwatch` notes when each moment was first seen.
 """
 
 from __future__ import annotations
@@ -206,9 +206,13 @@ def timeline(job: KusciaJob, times: Facts, now: float, *, exact: bool = False) -
 
 
 def _spans(
-    known: Mapping[Moment, float], task: str, party: str, first: tuple[str, ...], steps: tuple[tuple[str, str], ...],
+    known: Mapping[Moment, float],
+    task: str,
+    party: str,
+    first: tuple[str, ...],
+    steps: tuple[tuple[str, str], ...],
     end: float,
-) -> tuple[Span, ...]:  # fmt: skip
+) -> tuple[Span, ...]:
     """What is not known is part of the step that follows it; what has not ended goes on to the end."""
     at = next((known[m] for what in first if (m := Moment(what, task, party)) in known), None)
     if at is None:

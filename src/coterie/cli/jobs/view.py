@@ -7,29 +7,44 @@ go to a line of their own. A picture never has more lines than the terminal, or 
 
 from __future__ import annotations
 
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from coterie.cli.jobs import graph
 from coterie.cli.jobs.model import NOT_RUN, WAITING, JobState, PartyState, TaskState
+from coterie.cli.live_display import columns
 from coterie.kube.apiserver.tables.ages import human_duration
 from coterie.kuscia.api.types.job import REJECTED, JobPhase, TaskPhase
 
 _MARKS = {
-    TaskPhase.SUCCEEDED: "✔", TaskPhase.FAILED: "✘", TaskPhase.RUNNING: "●", TaskPhase.PENDING: "◌", WAITING: "○",
+    TaskPhase.SUCCEEDED: "✔",
+    TaskPhase.FAILED: "✘",
+    TaskPhase.RUNNING: "●",
+    TaskPhase.PENDING: "◌",
+    WAITING: "○",
     NOT_RUN: "–",
-}  # fmt: skip
+}
 _ASCII_MARKS = {
-    TaskPhase.SUCCEEDED: "+", TaskPhase.FAILED: "x", TaskPhase.RUNNING: "*", TaskPhase.PENDING: "o", WAITING: ".",
+    TaskPhase.SUCCEEDED: "+",
+    TaskPhase.FAILED: "x",
+    TaskPhase.RUNNING: "*",
+    TaskPhase.PENDING: "o",
+    WAITING: ".",
     NOT_RUN: "-",
-}  # fmt: skip
+}
 _STYLES = {
-    TaskPhase.SUCCEEDED: "32", TaskPhase.FAILED: "31", TaskPhase.RUNNING: "36", TaskPhase.PENDING: "33", WAITING: "2",
-    NOT_RUN: "2", JobPhase.SUSPENDED: "33", JobPhase.AWAITING_APPROVAL: "33", JobPhase.APPROVAL_REJECT: "31",
+    TaskPhase.SUCCEEDED: "32",
+    TaskPhase.FAILED: "31",
+    TaskPhase.RUNNING: "36",
+    TaskPhase.PENDING: "33",
+    WAITING: "2",
+    NOT_RUN: "2",
+    JobPhase.SUSPENDED: "33",
+    JobPhase.AWAITING_APPROVAL: "33",
+    JobPhase.APPROVAL_REJECT: "31",
     JobPhase.CANCELLED: "31",
-}  # fmt: skip
+}
 _BAR = 12
 _ROOMY, _NARROW = 100, 64
 _MOST_LANES = 24
@@ -69,17 +84,6 @@ class Paper:
 
 
 # Width of text on a terminal.
-
-
-def columns(text: str) -> int:
-    """How wide a text without escape codes is."""
-    return len(text) if text.isascii() else sum(_cell(char) for char in text)
-
-
-def _cell(char: str) -> int:
-    if unicodedata.combining(char):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
 def cut(text: str, width: int, dots: str = "…") -> str:

@@ -1,9 +1,10 @@
-"""What is wrong with a route, step by step, and what to do about it. Pure: `diagnose(facts)`; `routeprobe.py` finds the facts.
+"""What is wrong with a route, step by step, and what to do about it. Pure: `diagnose(facts)`; `routeprobe.py` finds the
+facts.
 
     route ─> name ─> tcp ─> tls ─> certificate ─> gateway ─> clock ─> token ─> service
 
-Each step needs those before it. When one is wrong, the network steps after it are not looked at, because what they would
-say is only its echo; the token and the clock still are where there is something to say.
+Each step needs those before it. When one is wrong, the network steps after it are not looked at, because what they
+would say is only its echo; the token and the clock still are where there is something to say.
 """
 
 from __future__ import annotations
@@ -118,7 +119,8 @@ def _tcp(facts: Facts) -> Finding | None:
             "tcp",
             Verdict.WRONG,
             f"nothing answers at {facts.where}: {facts.tcp_problem}",
-            f"is the port right, does {facts.destination}'s gateway run (`coterie status` there), is a firewall between?",
+            f"is the port right, does {facts.destination}'s gateway run (`coterie status` there), "
+            "is a firewall between?",
         )
     return Finding("tcp", Verdict.OK, f"{facts.where} answers")
 
@@ -137,7 +139,8 @@ def _tls(facts: Facts) -> Finding | None:
             "tls",
             Verdict.WRONG,
             f"{facts.where} does not speak TLS" if plain else f"no TLS with {facts.where}: {facts.tls_problem}",
-            f"it is another program's port, or {facts.destination} has protocol: NOTLS; correct the endpoint or the protocol"
+            f"it is another program's port, or {facts.destination} has protocol: NOTLS; "
+            "correct the endpoint or the protocol"
             if plain
             else f"look into var/logs/envoy at {facts.destination}",
         )
@@ -170,7 +173,8 @@ def _certificate(facts: Facts) -> Finding | None:
             "certificate",
             Verdict.WRONG,
             f"the certificate {about} ended on {shown.ends:%Y-%m-%d}",
-            f"{facts.destination} needs a new one (remove domain.crt and start again), and its partners then need it too",
+            f"{facts.destination} needs a new one (remove domain.crt and start again), "
+            "and its partners then need it too",
         )
     if shown.begins > facts.now:
         return Finding(
@@ -266,7 +270,8 @@ def _token(facts: Facts) -> Iterator[Finding]:
             "token",
             Verdict.WRONG,
             f"{facts.destination} knows the route but not this token: {have}",
-            "a new one is agreed on within half a minute; if it is not, remove the route and add it again on both sides",
+            "a new one is agreed on within half a minute; "
+            "if it is not, remove the route and add it again on both sides",
         ),
         State.NO_AUTHENTICATION: Finding(
             "token",

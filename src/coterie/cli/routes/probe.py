@@ -1,4 +1,5 @@
-"""Finds out all that `routecheck` judges: asks the control plane, dials the partner's port, calls through the own gateway.
+"""Finds out all that `routecheck` judges: asks the control plane, dials the partner's port, calls through the own
+gateway.
 
 Nothing secret is sent to anybody: the partner's port is called without a token, and the question about the token goes
 through our own gateway, which adds it as to every call. Where that gateway is, its own files on this machine tell.

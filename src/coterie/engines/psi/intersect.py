@@ -14,7 +14,8 @@ from coterie.engines.psi.task import Task
 
 _CHUNK = 1 << 17
 _BUCKET = 1 << 17
-"""Keys that RR22 and KKRT compare at once: a million, as the library would, take twice the memory and overrun the caches."""
+"""Keys that RR22 and KKRT compare at once: a million, as the library would, take twice the memory and overrun the
+caches."""
 
 
 class Impossible(Exception):

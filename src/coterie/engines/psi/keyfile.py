@@ -1,8 +1,8 @@
 """The file of keys that the library reads, each with the number of its row.
 
-Keys are in memory while they are few enough to be put in order here: the library then need not run a program for it, and where
-no key comes twice it is told so and does less. What it would find out by reading all of them once more it finds in a note beside
-the file, as it leaves one there itself for the next time.
+Keys are in memory while they are few enough to be put in order here: the library then need not run a program for it,
+and where no key comes twice it is told so and does less. What it would find out by reading all of them once more it
+finds in a note beside the file, as it leaves one there itself for the next time.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def note(keys: Path, rows: int, digest: bytes) -> None:
 
 
 def order_of(texts: pa.Array) -> pa.Array:
-    """As `sort_indices` has it, by bytes. Most texts differ in their first sixteen, and numbers are compared much faster."""
+    """As `sort_indices` has it, by bytes. Most texts differ in their first sixteen, and numbers are compared much
+    faster."""
     whole = texts.cast(pa.binary())
     if (pc.min(pc.binary_length(whole)).as_py() or 0) < 16:
         # What is missing is zero, which no key has.

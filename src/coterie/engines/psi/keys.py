@@ -1,8 +1,8 @@
 """Keys as text that can be compared, and that no tool on the way understands as anything else.
 
-The library compares text in a CSV file, which it sorts by lines and commas. So what separates is written as `%2C` and the
-like, several columns become one, and every key begins with a letter: nothing is empty, and nothing looks like a number.
-A key with a NULL equals no other key, not even its like, so it becomes a text that nobody else has.
+The library compares text in a CSV file, which it sorts by lines and commas. So what separates is written as `%2C` and
+the like, several columns become one, and every key begins with a letter: nothing is empty, and nothing looks like a
+number. A key with a NULL equals no other key, not even its like, so it becomes a text that nobody else has.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SPU's intersection library, without the rest of SPU.
 
-The package `spu` imports a compiler for machine learning, which takes two seconds and a hundred megabytes; the intersection
-needs its two extension modules only.
+The package `spu` imports a compiler for machine learning, which takes two seconds and a hundred megabytes; the
+intersection needs its two extension modules only.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The connection to the partners, and seeing that they are still there.
 
 Partners are called by name through the gateway: brpc's HTTP with pooled connections, the only one of its protocols that
-keeps the name, and with bodies as they are: the usual ones are base64 in JSON. The library waits for a message as long as it
-takes, for a partner may be busy with its own rows for long. Whether it still lives is asked beside: its port answers while it
-works, whatever it works on.
+keeps the name, and with bodies as they are: the usual ones are base64 in JSON. The library waits for a message as long
+as it takes, for a partner may be busy with its own rows for long. Whether it still lives is asked beside: its port
+answers while it works, whatever it works on.
 """
 
 from __future__ import annotations

@@ -60,9 +60,14 @@ class Mesh:
         """Register a table; one that the same job made before is made anew."""
         columns = [message((1, each.name), (2, _NAMES[each.type])) for each in schema]
         request = message(
-            (2, data), (3, data), (4, "table"), (5, f"{data}.csv"),
-            *protobytes.each(9, columns), (10, "coterie"), (11, _CSV),
-        )  # fmt: skip
+            (2, data),
+            (3, data),
+            (4, "table"),
+            (5, f"{data}.csv"),
+            *protobytes.each(9, columns),
+            (10, "coterie"),
+            (11, _CSV),
+        )
         with _told(f"the table {data} cannot be made"):
             (result,) = self._client.do_action(flight.Action("ActionCreateDomainDataRequest", request))
             code, told = _status(result.body.to_pybytes())

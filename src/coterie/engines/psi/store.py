@@ -58,7 +58,8 @@ class Store:
                 yield from self._rows(reader, wanted).to_batches()
 
     def _rows(self, reader: pa.ipc.RecordBatchFileReader, wanted: pa.Array) -> pa.Table:
-        """Sorted first, NULLs last, so that each stored batch is read once; then put in the order that was asked for."""
+        """Sorted first, NULLs last, so that each stored batch is read once; then put in the order that was asked
+        for."""
         order = pc.sort_indices(wanted)
         ordered = wanted.take(order)
         last = len(ordered) - ordered.null_count
@@ -86,8 +87,8 @@ def nullable(schema: pa.Schema) -> pa.Schema:
 def found_numbers(path: Path, *, second: bool) -> Iterator[pa.Array]:
     """What the library wrote, in its order. `second`: this party is not the first.
 
-    The library repeats each row as often as the partner has its key, at both sides alike (1 1 2 2, and 7 7 9 9), so that
-    the n-th rows of the two do not make all pairs. At one side, equal keys are therefore turned: 7 9 7 9.
+    The library repeats each row as often as the partner has its key, at both sides alike (1 1 2 2, and 7 7 9 9), so
+    that the n-th rows of the two do not make all pairs. At one side, equal keys are therefore turned: 7 9 7 9.
     """
     options = csv.ConvertOptions(column_types=KEY_SCHEMA, null_values=["NULL", ""], strings_can_be_null=True)
     kept: list[pa.RecordBatch] = []
@@ -149,7 +150,8 @@ def give_memory_back() -> None:
 
 
 def keep_memory() -> None:
-    """Until it is given back: the library frees and takes large pieces all the time, and the kernel clears each anew."""
+    """Until it is given back: the library frees and takes large pieces all the time, and the kernel clears each
+    anew."""
     choose = getattr(ctypes.CDLL(None), "mallopt", None)
     if choose is not None:
         choose(_M_MMAP_THRESHOLD, _KEPT_BYTES)

@@ -1,4 +1,5 @@
-"""The configuration file of a PSI task, read into plain data. The file is as every engine gets it; `task_input_config` says:
+"""The configuration file of a PSI task, read into plain data. The file is as every engine gets it; `task_input_config`
+says:
 
 {"protocol": "RR22", "inputs": {"alice": "<domaindata id>", "bob": ...}, "keys": {"alice": ["id"], "bob": ["uid"]},
  "outputs": {"alice": "<new domaindata id>", ...}, "receivers": ["alice", "bob"], "join": "inner", "sort": true}

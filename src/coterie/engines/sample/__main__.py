@@ -1,4 +1,5 @@
-"""`python -m coterie.engines.sample FILE`: do what the task in the file says, and end with a status that tells how it went.
+"""`python -m coterie.engines.sample FILE`: do what the task in the file says, and end with a status that tells how it
+went.
 
 0  done      1  failed: a partner, or because the task says so      2  the configuration cannot be used
 """

@@ -3,8 +3,8 @@
     alice ── POST /greet {from, to, task} ──> bob        the answer repeats it, so both know that they mean the same
     alice ── POST /bulk  <mbytes>         ──> bob        the answer is the digest of what arrived
 
-A partner may start later, so whoever does not answer yet is called again after a short pause; one that greets us is up, and
-is called at once.
+A partner may start later, so whoever does not answer yet is called again after a short pause; one that greets us is up,
+and is called at once.
 """
 
 from __future__ import annotations

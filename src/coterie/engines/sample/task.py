@@ -72,7 +72,16 @@ def parse(text: str) -> Task:
         raise BadConfig(f"allocated_ports has no port named {PORT}") from problem
     mode, seconds, mbytes = _wishes(wishes, own.party)
     others = tuple(peer for peer in peers if peer != own)
-    return Task(str(whole.get("task_id") or ""), own, others, port, str(whole.get("task_progress_url") or ""), mode, seconds, mbytes)  # fmt: skip
+    return Task(
+        str(whole.get("task_id") or ""),
+        own,
+        others,
+        port,
+        str(whole.get("task_progress_url") or ""),
+        mode,
+        seconds,
+        mbytes,
+    )
 
 
 def _object(text: Any, what: str) -> dict[str, Any]:

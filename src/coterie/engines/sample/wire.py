@@ -1,7 +1,7 @@
 """As much HTTP as the engine needs, by hand: the library's own client and server would take most of the time it runs.
 
-Each call is one connection. Partners are called at port 80 of their service's name, which leads to the own gateway; where
-`http_proxy` is set, calls go there, as with any other program.
+Each call is one connection. Partners are called at port 80 of their service's name, which leads to the own gateway;
+where `http_proxy` is set, calls go there, as with any other program.
 """
 
 from __future__ import annotations

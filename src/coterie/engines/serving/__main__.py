@@ -4,8 +4,8 @@
     GET /health   200 when calls may come, 503 before and after that
     GET /ask      what each partner's service answers, asked through the gateway; 502 when one does not
 
-Told to end (SIGTERM) it is not healthy any more but goes on answering for a while: those who send calls here hear of it a
-moment later. A new version can so take over without a call being lost.
+Told to end (SIGTERM) it is not healthy any more but goes on answering for a while: those who send calls here hear of it
+a moment later. A new version can so take over without a call being lost.
 
 0  ended as told      2  the configuration cannot be used
 """

@@ -177,10 +177,24 @@ class Timeout(ApiError):
 
 
 _LEAVES: tuple[type[ApiError], ...] = (
-    BadRequest, Unauthorized, Forbidden, NotFound, MethodNotAllowed, NotAcceptable, Conflict, AlreadyExists, Gone,
-    Expired, RequestEntityTooLarge, UnsupportedMediaType, Invalid, TooManyRequests, InternalError,
-    ServiceUnavailable, Timeout,
-)  # fmt: skip
+    BadRequest,
+    Unauthorized,
+    Forbidden,
+    NotFound,
+    MethodNotAllowed,
+    NotAcceptable,
+    Conflict,
+    AlreadyExists,
+    Gone,
+    Expired,
+    RequestEntityTooLarge,
+    UnsupportedMediaType,
+    Invalid,
+    TooManyRequests,
+    InternalError,
+    ServiceUnavailable,
+    Timeout,
+)
 _BY_REASON = {leaf.reason: leaf for leaf in _LEAVES}
 _BY_CODE = {leaf.code: leaf for leaf in reversed(_LEAVES)}
 

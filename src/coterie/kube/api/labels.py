@@ -67,3 +67,5 @@ TAINT_NETWORK_UNAVAILABLE: Final = "node.kubernetes.io/network-unavailable"
 # ---- Coterie: labels of its own for what the platform does ----
 COTERIE_POD_NAMESPACE: Final = "coterie.io/pod-namespace"
 """Label of a Node whose agent may see the pods of one namespace only: the scheduler places no others there."""
+COTERIE_LEAN_ENDPOINTS: Final = "coterie.io/lean-endpoints"
+"""Label of a Service with "true": it has an Endpoints object only once it has addresses, and no EndpointSlices."""

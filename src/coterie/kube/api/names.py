@@ -51,33 +51,49 @@ def _shape(message: str, pattern: str, *examples: str) -> str:
 
 _LABEL_SHAPE = _shape(
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end "
-    "with an alphanumeric character", _LABEL, "my-name", "123-abc",
-)  # fmt: skip
+    "with an alphanumeric character",
+    _LABEL,
+    "my-name",
+    "123-abc",
+)
 _SUBDOMAIN_SHAPE = _shape(
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start "
-    "and end with an alphanumeric character", _SUBDOMAIN, "example.com",
-)  # fmt: skip
+    "and end with an alphanumeric character",
+    _SUBDOMAIN,
+    "example.com",
+)
 _LABEL_1035_SHAPE = _shape(
     "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, "
-    "and end with an alphanumeric character", _LABEL_1035, "my-name", "abc-123",
-)  # fmt: skip
+    "and end with an alphanumeric character",
+    _LABEL_1035,
+    "my-name",
+    "abc-123",
+)
 _QUALIFIED_TEXT = (
     "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character"
 )
 _QUALIFIED_SHAPE = _shape(_QUALIFIED_TEXT, _QUALIFIED, "MyName", "my.name", "123-abc")
 _VALUE_SHAPE = _shape(
     "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
-    "end with an alphanumeric character", _LABEL_VALUE, "MyValue", "my_value", "12345",
-)  # fmt: skip
+    "end with an alphanumeric character",
+    _LABEL_VALUE,
+    "MyValue",
+    "my_value",
+    "12345",
+)
 _KEY_SHAPE = _shape(
     "a valid config key must consist of alphanumeric characters, '-', '_' or '.'",
-    _CONFIG_KEY, "key.name", "KEY_NAME", "key-name",
-)  # fmt: skip
+    _CONFIG_KEY,
+    "key.name",
+    "KEY_NAME",
+    "key-name",
+)
 _WILDCARD_SHAPE = _shape(
     "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of "
     "lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character",
-    r"\*\." + _SUBDOMAIN, "*.example.com",
-)  # fmt: skip
+    r"\*\." + _SUBDOMAIN,
+    "*.example.com",
+)
 _ENV_SHAPE = "a valid environment variable name must consist only of printable ASCII characters other than '='"
 
 

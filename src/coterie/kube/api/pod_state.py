@@ -69,9 +69,9 @@ def restarts(pod: Pod) -> int:
 def last_words(pod: Pod) -> tuple[str, str]:
     """Which container ended badly and how, for everybody; and what it printed last, for its own people only."""
     for status in container_statuses(pod):
-        ended: Mapping[str, Any] = (status.state or {}).get("terminated") or (status.last_state or {}).get(
-            "terminated"
-        ) or {}  # fmt: skip
+        ended: Mapping[str, Any] = (
+            (status.state or {}).get("terminated") or (status.last_state or {}).get("terminated") or {}
+        )
         code = ended.get("exitCode")
         if not code:
             continue

@@ -148,7 +148,8 @@ BUILTIN: tuple[Resource, ...] = (
     _r(
         "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", short="pvc", subs=(STATUS,), returns_deleted=True
     ),
-    _r("", "v1", "persistentvolumes", "PersistentVolume", cluster=True, short="pv", subs=(STATUS,), returns_deleted=True),
+    _r("", "v1", "persistentvolumes", "PersistentVolume", cluster=True, short="pv", subs=(STATUS,),
+       returns_deleted=True),
     _r("", "v1", "pods", "Pod", short="po", categories="all", subs=_POD_SUBS, returns_deleted=True),
     _r("", "v1", "podtemplates", "PodTemplate", returns_deleted=True),
     _r("", "v1", "replicationcontrollers", "ReplicationController", short="rc", categories="all", subs=(SCALE, STATUS)),

@@ -1,7 +1,7 @@
 """Label selectors and field selectors: parsed once per request, asked once per object.
 
-A list of five thousand pods asks a selector five thousand times, so parsing does the work: a selector becomes a tuple of
-small requirements with frozen sets, and `matches` is a loop without allocation.
+A list of five thousand pods asks a selector five thousand times, so parsing does the work: a selector becomes a tuple
+of small requirements with frozen sets, and `matches` is a loop without allocation.
 """
 
 from __future__ import annotations
@@ -336,14 +336,28 @@ _INVOLVED = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion"
 
 _FIELDS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("", "pods"): (
-        "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork",
-        "status.phase", "status.podIP", "status.podIPs", "status.nominatedNodeName",
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.schedulerName",
+        "spec.serviceAccountName",
+        "spec.hostNetwork",
+        "status.phase",
+        "status.podIP",
+        "status.podIPs",
+        "status.nominatedNodeName",
     ),
     ("", "events"): (
-        *(f"involvedObject.{key}" for key in _INVOLVED), "reason", "reportingComponent", "source", "type",
+        *(f"involvedObject.{key}" for key in _INVOLVED),
+        "reason",
+        "reportingComponent",
+        "source",
+        "type",
     ),
     ("events.k8s.io", "events"): (
-        *(f"regarding.{key}" for key in _INVOLVED), "reason", "reportingController", "type",
+        *(f"regarding.{key}" for key in _INVOLVED),
+        "reason",
+        "reportingController",
+        "type",
     ),
     ("", "secrets"): ("type",),
     ("", "namespaces"): ("status.phase",),
@@ -354,7 +368,7 @@ _FIELDS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("batch", "jobs"): ("status.successful",),
     ("", "services"): ("spec.clusterIP", "spec.type"),
     ("apiextensions.k8s.io", "customresourcedefinitions"): (),
-}  # fmt: skip
+}
 
 _SPECIAL: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "spec.hostNetwork": lambda obj: _text((obj.get("spec") or {}).get("hostNetwork") or False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from coterie.kube.api.labels import COTERIE_LEAN_ENDPOINTS
 from coterie.kube.api.pod_state import addresses, is_ready
 from coterie.kube.api.types.network import Service, ServicePort
 from coterie.kube.api.types.pods import Pod
@@ -14,6 +15,11 @@ HEADLESS_LABEL = "service.kubernetes.io/headless"
 def follows_pods(service: Service) -> bool:
     """False when somebody else keeps the endpoints: there is no selector, or nothing to send to."""
     return service.spec.selector is not None and service.spec.type != "ExternalName"
+
+
+def is_lean(service: Service) -> bool:
+    """Short-lived, and read by those who read Endpoints: an empty object for it, or slices, would only be written in vain."""
+    return (service.metadata.labels or {}).get(COTERIE_LEAN_ENDPOINTS) == "true"
 
 
 def is_headless(service: Service) -> bool:

@@ -189,7 +189,7 @@ class CustomStrategy(Strategy):
         return self._validate(new, old)
 
     def _validate(self, obj: Object, old: Object | None) -> list[errors.FieldError]:
-        faults = validate.validate(obj, self.schema)
+        faults = validate.validate(obj, self.schema) if old is None else validate.validate_update(obj, old, self.schema)
         if not faults and self.schema.has_rules:
             faults = cel.check(obj, old, self.schema, "")
         return faults

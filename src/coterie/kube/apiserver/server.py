@@ -4,7 +4,8 @@
     server = ApiServer(store)
     await server.start()                       # load, bootstrap, be ready
     response = await server.call(Request("GET", "/api/v1/namespaces", user=ADMIN))   # in-process
-    http = HttpServer(server.handle, user_of=user_from_certificate); await http.listen(...)   # on a socket
+    http = HttpServer(server.handle, user_of=user_from_certificate, problem_response=status_response)
+    await http.listen(...)   # on a socket
     await server.stop()
 
 The path of a request, outermost first: count and audit, translate errors, authenticate, authorise, find the resource,
@@ -26,13 +27,14 @@ import orjson
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
 from coterie.base.secret import Secret
-from coterie.http.connection import error_response
+from coterie.http.errors import HttpProblem
 from coterie.http.messages import Request, Response, UserInfo
 from coterie.http.server import Tasks
 from coterie.kube.api import convert, errors
 from coterie.kube.api.resources import BUILTIN, USAGE, Resource
 from coterie.kube.api.schema import builtin as builtin_schemas
 from coterie.kube.api.selectors import parse_field_selector
+from coterie.kube.api.status_response import status_response
 from coterie.kube.apiserver import apiservices, bodies, bootstrap, discovery, options, paths, usage
 from coterie.kube.apiserver.admission.chain import Admission, Attempt
 from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_request
@@ -302,8 +304,8 @@ class ApiServer:
                 if "watch=" in request.query and target.verb in ("list", "get") and not target.subresource:
                     target = _maybe_watch(request, target)
                 answer = self._objects_request(request, target)
-        except errors.ApiError as error:
-            answer = error_response(error)
+        except (errors.ApiError, HttpProblem) as error:
+            answer = status_response(error)
         if isinstance(answer, Response):
             self._answered(request, target, answer, started)
             return answer
@@ -314,8 +316,8 @@ class ApiServer:
     ) -> Response:
         try:
             answer = await pending
-        except errors.ApiError as error:
-            answer = error_response(error)
+        except (errors.ApiError, HttpProblem) as error:
+            answer = status_response(error)
         except asyncio.CancelledError:
             # Nobody waits for the answer, but a write that was under way is done all the same.
             self._answered(request, target, Response(_CLIENT_LEFT), started)

@@ -71,11 +71,15 @@ class Client:
         transport: Transport,
         *,
         field_manager: str = "coterie",
+        field_validation: str = "",
         namespace: str = "default",
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        """`field_validation`: Ignore, Warn or Strict; empty for the server's choice. A program that reads no warnings spares
+        the server the looking with Ignore."""
         self.transport = transport
         self.field_manager = field_manager
+        self.field_validation = field_validation
         self.namespace = namespace
         """Where a user's commands go when they name no namespace; the methods here never guess."""
         self.clock = clock
@@ -373,6 +377,7 @@ class Client:
         asked = query(
             dryRun="All" if dry_run else "",
             fieldManager=(field_manager or self.field_manager) if manager else "",
+            fieldValidation=self.field_validation if manager else "",
             force=force,
         )
         return Call(method, path, asked, {"Accept": accept, "Content-Type": content_type}, body)

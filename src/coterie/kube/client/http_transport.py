@@ -1,30 +1,43 @@
-"""The transport to a server behind a socket: ours, K3s, any kube-apiserver. aiohttp does HTTP; the rest is here.
+"""The transport to a server behind a socket: ours, K3s, any kube-apiserver.
+
+aiohttp carries requests with TLS or through a proxy (`tls_carrier.py`). A node at rest sends none of those, only plain ones to
+its own gateway and API socket, and `http/plain_client.py` does these in a fraction of the memory and time.
 
 Connections are kept and shared. A watch holds one of its own, so their number is not limited. Whole answers have a
 time limit; streams have one for silence only. A question that failed on a kept connection which the server had closed
-meanwhile is asked again by aiohttp; a change is never sent twice, because nobody knows whether the first was carried out.
+meanwhile is asked again; a change is never sent twice, because nobody knows whether the first was carried out.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, urlsplit
 
-import aiohttp
-from yarl import URL
-
 from coterie.base.clock import SYSTEM_CLOCK, Clock
-from coterie.http.client_sessions import part, tcp_connector
+from coterie.base.lazy_import import lazy_import
+from coterie.http import plain_client
 from coterie.kube.client.credentials import Credentials, credentials_for
 from coterie.kube.client.kubeconfig import Connection
 from coterie.kube.client.transport import Call, Disconnected, LineSplitter, NoAnswerInTime, NotSent, Reply
 
-_CONNECT_TIMEOUT = 10.0
-_QUESTIONS = frozenset(("GET", "HEAD"))
+if TYPE_CHECKING:
+    from coterie.kube.client import tls_carrier
+else:
+    tls_carrier = lazy_import("coterie.kube.client.tls_carrier")
+
 _PATH_SAFE = "/:@!$&'()*+,;=-._~"
+
+
+class Carrier(Protocol):
+    async def send(self, call: Call, target: str, headers: dict[str, str], limit: float | None) -> Reply:
+        """`target` is the percent-encoded path and query, `limit` the seconds of `Call.timeout`."""
+
+    async def close(self) -> None: ...
 
 
 class HttpTransport:
@@ -47,10 +60,8 @@ class HttpTransport:
         if connection.impersonate:
             self._headers["Impersonate-User"] = connection.impersonate
         self._ssl = tls_context(connection) if connection.server.startswith("https://") else None
-        parts = urlsplit(connection.server)
-        self._origin = f"{parts.scheme}://{parts.netloc}"
-        self._prefix = parts.path.rstrip("/")
-        self._session: aiohttp.ClientSession | None = None
+        self._prefix = urlsplit(connection.server).path.rstrip("/")
+        self._carrier: Carrier | None = None
         self._closed = False
 
     async def send(self, call: Call) -> Reply:
@@ -65,71 +76,75 @@ class HttpTransport:
         if authorization:
             headers["Authorization"] = authorization
         path = self._prefix + quote(call.path, safe=_PATH_SAFE)
-        url = URL(f"{self._origin}{path}?{call.query}" if call.query else self._origin + path, encoded=True)
-        try:
-            response = await self._open_session().request(
-                call.method,
-                url,
-                headers=headers,
-                data=call.body or None,
-                allow_redirects=False,
-                timeout=self._timeouts(call),
-                server_hostname=self._connection.tls_server_name or None,
-                proxy=self._connection.proxy_url or None,
-            )
-            answered = {name.lower(): value for name, value in response.headers.items()}
-            if call.stream and response.status < 300:
-                return Reply(response.status, answered, lines=_HttpLines(response))
-            async with response:
-                return Reply(response.status, answered, await response.read())
-        except aiohttp.ClientConnectorError as error:
-            raise NotSent(f"cannot connect to {self._origin}: {error.os_error or error}") from error
-        except TimeoutError as error:
-            raise NoAnswerInTime(f"{call.method} {call.path}: no answer in time") from error
-        except (aiohttp.ClientError, ConnectionError) as error:
-            raise Disconnected(f"{call.method} {call.path}: {error or type(error).__name__}") from error
-
-    def _timeouts(self, call: Call) -> aiohttp.ClientTimeout:
         limit = call.timeout if call.timeout is not None else (None if call.stream else self._timeout)
-        if call.stream:
-            return aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=limit)
-        return aiohttp.ClientTimeout(total=limit, sock_connect=_CONNECT_TIMEOUT)
+        return await self._open().send(call, f"{path}?{call.query}" if call.query else path, headers, limit)
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        # Made at first use: a session belongs to the running event loop.
+    def _open(self) -> Carrier:
+        # Made at first use: connections belong to the running event loop.
         if self._closed:
             raise NotSent("the transport is closed")
-        if self._session is None:
-            connector: aiohttp.BaseConnector
+        if self._carrier is None:
+            parts = urlsplit(self._connection.server)
+            origin = f"{parts.scheme}://{parts.netloc}"
             if self._socket is not None:
-                connector = aiohttp.UnixConnector(str(self._socket), limit=0)
+                self._carrier = PlainCarrier(origin, self._socket)
+            elif parts.scheme == "http" and parts.hostname and not (parts.username or self._connection.proxy_url):
+                self._carrier = PlainCarrier(origin, (parts.hostname, parts.port or 80))
             else:
-                connector = tcp_connector(limit=0, ssl=self._ssl or False, keepalive_timeout=60)
-            self._session = aiohttp.ClientSession(
-                connector=connector, auto_decompress=True, read_bufsize=1 << 18, middlewares=(_change_once,)
-            )
-        return self._session
+                self._carrier = tls_carrier.SecureCarrier(origin, self._connection, self._ssl)
+        return self._carrier
 
     async def close(self) -> None:
         self._closed = True
-        if self._session is not None:
-            await part(self._session)
-            self._session = None
+        if self._carrier is not None:
+            await self._carrier.close()
+            self._carrier = None
 
 
-class _HttpLines:
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+class PlainCarrier:
+    """To our own gateway, to the API socket of our own node: without TLS, without aiohttp."""
+
+    def __init__(self, origin: str, place: tuple[str, int] | Path) -> None:
+        self._origin = origin
+        self._host = urlsplit(origin).netloc
+        self._pool = plain_client.Pool(place)
+
+    async def send(self, call: Call, target: str, headers: dict[str, str], limit: float | None) -> Reply:
+        try:
+            async with asyncio.timeout(limit):
+                response = await self._pool.request(call.method, target, {"Host": self._host, **headers}, call.body)
+                if call.stream and response.status < 300:
+                    return Reply(response.status, response.headers, lines=_PlainLines(response, limit))
+                with contextlib.closing(response):
+                    return Reply(response.status, response.headers, await response.read())
+        except plain_client.NotConnected as error:
+            raise NotSent(f"cannot connect to {self._origin}: {error}") from error
+        except TimeoutError as error:
+            raise NoAnswerInTime(f"{call.method} {call.path}: no answer in time") from error
+        except plain_client.Broken as error:
+            raise Disconnected(f"{call.method} {call.path}: {error}") from error
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+
+class _PlainLines:
+    def __init__(self, response: plain_client.Response, limit: float | None) -> None:
         self._response = response
+        self._limit = limit
         self._splitter = LineSplitter()
 
     async def chunk(self) -> bytes:
         """Bytes as they come, for streams whose lines mean nothing; empty at the end."""
         try:
-            return await self._response.content.readany()
+            if self._limit is None:
+                return await self._response.chunk()
+            async with asyncio.timeout(self._limit):
+                return await self._response.chunk()
         except TimeoutError as error:
             raise NoAnswerInTime("the server was silent for too long") from error
-        except (aiohttp.ClientError, ConnectionError) as error:
-            raise Disconnected(f"the stream broke: {error or type(error).__name__}") from error
+        except plain_client.Broken as error:
+            raise Disconnected(f"the stream broke: {error}") from error
 
     async def read(self) -> list[bytes]:
         while True:
@@ -142,25 +157,8 @@ class _HttpLines:
                 return lines
 
     async def close(self) -> None:
-        connection = self._response.connection
-        transport = connection.transport if connection is not None else None
         self._response.close()
-        if transport is not None:
-            # TLS would wait for the server's farewell, and a program that stops meanwhile would leak the socket.
-            transport.abort()
         await asyncio.sleep(0)  # the socket itself is closed in the next turn of the loop
-
-
-async def _change_once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """aiohttp repeats PUT and DELETE over a new connection. If that one is refused, the error would say "not sent"."""
-    try:
-        return await send(request)
-    except aiohttp.ClientConnectorError:
-        raise
-    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-        if request.method in _QUESTIONS:
-            raise
-        raise Disconnected(f"{request.method} {request.url.path}: {error or type(error).__name__}") from error
 
 
 def tls_context(connection: Connection) -> ssl.SSLContext:

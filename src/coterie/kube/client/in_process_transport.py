@@ -32,9 +32,9 @@ class InProcessTransport:
         request = Request(
             call.method, call.path, call.query, _lower(call.headers), call.body, peer=self._peer, user=self._user
         )
-        # As behind a socket, a request is a point where others may run: a loop of requests that are all answered at once
-        # would otherwise keep watches, and so the caches it looks at, from moving on. It must stand before the call: an
-        # answered watch misses nothing only if its stream is opened at once.
+        # As behind a socket, a request is a point where others may run: a loop of requests that are all answered at
+        # once would otherwise keep watches, and so the caches it looks at, from moving on. It must stand before the
+        # call: an answered watch misses nothing only if its stream is opened at once.
         await asyncio.sleep(0)
         answer = self._handler(request)
         if inspect.isawaitable(answer):

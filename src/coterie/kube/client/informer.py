@@ -106,7 +106,8 @@ class Informer(Generic[T]):
         for obj in objects:
             present.add(key_of(obj))
             self._put(obj)
-        for key in [key for key in self.cache.keys() if key not in present]:  # noqa: SIM118 - a cache iterates over objects
+        # A cache iterates over objects, so its keys are asked for.
+        for key in [key for key in self.cache.keys() if key not in present]:  # noqa: SIM118
             self._remove(key)
         self.ready.set()
 

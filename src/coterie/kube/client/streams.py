@@ -15,16 +15,17 @@ It has a connection of its own with the settings of the kubeconfig.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import httptools
 import orjson
 
-from coterie.http.websocket_client import WebSocket, accept_key, new_key
+from coterie.http.errors import ProtocolError
+from coterie.http.websocket import WebSocket, accept_key, new_key
 from coterie.kube.api.errors import from_status
 from coterie.kube.api.types.kind import builtin
 from coterie.kube.apiserver.agent_connection import Body
@@ -41,6 +42,7 @@ _V5: Final = "v5.channel.k8s.io"
 _PROTOCOLS: Final = (_V5, "v4.channel.k8s.io")
 _PODS: Final = builtin("pods")
 _MAX_HEAD: Final = 64 * 1024
+_READ_SIZE: Final = 256 * 1024
 _MAX_REFUSAL: Final = 256 * 1024
 
 
@@ -86,17 +88,50 @@ async def log_stream(
 # Remote commands.
 
 
+class _StreamConnection:
+    """The two ends of an asyncio stream as what a WebSocket stands on."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def read(self) -> bytes:
+        return await self._reader.read(_READ_SIZE)
+
+    def write(self, data: bytes) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(data)
+
+    async def drain(self) -> None:
+        await self._writer.drain()
+
+    async def close(self) -> None:
+        """The other side may be gone or not answer, so waiting is bounded."""
+        self._writer.close()
+        await asyncio.wait({asyncio.ensure_future(self._closed())}, timeout=1)
+
+    async def _closed(self) -> None:
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+
+def _disconnected(problem: OSError) -> Disconnected:
+    reason = problem if isinstance(problem, ProtocolError) else problem.strerror or type(problem).__name__
+    return Disconnected(f"the stream broke: {reason}")
+
+
 class Remote:
     """A command that runs in a container."""
 
-    def __init__(self, socket: WebSocket, protocol: str) -> None:
-        self._socket = socket
+    def __init__(self, connection: _StreamConnection, protocol: str) -> None:
+        self._socket = WebSocket(connection, client=True)
+        self._connection = connection
         self._protocol = protocol
         self._status: dict[str, Any] | None = None
 
     async def read(self) -> tuple[int, bytes] | None:
         """(STDOUT or STDERR, bytes) as they come; None when the command has ended."""
-        while (message := await self._socket.receive()) is not None:
+        while (message := await self._receive()) is not None:
             if not message:
                 continue
             channel, data = message[0], message[1:]
@@ -108,15 +143,33 @@ class Remote:
 
     async def write(self, data: bytes) -> None:
         """To its standard input."""
-        await self._socket.send(bytes((STDIN,)) + data)
+        await self._send(bytes((STDIN,)) + data)
 
     async def end_input(self) -> None:
         """Its standard input has ended. Servers that speak only v4 cannot be told."""
         if self._protocol == _V5:
-            await self._socket.send(bytes((_CLOSE, STDIN)))
+            await self._send(bytes((_CLOSE, STDIN)))
 
     async def resize(self, columns: int, rows: int) -> None:
-        await self._socket.send(bytes((RESIZE,)) + orjson.dumps({"Width": columns, "Height": rows}))
+        await self._send(bytes((RESIZE,)) + orjson.dumps({"Width": columns, "Height": rows}))
+
+    async def close(self) -> None:
+        self._socket.close()
+        await self._connection.close()
+
+    async def _receive(self) -> bytes | None:
+        try:
+            return await self._socket.receive()
+        except OSError as problem:
+            raise _disconnected(problem) from problem
+
+    async def _send(self, message: bytes) -> None:
+        """Waits while the other side is slow."""
+        self._socket.send(message)
+        try:
+            await self._socket.drain()
+        except OSError as problem:
+            raise _disconnected(problem) from problem
 
     def exit_code(self) -> int:
         """After `read` answered None. Raises the ApiError of a command that could not be run."""
@@ -140,7 +193,7 @@ def _read_status(data: bytes) -> dict[str, Any]:
     return status if isinstance(status, dict) else {"message": data.decode("utf-8", "replace")}
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def exec_stream(
     connection: Connection,
     pod: str,
@@ -165,17 +218,17 @@ async def exec_stream(
     where = f"{quote(path(_PODS, namespace, pod, 'exec'))}?{urlencode(asked)}"
     try:
         async with asyncio.timeout(timeout):
-            socket, protocol = await _upgrade(connection, where, credentials or credentials_for(connection))
+            remote = await _upgrade(connection, where, credentials or credentials_for(connection))
     except TimeoutError as error:
         raise NoAnswerInTime(f"exec in {pod}: no answer in time") from error
     try:
-        yield Remote(socket, protocol)
+        yield remote
     finally:
-        await socket.close()
+        await remote.close()
 
 
-async def _upgrade(connection: Connection, where: str, credentials: Credentials) -> tuple[WebSocket, str]:
-    """Ask for a WebSocket; answers it with the protocol that the server chose. Refusals are raised as everywhere."""
+async def _upgrade(connection: Connection, where: str, credentials: Credentials) -> Remote:
+    """Request a WebSocket. Refusals are raised as everywhere."""
     if connection.proxy_url:
         raise NotSent("commands cannot be run through a proxy yet; use `coterie kubectl exec`")
     parts = urlsplit(connection.server)
@@ -221,7 +274,7 @@ async def _upgrade(connection: Connection, where: str, credentials: Credentials)
     except BaseException:
         writer.close()
         raise
-    return WebSocket(reader, writer), protocol
+    return Remote(_StreamConnection(reader, writer), protocol)
 
 
 def _read_head(head: bytes) -> tuple[int, dict[str, str]]:

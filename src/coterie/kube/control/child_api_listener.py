@@ -20,6 +20,7 @@ import orjson
 from coterie.http.messages import Request, Response
 from coterie.http.server import HttpServer
 from coterie.http.streamed_body import Broken, Pumped
+from coterie.kube.api.status_response import status_response
 from coterie.kube.client.transport import ByteStream, Call, LineStream, Transport, TransportError
 
 READY = "/ready"
@@ -44,14 +45,16 @@ class ApiDoor:
         allowed: Allowed,
         ready: Callable[[], None],
         used: Callable[[], None] = lambda: None,
+        asked: Callable[[], None] = lambda: None,
     ) -> None:
-        """`who`: the child, as refusals call it: "a data mesh"."""
+        """`who`: the child, as refusals call it: "a data mesh". `asked` is called with each request for the API."""
         self.path = path
         self._transport = transport
         self._who = who
         self._allowed = allowed
+        self._asked = asked
         self._told = {READY: ready, USED: used}
-        self._http = HttpServer(self._handle)
+        self._http = HttpServer(self._handle, problem_response=status_response)
 
     async def open(self) -> None:
         await self._http.serve(private_socket(self.path))
@@ -66,6 +69,7 @@ class ApiDoor:
             return Response(body=b"{}")
         if not self._allowed(request.method, request.path, request.query):
             return Response(403, _status(403, "Forbidden", f"{self._who} does not {request.method} {request.path}"))
+        self._asked()
         headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
         endless = request.method == "GET" and is_endless(request.query)
         call = Call(request.method, request.path, request.query, headers, request.body, stream=endless)

@@ -3,6 +3,7 @@
 Recording never fails, never waits and never floods: it puts a note into a bounded queue, and `run` writes the notes.
 The same note again only raises the count of the event that is there. Many notes that differ in their words alone melt
 into one. One object that talks without end is cut to a trickle. What cannot be written is dropped and counted.
+A note may also wait a moment, and is dropped when its object is gone by then (`retract`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _REFILL = 1 / 300.0
 _ATTEMPTS = 3
 _RETRY_PAUSE = 1.0
 _MESSAGE_LIMIT = 1024
+BRIEF = 1.0
+"""Seconds that routine notes about a pod that runs once wait: a pod that is gone by then needs none."""
 
 EventType = Literal["Normal", "Warning"]
 
@@ -104,6 +107,7 @@ class EventRecorder:
         self._instance = instance or component
         self._clock = clock
         self._notes: deque[Note] = deque()
+        self._waiting: deque[tuple[float, Note]] = deque()
         self._changed = asyncio.Event()
         self._stopping = False
         self._known: OrderedDict[tuple[str, ...], _Written] = OrderedDict()
@@ -119,13 +123,24 @@ class EventRecorder:
         message: str,
         *,
         action: str = "",
+        after: float = 0.0,
     ) -> None:
+        """`after`: seconds to wait, unless the object is retracted before."""
         reference = regarding if isinstance(regarding, ObjectReference) else reference_to(regarding)
-        if self._stopping or len(self._notes) >= _QUEUE or not self._allowed(reference):
+        if self._stopping or len(self._notes) + len(self._waiting) >= _QUEUE or not self._allowed(reference):
             self.dropped += 1
             return
-        self._notes.append(Note(reference, type, reason, message[:_MESSAGE_LIMIT], self._clock.now(), action))
+        note = Note(reference, type, reason, message[:_MESSAGE_LIMIT], self._clock.now(), action)
+        if after > 0:
+            self._waiting.append((self._clock.monotonic() + after, note))
+        else:
+            self._notes.append(note)
         self._changed.set()
+
+    def retract(self, uid: str) -> None:
+        """The object is gone: what still waits to be said about it is not said."""
+        if any(note.regarding.uid == uid for _, note in self._waiting):
+            self._waiting = deque(entry for entry in self._waiting if entry[1].regarding.uid != uid)
 
     def normal(self, regarding: ApiObject | Object | ObjectReference, reason: str, message: str) -> None:
         self.record(regarding, "Normal", reason, message)
@@ -135,12 +150,39 @@ class EventRecorder:
 
     async def run(self) -> None:
         self.ready.set()
-        while self._notes or not self._stopping:
-            if not self._notes:
-                self._changed.clear()
-                await self._changed.wait()
+        while self._notes or self._waiting or not self._stopping:
+            due = self._release()
+            if self._notes:
+                await self._write(self._notes.popleft())
                 continue
-            await self._write(self._notes.popleft())
+            self._changed.clear()
+            if due is None:
+                await self._changed.wait()
+            else:
+                await self._sleep(due)
+
+    def _release(self) -> float | None:
+        """Moves what has waited long enough; the seconds until the next one has."""
+        now = self._clock.monotonic()
+        kept: deque[tuple[float, Note]] = deque()
+        for due, note in self._waiting:
+            if due <= now or self._stopping:
+                self._notes.append(note)
+            else:
+                kept.append((due, note))
+        self._waiting = kept
+        return min((due for due, _ in kept), default=now) - now if kept else None
+
+    async def _sleep(self, seconds: float) -> None:
+        waits: set[asyncio.Future[Any]] = {
+            asyncio.ensure_future(self._changed.wait()),
+            asyncio.ensure_future(self._clock.sleep(seconds)),
+        }
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     def stop(self) -> None:
         """Write what was recorded, then end."""

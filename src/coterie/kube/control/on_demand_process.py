@@ -36,6 +36,9 @@ log = logger("child")
 
 IDLE = 300.0
 """Seconds without need after which the child ends."""
+UNUSED = 15.0
+"""The same for a child that was started for somebody who then never called: most engines of small jobs read no data, and
+the data mesh is larger than the rest of the node."""
 _RESTART = Policy(first=0.2, factor=2.0, limit=10.0, jitter=0.2)
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _CHUNK = 1 << 20
@@ -96,10 +99,12 @@ class HeldChild:
         self._idle = idle
         self._in_use = in_use
         self._door = ApiDoor(
-            plan.api, transport, who=plan.who, allowed=allowed, ready=self._announced, used=self.need
+            plan.api, transport, who=plan.who, allowed=allowed, ready=self._announced, used=self._called, asked=self._asked
         )  # fmt: skip
         self._needed = asyncio.Event()
         self._last_need = 0.0
+        self._used = False
+        """Somebody connected, or the child asked the API for somebody."""
         self._serving = asyncio.Event()
         self._stop = asyncio.Event()
         self._child = Supervised(_spec(plan), clock=clock, on_exit=self._exited)
@@ -130,6 +135,13 @@ class HeldChild:
     def need(self) -> None:
         self._last_need = self._clock.monotonic()
         self._needed.set()
+
+    def _called(self) -> None:
+        self._used = True
+        self.need()
+
+    def _asked(self) -> None:
+        self._used = True
 
     def stop(self) -> None:
         self._stop.set()
@@ -177,6 +189,7 @@ class HeldChild:
                 while self._always or self._wanted():
                     await self._clock.sleep(min(self._idle, _LOOK))
                 log.info("Nobody needs it; it sleeps", child=self._plan.name)
+                self._used = False
                 await self._child.stop()
             finally:
                 life.cancel()
@@ -185,7 +198,7 @@ class HeldChild:
     def _wanted(self) -> bool:
         if self._waiting or self._in_use():
             self._last_need = self._clock.monotonic()
-        elif self._clock.monotonic() - self._last_need > self._idle:
+        elif self._clock.monotonic() - self._last_need > (self._idle if self._used else min(self._idle, UNUSED)):
             self._needed.clear()
         return self._needed.is_set()
 
@@ -218,7 +231,7 @@ class HeldChild:
         if self._waiting >= _MOST_WAITING:
             early.close()
             return
-        self.need()
+        self._called()
         owner.start("early", self._passed_on(early, dial), vital=False)
 
     async def _passed_on(self, early: socket.socket, dial: Dial) -> None:

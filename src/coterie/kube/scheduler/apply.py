@@ -17,7 +17,7 @@ from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.client.cache import Cache
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
-from coterie.kube.control.events import EventRecorder
+from coterie.kube.control.events import BRIEF, EventRecorder
 from coterie.kube.scheduler.effects import Bind, Effect, Evict, PluginEffect, Report
 from coterie.kube.scheduler.engine import Engine
 from coterie.kube.scheduler.facts import PodFacts
@@ -75,7 +75,8 @@ class Applier:
             self._engine.bind_failed(pod)
         else:
             message = f"Successfully assigned {pod.key} to {node}"
-            self._events.record(reference_to(pod), "Normal", "Scheduled", message, action="Binding")
+            after = BRIEF if pod.gang is not None else 0.0
+            self._events.record(reference_to(pod), "Normal", "Scheduled", message, action="Binding", after=after)
 
     async def _report(self, report: Report) -> None:
         pod = self._current(report.pod)

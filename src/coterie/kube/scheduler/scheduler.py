@@ -121,6 +121,7 @@ class Scheduler:
         with _Odd(self._log, change.object.key):
             if change.type == "deleted":
                 self.engine.pod_gone(change.object)
+                self._events.retract(change.object.metadata.uid)
             else:
                 self.engine.pod_seen(change.object, change.old)
         self._changed.set()

@@ -1,7 +1,7 @@
 """Ends leases when their time is over.
 
-One task sleeps until the nearest deadline. A lease that is kept alive only makes it wake in vain and sleep again; only a
-new lease with a nearer deadline replaces it. If the end of a lease cannot be written (the disk is full), the lease is
+One task sleeps until the nearest deadline. A lease that is kept alive only makes it wake in vain and sleep again; only
+a new lease with a nearer deadline replaces it. If the end of a lease cannot be written (the disk is full), the lease is
 still there and is tried again a little later.
 """
 

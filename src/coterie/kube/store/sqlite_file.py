@@ -50,8 +50,8 @@ FROM (SELECT key, max(revision) AS newest FROM log GROUP BY key) CROSS JOIN log 
 WHERE NOT log.deleted
 """
 
-# After these a transaction is rolled back and the next may succeed. After any other fault (a failed fsync above all: the
-# kernel may have thrown away what it could not write) nothing can be trusted until the file is opened anew.
+# After these a transaction is rolled back and the next may succeed. After any other fault (a failed fsync above all:
+# the kernel may have thrown away what it could not write) nothing can be trusted until the file is opened anew.
 _PASSING = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_NOMEM})
 _PASSING_EXTENDED = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE})
 

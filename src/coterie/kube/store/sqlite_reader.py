@@ -1,7 +1,7 @@
 """Reads of the log, in a few threads with read-only connections.
 
-Under WAL every statement sees a snapshot and neither waits for the writer nor holds it up. A statement may see rows that
-the loop has not heard of yet; each names the revision it reads at, so they do not show.
+Under WAL every statement sees a snapshot and neither waits for the writer nor holds it up. A statement may see rows
+that the loop has not heard of yet; each names the revision it reads at, so they do not show.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Readers:
 
     async def page(self, prefix: str, revision: int, after: str, limit: int) -> list[Row]:
         where, values = _within(prefix, after)
-        # The inner query walks the index alone, in order of keys; CROSS JOIN keeps it the outer loop, so rows come out in
-        # that order and a limit stops the walk. An ORDER BY outside would sort again, whole values with it: six times
-        # slower, since SQLite does not see that the order is there already.
+        # The inner query walks the index alone, in order of keys; CROSS JOIN keeps it the outer loop, so rows come out
+        # in that order and a limit stops the walk. An ORDER BY outside would sort again, whole values with it: six
+        # times slower, since SQLite does not see that the order is there already.
         return await self._rows(
             f"""SELECT log.* FROM (
                     SELECT max(revision) AS newest FROM log

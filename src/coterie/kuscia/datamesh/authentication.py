@@ -2,8 +2,8 @@
 
     certificate ──engine_of──> pod, uid ──API──> is it there? ──> task, job, who began it, with what input, with whom
 
-A certificate is good for years and says little; what counts is read from the pod and from the values that the control plane
-made for it. Both are written by the domain's own control plane and nobody else.
+A certificate is good for years and says little; what counts is read from the pod and from the values that the control
+plane made for it. Both are written by the domain's own control plane and nobody else.
 """
 
 from __future__ import annotations

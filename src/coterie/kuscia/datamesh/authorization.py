@@ -2,11 +2,12 @@
 
     own job of the domain ─────────────────────────────> may
     what the same job (or flow) wrote through here ─────> may
-    everything else ──grants of the owner──> decide (pure, kuscia/api/grants.py) ──> may, and the use is written on the grant
+    everything else ──grants of the owner──> decide (pure, kuscia/api/grants.py) ──> allowed, and the use is on the grant
 
-A use is one read that begins. It is on the grant, durably, before the first row leaves; a crash in between costs a use and
-never gives one away. Writers race by `resourceVersion`, so a count is exact however many data meshes and controllers write.
-While rows flow, the grant is looked at again and again; what is revoked, changed or ended stops the stream.
+A use is one read that begins. It is on the grant, durably, before the first row leaves; a crash in between costs a use
+and never gives one away. Writers race by `resourceVersion`, so a count is exact however many data meshes and
+controllers write. While rows flow, the grant is looked at again and again; what is revoked, changed or ended stops the
+stream.
 """
 
 from __future__ import annotations

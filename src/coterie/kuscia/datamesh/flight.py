@@ -48,8 +48,12 @@ LOCATION = "kuscia://datamesh"
 _AHEAD = 3
 T = TypeVar("T")
 _ACTIONS = (
-    "CreateDomainData", "QueryDomainData", "UpdateDomainData", "DeleteDomainData", "QueryDomainDataSource",
-)  # fmt: skip
+    "CreateDomainData",
+    "QueryDomainData",
+    "UpdateDomainData",
+    "DeleteDomainData",
+    "QueryDomainDataSource",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +341,8 @@ def _written_schema(data: DomainData, brought: pa.Schema, *, raw: bool) -> pa.Sc
     if sorted(declared.names) != sorted(brought.names):
         raise MeshProblem(
             Code.INVALID,
-            f"columns {', '.join(brought.names)} were brought, but {data.metadata.name} has {', '.join(declared.names)}",
+            f"columns {', '.join(brought.names)} were brought, "
+            f"but {data.metadata.name} has {', '.join(declared.names)}",
         )
     return declared
 

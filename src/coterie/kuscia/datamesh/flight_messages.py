@@ -1,7 +1,7 @@
 """Flight's messages with rows in them, read and written by hand.
 
-A `FlightData` is a protobuf message whose body may be megabytes. Built by the protobuf library it would be copied several
-times; here the pieces are joined once. The pieces themselves come from Arrow's own IPC format:
+A `FlightData` is a protobuf message whose body may be megabytes. Built by the protobuf library it would be copied
+several times; here the pieces are joined once. The pieces themselves come from Arrow's own IPC format:
 
     continuation (4) | length of metadata (4) | metadata | body      <──>      data_header = metadata, data_body = body
 
@@ -16,9 +16,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from coterie.base.protobuf_wire import LENGTH, WireError, encode_varint, fields
+
 TARGET = 3 << 20
 """Bytes of rows in one message."""
-_DESCRIPTOR, _HEADER, _METADATA, _BODY = 1, 2, 3, 1000
+_DESCRIPTOR, _HEADER, _BODY = 1, 2, 1000
 _HEADER_TAG = b"\x12"
 _BODY_TAG = b"\xc2\x3e"
 _CONTINUATION = 0xFFFFFFFF
@@ -45,9 +47,9 @@ def _of_ipc(buffer: pa.Buffer) -> bytes:
     view = memoryview(buffer)
     _, length = _prefix.unpack_from(view)
     header, body = view[8 : 8 + length], view[8 + length :]
-    parts: list[bytes | memoryview] = [_HEADER_TAG, _varint(len(header)), header]
+    parts: list[bytes | memoryview] = [_HEADER_TAG, encode_varint(len(header)), header]
     if len(body):
-        parts += [_BODY_TAG, _varint(len(body)), body]
+        parts += [_BODY_TAG, encode_varint(len(body)), body]
     return b"".join(parts)
 
 
@@ -60,15 +62,6 @@ def pieces(batch: pa.RecordBatch, target: int = TARGET) -> Iterator[pa.RecordBat
     rows = -(-batch.num_rows // -(-size // target))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
 
 
 # Reading.
@@ -86,40 +79,22 @@ class Parts:
 
 
 def parse(data: bytes) -> Parts:
-    view, at, end = memoryview(data), 0, len(data)
-    empty = view[:0]
-    found = {_DESCRIPTOR: empty, _HEADER: empty, _METADATA: empty, _BODY: empty}
-    while at < end:
-        tag, at = _read_varint(view, at)
-        field, wire = tag >> 3, tag & 7
-        if wire == 2:
-            length, at = _read_varint(view, at)
-            if at + length > end:
-                raise Malformed("a field ends behind the message")
-            if field in found:
-                found[field] = view[at : at + length]
-            at += length
-        elif wire == 0:
-            _, at = _read_varint(view, at)
-        else:
-            at += {1: 8, 5: 4}.get(wire, end + 1)
-    if at != end:
-        raise Malformed("the message ends too early")
-    return Parts(found[_DESCRIPTOR], found[_HEADER], found[_BODY])
-
-
-def _read_varint(view: memoryview, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while shift < 64:
-        if at >= len(view):
-            break
-        byte = view[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if not byte & 0x80:
-            return number, at
-        shift += 7
-    raise Malformed("a number has no end")
+    """Raises Malformed."""
+    view = memoryview(data)
+    descriptor = header = body = view[:0]
+    try:
+        for number, wire_type, value in fields(view):
+            if wire_type != LENGTH or isinstance(value, int):
+                continue
+            if number == _HEADER:
+                header = value
+            elif number == _BODY:
+                body = value
+            elif number == _DESCRIPTOR:
+                descriptor = value
+    except WireError as problem:
+        raise Malformed(str(problem)) from problem
+    return Parts(descriptor, header, body)
 
 
 def ipc_message(parts: Parts) -> pa.ipc.Message:

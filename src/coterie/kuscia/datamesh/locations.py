@@ -1,8 +1,8 @@
 """Where tasks of other domains may put what they make: where nothing of ours is.
 
-A task that a partner began may register and write new data, and read again what it wrote. If it could register what lies
-there already, or write over it, grants would mean nothing. So its place must be free: no other entry of the catalogue is
-at it, around it or below it, and nothing unknown to the catalogue either.
+A task that a partner began may register and write new data, and read again what it wrote. If it could register what
+lies there already, or write over it, grants would mean nothing. So its place must be free: no other entry of the
+catalogue is at it, around it or below it, and nothing unknown to the catalogue either.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The classes of the messages that engines send and get, from our own definitions in `api/kuscia/protos`."""
+"""The classes of the messages that engines send and get, from our own definitions in
+`kuscia/api/definitions/protos`."""
 
 from __future__ import annotations
 
-from importlib import resources
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -14,13 +14,9 @@ DATAMESH = f"{KUSCIA}.datamesh"
 FLIGHT = "arrow.flight.protocol"
 _PREFIX = "type.googleapis.com/"
 
-FILES = ProtoFiles()
-for _path, _file in (
-    ("kuscia/proto/api/v1alpha1/common.proto", "common.proto"),
-    ("kuscia/proto/api/v1alpha1/datamesh/datamesh.proto", "datamesh.proto"),
-    ("arrow/flight/protocol/Flight.proto", "flight.proto"),
-):
-    FILES.add(_path, (resources.files("coterie.kuscia.api.definitions") / "protos" / _file).read_text())
+FILES = ProtoFiles(
+    "kuscia/proto/api/v1alpha1/common.proto", "kuscia/proto/api/v1alpha1/datamesh/", "arrow/flight/protocol/"
+)
 
 
 def mesh(name: str) -> Any:

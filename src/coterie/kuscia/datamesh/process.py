@@ -1,4 +1,5 @@
-"""The process that serves, started when the first engine comes and ended when none is left (kube/control/on_demand_process.py)."""
+"""The process that serves, started when the first engine comes and ended when none is left
+(kube/control/on_demand_process.py)."""
 
 from __future__ import annotations
 

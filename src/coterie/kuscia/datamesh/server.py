@@ -17,6 +17,7 @@ from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.base.paths import DomainPaths
 from coterie.http.server import HttpServer
+from coterie.kube.api.status_response import status_response
 from coterie.kube.client.client import Client
 from coterie.kuscia.datamesh import grpc_server, http_server
 from coterie.kuscia.datamesh.authentication import Callers
@@ -73,7 +74,11 @@ class DataMesh:
         operations = Services(self.catalogue, permits, places).operations()
         self.flight = Flight(self.catalogue, permits, places, operations, clock)
         self._grpc = grpc_server.GrpcServer(callers, operations, self.flight)
-        self._http = HttpServer(http_server.HttpHandler(callers, operations).handle, user_of=http_server.user_of)
+        self._http = HttpServer(
+            http_server.HttpHandler(callers, operations).handle,
+            user_of=http_server.user_of,
+            problem_response=status_response,
+        )
         self.grpc_port = self.http_port = 0
 
     @classmethod

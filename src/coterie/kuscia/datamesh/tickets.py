@@ -1,4 +1,5 @@
-"""Tickets: what was asked and allowed in GetFlightInfo, kept until DoGet or DoPut brings it. Each is its asker's alone."""
+"""Tickets: what was asked and allowed in GetFlightInfo, kept until DoGet or DoPut brings it. Each is its asker's
+alone."""
 
 from __future__ import annotations
 

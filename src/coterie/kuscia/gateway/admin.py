@@ -5,14 +5,16 @@ Spoken over a Unix socket in a private directory; there is no port. Reading the 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import aiohttp
+from coterie.http.plain_client import HttpFailure, Pool
 
-_TIMEOUT = aiohttp.ClientTimeout(total=5)
+_SECONDS = 5.0
 _STATS = re.compile(r"^(?P<key>[^:]+): (?P<value>.*)$", re.MULTILINE)
 _ALWAYS = {"cds.json": "cluster_manager.cds.", "lds.json": "listener_manager.lds."}
 _WHERE_USED = {
@@ -102,18 +104,19 @@ def last_words(log: str) -> str:
 class Admin:
     def __init__(self, socket: Path) -> None:
         self.socket = socket
-        self._session: aiohttp.ClientSession | None = None
+        self._pool = Pool(socket, keep=0)
 
     async def ask(self, path: str, *, post: bool = False) -> str:
-        session = self._open()
         try:
-            async with session.request("POST" if post else "GET", f"http://envoy{path}") as response:
-                text = await response.text()
-                if response.status >= 400:
-                    raise AdminError(f"{path}: {response.status} {text[:200]}")
-                return text
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            async with asyncio.timeout(_SECONDS):
+                response = await self._pool.request("POST" if post else "GET", path, {"Host": "envoy"})
+                with contextlib.closing(response):
+                    text = (await response.read()).decode("utf-8", "replace")
+        except (HttpFailure, TimeoutError) as error:
             raise AdminError(f"{path}: {type(error).__name__}: {error}") from error
+        if response.status >= 400:
+            raise AdminError(f"{path}: {response.status} {text[:200]}")
+        return text
 
     async def live(self) -> bool:
         try:
@@ -143,12 +146,5 @@ class Admin:
     async def readback(self) -> Readback:
         return read_stats(await self.ask(f"/stats?filter={_FILTER}"))
 
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None or self._session.closed:
-            connector = aiohttp.UnixConnector(path=str(self.socket), force_close=True)
-            self._session = aiohttp.ClientSession(connector=connector, timeout=_TIMEOUT)
-        return self._session
-
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._pool.close()

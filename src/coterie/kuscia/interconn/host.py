@@ -6,6 +6,7 @@ there is believed only where it concerns the partner's own domains.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,11 +14,13 @@ from msgspec.structs import replace
 from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.log import logger
 from coterie.kube.api.errors import AlreadyExists, NotFound
-from coterie.kube.api.meta import ObjectKey
+from coterie.kube.api.meta import Object, ObjectKey
+from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.merge import changes
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches
+from coterie.kube.control.deferred import Deferred, earliest
 from coterie.kube.control.finalizers import add_finalizer, remove_finalizer
 from coterie.kube.control.preconditions import write, write_status
 from coterie.kuscia.api import labels
@@ -36,11 +39,12 @@ from coterie.kuscia.api.types.job import (
     KusciaTask,
     KusciaTaskSummary,
     Stage,
+    TaskPhase,
     TaskSummaryStatus,
 )
 from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource
 from coterie.kuscia.interconn import job_mirror
-from coterie.kuscia.interconn.reservations import exchange, host_step
+from coterie.kuscia.interconn.reservations import exchange, host_step, only_begins
 
 FINALIZER = labels.FINALIZER_INTERCONN
 BY_NAME = "interconn/name"
@@ -71,6 +75,7 @@ class Host:
         self.job_summaries.cache.add_index(BY_NAME, by_name)
         self.task_summaries.cache.add_index(BY_NAME, by_name)
         self.reservations.cache.add_index(BY_GROUP, by_group)
+        self._later: Deferred[ObjectKey] = Deferred(clock)
         self._log = logger("interconn.host")
 
     # Jobs.
@@ -90,14 +95,15 @@ class Host:
                 return DONE  # it ended before anybody was asked
             await add_finalizer(self._client, KUSCIA_JOBS, key.name, key.namespace, FINALIZER)
             return DONE
-        waiting = False
+        pauses: list[float | None] = []
         for master, parties in masters.items():
             summary = self.job_summaries.cache.get(key.name, master)
             if summary is None:
-                waiting |= begun and not await self._show(job, master, parties)
+                pauses.append(_LATER if begun and not await self._show(job, master, parties) else None)
             else:
-                job = await self._exchange(job, summary, parties)
-        return Result(after=_LATER) if waiting else DONE
+                job, pause = await self._exchange(job, summary, parties)
+                pauses.append(pause)
+        return Result(after=earliest(*pauses))
 
     async def _show(self, job: KusciaJob, master: str, parties: tuple[str, ...]) -> bool:
         """Mirror and summary; False when the partner has no namespace here yet."""
@@ -108,31 +114,45 @@ class Host:
             (KUSCIA_JOBS.as_dynamic, job_mirror.mirror_of(plain, master, parties)),
             (KUSCIA_JOB_SUMMARIES.as_dynamic, job_mirror.job_summary_of(job, master, parties)),
         )
-        for kind, body in made:
-            try:
-                await self._client.create(kind, body)
-            except AlreadyExists:
-                continue
-            except NotFound:
-                return False
+        if not all(await asyncio.gather(*(self._made(kind, body) for kind, body in made))):
+            return False
         self._log.info("A job is shown to a partner", job=job.metadata.name, partner=master)
         return True
 
-    async def _exchange(self, job: KusciaJob, summary: KusciaJobSummary, parties: tuple[str, ...]) -> KusciaJob:
+    async def _made(self, kind: Kind[Object], body: Object) -> bool:
+        try:
+            await self._client.create(kind, body)
+        except AlreadyExists:
+            return True
+        except NotFound:
+            return False
+        return True
+
+    async def _exchange(
+        self, job: KusciaJob, summary: KusciaJobSummary, parties: tuple[str, ...]
+    ) -> tuple[KusciaJob, float | None]:
+        """The job as it is afterwards, and the seconds after which what is not told yet is due."""
         if (ordered := job_mirror.newer_order(job, summary)) is not None:
             await write(self._client, KUSCIA_JOBS, job, {"metadata": {"labels": ordered}})
-            return job  # its own event brings us back with everything else
+            return job, None  # its own event brings us back with everything else
         heard = job_mirror.job_status_from(job.status, summary.status, parties)
         await write_status(self._client, KUSCIA_JOBS, job, job.status, heard)
         patch: dict[str, Any] = {}
         if (told := job_mirror.order_to_tell(job, summary)) is not None:
             patch["metadata"] = {"labels": told[0]}
             patch["spec"] = {"stage": told[1].stage, "stageTrigger": told[1].stage_trigger}
-        status = changes(summary.status, job_mirror.summary_status(heard, summary.status, parties))
+        told_status = job_mirror.summary_status(heard, summary.status, parties)
+        status = changes(summary.status, told_status)
+        pause = None
         if status is not None:
-            patch["status"] = status
+            if not patch and job_mirror.only_informs(summary.status, told_status):
+                pause = self._later.wait(summary.key)
+            if pause is None:
+                patch["status"] = status
+        if pause is None:
+            self._later.clear(summary.key)
         await write(self._client, KUSCIA_JOB_SUMMARIES, summary, patch)
-        return job if heard == job.status else replace(job, status=heard)
+        return (job if heard == job.status else replace(job, status=heard)), pause
 
     async def _withdraw(self, job: KusciaJob, masters: set[str]) -> Result:
         meta = job.metadata
@@ -159,6 +179,7 @@ class Host:
             return DONE
         # Also to partners that only take part in other tasks of the job: they must know when it is over.
         named = job.spec.party_domains
+        pauses: list[float | None] = []
         for master, theirs in job_mirror.by_master(named, self._domains(named)).items():
             summary = self.task_summaries.cache.get(key.name, master)
             if summary is None:
@@ -167,8 +188,8 @@ class Host:
             elif (summary.metadata.labels or {}).get(job_mirror.HOST_TASK_UID) != task.metadata.uid:
                 await self._delete(KUSCIA_TASK_SUMMARIES, key.name, master)
             else:
-                await self._exchange_task(task, summary, theirs)
-        return DONE
+                pauses.append(await self._exchange_task(task, summary, theirs))
+        return Result(after=earliest(*pauses))
 
     async def _create_task_summary(self, task: KusciaTask, master: str, theirs: tuple[str, ...], version: int) -> None:
         body = job_mirror.task_summary_of(task, master, theirs, version)
@@ -177,14 +198,33 @@ class Host:
         except AlreadyExists:
             return
 
-    async def _exchange_task(self, task: KusciaTask, summary: KusciaTaskSummary, theirs: tuple[str, ...]) -> None:
-        heard = job_mirror.parties_from(task.status.party_task_status, summary.status.party_task_status, theirs)
-        await write_status(self._client, KUSCIA_TASKS, task, task.status, replace(task.status, party_task_status=heard))
-        status = job_mirror.task_summary_status(task, summary.status, theirs)
+    async def _exchange_task(
+        self, task: KusciaTask, summary: KusciaTaskSummary, theirs: tuple[str, ...]
+    ) -> float | None:
+        """The seconds after which what is not told yet is due."""
+        there = summary.status
+        known = task.status.party_task_status
+        heard = job_mirror.parties_from(known, there.party_task_status, theirs)
+        status = job_mirror.task_summary_status(task, there, theirs)
         status = await self._exchange_reservations(task, status, theirs)
-        change = changes(summary.status, status)
-        if change is not None:
+        change = changes(there, status)
+        quiet_here = job_mirror.only_progress(known, heard)
+        quiet_there = (
+            job_mirror.only_progress(there.party_task_status, status.party_task_status)
+            and only_begins(there.resource_status, status.resource_status)
+            and not (status.phase == TaskPhase.FAILED and there.phase != status.phase)
+        )
+        pause = None
+        if (heard != known and quiet_here) or (change is not None and quiet_there):
+            pause = self._later.wait(summary.key)
+        if pause is None:
+            self._later.clear(summary.key)
+        if pause is None or not quiet_here:
+            heard_status = replace(task.status, party_task_status=heard)
+            await write_status(self._client, KUSCIA_TASKS, task, task.status, heard_status)
+        if change is not None and (pause is None or not quiet_there):
             await write(self._client, KUSCIA_TASK_SUMMARIES, summary, {"status": change})
+        return pause
 
     async def _exchange_reservations(
         self, task: KusciaTask, status: TaskSummaryStatus, theirs: tuple[str, ...]

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_partner, master_of
-from coterie.kuscia.api.jobs.phases import TASK_ENDED
+from coterie.kuscia.api.jobs.phases import JOB_ENDED, TASK_ENDED
 from coterie.kuscia.api.types.domain import Domain
 from coterie.kuscia.api.types.job import (
     CROSS_DOMAIN,
@@ -143,6 +143,19 @@ def _mixed(
     return dict(sorted(out.items())) or None
 
 
+def only_informs(before: JobStatus, after: JobStatus) -> bool:
+    """Whether a summary would say nothing that a member acts on: words and ends it does, how far tasks are it sees itself."""
+    kept = replace(
+        after,
+        phase=before.phase,
+        reason=before.reason,
+        message=before.message,
+        task_status=before.task_status,
+        start_time=before.start_time,
+    )
+    return kept == before and not (after.phase != before.phase and after.phase in JOB_ENDED)
+
+
 def newer_order(job: KusciaJob, summary: KusciaJobSummary) -> Object | None:
     """Labels for our job when the summary carries a newer command; a cancelled job stays cancelled."""
     theirs = version_of(summary.metadata.labels)
@@ -190,8 +203,9 @@ def _with(
 # What a member makes of it.
 
 
-def working_copy(mirror: Object, host: str, namespace: str) -> Object:
-    """`namespace`: of the mirror, which is the name of our control plane there."""
+def working_copy(mirror: Object, host: str, namespace: str, ours: Iterable[str]) -> Object:
+    """`namespace`: of the mirror, which is the name of our control plane there. `ours`: the parties that we host."""
+    own = "_".join(ours)
     meta: Object = {
         "name": mirror["metadata"]["name"],
         "namespace": CROSS_DOMAIN,
@@ -203,6 +217,7 @@ def working_copy(mirror: Object, host: str, namespace: str) -> Object:
             labels.KUSCIA_INTERCONN_KUSCIA_PARTIES: mirror["metadata"]["annotations"].get(
                 labels.KUSCIA_INTERCONN_KUSCIA_PARTIES, ""
             ),
+            **({labels.KUSCIA_INTERCONN_SELF_PARTIES: own} if own else {}),
         },
     }
     if fields := custom_fields(mirror["metadata"].get("labels")):
@@ -243,6 +258,15 @@ def parties_from(
     known = {(party.domain_id, party.role) for party in out}
     out += [party for key, party in news.items() if key not in known]
     return tuple(out) or None
+
+
+def only_progress(before: tuple[PartyTaskStatus, ...] | None, after: tuple[PartyTaskStatus, ...] | None) -> bool:
+    """Whether the same parties have ended, and alike: nobody waits for a party to begin."""
+    ended = [
+        {(party.domain_id, party.role, party.phase) for party in parties or () if party.phase in TASK_ENDED}
+        for parties in (before, after)
+    ]
+    return ended[0] == ended[1]
 
 
 def task_summary_of(task: KusciaTask, master: str, theirs: tuple[str, ...], version: int) -> Object:

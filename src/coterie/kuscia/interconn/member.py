@@ -13,8 +13,10 @@ with what is known, and catches up later.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from coterie.base.backoff import Policy
@@ -27,6 +29,7 @@ from coterie.kube.api.types.merge import changes
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches
+from coterie.kube.control.deferred import Deferred
 from coterie.kube.control.finalizers import delete_with_finalizer, remove_finalizer
 from coterie.kube.control.preconditions import write, write_status
 from coterie.kuscia.api import labels
@@ -90,6 +93,7 @@ class Member:
         self.reservations = local_informers.get(TASK_RESOURCES)
         self.task_summaries.cache.add_index(BY_JOB, by_job)
         self.reservations.cache.add_index(BY_GROUP, by_group)
+        self._later: Deferred[ObjectKey] = Deferred(clock)
         self._log = logger("interconn.member").bind(host=host)
 
     # Jobs.
@@ -130,7 +134,9 @@ class Member:
         return not over and summary.spec.stage not in (Stage.STOP, Stage.CANCEL)
 
     async def _copy(self, shown: dict[str, Any], summary: KusciaJobSummary) -> None:
-        body = job_mirror.working_copy(shown, self._host, self._namespace)
+        parties = dict.fromkeys(party["domainID"] for task in shown["spec"]["tasks"] for party in task["parties"])
+        ours = [party for party in parties if self._ours(party)]
+        body = job_mirror.working_copy(shown, self._host, self._namespace, ours)
         initiator = body["spec"]["initiator"]
         if fault := job_mirror.initiator_fault(initiator, self.domains.cache.get(initiator), self._host):
             await self._refuse(summary, shown, fault)
@@ -215,7 +221,17 @@ class Member:
             for task in plain["spec"]["tasks"]
         ]
         version = plain["metadata"]["resourceVersion"]
-        patch = {"metadata": {"uid": job.metadata.uid, "resourceVersion": version}, "spec": {"tasks": tasks}}
+        # Which of the host's tasks they are goes with the names, so that our tasks are made with it.
+        uids = {
+            summary.metadata.name: uid
+            for summary in self.task_summaries.cache.by_index(BY_JOB, job.metadata.name)
+            if (uid := (summary.metadata.labels or {}).get(job_mirror.HOST_TASK_UID))
+            and self.tasks.cache.get(summary.metadata.name, CROSS_DOMAIN) is None
+        }
+        meta: dict[str, Any] = {"uid": job.metadata.uid, "resourceVersion": version}
+        if uids:
+            meta["annotations"] = {labels.COTERIE_HOST_TASK_UIDS: msgspec.json.encode(uids).decode()}
+        patch = {"metadata": meta, "spec": {"tasks": tasks}}
         await self._local.patch(KUSCIA_JOBS, job.metadata.name, job.metadata.namespace, patch)
 
     async def _let_go(self, job: KusciaJob) -> None:
@@ -261,9 +277,12 @@ class Member:
                 self._local, KUSCIA_TASKS, task, {"metadata": {"annotations": {job_mirror.HOST_TASK_UID: current}}}
             )
         elif about == current:
-            await self._exchange_task(task, summary)
+            return Result(after=await self._exchange_task(task, summary))
         elif summary.status.phase not in TASK_ENDED:
-            # The host began it anew while we took it for done: so do we.
+            # The host began it anew while we took it for done: so do we, and nobody may take it for the old one again.
+            forget = {"metadata": {"annotations": {labels.COTERIE_HOST_TASK_UIDS: None}}}
+            if (job.metadata.annotations or {}).get(labels.COTERIE_HOST_TASK_UIDS):
+                await write(self._local, KUSCIA_JOBS, job, forget)
             await self._local.delete(KUSCIA_TASKS, key.name, key.namespace, uid=task.metadata.uid)
         return DONE
 
@@ -285,7 +304,8 @@ class Member:
         parties = job_mirror.parties_from(summary.status.party_task_status, told, [party.domain_id for party in told])
         await self._write_task(summary, replace(summary.status, party_task_status=parties))
 
-    async def _exchange_task(self, task: KusciaTask, summary: KusciaTaskSummary) -> None:
+    async def _exchange_task(self, task: KusciaTask, summary: KusciaTaskSummary) -> float | None:
+        """The seconds after which what is not told yet is due."""
         named = tuple(dict.fromkeys(party.domain_id for party in task.spec.parties))
         ours = tuple(party for party in named if self._ours(party))
         # Of a task that succeeded even our own words are taken back, which we may have forgotten by restarting.
@@ -297,22 +317,42 @@ class Member:
             status = job_mirror.fail_own(
                 status, ours, f"the initiator ended the task: {summary.status.reason or 'failed'}"
             )
-        if task.status.phase:  # before that its own controller has not listed the parties
+        there = summary.status
+        told = job_mirror.parties_from(there.party_task_status, status.party_task_status, ours)
+        after = replace(there, party_task_status=told) if not succeeded else there
+        if not succeeded:
+            first = job_mirror.HOST_TASK_UID in (summary.metadata.labels or {})
+            after = await self._exchange_reservations(task, after, ours, first)
+        # Before it has a phase its own controller has not listed the parties.
+        news_here = bool(task.status.phase) and status != task.status
+        quiet_here = job_mirror.only_progress(task.status.party_task_status, status.party_task_status)
+        quiet_there = (
+            job_mirror.only_progress(there.party_task_status, told) and after.resource_status == there.resource_status
+        )
+        pause = None
+        if (news_here and quiet_here) or (after != there and quiet_there):
+            pause = self._later.wait(summary.key)
+        if pause is None:
+            self._later.clear(summary.key)
+        if news_here and (pause is None or not quiet_here):
             await write_status(self._local, KUSCIA_TASKS, task, task.status, status)
-        if succeeded:
-            return
-        told = job_mirror.parties_from(summary.status.party_task_status, status.party_task_status, ours)
-        after = replace(summary.status, party_task_status=told)
-        await self._write_task(summary, await self._exchange_reservations(task, after, ours))
+        if after != there and (pause is None or not quiet_there):
+            await self._write_task(summary, after)
+        return pause
 
     async def _exchange_reservations(
-        self, task: KusciaTask, status: TaskSummaryStatus, ours: tuple[str, ...]
+        self, task: KusciaTask, status: TaskSummaryStatus, ours: tuple[str, ...], first: bool
     ) -> TaskSummaryStatus:
         owned = self.reservations.cache.by_index(BY_GROUP, task.metadata.name)
         kept = [each for each in owned if each.metadata.namespace in ours]
         now = rfc3339(self._clock.now())
         told = await exchange(
-            self._local, kept, status.resource_status, member_step, lambda _: "the initiator told so", now
+            self._local,
+            kept,
+            status.resource_status,
+            partial(member_step, first=first),
+            lambda _: "the initiator told so",
+            now,
         )
         return replace(status, resource_status=told)
 

@@ -12,7 +12,8 @@ last spoke.
                 Schedulable
                 Schedulable  others       says Schedulable
                 Reserving    Failed, ...  says Reserving: a new attempt
-    member      Reserved     Reserving    says Reserved
+    member      Reserved     Reserving,   says Reserved; first of all only to a host that is known to take it
+                             none
                 Failed       Reserving    says Failed; when it has said so already, the host asks for a new attempt:
                                           own becomes Reserving
                 any open     Schedulable  own becomes Schedulable
@@ -52,8 +53,7 @@ def host_step(own: TaskResource, entry: ReservationOfParty | None, now: str) -> 
     phase = ReservationPhase(own.status.phase or ReservationPhase.RESERVING)
     if entry is None or entry.host_task_resource_name not in ("", own.metadata.name):
         # There is none yet, or it is of an earlier group of the same task.
-        fresh = ReservationOfParty(role=own.spec.role, host_task_resource_name=own.metadata.name)
-        return Step(entry=_said_by_host(fresh, phase, version, now))
+        return Step(entry=_said_by_host(ReservationOfParty(role=own.spec.role), own, phase, now))
     answered = entry.host_task_resource_version == version
     if phase in (ReservationPhase.PENDING, ReservationPhase.RESERVING) and entry.phase == ReservationPhase.RESERVED:
         return Step(own=ReservationPhase.RESERVED)
@@ -62,19 +62,30 @@ def host_step(own: TaskResource, entry: ReservationOfParty | None, now: str) -> 
         if known:
             return Step(own=ReservationPhase.FAILED)
     if phase in _HOST_SAYS and entry.phase != phase and not answered:
-        return Step(entry=_said_by_host(entry, phase, version, now))
+        return Step(entry=_said_by_host(entry, own, phase, now))
     return Step()
 
 
-def _said_by_host(entry: ReservationOfParty, phase: ReservationPhase, version: str, now: str) -> ReservationOfParty:
-    return replace(entry, phase=str(phase), host_task_resource_version=version, last_transition_time=now)
+def _said_by_host(
+    entry: ReservationOfParty, own: TaskResource, phase: ReservationPhase, now: str
+) -> ReservationOfParty:
+    return replace(
+        entry,
+        phase=str(phase),
+        host_task_resource_name=own.metadata.name,
+        host_task_resource_version=own.metadata.resource_version,
+        last_transition_time=now,
+    )
 
 
-def member_step(own: TaskResource, entry: ReservationOfParty | None, now: str) -> Step:
-    if entry is None:
-        return Step()  # the host has not begun to count
+def member_step(own: TaskResource, entry: ReservationOfParty | None, now: str, *, first: bool = False) -> Step:
+    """`first`: the host takes our word also before it has begun to count, so that it need not write that it has."""
     version = own.metadata.resource_version
     phase = ReservationPhase(own.status.phase or ReservationPhase.RESERVING)
+    if entry is None:
+        if not first or phase is not ReservationPhase.RESERVED:
+            return Step()
+        entry = ReservationOfParty(role=own.spec.role, phase=str(ReservationPhase.RESERVING))
     said = entry.member_task_resource_version == version
     told = replace(
         entry,
@@ -95,6 +106,22 @@ def member_step(own: TaskResource, entry: ReservationOfParty | None, now: str) -
     elif entry.phase == ReservationPhase.FAILED and phase in _OPEN and not said:
         return Step(own=ReservationPhase.FAILED)
     return Step()
+
+
+def only_begins(
+    before: Mapping[str, tuple[ReservationOfParty, ...]] | None,
+    after: Mapping[str, tuple[ReservationOfParty, ...]] | None,
+) -> bool:
+    """Whether the host says nothing but that it counts from now on."""
+    old = {(domain, each.role): each for domain, told in (before or {}).items() for each in told}
+    new = {(domain, each.role): each for domain, told in (after or {}).items() for each in told}
+    return (
+        all(
+            each == old.get(key) or (key not in old and each.phase == ReservationPhase.RESERVING)
+            for key, each in new.items()
+        )
+        and old.keys() <= new.keys()
+    )
 
 
 async def exchange(

@@ -1,8 +1,8 @@
 """AppImages as requests say them and as the API keeps them. Pure.
 
-The forms of containers are the API's own, spelt with underscores: what JSON makes of them is nearly right already. Some things
-an AppImage can say, requests cannot (`networkPolicy`, `affinity`, `securityContext`, `metricProbe`): whoever replaces a template
-through KusciaAPI keeps them, instead of opening what was closed without knowing.
+The forms of containers are the API's own, spelt with underscores: what JSON makes of them is nearly right already. Some
+things an AppImage can say, requests cannot (`networkPolicy`, `affinity`, `securityContext`, `metricProbe`): whoever
+replaces a template through KusciaAPI keeps them, instead of opening what was closed without knowing.
 """
 
 from __future__ import annotations
@@ -212,9 +212,7 @@ def _template_told(template: Mapping[str, Any]) -> Object:
 
 
 def _container_told(container: Mapping[str, Any]) -> Object:
-    out = _picked(
-        container, "name", "command", "args", "workingDir", "configVolumeMounts", "imagePullPolicy"
-    )  # fmt: skip
+    out = _picked(container, "name", "command", "args", "workingDir", "configVolumeMounts", "imagePullPolicy")
     out["ports"] = [_picked(each, "name", "protocol", "scope") for each in container.get("ports") or ()]
     out["env"] = [_picked(each, "name", "value") for each in container.get("env") or ()]
     out["envFrom"] = [

@@ -106,4 +106,4 @@ OPERATIONS = (
     Operation(
         _SERVICE, "BatchQueryAppImage", f"{_BASE}/batchQuery", Code.BATCH_QUERY_IMAGE, batch_query, on_lite=_REFUSED
     ),
-)  # fmt: skip
+)

@@ -1,7 +1,7 @@
 """Certificates as people paste them into requests, and as objects keep them. Pure.
 
-A PEM text, base64 of it, base64 of that again, or the bare body between the markers; with line breaks of any kind, or the
-two letters `\\n` in their place. What comes out is always base64 of PEM.
+A PEM text, base64 of it, base64 of that again, or the bare body between the markers; with line breaks of any kind, or
+the two letters `\\n` in their place. What comes out is always base64 of PEM.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class NotACertificate(Exception):
 
 
 def domain_certificate(text: str, domain: str) -> str:
-    """As `Domain.spec.cert` has it. Raises NotACertificate: unreadable, of another domain, or useless for the handshake."""
+    """As `Domain.spec.cert` has it. Raises NotACertificate: unreadable, of another domain, or useless for the
+    handshake."""
     if len(text) > _LONGEST:
         raise NotACertificate(f"is longer than {_LONGEST} characters; give the domain's certificate alone")
     try:

@@ -113,16 +113,25 @@ def _bad(field: str, problem: str) -> Refused:
 
 OPERATIONS = (
     Operation(
-        "CertificateService", "GenerateKeyCerts", "/api/v1/certificate/generate", Code.GENERATE_CERTIFICATE, generate,
+        "CertificateService",
+        "GenerateKeyCerts",
+        "/api/v1/certificate/generate",
+        Code.GENERATE_CERTIFICATE,
+        generate,
         secret=True,
     ),
-)  # fmt: skip
+)
 
 CONFMANAGER_OPERATIONS = tuple(
     Operation(
-        "CertificateService", "GenerateKeyCerts", path, Code.GENERATE_CERTIFICATE, generate,
-        secret=True, package=messages.CONFMANAGER,
+        "CertificateService",
+        "GenerateKeyCerts",
+        path,
+        Code.GENERATE_CERTIFICATE,
+        generate,
+        secret=True,
+        package=messages.CONFMANAGER,
     )
     for path in ("/api/v1/cm/certificate/generate", "/api/v1/configmanager/certificate/generate")
-)  # fmt: skip
+)
 """Of ConfManager's own ports: one method, two paths."""

@@ -1,10 +1,10 @@
 """Values that a domain keeps for its engines and data sources: Kuscia's config store.
 
-It is the ConfigMap `domain-config` of the domain's namespace, each value sealed with the domain's key. The agent opens them
-when it renders an engine's files, the data mesh when a source has its settings under an `infoKey`.
+It is the ConfigMap `domain-config` of the domain's namespace, each value sealed with the domain's key. The agent opens
+them when it renders an engine's files, the data mesh when a source has its settings under an `infoKey`.
 
-Every write names the version it was decided on and is decided again when somebody else was faster: nobody's value is lost,
-and of two that create the same key one is refused.
+Every write names the version it was decided on and is decided again when somebody else was faster: nobody's value is
+lost, and of two that create the same key one is refused.
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ def _check_room(values: Mapping[str, str | None], code: Code) -> None:
     if size > MAX_SIZE:
         raise Refused(
             code,
-            f"the config store would take {size} bytes and can hold {MAX_SIZE} (values take nearly twice their length); "
+            f"the config store would take {size} bytes and can hold {MAX_SIZE} "
+            "(values take nearly twice their length); "
             "delete what is not needed, or keep large things in files",
         )
 
@@ -183,7 +184,11 @@ OPERATIONS = (
     Operation("ConfigService", "UpdateConfig", "/api/v1/config/update", Code.UPDATE_CONFIG, update, secret=True),
     Operation("ConfigService", "DeleteConfig", "/api/v1/config/delete", Code.DELETE_CONFIG, delete, secret=True),
     Operation(
-        "ConfigService", "BatchQueryConfig", "/api/v1/config/batchQuery", Code.BATCH_QUERY_CONFIG, batch_query,
+        "ConfigService",
+        "BatchQueryConfig",
+        "/api/v1/config/batchQuery",
+        Code.BATCH_QUERY_CONFIG,
+        batch_query,
         secret=True,
     ),
-)  # fmt: skip
+)

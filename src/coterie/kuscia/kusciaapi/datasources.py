@@ -1,4 +1,5 @@
-"""DomainDataSources: where a domain's data lies. Users, passwords and keys go in, sealed under the domain's key, and never out.
+"""DomainDataSources: where a domain's data lies. Users, passwords and keys go in, sealed under the domain's key, and
+never out.
 
 Only the domain itself has them: whoever sealed with another key could not open them again.
 """

@@ -226,10 +226,15 @@ OPERATIONS = (
     Operation(_SERVICE, "UpdateDomainData", f"{_BASE}/update", Code.PATCH_DATA, update, for_domains=True),
     Operation(_SERVICE, "DeleteDomainData", f"{_BASE}/delete", Code.DELETE_DATA, delete, for_domains=True),
     Operation(
-        _SERVICE, "DeleteDomainDataAndRaw", f"{_BASE}/deleteDataAndRaw", Code.DELETE_DATA, delete_with_raw,
-        request_name="DeleteDomainDataRequest", response_name="DeleteDomainDataResponse",
+        _SERVICE,
+        "DeleteDomainDataAndRaw",
+        f"{_BASE}/deleteDataAndRaw",
+        Code.DELETE_DATA,
+        delete_with_raw,
+        request_name="DeleteDomainDataRequest",
+        response_name="DeleteDomainDataResponse",
     ),
     Operation(_SERVICE, "QueryDomainData", f"{_BASE}/query", Code.GET_DATA, query, for_domains=True),
     Operation(_SERVICE, "BatchQueryDomainData", f"{_BASE}/batchQuery", Code.GET_DATA, batch_query, for_domains=True),
     Operation(_SERVICE, "ListDomainData", f"{_BASE}/list", Code.LIST_DATA, list_, for_domains=True),
-)  # fmt: skip
+)

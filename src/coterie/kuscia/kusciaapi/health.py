@@ -26,7 +26,12 @@ async def health(here: Here, caller: Caller, request: Any) -> Object:
 
 OPERATIONS = (
     Operation(
-        "HealthService", "healthZ", "/healthZ", Code.UNEXPECTED, health,
-        request_name="HealthRequest", response_name="HealthResponse",
+        "HealthService",
+        "healthZ",
+        "/healthZ",
+        Code.UNEXPECTED,
+        health,
+        request_name="HealthRequest",
+        response_name="HealthResponse",
     ),
-)  # fmt: skip
+)

@@ -1,8 +1,8 @@
 """The HTTP doors: each operation is a POST with JSON or protobuf in its body.
 
-The same handler serves the operator's port, ConfManager's, and the socket to which the gateway leads lites; they differ in
-how a caller is recognised. A failure of an operation is an answer with status 200 and a code; streams are JSON objects that
-follow each other without separators.
+The same handler serves the operator's port, ConfManager's, and the socket to which the gateway leads lites; they differ
+in how a caller is recognised. A failure of an operation is an answer with status 200 and a code; streams are JSON
+objects that follow each other without separators.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from coterie.http.server import HttpServer, Limits
 from coterie.http.streamed_body import Pumped
 from coterie.kube.api.errors import ApiError
 from coterie.kube.api.meta import Object
+from coterie.kube.api.status_response import status_response
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api.types.domain import DOMAINS
@@ -66,7 +67,7 @@ class HttpDoor:
         self._desk = desk
         self._operations = {each.path: each for each in operations}
         self._recognise = recognise
-        self.server = HttpServer(self._handle, limits=limits(timeouts))
+        self.server = HttpServer(self._handle, limits=limits(timeouts), problem_response=status_response)
 
     async def _handle(self, request: Request) -> Response:
         if request.method in ("GET", "HEAD") and (told := self._plain(request.path)) is not None:
@@ -123,7 +124,8 @@ async def anybody(request: Request) -> Caller | None:
 
 
 def lites_of(client: Client, own: str) -> Recognise:
-    """Domains of this control plane, as the gateway names them. Our own pods come by the gateway too and are not let in."""
+    """Domains of this control plane, as the gateway names them. Our own pods come by the gateway too and are not let
+    in."""
 
     async def recognise(request: Request) -> Caller | None:
         name = request.headers.get(_ORIGIN, "")

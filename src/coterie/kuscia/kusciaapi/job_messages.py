@@ -299,9 +299,10 @@ def _party_status(party: JobParty, phase: str, message: str) -> Object:
 def _services_of(template: TaskTemplate, party: JobParty, task: KusciaTask) -> list[ServiceOfTask]:
     """Those of one party. Of a domain with several roles, the numbers of ports tell them apart."""
     found = [
-        service for _, service in sorted((task.status.service_statuses or {}).items())
+        service
+        for _, service in sorted((task.status.service_statuses or {}).items())
         if service.namespace == party.domain_id
-    ]  # fmt: skip
+    ]
     if sum(each.domain_id == party.domain_id for each in template.parties) <= 1:
         return found
     numbers = {

@@ -3,9 +3,10 @@
     jobs, tasks ──informers──> JobBoard ──mailbox──> a watcher
                                         ──mailbox──> a watcher ...
 
-However many watch, jobs and tasks are followed once, from the first watcher's coming to the last one's leaving, and each
-change is put into words once. Whoever comes is first told of all jobs there are. A watcher that reads slowly keeps nobody
-waiting: in its mailbox newer news of a job take the place of older news, so it never holds more than there are jobs.
+However many watch, jobs and tasks are followed once, from the first watcher's coming to the last one's leaving, and
+each change is put into words once. Whoever comes is first told of all jobs there are. A watcher that reads slowly keeps
+nobody waiting: in its mailbox newer news of a job take the place of older news, so it never holds more than there are
+jobs.
 """
 
 from __future__ import annotations

@@ -232,9 +232,7 @@ def _voters(caller: Caller, job: KusciaJob) -> tuple[str, ...]:
 
 def _operation(method: str, path: str, failure: Code, work: Work | None = None, **more: Any) -> Operation:
     where = f"/api/v1/job/{path}"
-    return Operation(
-        "JobService", method, where, failure, work, for_domains=True, on_lite=OnLite.FORWARD, **more
-    )  # fmt: skip
+    return Operation("JobService", method, where, failure, work, for_domains=True, on_lite=OnLite.FORWARD, **more)
 
 
 def _stage(stage: Stage, failure: Code, not_now: Code) -> Operation:

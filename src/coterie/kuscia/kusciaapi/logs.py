@@ -4,8 +4,8 @@
     pod gone     the files that this node keeps for some days, where it ran here
     `local`      only those files
 
-A pod is found by its labels, so that roles do not hide it. When it is gone its task still tells what it was called; where
-the task cannot be read (a lite may not), the name is that of a pod with the role that was asked for.
+A pod is found by its labels, so that roles do not hide it. When it is gone its task still tells what it was called;
+where the task cannot be read (a lite may not), the name is that of a pod with the role that was asked for.
 """
 
 from __future__ import annotations
@@ -297,11 +297,21 @@ async def _next(pieces: AsyncGenerator[bytes, None]) -> bytes | ApiError | Trans
 
 OPERATIONS = (
     Operation(
-        "LogService", "QueryLog", "/api/v1/log/task/query", Code.QUERY_LOG, stream=query_log,
-        for_domains=True, on_master=False,
+        "LogService",
+        "QueryLog",
+        "/api/v1/log/task/query",
+        Code.QUERY_LOG,
+        stream=query_log,
+        for_domains=True,
+        on_master=False,
     ),
     Operation(
-        "LogService", "QueryPodNode", "/api/v1/log/node/query", Code.QUERY_POD_NODE, query_node,
-        for_domains=True, on_lite=OnLite.FORWARD,
+        "LogService",
+        "QueryPodNode",
+        "/api/v1/log/node/query",
+        Code.QUERY_POD_NODE,
+        query_node,
+        for_domains=True,
+        on_lite=OnLite.FORWARD,
     ),
-)  # fmt: skip
+)

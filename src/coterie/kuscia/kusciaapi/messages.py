@@ -1,10 +1,9 @@
-"""The classes of KusciaAPI's messages, from our own definitions in `api/kuscia/protos`."""
+"""The classes of KusciaAPI's messages, from our own definitions in `kuscia/api/definitions/protos`."""
 
 from __future__ import annotations
 
 import json
 from functools import cached_property
-from importlib import resources
 from typing import Any
 
 from google.protobuf import json_format
@@ -15,28 +14,12 @@ from coterie.kuscia.api.proto_files import ProtoFiles
 KUSCIA = "kuscia.proto.api.v1alpha1"
 PACKAGE = f"{KUSCIA}.kusciaapi"
 CONFMANAGER = f"{KUSCIA}.confmanager"
-_SERVICES = (
-    "health",
-    "domain",
-    "domain_route",
-    "certificate",
-    "config",
-    "job",
-    "log",
-    "domaindata",
-    "domaindatasource",
-    "domaindatagrant",
-    "appimage",
-    "serving",
-)
-"""One file each: `kusciaapi_<name>.proto` here, `.../kusciaapi/<name>.proto` for who reflects. Imports come first."""
 
-FILES = ProtoFiles()
-_PROTOS = resources.files("coterie.kuscia.api.definitions") / "protos"
-FILES.add("kuscia/proto/api/v1alpha1/common.proto", (_PROTOS / "common.proto").read_text())
-for _name in _SERVICES:
-    FILES.add(f"kuscia/proto/api/v1alpha1/kusciaapi/{_name}.proto", (_PROTOS / f"kusciaapi_{_name}.proto").read_text())
-FILES.add("kuscia/proto/api/v1alpha1/confmanager/certificate.proto", (_PROTOS / "confmanager.proto").read_text())
+FILES = ProtoFiles(
+    "kuscia/proto/api/v1alpha1/common.proto",
+    "kuscia/proto/api/v1alpha1/kusciaapi/",
+    "kuscia/proto/api/v1alpha1/confmanager/",
+)
 
 Status = FILES.message(f"{KUSCIA}.Status")
 ErrorResponse = FILES.message(f"{KUSCIA}.ErrorResponse")

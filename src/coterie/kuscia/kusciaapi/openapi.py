@@ -2,9 +2,9 @@
 
     document(OPERATIONS) ──> GET /openapi.json, `coterie api openapi`
 
-What is said of a message is what protobuf-JSON takes and gives: a number of 64 bits is text in answers and may be either in
-requests, an enumeration is its name, in streams its number. Which fields must be given is the one thing that messages
-do not tell; `REQUIRED` does, and a test asks the services whether they agree.
+What is said of a message is what protobuf-JSON takes and gives: a number of 64 bits is text in answers and may be
+either in requests, an enumeration is its name, in streams its number. Which fields must be given is the one thing that
+messages do not tell; `REQUIRED` does, and a test asks the services whether they agree.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ than 0: 11100 for a field that is wrong, which `status.message` names, 11101 for
 `Token` the answer is 401 without a body."""
 _STREAM = (
     "The answer is a stream: JSON objects, one behind the other without anything between them, each of this form. "
-    "Fields without a value are left out and enumerations are numbers. A stream that fails ends with an object that has "
-    "a `status`."
+    "Fields without a value are left out and enumerations are numbers. A stream that fails ends with an object that "
+    "has a `status`."
 )
 _ON_LITE = {
     OnLite.HERE: "",
@@ -141,8 +141,8 @@ def document(operations: Sequence[Operation]) -> Object:
                     "type": "apiKey",
                     "in": "header",
                     "name": "Token",
-                    "description": "What `var/certs/token` of the node says. With `protocol: MTLS` a client certificate "
-                    "signed by the domain is needed as well; with `protocol: NOTLS` neither is asked for.",
+                    "description": "What `var/certs/token` of the node says. With `protocol: MTLS` a client "
+                    "certificate signed by the domain is needed as well; with `protocol: NOTLS` neither is asked for.",
                 }
             },
         },

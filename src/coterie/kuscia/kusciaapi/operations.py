@@ -2,8 +2,8 @@
 
     HTTP (8082), gRPC (8083), gateway ──> Operation.run(here, caller, request) ──> response
 
-A failure is an answer too: `status.code` and a sentence. Each module of services has its rows in `OPERATIONS`; the work is
-a function of where it runs, who calls and what was asked, and answers plain data of the response's form:
+A failure is an answer too: `status.code` and a sentence. Each module of services has its rows in `OPERATIONS`; the work
+is a function of where it runs, who calls and what was asked, and answers plain data of the response's form:
 
     async def query(here: Here, caller: Caller, request: Any) -> Object:
         return {"data": {"job_id": request.job_id}}
@@ -121,7 +121,8 @@ class Operation:
             return self.failed(problem)
 
     async def pieces(self, here: Here, caller: Caller, request: Any) -> AsyncGenerator[Any, None]:
-        """Of operations with `stream`. When something fails the last answer tells why; Refused where it has no field for it."""
+        """Of operations with `stream`. When something fails the last answer tells why; Refused where it has no field
+        for it."""
         assert self.stream is not None
         source = self.stream(here, caller, request)
         try:

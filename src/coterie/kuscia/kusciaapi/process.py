@@ -1,7 +1,8 @@
-"""The process that serves KusciaAPI and ConfManager, started when somebody calls and ended when nobody does for a while.
+"""The process that serves KusciaAPI and ConfManager, started when somebody calls and ended when nobody does for a
+while.
 
-Knows nothing of gRPC and protobuf, which only the child loads. What lites send through the gateway comes by a socket that only
-this node can open: a port could be called by whoever is on the machine, with any domain's name.
+Knows nothing of gRPC and protobuf, which only the child loads. What lites send through the gateway comes by a socket
+that only this node can open: a port could be called by whoever is on the machine, with any domain's name.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ _SEEN = (
 
 
 def allowed(method: str, path: str, query: str, domain: str) -> bool:
-    """Objects that operations are about, but never all of them to be removed; the config store; what they look at besides."""
+    """Objects that operations are about, but never all of them to be removed; the config store; what they look at
+    besides."""
     for each in _KEPT:
         if found := re.fullmatch(each, path):
             return method != "DELETE" or found["one"] is not None

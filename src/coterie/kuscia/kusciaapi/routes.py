@@ -1,7 +1,7 @@
 """Routes: the way from one domain to another, as ClusterDomainRoute `<source>-<destination>`.
 
-Where source and destination live in two control planes, each must be told: the source's, to call; the destination's, to let
-the caller in. Only the source's needs an address.
+Where source and destination live in two control planes, each must be told: the source's, to call; the destination's, to
+let the caller in. Only the source's needs an address.
 """
 
 from __future__ import annotations
@@ -39,12 +39,19 @@ _ROLLING_SECONDS = 86400
 _PROTOCOLS = {"": "HTTP", "HTTP": "HTTP", "HTTPS": "HTTP", "GRPC": "GRPC", "GRPCS": "GRPC"}
 _LARGEST_PERIOD = (1 << 31) - 1
 _NAMES = {
-    "authenticationType": "authentication_type", "tokenConfig": "token_config", "sourcePublicKey": "source_public_key",
-    "destinationPublicKey": "destination_public_key", "mTLSConfig": "mtls_config", "tlsCA": "tls_ca",
-    "sourceClientCert": "source_client_cert", "sourceClientPrivateKey": "source_client_private_key",
-    "transitMethod": "transit_method", "domainID": "domain_id", "bodyEncryption": "body_encryption",
+    "authenticationType": "authentication_type",
+    "tokenConfig": "token_config",
+    "sourcePublicKey": "source_public_key",
+    "destinationPublicKey": "destination_public_key",
+    "mTLSConfig": "mtls_config",
+    "tlsCA": "tls_ca",
+    "sourceClientCert": "source_client_cert",
+    "sourceClientPrivateKey": "source_client_private_key",
+    "transitMethod": "transit_method",
+    "domainID": "domain_id",
+    "bodyEncryption": "body_encryption",
     "pathPrefix": "path_prefix",
-}  # fmt: skip
+}
 """What the rules call a field, and what callers call it."""
 _NAMED = re.compile(r"\b(" + "|".join(_NAMES) + r")\b")
 
@@ -275,19 +282,40 @@ def _no_route(source: str, destination: str) -> Refused:
 
 OPERATIONS = (
     Operation(
-        "DomainRouteService", "CreateDomainRoute", "/api/v1/route/create", Code.CREATE_ROUTE, create,
-        for_domains=True, on_lite=OnLite.FORWARD, secret=True,
+        "DomainRouteService",
+        "CreateDomainRoute",
+        "/api/v1/route/create",
+        Code.CREATE_ROUTE,
+        create,
+        for_domains=True,
+        on_lite=OnLite.FORWARD,
+        secret=True,
     ),
     Operation(
-        "DomainRouteService", "DeleteDomainRoute", "/api/v1/route/delete", Code.DELETE_ROUTE, delete,
-        for_domains=True, on_lite=OnLite.FORWARD,
+        "DomainRouteService",
+        "DeleteDomainRoute",
+        "/api/v1/route/delete",
+        Code.DELETE_ROUTE,
+        delete,
+        for_domains=True,
+        on_lite=OnLite.FORWARD,
     ),
     Operation(
-        "DomainRouteService", "QueryDomainRoute", "/api/v1/route/query", Code.QUERY_ROUTE, query,
-        for_domains=True, on_lite=OnLite.FORWARD,
+        "DomainRouteService",
+        "QueryDomainRoute",
+        "/api/v1/route/query",
+        Code.QUERY_ROUTE,
+        query,
+        for_domains=True,
+        on_lite=OnLite.FORWARD,
     ),
     Operation(
-        "DomainRouteService", "BatchQueryDomainRouteStatus", "/api/v1/route/status/batchQuery",
-        Code.QUERY_ROUTE_STATUS, batch_query_status, for_domains=True, on_lite=OnLite.FORWARD,
+        "DomainRouteService",
+        "BatchQueryDomainRouteStatus",
+        "/api/v1/route/status/batchQuery",
+        Code.QUERY_ROUTE_STATUS,
+        batch_query_status,
+        for_domains=True,
+        on_lite=OnLite.FORWARD,
     ),
-)  # fmt: skip
+)

@@ -21,7 +21,12 @@ AFFINITY_MODES = ("none", "affinity", "anti-affinity")
 RECREATE, ROLLING = "Recreate", "RollingUpdate"
 _SHARE = "25%"
 _NUMBER = re.compile(r"\d{1,9}|\d{1,9}%")
-_AMOUNTS = (("min_cpu", "requests", "cpu"), ("max_cpu", "limits", "cpu"), ("min_memory", "requests", "memory"), ("max_memory", "limits", "memory"))  # fmt: skip
+_AMOUNTS = (
+    ("min_cpu", "requests", "cpu"),
+    ("max_cpu", "limits", "cpu"),
+    ("min_memory", "requests", "memory"),
+    ("max_memory", "limits", "memory"),
+)
 """(field of Resource, kind, resource)"""
 _STATES = frozenset(str(phase) for phase in ServingPhase)
 _MOST_REPLICAS = 1 << 16
@@ -216,7 +221,8 @@ def _amounts(resources: Mapping[str, Any]) -> dict[str, str]:
 
 
 def status_detail(deployment: KusciaDeployment, services: Iterable[Service], *, brief: bool) -> Object | None:
-    """None until something is known of a party. `services`: of this deployment; `brief`: without what containers printed."""
+    """None until something is known of a party. `services`: of this deployment; `brief`: without what containers
+    printed."""
     status = deployment.status
     if status is None or not status.party_deployment_statuses:
         return None

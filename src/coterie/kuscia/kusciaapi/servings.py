@@ -164,9 +164,7 @@ async def _services(here: Here, deployment: KusciaDeployment) -> list[Service]:
 
 def _operation(method: str, path: str, failure: Code, work: Work) -> Operation:
     where = f"/api/v1/serving/{path}"
-    return Operation(
-        "ServingService", method, where, failure, work, for_domains=True, on_lite=OnLite.FORWARD
-    )  # fmt: skip
+    return Operation("ServingService", method, where, failure, work, for_domains=True, on_lite=OnLite.FORWARD)
 
 
 OPERATIONS = (

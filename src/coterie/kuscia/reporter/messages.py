@@ -12,9 +12,10 @@ from typing import Any
 
 import orjson
 
+from coterie.base.protobuf_wire import FIXED32, WireError, bytes_field, fields, varint_field
+
 JSON, PROTOBUF = "application/json", "application/x-protobuf"
 OK, INVALID, NOT_WRITTEN = 0, 3000, 3001
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _PROGRESS = 2
 
 
@@ -41,7 +42,7 @@ def encoded(verdict: Verdict, content_type: str) -> tuple[bytes, str]:
     if content_type.partition(";")[0].strip().lower() == PROTOBUF:
         status = _field(2, verdict.message.encode())
         if verdict.code:
-            status = b"\x08" + _varint(verdict.code) + status
+            status = varint_field(1, verdict.code) + status
         return _field(1, status), PROTOBUF
     return orjson.dumps({"status": {"code": verdict.code, "message": verdict.message, "details": []}}), JSON
 
@@ -58,53 +59,15 @@ def _from_json(body: bytes) -> float:
 
 
 def _from_protobuf(body: bytes) -> float:
-    value, at = 0.0, 0
+    progress = 0.0
     try:
-        while at < len(body):
-            key, at = _read_varint(body, at)
-            number, wire = key >> 3, key & 7
-            if number == _PROGRESS and wire == _FIXED32:
-                (value,) = struct.unpack_from("<f", body, at)
-            at = _after(body, at, wire)
-    except (IndexError, struct.error) as problem:
+        for number, wire_type, value in fields(memoryview(body)):
+            if number == _PROGRESS and wire_type == FIXED32 and not isinstance(value, int):
+                (progress,) = struct.unpack("<f", value)
+    except WireError as problem:
         raise BadReport("the body is not a protobuf message") from problem
-    return float(value)
-
-
-def _after(body: bytes, at: int, wire: int) -> int:
-    if wire == _VARINT:
-        return _read_varint(body, at)[1]
-    if wire == _BYTES:
-        length, at = _read_varint(body, at)
-        end = at + length
-    elif wire in (_FIXED32, _FIXED64):
-        end = at + (4 if wire == _FIXED32 else 8)
-    else:
-        raise IndexError(wire)
-    if end > len(body):
-        raise IndexError(end)
-    return end
-
-
-def _read_varint(body: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = body[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise IndexError(at)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return progress
 
 
 def _field(number: int, data: bytes) -> bytes:
-    return bytes((number << 3 | _BYTES,)) + _varint(len(data)) + data if data else b""
+    return bytes_field(number, data) if data else b""

@@ -14,9 +14,10 @@ import socket
 import orjson
 
 from coterie.base.log import logger
+from coterie.http.errors import HttpProblem
 from coterie.http.messages import Request, Response
 from coterie.http.server import HttpServer, Limits
-from coterie.kube.api.errors import BadRequest
+from coterie.kube.api.status_response import status_response
 from coterie.kube.client.client import Client
 from coterie.kuscia.reporter.messages import INVALID, BadReport, Verdict, encoded, progress_in
 from coterie.kuscia.reporter.report import report
@@ -49,7 +50,7 @@ class Reporter:
         self._stop.set()
 
     async def run(self) -> None:
-        http = HttpServer(self.handle, limits=_LIMITS)
+        http = HttpServer(self.handle, limits=_LIMITS, problem_response=status_response)
         try:
             await http.serve(self._socket)
             self._log.info("Engines may report their progress", address=f"{self.address[0]}:{self.address[1]}")
@@ -76,7 +77,7 @@ class Reporter:
         try:
             task = request.param("task_id")
             progress = progress_in(request.body, kind)
-        except (BadReport, BadRequest) as problem:
+        except (BadReport, HttpProblem) as problem:
             return Verdict(INVALID, str(problem))
         if not _TASK.fullmatch(task):
             return Verdict(INVALID, "say which task it is about: /report/progress?task_id=...")

@@ -1,8 +1,8 @@
 """Opening files that lie below a folder, and nothing else, whatever links and renames say at the same time.
 
-The kernel resolves the whole path below the root's descriptor (`openat2`, RESOLVE_BENEATH): `..`, absolute paths and links
-are followed as long as they stay below, checked in the same step as they are followed. Where the kernel does not have
-it, each part is opened for itself and links are refused altogether.
+The kernel resolves the whole path below the root's descriptor (`openat2`, RESOLVE_BENEATH): `..`, absolute paths and
+links are followed as long as they stay below, checked in the same step as they are followed. Where the kernel does not
+have it, each part is opened for itself and links are refused altogether.
 """
 
 from __future__ import annotations

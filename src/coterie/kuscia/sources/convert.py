@@ -1,8 +1,8 @@
 """Values become what their column declares, or the error says which column and row does not fit. Pure.
 
 Text (of a CSV file, of a database) and typed values (of Parquet and the like) go the same way: one vectorised cast, and
-only when that fails a slower look: first with blanks removed and empty cells as NULL, then for the row to name. Messages
-never quote the value: who asks for one column must not see another's.
+only when that fails a slower look: first with blanks removed and empty cells as NULL, then for the row to name.
+Messages never quote the value: who asks for one column must not see another's.
 """
 
 from __future__ import annotations

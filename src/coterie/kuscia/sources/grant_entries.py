@@ -1,6 +1,7 @@
 """Grants, as callers ask for them and are told of them, and as their owner signs them. Pure.
 
-The data mesh and KusciaAPI have the same words for them; only the clocks differ: one counts seconds, the other nanoseconds.
+The data mesh and KusciaAPI have the same words for them; only the clocks differ: one counts seconds, the other
+nanoseconds.
 """
 
 from __future__ import annotations

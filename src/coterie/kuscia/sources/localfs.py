@@ -1,7 +1,8 @@
 """Files of this machine, below one folder.
 
-A file that is written has no name until it is whole: it is made nameless (O_TMPFILE), so that even a killed writer leaves
-nothing; at the end it gets a hidden name and is renamed over the old file, which readers that have it open read on.
+A file that is written has no name until it is whole: it is made nameless (O_TMPFILE), so that even a killed writer
+leaves nothing; at the end it gets a hidden name and is renamed over the old file, which readers that have it open read
+on.
 """
 
 from __future__ import annotations
@@ -197,7 +198,8 @@ class _LocalOutput:
 
 
 class _Telling:
-    """A file whose errors are told as ours. Unbuffered: batches are big, and closing must have nothing left to fail at."""
+    """A file whose errors are told as ours. Unbuffered: batches are big, and closing must have nothing left to fail
+    at."""
 
     def __init__(self, descriptor: int, parts: Parts) -> None:
         self._descriptor, self._parts = descriptor, parts

@@ -1,8 +1,9 @@
 """Tables of a MySQL or MariaDB server.
 
-Reading: the server puts a row's cells together as a line of CSV (one cell per row to unpack in Python), which Arrow parses
-a block at a time; rows stream, neither side holds the table. Writing: rows go into a table with a name of its own by
-large INSERTs, which then takes the old one's place in one RENAME. The driver blocks, so all of it is in a thread.
+Reading: the server puts a row's cells together as a line of CSV (one cell per row to unpack in Python), which Arrow
+parses a block at a time; rows stream, neither side holds the table. Writing: rows go into a table with a name of its
+own by large INSERTs, which then takes the old one's place in one RENAME. The driver blocks, so all of it is in a
+thread.
 """
 
 from __future__ import annotations
@@ -220,7 +221,8 @@ def _sweep(line: MySQLLine) -> None:
 def _take_place(line: MySQLLine, staging: str, name: str, whole: pa.Schema, keys: Mapping[str, str]) -> None:
     new, table = mysql_text.name(staging), mysql_text.name(name)
     there = line.query(
-        f"SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = {mysql_text.literal(name)}"
+        "SELECT 1 FROM information_schema.tables "
+        f"WHERE table_schema = DATABASE() AND table_name = {mysql_text.literal(name)}"
     )
     if not there:
         line.execute(f"RENAME TABLE {new} TO {table}")

@@ -1,7 +1,7 @@
 """Tables of a PostgreSQL database, through COPY.
 
-Rows travel as CSV, which the server writes and reads fast and Arrow parses a block at a time. Every text is in quotes and
-NULL is the empty cell without, so nothing depends on what texts say. A table that is written is filled in one
+Rows travel as CSV, which the server writes and reads fast and Arrow parses a block at a time. Every text is in quotes
+and NULL is the empty cell without, so nothing depends on what texts say. A table that is written is filled in one
 transaction under a name of its own, and takes the old one's place in the same.
 """
 

@@ -28,7 +28,8 @@ DEFAULT_ROWS = 65536
 
 
 class FileFormat(IntEnum):
-    """As on the wire; what is UNKNOWN goes by the file's name, then by its first bytes. Ours beyond Kuscia's: 100 and up."""
+    """As on the wire; what is UNKNOWN goes by the file's name, then by its first bytes. Ours beyond Kuscia's: 100 and
+    up."""
 
     UNKNOWN = 0
     CSV = 1
@@ -39,7 +40,8 @@ class FileFormat(IntEnum):
 
 
 class SourceError(Exception):
-    """Something is wrong with the source or what lies there; the message is a sentence for the caller without secrets."""
+    """Something is wrong with the source or what lies there; the message is a sentence for the caller without
+    secrets."""
 
 
 class NotThere(SourceError):
@@ -123,8 +125,8 @@ class Source(Protocol):
     def read(
         self, place: Place, schema: pa.Schema | None, options: ReadOptions = ...
     ) -> AbstractAsyncContextManager[AsyncIterator[pa.RecordBatch]]:
-        """Batches in the declared schema's types, NULLs kept. Columns that are not asked for are not read where the format
-        allows. SourceError when a value does not fit its type, with the column and the row."""
+        """Batches in the declared schema's types, NULLs kept. Columns that are not asked for are not read where the
+        format allows. SourceError when a value does not fit its type, with the column and the row."""
         ...
 
     def write(self, place: Place, schema: pa.Schema, options: WriteOptions = ...) -> AbstractAsyncContextManager[Sink]:

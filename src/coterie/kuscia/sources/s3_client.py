@@ -1,4 +1,5 @@
-"""The few S3 requests that tables need: look, list, get, put, upload in parts, delete. On asyncio, nothing buffered twice."""
+"""The few S3 requests that tables need: look, list, get, put, upload in parts, delete. On asyncio, nothing buffered
+twice."""
 
 from __future__ import annotations
 
@@ -160,7 +161,8 @@ class S3Client:
 
     async def complete(self, key: str, upload: str, tags: list[str]) -> None:
         parts = "".join(
-            f"<Part><PartNumber>{number}</PartNumber><ETag>{tag.replace('&', '&amp;').replace('<', '&lt;')}</ETag></Part>"
+            f"<Part><PartNumber>{number}</PartNumber>"
+            f"<ETag>{tag.replace('&', '&amp;').replace('<', '&lt;')}</ETag></Part>"
             for number, tag in enumerate(tags, 1)
         )
         body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()

@@ -1,4 +1,5 @@
-"""DomainDataSources as they are made: settings sealed under the domain's key. Knows nothing of Arrow, which weighs much."""
+"""DomainDataSources as they are made: settings sealed under the domain's key. Knows nothing of Arrow, which weighs
+much."""
 
 from __future__ import annotations
 

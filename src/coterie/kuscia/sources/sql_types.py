@@ -1,6 +1,7 @@
 """Arrow's types in MySQL and PostgreSQL, both ways, and names in SQL. Pure.
 
-To SQL the maps are Kuscia's, but for bytes: PostgreSQL's TEXT does not hold them (BYTEA does), and Kuscia has none for MySQL.
+To SQL the maps are Kuscia's, but for bytes: PostgreSQL's TEXT does not hold them (BYTEA does), and Kuscia has none for
+MySQL.
 """
 
 from __future__ import annotations

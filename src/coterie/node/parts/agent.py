@@ -19,10 +19,18 @@ from coterie.kuscia.engine.templates.config_store import DomainConfig, NoConfigS
 from coterie.kuscia.identity import domain_identity
 from coterie.node.config import AgentConfig, NodeSettings
 from coterie.node.parts.agent_endpoint import AgentPort, AgentTls
+from coterie.node.parts.context import NodeContext
 from coterie.node.parts.dns import pod_dns
 
 _POD_LOG_MB = 10
 """Of one file of a pod's output, unless `logrotate` says how much."""
+
+
+def build(node: NodeContext) -> list[list[Runnable]]:
+    chosen = node.settings.agent
+    assert chosen is not None, "config.parse gives every node of these modes an agent"
+    tls = node.get("agent_tls", AgentTls)
+    return agent_groups(node.settings, chosen, node.client, node.informers, tls, node.clock)
 
 
 def agent_groups(

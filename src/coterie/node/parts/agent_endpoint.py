@@ -18,6 +18,7 @@ from coterie.http.server import HttpServer
 from coterie.kube.agent.runtimes.protocol import PodRuntime
 from coterie.kube.agent.server.endpoint import AgentEndpoint
 from coterie.kube.agent.server.usage import NodeUsage, UsageMeter
+from coterie.kube.api.status_response import status_response
 from coterie.kube.apiserver.auth.authn import user_from_certificate
 from coterie.node.api_identity import AUTHORITY
 from coterie.node.config import AgentConfig
@@ -97,7 +98,7 @@ class AgentPort:
         async with TaskOwner(self.name) as owner:
             meter = UsageMeter(self._runtime, machine_usage, self._clock)
             endpoint = AgentEndpoint(self._runtime, meter, self._chosen.node_name, owner, self._clock)
-            http = HttpServer(endpoint.handle, user_of=user_from_certificate)
+            http = HttpServer(endpoint.handle, user_of=user_from_certificate, problem_response=status_response)
             await http.serve(self._socket, self._tls.context())
             log.info("The agent's endpoint is served", address=self._chosen.address, port=self.port)
             self.ready.set()

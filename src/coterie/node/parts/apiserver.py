@@ -9,6 +9,7 @@ from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.http.messages import UserInfo
 from coterie.http.server import HttpServer
+from coterie.kube.api.status_response import status_response
 from coterie.kube.apiserver.audit import AuditSink, FileSink
 from coterie.kube.apiserver.auth.authn import user_from_certificate
 from coterie.kube.apiserver.auth.tokens import TokenSigner
@@ -56,7 +57,7 @@ class ApiPlane:
             ),
             clock,
         )
-        self._http = HttpServer(self.server.handle, user_of=user_from_certificate)
+        self._http = HttpServer(self.server.handle, user_of=user_from_certificate, problem_response=status_response)
 
     @property
     def ca_pem(self) -> bytes:
@@ -64,7 +65,7 @@ class ApiPlane:
 
     def client(self, user: UserInfo = CONTROLLER_USER) -> Client:
         """A client inside this process."""
-        return Client(InProcessTransport(self.server.handle, user))
+        return Client(InProcessTransport(self.server.handle, user), field_validation="Ignore")
 
     def stop(self) -> None:
         self._stop.set()

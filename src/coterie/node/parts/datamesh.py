@@ -16,6 +16,11 @@ from coterie.kuscia.datamesh.process import MeshChild
 from coterie.kuscia.datamesh.settings import MeshSettings
 from coterie.kuscia.gateway.snapshot_inputs import Places
 from coterie.node.config import ConfigError, NodeSettings
+from coterie.node.parts.context import NodeContext
+
+
+def build(node: NodeContext) -> list[list[Runnable]]:
+    return datamesh_groups(node.settings, node.client, node.informers, node.clock)
 
 
 def datamesh_groups(settings: NodeSettings, client: Client, informers: Informers, clock: Clock) -> list[list[Runnable]]:

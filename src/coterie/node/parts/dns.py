@@ -32,10 +32,15 @@ from coterie.kube.network.dns.zone import Zone
 from coterie.kube.network.dns.zone_updater import ZoneKeeper
 from coterie.kuscia.extensions.dns import GATEWAY_LABEL, GATEWAY_SERVICES, HOST_SERVICES
 from coterie.node.config import ConfigError, NodeSettings
+from coterie.node.parts.context import NodeContext
 
 log = logger("node.dns")
 
 MACHINE_FILE = Path("/etc/resolv.conf")
+
+
+def build(node: NodeContext) -> list[list[Runnable]]:
+    return dns_groups(node.settings, node.informers, node.clock)
 
 
 def dns_groups(settings: NodeSettings, informers: Informers, clock: Clock) -> list[list[Runnable]]:

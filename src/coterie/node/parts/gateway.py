@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -40,11 +40,13 @@ from coterie.kuscia.gateway.registration.server import Registrar
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.gateway.snapshot_inputs import Places
 from coterie.kuscia.gateway.snapshot_source import Feed
-from coterie.kuscia.identity import domain_identity as identities
+from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 from coterie.kuscia.reporter.server import Reporter
-from coterie.node.config import ConfigError, NodeSettings
+from coterie.node.config import ConfigError
+from coterie.node.parts import kusciaapi
 from coterie.node.parts.apiserver import ApiPlane
+from coterie.node.parts.context import NodeContext
 from coterie.node.parts.interconn import interconn_group
 
 _EVERYWHERE = ("0.0.0.0", "::")
@@ -67,23 +69,33 @@ class _Calls:
             await self._caller.close()
 
 
-def gateway_of_plane(
-    settings: NodeSettings, made: Sequence[Sequence[Runnable]], client: Client, informers: Informers, clock: Clock
-) -> list[list[Runnable]]:
+@dataclass(frozen=True, slots=True)
+class GatewayParts:
+    """A gateway put together; `groups` is what a Manager runs."""
+
+    envoy: Envoy
+    feed: Feed
+    groups: list[list[Runnable]]
+
+
+def build(node: NodeContext) -> list[list[Runnable]]:
     """Beside the parts of a control plane. The domain's keys must be in their files."""
-    own = identities.load(settings.paths, settings.domain)
-    plane = next(each for group in made for each in group if isinstance(each, ApiPlane))
+    if node.settings.kuscia_api.enabled:
+        node.settings = kusciaapi.with_door(node.settings)
+    settings, client, informers, clock = node.settings, node.client, node.informers, node.clock
+    own = domain_identity.load(settings.paths, settings.domain)
+    plane = node.get("api", ApiPlane)
 
     def api() -> Address | None:
         return Address(*plane.address) if plane.address is not None else None
 
     reporter = Reporter(client, settings.domain, settings.gateway.handshake.host)
     doors = replace(settings.gateway, reporter=Address(*reporter.address))
-    made_here = gateway_groups(doors, settings.paths, own, client, informers, clock=clock, api=api)
-    return [[reporter], *made_here, interconn_group(doors, client, informers, clock)]
+    made = gateway_parts(doors, settings.paths, own, client, informers, clock=clock, api=api)
+    return [[reporter], *made.groups, interconn_group(doors, client, informers, clock)]
 
 
-def gateway_groups(
+def gateway_parts(
     settings: GatewaySettings,
     paths: DomainPaths,
     identity: DomainIdentity,
@@ -94,7 +106,7 @@ def gateway_groups(
     api: Callable[[], Address | None] = lambda: None,
     master: Callable[[], Route | None] = lambda: None,
     address: str = "",
-) -> list[list[Runnable]]:
+) -> GatewayParts:
     """`api`: where our own API listens, on a control plane. `master`: a lite's way to its control plane as it was agreed
     on before any object could be read. `address`: where the domain's other gateways find this one."""
     places = Places.of(paths)
@@ -156,7 +168,8 @@ def gateway_groups(
     ]
     if bearers is not None:
         first.append(bearers)
-    return [first, [envoy, feed, effective.controller], [shaking, heartbeat]]
+    groups: list[list[Runnable]] = [first, [envoy, feed, effective.controller], [shaking, heartbeat]]
+    return GatewayParts(envoy, feed, groups)
 
 
 def _handshake_server(

@@ -19,6 +19,6 @@ from coterie.kuscia.interconn import runnable as interconn
 def interconn_group(doors: GatewaySettings, client: Client, informers: Informers, clock: Clock) -> list[Runnable]:
     def connect(host: str) -> Client:
         way = HttpTransport(Connection(server=f"http://{doors.internal}"))
-        return Client(Addressed(way, f"apiserver.{host}.svc"), clock=clock)
+        return Client(Addressed(way, f"apiserver.{host}.svc"), field_validation="Ignore", clock=clock)
 
     return interconn.make(client, informers, connect, clock=clock)

@@ -22,8 +22,13 @@ from coterie.kuscia.kusciaapi import server_certificates
 from coterie.kuscia.kusciaapi.process import GATE_SOCKET, KusciaApiChild
 from coterie.kuscia.kusciaapi.settings import KusciaApiSettings, Protection
 from coterie.node.config import ConfigError, NodeSettings
+from coterie.node.parts.context import NodeContext
 
 log = logger("kusciaapi")
+
+
+def build(node: NodeContext) -> list[list[Runnable]]:
+    return kusciaapi_groups(node.settings, node.client, node.clock)
 
 
 def with_door(settings: NodeSettings) -> NodeSettings:

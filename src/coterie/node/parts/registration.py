@@ -39,13 +39,9 @@ from coterie.kuscia.gateway.snapshot_inputs import Places, World, inputs_of
 from coterie.kuscia.gateway.snapshot_source import Feed
 from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.identity.domain_identity import DomainIdentity
-from coterie.node.config import NodeSettings
-from coterie.node.parts.agent import agent_groups
 from coterie.node.parts.agent_endpoint import AgentTls
-from coterie.node.parts.datamesh import datamesh_groups
-from coterie.node.parts.dns import dns_groups
-from coterie.node.parts.gateway import gateway_groups
-from coterie.node.parts.kusciaapi import kusciaapi_groups
+from coterie.node.parts.context import NodeContext
+from coterie.node.parts.gateway import gateway_parts
 from coterie.node.parts.own_domain import prepared
 
 log = logger("node.registering")
@@ -55,21 +51,19 @@ _ROOT_CA = "kube-root-ca.crt"
 _PATIENCE = Policy(first=0.2, factor=2.0, limit=10.0)
 
 
-def groups(settings: NodeSettings, clock: Clock) -> list[list[Runnable]]:
+def build(node: NodeContext) -> list[list[Runnable]]:
+    """Provides `client`, `informers` and `agent_tls`; the gateway is among the groups, because the API is behind it."""
+    settings, clock = node.settings, node.clock
     chosen, paths = settings.agent, settings.paths
     assert chosen is not None, "config.parse gives every lite node an agent"
     with prepared(settings, clock):
         pass
     tie = tied(settings.gateway, paths, domain_identity.load(paths, settings.domain), clock)
     tls = AgentTls.of_domain(paths, chosen.node_name, chosen.address, clock)
-    return [
-        *tie.groups,
-        [authority(tie.client, settings.domain, tls, clock)],
-        *dns_groups(settings, tie.informers, clock),
-        *datamesh_groups(settings, tie.client, tie.informers, clock),
-        *kusciaapi_groups(settings, tie.client, clock),
-        *agent_groups(settings, chosen, tie.client, tie.informers, tls, clock),
-    ]
+    node.provide("client", tie.client)
+    node.provide("informers", tie.informers)
+    node.provide("agent_tls", tls)
+    return [*tie.groups, [authority(tie.client, settings.domain, tls, clock)]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +81,11 @@ def tied(doors: GatewaySettings, paths: DomainPaths, own: DomainIdentity, clock:
     informers = Informers(client)
     link = MasterLink(doors, own, paths, clock=clock)
     watch_tokens(informers, link, own)
-    gateway = gateway_groups(doors, paths, own, client, informers, clock=clock, master=lambda: link.route)
-    envoy, feed = _parts(gateway)
+    gateway = gateway_parts(doors, paths, own, client, informers, clock=clock, master=lambda: link.route)
+    envoy, feed = gateway.envoy, gateway.feed
     way = FirstWay(link, envoy, feed, doors, paths)
-    later = [[each for each in group if each is not envoy] for group in gateway]
+    later = [[each for each in group if each is not envoy] for group in gateway.groups]
     return Tie(link, client, informers, [[link], [envoy, way], [informers], *later])
-
-
-def _parts(gateway: list[list[Runnable]]) -> tuple[Envoy, Feed]:
-    flat = [each for group in gateway for each in group]
-    envoy = next(each for each in flat if isinstance(each, Envoy))
-    return envoy, next(each for each in flat if isinstance(each, Feed))
 
 
 def api_transport(doors: GatewaySettings) -> Addressed:

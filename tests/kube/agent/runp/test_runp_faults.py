@@ -227,3 +227,15 @@ async def test_sigterm_does_not_end_a_shepherd_that_has_containers(runp):
     os.kill(runp.shepherd, signal.SIGTERM)
     await asyncio.sleep(0.1)
     assert runp.shepherd and runp.state().running
+
+
+async def test_a_runtime_without_pods_does_without_a_shepherd(tmp_path):
+    async with RunpHarness.opened(tmp_path, idle_seconds=0.2) as runp:
+        await runp.until(lambda: runp.shepherd == 0 and not runp.runtime._client.connected, 5)
+        await runp.start("sleep 60")
+        assert runp.shepherd and runp.state().running
+        await asyncio.sleep(0.5)
+        assert runp.shepherd and runp.state().running, "it stays while there is a pod"
+        await runp.runtime.stop_container("uid-1", "main", 0.0)
+        await runp.runtime.remove_pod("uid-1")
+        await runp.until(lambda: runp.shepherd == 0, 5)

@@ -118,6 +118,7 @@ class PodWorker:
         self.pod = pod
         self._removed = True
         self._tools.writer.forget(self.uid)
+        self._tools.events.retract(self.uid)
 
     def objects_changed(self) -> None:
         """A ConfigMap or Secret of the pod changed: volumes are out of date, and what failed may work now."""

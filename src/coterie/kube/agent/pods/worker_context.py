@@ -19,7 +19,7 @@ from coterie.kube.agent.volumes.objects import ObjectSource
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.core import ObjectReference
 from coterie.kube.client.client import Client
-from coterie.kube.control.events import EventRecorder, EventType
+from coterie.kube.control.events import BRIEF, EventRecorder, EventType
 
 
 class SteadyTime:
@@ -67,7 +67,9 @@ class Tools:
             resource_version=meta.get("resourceVersion") or "",
             field_path=pod_model.field_path(pod, container) if container else "",
         )
-        self.events.record(about, type, reason, message)
+        # Of a pod that runs once its status says the same, for as long as there is one.
+        brief = type == "Normal" and (pod.get("spec") or {}).get("restartPolicy") == "Never"
+        self.events.record(about, type, reason, message, after=BRIEF if brief else 0.0)
 
     def directory(self, uid: str) -> Path:
         return self.settings.pods_directory / uid

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import struct
 
+from coterie.base.protobuf_wire import VARINT, WireError, bytes_field, encode_varint, fields
+
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY = 0, 1, 3, 4, 6, 7
 _END_STREAM, _END_HEADERS, _ACK, _PADDED = 1, 4, 1, 8
@@ -55,16 +57,21 @@ def request(authority: str, service: str) -> bytes:
     )
     block = b"".join(b"\x00" + _text(name) + _text(value) for name, value in headers)
     name = service.encode()
-    body = (b"\x0a" + _varint(len(name)) + name) if name else b""
+    body = bytes_field(1, name) if name else b""
     data = b"\x00" + struct.pack(">I", len(body)) + body
     return _frame(_HEADERS, _END_HEADERS, 1, block) + _frame(_DATA, _END_STREAM, 1, data)
 
 
 def parse_answer(message: bytes) -> int:
     """The value of field 1; what is missing is 0, as in protobuf."""
-    if len(message) >= 2 and message[0] == 0x08:
-        return message[1]
-    return 0
+    status = 0
+    try:
+        for number, wire_type, value in fields(memoryview(message)):
+            if number == 1 and wire_type == VARINT and isinstance(value, int):
+                status = value
+    except WireError as problem:
+        raise HealthUnknown(f"the server's answer cannot be read: {problem}") from problem
+    return status
 
 
 async def _read_frame(reader: asyncio.StreamReader) -> tuple[int, int, int, bytes]:
@@ -80,17 +87,8 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _text(value: str) -> bytes:
-    """A header string: its length in seven bits (more in further bytes), then the text as it is."""
+    """A header string: its length in seven bits (the rest of a longer one as a varint), then the text as it is."""
     data = value.encode()
     if len(data) < 127:
         return bytes((len(data),)) + data
-    return b"\x7f" + _varint(len(data) - 127) + data
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    return b"\x7f" + encode_varint(len(data) - 127) + data

@@ -14,7 +14,7 @@ import orjson
 
 from coterie.http.spdy import Session, Stream
 from coterie.http.upgraded_connection import Pipe
-from coterie.http.websocket_server import WebSocket
+from coterie.http.websocket import WebSocket
 
 _NUMBERS = {"stdin": 0, "stdout": 1, "stderr": 2, "error": 3, "resize": 4}
 _CLOSE = 255

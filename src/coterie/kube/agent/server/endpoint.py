@@ -11,10 +11,10 @@ import orjson
 from coterie.base import container_logs
 from coterie.base.clock import Clock
 from coterie.base.tasks import TaskOwner
-from coterie.http.connection import error_response
+from coterie.http.errors import HttpProblem
 from coterie.http.messages import Request, Response, Sink
 from coterie.http.upgraded_connection import Pipe
-from coterie.http.websocket_server import WebSocket, accept_key
+from coterie.http.websocket import WebSocket, accept_key
 from coterie.kube.agent.runtimes.protocol import ContainerState, PodRuntime, PodState
 from coterie.kube.agent.server import forward, logs, remote
 from coterie.kube.agent.server.channels import (
@@ -28,6 +28,7 @@ from coterie.kube.agent.server.channels import (
 )
 from coterie.kube.agent.server.usage import UsageMeter
 from coterie.kube.api import errors
+from coterie.kube.api.status_response import status_response
 
 API_SERVER: Final = "kube-apiserver-kubelet-client"
 _ADMINS: Final = "system:masters"
@@ -49,8 +50,8 @@ class AgentEndpoint:
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         try:
             return self._route(request)
-        except errors.ApiError as error:
-            return error_response(error)
+        except (errors.ApiError, HttpProblem) as error:
+            return status_response(error)
 
     def _route(self, request: Request) -> Response | Awaitable[Response]:
         if request.path == "/healthz":

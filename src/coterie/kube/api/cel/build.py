@@ -47,8 +47,14 @@ from coterie.kube.api.cel.types import (
 from coterie.kube.api.cel.values import NONE, Optional, UInt
 
 _LITERALS: Final[dict[type, Type]] = {
-    int: INT, UInt: UINT, float: DOUBLE, bool: BOOL, str: STRING, bytes: BYTES, type(None): NULL,
-}  # fmt: skip
+    int: INT,
+    UInt: UINT,
+    float: DOUBLE,
+    bool: BOOL,
+    str: STRING,
+    bytes: BYTES,
+    type(None): NULL,
+}
 _FIXED: Final = (INT, UINT, DOUBLE, BOOL, TIMESTAMP, DURATION)
 """Types whose values all cost the same to look at."""
 

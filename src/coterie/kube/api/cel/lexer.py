@@ -11,10 +11,25 @@ from coterie.kube.api.cel.values import INT64_MAX, UINT64_MAX, UInt
 
 RESERVED: Final = frozenset(
     {
-        "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop", "package",
-        "namespace", "return", "var", "void", "while",
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+        "var",
+        "void",
+        "while",
     }
-)  # fmt: skip
+)
 """Words no identifier may be; as a field after a dot they are written `__namespace__`."""
 
 _TOKEN: Final = re.compile(
@@ -31,7 +46,8 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
 _RAW: Final = re.compile(
-    r"(?P<prefix>[rR][bB]?|[bB][rR])(?:\"{3}(?P<a>.*?)\"{3}|'{3}(?P<b>.*?)'{3}|\"(?P<c>[^\"\n\r]*)\"|'(?P<d>[^'\n\r]*)')",
+    r"(?P<prefix>[rR][bB]?|[bB][rR])"
+    r"(?:\"{3}(?P<a>.*?)\"{3}|'{3}(?P<b>.*?)'{3}|\"(?P<c>[^\"\n\r]*)\"|'(?P<d>[^'\n\r]*)')",
     re.DOTALL,
 )
 _ESCAPE: Final = re.compile(
@@ -39,8 +55,20 @@ _ESCAPE: Final = re.compile(
     r"|(?P<o>[0-3][0-7]{2})|(?P<s>.))",
     re.DOTALL,
 )
-_SIMPLE: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v",
-                  "\\": "\\", "?": "?", '"': '"', "'": "'", "`": "`"}  # fmt: skip
+_SIMPLE: Final = {
+    "a": "\a",
+    "b": "\b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "v": "\v",
+    "\\": "\\",
+    "?": "?",
+    '"': '"',
+    "'": "'",
+    "`": "`",
+}
 _KEYWORDS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None}
 
 

@@ -18,8 +18,15 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FRACTION: Final = re.compile(r"\.(\d+)", re.ASCII)
 _PART: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 _UNIT: Final = {
-    "ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9,
-}  # fmt: skip
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "μs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
 _OFFSET: Final = re.compile(r"([+-]?)(\d{2}):(\d{2})", re.ASCII)
 
 

@@ -24,8 +24,19 @@ MAX_SOURCE: Final = 20_000
 MAX_DEPTH: Final = 60
 """How deep brackets may nest: far above any rule, far below Python's recursion limit."""
 _BINARY: Final = {
-    "<": 3, "<=": 3, ">": 3, ">=": 3, "==": 3, "!=": 3, "in": 3, "+": 4, "-": 4, "*": 5, "/": 5, "%": 5,
-}  # fmt: skip
+    "<": 3,
+    "<=": 3,
+    ">": 3,
+    ">=": 3,
+    "==": 3,
+    "!=": 3,
+    "in": 3,
+    "+": 4,
+    "-": 4,
+    "*": 5,
+    "/": 5,
+    "%": 5,
+}
 _NAMES: Final = {"in": "@in", **{op: f"_{op}_" for op in _BINARY if op != "in"}}
 _UNARY: Final = {"!": "!_", "-": "-_"}
 
@@ -192,7 +203,8 @@ class _Parser:
                 token = self.now
         if token.kind != "ident":
             self._unexpected(
-                "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}"
+                "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', "
+                "NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}"
             )
         if token.text in RESERVED:
             self._fail(token.pos, f"reserved identifier: {token.text}")

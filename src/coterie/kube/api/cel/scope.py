@@ -40,7 +40,8 @@ _SIZED: Final = frozenset({str, bytes, list, dict}) | frozenset(
 
 
 def decided(runs: Iterable[Run], env: Env, deciding: bool) -> bool:
-    """CEL's logic: the first deciding value wins, also over errors before it; an error counts only when none decides."""
+    """CEL's logic: the first deciding value wins, also over errors before it; an error counts only when none
+    decides."""
     error: CelError | None = None
     for run in runs:
         try:

@@ -77,10 +77,23 @@ class MapList(list[Any]):
 
 
 KINDS: dict[type, str] = {
-    int: "int", UInt: "uint", float: "double", bool: "bool", str: "string", bytes: "bytes", type(None): "null_type",
-    list: "list", SetList: "list", MapList: "list", dict: "map", Timestamp: "google.protobuf.Timestamp",
-    Duration: "google.protobuf.Duration", TypeValue: "type", Optional: "optional_type", Quantity: "kubernetes.Quantity",
-}  # fmt: skip
+    int: "int",
+    UInt: "uint",
+    float: "double",
+    bool: "bool",
+    str: "string",
+    bytes: "bytes",
+    type(None): "null_type",
+    list: "list",
+    SetList: "list",
+    MapList: "list",
+    dict: "map",
+    Timestamp: "google.protobuf.Timestamp",
+    Duration: "google.protobuf.Duration",
+    TypeValue: "type",
+    Optional: "optional_type",
+    Quantity: "kubernetes.Quantity",
+}
 """The CEL type name of each Python type; libraries add their own types when they are imported."""
 _NUMBERS: Final = frozenset({int, UInt, float})
 _LISTS: Final = frozenset({list, SetList, MapList})

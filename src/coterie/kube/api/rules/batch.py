@@ -6,8 +6,9 @@ say `manualSelector`. Nearly all of a job is fixed once it exists.
 
 from __future__ import annotations
 
-import zoneinfo
+from typing import TYPE_CHECKING
 
+from coterie.base.lazy_import import lazy_import
 from coterie.kube.api import labels as well_known
 from coterie.kube.api.errors import forbidden_field, invalid, not_supported, required, too_many
 from coterie.kube.api.names import IMMUTABLE
@@ -17,6 +18,12 @@ from coterie.kube.api.rules.cron import schedule_fault
 from coterie.kube.api.rules.pod_defaults import default_template
 from coterie.kube.api.rules.podspec import check_template
 from coterie.kube.api.selectors import selector_of, validate_selector
+
+if TYPE_CHECKING:
+    import zoneinfo
+else:
+    # It brings the whole configuration that Python was built with.
+    zoneinfo = lazy_import("zoneinfo")
 
 _UNLIMITED = 2**31 - 1
 _UID_LABELS = (well_known.JOB_CONTROLLER_UID, well_known.LEGACY_JOB_CONTROLLER_UID)
@@ -90,9 +97,16 @@ def _validate_new_job(obj: Obj) -> Errors:
 
 def _check_job_spec(spec: Obj, path: str) -> Errors:
     errors = not_negative(
-        spec, path, "parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished",
-        "backoffLimitPerIndex", "maxFailedIndexes",
-    )  # fmt: skip
+        spec,
+        path,
+        "parallelism",
+        "completions",
+        "activeDeadlineSeconds",
+        "backoffLimit",
+        "ttlSecondsAfterFinished",
+        "backoffLimitPerIndex",
+        "maxFailedIndexes",
+    )
     mode = spec.get("completionMode")
     if mode not in (None, "NonIndexed", "Indexed"):
         errors.append(not_supported(f"{path}.completionMode", mode, ("NonIndexed", "Indexed")))
@@ -152,8 +166,17 @@ def _check_failure_policy(failure: Obj, spec: Obj, restart: str | None, path: st
 
 def _check_job_change(new: Obj, old: Obj) -> Errors:
     spec, before = new.get("spec") or {}, old.get("spec") or {}
-    errors = immutable(spec, before, "spec", "selector", "completionMode", "podFailurePolicy", "backoffLimitPerIndex",
-                       "managedBy", "successPolicy")  # fmt: skip
+    errors = immutable(
+        spec,
+        before,
+        "spec",
+        "selector",
+        "completionMode",
+        "podFailurePolicy",
+        "backoffLimitPerIndex",
+        "managedBy",
+        "successPolicy",
+    )
     completions, had = spec.get("completions"), before.get("completions")
     if completions != had:
         elastic = spec.get("completionMode") == "Indexed" and completions == spec.get("parallelism")

@@ -82,7 +82,10 @@ def _check_approval(obj: Obj, group: str) -> Errors:
     annotations = (obj.get("metadata") or {}).get("annotations") or {}
     if annotations.get(APPROVED):
         return []
-    why = f'protected groups must have approval annotation "{APPROVED}", see https://github.com/kubernetes/enhancements/pull/1111'
+    why = (
+        f'protected groups must have approval annotation "{APPROVED}", '
+        "see https://github.com/kubernetes/enhancements/pull/1111"
+    )
     return [required(f"metadata.annotations[{APPROVED}]", why)]
 
 
@@ -209,7 +212,10 @@ def _check_selectable(fields: list[Obj], path: str) -> Errors:
 def _check_conversion(conversion: Obj, path: str) -> Errors:
     strategy = conversion.get("strategy") or ""
     if strategy == "Webhook":
-        why = 'conversion by webhook is not supported by this server: use strategy "None" and keep versions field-compatible'
+        why = (
+            "conversion by webhook is not supported by this server: "
+            'use strategy "None" and keep versions field-compatible'
+        )
         return [forbidden_field(f"{path}.strategy", why)]
     if strategy != "None":
         return [not_supported(f"{path}.strategy", strategy, ("None",))] if strategy else [required(f"{path}.strategy")]
@@ -246,12 +252,16 @@ def _check_stored(new: Obj, old: Obj) -> Errors:
     known = {version.get("name") for version in spec.get("versions") or ()}
     listed = (new.get("status") or {}).get("storedVersions") or []
     errors = [
-        invalid(f"status.storedVersions[{index}]", name, "missing from spec.versions; "
-                f"{name} was previously a storage version, and must remain in spec.versions until a storage migration "
-                f"ensures no data remains persisted in {name} and removes {name} from status.storedVersions")
+        invalid(
+            f"status.storedVersions[{index}]",
+            name,
+            "missing from spec.versions; "
+            f"{name} was previously a storage version, and must remain in spec.versions until a storage migration "
+            f"ensures no data remains persisted in {name} and removes {name} from status.storedVersions",
+        )
         for index, name in enumerate(listed)
         if name not in known
-    ]  # fmt: skip
+    ]
     stored = storage_version(spec)
     if stored and stored not in listed:
         errors.append(invalid("status.storedVersions", listed, f"must have the storage version {stored}"))

@@ -11,14 +11,25 @@ from coterie.kube.api.rules.common import named, optional_named, parse_quantity
 
 _DOWNWARD_KEY = re.compile(r"metadata\.(?:labels|annotations)\['(.*)'\]")
 _ENV_FIELDS = (
-    "metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",
-    "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs",
-)  # fmt: skip
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+)
 _VOLUME_FIELDS = ("metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid")
 _RESOURCE_FIELDS = (
-    "limits.cpu", "limits.ephemeral-storage", "limits.memory",
-    "requests.cpu", "requests.ephemeral-storage", "requests.memory",
-)  # fmt: skip
+    "limits.cpu",
+    "limits.ephemeral-storage",
+    "limits.memory",
+    "requests.cpu",
+    "requests.ephemeral-storage",
+    "requests.memory",
+)
 
 
 def check_env(env: list[Obj], path: str) -> Errors:

@@ -16,9 +16,14 @@ _ONLY = (
     "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 )
 _CHECKED_ELSEWHERE = (
-    "containers", "initContainers", "ephemeralContainers", "activeDeadlineSeconds", "tolerations",
-    "terminationGracePeriodSeconds", "schedulingGates",
-)  # fmt: skip
+    "containers",
+    "initContainers",
+    "ephemeralContainers",
+    "activeDeadlineSeconds",
+    "tolerations",
+    "terminationGracePeriodSeconds",
+    "schedulingGates",
+)
 
 
 # ---- quality of service -------------------------------------------------------------------------------------------

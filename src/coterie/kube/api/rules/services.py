@@ -1,4 +1,5 @@
-"""Rules of services. Cluster IPs and node ports are handed out elsewhere; here is what a user may ask for and change."""
+"""Rules of services. Cluster IPs and node ports are handed out elsewhere; here is what a user may ask for and
+change."""
 
 from __future__ import annotations
 

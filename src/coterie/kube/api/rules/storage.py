@@ -13,10 +13,19 @@ from coterie.kube.api.rules.scheduling import check_node_selector
 from coterie.kube.api.rules.volumes import check_access_modes, check_claim_spec
 
 _RECLAIM = ("Delete", "Recycle", "Retain")
-_NOT_SOURCES = frozenset({
-    "accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity", "persistentVolumeReclaimPolicy",
-    "storageClassName", "volumeAttributesClassName", "volumeMode",
-})  # fmt: skip
+_NOT_SOURCES = frozenset(
+    {
+        "accessModes",
+        "capacity",
+        "claimRef",
+        "mountOptions",
+        "nodeAffinity",
+        "persistentVolumeReclaimPolicy",
+        "storageClassName",
+        "volumeAttributesClassName",
+        "volumeMode",
+    }
+)
 
 
 def _pending(obj: Obj) -> Obj:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -70,7 +71,9 @@ class _File(msgspec.Struct):
     definitions: dict[str, msgspec.Raw] = msgspec.field(name="$defs")
 
 
-def load(resources: Iterable[Resource] = BUILTIN) -> BuiltinSchemas:
+@cache
+def load(resources: tuple[Resource, ...] = BUILTIN) -> BuiltinSchemas:
+    """Once: the result is shared by all who ask."""
     # Each definition stays bytes until it is needed: half are not, and all at once would be the peak of the process.
     definitions = msgspec.json.decode(definitions_file().read_bytes(), type=_File).definitions
     compiler = _Compiler(definitions)

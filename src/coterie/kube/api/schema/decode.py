@@ -26,8 +26,13 @@ _DATE_TIME: Final = re.compile(
     re.ASCII,
 )
 _ZERO: Final[dict[str, Callable[[], Any]]] = {
-    "string": str, "integer": int, "number": int, "boolean": bool, "object": dict, "array": list,
-}  # fmt: skip
+    "string": str,
+    "integer": int,
+    "number": int,
+    "boolean": bool,
+    "object": dict,
+    "array": list,
+}
 _JSON_NAME: Final = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
 TOO_DEEP: Final = "json: exceeded max depth"
 

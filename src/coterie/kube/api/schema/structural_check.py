@@ -24,23 +24,49 @@ _TYPES: Final = ("array", "boolean", "integer", "number", "object", "string")
 _REASONS: Final = ("FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired", "FieldValueDuplicate")
 
 _SHAPES: Final[dict[str, tuple[str, tuple[type, ...]]]] = {
-    "type": ("string", (str,)), "format": ("string", (str,)), "title": ("string", (str,)),
-    "description": ("string", (str,)), "pattern": ("string", (str,)), "properties": ("object", (dict,)),
-    "additionalProperties": ("object", (dict, bool)), "items": ("object", (dict, list)), "required": ("array", (list,)),
-    "enum": ("array", (list,)), "allOf": ("array", (list,)), "anyOf": ("array", (list,)), "oneOf": ("array", (list,)),
-    "not": ("object", (dict,)), "nullable": ("boolean", (bool,)), "uniqueItems": ("boolean", (bool,)),
-    "minimum": ("number", (int, float)), "maximum": ("number", (int, float)), "multipleOf": ("number", (int, float)),
-    "exclusiveMinimum": ("boolean", (bool,)), "exclusiveMaximum": ("boolean", (bool,)),
-    "minLength": ("integer", (int,)), "maxLength": ("integer", (int,)), "minItems": ("integer", (int,)),
-    "maxItems": ("integer", (int,)), "minProperties": ("integer", (int,)), "maxProperties": ("integer", (int,)),
-    "x-kubernetes-preserve-unknown-fields": ("boolean", (bool,)), "x-kubernetes-embedded-resource": ("boolean", (bool,)),
-    "x-kubernetes-int-or-string": ("boolean", (bool,)), "x-kubernetes-list-type": ("string", (str,)),
-    "x-kubernetes-list-map-keys": ("array", (list,)), "x-kubernetes-map-type": ("string", (str,)),
+    "type": ("string", (str,)),
+    "format": ("string", (str,)),
+    "title": ("string", (str,)),
+    "description": ("string", (str,)),
+    "pattern": ("string", (str,)),
+    "properties": ("object", (dict,)),
+    "additionalProperties": ("object", (dict, bool)),
+    "items": ("object", (dict, list)),
+    "required": ("array", (list,)),
+    "enum": ("array", (list,)),
+    "allOf": ("array", (list,)),
+    "anyOf": ("array", (list,)),
+    "oneOf": ("array", (list,)),
+    "not": ("object", (dict,)),
+    "nullable": ("boolean", (bool,)),
+    "uniqueItems": ("boolean", (bool,)),
+    "minimum": ("number", (int, float)),
+    "maximum": ("number", (int, float)),
+    "multipleOf": ("number", (int, float)),
+    "exclusiveMinimum": ("boolean", (bool,)),
+    "exclusiveMaximum": ("boolean", (bool,)),
+    "minLength": ("integer", (int,)),
+    "maxLength": ("integer", (int,)),
+    "minItems": ("integer", (int,)),
+    "maxItems": ("integer", (int,)),
+    "minProperties": ("integer", (int,)),
+    "maxProperties": ("integer", (int,)),
+    "x-kubernetes-preserve-unknown-fields": ("boolean", (bool,)),
+    "x-kubernetes-embedded-resource": ("boolean", (bool,)),
+    "x-kubernetes-int-or-string": ("boolean", (bool,)),
+    "x-kubernetes-list-type": ("string", (str,)),
+    "x-kubernetes-list-map-keys": ("array", (list,)),
+    "x-kubernetes-map-type": ("string", (str,)),
     "x-kubernetes-validations": ("array", (list,)),
-}  # fmt: skip
+}
 _RULE_SHAPES: Final = {
-    "rule": str, "message": str, "messageExpression": str, "reason": str, "fieldPath": str, "optionalOldSelf": bool,
-}  # fmt: skip
+    "rule": str,
+    "message": str,
+    "messageExpression": str,
+    "reason": str,
+    "fieldPath": str,
+    "optionalOldSelf": bool,
+}
 
 
 def check_structural(schema: Raw, path: str, object_meta: Schema | None = None) -> list[FieldError]:
@@ -196,7 +222,10 @@ def _extension_errors(raw: Raw, path: str) -> Iterator[FieldError]:
         if kind != "object":
             yield invalid(f"{path}.type", kind or "", "must be object if x-kubernetes-embedded-resource is true")
         if not preserve and not raw.get("properties"):
-            told = "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields"
+            told = (
+                "must not be empty if x-kubernetes-embedded-resource is true "
+                "without x-kubernetes-preserve-unknown-fields"
+            )
             yield required(f"{path}.properties", told)
 
 

@@ -14,12 +14,20 @@ _NO: Final = "must be empty to be structural"
 _UNDEFINED: Final = "must be undefined to be structural"
 _FALSE: Final = "must be false to be structural"
 _FORBIDDEN_IN_JUNCTOR: Final = {
-    "type": _NO, "title": _NO, "description": _NO, "default": _UNDEFINED, "nullable": _FALSE,
-    "additionalProperties": _UNDEFINED, "x-kubernetes-preserve-unknown-fields": _UNDEFINED,
-    "x-kubernetes-embedded-resource": _FALSE, "x-kubernetes-int-or-string": _FALSE,
-    "x-kubernetes-list-type": _UNDEFINED, "x-kubernetes-list-map-keys": _NO, "x-kubernetes-map-type": _UNDEFINED,
+    "type": _NO,
+    "title": _NO,
+    "description": _NO,
+    "default": _UNDEFINED,
+    "nullable": _FALSE,
+    "additionalProperties": _UNDEFINED,
+    "x-kubernetes-preserve-unknown-fields": _UNDEFINED,
+    "x-kubernetes-embedded-resource": _FALSE,
+    "x-kubernetes-int-or-string": _FALSE,
+    "x-kubernetes-list-type": _UNDEFINED,
+    "x-kubernetes-list-map-keys": _NO,
+    "x-kubernetes-map-type": _UNDEFINED,
     "x-kubernetes-validations": _NO,
-}  # fmt: skip
+}
 
 
 def check_junctor(raw: Raw, skeleton: Raw, path: str) -> Iterator[FieldError]:

@@ -6,6 +6,7 @@ and an object that nests deeper than Python recurses is refused, not crashed on.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from coterie.kube.api.errors import (
@@ -22,10 +23,26 @@ from coterie.kube.api.schema.formats import NUMBER_RANGES, is_of_format
 from coterie.kube.api.schema.node import Schema
 
 _JSON_TYPES: Final[dict[type, str]] = {
-    dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null",
-}  # fmt: skip
+    dict: "object",
+    list: "array",
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+}
+_ANYTHING: Final = Schema()
 _ROOT: Final = "<nil>"
 """How Kubernetes names the object itself when a fault has no field."""
+
+
+def validate_update(obj: dict[str, Any], old: dict[str, Any], schema: Schema) -> list[FieldError]:
+    """As `validate`, without what is the stored object's own: a write of the status does not check the spec again."""
+    kept = [key for key, value in obj.items() if key in schema.properties and value is old.get(key)]
+    if not kept or schema.all_of or schema.any_of or schema.one_of or schema.not_ is not None:
+        return validate(obj, schema)
+    properties = {key: node for key, node in schema.properties.items() if key not in kept}
+    return validate(obj, replace(schema, properties=properties | dict.fromkeys(kept, _ANYTHING)))
 
 
 def validate(obj: Any, schema: Schema, path: str = "") -> list[FieldError]:
@@ -230,7 +247,8 @@ def _outcome(value: Any, schema: Schema, path: str) -> list[FieldError]:
 
 
 def freeze(value: Any) -> object:
-    """A hashable stand-in that is equal when two JSON values are: `1` and `1.0` are one value, `1` and `true` are not."""
+    """A hashable stand-in that is equal when two JSON values are: `1` and `1.0` are one value, `1` and `true` are
+    not."""
     if isinstance(value, dict):
         return frozenset((key, freeze(item)) for key, item in value.items())
     if isinstance(value, list):

@@ -12,8 +12,9 @@ from base64 import b64encode
 from math import isfinite
 from typing import Any, NoReturn
 
+from coterie.base.protobuf_wire import FIXED32, FIXED64, LENGTH, VARINT, Truncated, WireError, decode_varint
 from coterie.kube.api.errors import BadRequest
-from coterie.kube.api.wire.table import FIXED32, FIXED64, LENGTH, VARINT, Message, Op, message, message_of_kind
+from coterie.kube.api.wire.table import Message, Op, message, message_of_kind
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 MAGIC = b"k8s\x00"
@@ -36,8 +37,10 @@ def decode(body: bytes) -> dict[str, Any]:
         raise DecodeError("the body does not begin as a protobuf message of Kubernetes does (k8s\\0)")
     try:
         return _open(body)
-    except (IndexError, struct.error):
+    except (IndexError, struct.error, Truncated):
         raise DecodeError("the protobuf body ends too early") from None
+    except WireError:
+        raise DecodeError("the protobuf body holds a number of more than 64 bits") from None
     except UnicodeDecodeError:
         raise DecodeError("the protobuf body holds a string that is not UTF-8") from None
     except OverflowError:
@@ -73,7 +76,7 @@ def _read(reading: Message, data: bytes, pos: int, end: int, out: dict[str, Any]
         tag = data[pos]
         pos += 1
         if tag > 127:
-            tag, pos = _varint(data, pos - 1)
+            tag, pos = decode_varint(data, pos - 1)
         field = fields.get(tag)
         if field is None:
             pos = _skip(reading, tag, data, pos, end)
@@ -85,7 +88,7 @@ def _read(reading: Message, data: bytes, pos: int, end: int, out: dict[str, Any]
             size = data[pos]
             pos += 1
             if size > 127:
-                size, pos = _varint(data, pos - 1)
+                size, pos = decode_varint(data, pos - 1)
             stop = pos + size
             if stop > end:
                 _too_long(reading)
@@ -125,7 +128,7 @@ def _read(reading: Message, data: bytes, pos: int, end: int, out: dict[str, Any]
             number = data[pos]
             pos += 1
             if number > 127:
-                number, pos = _varint(data, pos - 1)
+                number, pos = decode_varint(data, pos - 1)
             if pos > end:
                 _too_long(reading)
             value = number != 0 if op == _BOOL else _signed(number, bits)
@@ -140,19 +143,6 @@ def _read(reading: Message, data: bytes, pos: int, end: int, out: dict[str, Any]
             out[name] = value
         else:
             out.pop(name, None)
-
-
-def _varint(data: bytes, pos: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[pos]
-        pos += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value & 0xFFFFFFFFFFFFFFFF, pos
-        shift += 7
-        if shift > 63:
-            raise DecodeError("the protobuf body holds a number of more than 64 bits")
 
 
 def _signed(number: int, bits: int) -> int:
@@ -170,7 +160,7 @@ def _finite(number: float) -> int | float:
 def _packed(reading: Message, data: bytes, pos: int, stop: int, bits: int) -> list[int | bool]:
     values: list[int | bool] = []
     while pos < stop:
-        number, pos = _varint(data, pos)
+        number, pos = decode_varint(data, pos)
         values.append(number != 0 if bits == 1 else _signed(number, bits))
     if pos > stop:
         _too_long(reading)
@@ -191,9 +181,9 @@ def _skip(reading: Message, tag: int, data: bytes, pos: int, end: int) -> int:
     if number in reading.numbers or number == 0:
         raise DecodeError(f"field {number} of {reading.name} has wire type {wire}, which it cannot have")
     if wire == VARINT:
-        _, pos = _varint(data, pos)
+        _, pos = decode_varint(data, pos)
     elif wire == LENGTH:
-        size, pos = _varint(data, pos)
+        size, pos = decode_varint(data, pos)
         pos += size
     elif wire == FIXED64:
         pos += 8

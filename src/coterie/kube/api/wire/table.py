@@ -13,9 +13,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from coterie.base.protobuf_wire import FIXED64, LENGTH, VARINT
 from coterie.kube.api.wire.values import FINISH
-
-VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 
 
 class Op(IntEnum):

@@ -12,6 +12,9 @@ from typing import Any
 
 import orjson
 
+from coterie.base.protobuf_wire import FIXED64, tag, varint_field
+from coterie.base.protobuf_wire import bytes_field as _message
+
 MEDIA_TYPE = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 """What clients ask for."""
 SENT_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
@@ -37,21 +40,6 @@ def encode(document: Json) -> bytes:
 # ---- the wire ------------------------------------------------------------------------------------------------------
 
 
-def _varint(number: int) -> bytes:
-    if number < 128:
-        return bytes((number,))
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _message(number: int, payload: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
-
-
 def _text(number: int, value: str) -> bytes:
     return _message(number, value.encode()) if value else b""
 
@@ -61,15 +49,15 @@ def _texts(number: int, values: Iterable[str]) -> bytes:
 
 
 def _flag(number: int, value: bool) -> bytes:
-    return _varint(number << 3) + b"\1" if value else b""
+    return varint_field(number, 1) if value else b""
 
 
 def _integer(number: int, value: float) -> bytes:
-    return _varint(number << 3) + _varint(int(value) & 0xFFFFFFFFFFFFFFFF) if value else b""
+    return varint_field(number, int(value)) if value else b""
 
 
 def _double(number: int, value: float) -> bytes:
-    return _varint(number << 3 | 1) + struct.pack("<d", value) if value else b""
+    return tag(number, FIXED64) + struct.pack("<d", value) if value else b""
 
 
 def _any(number: int, value: Any) -> bytes:
@@ -107,7 +95,7 @@ def _schema(schema: Json) -> bytes:
 def _additional(value: Any) -> bytes:
     if isinstance(value, bool):
         # Inside a oneof a false has to be written out.
-        return _message(21, _varint(2 << 3) + bytes((value,)))
+        return _message(21, varint_field(2, value))
     return _message(21, _message(1, _schema(value)))
 
 

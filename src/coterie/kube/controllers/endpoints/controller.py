@@ -7,7 +7,7 @@ from typing import Any
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
 from coterie.kube.api.meta import ObjectKey
-from coterie.kube.api.service_endpoints import follows_pods
+from coterie.kube.api.service_endpoints import follows_pods, is_lean
 from coterie.kube.api.types.network import ENDPOINTS, SERVICES, Service
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.client.client import Client
@@ -40,6 +40,8 @@ class EndpointsReconciler:
         right = wanted(service, self.pods.cache.list(key.namespace))
         found = self.endpoints.cache.by_key(key)
         if found is None:
+            if not right.subsets and is_lean(service):
+                return  # the pod that gets an address brings the key up
             try:
                 await self._client.create(_PLAIN, new_body(service, right))
             except AlreadyExists:
@@ -47,6 +49,9 @@ class EndpointsReconciler:
             except ApiError as error:
                 if not namespace_is_going(error):
                     raise
+            return
+        if not right.subsets and is_lean(service):
+            await self._delete(key, found.metadata.uid)
             return
         patch = correction(found, right)
         if patch is not None:
@@ -59,10 +64,13 @@ class EndpointsReconciler:
         try:
             await self._client.get(SERVICES, key.name, key.namespace)  # the cache of services may be the later one
         except NotFound:
-            try:
-                await self._client.delete(ENDPOINTS, key.name, key.namespace, uid=found.metadata.uid)
-            except NotFound:
-                return
+            await self._delete(key, found.metadata.uid)
+
+    async def _delete(self, key: ObjectKey, uid: str) -> None:
+        try:
+            await self._client.delete(ENDPOINTS, key.name, key.namespace, uid=uid)
+        except NotFound:
+            return
 
 
 def make(

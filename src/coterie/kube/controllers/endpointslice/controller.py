@@ -8,7 +8,7 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.kube.api.errors import ApiError, NotFound
 from coterie.kube.api.labels import ENDPOINTSLICE_MANAGED_BY, SERVICE_NAME
 from coterie.kube.api.meta import ObjectKey
-from coterie.kube.api.service_endpoints import follows_pods
+from coterie.kube.api.service_endpoints import follows_pods, is_lean
 from coterie.kube.api.types.network import ENDPOINT_SLICES, SERVICES, EndpointSlice
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.client.client import Client
@@ -50,8 +50,8 @@ class EndpointSliceReconciler:
         if not self._expected.fulfilled(key):
             return Result(after=_CACHE_PAUSE)
         slices = [one for one in self.slices.cache.by_index(BY_SERVICE, str(key)) if not one.metadata.deleting]
-        if not follows_pods(service):
-            # It had a selector once: what we made then is not true any more.
+        if not follows_pods(service) or is_lean(service):
+            # It had a selector once, or was not lean: what we made then is not true any more.
             await self._apply(key, Plan(delete=list(slices)))
             return DONE
         try:

@@ -26,6 +26,7 @@ from coterie.kube.api.types.kind import Kind
 from coterie.kube.client.client import Client
 from coterie.kube.client.discovery import Catalogue, UnknownResource, discover
 from coterie.kube.client.informer import Change, Informer
+from coterie.kube.client.informers import Informers
 from coterie.kube.client.transport import TransportError
 from coterie.kube.control.controller import DONE, Controller, Result
 from coterie.kube.control.events import EventRecorder, reference_to
@@ -324,3 +325,8 @@ class GarbageCollector:
 def _bare(obj: PartialObjectMetadata) -> PartialObjectMetadata:
     """Labels and annotations say nothing about ownership and are most of the bytes."""
     return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, labels=None, annotations=None))
+
+
+def make(client: Client, informers: Informers, *, clock: Clock = SYSTEM_CLOCK) -> GarbageCollector:
+    """It watches the metadata of everything by informers of its own."""
+    return GarbageCollector(client, clock=clock)

@@ -13,15 +13,16 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.ids import uid4
 from coterie.base.log import logger
 from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
-from coterie.kube.api.meta import ObjectKey, controller_of
+from coterie.kube.api.meta import Object, ObjectKey, controller_of
 from coterie.kube.api.pod_state import moment
 from coterie.kube.api.retries import Outlook, outlook, status_message
 from coterie.kube.api.types.merge import changes
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
+from coterie.kube.control.deferred import Deferred, earliest
 from coterie.kube.control.events import EventRecorder, reference_to
-from coterie.kube.control.preconditions import write, write_status
+from coterie.kube.control.preconditions import exactly, write_status
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.jobs.phases import JOB_NEW, JOB_UNSUCCESSFUL, TASK_ENDED
@@ -43,7 +44,15 @@ from coterie.kuscia.api.types.job import (
     TaskTemplate,
 )
 from coterie.kuscia.controllers.kusciajob import launch
-from coterie.kuscia.controllers.kusciajob.plan import Plan, View, settle, task_refused, tasks_taken, update_refused
+from coterie.kuscia.controllers.kusciajob.plan import (
+    Plan,
+    View,
+    only_informs,
+    settle,
+    task_refused,
+    tasks_taken,
+    update_refused,
+)
 
 BY_JOB = "kusciajob/job"
 BY_NAMED = "kusciajob/named"
@@ -74,10 +83,12 @@ class KusciaJobReconciler:
         *,
         approve: bool,
         retention: float,
+        shows: bool,
         events: EventRecorder | None,
         clock: Clock,
     ) -> None:
         self._client = client
+        self._shows = shows
         self._approves = not approve
         self._retention = retention
         self._events = events
@@ -91,24 +102,39 @@ class KusciaJobReconciler:
         self.tasks.cache.add_index(BY_JOB, by_job)
         self.jobs.cache.add_index(BY_NAMED, by_named)
         self._first_seen: dict[str, float] = {}
+        self._later: Deferred[str] = Deferred(clock)
         self._log = logger("controllers.kusciajob")
 
     async def reconcile(self, key: ObjectKey) -> Result:
         job = self.jobs.cache.by_key(key)
         if job is None or job.metadata.deleting:
+            if job is not None:
+                self._later.clear(job.metadata.uid)
             return DONE  # its tasks have an owner, and go with it
         if job.status.completion_time and (left := self._until_removal(job)) is not None and left <= 0:
             return await self._remove(job)
         view = self._view(job)
         wanted = settle(view)
         if wanted.mark is not None or wanted.name_tasks:
-            await self._update(view, wanted)
-            return DONE
+            marked = await self._update(view, wanted)
+            if marked is None:
+                return DONE
+            job = marked
+            view = self._view(job)
+            wanted = settle(view)
+            if wanted.mark is not None or wanted.name_tasks:
+                return DONE  # its own event brings us back
         status, again = await self._act(view, wanted)
+        after = again if again is not None else self._next_look(job, wanted)
+        if only_informs(job.status, status):
+            left = self._later.wait(job.metadata.uid)
+            if left is not None:
+                return Result(after=earliest(left, after))
+        self._later.clear(job.metadata.uid)
         await self._write(job, status)
         if wanted.start_again:
             await self._start_again(job)
-        return Result(after=again if again is not None else self._next_look(job, wanted))
+        return Result(after=after)
 
     def _view(self, job: KusciaJob) -> View:
         tasks = {task.metadata.name: task for task in self.tasks.cache.by_index(BY_JOB, job.metadata.uid)}
@@ -129,6 +155,7 @@ class KusciaJobReconciler:
             approves=self._approves,
             age=self._age(job),
             now=rfc3339(self._clock.now()),
+            shows=self._shows,
         )
 
     def _ungranted(self, job: KusciaJob) -> tuple[str, ...]:
@@ -150,17 +177,17 @@ class KusciaJobReconciler:
 
     # Doing.
 
-    async def _update(self, view: View, wanted: Plan) -> None:
-        """The job itself; its own event brings us back."""
+    async def _update(self, view: View, wanted: Plan) -> KusciaJob | None:
+        """The job with its new metadata and task ids; None when it is gone, or failed because they were refused."""
         try:
-            if wanted.mark is not None:
-                await self._patch(view.job, {"metadata": wanted.mark})
-            else:
-                await self._name_tasks(view.job, wanted.name_tasks)
+            return await self._mark(view.job, wanted.mark or {}, wanted.name_tasks)
+        except NotFound:
+            return None
         except ApiError as error:
             if outlook(error) is not Outlook.LASTING:
                 raise
             await self._write(view.job, update_refused(view, status_message(error)))
+            return None
 
     async def _act(self, view: View, wanted: Plan) -> tuple[JobStatus, float | None]:
         """Everything but the status, which it answers, with the seconds after which a refused task is tried again."""
@@ -217,7 +244,14 @@ class KusciaJobReconciler:
         except NotFound:
             return
 
-    async def _name_tasks(self, job: KusciaJob, aliases: tuple[str, ...]) -> None:
+    async def _mark(self, job: KusciaJob, mark: Object, aliases: tuple[str, ...]) -> KusciaJob:
+        """The job with this metadata and ids for these tasks."""
+        patch: dict[str, Any] = {"metadata": {**mark, **exactly(job)}}
+        if aliases:
+            patch |= await self._names(job, aliases)
+        return await self._client.patch(KUSCIA_JOBS, job.metadata.name, job.metadata.namespace, patch)
+
+    async def _names(self, job: KusciaJob, aliases: tuple[str, ...]) -> Object:
         """The list is written whole: a merge patch cannot reach into it."""
         plain = await self._client.get(KUSCIA_JOBS.as_dynamic, job.metadata.name, job.metadata.namespace)
         named = [
@@ -226,9 +260,7 @@ class KusciaJobReconciler:
             else task
             for task in plain["spec"]["tasks"]
         ]
-        version = plain["metadata"]["resourceVersion"]
-        patch = {"metadata": {"uid": job.metadata.uid, "resourceVersion": version}, "spec": {"tasks": named}}
-        await self._client.patch(KUSCIA_JOBS, job.metadata.name, job.metadata.namespace, patch)
+        return {"spec": {"tasks": named}}
 
     async def _start_again(self, job: KusciaJob) -> None:
         version = (job.metadata.labels or {}).get(labels.KUSCIA_JOB_STAGE_VERSION, "")
@@ -241,9 +273,6 @@ class KusciaJobReconciler:
             {"metadata": {"uid": job.metadata.uid, "labels": told}},
         )
 
-    async def _patch(self, job: KusciaJob, patch: dict[str, Any]) -> None:
-        await write(self._client, KUSCIA_JOBS, job, patch)
-
     async def _write(self, job: KusciaJob, status: JobStatus) -> None:
         if changes(job.status, status) is None:
             return
@@ -255,16 +284,12 @@ class KusciaJobReconciler:
     def _tell(self, job: KusciaJob, status: JobStatus) -> None:
         log = self._log.bind(job=job.metadata.name, phase=status.phase)
         log.info("The job moved on", why=status.message)
-        if self._events is None:
+        # The status says how a job goes on; an event of its own is for what somebody should look at.
+        if self._events is None or status.phase not in JOB_UNSUCCESSFUL:
             return
         resource = KUSCIA_JOBS.resource
         about = reference_to(job, api_version=resource.api_version, kind=resource.kind)
-        if status.phase in JOB_UNSUCCESSFUL:
-            self._events.warning(about, status.phase, status.message or f"The job is {status.phase}")
-        else:
-            self._events.normal(
-                about, status.phase[:1].upper() + status.phase[1:], status.message or "The job moved on"
-            )
+        self._events.warning(about, status.phase, status.message or f"The job is {status.phase}")
 
     # Time.
 
@@ -310,14 +335,15 @@ def make(
     *,
     approve: bool = False,
     retention: float = _RETENTION,
+    shows: bool = True,
     events: EventRecorder | None = None,
     workers: int = 4,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Controller[ObjectKey]:
     """`approve`: jobs of partners wait for a person's word. `retention`: seconds after which an ended job is removed;
-    0 keeps them."""
+    0 keeps them. `shows`: the interconnection runs beside, and takes the finalizer off that it needs."""
     reconciler = KusciaJobReconciler(
-        client, informers, approve=approve, retention=retention, events=events, clock=clock
+        client, informers, approve=approve, retention=retention, shows=shows, events=events, clock=clock
     )
     watches: list[Watches[Any, ObjectKey]] = [
         Watches(reconciler.jobs, own_key),

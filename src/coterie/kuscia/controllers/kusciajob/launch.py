@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
-from coterie.kube.api.meta import Object
+from coterie.kube.api.meta import Object, find_condition
 from coterie.kube.control.controller_refs import reference
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.appimages import choose_template, replicas_of, share
+from coterie.kuscia.api.jobs.conditions import RESTARTED
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, AppImage, JobParty, TaskTemplate
 from coterie.kuscia.controllers.kusciajob.plan import View
 
@@ -57,12 +58,25 @@ def task_of(view: View, template: TaskTemplate) -> Object:
                 **copied,
                 labels.KUSCIA_JOB_ID: meta.name,
                 labels.KUSCIA_TASK_ALIAS: template.alias,
+                **_host_task(view, template),
                 **({labels.COTERIE_FLOW: view.job.spec.flow_id} if view.job.spec.flow_id else {}),
                 labels.KUSCIA_SELF_AS_PARTICIPANT: "true" if takes_part else "false",
             },
         },
         "spec": spec,
     }
+
+
+def _host_task(view: View, template: TaskTemplate) -> dict[str, str]:
+    """Which of the host's tasks of this name it is, where the interconnection told so. After a restart it must tell anew."""
+    told = (view.job.metadata.annotations or {}).get(labels.COTERIE_HOST_TASK_UIDS, "")
+    if not told or find_condition(view.job.status.conditions, RESTARTED) is not None:
+        return {}
+    try:
+        uid = msgspec.json.decode(told, type=dict[str, str]).get(template.task_id)
+    except msgspec.DecodeError:
+        return {}  # somebody edited it; the interconnection marks the task itself
+    return {labels.COTERIE_HOST_TASK_UID: uid} if uid else {}
 
 
 def _party(party: JobParty, template: TaskTemplate, image: AppImage | None) -> Object:

@@ -84,6 +84,8 @@ class View:
     age: float
     """Seconds since we first saw the job."""
     now: str
+    shows: bool = True
+    """Jobs are shown to partners here, and withdrawn from them before they go."""
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -139,6 +141,16 @@ class View:
         return {alias: "" if task.metadata.deleting else task.status.phase for alias, task in found if task is not None}
 
     @property
+    def host_parties(self) -> tuple[str, ...]:
+        """The initiator, when it takes part and its control plane showed us the job."""
+        shown = (self.job.metadata.annotations or {}).get(labels.KUSCIA_INITIATOR_MASTER_DOMAIN)
+        return tuple(party for party in self.parties if party == self.job.spec.initiator) if shown else ()
+
+    @property
+    def unnamed(self) -> tuple[str, ...]:
+        return tuple(task.alias for task in self.job.spec.tasks if not task.task_id)
+
+    @property
     def unfinished(self) -> tuple[KusciaTask, ...]:
         return tuple(task for task in self.tasks.values() if task.status.phase not in TASK_ENDED)
 
@@ -149,9 +161,9 @@ class Plan:
 
     status: JobStatus
     mark: Object | None = None
-    """Metadata to merge. Nothing else is done with it; its own event brings us back."""
+    """Metadata to merge, before anything else: what follows is planned anew."""
     name_tasks: tuple[str, ...] = ()
-    """Aliases that need a task id. As above."""
+    """Aliases that need a task id. As above, and together with it."""
     stop: tuple[KusciaTask, ...] = ()
     delete: tuple[KusciaTask, ...] = ()
     create: tuple[TaskTemplate, ...] = ()
@@ -187,6 +199,12 @@ def settle(view: View) -> Plan:
             break  # these are written alone, and the status must not be forgotten over them
         made = following
     return made
+
+
+def only_informs(before: JobStatus, after: JobStatus) -> bool:
+    """Whether nobody acts on the change: how far each task is stands in the task itself."""
+    kept = replace(after, task_status=before.task_status, last_reconcile_time=before.last_reconcile_time)
+    return after != before and kept == before
 
 
 def _with_tasks(view: View, made: Plan) -> JobStatus:
@@ -226,17 +244,20 @@ def _initialized(view: View) -> Plan:
     mark = _marks(view)
     if isinstance(mark, str):
         return _fail(view, VALIDATE_FAILED, mark)
-    if mark is not None:
-        return Plan(status, mark=mark)
+    unnamed = view.unnamed if view.initiates else ()
+    if mark is not None or unnamed:
+        return Plan(status, mark=mark, name_tasks=unnamed)
     own = view.own_parties
-    approved = dict.fromkeys(own, ACCEPTED) if view.initiates else {}
+    # What a host shows us its initiator has created and accepted: it need not be told that by a write of its own.
+    began = view.own_parties if view.initiates else view.host_parties
+    approved = dict.fromkeys(began, ACCEPTED)
     return Plan(
         replace(
             _condition(view, status, VALIDATED, "True", "", ""),
             phase=JobPhase.AWAITING_APPROVAL if view.interconnected else JobPhase.PENDING,
             message="",
             start_time=status.start_time or view.now,
-            stage_status={**(status.stage_status or {}), **dict.fromkeys(own, Stage.CREATE.done)} or None,
+            stage_status={**(status.stage_status or {}), **dict.fromkeys((*began, *own), Stage.CREATE.done)} or None,
             approve_status={**(status.approve_status or {}), **approved} or None,
         )
     )
@@ -292,7 +313,11 @@ def _marks(view: View) -> Object | str | None:
             wanted[labels.KUSCIA_INTERCONN_KUSCIA_PARTIES] = "_".join(view.partners)
     there = meta.annotations or {}
     lacking = {key: value for key, value in wanted.items() if there.get(key) != value}
-    return {"annotations": lacking} if lacking else None
+    mark: Object = {"annotations": lacking} if lacking else {}
+    if view.shows and view.initiates and view.partners and not meta.has_finalizer(labels.FINALIZER_INTERCONN):
+        # A job that was shown to partners is withdrawn from them before it goes.
+        mark["finalizers"] = [*(meta.finalizers or ()), labels.FINALIZER_INTERCONN]
+    return mark or None
 
 
 def _awaiting_approval(view: View) -> Plan:
@@ -350,9 +375,8 @@ def _running(view: View) -> Plan:
             return Plan(replace(status, message=f"Waiting for {', '.join(waiting)} to restart"))
         if view.initiates:
             return Plan(status, start_again=True)
-    unnamed = tuple(task.alias for task in view.job.spec.tasks if not task.task_id)
-    if unnamed and view.initiates:
-        return Plan(status, name_tasks=unnamed)
+    if view.unnamed and view.initiates:
+        return Plan(status, name_tasks=view.unnamed)
     at = progress(view.job.spec.tasks, view.phases)
     taken = [task for task in at.ready if task.task_id in view.strangers]
     if taken:

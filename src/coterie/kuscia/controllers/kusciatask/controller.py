@@ -17,9 +17,10 @@ from msgspec.structs import replace
 
 from coterie.base.backoff import Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
+from coterie.base.ids import uid4
 from coterie.base.log import logger
 from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
-from coterie.kube.api.meta import Object, ObjectKey, is_true
+from coterie.kube.api.meta import ApiObject, Object, ObjectKey, is_true
 from coterie.kube.api.retries import Outlook, outlook, public_reason, status_message
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.api.types.kind import Kind
@@ -31,6 +32,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.client.transport import TransportError
 from coterie.kube.control.controller import DONE, Controller, Result, Watches
 from coterie.kube.control.controller_refs import reference
+from coterie.kube.control.deferred import Deferred, earliest
 from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.control.expectations import Expectations
 from coterie.kube.control.finalizers import add_finalizer, remove_finalizer
@@ -40,6 +42,7 @@ from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.engine_template import KitFault
 from coterie.kuscia.api.jobs.conditions import RESOURCE_CREATED
 from coterie.kuscia.api.jobs.phases import TASK_ENDED
+from coterie.kuscia.api.reserving import task_resource
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute
 from coterie.kuscia.api.types.job import (
     APP_IMAGES,
@@ -47,6 +50,7 @@ from coterie.kuscia.api.types.job import (
     KUSCIA_TASKS,
     TASK_RESOURCE_GROUPS,
     AppImage,
+    GroupParty,
     KusciaTask,
     PartyAllocatedPorts,
     ServiceOfTask,
@@ -54,12 +58,14 @@ from coterie.kuscia.api.types.job import (
     TaskResourceGroup,
     TaskStatus,
 )
+from coterie.kuscia.api.types.task_resource import TASK_RESOURCES
 from coterie.kuscia.control.port_pool import PortPool
 from coterie.kuscia.controllers.kusciatask import render
 from coterie.kuscia.controllers.kusciatask.kit import PartyKit, PodKit, numbers_of, party_kits
-from coterie.kuscia.controllers.kusciatask.plan import Refusal, View, plan, refused
+from coterie.kuscia.controllers.kusciatask.plan import Refusal, View, only_informs, plan, refused
 
 T = TypeVar("T")
+A = TypeVar("A", bound=ApiObject)
 
 BY_TASK = "kusciatask/task"
 BY_NAME = "kusciatask/name"
@@ -132,6 +138,9 @@ class KusciaTaskReconciler:
         self._expected: Expectations[ObjectKey] = Expectations(self.pods, clock)
         self._first_seen: dict[str, float] = {}
         self._trouble: dict[str, str] = {}
+        self._made: dict[str, TaskStatus] = {}
+        """By uid, of tasks whose status does not say yet that everything was made."""
+        self._later: Deferred[str] = Deferred(clock)
         self._usable: dict[str, bool] = {}
         self._log = logger("controllers.kusciatask")
 
@@ -153,7 +162,11 @@ class KusciaTaskReconciler:
         wanted = plan(view)
         status = wanted.status
         if wanted.allot:
-            status = self._allotted(view, status)
+            # The numbers must be on disk before anybody uses them; what comes next need not wait for the news of it.
+            task = await self._write(task, self._allotted(view, status))
+            view = self._view(task)
+            wanted = plan(view)
+            status = wanted.status
         if wanted.make:
             try:
                 status = await self._make(view, status)
@@ -168,14 +181,36 @@ class KusciaTaskReconciler:
             except (ApiError, TransportError) as error:
                 self._trouble[task.metadata.uid] = str(error)
                 raise
+            else:
+                self._made[task.metadata.uid] = status
         if wanted.clean:
             await self._clean(view)
+        if only_informs(task.status, status):
+            left = self._later.wait(task.metadata.uid)
+            if left is not None:
+                return Result(after=earliest(left, wanted.after))
+        self._later.clear(task.metadata.uid)
         await self._write(task, status)
         return Result(after=wanted.after)
 
     # Reading.
 
+    def _with_made(self, task: KusciaTask) -> KusciaTask:
+        """That everything was made is written with the next news. Until then only we know; whoever does not makes the same
+        objects again, and finds them."""
+        made = self._made.get(task.metadata.uid)
+        if made is None:
+            return task
+        if is_true(task.status.conditions, RESOURCE_CREATED):
+            del self._made[task.metadata.uid]
+            return task
+        known = {each.type: each for each in task.status.conditions or ()}
+        known |= {each.type: each for each in made.conditions or () if each.type == RESOURCE_CREATED}
+        status = replace(task.status, conditions=tuple(known.values()), service_statuses=made.service_statuses)
+        return replace(task, status=status)
+
     def _view(self, task: KusciaTask) -> View:
+        task = self._with_made(task)
         named = {party.app_image_ref for party in task.spec.parties}
         images = {name: found for name in named if (found := self.images.cache.get(name)) is not None}
         kits: tuple[PartyKit, ...] = ()
@@ -253,25 +288,58 @@ class KusciaTaskReconciler:
             return replace(status, phase=str(TaskPhase.FAILED), reason="NoFreePorts", message=str(problem))
 
     async def _make(self, view: View, status: TaskStatus) -> TaskStatus:
+        """The group and its reservations first: pods are made with everything the scheduler has to know of them."""
         numbers = numbers_of(status.allocated_ports)
+        reserved = await self._make_reservations(view)
         made = [
-            self._make_pod(view, place, kit, which, numbers)
+            self._make_pod(view, place, kit, which, numbers, reserved[kit.domain, kit.role])
             for place, kit in enumerate(view.kits)
             if kit in view.own
             for which in kit.pods
         ]
         told = await _all(made)
-        body = render.group(view.task, view.own)
-        with _refusing("", "", TASK_RESOURCE_GROUPS, body):
-            await self._create(view.task, TASK_RESOURCE_GROUPS, body)
         services = {name: service for found in told for name, service in found.items()}
         return replace(status, service_statuses=services or None)
 
+    async def _make_reservations(self, view: View) -> dict[tuple[str, str], render.Reservation]:
+        """By domain and role of the parties whose reservations we keep."""
+        task = view.task
+        body = render.group(task, view.own, initiates=view.initiates, digits=lambda: uid4()[-12:])
+        with _refusing("", "", TASK_RESOURCE_GROUPS, body):
+            group = await self._ensure(task, TASK_RESOURCE_GROUPS, body)
+        now = rfc3339(self._clock.now())
+        owner = reference(TASK_RESOURCE_GROUPS, group.metadata)
+        kits = {(kit.domain, kit.role): kit for kit in view.own}
+        parties = [
+            party
+            for party in (*(group.spec.parties or ()), *(group.spec.out_of_controlled_parties or ()))
+            if party.task_resource_name
+        ]
+
+        async def reserve(party: GroupParty) -> render.Reservation:
+            kit = kits.get((party.domain_id, party.role))
+            pods = [render.reserved_pod(kit, which) for which in kit.pods] if kit is not None else []
+            body = task_resource(group, party, owner, pods, now)
+            # A partner's own status must not speak of what was refused to us.
+            whose = (party.domain_id, party.role) if kit is not None else ("", "")
+            with _refusing(*whose, TASK_RESOURCES, body):
+                made = await self._ensure(task, TASK_RESOURCES, body)
+            return render.Reservation(made.metadata.name, made.metadata.uid, group.metadata.uid)
+
+        found = await _all([reserve(party) for party in parties])
+        return {(party.domain_id, party.role): each for party, each in zip(parties, found, strict=True)}
+
     async def _make_pod(
-        self, view: View, place: int, kit: PartyKit, which: PodKit, numbers: render.Numbers
+        self,
+        view: View,
+        place: int,
+        kit: PartyKit,
+        which: PodKit,
+        numbers: render.Numbers,
+        reservation: render.Reservation,
     ) -> dict[str, ServiceOfTask]:
         task = view.task
-        body = render.pod(task, kit, which, numbers)
+        body = render.pod(task, kit, which, numbers, reservation)
         with _refusing(kit.domain, kit.role, PODS, body):
             pod = await self._ensure_pod(task, body)
         owner = reference(PODS, pod.metadata)
@@ -317,24 +385,24 @@ class KusciaTaskReconciler:
 
     async def _create_for(self, task: KusciaTask, kit: PartyKit, kind: Kind[Any], body: Object) -> None:
         with _refusing(kit.domain, kit.role, kind, body):
-            await self._create(task, kind, body)
+            await self._ensure(task, kind, body)
 
-    async def _create(self, task: KusciaTask, kind: Kind[Any], body: Object) -> None:
-        """What is there already is ours when an earlier attempt was interrupted. What an earlier task of our name left is
-        about to be collected, so it must not be taken for ours."""
+    async def _ensure(self, task: KusciaTask, kind: Kind[A], body: Object) -> A:
+        """Created, or as it is there already: it is ours when an earlier attempt was interrupted. What an earlier task of
+        our name left is about to be collected, so it must not be taken for ours."""
         try:
-            await self._client.create(kind.as_dynamic, body)
+            return msgspec.convert(await self._client.create(kind.as_dynamic, body), kind.type)
         except AlreadyExists:
             name, namespace = body["metadata"]["name"], body["metadata"].get("namespace", "")
             what = f"{kind.resource.kind} {namespace}/{name}" if namespace else f"{kind.resource.kind} {name}"
             try:
-                found = (await self._client.get(Kind.metadata(kind.resource), name, namespace)).metadata
+                found = await self._client.get(kind, name, namespace)
             except NotFound as gone:
                 raise InTheWay(what) from gone
-            if (found.labels or {}).get(labels.KUSCIA_TASK_UID) == task.metadata.uid:
-                return
-            if kind is TASK_RESOURCE_GROUPS:  # nothing else collects it
-                await self._delete(kind, name, namespace, found.uid)
+            if (found.metadata.labels or {}).get(labels.KUSCIA_TASK_UID) == task.metadata.uid:
+                return found
+            if kind.resource == TASK_RESOURCE_GROUPS.resource:  # nothing else collects it
+                await self._delete(kind, name, namespace, found.metadata.uid)
             raise InTheWay(what) from None
 
     # Ending.
@@ -415,9 +483,9 @@ class KusciaTaskReconciler:
 
     # Writing.
 
-    async def _write(self, task: KusciaTask, status: TaskStatus) -> None:
+    async def _write(self, task: KusciaTask, status: TaskStatus) -> KusciaTask:
         if changes(task.status, status) is None:
-            return
+            return task
         status = replace(status, last_reconcile_time=rfc3339(self._clock.now()))
         meta = task.metadata
         patch = {
@@ -425,25 +493,24 @@ class KusciaTaskReconciler:
             "status": changes(task.status, status),
         }
         try:
-            await self._client.patch_status(KUSCIA_TASKS, meta.name, meta.namespace, patch)
+            written = await self._client.patch_status(KUSCIA_TASKS, meta.name, meta.namespace, patch)
         except ApiError:
             if status.allocated_ports != task.status.allocated_ports:
                 self._pool.learn(meta.uid, _ports_of(task))  # nobody knows of the others
             raise
         if status.phase != task.status.phase:
             self._tell(task, status)
+        return written
 
     def _tell(self, task: KusciaTask, status: TaskStatus) -> None:
         first = status.message.partition("\n")[0]
         self._log.info("The task moved on", task=task.metadata.name, phase=status.phase, why=first)
-        if self._events is None:
+        # The status says how a task goes on; an event of its own is for what somebody should look at.
+        if self._events is None or status.phase != TaskPhase.FAILED:
             return
         resource = KUSCIA_TASKS.resource
         about = reference_to(task, api_version=resource.api_version, kind=resource.kind)
-        if status.phase == TaskPhase.FAILED:
-            self._events.warning(about, status.reason or "Failed", first or "The task failed")
-        else:
-            self._events.normal(about, status.phase, first or f"The task is {status.phase}")
+        self._events.warning(about, status.reason or "Failed", first or "The task failed")
 
     # Whom a change concerns.
 
@@ -453,6 +520,8 @@ class KusciaTaskReconciler:
             self._pool.learn(current.metadata.uid, _ports_of(current))
         else:
             self._pool.release(task.metadata.uid)
+            self._made.pop(task.metadata.uid, None)
+            self._later.clear(task.metadata.uid)
         return [task.key]
 
     def keys_of_pod(self, pod: Pod) -> list[ObjectKey]:

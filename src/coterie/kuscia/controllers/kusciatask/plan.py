@@ -4,12 +4,13 @@
     ---------  ----------------------------------------------------------------------------------------------
     Pending    ports are allotted and written down         (condition PortsAllocated)
                routes between the parties are waited for
-               pods, services, config maps, group are made (condition ResourceCreated); a refusal that lasts fails the
-               task, one that may end is retried; all of it for no longer than `lifecycleSeconds`
+               the group, its TaskResources, then pods, services and config maps are made (condition ResourceCreated);
+               a refusal that lasts fails the task, one that may end is retried; all of it for no longer than
+               `lifecycleSeconds`
     Pending,   the parties' phases give the task's; a group that failed, or a limit that is over, fails it
     Running
-    Succeeded, what is left is removed (pods that failed stay for people to look at), then the time is noted
-    Failed
+    Succeeded, what is left is removed (pods that failed stay for people to look at), then the time is noted, unless
+    Failed     all pods had ended with the task and it was noted at once
 
 The phases of parties and task follow the tables in `status.py`.
 """
@@ -140,6 +141,18 @@ def plan(view: View) -> Plan:
     return _judged(view, status)
 
 
+def only_informs(before: TaskStatus, after: TaskStatus) -> bool:
+    """Whether nobody acts on the change: where pods are, and that everything was made. Phases come with other fields."""
+    kept = replace(
+        after,
+        pod_statuses=before.pod_statuses,
+        service_statuses=before.service_statuses,
+        conditions=before.conditions,
+        last_reconcile_time=before.last_reconcile_time,
+    )
+    return after != before and kept == before
+
+
 def _parties(view: View, status: TaskStatus) -> tuple[PartyTaskStatus, ...]:
     """One entry for each party of the task, in its order; what is known of them is kept."""
     known = {(party.domain_id, party.role): party for party in status.party_task_status or ()}
@@ -250,7 +263,9 @@ def _judged(view: View, status: TaskStatus) -> Plan:
 
 
 def _succeeded(view: View, status: TaskStatus) -> TaskStatus:
-    done = replace(status, phase=str(TaskPhase.SUCCEEDED), reason="", message="", progress=1.0)
+    # Its ports are free again when it is over, so pods that are not needed any more must have ended for that.
+    over = view.at if all(pod.ended for pod in view.pods.values()) else None
+    done = replace(status, phase=str(TaskPhase.SUCCEEDED), reason="", message="", progress=1.0, completion_time=over)
     return _told(view, done, SUCCESS, "True")
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from coterie.kube.api.labels import COTERIE_LEAN_ENDPOINTS
 from coterie.kube.api.meta import Object, OwnerReference
 from coterie.kuscia.api import engine_template, labels
 from coterie.kuscia.api.engine_template import CLUSTER, DOMAIN, LOCAL, TEMPLATE_VOLUME, as_text
@@ -51,7 +53,16 @@ def _task_labels(task: KusciaTask) -> dict[str, str]:
 # Pods.
 
 
-def pod(task: KusciaTask, kit: PartyKit, which: PodKit, numbers: Numbers) -> Object:
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What a pod has to know of its TaskResource."""
+
+    name: str
+    uid: str
+    group_uid: str
+
+
+def pod(task: KusciaTask, kit: PartyKit, which: PodKit, numbers: Numbers, reservation: Reservation) -> Object:
     protocol = (task.metadata.labels or {}).get(labels.KUSCIA_INTERCONN_PROTOCOL_TYPE)
     templated = engine_template.is_templated(kit.config_templates, kit.containers)
     own = _numbers(kit, which, numbers)
@@ -66,7 +77,7 @@ def pod(task: KusciaTask, kit: PartyKit, which: PodKit, numbers: Numbers) -> Obj
         labels.KUSCIA_INITIATOR: task.spec.initiator,
         labels.KUSCIA_TASK_ID: task.metadata.name,
         labels.KUSCIA_TASK_RESOURCE_GROUP: task.metadata.name,
-        labels.KUSCIA_TASK_RESOURCE: "",
+        labels.KUSCIA_TASK_RESOURCE: reservation.name,
         labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM: values_map_name(which),
         **({labels.KUSCIA_CONFIG_TEMPLATE_VOLUMES: TEMPLATE_VOLUME} if templated else {}),
         **({labels.KUSCIA_IMAGE_ID: kit.image_id} if kit.image_id else {}),
@@ -85,7 +96,8 @@ def pod(task: KusciaTask, kit: PartyKit, which: PodKit, numbers: Numbers) -> Obj
                 labels.KUSCIA_COMMUNICATION_ROLE_CLIENT: "true",
                 labels.KUSCIA_POD_IDENTITY: which.identity,
                 labels.KUSCIA_POD_ROLE: kit.role,
-                labels.KUSCIA_TASK_RESOURCE_UID: "",
+                labels.KUSCIA_TASK_RESOURCE_GROUP_UID: reservation.group_uid,
+                labels.KUSCIA_TASK_RESOURCE_UID: reservation.uid,
                 **({labels.KUSCIA_INTERCONN_PROTOCOL_TYPE: protocol} if protocol else {}),
             },
             "annotations": marks,
@@ -111,6 +123,7 @@ def services(task: KusciaTask, kit: PartyKit, which: PodKit, numbers: Numbers, o
             labels.KUSCIA_PORT_NAME: port.name,
             labels.KUSCIA_PORT_SCOPE: port.scope,
             labels.KUSCIA_TASK_UID: task.metadata.uid,
+            COTERIE_LEAN_ENDPOINTS: "true",
         }
         if port.scope != DOMAIN:
             meta_labels[labels.KUSCIA_LOADBALANCER] = labels.KUSCIA_LOADBALANCER_DOMAINROUTE
@@ -210,8 +223,9 @@ def _endpoint(kit: PartyKit, which: PodKit, port: Any, numbers: Numbers) -> str:
 # The resource group.
 
 
-def group(task: KusciaTask, own: Sequence[PartyKit]) -> Object:
-    """`own`: the parties that we host; the initiator counts the others even when it has none."""
+def group(task: KusciaTask, own: Sequence[PartyKit], *, initiates: bool, digits: Callable[[], str]) -> Object:
+    """`own`: the parties that we host; the initiator counts the others even when it has none, and keeps a reservation for
+    each of them. `digits`: twelve random hexadecimal ones, for a name."""
     chosen = task.spec.schedule_config
     total = len(task.spec.parties)
     wanted = (chosen.min_reserved_members if chosen is not None else None) or total
@@ -226,6 +240,7 @@ def group(task: KusciaTask, own: Sequence[PartyKit]) -> Object:
                 **{key: value for key in _COPIED_TO_GROUP if (value := (meta.annotations or {}).get(key)) is not None},
                 labels.KUSCIA_INITIATOR: task.spec.initiator,
                 labels.KUSCIA_TASK_ID: meta.name,
+                labels.COTERIE_RESERVATIONS: labels.COTERIE_MADE_BY_TASK,
             },
         },
         "spec": {
@@ -240,11 +255,24 @@ def group(task: KusciaTask, own: Sequence[PartyKit]) -> Object:
                     "role": kit.role,
                     "minReservedPods": kit.min_reserved_pods,
                     "pods": [{"name": which.name} for which in kit.pods],
+                    "taskResourceName": f"{meta.name}-{digits()}",
                 }
                 for kit in own
             ],
             "outOfControlledParties": [
-                {"domainID": party.domain_id, "role": party.role, "minReservedPods": 1} for party in others
+                {
+                    "domainID": party.domain_id,
+                    "role": party.role,
+                    "minReservedPods": 1,
+                    **({"taskResourceName": f"{meta.name}-{digits()}"} if initiates else {}),
+                }
+                for party in others
             ],
         },
     }
+
+
+def reserved_pod(kit: PartyKit, which: PodKit) -> Object:
+    """The entry of a pod in its TaskResource."""
+    asked = [each["resources"] for each in kit.containers if each.get("resources")]
+    return {"name": which.name, "resources": asked[0]} if len(asked) == 1 else {"name": which.name}

@@ -20,9 +20,11 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.kube.control.controller_refs import reference
+from coterie.kube.control.deferred import Deferred, earliest
 from coterie.kube.control.preconditions import exactly, write_status
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own
+from coterie.kuscia.api.reserving import task_resource
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.api.types.job import (
     TASK_RESOURCE_GROUPS,
@@ -31,16 +33,10 @@ from coterie.kuscia.api.types.job import (
     TaskResourceGroup,
     TaskResourceGroupStatus,
 )
-from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, ReservationPhase, TaskResource
+from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource
 from coterie.kuscia.control.task_resources import move_reservation
-from coterie.kuscia.controllers.taskresourcegroup.plan import RESERVED_SECONDS, Plan, View, plan, refused
+from coterie.kuscia.controllers.taskresourcegroup.plan import Plan, View, only_informs, refused, settle
 
-_COPIED = (
-    labels.KUSCIA_INITIATOR,
-    labels.KUSCIA_TASK_ID,
-    labels.KUSCIA_SELF_AS_INITIATOR,
-    labels.KUSCIA_INTERCONN_KUSCIA_PARTIES,
-)
 _RETRY = Policy(first=0.05, factor=2.0, limit=30.0, jitter=0.1)
 """Shorter pauses than other controllers make: the group's life is checked at each attempt."""
 
@@ -53,14 +49,16 @@ class TaskResourceGroupReconciler:
         self.reservations = informers.get(TASK_RESOURCES)
         self.pods = informers.get(PODS)
         self.domains = informers.get(DOMAINS)
+        self._later: Deferred[str] = Deferred(clock)
         self._log = logger("controllers.taskresourcegroup")
 
     async def reconcile(self, key: ObjectKey) -> Result:
         group = self.groups.cache.get(key.name)
         if group is None or group.metadata.deleting:
+            self._later.clear(key.name)
             return DONE  # the reservations have an owner, and go with it
-        view = self._view(group)
-        wanted = plan(view)
+        view, wanted = settle(self._view(group))
+        informs = only_informs(group.status, wanted.status)
         try:
             if wanted.name_parties:
                 await self._name_parties(group, view.kept)
@@ -72,6 +70,12 @@ class TaskResourceGroupReconciler:
                 raise
             self._log.warning("Objects of the group were refused", group=key.name, why=status_message(error))
             wanted = refused(view, status_message(error), lasting=chance is Outlook.LASTING)
+            informs = False
+        if wanted.status != group.status and informs:
+            left = self._later.wait(key.name)
+            if left is not None:
+                return Result(after=earliest(left, wanted.after))
+        self._later.clear(key.name)
         await self._write(group, wanted.status)
         return Result(after=wanted.after)
 
@@ -80,7 +84,8 @@ class TaskResourceGroupReconciler:
         parties = (*(group.spec.parties or ()), *(group.spec.out_of_controlled_parties or ()))
         keys = [ObjectKey(party.domain_id, pod.name) for party in group.spec.parties or () for pod in party.pods or ()]
         now = self._clock.now()
-        began, moved = moment(group.status.start_time), moment(group.status.last_transition_time)
+        began = moment(group.status.start_time or group.metadata.creation_timestamp)
+        moved = moment(group.status.last_transition_time)
         return View(
             group=group,
             reservations={
@@ -135,31 +140,9 @@ class TaskResourceGroupReconciler:
         await self._client.patch(TASK_RESOURCE_GROUPS, group.metadata.name, "", patch)
 
     async def _create(self, group: TaskResourceGroup, party: GroupParty) -> None:
-        meta = group.metadata
-        copied = {key: value for key in _COPIED if (value := (meta.annotations or {}).get(key)) is not None}
-        now = rfc3339(self._clock.now())
-        body: Object = {
-            "metadata": {
-                "name": party.task_resource_name,
-                "namespace": party.domain_id,
-                "ownerReferences": [msgspec.to_builtins(reference(TASK_RESOURCE_GROUPS, meta))],
-                "labels": {**(meta.labels or {}), labels.KUSCIA_TASK_RESOURCE_GROUP_UID: meta.uid},
-                "annotations": {**copied, labels.KUSCIA_TASK_RESOURCE_GROUP: meta.name},
-            },
-            "spec": {
-                "role": party.role,
-                "minReservedPods": max(1, party.min_reserved_pods),
-                "resourceReservedSeconds": group.spec.resource_reserved_seconds or RESERVED_SECONDS,
-                "initiator": group.spec.initiator,
-                "pods": [self._pod(party, pod.name) for pod in party.pods or ()],
-            },
-            "status": {
-                "phase": str(ReservationPhase.RESERVING),
-                "startTime": now,
-                "lastTransitionTime": now,
-                "conditions": [_reached(ReservationPhase.RESERVING, "", now)],
-            },
-        }
+        owner = reference(TASK_RESOURCE_GROUPS, group.metadata)
+        pods = [self._pod(party, pod.name) for pod in party.pods or ()]
+        body = task_resource(group, party, owner, pods, rfc3339(self._clock.now()))
         try:
             await self._client.create(TASK_RESOURCES.as_dynamic, body)
         except AlreadyExists:
@@ -192,11 +175,6 @@ class TaskResourceGroupReconciler:
         noted = pod.metadata.annotations or {}
         group = noted.get(labels.KUSCIA_TASK_RESOURCE_GROUP, "")
         return [ObjectKey("", group)] if group and not noted.get(labels.KUSCIA_TASK_RESOURCE) else []
-
-
-def _reached(phase: ReservationPhase, reason: str, now: str) -> Object:
-    out = {"type": str(phase), "status": "True", "lastTransitionTime": now}
-    return {**out, "reason": reason} if reason else out
 
 
 def make(

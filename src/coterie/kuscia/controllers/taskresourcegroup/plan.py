@@ -6,6 +6,7 @@
     Pending        it makes no sense                                             Failed
                    every party's reservation has a name                          Creating
     Creating       every reservation exists and our pods know theirs             Reserving
+                   (a task that made both together has seen to that)
     Reserving      we initiate: enough parties hold their resources              Reserved
                    we initiate: too many parties failed to                       ReserveFailed
                    another initiates: all ours were let go ahead                 Reserved
@@ -22,12 +23,16 @@
 
 Nobody starts a pod before its reservation is Schedulable, and nobody holds resources longer than
 `resourceReservedSeconds` without being.
+
+The decision that a group is Reserved becomes durable with the first reservation that is Schedulable: whoever sees one
+goes on from there. So the phase itself only informs, and a task that is over before it is written never had one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from dataclasses import replace as _replace
 
 from msgspec.structs import replace
 
@@ -36,7 +41,7 @@ from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import GroupParty, GroupPhase, TaskResourceGroup, TaskResourceGroupStatus
 from coterie.kuscia.api.types.task_resource import ReservationPhase, TaskResource
 
-RESERVED_SECONDS, RETRY_SECONDS, LIFE_SECONDS = 30, 30, 300
+RETRY_SECONDS, LIFE_SECONDS = 30, 300
 REFUSED_RETRY = 5.0
 """Seconds between attempts to write what was refused for a reason that may end, such as a quota."""
 EXPIRED, GROUP_FAILED = "TaskResourceGroupExpired", "TaskResourceGroupFailed"
@@ -91,6 +96,26 @@ class Plan:
     """Reservations, the phase each gets, and why."""
     after: float | None = None
 
+    @property
+    def only_status(self) -> bool:
+        return not (self.name_parties or self.create or self.mark_pods or self.move)
+
+
+def settle(view: View) -> tuple[View, Plan]:
+    """As `plan`, through all phases that need nobody else: each write is news for every watcher. With the group as it is
+    in the last of them."""
+    made = plan(view)
+    while made.only_status and made.status.phase != view.group.status.phase:
+        view = _replace(view, group=replace(view.group, status=made.status), resting=0.0)
+        made = plan(view)
+    return view, made
+
+
+def only_informs(before: TaskResourceGroupStatus, after: TaskResourceGroupStatus) -> bool:
+    """Whether the change may be written later: up to Reserved all follows from the reservations themselves."""
+    begins = ("", GroupPhase.PENDING, GroupPhase.CREATING, GroupPhase.RESERVING, GroupPhase.RESERVED)
+    return before.phase in begins and after.phase in begins and before.retry_count == after.retry_count
+
 
 def plan(view: View) -> Plan:
     status = view.group.status
@@ -99,7 +124,8 @@ def plan(view: View) -> Plan:
     phase = GroupPhase(status.phase)
     life = float(view.group.spec.lifecycle_seconds or LIFE_SECONDS)
     patient = phase is GroupPhase.RESERVING and not view.initiates
-    settled = phase is GroupPhase.FAILED or (phase is GroupPhase.RESERVED and bool(status.completion_time))
+    # Pods of a reservation that is Schedulable may run: from then on the time for reserving is over.
+    settled = phase is GroupPhase.FAILED or bool(view.of(ReservationPhase.SCHEDULABLE))
     if not settled and not patient and view.age >= life:
         words = f"not scheduled within {life:g} seconds"
         return Plan(_moved(view, GroupPhase.FAILED, (EXPIRED, "True", words)))
@@ -137,11 +163,12 @@ def _pending(view: View) -> Plan:
 
 def _creating(view: View) -> Plan:
     missing = tuple(party for party in view.kept if party.task_resource_name not in view.reservations)
+    by_task = (view.group.metadata.annotations or {}).get(labels.COTERIE_RESERVATIONS) == labels.COTERIE_MADE_BY_TASK
     if missing:
-        return Plan(view.group.status, create=missing)
+        return Plan(view.group.status, create=() if by_task else missing)
     marks = {key: mark for key, mark in _marks(view).items() if mark is not None}
     absent = [name for party in view.own for name in _pod_keys(party) if name not in view.pods]
-    if marks or absent:
+    if marks or (absent and not by_task):
         return Plan(view.group.status, mark_pods=marks)
     return Plan(_moved(view, GroupPhase.RESERVING, ("TaskResourcesCreated", "True", "")))
 
@@ -178,7 +205,7 @@ def _reserving(view: View) -> Plan:
         return Plan(view.group.status)
     wanted, total = view.group.spec.min_reserved_members, len(view.everyone)
     held = [found for found in view.reservations.values() if found.status.phase in _HELD]
-    if len(held) >= wanted:
+    if len(held) >= wanted or view.of(ReservationPhase.SCHEDULABLE):
         return Plan(_moved(view, GroupPhase.RESERVED, ("TaskResourcesReserved", "True", "")))
     failed = view.of(ReservationPhase.FAILED)
     if wanted > total - len(failed):
@@ -217,10 +244,10 @@ def _reserved(view: View) -> Plan:
     let_go = tuple(
         (found, ReservationPhase.SCHEDULABLE, "") for found in view.reservations.values() if found.status.phase in open_
     )
-    if let_go or status.completion_time:
+    if status.completion_time:
         return Plan(status, move=let_go)
     done = replace(status, completion_time=view.now)
-    return Plan(_condition(view, done, "TaskResourcesScheduled", "True", ""))
+    return Plan(_condition(view, done, "TaskResourcesScheduled", "True", ""), move=let_go)
 
 
 def _reserve_failed(view: View) -> Plan:

@@ -6,16 +6,14 @@ numbers stand beside their names. What is unknown is passed over, as protobuf wa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from coterie.base.protobuf_wire import WireError, bytes_field, encode_varint, fields
+
 _OVERWRITE = b"\x18\x02"  # append_action (3) = OVERWRITE_IF_EXISTS_OR_ADD
 Value = int | memoryview
-
-
-class MessageError(ValueError):
-    """Not a message of external processing."""
 
 
 class Part(IntEnum):
@@ -49,36 +47,37 @@ class Event:
 
 
 def parse(message: bytes | memoryview) -> Event:
+    """Raises WireError."""
     part: Part | None = None
     content: memoryview | None = None
     route = ""
-    for number, value in _fields(memoryview(message)):
+    for number, _, value in fields(memoryview(message)):
         if number in _PARTS:
             part, content = _PARTS[number], _bytes(value)
         elif number == 9:  # attributes
             route = _route_name(_bytes(value)) or route
     if part is None or content is None:
-        raise MessageError("a message about nothing we know")
+        raise WireError("a message about nothing we know")
     if part in BODIES:
         body, end = memoryview(b""), False
-        for number, value in _fields(content):
+        for number, _, value in fields(content):
             if number == 1:
                 body = _bytes(value)
             elif number == 2:
                 end = bool(value)
         return Event(part, end, body)
     if part in HEADERS:
-        inside = dict(_fields(content))
+        inside = _by_number(content)
         return Event(part, bool(inside.get(3, 0)), headers=_header_map(inside.get(1)), route=route)
     return Event(part, end=True)
 
 
 def _header_map(value: Value | None) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
-    for number, entry in _fields(_bytes(value)) if value is not None else ():
+    for number, _, entry in fields(_bytes(value)) if value is not None else ():
         if number != 1:
             continue
-        inside = dict(_fields(_bytes(entry)))
+        inside = _by_number(entry)
         key = _text(inside.get(1))
         found[key] = (*found.get(key, ()), _text(inside.get(3, inside.get(2))))
     return found
@@ -86,12 +85,16 @@ def _header_map(value: Value | None) -> dict[str, tuple[str, ...]]:
 
 def _route_name(entry: memoryview) -> str:
     """attributes is a map from a name to google.protobuf.Struct, in which `xds.route_name` is a string."""
-    struct = dict(_fields(entry)).get(2)
-    for number, field in _fields(_bytes(struct)) if struct is not None else ():
-        inside = dict(_fields(_bytes(field)))
+    struct = _by_number(entry).get(2)
+    for number, _, field in fields(_bytes(struct)) if struct is not None else ():
+        inside = _by_number(field)
         if number == 1 and _text(inside.get(1)) == "xds.route_name" and 2 in inside:
-            return _text(dict(_fields(_bytes(inside[2]))).get(3))
+            return _text(_by_number(inside[2]).get(3))
     return ""
+
+
+def _by_number(value: Value) -> dict[int, Value]:
+    return {number: content for number, _, content in fields(_bytes(value))}
 
 
 def _text(value: Value | None) -> str:
@@ -100,100 +103,47 @@ def _text(value: Value | None) -> str:
 
 def _bytes(value: Value) -> memoryview:
     if isinstance(value, int):
-        raise MessageError("a number where a message is expected")
+        raise WireError("a number where a message is expected")
     return value
-
-
-def _fields(view: memoryview) -> Iterator[tuple[int, Value]]:
-    at, size = 0, len(view)
-    while at < size:
-        tag, at = _varint(view, at)
-        kind = tag & 7
-        if kind == 0:
-            number, at = _varint(view, at)
-            yield tag >> 3, number
-            continue
-        if kind == 2:
-            length, at = _varint(view, at)
-        elif kind == 1:
-            length = 8
-        elif kind == 5:
-            length = 4
-        else:
-            raise MessageError(f"wire type {kind}")
-        if at + length > size:
-            raise MessageError("a field longer than its message")
-        yield tag >> 3, view[at : at + length]
-        at += length
-
-
-def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    """The number and where it ends."""
-    if at < len(view) and (byte := view[at]) < 0x80:
-        return byte, at + 1
-    value = shift = 0
-    while at < len(view) and shift < 64:
-        byte = view[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise MessageError("a number without end")
 
 
 # ---- writing ----
 
 
-_SMALL = tuple(bytes([value]) for value in range(0x80))
-
-
-def _number(value: int) -> bytes:
-    if value < 0x80:
-        return _SMALL[value]
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _field(number: int, content: bytes) -> bytes:
-    return _number(number << 3 | 2) + _number(len(content)) + content
-
-
 def _reply(part: Part, content: bytes) -> bytes:
-    return _field(part - 1, content)
+    return bytes_field(part - 1, content)
 
 
 def _mutation(headers: Mapping[str, str], removed: Sequence[str]) -> bytes:
     """HeaderMutation."""
     return b"".join(
-        [_field(1, _option(key, value)) for key, value in headers.items()]
-        + [_field(2, each.encode()) for each in removed]
+        [bytes_field(1, _option(key, value)) for key, value in headers.items()]
+        + [bytes_field(2, each.encode()) for each in removed]
     )
 
 
 def _option(key: str, value: str) -> bytes:
     """HeaderValueOption: the header's value as raw_value (3)."""
-    return _field(1, _field(1, key.encode()) + _field(3, value.encode("utf-8", "surrogateescape"))) + _OVERWRITE
+    return (
+        bytes_field(1, bytes_field(1, key.encode()) + bytes_field(3, value.encode("utf-8", "surrogateescape")))
+        + _OVERWRITE
+    )
 
 
 def headers_reply(part: Part, headers: Mapping[str, str] | None = None, removed: Sequence[str] = ()) -> bytes:
     """HeadersResponse{response (1): CommonResponse{header_mutation (2)}}."""
-    return _reply(part, _field(1, _field(2, _mutation(headers or {}, removed))))
+    return _reply(part, bytes_field(1, bytes_field(2, _mutation(headers or {}, removed))))
 
 
 def body_reply(part: Part, body: bytes, *, end: bool) -> bytes:
     """BodyResponse{1: CommonResponse{body_mutation (3): BodyMutation{streamed_response (3): {body (1), end (2)}}}}."""
     tail = b"\x10\x01" if end else b""
-    opening = b"\x0a" + _number(len(body)) if body else b""
+    opening = b"\x0a" + encode_varint(len(body)) if body else b""
     size = len(opening) + len(body) + len(tail)
     # From the inside out; the body itself is copied once.
     prefixes = [opening]
-    for tag in (b"\x1a", b"\x1a", b"\x0a", _number(part - 1 << 3 | 2)):
-        prefix = tag + _number(size)
+    for tag in (b"\x1a", b"\x1a", b"\x0a", encode_varint(part - 1 << 3 | 2)):
+        prefix = tag + encode_varint(size)
         size += len(prefix)
         prefixes.append(prefix)
     return b"".join((*reversed(prefixes), body, tail))
@@ -205,5 +155,5 @@ def trailers_reply(part: Part) -> bytes:
 
 def immediate_reply(status: int, headers: Mapping[str, str], body: str, details: str) -> bytes:
     """ImmediateResponse (7): status (1), headers (2), body (3), details (5)."""
-    content = _field(1, b"\x08" + _number(status)) + _field(2, _mutation(headers, ()))
-    return _field(7, content + _field(3, body.encode()) + _field(5, details.encode()))
+    content = bytes_field(1, b"\x08" + encode_varint(status)) + bytes_field(2, _mutation(headers, ()))
+    return bytes_field(7, content + bytes_field(3, body.encode()) + bytes_field(5, details.encode()))

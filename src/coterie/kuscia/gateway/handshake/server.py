@@ -15,6 +15,7 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
 from coterie.http.messages import Handler, Request, Response
 from coterie.http.server import HttpServer, Limits
+from coterie.kube.api.status_response import status_response
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES
@@ -74,7 +75,7 @@ class HandshakeServer:
         self._stop.set()
 
     async def run(self) -> None:
-        http = HttpServer(self.handle, limits=_LIMITS)
+        http = HttpServer(self.handle, limits=_LIMITS, problem_response=status_response)
         try:
             # Before the cache is full a good token would look unknown.
             await self._routes.ready.wait()

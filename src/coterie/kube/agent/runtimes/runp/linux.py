@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import platform
 import struct
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -56,7 +55,7 @@ CAPABILITIES = {
 
 
 def machine() -> str:
-    return platform.machine()
+    return os.uname().machine
 
 
 def _checked(result: int, what: str) -> int:

@@ -6,8 +6,8 @@ import heapq
 import os
 import select
 import signal
+import sys
 import time
-import traceback
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,4 +66,4 @@ def _safely(call: Callable[[], None]) -> None:
     try:
         call()
     except Exception:  # noqa: BLE001 - one container's trouble must not cost the others their parent
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())  # `traceback` would be a tenth of this process

@@ -41,6 +41,10 @@ _LAST_WORDS = 0.3
 """Seconds for which an attachment stays after its input has ended."""
 
 
+_IDLE_AT_START = 5.0
+"""Seconds after which a shepherd ends that was only asked what the machine can do."""
+
+
 class RunpRuntime:
     """Implements `PodRuntime`."""
 
@@ -59,6 +63,8 @@ class RunpRuntime:
         self._execs: dict[int, asyncio.Future[int]] = {}
         self._ends: dict[tuple[str, str, int], list[asyncio.Future[int]]] = {}
         self._connecting: asyncio.Task[None] | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._closed = False
 
     # ----- life
@@ -69,12 +75,16 @@ class RunpRuntime:
         await self._connect()
         for sentence in self.limitations():
             _log.warning("Containers are isolated less than they could be", why=sentence)
+        self._end_when_idle(_IDLE_AT_START)
 
     async def close(self) -> None:
         self._closed = True
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.gather(self._connecting, return_exceptions=True)
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        for task in (self._connecting, self._ending):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         self._client.close()
         for stream in list(self._streams):
             stream.end()
@@ -96,6 +106,32 @@ class RunpRuntime:
             if before.get(uid) != runs:
                 self._announce(uid)
 
+    # A node without pods does without the shepherd: it is a process of its own with an interpreter of its own.
+
+    def _end_when_idle(self, seconds: float) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        if self._settings.idle_seconds:
+            wait = min(seconds, self._settings.idle_seconds)
+            self._idle_timer = asyncio.get_running_loop().call_later(wait, self._idle)
+
+    def _idle(self) -> None:
+        if not self._closed and not self._sandboxes and self._client.connected:
+            self._ending = asyncio.create_task(self._end_shepherd(), name="runp-idle")
+
+    async def _end_shepherd(self) -> None:
+        # An order that crosses this one finds the connection lost, and is given again to the next shepherd.
+        with contextlib.suppress(ConnectionLost):
+            if (await self._client.ask("quit")).result:
+                self._client.close()
+
+    async def _awake(self) -> None:
+        """There is a shepherd to talk to, or one is being started."""
+        if not self._client.connected and not self._closed and (self._connecting is None or self._connecting.done()):
+            self._connecting = asyncio.create_task(self._come_back(), name="runp-connect")
+        if self._connecting is not None and not self._connecting.done():
+            await asyncio.shield(self._connecting)
+
     def _lost(self) -> None:
         self._fail_sessions()
         if not self._closed and (self._connecting is None or self._connecting.done()):
@@ -116,8 +152,7 @@ class RunpRuntime:
     async def _ask(self, op: str, **fields: Any) -> Answer:
         """All orders but exec may be given twice, so one whose answer was lost is simply given again."""
         for _ in range(_RETRIES):
-            if self._connecting is not None and not self._connecting.done():
-                await asyncio.shield(self._connecting)
+            await self._awake()
             try:
                 return await self._client.ask(op, **fields)
             except ConnectionLost:
@@ -214,6 +249,7 @@ class RunpRuntime:
         await self._ask("remove", uid=pod_uid)
         self._runs.pop(pod_uid, None)
         self._sandboxes.pop(pod_uid, None)
+        self._end_when_idle(self._settings.idle_seconds)
         if sandbox is not None and sandbox.directory.exists():
             await asyncio.to_thread(remove_tree, sandbox.directory)
 
@@ -279,8 +315,7 @@ class RunpRuntime:
         self, pod_uid: str, container: str, command: Sequence[str], *, stdin: bool, tty: bool, stderr: bool = True
     ) -> Session:
         ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        if self._connecting is not None and not self._connecting.done():
-            await asyncio.shield(self._connecting)
+        await self._awake()
         asking = self._client.ask(
             "exec", uid=pod_uid, name=container, command=list(command), stdin=stdin, tty=tty, stderr=stderr
         )

@@ -24,6 +24,8 @@ class RunpSettings:
     """How many files of one log are kept, the current one among them."""
     log_age: float = 0.0
     """A log file is rotated after this many seconds even if it is small; 0: never."""
+    idle_seconds: float = 300.0
+    """The shepherd ends when there was no pod for this long, and starts again with the next; 0: it always runs."""
     without: tuple[str, ...] = ()
     """Means of isolation that are not to be used though the machine has them: `namespaces`, `groups`, `landlock`,
     `seccomp`. For machines on which one of them misbehaves. Holds for shepherds started from now on."""

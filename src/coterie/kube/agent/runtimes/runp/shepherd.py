@@ -20,7 +20,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 
 from coterie import __version__
 from coterie.kube.agent.runtimes.runp import cgroups, init, linux, probe, seccomp, wire
@@ -158,7 +157,7 @@ class Shepherd:
             where = f"{problem.filename}: " if problem.filename else ""
             connection.refuse(request, "CreateContainerError", f"{where}{problem.strerror}")
         except (KeyError, TypeError, ValueError) as problem:
-            traceback.print_exc()
+            sys.excepthook(*sys.exc_info())  # `traceback` would be a tenth of this process
             connection.refuse(request, "CreateContainerError", f"{type(problem).__name__}: {problem}")
 
     def _do_hello(self, connection: Connection, request: dict[str, Any]) -> None:

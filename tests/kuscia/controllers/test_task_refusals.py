@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from job_world import CROSS_DOMAIN, GROUP, JOB, POD, JobWorld, a_job, a_task, by_task, job_world
+from job_world import CROSS_DOMAIN, GROUP, JOB, POD, TASK, JobWorld, a_job, a_task, by_task, job_world
 from workload_world import QUOTA
 
 from coterie.kube.api import errors
@@ -107,23 +107,25 @@ async def test_an_input_that_no_config_map_holds_fails_at_once() -> None:
         await w.until_clean()
 
 
-@pytest.mark.parametrize("plural", ["pods", "services", "configmaps", "taskresourcegroups"])
+@pytest.mark.parametrize("plural", ["pods", "services", "configmaps", "taskresourcegroups", "taskresources"])
 async def test_a_lasting_refusal_of_any_object_ends_the_task(plural: str) -> None:
     async with job_world() as w:
         w.faults.refuse = refuse(errors.Forbidden("no such luck"), "POST", f"/{plural}")
         await w.client.create(JOB, a_job(a_task("a", taskID="t")))
         status = await w.until_phase("Failed", seconds=10)
         assert "no such luck" in status["message"]
+        assert (await w.task_status("a"))["reason"] == CREATE_FAILED
         w.faults.refuse = lambda call: None
         await w.until_clean()
 
 
-@pytest.mark.parametrize("plural", ["pods", "taskresources"])
-async def test_a_lasting_refusal_in_the_group_ends_the_task(plural: str) -> None:
-    """The group creates reservations and marks pods with them."""
+async def test_a_lasting_refusal_in_the_group_ends_the_task() -> None:
+    """The group lets the reservations go ahead."""
     async with job_world() as w:
-        method = "PATCH" if plural == "pods" else "POST"
-        w.faults.refuse = refuse(errors.Forbidden("no such luck"), method, f"/{plural}", "/bob/")
+        refused = errors.Forbidden("no such luck")
+        w.faults.refuse = lambda call: (
+            refused if call.method == "PATCH" and "/bob/" in call.path and b"Schedulable" in call.body else None
+        )
         await w.client.create(JOB, a_job(a_task("a", taskID="t")))
         status = await w.until_phase("Failed", seconds=10)
         assert "no such luck" in status["message"]
@@ -131,7 +133,25 @@ async def test_a_lasting_refusal_in_the_group_ends_the_task(plural: str) -> None
         await w.until_clean()
 
 
-async def test_a_quota_in_the_group_is_told_and_ends_with_its_life() -> None:
+async def test_what_is_refused_for_a_partner_does_not_speak_in_its_name() -> None:
+    """The initiator keeps the partner's reservation, but its party's message is the partner's own."""
+    async with job_world(partners=("bob",)) as w:
+        w.faults.refuse = refuse(errors.Forbidden("no such luck"), "POST", "/bob/taskresources")
+        named = [{"domainID": name, "appImageRef": "engine"} for name in ("alice", "bob")]
+        spec = {"initiator": "alice", "taskInputConfig": "{}", "parties": named}
+        await w.client.create(TASK, {"metadata": {"name": "t", "namespace": CROSS_DOMAIN}, "spec": spec})
+
+        async def failed() -> bool:
+            return ((await w.get(TASK, "t", CROSS_DOMAIN)).get("status") or {}).get("phase") == "Failed"
+
+        await w.until(failed, 10)
+        status = (await w.get(TASK, "t", CROSS_DOMAIN))["status"]
+        assert status["reason"] == CREATE_FAILED and "no such luck" in status["message"]
+        assert not party(status, "bob").get("message") and party(status, "bob")["phase"] == "Pending"
+        await w.until_clean()
+
+
+async def test_a_quota_of_reservations_is_told_and_ends_with_its_life() -> None:
     async with job_world() as w:
         w.faults.refuse = refuse(errors.Forbidden("exceeded quota: small"), "POST", "/taskresources")
         await w.client.create(JOB, a_job(a_task("a", taskID="t", scheduleConfig={"lifecycleSeconds": 40})))

@@ -1,0 +1,114 @@
+"""Requests with TLS, or through a proxy: aiohttp carries them. Loaded by the first of them (see `http.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+import aiohttp
+from yarl import URL
+
+from coterie.http.client_sessions import part, tcp_connector
+from coterie.kube.client.kubeconfig import Connection
+from coterie.kube.client.transport import Call, Disconnected, LineSplitter, NoAnswerInTime, NotSent, Reply
+
+_CONNECT_TIMEOUT = 10.0
+_QUESTIONS = frozenset(("GET", "HEAD"))
+
+
+class SecureCarrier:
+    def __init__(self, origin: str, connection: Connection, tls: ssl.SSLContext | None) -> None:
+        self._origin = origin
+        self._connection = connection
+        self._ssl = tls
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(self, call: Call, target: str, headers: dict[str, str], limit: float | None) -> Reply:
+        try:
+            response = await self._open_session().request(
+                call.method,
+                URL(self._origin + target, encoded=True),
+                headers=headers,
+                data=call.body or None,
+                allow_redirects=False,
+                timeout=_timeouts(call, limit),
+                server_hostname=self._connection.tls_server_name or None,
+                proxy=self._connection.proxy_url or None,
+            )
+            answered = {name.lower(): value for name, value in response.headers.items()}
+            if call.stream and response.status < 300:
+                return Reply(response.status, answered, lines=_SecureLines(response))
+            async with response:
+                return Reply(response.status, answered, await response.read())
+        except aiohttp.ClientConnectorError as error:
+            raise NotSent(f"cannot connect to {self._origin}: {error.os_error or error}") from error
+        except TimeoutError as error:
+            raise NoAnswerInTime(f"{call.method} {call.path}: no answer in time") from error
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise Disconnected(f"{call.method} {call.path}: {error or type(error).__name__}") from error
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        # Made at first use: a session belongs to the running event loop.
+        if self._session is None:
+            connector = tcp_connector(limit=0, ssl=self._ssl or False, keepalive_timeout=60)
+            self._session = aiohttp.ClientSession(
+                connector=connector, auto_decompress=True, read_bufsize=1 << 18, middlewares=(_change_once,)
+            )
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await part(self._session)
+            self._session = None
+
+
+def _timeouts(call: Call, limit: float | None) -> aiohttp.ClientTimeout:
+    if call.stream:
+        return aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=limit)
+    return aiohttp.ClientTimeout(total=limit, sock_connect=_CONNECT_TIMEOUT)
+
+
+class _SecureLines:
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self._splitter = LineSplitter()
+
+    async def chunk(self) -> bytes:
+        """Bytes as they come, for streams whose lines mean nothing; empty at the end."""
+        try:
+            return await self._response.content.readany()
+        except TimeoutError as error:
+            raise NoAnswerInTime("the server was silent for too long") from error
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise Disconnected(f"the stream broke: {error or type(error).__name__}") from error
+
+    async def read(self) -> list[bytes]:
+        while True:
+            chunk = await self.chunk()
+            if not chunk:
+                rest = self._splitter.rest()
+                return [rest] if rest else []
+            lines = self._splitter.feed(chunk)
+            if lines:
+                return lines
+
+    async def close(self) -> None:
+        connection = self._response.connection
+        transport = connection.transport if connection is not None else None
+        self._response.close()
+        if transport is not None:
+            # TLS would wait for the server's farewell, and a program that stops meanwhile would leak the socket.
+            transport.abort()
+        await asyncio.sleep(0)  # the socket itself is closed in the next turn of the loop
+
+
+async def _change_once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """aiohttp repeats PUT and DELETE over a new connection. If that one is refused, the error would say "not sent"."""
+    try:
+        return await send(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+        if request.method in _QUESTIONS:
+            raise
+        raise Disconnected(f"{request.method} {request.url.path}: {error or type(error).__name__}") from error

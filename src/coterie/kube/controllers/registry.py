@@ -1,0 +1,60 @@
+"""The platform's controllers and its scheduler: see `kube/control/registry.py`.
+
+The node provides: `root_ca` (the API's authority, PEM), `node_lifecycle` (settings of that controller), `pod_hook` (sees pods
+before ReplicaSets create them, or None), `scheduler_plugins`.
+"""
+
+from __future__ import annotations
+
+from coterie.kube.api.types.apps import DEPLOYMENTS, REPLICA_SETS
+from coterie.kube.api.types.batch import CRON_JOBS, JOBS
+from coterie.kube.api.types.core import RESOURCE_QUOTAS
+from coterie.kube.api.types.network import ENDPOINTS, SERVICES
+from coterie.kube.api.types.nodes import NODES
+from coterie.kube.api.types.pods import PODS
+from coterie.kube.api.types.policy import POD_DISRUPTION_BUDGETS
+from coterie.kube.control.registry import ControllerSpec
+
+_HERE = "coterie.kube.controllers"
+
+CONTROLLERS = (
+    ControllerSpec("gc", f"{_HERE}.gc.controller"),
+    ControllerSpec("namespace", f"{_HERE}.namespace.controller"),
+    ControllerSpec("crd", f"{_HERE}.crd.controller"),
+    ControllerSpec("serviceaccount", f"{_HERE}.serviceaccount.controller"),
+    ControllerSpec("rootca", f"{_HERE}.rootca.controller", needs={"ca": "root_ca"}),
+    ControllerSpec("clusterrole_aggregation", f"{_HERE}.clusterrole_aggregation.controller"),
+    ControllerSpec(
+        "scheduler", "coterie.kube.scheduler.scheduler", wakes_for=(PODS,), needs={"plugins": "scheduler_plugins"}
+    ),
+    ControllerSpec("quota", f"{_HERE}.quota.controller", wakes_for=(RESOURCE_QUOTAS,)),
+    ControllerSpec(
+        "replicaset",
+        f"{_HERE}.replicaset.controller",
+        wakes_for=(REPLICA_SETS,),
+        events="replicaset-controller",
+        needs={"pod_hook": "pod_hook"},
+    ),
+    ControllerSpec(
+        "deployment", f"{_HERE}.deployment.controller", wakes_for=(DEPLOYMENTS,), events="deployment-controller"
+    ),
+    ControllerSpec("job", f"{_HERE}.job.controller", wakes_for=(JOBS,), events="job-controller"),
+    ControllerSpec("cronjob", f"{_HERE}.cronjob.controller", wakes_for=(CRON_JOBS,), events="cronjob-controller"),
+    # Endpoints have no owner, so those of services that were deleted long ago must be looked for too.
+    ControllerSpec("endpoints", f"{_HERE}.endpoints.controller", wakes_for=(SERVICES, ENDPOINTS)),
+    ControllerSpec("endpointslice", f"{_HERE}.endpointslice.controller", wakes_for=(SERVICES,)),
+    ControllerSpec(
+        "nodelifecycle",
+        f"{_HERE}.nodelifecycle.controller",
+        wakes_for=(NODES,),
+        events="node-controller",
+        needs={"settings": "node_lifecycle"},
+    ),
+    ControllerSpec("podgc", f"{_HERE}.podgc.controller", wakes_for=(PODS,)),
+    ControllerSpec(
+        "disruption",
+        f"{_HERE}.disruption.controller",
+        wakes_for=(POD_DISRUPTION_BUDGETS,),
+        events="disruption-controller",
+    ),
+)

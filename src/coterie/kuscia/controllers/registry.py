@@ -1,0 +1,64 @@
+"""Kuscia's controllers: see `kube/control/registry.py`.
+
+The node provides: `control_plane` (the domain that runs it), `port_pool`, `workload_approve`, `job_retention` (seconds),
+`interconn` (whether it runs), and `domaindata_gc` (settings) where old DomainData is to be removed.
+"""
+
+from __future__ import annotations
+
+from coterie.kube.control.registry import ControllerSpec
+from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS
+from coterie.kuscia.api.types.deployment import KUSCIA_DEPLOYMENTS
+from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, GATEWAYS
+from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS, TASK_RESOURCE_GROUPS
+
+_HERE = "coterie.kuscia.controllers"
+
+CONTROLLERS = (
+    ControllerSpec(
+        "domain", f"{_HERE}.domain.controller", events="domain-controller", needs={"control_plane": "control_plane"}
+    ),
+    ControllerSpec(
+        "clusterdomainroute",
+        f"{_HERE}.clusterdomainroute.controller",
+        wakes_for=(CLUSTER_DOMAIN_ROUTES,),
+        events="clusterdomainroute-controller",
+        needs={"control_plane": "control_plane"},
+    ),
+    ControllerSpec(
+        "domainroute", f"{_HERE}.domainroute.controller", wakes_for=(DOMAIN_ROUTES,), events="domainroute-controller"
+    ),
+    ControllerSpec("gateway", f"{_HERE}.gateway.controller", wakes_for=(GATEWAYS,)),
+    ControllerSpec(
+        "kusciajob",
+        f"{_HERE}.kusciajob.controller",
+        wakes_for=(KUSCIA_JOBS,),
+        namespace=CROSS_DOMAIN,
+        events="kusciajob-controller",
+        needs={"approve": "workload_approve", "retention": "job_retention", "shows": "interconn"},
+    ),
+    ControllerSpec(
+        "kusciatask",
+        f"{_HERE}.kusciatask.controller",
+        wakes_for=(KUSCIA_TASKS,),
+        namespace=CROSS_DOMAIN,
+        events="kusciatask-controller",
+        needs={"ports": "port_pool"},
+    ),
+    ControllerSpec(
+        "kusciadeployment",
+        f"{_HERE}.kusciadeployment.controller",
+        wakes_for=(KUSCIA_DEPLOYMENTS,),
+        namespace=CROSS_DOMAIN,
+        events="kusciadeployment-controller",
+        needs={"ports": "port_pool"},
+    ),
+    ControllerSpec("domaindatagrant", f"{_HERE}.domaindatagrant.controller", wakes_for=(DOMAIN_DATA_GRANTS,)),
+    ControllerSpec(
+        "domaindatagc",
+        f"{_HERE}.domaindatagc.controller",
+        needs={"settings": "domaindata_gc"},
+        only_with="domaindata_gc",
+    ),
+    ControllerSpec("taskresourcegroup", f"{_HERE}.taskresourcegroup.controller", wakes_for=(TASK_RESOURCE_GROUPS,)),
+)

@@ -1,0 +1,43 @@
+"""What the parts of one node share while they are put together: settings, clock, and what parts provide by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from coterie.base.clock import Clock
+from coterie.kube.client.client import Client
+from coterie.kube.client.informers import Informers
+from coterie.node.config import NodeSettings
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class NodeContext:
+    settings: NodeSettings
+    """A part may replace them for those that come after it."""
+    clock: Clock
+    _provided: dict[str, Any] = field(default_factory=dict)
+
+    def provide(self, name: str, value: object) -> None:
+        assert name not in self._provided, f"{name} is provided twice"
+        self._provided[name] = value
+
+    def get(self, name: str, type_: type[T]) -> T:
+        """What an earlier part provides."""
+        value = self._provided[name]
+        assert isinstance(value, type_), f"{name} is no {type_.__name__}"
+        return value
+
+    def find(self, name: str, type_: type[T]) -> T | None:
+        """The same, where the part may be absent."""
+        return self.get(name, type_) if name in self._provided else None
+
+    @property
+    def client(self) -> Client:
+        return self.get("client", Client)
+
+    @property
+    def informers(self) -> Informers:
+        return self.get("informers", Informers)

@@ -1,0 +1,40 @@
+"""The control plane: the API server, informers, the controllers, and the domain's own objects.
+
+Provides `client`, `informers`, `api` (the ApiPlane) and, where the node has an agent, `agent_tls`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coterie.base.lazy_import import lazy_import
+from coterie.kube.client.informers import Informers
+from coterie.kube.control.manager import Runnable
+from coterie.kuscia.engine.builtin_appimages import engines_known
+from coterie.node.parts.apiserver import ApiPlane
+from coterie.node.parts.context import NodeContext
+from coterie.node.parts.controllers import controllers
+from coterie.node.parts.own_domain import own_domain, prepared
+
+if TYPE_CHECKING:
+    from coterie.node.parts import agent_endpoint
+else:
+    # A master has no agent.
+    agent_endpoint = lazy_import("coterie.node.parts.agent_endpoint")
+
+
+def build(node: NodeContext) -> list[list[Runnable]]:
+    settings, clock = node.settings, node.clock
+    with prepared(settings, clock):
+        plane = ApiPlane(settings, clock)
+        client = plane.client()
+        informers = Informers(client)
+        started = controllers(settings, client, informers, plane.ca_pem.decode(), clock)
+        if settings.agent is not None and settings.mode != "master":
+            chosen = settings.agent
+            tls = agent_endpoint.AgentTls.of_plane(settings.paths, chosen.node_name, chosen.address, clock)
+            node.provide("agent_tls", tls)
+    node.provide("api", plane)
+    node.provide("client", client)
+    node.provide("informers", informers)
+    return [[plane], [informers, own_domain(client, settings), engines_known(client)], started]
