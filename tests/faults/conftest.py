@@ -17,7 +17,7 @@ settings.register_profile(
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def untouched() -> Iterator[list[FuzzServer]]:
     """Servers that are as they were when they started."""
     servers: list[FuzzServer] = []
