@@ -69,7 +69,7 @@ def _until(condition, seconds: float = 20.0) -> None:
 def test_center(network, cli):
     root = cli.folder / "net"
     mark = f"mark-{cli.folder.name}"
-    up = network("up", "--domains", "alice,bob", "--wait", "150")
+    up = network("up", "--topology", "center", "--domains", "alice,bob", "--wait", "150")
     assert up.code == 0, up.err
     rows = [line.split() for line in up.lines if "Ready" in line.split()[-1:]]
     assert [(row[0], row[1], row[4]) for row in rows] == [
@@ -145,7 +145,7 @@ def test_p2p_keeps_its_objects_and_its_pods(network, cli):
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_node_that_does_not_come_back_stops_the_others(network, cli):
-    assert network("up", "--domains", "alice", "--wait", "150").code == 0
+    assert network("up", "--topology", "center", "--domains", "alice", "--wait", "150").code == 0
     assert network("down").code == 0
     agent = yaml.safe_load((cli.folder / "net" / "alice" / "etc" / "coterie.yaml").read_text())["agent"]
     with socket.create_server((agent["address"], agent["port"])):

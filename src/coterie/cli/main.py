@@ -80,7 +80,7 @@ _JOB_ACTIONS = (
 )
 COMMANDS = (
     Command("demo", "start a temporary node, use it, clean up", _SEE, "[psi [--rows N]] [--keep]"),
-    Command("up", "start a network of domains on this machine", _SEE, "[--topology center|p2p] [--domains IDS]"),
+    Command("up", "start a network of domains on this machine", _SEE, "[--topology p2p|center] [--domains IDS]"),
     Command("down", "stop that network", _SEE, "[--purge] [--keep-pods]"),
     Command("init", "write a configuration file", _NODE, "--mode MODE --domain ID [-o FILE]"),
     Command("start", "run a node in the foreground", _NODE, "-c FILE [--root DIR]"),

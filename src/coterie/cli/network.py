@@ -31,7 +31,7 @@ from coterie.node import config
 from coterie.node.config import NodeSettings, gateway, ports
 
 MASTER = "kuscia-system"
-TOPOLOGIES = ("center", "p2p")
+TOPOLOGIES = ("p2p", "center")
 API_PORT, AGENT_PORT = 6443, 10250
 _SERVICE_PORTS = (8070, 8071, 8082, 8083, 8060, 8061)
 """Of the data mesh, KusciaAPI and ConfManager."""

@@ -31,8 +31,8 @@ are partners. Each domain has its own directory under the root and its own loopb
 are not changed; existing domains start with all their objects.
 
 Examples:
-  coterie up                                          # center: alice and bob
-  coterie up --topology p2p --domains alice,bob,carol
+  coterie up                                          # p2p: alice and bob
+  coterie up --topology center --domains alice,bob,carol
   coterie up --root /srv/coterie --wait 60
   coterie up -o json
 """
@@ -43,7 +43,7 @@ def arguments(parser: options.Parser) -> None:
         "--topology",
         choices=network.TOPOLOGIES,
         default="",
-        help="center: one control plane for all (default); p2p: one for each domain",
+        help="p2p: one control plane for each domain (default); center: one for all",
     )
     parser.add_argument("--domains", metavar="IDS", default="", help="domains (default: alice,bob)")
     parser.add_argument(
