@@ -156,7 +156,7 @@ def sleepers(settings: NodeSettings, client: Client, informers: Informers, clock
             (KUSCIA_JOBS,),
             lambda: kusciajob.make,
             "kusciajob",
-            approve=settings.workload_approve,
+            requires_approval=settings.workload_approve,
             retention=settings.job_gc_hours * 3600.0,
         ),
         sleeper("kusciatask", (KUSCIA_TASKS,), lambda: kusciatask.make, "kusciatask", ports=ports),
