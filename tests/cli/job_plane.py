@@ -92,7 +92,7 @@ class JobPlane:
             await client.create(DOMAINS.as_dynamic, {"metadata": {"name": name}, "spec": spec})
         await client.create(APP_IMAGES.as_dynamic, engine())
         informers = Informers(client)
-        jobs = kusciajob.make(client, informers, approve=True)
+        jobs = kusciajob.make(client, informers, requires_approval=True)
         async with TaskOwner("plane") as owner:
             owner.start("informers", informers.run())
             owner.start("jobs", jobs.run())

@@ -123,7 +123,7 @@ async def test_a_job_is_suspended_and_restarted(tmp_path: Path) -> None:
 
 async def test_a_partners_job_is_approved_by_each_of_our_domains(tmp_path: Path) -> None:
     asking = tuple(
-        (each[0], partial(kusciajob.make, approve=True))
+        (each[0], partial(kusciajob.make, requires_approval=True))
         if isinstance(each, tuple) and each[1] is kusciajob.make
         else each
         for each in JOB_PLANE

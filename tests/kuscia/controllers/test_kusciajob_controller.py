@@ -268,11 +268,11 @@ APPROVALS: list[tuple[bool, Callable[[Jobs], Awaitable[None]] | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("approve", "accept"), APPROVALS, ids=["by-itself", "by-a-person"])
+@pytest.mark.parametrize(("requires_approval", "accept"), APPROVALS, ids=["by-itself", "by-a-person"])
 async def test_a_participant_accepts_and_waits_for_the_initiator(
-    approve: bool, accept: Callable[[Jobs], Awaitable[None]] | None
+    requires_approval: bool, accept: Callable[[Jobs], Awaitable[None]] | None
 ) -> None:
-    async with jobs(partners=("alice",), approve=approve) as at:
+    async with jobs(partners=("alice",), requires_approval=requires_approval) as at:
         await at.client.create(JOB, a_job(a_task("a")))
         if accept is not None:
             await at.phase("AwaitingApproval")

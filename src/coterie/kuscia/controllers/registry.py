@@ -35,7 +35,7 @@ CONTROLLERS = (
         wakes_for=(KUSCIA_JOBS,),
         namespace=CROSS_DOMAIN,
         events="kusciajob-controller",
-        needs={"approve": "workload_approve", "retention": "job_retention", "shows": "interconn"},
+        needs={"requires_approval": "workload_approve", "retention": "job_retention", "shows": "interconn"},
     ),
     ControllerSpec(
         "kusciatask",

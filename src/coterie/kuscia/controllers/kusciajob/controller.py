@@ -81,7 +81,7 @@ class KusciaJobReconciler:
         client: Client,
         informers: Informers,
         *,
-        approve: bool,
+        requires_approval: bool,
         retention: float,
         shows: bool,
         events: EventRecorder | None,
@@ -89,7 +89,7 @@ class KusciaJobReconciler:
     ) -> None:
         self._client = client
         self._shows = shows
-        self._approves = not approve
+        self._requires_approval = requires_approval
         self._retention = retention
         self._events = events
         self._clock = clock
@@ -152,7 +152,7 @@ class KusciaJobReconciler:
             ungranted=self._ungranted(job),
             tasks=tasks,
             strangers=frozenset(there - tasks.keys()),
-            approves=self._approves,
+            requires_approval=self._requires_approval,
             age=self._age(job),
             now=rfc3339(self._clock.now()),
             shows=self._shows,
@@ -333,17 +333,23 @@ def make(
     client: Client,
     informers: Informers,
     *,
-    approve: bool = False,
+    requires_approval: bool = False,
     retention: float = _RETENTION,
     shows: bool = True,
     events: EventRecorder | None = None,
     workers: int = 4,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Controller[ObjectKey]:
-    """`approve`: jobs of partners wait for a person's word. `retention`: seconds after which an ended job is removed;
-    0 keeps them. `shows`: the interconnection runs beside, and takes the finalizer off that it needs."""
+    """`requires_approval`: jobs of partners wait until a user approves them. `retention`: seconds after which an ended
+    job is removed; 0 keeps them. `shows`: the interconnection runs beside, and takes the finalizer off that it needs."""
     reconciler = KusciaJobReconciler(
-        client, informers, approve=approve, retention=retention, shows=shows, events=events, clock=clock
+        client,
+        informers,
+        requires_approval=requires_approval,
+        retention=retention,
+        shows=shows,
+        events=events,
+        clock=clock,
     )
     watches: list[Watches[Any, ObjectKey]] = [
         Watches(reconciler.jobs, own_key),

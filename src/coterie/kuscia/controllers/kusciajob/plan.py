@@ -79,8 +79,8 @@ class View:
     """Those of this job, by name."""
     strangers: frozenset[str]
     """Names of tasks that exist and are not of this job."""
-    approves: bool
-    """Jobs of partners are accepted without asking anybody."""
+    requires_approval: bool
+    """Jobs of partners wait until a user approves them."""
     age: float
     """Seconds since we first saw the job."""
     now: str
@@ -327,7 +327,7 @@ def _awaiting_approval(view: View) -> Plan:
         return refused
     status = view.job.status
     told = dict(status.approve_status or {})
-    if view.approves and not view.initiates:
+    if not view.requires_approval and not view.initiates:
         for party in view.own_parties:
             told.setdefault(party, ACCEPTED)
         status = replace(status, approve_status=told or None)
