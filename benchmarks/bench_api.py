@@ -36,7 +36,7 @@ from benchmarks.table import Row
 from coterie.base.clock import now_rfc3339
 from coterie.kube.client.client import Client
 from coterie.kube.client.http_transport import HttpTransport
-from coterie.kube.client.kubeconfig import Connection
+from coterie.kube.client.kubeconfig import ClusterConnection
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS
 from coterie.kuscia.kusciaapi import messages
@@ -76,9 +76,9 @@ class ApiNode(Node):
         children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
         return (self.process.pid, *(int(pid) for listed in children for pid in listed.read_text().split()))
 
-    def _connection(self) -> Connection:
+    def _connection(self) -> ClusterConnection:
         own = self.identity
-        return Connection(
+        return ClusterConnection(
             server=f"https://127.0.0.1:{self.port}", ca=Path(own.ca).read_bytes(),
             certificate=Path(own.certificate).read_bytes(), key=Path(own.key).read_bytes(),
         )  # fmt: skip

@@ -29,7 +29,7 @@ from benchmarks.load import Load, Outcome, run
 from benchmarks.measures import Bench
 from benchmarks.node import Pinned, confine, free_port
 from benchmarks.table import Row
-from coterie.kuscia.gateway.model import Address
+from coterie.kuscia.gateway.model import SocketAddress
 
 _MANY = 32
 _HOST = "echo.bob.svc"
@@ -42,7 +42,7 @@ class Way:
     """A way of a request, and what was measured on it."""
 
     name: str
-    where: Address
+    where: SocketAddress
     pids: tuple[int, ...]
     """The gateways on it."""
     many: list[Outcome] = field(default_factory=list)
@@ -71,8 +71,8 @@ async def _measure(bench: Bench, folder: Path) -> list[Row]:
 
 
 @contextlib.contextmanager
-def _origin(bench: Bench, folder: Path) -> Iterator[Address]:
-    where = Address("127.0.21.2", free_port("127.0.21.2"))
+def _origin(bench: Bench, folder: Path) -> Iterator[SocketAddress]:
+    where = SocketAddress("127.0.21.2", free_port("127.0.21.2"))
     arguments = ["-m", "benchmarks.gateway_origin", where.host, str(where.port)]
     process = Pinned(arguments, bench.cores.load, folder / "origin.log")
     try:
@@ -82,7 +82,7 @@ def _origin(bench: Bench, folder: Path) -> Iterator[Address]:
         process.stop()
 
 
-async def _between_nodes(bench: Bench, folder: Path, origin: Address) -> list[Row]:
+async def _between_nodes(bench: Bench, folder: Path, origin: SocketAddress) -> list[Row]:
     async with partners(folder, bench.bytecode) as (alice, bob):
         await bob.serve(["echo"], origin)
         await _until_live(alice.internal, _HOST)
@@ -95,7 +95,7 @@ async def _between_nodes(bench: Bench, folder: Path, origin: Address) -> list[Ro
 # ---- requests and large bodies ----
 
 
-def _traffic(bench: Bench, folder: Path, origin: Address, nodes: Sequence[GatewayNode]) -> list[Row]:
+def _traffic(bench: Bench, folder: Path, origin: SocketAddress, nodes: Sequence[GatewayNode]) -> list[Row]:
     with (
         gateway_byhand.one(folder, origin) as (single,),
         gateway_byhand.pair(folder, origin) as (front, back),
@@ -168,7 +168,7 @@ def _rows(bench: Bench, ways: Sequence[Way]) -> list[Row]:
 # ---- changes ----
 
 
-async def _changes(bench: Bench, alice: GatewayNode, bob: GatewayNode, origin: Address) -> list[Row]:
+async def _changes(bench: Bench, alice: GatewayNode, bob: GatewayNode, origin: SocketAddress) -> list[Row]:
     plan = bench.plan
     await bob.serve((f"service-{number}" for number in range(plan.services)), origin)
     await _until_live(alice.internal, f"service-{plan.services - 1}.bob.svc")
@@ -200,7 +200,7 @@ async def _timed(what: str, count: int, change: Callable[[int], Awaitable[float]
     ]
 
 
-async def _time(change: Awaitable[object], *doors: tuple[Address, str]) -> float:
+async def _time(change: Awaitable[object], *doors: tuple[SocketAddress, str]) -> float:
     """From before the object is sent until a call is answered at each of the doors."""
     began = time.perf_counter()
     looking = [asyncio.create_task(_until_live(*door)) for door in doors]
@@ -208,11 +208,11 @@ async def _time(change: Awaitable[object], *doors: tuple[Address, str]) -> float
     return max(await asyncio.gather(*looking)) - began
 
 
-async def _until_live(where: Address, host: str) -> float:
+async def _until_live(where: SocketAddress, host: str) -> float:
     return await asyncio.to_thread(_look, where, host)
 
 
-def _look(where: Address, host: str) -> float:
+def _look(where: SocketAddress, host: str) -> float:
     """When the first call to the host was answered well."""
     connection = http.client.HTTPConnection(where.host, where.port, timeout=_PATIENCE)
     deadline = time.perf_counter() + _PATIENCE

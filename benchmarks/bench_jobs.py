@@ -27,7 +27,7 @@ from coterie.node import housekeeping
 T = TypeVar("T")
 _LAYER = 8
 _BATCH = 25
-_SETTLE = 2.5 * housekeeping.LOOK
+_SETTLE = 2.5 * housekeeping.CHECK_SECONDS
 """Nodes tidy up when they have been calm for a look."""
 EVENTS = Kind.dynamic(builtin("events"))
 

@@ -18,7 +18,7 @@ from coterie.base.paths import DomainPaths
 from coterie.cli import process_usage
 from coterie.node import housekeeping
 
-_IDLE = 3 * housekeeping.LOOK
+_IDLE = 3 * housekeeping.CHECK_SECONDS
 _PROGRAMS = {"\0start\0": "node", "envoy\0": "Envoy", "runp.shepherd": "shepherd"}
 
 

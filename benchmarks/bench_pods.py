@@ -2,7 +2,7 @@
 
 Everything is seen as a user sees it: through our client over HTTPS, and timed by the arrival of watch events, because the
 times in a pod's status are whole seconds. The node is in mode autonomy, so its one process is API server, scheduler,
-controllers and agent; its shepherd, which keeps the containers, is counted with it.
+controllers and agent; its supervisor, which keeps the containers, is counted with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from coterie.kube.api.types.nodes import NODES, Node
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.client.client import Client
 from coterie.kube.client.http_transport import HttpTransport
-from coterie.kube.client.kubeconfig import Connection
+from coterie.kube.client.kubeconfig import ClusterConnection
 from coterie.kube.client.wait import wait_for
 from coterie.kube.client.watch import Changed, Watch
 
@@ -111,10 +111,10 @@ async def operating(node: PodNode) -> AsyncIterator[Operator]:
         await client.close()
 
 
-def _connection(node: PodNode) -> Connection:
+def _connection(node: PodNode) -> ClusterConnection:
     own = node.identity
     ca, certificate, key = (Path(path).read_bytes() for path in (own.ca, own.certificate, own.key))
-    return Connection(f"https://127.0.0.1:{node.port}", ca=ca, certificate=certificate, key=key)
+    return ClusterConnection(f"https://127.0.0.1:{node.port}", ca=ca, certificate=certificate, key=key)
 
 
 def _is_ready(node: Node | None) -> bool:

@@ -56,7 +56,7 @@ def by_hand(place: Path, rows: int, protocol: str, folder: Path, *, tuned: bool 
         commands.append([*program, str(home / "in.csv"), key, str(home / "out.csv"), *(["tuned"] if tuned else [])])
     homes = {party: folder / party for party in tables}
     began = time.perf_counter()
-    with process_usage.Peaks(homes) as used:
+    with process_usage.MemoryPeaks(homes) as used:
         running = [
             subprocess.Popen(each, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_environment(folder))
             for each in commands

@@ -28,7 +28,7 @@ from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.nodes import NODES, Node
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.scheduler.effects import Bind
-from coterie.kube.scheduler.engine import Engine
+from coterie.kube.scheduler.engine import SchedulingEngine
 from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource
 from coterie.kuscia.gangs.effects import MarkReserved
 from coterie.kuscia.gangs.plugin import GangPlugin
@@ -181,7 +181,7 @@ def _measured(name: str, nodes: int, work: Callable[[GangEngine], int]) -> Outco
     return Outcome(name, decisions, seconds, _resident() - before)
 
 
-class GangEngine(Engine):
+class GangEngine(SchedulingEngine):
     def __init__(self) -> None:
         gangs = GangPlugin()
         super().__init__(time.monotonic, plugins=[gangs])

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from coterie.kube.store import Put, SqliteStore
+from coterie.kube.store import PutOp, SqliteStore
 
 VALUE = os.urandom(2400)
 
@@ -27,7 +27,7 @@ async def commits(store: SqliteStore, writers: int, seconds: float) -> tuple[flo
         count = 0
         before = time.perf_counter()
         while before < end:
-            await store.commit([Put(f"/pods/namespace-{writer % 10}/pod-{writer}-{count}", VALUE, expect=0)])
+            await store.commit([PutOp(f"/pods/namespace-{writer % 10}/pod-{writer}-{count}", VALUE, expect=0)])
             now = time.perf_counter()
             latencies.append(now - before)
             before = now
@@ -44,7 +44,7 @@ async def submit_cost(store: SqliteStore, rounds: int = 20_000) -> float:
     """Microseconds that `submit` alone takes on the loop."""
     spent = 0.0
     for at in range(0, rounds, 100):
-        ops = [[Put(f"/cost/{at + i}", b"x")] for i in range(100)]
+        ops = [[PutOp(f"/cost/{at + i}", b"x")] for i in range(100)]
         before = time.perf_counter()
         futures = [store.submit(op) for op in ops]
         spent += time.perf_counter() - before
@@ -55,7 +55,7 @@ async def submit_cost(store: SqliteStore, rounds: int = 20_000) -> float:
 async def settle_cost(store: SqliteStore, count: int = 2000) -> float:
     """Microseconds of CPU in the whole process for one of many concurrent commits of 2.4 kB."""
     before = time.process_time()
-    await asyncio.gather(*(store.commit([Put(f"/settle/{i}", VALUE)]) for i in range(count)))
+    await asyncio.gather(*(store.commit([PutOp(f"/settle/{i}", VALUE)]) for i in range(count)))
     return (time.process_time() - before) / count * 1e6
 
 

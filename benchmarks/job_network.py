@@ -19,9 +19,9 @@ from coterie.kube.api.meta import Object
 from coterie.kube.client import kubeconfig
 from coterie.kube.client.client import Client
 from coterie.kube.client.http_transport import HttpTransport
-from coterie.kube.client.informer import Change, Informer
+from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, KusciaJob
-from coterie.kuscia.gateway.snapshot_inputs import Places
+from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
 
 PARTIES = ("alice", "bob")
 TRIVIAL = "bench-trivial"
@@ -96,7 +96,7 @@ class Side:
             await asyncio.wait([self._following])
         await self.client.close()
 
-    def _note(self, change: Change[KusciaJob]) -> None:
+    def _note(self, change: ObjectChange[KusciaJob]) -> None:
         name, phase = change.object.metadata.name, change.object.status.phase
         if change.type == "deleted":
             self.ended.pop(name, None)
@@ -131,7 +131,7 @@ class Side:
 
     @property
     def envoy(self) -> int:
-        return int((Places.of(self.paths).run / "envoy.pid").read_text())
+        return int((GatewayPaths.of(self.paths).run / "envoy.pid").read_text())
 
     def memory(self) -> float:
         """PSS of the node's process in MiB."""

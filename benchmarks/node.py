@@ -149,7 +149,7 @@ class PodNode(Node):
         self._runtime = root / DOMAIN / "var" / "run" / "runp"
 
     def pids(self) -> tuple[int, int]:
-        """The node's process, and the shepherd that keeps its containers."""
+        """The node's process, and the supervisor that keeps its containers."""
         name, handle = wire.address(str(self._runtime))
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(name)

@@ -5,7 +5,7 @@
     python -m benchmarks.run --only watches --quick      see that a part works
 
 The server has one core to itself, the load comes from another; a node with pods, its pods and who makes them share all
-cores. "CPU µs each" is the server's CPU time for one operation (for pods: the node's and its shepherd's, from creation to
+cores. "CPU µs each" is the server's CPU time for one operation (for pods: the node's and its supervisor's, from creation to
 removal) and says more than the clock on a machine that does other things too. A ratio of 1 is the prototype's figure,
 more is better; 0.8 is what was asked for.
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from coterie.base.log import LogSettings, configure, logger, redact
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 
 JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJl"
 
@@ -80,11 +80,11 @@ def test_levels_of_parts(lines):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"value": Secret("hunter2")},
+        {"value": SecretValue("hunter2")},
         {"password": "hunter2"},
         {"bearer_token": "hunter2"},
         {"headers": {"Authorization": "hunter2", "cookie": "hunter2"}},
-        {"items": [Secret("hunter2")]},
+        {"items": [SecretValue("hunter2")]},
         {"body": b"hunter2"},
         {"text": "Authorization: Bearer hunter2hunter2"},
         {"pem": "-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----"},

@@ -10,7 +10,7 @@ import pytest
 
 from coterie.base.backoff import Policy
 from coterie.base.log_rotation import Rotation
-from coterie.base.process import Exit, ProcessSpec, Supervised
+from coterie.base.process import ProcessExit, ProcessSpec, Supervised
 
 QUICK = Policy(first=0.005, factor=1.5, limit=0.02, jitter=0)
 
@@ -35,14 +35,14 @@ def alive(pid: int) -> bool:
 
 async def test_a_child_that_ends_is_started_again(tmp_path):
     log = tmp_path / "child.log"
-    exits: list[Exit] = []
+    exits: list[ProcessExit] = []
     child = Supervised(shell("echo hello; echo err >&2; exit 3", log_file=log), on_exit=exits.append)
     task = asyncio.create_task(child.run())
     await until(lambda: len(exits) >= 3)
     await child.stop()
     await task
     assert {each.code for each in exits[:3]} == {3}
-    assert exits[0].told == "exit code 3"
+    assert exits[0].describe == "exit code 3"
     assert child.restarts >= 2
     assert log.read_text().startswith("hello\nerr\nhello\nerr\n")
     assert log.stat().st_mode & 0o777 == 0o600
@@ -68,7 +68,7 @@ async def test_a_deaf_child_is_killed_with_its_group(tmp_path):
     grandchild = int(ready.read_text())
     await child.stop()
     await task
-    assert child.last_exit is not None and child.last_exit.told == "SIGKILL"
+    assert child.last_exit is not None and child.last_exit.describe == "SIGKILL"
     await until(lambda: not alive(grandchild))
 
 
@@ -150,14 +150,14 @@ async def test_a_helper_follows_who_started_it(tmp_path):
     helper = (
         "import os, pathlib, sys, time\n"
         "from coterie.base import parent_death\n"
-        "parent_death.follow()\n"
+        "parent_death.die_with_parent()\n"
         "pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))\n"
         "time.sleep(60)\n"
     )
     starter = (
         "import os, subprocess, sys\n"
         "from coterie.base import parent_death\n"
-        "subprocess.run([sys.executable, '-c', *sys.argv[1:]], env={**os.environ, **parent_death.named()})\n"
+        "subprocess.run([sys.executable, '-c', *sys.argv[1:]], env={**os.environ, **parent_death.parent_environment()})\n"
     )
     started = await asyncio.create_subprocess_exec(sys.executable, "-c", starter, helper, str(mark))
     await until(lambda: mark.exists() and mark.read_text().strip())
@@ -168,7 +168,7 @@ async def test_a_helper_follows_who_started_it(tmp_path):
 
 
 async def test_a_helper_whose_starter_is_gone_does_nothing():
-    program = "from coterie.base import parent_death; parent_death.follow(); print('did it')"
+    program = "from coterie.base import parent_death; parent_death.die_with_parent(); print('did it')"
     env = {**os.environ, "COTERIE_PARENT": str(2**22)}
     late = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE, env=env)
     said, _ = await late.communicate()

@@ -14,8 +14,8 @@ from coterie.base.protobuf_wire import (
     FIXED64,
     LENGTH,
     VARINT,
+    ProtobufError,
     Truncated,
-    WireError,
     bytes_field,
     decode_varint,
     encode_varint,
@@ -44,7 +44,7 @@ def test_varints_survive(number: int) -> None:
 
 def test_a_varint_has_ten_bytes_at_most() -> None:
     assert decode_varint(b"\xff" * 9 + b"\x7f", 0) == (2**64 - 1, 10), "bits beyond 64 are dropped"
-    with pytest.raises(WireError, match="more than 64 bits"):
+    with pytest.raises(ProtobufError, match="more than 64 bits"):
         decode_varint(b"\x80" * 10 + b"\x01", 0)
     with pytest.raises(ValueError):
         encode_varint(-1)
@@ -97,11 +97,11 @@ def test_a_message_that_ends_early_is_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("kind", [3, 4, 6, 7])
 def test_groups_and_unknown_types_are_refused(kind: int) -> None:
-    with pytest.raises(WireError, match="wire type"):
+    with pytest.raises(ProtobufError, match="wire type"):
         list(fields(memoryview(tag(1, kind) + b"\0\0\0\0\0\0\0\0")))
 
 
 @given(st.binary(max_size=200))
 def test_garbage_is_fields_or_an_error(data: bytes) -> None:
-    with contextlib.suppress(WireError):
+    with contextlib.suppress(ProtobufError):
         assert sum(1 for _ in fields(memoryview(data))) <= len(data)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from coterie.base import files, ids
 from coterie.base.backoff import Backoff, Policy, base_delay, delay
 from coterie.base.paths import DomainPaths, default_root
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 
 
 def test_backoff_grows_to_its_limit_and_starts_anew():
@@ -84,7 +84,7 @@ def test_secret_text_length_and_alphabet():
 
 
 def test_secret_never_shows():
-    secret = Secret("hunter2")
+    secret = SecretValue("hunter2")
     shown = [repr(secret), str(secret), f"{secret}", f"{secret:>20}", "%s %r" % (secret, secret), str([secret])]  # noqa: UP031
     assert not any("hunter2" in text for text in shown)
     assert secret.reveal() == "hunter2"
@@ -97,10 +97,10 @@ def test_secret_never_shows():
 
 
 def test_secret_compares():
-    assert Secret("a").matches("a") and Secret(b"a") == Secret("a")
-    assert not Secret("a").matches(b"b") and Secret("a") != "a"
-    assert Secret("x") and not Secret("")
-    assert len({Secret("a"), Secret("a")}) == 1
+    assert SecretValue("a").matches("a") and SecretValue(b"a") == SecretValue("a")
+    assert not SecretValue("a").matches(b"b") and SecretValue("a") != "a"
+    assert SecretValue("x") and not SecretValue("")
+    assert len({SecretValue("a"), SecretValue("a")}) == 1
 
 
 def test_write_atomic_replaces_and_keeps_mode(tmp_path):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from coterie.base.tasks import EndedEarly, TaskFailed, TaskOwner
+from coterie.base.tasks import TaskEndedEarly, TaskFailed, TaskOwner
 
 
 async def forever() -> None:
@@ -68,7 +68,7 @@ async def test_an_endless_task_may_not_return():
     owner.start("loop", asyncio.sleep(0), endless=True)
     with pytest.raises(TaskFailed) as caught:
         await owner.wait()
-    assert isinstance(caught.value.__cause__, EndedEarly)
+    assert isinstance(caught.value.__cause__, TaskEndedEarly)
 
 
 async def test_failure_of_a_task_that_is_not_vital_is_not_raised():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.cli.app import App
 from coterie.cli.main import main
 from coterie.http.messages import UserInfo
@@ -91,7 +91,7 @@ class _ServerThread:
         user = UserInfo("tester", ("system:masters",))
         store = MemoryStore()
         await store.open()
-        server = ApiServer(store, Settings(extensions=[KUSCIA], static_tokens=[(Secret(TOKEN), user)]))
+        server = ApiServer(store, Settings(extensions=[KUSCIA], static_tokens=[(SecretValue(TOKEN), user)]))
         await server.start()
         http = HttpServer(server.handle)
         _, self.port = await http.listen("127.0.0.1", 0)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from coterie.base.clock import SYSTEM_CLOCK, rfc3339
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.base.tasks import TaskOwner
 from coterie.http.messages import UserInfo
 from coterie.http.server import HttpServer
@@ -80,7 +80,7 @@ class JobPlane:
         user = UserInfo("tester", ("system:masters",))
         store = MemoryStore()
         await store.open()
-        server = ApiServer(store, Settings(extensions=[KUSCIA], static_tokens=[(Secret(TOKEN), user)]))
+        server = ApiServer(store, Settings(extensions=[KUSCIA], static_tokens=[(SecretValue(TOKEN), user)]))
         await server.start()
         http = HttpServer(server.handle)
         client = Client(InProcessTransport(server.handle, user))

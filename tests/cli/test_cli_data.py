@@ -11,7 +11,7 @@ import pytest
 from coterie.cli import process_usage, psi_demo, psi_environment
 from coterie.cli.app import App, CliError
 from coterie.cli.commands.data import _name_of as name_of
-from coterie.cli.data_access import brought, cells
+from coterie.cli.data_access import cells, copy_into
 from coterie.cli.main import main
 
 
@@ -55,15 +55,15 @@ class TestBrought:
         inside = tmp_path / "data" / "deep" / "t.csv"
         inside.parent.mkdir(parents=True)
         inside.write_text("a\n1\n")
-        assert brought(inside, tmp_path / "data") == "deep/t.csv"
+        assert copy_into(inside, tmp_path / "data") == "deep/t.csv"
 
     def test_one_from_elsewhere_is_copied_once(self, tmp_path: Path) -> None:
         outside, data = tmp_path / "t.csv", tmp_path / "data"
         outside.write_text("a\n1\n")
-        assert brought(outside, data) == "t.csv"
+        assert copy_into(outside, data) == "t.csv"
         assert (data / "t.csv").read_text() == "a\n1\n"
         with pytest.raises(CliError, match="exists already"):
-            brought(outside, data)
+            copy_into(outside, data)
         assert [each.name for each in data.iterdir()] == ["t.csv"], "nothing half is left"
 
 

@@ -13,7 +13,7 @@ import yaml
 from coterie.base import pki
 from coterie.cli import gateway_status
 from coterie.cli.gateway_status import GatewayState
-from coterie.cli.routes.model import Line
+from coterie.cli.routes.model import RouteLine
 from coterie.kube.client import kubeconfig
 from coterie.kube.client.client import Client
 from coterie.kube.client.http_transport import HttpTransport
@@ -225,7 +225,7 @@ def test_a_route_that_is_not_there_is_not_checked_further(plane):
 
 # What status says.
 
-READY = Line("alice", "bob", "", "Token", True, "Success", "", 1.0)
+READY = RouteLine("alice", "bob", "", "Token", True, "Success", "", 1.0)
 
 
 def node(**more):
@@ -240,7 +240,7 @@ def node(**more):
         ({"protocol": "TLS"}, READY, ["(protocol: TLS)"]),
         ({"agent": {"allowPrivileged": True}}, READY, ["agent.allowPrivileged"]),
         ({"agent": {"hostPaths": ["/srv"]}}, READY, ["agent.hostPaths: /srv"]),
-        ({}, Line("alice", "bob", "", "None", True, "Success", "", None), ["alice -> bob: no token is asked for"]),
+        ({}, RouteLine("alice", "bob", "", "None", True, "Success", "", None), ["alice -> bob: no token is asked for"]),
     ],
     ids=["none", "plain", "tls", "privileged", "host paths", "no token"],
 )
@@ -253,7 +253,7 @@ def test_what_does_not_work_is_said_with_the_next_step():
     state = GatewayState(
         "alice", "127.0.1.1:1080", live=True, refused=("lds.json",), reasons=("bad port",), dns="silent"
     )
-    late = Line("alice", "bob", "", "Token", False, "DestinationUnreachable", "", None)
+    late = RouteLine("alice", "bob", "", "Token", False, "DestinationUnreachable", "", None)
     said = gateway_status.problems([state, GatewayState("bob", "")], [READY, late])
     assert [sentence.partition(";")[0].partition(",")[0] for sentence in said] == [
         "bob: its gateway does not answer",
@@ -268,4 +268,4 @@ def test_versions_that_were_written(tmp_path):
     (tmp_path / "lds.json").write_text('{"version_info": "abc", "resources": []}')
     (tmp_path / "rds-x.json").write_text("{")
     (tmp_path / "bootstrap.json").write_text("{}")
-    assert gateway_status.written(tmp_path) == {"lds.json": "abc"}
+    assert gateway_status.written_versions(tmp_path) == {"lds.json": "abc"}

@@ -22,7 +22,7 @@ from coterie.cli.live_display import without_escapes
 from coterie.kube.api.errors import Forbidden
 from coterie.kube.client import kubeconfig
 from coterie.kube.client.fake import FakeStream, FakeTransport, json_reply, stream_reply
-from coterie.kube.client.transport import Call, NotSent, Reply
+from coterie.kube.client.transport import NotSent, TransportRequest, TransportResponse
 
 running_plane = pytest.fixture(plane, scope="module", name="running_plane")
 
@@ -128,7 +128,7 @@ class Server:
         self.watches = list(watches)
         self.transport = FakeTransport(self.answer)
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: TransportRequest) -> TransportResponse:
         jobs = call.path.endswith("/kusciajobs")
         if call.stream:
             if not jobs:
@@ -182,7 +182,7 @@ def test_a_line_for_each_pod_as_it_comes(fake):
     jobs, tasks, log = FakeStream(), FakeStream(), FakeStream()
     asked: list[str] = []
 
-    def answer(call: Call) -> Reply:
+    def answer(call: TransportRequest) -> TransportResponse:
         if call.path.endswith("/log"):
             asked.append(call.query)
             log._lines = [b"hello", b"bye"]

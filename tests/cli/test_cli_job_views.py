@@ -14,8 +14,8 @@ import pytest
 
 from coterie.cli.jobs import chart, graph, timeline
 from coterie.cli.jobs.model import JobState, PartyState, TaskState, job_state
-from coterie.cli.jobs.timeline import Moment, Stopwatch
-from coterie.cli.jobs.view import Paper, changes, columns, cut, list_row, picture, safe
+from coterie.cli.jobs.timeline import Moment, PhaseTimes
+from coterie.cli.jobs.view import TerminalFormat, changes, columns, cut, list_row, picture, safe
 from coterie.cli.live_display import without_escapes
 from coterie.kuscia.api.types.job import KusciaJob, KusciaTask
 
@@ -110,18 +110,18 @@ NOW = 110.0
     ids=["roomy", "small", "narrow", "tiny"],
 )
 def test_the_picture_fits_the_width(width, drawn):
-    assert "\n".join(picture(JOB, Paper(width), NOW)) + "\n" == dedent(drawn)
+    assert "\n".join(picture(JOB, TerminalFormat(width), NOW)) + "\n" == dedent(drawn)
 
 
 def test_colours_change_nothing_but_colours():
     for width in (30, 60, 100, 140):
-        coloured = picture(JOB, Paper(width, colour=True), NOW)
-        assert [without_escapes(line) for line in coloured] == picture(JOB, Paper(width), NOW)
-    assert "\x1b[31m✘\x1b[0m" in "\n".join(picture(JOB, Paper(120, colour=True), NOW))
+        coloured = picture(JOB, TerminalFormat(width, colour=True), NOW)
+        assert [without_escapes(line) for line in coloured] == picture(JOB, TerminalFormat(width), NOW)
+    assert "\x1b[31m✘\x1b[0m" in "\n".join(picture(JOB, TerminalFormat(120, colour=True), NOW))
 
 
 def test_plain_letters_where_there_are_no_others():
-    lines = picture(JOB, Paper(80, letters=False), NOW)
+    lines = picture(JOB, TerminalFormat(80, letters=False), NOW)
     assert all(line.isascii() for line in lines)
     assert lines[3].startswith("* |  train-a  Running    #####.......  45%")
 
@@ -132,7 +132,7 @@ def test_a_low_terminal_shows_what_matters_and_counts_the_rest(height):
     done = [TaskState(f"done-{n}", "Succeeded", party, progress=1.0) for n in range(40)]
     working = TaskState("working", "Running", party)
     later = [TaskState(f"later-{n}", "Waiting", party, after=("working",)) for n in range(40)]
-    lines = picture(replace(JOB, tasks=(*done, working, *later)), Paper(80, height), NOW)
+    lines = picture(replace(JOB, tasks=(*done, working, *later)), TerminalFormat(80, height), NOW)
     assert len(lines) <= height
     if height >= 3:
         assert "working" in "\n".join(lines)
@@ -164,7 +164,7 @@ def test_no_picture_is_wider_than_its_paper():
             "m" * 200,
             created=1.0,
         )
-        paper = Paper(rng.randint(16, 160), rng.choice((0, 4, 12)), letters=rng.random() < 0.7)
+        paper = TerminalFormat(rng.randint(16, 160), rng.choice((0, 4, 12)), letters=rng.random() < 0.7)
         lines = picture(job, paper, NOW)
         assert max(map(columns, lines)) <= paper.width
         assert not any("\x1b" in line for line in lines)
@@ -214,7 +214,7 @@ def test_changes_within_a_task(change, told):
 
 def test_a_failure_that_is_tolerated_is_told_as_such():
     tolerated = replace(JOB, tasks=(replace(JOB.tasks[2], tolerable=True, after=()),))
-    assert "tolerated; party alice: pod x-0" in "\n".join(picture(tolerated, Paper(80), NOW))
+    assert "tolerated; party alice: pod x-0" in "\n".join(picture(tolerated, TerminalFormat(80), NOW))
 
 
 def test_approvals_and_the_end():
@@ -333,7 +333,7 @@ def a_task(alias: str, begin: int, *, phase: str = "Succeeded") -> KusciaTask:
 def test_where_the_time_went():
     job = a_job()
     line = timeline.timeline(job, timeline.facts(job, [a_task("one", 2), a_task("two", 16)]), 0.0)
-    assert "\n".join(chart.bars(line, Paper(60))) + "\n" == dedent("""\
+    assert "\n".join(chart.bars(line, TerminalFormat(60))) + "\n" == dedent("""\
         j         ca=======================================      30s
           one       pprrrrss=========                            12s
             alice     rrrrss=========                            11s
@@ -351,7 +351,7 @@ def test_where_the_time_went():
         30s in all: check 1s (3%), agree 1s (3%), prepare 2s (7%),
         reserve 6s (20%), start 4s (13%), run 12s (40%), between 4s
         (13%)
-        Objects tell whole seconds; `coterie job run --timeline`
+        Objects record whole seconds; `coterie job run --timeline`
         measures while the job runs.
         """)
 
@@ -379,20 +379,20 @@ def test_what_has_not_ended_goes_on_until_now():
 
 
 def test_a_stopwatch_keeps_the_first_sight():
-    job, watch = a_job(), Stopwatch()
-    watch.look({Moment("created"): None}, 0.0)
-    watch.look({Moment("created"): None, Moment("valid"): None}, 0.25)
-    watch.look(timeline.facts(job, []), 1.5)
+    job, watch = a_job(), PhaseTimes()
+    watch.note({Moment("created"): None}, 0.0)
+    watch.note({Moment("created"): None, Moment("valid"): None}, 0.25)
+    watch.note(timeline.facts(job, []), 1.5)
     line = timeline.timeline(job, watch.seen, 1.5, exact=True)
     assert [(span.kind, span.seconds) for span in line.bars[0].spans] == [("check", 0.25), ("agree", 1.25)]
-    assert "1.50s in all: check 250ms (17%), agree 1.25s (83%)" in "\n".join(chart.bars(line, Paper(80)))
+    assert "1.50s in all: check 250ms (17%), agree 1.25s (83%)" in "\n".join(chart.bars(line, TerminalFormat(80)))
 
 
 def test_a_job_that_never_began_has_a_timeline_too():
     for phase in ("", "initialized", "Failed", "Cancelled"):
         job = a_job(phase, None)
         line = timeline.timeline(job, timeline.facts(job, []), 0.0)
-        assert chart.bars(line, Paper(40))
+        assert chart.bars(line, TerminalFormat(40))
         xml.fromstring(chart.svg(line))
 
 
@@ -411,7 +411,7 @@ def test_bars_fit_their_paper():
     job = a_job()
     line = timeline.timeline(job, timeline.facts(job, [a_task("one", 2), a_task("two", 16)]), 0.0)
     for width in (40, 60, 100):
-        assert max(columns(without_escapes(text)) for text in chart.bars(line, Paper(width))) <= width
+        assert max(columns(without_escapes(text)) for text in chart.bars(line, TerminalFormat(width))) <= width
 
 
 # states

@@ -57,7 +57,7 @@ def test_what_a_new_network_looks_like(tmp_path, anywhere, topology, expected):
     nodes = network.choose(tmp_path, topology, ["alice", "bob"])
     told = []
     for node in nodes:
-        place = network.place_of(node)
+        place = network.addresses_of(node)
         name = node.agent.node_name if node.agent else ""
         told.append((node.domain, node.mode, place.address, place.api, place.agent, name))
     assert told == expected
@@ -76,7 +76,7 @@ def test_a_domain_may_come_later_and_what_was_changed_by_hand_stays(tmp_path, an
     nodes = network.choose(tmp_path, "", ["alice", "carol"])
     assert [node.domain for node in nodes] == ["kuscia-system", "alice", "carol"]
     assert nodes[1].agent.taint is True
-    assert network.place_of(nodes[2]).address == "127.0.1.3"
+    assert network.addresses_of(nodes[2]).address == "127.0.1.3"
     assert [node.domain for node in network.members(tmp_path)] == ["kuscia-system", "alice", "carol"]
 
 
@@ -129,7 +129,7 @@ def test_control_planes_of_one_machine_give_away_different_ports(tmp_path, anywh
 
 
 def test_who_has_routes_to_whom(tmp_path, anywhere):
-    p2p = domain_invitation.ways(network.choose(tmp_path / "p2p", "p2p", ["alice", "bob"]))
+    p2p = domain_invitation.network_routes(network.choose(tmp_path / "p2p", "p2p", ["alice", "bob"]))
     assert [(way.name, [plane.domain for plane in way.planes]) for way in p2p] == [
         ("alice -> bob", ["alice", "bob"]),
         ("bob -> alice", ["bob", "alice"]),
@@ -137,7 +137,7 @@ def test_who_has_routes_to_whom(tmp_path, anywhere):
     made = domain_invitation.objects(p2p[0])
     port = {"name": "http", "protocol": "HTTP", "port": 1080, "isTLS": True}
     assert made["spec"]["endpoint"] == {"host": "127.0.1.2", "ports": [port]}
-    center = domain_invitation.ways(network.choose(tmp_path / "center", "center", ["alice", "bob"]))
+    center = domain_invitation.network_routes(network.choose(tmp_path / "center", "center", ["alice", "bob"]))
     assert [way.name for way in center] == [
         "alice -> kuscia-system", "bob -> kuscia-system", "alice -> bob", "bob -> alice",
     ]  # fmt: skip
@@ -157,16 +157,16 @@ def test_a_broken_file_is_named(cli):
 
 
 def test_an_address_in_use_is_passed_over():
-    first = next(network.free_places())
+    first = next(network.free_addresses())
     with socket.create_server((first.address, network.AGENT_PORT)):
-        second = next(network.free_places())
+        second = next(network.free_addresses())
     assert second.address != first.address
-    assert next(network.free_places({first.address})).address != first.address
+    assert next(network.free_addresses({first.address})).address != first.address
 
 
 def test_without_loopback_addresses_ports_are_free_ones(monkeypatch):
     monkeypatch.setattr(network, "_refusal", lambda address, port: 99)
-    places = list(itertools.islice(network.free_places(), 2))
+    places = list(itertools.islice(network.free_addresses(), 2))
     assert {place.address for place in places} == {"127.0.0.1"}
     taken = [
         port for place in places for port in (place.api, place.agent, place.internal, place.external, place.handshake)
@@ -182,18 +182,18 @@ def test_ports_that_are_not_ours_to_open_are_not_asked_for():
 
 def test_two_at_once_wait_for_each_other(monkeypatch):
     monkeypatch.setattr(network, "_LOCK", f"\0coterie-test-{os.getpid()}")
-    with network.alone(), socket.socket(socket.AF_UNIX) as other, pytest.raises(OSError):
+    with network.address_lock(), socket.socket(socket.AF_UNIX) as other, pytest.raises(OSError):
         other.bind(network._LOCK)
-    with network.alone(patience=0), network.alone(patience=0):
+    with network.address_lock(timeout=0), network.address_lock(timeout=0):
         pass  # somebody who never ends does not keep others away for ever
 
 
 def test_an_address_on_its_way_is_not_offered_again(monkeypatch, anywhere):
     monkeypatch.setattr(network, "_HELD", f"\0coterie-test-{os.getpid()}-{{}}")
-    with network.held(["127.0.1.1", "127.0.1.3", "127.0.1.1"]):
-        found = [place.address for place in itertools.islice(network.free_places(), 2)]
+    with network.reserve_addresses(["127.0.1.1", "127.0.1.3", "127.0.1.1"]):
+        found = [place.address for place in itertools.islice(network.free_addresses(), 2)]
     assert found == ["127.0.1.2", "127.0.1.4"]
-    assert next(network.free_places()).address == "127.0.1.1"
+    assert next(network.free_addresses()).address == "127.0.1.1"
 
 
 # Processes.
@@ -251,13 +251,13 @@ def test_one_that_does_not_listen_is_killed(sleeper, tmp_path):
 
 def test_last_words(tmp_path):
     paths = DomainPaths.of(tmp_path, "alice").prepare()
-    assert background.last_words(paths) == []
+    assert background.log_tail(paths) == []
     background.log_file(paths).write_bytes(b"".join(b"line %d \xff\n" % i for i in range(30)))
-    assert background.last_words(paths, 2) == ["line 28 \ufffd", "line 29 \ufffd"]
+    assert background.log_tail(paths, 2) == ["line 28 \ufffd", "line 29 \ufffd"]
 
 
 async def test_where_no_pod_ever_ran_nothing_is_started_to_stop_them(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(halt, "ShepherdClient", None)
+    monkeypatch.setattr(halt, "SupervisorClient", None)
     assert await halt.halt(tmp_path / "nowhere", "node", 1.0) == 0
     (tmp_path / "state").mkdir()
     assert await halt.halt(tmp_path, "node", 1.0, forget=True) == 0
@@ -280,7 +280,7 @@ async def test_a_keeper_that_goes_by_itself_meanwhile_is_no_problem(
     if losses < 3:
         assert await halt.halt(tmp_path, "node", 1.0) == 2
     else:
-        with pytest.raises(halt.RuntimeProblem, match="went away"):
+        with pytest.raises(halt.RuntimeFailure, match="went away"):
             await halt.halt(tmp_path, "node", 1.0)
 
 
@@ -322,7 +322,7 @@ def test_purge_leaves_what_it_does_not_know(cli, monkeypatch):
 def test_files_of_a_node_that_somebody_else_runs_stay(cli, monkeypatch):
     monkeypatch.setattr(network, "_refusal", lambda address, port: 99)
     (node,) = network.choose(cli.folder / "net", "p2p", ["alice"])
-    place = network.place_of(node)
+    place = network.addresses_of(node)
     with socket.create_server((place.address, place.api)):
         told = cli("down", "--root", "net", "--purge")
     assert told.code == 1

@@ -301,6 +301,6 @@ def test_an_interrupted_demo_cleans_up(tmp_path, number):
 def test_a_step_that_is_interrupted_ends_the_demo(tmp_path, monkeypatch):
     """Each step is a command with a status of its own, and that of Ctrl-C is no failure of the step."""
     monkeypatch.setattr(demo, "main", lambda words, app: 130)
-    told = demo._Demo(App(io.StringIO(), io.StringIO()), tmp_path)
+    told = demo._SampleDemo(App(io.StringIO(), io.StringIO()), tmp_path)
     with pytest.raises(KeyboardInterrupt):
         told.coterie("get", "pods")

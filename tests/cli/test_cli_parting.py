@@ -21,12 +21,16 @@ import pytest
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.cli.routes import probe
-from coterie.cli.routes.facts import Facts
+from coterie.cli.routes.facts import RouteCheckFacts
 from coterie.kube.client.http_transport import HttpTransport
-from coterie.kube.client.kubeconfig import Connection
-from coterie.kube.client.transport import Call
-from coterie.kuscia.gateway.handshake.handshake_client import HttpCaller, NoAnswer, Target
-from coterie.kuscia.gateway.model import Address
+from coterie.kube.client.kubeconfig import ClusterConnection
+from coterie.kube.client.transport import TransportRequest
+from coterie.kuscia.gateway.handshake.handshake_client import (
+    HandshakeTarget,
+    HttpHandshakeTransport,
+    PartnerUnreachable,
+)
+from coterie.kuscia.gateway.model import SocketAddress
 from coterie.kuscia.gateway.registration.client import MasterClient
 from coterie.kuscia.gateway.settings import MasterEndpoint
 from coterie.kuscia.identity.domain_identity import DomainIdentity
@@ -55,7 +59,7 @@ class Silent:
             self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self._tls.load_cert_chain(directory / "crt", directory / "key")
         self._listener = self._held.enter_context(socket.create_server(("127.0.0.1", 0)))
-        self.address = Address(*self._listener.getsockname())
+        self.address = SocketAddress(*self._listener.getsockname())
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
@@ -86,7 +90,7 @@ def parting(request: pytest.FixtureRequest) -> bytes:
     return bytes(request.param)
 
 
-def _endpoint(at: Address) -> MasterEndpoint:
+def _endpoint(at: SocketAddress) -> MasterEndpoint:
     return MasterEndpoint(at.host, at.port, tls=True)
 
 
@@ -97,19 +101,19 @@ def _me() -> DomainIdentity:
 
 async def _register(server: Silent) -> None:
     client = MasterClient(_endpoint(server.address), _me())
-    await client.greet(await client.look())
+    await client.check_is_gateway(await client.fetch_certificate())
 
 
 async def _probe(server: Silent) -> None:
     at = server.address
-    facts = Facts("alice", "bob", datetime.now(UTC), host=at.host, port=at.port, tls=True)
+    facts = RouteCheckFacts("alice", "bob", datetime.now(UTC), host=at.host, port=at.port, tls=True)
     found = await probe.dial(facts, _endpoint(at), "", SYSTEM_CLOCK)
     assert found.status == 401
 
 
 async def _api(server: Silent) -> None:
-    transport = HttpTransport(Connection(f"https://{server.address}", insecure=True))
-    assert (await transport.send(Call("GET", "/api"))).status == 401
+    transport = HttpTransport(ClusterConnection(f"https://{server.address}", insecure=True))
+    assert (await transport.send(TransportRequest("GET", "/api"))).status == 401
     await transport.close()
 
 
@@ -121,9 +125,9 @@ async def _sdk(server: Silent) -> None:
 
 
 async def _handshake(server: Silent) -> None:
-    caller = HttpCaller(server.address)
-    with pytest.raises(NoAnswer):
-        await caller.call(Target("alice", "bob"), {}, None)
+    caller = HttpHandshakeTransport(server.address)
+    with pytest.raises(PartnerUnreachable):
+        await caller.call(HandshakeTarget("alice", "bob"), {}, None)
     await caller.close()
 
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from coterie.cli import manifests, resource_arguments
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.error_messages import refusal, unreachable
-from coterie.cli.output import as_json, as_list, as_yaml, shown
+from coterie.cli.output import as_json, as_list, as_yaml, without_managed_fields
 from coterie.kube.api import errors
 from coterie.kube.api.resources import BUILTIN, Resource
-from coterie.kube.client.discovery import Catalogue, UnknownResource
-from coterie.kube.client.transport import CredentialsError, Disconnected, NoAnswerInTime, NotSent
+from coterie.kube.client.discovery import RestMapper, UnknownResource
+from coterie.kube.client.transport import CredentialsError, Disconnected, NotSent, ResponseTimeout
 
-CATALOGUE = Catalogue(BUILTIN)
+CATALOGUE = RestMapper(BUILTIN)
 
 
 def app(folder: Path = Path(), stdin: str = "") -> App:
@@ -184,8 +184,8 @@ def test_json_is_sorted_and_keeps_letters():
 
 def test_managed_fields_are_left_out():
     obj = {"kind": "Pod", "metadata": {"name": "a", "managedFields": [{}]}}
-    assert shown(obj) == {"kind": "Pod", "metadata": {"name": "a"}}
-    assert shown(obj, managed=True) is obj
+    assert without_managed_fields(obj) == {"kind": "Pod", "metadata": {"name": "a"}}
+    assert without_managed_fields(obj, managed=True) is obj
     assert as_list([obj])["kind"] == "List"
 
 
@@ -203,7 +203,7 @@ def test_managed_fields_are_left_out():
             "  spec.a: Required value\n  spec.b: Invalid value: 1: no",
         ),
         (
-            errors.ApplyConflict("c", causes=[errors.Cause("FieldManagerConflict", 'conflict with "other"', ".spec.a")]),
+            errors.ApplyConflict("c", causes=[errors.StatusCause("FieldManagerConflict", 'conflict with "other"', ".spec.a")]),
             "Error from server (Conflict): others manage what the file sets; apply with --force-conflicts to take these "
             'fields over, or leave them out of the file:\n  .spec.a: conflict with "other"',
         ),
@@ -218,7 +218,7 @@ def test_refusals(error, expected):
     ("error", "said"),
     [
         (NotSent("x"), "no control plane answers at https://s; start it with `coterie start -c FILE`"),
-        (NoAnswerInTime("x"), "did not answer in time"),
+        (ResponseTimeout("x"), "did not answer in time"),
         (Disconnected("cut"), "broke (cut); try again"),
         (CredentialsError("no token"), "no token; repair the kubeconfig's user"),
     ],

@@ -12,7 +12,7 @@ import pytest
 from coterie.cli.terminal import Keyboard, Screen, is_terminal, size_of
 from coterie.kube.api.errors import NotFound
 from coterie.kube.client.fake import FakeStream, FakeTransport, json_reply, stream_reply
-from coterie.kube.client.transport import Call, Reply
+from coterie.kube.client.transport import TransportRequest, TransportResponse
 
 POD = {
     "apiVersion": "v1",
@@ -25,7 +25,7 @@ POD = {
 def _pods(annotations: dict[str, str] | None = None, lines: tuple[bytes, ...] = (b"one", b"two")) -> FakeTransport:
     pod = {**POD, "metadata": {**POD["metadata"], "annotations": annotations or {}}}
 
-    def answer(call: Call) -> Reply:
+    def answer(call: TransportRequest) -> TransportResponse:
         if call.path.endswith("/log"):
             stream = FakeStream()
             stream._lines = list(lines)
@@ -180,7 +180,7 @@ def test_a_terminal_is_not_promised_where_there_is_none(workload):
 # top
 
 
-def _usage(call: Call) -> Reply:
+def _usage(call: TransportRequest) -> TransportResponse:
     def pod(name: str, *containers: tuple[str, str, str]) -> dict[str, object]:
         used = [{"name": n, "usage": {"cpu": cpu, "memory": memory}} for n, cpu, memory in containers]
         return {"metadata": {"name": name, "namespace": "ns1"}, "containers": used}

@@ -9,7 +9,7 @@ import pytest
 
 from coterie.cli.app import App
 from coterie.cli.live_display import without_escapes
-from coterie.cli.progress import Board
+from coterie.cli.progress import ProgressTable
 
 
 class Screen(io.StringIO):
@@ -17,19 +17,19 @@ class Screen(io.StringIO):
         return True
 
 
-def board(out: io.StringIO, *names: str, quiet: bool = False) -> Board:
-    return Board(App(out, io.StringIO(), {"HOME": "/"}), names, quiet=quiet)
+def board(out: io.StringIO, *names: str, quiet: bool = False) -> ProgressTable:
+    return ProgressTable(App(out, io.StringIO(), {"HOME": "/"}), names, quiet=quiet)
 
 
 def test_a_log_gets_a_line_for_each_that_is_done():
     out = io.StringIO()
     made = board(out, "alice", "alice -> bob")
     with made.shown():
-        made.tell("alice", "starts")
+        made.set_state("alice", "starts")
         made.tick()
         made.done("alice")
         made.done("alice")
-        made.say("by the way")
+        made.print_line("by the way")
     assert re.sub(r"\d+\.\d", "T", out.getvalue()) == "alice is ready after T s.\nby the way\n"
     assert made.late == ["alice -> bob"]
 
@@ -45,7 +45,7 @@ def test_a_terminal_shows_a_table_that_is_gone_at_the_end():
     out = Screen()
     made = board(out, "alice", "alice -> bob")
     with made.shown():
-        made.tell("alice -> bob", "TokenNotGenerate: bob holds no token")
+        made.set_state("alice -> bob", "TokenNotGenerate: bob holds no token")
         made.done("alice")
         drawn = out.getvalue()
         made.tick()
@@ -57,7 +57,7 @@ def test_a_terminal_shows_a_table_that_is_gone_at_the_end():
 def test_a_long_state_does_not_wrap():
     out = Screen()
     made = board(out, "alice")
-    made.tell("alice", "x" * 500)
+    made.set_state("alice", "x" * 500)
     made.tick()
     (line,) = without_escapes(out.getvalue()).strip().splitlines()
     assert line.count("x") < 80 - len("| alice")
@@ -69,5 +69,5 @@ def test_quiet_is_quiet(out):
     with made.shown():
         made.tick()
         made.done("alice")
-        made.say("something")
+        made.print_line("something")
     assert out.getvalue() == ""

@@ -18,17 +18,17 @@ from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.cli.routes import check, probe
-from coterie.cli.routes.facts import Certificate, Facts, RouteFacts, Service, Verdict
-from coterie.kuscia.gateway.model import Address
+from coterie.cli.routes.facts import Certificate, CheckOutcome, RouteCheckFacts, RouteFacts, ServiceCheck
+from coterie.kuscia.gateway.model import SocketAddress
 from coterie.kuscia.gateway.settings import MasterEndpoint
-from coterie.kuscia.gateway.snapshot_inputs import Places
+from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)
 SHOWN = Certificate("ab" * 32, "bob", NOW - YEAR, NOW + YEAR)
 READY = RouteFacts(ready=True, reason="Success", revision=3, token_age=7.0)
 LATE = replace(READY, ready=False, reason="DestinationIsNotAuthrized", message="no", revision=0, token_age=None)
-GOOD = Facts(
+GOOD = RouteCheckFacts(
     "alice",
     "bob",
     NOW,
@@ -51,7 +51,7 @@ def test_a_good_route():
     findings = check.diagnose(GOOD)
     steps = ["route", "name", "tcp", "tls", "certificate", "gateway", "clock", "token"]
     assert [each.step for each in findings] == steps
-    assert {each.verdict for each in findings} == {Verdict.OK}
+    assert {each.verdict for each in findings} == {CheckOutcome.OK}
     assert check.sound(findings)
     assert not any(each.advice for each in findings)
 
@@ -111,12 +111,12 @@ WRONG = [
     ),
     (
         "closed-service",
-        {"service": Service("psi", 403, "denied")},
+        {"service": ServiceCheck("psi", 403, "denied")},
         "service",
         "psi.bob.svc answers 403: denied",
         "access-domain=alice",
     ),
-    ("no-pod", {"service": Service("psi", 503, "no endpoints")}, "service", "503: no endpoints", "ready pod"),
+    ("no-pod", {"service": ServiceCheck("psi", 503, "no endpoints")}, "service", "503: no endpoints", "ready pod"),
 ]
 
 
@@ -125,7 +125,7 @@ WRONG = [
 )
 def test_each_thing_that_can_be_wrong(change, step, said, advice):
     findings = check.diagnose(replace(GOOD, **change))
-    wrong = [each for each in findings if each.verdict is Verdict.WRONG]
+    wrong = [each for each in findings if each.verdict is CheckOutcome.WRONG]
     assert [each.step for each in wrong] == [step]
     assert said in wrong[0].message
     assert advice in wrong[0].advice
@@ -133,31 +133,31 @@ def test_each_thing_that_can_be_wrong(change, step, said, advice):
 
 
 NO_FAULT = [
-    ("slow-clock", {"skew": 61.0}, "clock", Verdict.WARNING, "61 s ahead of ours"),
-    ("near-clock", {"skew": -30.0}, "clock", Verdict.OK, "30 s behind ours"),
-    ("plain", {"tls": False, "shown": None}, "tls", Verdict.WARNING, "plain text"),
+    ("slow-clock", {"skew": 61.0}, "clock", CheckOutcome.WARNING, "61 s ahead of ours"),
+    ("near-clock", {"skew": -30.0}, "clock", CheckOutcome.OK, "30 s behind ours"),
+    ("plain", {"tls": False, "shown": None}, "tls", CheckOutcome.WARNING, "plain text"),
     (
         "ends-soon",
         {"shown": replace(SHOWN, ends=NOW + timedelta(days=9))},
         "certificate",
-        Verdict.WARNING,
+        CheckOutcome.WARNING,
         "2026-06-10",
     ),
     (
         "kuscias",
         {"shown": replace(SHOWN, begins=NOW - 60 * YEAR, ends=datetime(1970, 1, 2, tzinfo=UTC))},
         "certificate",
-        Verdict.OK,
+        CheckOutcome.OK,
         "as we know it",
     ),
-    ("signed", {"signed": True, "pins": ()}, "certificate", Verdict.OK, "as we know it"),
-    ("mtls", {"status": 0, "http_problem": "broken pipe"}, "gateway", Verdict.SKIPPED, "shows no certificate"),
-    ("elsewhere", {"probe": None}, "token", Verdict.SKIPPED, "only on the machine"),
-    ("via", {"route": replace(READY, via="joe"), "host": ""}, "name", Verdict.SKIPPED, "through joe"),
-    ("tunnel", {"route": replace(READY, tunnel=True), "host": ""}, "name", Verdict.SKIPPED, "bob dials us"),
-    ("arriving", {"host": ""}, "name", Verdict.SKIPPED, "does not dial"),
-    ("open-service", {"service": Service("psi", 405)}, "service", Verdict.OK, "psi.bob.svc answers 405"),
-    ("uncalled", {"service": Service("psi", 0, "far away")}, "service", Verdict.SKIPPED, "far away"),
+    ("signed", {"signed": True, "pins": ()}, "certificate", CheckOutcome.OK, "as we know it"),
+    ("mtls", {"status": 0, "http_problem": "broken pipe"}, "gateway", CheckOutcome.SKIPPED, "shows no certificate"),
+    ("elsewhere", {"probe": None}, "token", CheckOutcome.SKIPPED, "only on the machine"),
+    ("via", {"route": replace(READY, via="joe"), "host": ""}, "name", CheckOutcome.SKIPPED, "through joe"),
+    ("tunnel", {"route": replace(READY, tunnel=True), "host": ""}, "name", CheckOutcome.SKIPPED, "bob dials us"),
+    ("arriving", {"host": ""}, "name", CheckOutcome.SKIPPED, "does not dial"),
+    ("open-service", {"service": ServiceCheck("psi", 405)}, "service", CheckOutcome.OK, "psi.bob.svc answers 405"),
+    ("uncalled", {"service": ServiceCheck("psi", 0, "far away")}, "service", CheckOutcome.SKIPPED, "far away"),
 ]
 
 
@@ -178,10 +178,10 @@ def test_after_the_first_broken_step_of_the_way_the_rest_is_its_echo():
 
 # Finding it: a partner's port that is broken for real.
 
-BROKEN = Facts("alice", "bob", NOW, route=READY, known_domains=("alice", "bob"))
+BROKEN = RouteCheckFacts("alice", "bob", NOW, route=READY, known_domains=("alice", "bob"))
 
 
-async def dialled(host: str, port: int, *, tls: bool = True) -> Facts:
+async def dialled(host: str, port: int, *, tls: bool = True) -> RouteCheckFacts:
     facts = replace(BROKEN, host=host, port=port, tls=tls, now=datetime.now(UTC))
     return await probe.dial(facts, MasterEndpoint(host, port, tls), "", SYSTEM_CLOCK)
 
@@ -242,7 +242,7 @@ async def test_plain_text_where_tls_was_expected(tmp_path):
         facts = await dialled("127.0.0.1", port)
         found = check.diagnose(facts)
         plain = await dialled("127.0.0.1", port, tls=False)
-    assert [each.step for each in found if each.verdict is Verdict.WRONG][:1] == ["tls"]
+    assert [each.step for each in found if each.verdict is CheckOutcome.WRONG][:1] == ["tls"]
     assert "does not speak TLS" in next(each.message for each in found if each.step == "tls")
     assert (plain.status, plain.tls_problem) == (401, "")
 
@@ -252,7 +252,7 @@ async def test_a_wrong_clock_is_read_from_the_date(tmp_path):
         facts = await dialled("127.0.0.1", port)
     assert facts.skew < -1e8
     (clock,) = [each for each in check.diagnose(facts) if each.step == "clock"]
-    assert clock.verdict is Verdict.WRONG
+    assert clock.verdict is CheckOutcome.WRONG
 
 
 @pytest.mark.parametrize(
@@ -276,14 +276,14 @@ def test_where_our_own_gateway_is(tmp_path):
     paths = DomainPaths.of(tmp_path, "alice").prepare()
     assert probe.home_of(tmp_path, "alice") == paths
     assert probe.home_of(tmp_path, "bob") is None
-    assert probe.internal_door(paths) is None
-    file = Places.of(paths).directory / "lds.json"
+    assert probe.internal_listener(paths) is None
+    file = GatewayPaths.of(paths).directory / "lds.json"
     file.parent.mkdir(parents=True)
     address = {"socket_address": {"address": "127.0.1.9", "port_value": 80}}
     file.write_bytes(orjson.dumps({"resources": [{"name": "external"}, {"name": "internal", "address": address}]}))
-    assert probe.internal_door(paths) == Address("127.0.1.9", 80)
+    assert probe.internal_listener(paths) == SocketAddress("127.0.1.9", 80)
     file.write_text("{")
-    assert probe.internal_door(paths) is None
+    assert probe.internal_listener(paths) is None
 
 
 async def test_what_our_own_gateway_says(tmp_path):
@@ -300,12 +300,12 @@ async def test_what_our_own_gateway_says(tmp_path):
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        door = Address("127.0.0.1", runner.addresses[0][1])
+        door = SocketAddress("127.0.0.1", runner.addresses[0][1])
         facts = await probe.ask_through(BROKEN, door, "psi")
     finally:
         await runner.cleanup()
     assert (facts.probe, facts.probe_problem) == (4, "")
-    assert facts.service == Service("psi", 403, "denied")
+    assert facts.service == ServiceCheck("psi", 403, "denied")
     gone = await probe.ask_through(BROKEN, door, "psi")
     assert gone.probe is None and "does not answer" in gone.probe_problem
     assert gone.service.status == 0

@@ -10,11 +10,11 @@ from functools import cache
 import pytest
 
 from coterie.base import pki
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.cli.routes import model
 from coterie.kuscia.api.domainroutes import route_faults
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS
-from coterie.kuscia.gateway.model import Address, Protocol
+from coterie.kuscia.gateway.model import Protocol, SocketAddress
 from coterie.kuscia.gateway.registration.master_trust import split_token
 from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
 
@@ -47,7 +47,7 @@ def test_a_member_joins_with_a_token_bound_to_its_control_plane():
     made = DOMAINS.decode(json.dumps({**spec, "status": {"deployTokenStatuses": tokens}}).encode())
     assert (made.partner, made.spec.auth_center.token_gen_method) == (False, "RSA-GEN")
     assert model.unused_token(made) == "new"
-    token, pin = split_token(Secret(model.pinned_token("new", certificate("hq"))))
+    token, pin = split_token(SecretValue(model.pinned_token("new", certificate("hq"))))
     assert (token.reveal(), pin) == ("new", pki.fingerprint(pki.load_certificate(certificate("hq").encode())))
 
 
@@ -86,9 +86,9 @@ def test_where_a_route_leads():
 @pytest.mark.parametrize(
     ("external", "protocol", "url"),
     [
-        (Address("127.0.1.2", 1080), Protocol.MTLS, "https://127.0.1.2:1080"),
-        (Address("0.0.0.0", 1081), Protocol.TLS, "https://127.0.0.1:1081"),
-        (Address("::", 1080), Protocol.NOTLS, "http://[::1]:1080"),
+        (SocketAddress("127.0.1.2", 1080), Protocol.MTLS, "https://127.0.1.2:1080"),
+        (SocketAddress("0.0.0.0", 1081), Protocol.TLS, "https://127.0.0.1:1081"),
+        (SocketAddress("::", 1080), Protocol.NOTLS, "http://[::1]:1080"),
         (None, Protocol.MTLS, None),
     ],
     ids=["its own address", "everywhere", "plain text", "no port"],
@@ -136,7 +136,7 @@ def test_lines(made, status, row):
 def test_lines_are_sorted_and_can_be_told_to_programs():
     found = model.lines_of([a_route(model.route("bob", "alice")), a_route(model.route("alice", "bob", BOB))], NOW)
     assert [line.name for line in found] == ["alice -> bob", "bob -> alice"]
-    assert found[0].told()["tokenAgeSeconds"] is None
+    assert found[0].document()["tokenAgeSeconds"] is None
 
 
 @pytest.mark.parametrize(

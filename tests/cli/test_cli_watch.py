@@ -8,7 +8,7 @@ import pytest
 
 from coterie.kube.api import errors
 from coterie.kube.client.fake import FakeStream, FakeTransport, json_reply, stream_reply
-from coterie.kube.client.transport import Call, Disconnected, NotSent, Reply
+from coterie.kube.client.transport import Disconnected, NotSent, TransportRequest, TransportResponse
 
 DISCOVERY = {
     "/api": {"kind": "APIVersions", "versions": ["v1"]},
@@ -50,7 +50,7 @@ class Server:
         self.watches = list(watches)
         self.transport = FakeTransport(self.answer)
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: TransportRequest) -> TransportResponse:
         if call.path in DISCOVERY:
             return json_reply(DISCOVERY[call.path])
         if not call.stream:
@@ -133,7 +133,7 @@ def test_a_server_without_tables_still_gets_a_table(fake):
 
 @pytest.mark.parametrize("form", ["table", "json"])
 def test_status_of_a_server_that_is_not_ready(fake, form):
-    transport = FakeTransport(lambda call: Reply(503, {}, b"the server is starting or stopping\n"))
+    transport = FakeTransport(lambda call: TransportResponse(503, {}, b"the server is starting or stopping\n"))
     told = fake(transport)("status", "-o", form)
     assert told.code == 1
     assert "starting or stopping" in told.out
@@ -143,7 +143,7 @@ def test_status_of_a_server_that_is_not_ready(fake, form):
 
 
 def test_version_says_the_clients_even_without_a_server(fake):
-    def nobody(call: Call) -> Reply:
+    def nobody(call: TransportRequest) -> TransportResponse:
         raise NotSent("refused")
 
     told = fake(FakeTransport(nobody))("version")

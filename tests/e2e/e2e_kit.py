@@ -87,7 +87,7 @@ class Node:
             self._process = None
 
     def die(self) -> None:
-        """As a loss of the machine: the node's process, the shepherd and all containers, at once."""
+        """As a loss of the machine: the node's process, the supervisor and all containers, at once."""
         family = [process for keeper in self.shepherds() for process in (keeper, *keeper.children(recursive=True))]
         self.kill()
         for process in family:

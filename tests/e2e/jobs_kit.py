@@ -33,7 +33,7 @@ from coterie.base.paths import DomainPaths
 from coterie.cli import background
 from coterie.cli import network as layout
 from coterie.kube.client import kubeconfig
-from coterie.kuscia.gateway.snapshot_inputs import Places
+from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
 from coterie.node.config import NodeSettings
 
 Object = dict[str, Any]
@@ -268,7 +268,7 @@ class Domain:
 
     @property
     def envoy(self) -> int:
-        return int((Places.of(self.paths).run / "envoy.pid").read_text())
+        return int((GatewayPaths.of(self.paths).run / "envoy.pid").read_text())
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """The coterie process alone; its Envoy and its containers go on."""

@@ -41,8 +41,8 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS, GATEWAYS
-from coterie.kuscia.gateway.model import Address
-from coterie.kuscia.gateway.snapshot_inputs import Places
+from coterie.kuscia.gateway.model import SocketAddress
+from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
 
 DOMAIN = DOMAINS.as_dynamic
 CDR = CLUSTER_DOMAIN_ROUTES.as_dynamic
@@ -97,9 +97,9 @@ class Node:
         self.key = key_of(name)
         self.skew = 0.0
         """Seconds by which the node's clock is wrong."""
-        self.internal = Address(host, free_port(host))
-        self.external = Address(host, free_port(host))
-        self.handshake = Address(host, free_port(host))
+        self.internal = SocketAddress(host, free_port(host))
+        self.external = SocketAddress(host, free_port(host))
+        self.handshake = SocketAddress(host, free_port(host))
         self.agent_port = free_port(host)
         self.dns_port = free_port(host)
         self.settings = self._settings(more)
@@ -170,7 +170,7 @@ class Node:
 
     @property
     def pid_file(self) -> Path:
-        return Places.of(self.paths).run / "envoy.pid"
+        return GatewayPaths.of(self.paths).run / "envoy.pid"
 
     @property
     def envoy(self) -> int:
@@ -178,16 +178,20 @@ class Node:
 
     # ---- what it says ----
 
-    def said(self) -> str:
+    def output_tail(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def access_log(self, side: str = "external") -> str:
-        path = Places.of(self.paths).logs / f"{side}.log"
+        path = GatewayPaths.of(self.paths).logs / f"{side}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def complaints(self) -> list[str]:
         """Errors in the log, except of an Envoy for which a busy machine had no room at first."""
-        lines = [line for line in self.said().splitlines() if " gateway.envoy: Envoy gave up" not in line]
+        lines = [
+            line
+            for line in self.output_tail().splitlines()
+            if " gateway.envoy: Envoy exited repeatedly; giving up" not in line
+        ]
         return [line for line in lines if " error " in line[:40] or line.startswith("Traceback")]
 
     # ---- its API ----
@@ -211,7 +215,7 @@ class Node:
 
     def _alive(self) -> None:
         if self.process is None or self.process.returncode is not None:
-            raise AssertionError(f"{self.name} has ended:\n{self.said()[-4000:]}")
+            raise AssertionError(f"{self.name} has ended:\n{self.output_tail()[-4000:]}")
 
     @property
     def inside(self) -> str:
@@ -231,7 +235,7 @@ class Node:
         return pki.fingerprint(pki.load_certificate(self.paths.domain_certificate.read_bytes()))
 
 
-def _door(where: Address) -> dict[str, Any]:
+def _door(where: SocketAddress) -> dict[str, Any]:
     return {"host": where.host, "port": where.port}
 
 
@@ -340,7 +344,7 @@ async def ready(plane: Node, *routes: str, seconds: float = PATIENCE) -> None:
         try:
             await until(f"{route} is ready at {plane.name}", is_ready, seconds)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{found.get('status')}\n{plane.said()[-3000:]}") from error
+            raise AssertionError(f"{error}\n{found.get('status')}\n{plane.output_tail()[-3000:]}") from error
 
 
 async def tokens(plane: Node, route: str, namespace: str = "") -> list[Object]:
@@ -348,7 +352,7 @@ async def tokens(plane: Node, route: str, namespace: str = "") -> list[Object]:
     return list(((found.get("status") or {}).get("tokenStatus") or {}).get("tokens") or ())
 
 
-async def serve(plane: Node, domain: str, name: str, where: Address, **annotations: str) -> None:
+async def serve(plane: Node, domain: str, name: str, where: SocketAddress, **annotations: str) -> None:
     """A service of `domain` with one address; annotations by Kuscia's short names: protocol, access_domain."""
     notes = {f"kuscia.secretflow/{key.replace('_', '-')}": value for key, value in annotations.items()}
     meta = {"name": name, "namespace": domain}
@@ -407,7 +411,7 @@ async def answered(
 
 
 @contextlib.asynccontextmanager
-async def sink(host: str) -> AsyncIterator[Address]:
+async def sink(host: str) -> AsyncIterator[SocketAddress]:
     """Takes bodies of any size: says how long they were, and their checksum."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -423,7 +427,7 @@ async def sink(host: str) -> AsyncIterator[Address]:
     site = web.TCPSite(runner, host, 0)
     await site.start()
     try:
-        yield Address(host, runner.addresses[0][1])
+        yield SocketAddress(host, runner.addresses[0][1])
     finally:
         await runner.cleanup()
 

@@ -17,7 +17,7 @@ from puppets import Puppets
 from upstream_manifests import JOB, PSI_IMAGE, SECRETFLOW_IMAGE, TASK
 
 from coterie.kuscia.gateway.admin import Admin
-from coterie.kuscia.gateway.snapshot_inputs import Places
+from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
 
 pytestmark = [pytest.mark.xdist_group("e2e-jobs")]
 VERSIONS = kubectl_runner.chosen()
@@ -328,7 +328,7 @@ def received(domain: Domain) -> int:
     """Bytes that came in at the public port of a gateway, by Envoy's own count."""
 
     async def asked() -> str:
-        admin = Admin(Places.of(domain.paths).run / "envoy.sock")
+        admin = Admin(GatewayPaths.of(domain.paths).run / "envoy.sock")
         try:
             return await admin.ask("/stats?filter=^http.external.downstream_cx_rx_bytes_total$")
         finally:

@@ -16,7 +16,7 @@ from e2e_kit import DOMAIN, Cluster, Node, container, joined_node, pod, until
 from kubectl_runner import chosen
 
 from coterie.kube.network.dns import wire
-from coterie.kube.network.dns.model import Answer, address_record
+from coterie.kube.network.dns.model import DnsAnswer, address_record
 from coterie.node.config import ports
 
 pytestmark = [
@@ -61,7 +61,7 @@ class Elsewhere:
                 return
             query = wire.read_query(data)
             told = (address_record(query.question.name, "192.0.2.55", 60),) if query.question.type == 1 else ()
-            self._socket.sendto(wire.write_answer(query, Answer(answers=told), 1232), sender)
+            self._socket.sendto(wire.write_answer(query, DnsAnswer(answers=told), 1232), sender)
 
     def close(self) -> None:
         host, port = self.place.split(":")

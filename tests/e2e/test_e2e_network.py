@@ -36,7 +36,7 @@ def p2p(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hand]:
 
 def address_of(hand: Hand, domain: str) -> str:
     nodes = network.members(hand.home / "net")
-    return next(network.place_of(node).address for node in nodes if node.domain == domain)
+    return next(network.addresses_of(node).address for node in nodes if node.domain == domain)
 
 
 def healed(hand: Hand, source: str, destination: str) -> None:
@@ -146,7 +146,7 @@ def test_lites_come_with_a_token_and_reach_each_other(tmp_path: Path) -> None:
         text = (root / "alice" / "etc" / "coterie.yaml").read_text()
         assert "join" not in text and "liteDeployToken" in text
         nodes = network.members(root)
-        places = {node.domain: network.place_of(node).address for node in nodes}
+        places = {node.domain: network.addresses_of(node).address for node in nodes}
         plane = "kuscia-system"
         hand.apply(plane, *a_server("bob", "echo", ECHO, places["bob"], "alice"), a_pod("alice", "caller"))
         for namespace, name in (("bob", "echo"), ("alice", "caller")):

@@ -111,9 +111,9 @@ def machines(tmp_path: Path) -> Iterator[dict[str, Machine]]:
     """Both started, as the first block has it."""
     made: dict[str, Machine] = {}
     with contextlib.ExitStack() as stack:
-        with network.alone():
-            addresses = [place.address for place in itertools.islice(network.free_places(), 2)]
-            stack.enter_context(network.held(addresses))
+        with network.address_lock():
+            addresses = [place.address for place in itertools.islice(network.free_addresses(), 2)]
+            stack.enter_context(network.reserve_addresses(addresses))
         for domain, address in zip(_DOCUMENTED, addresses, strict=True):
             made[domain] = Machine(tmp_path / domain, domain, address)
             stack.callback(made[domain].destroy)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from coterie.engines.psi import intersect, keys, protobytes
 from coterie.engines.psi.intersect import Impossible
 from coterie.engines.psi.keyfile import order_of
-from coterie.engines.psi.link import Watch, answers
+from coterie.engines.psi.link import PartnerWatch, answers
 from coterie.engines.psi.mesh import reason
 from coterie.engines.psi.store import Store, found_numbers, in_table_order, turned
 from coterie.engines.psi.task import BadConfig, Party, Task, parse
@@ -278,7 +278,7 @@ def test_a_partner_that_is_gone_is_noticed(partner: tuple[Party, list[int]]) -> 
     assert answers(bob, 30), "whoever answers is there, whatever it says"
     statuses[0] = 503
     assert not answers(bob, 30), "so speaks the gateway for one who is gone"
-    with Watch(Task("t", (own, bob), 0, 1, "", "RR22", "inner", True), heard, silence=0.2, every=0.05):
+    with PartnerWatch(Task("t", (own, bob), 0, 1, "", "RR22", "inner", True), heard, silence=0.2, every=0.05):
         assert lost.wait(30)
     assert told == ["bob has not answered for 0.2 s"]
 

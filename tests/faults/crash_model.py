@@ -20,9 +20,9 @@ from coterie.kube.api.errors import ApiError, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.client.client import Client
-from coterie.kube.client.informer import Change
+from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.transport import NotSent, TransportError
-from coterie.kube.client.watch import Bookmark, Broken, Changed
+from coterie.kube.client.watch import Bookmark, Changed, UndecodableObject
 
 NAMESPACE = "default"
 CONFIGMAPS: Kind[Object] = Kind.dynamic(builtin("configmaps"))
@@ -219,8 +219,8 @@ class Follower:
                 for event in events:
                     self._take(event)
 
-    def _take(self, event: Changed[Object] | Bookmark | Broken) -> None:
-        assert not isinstance(event, Broken), event
+    def _take(self, event: Changed[Object] | Bookmark | UndecodableObject) -> None:
+        assert not isinstance(event, UndecodableObject), event
         if isinstance(event, Bookmark):
             self.bookmarks += 1
             revision = int(event.resource_version)
@@ -240,7 +240,7 @@ class Listener:
         self.state: dict[str, Object] = {}
         self.newest: dict[str, int] = {}
 
-    def heard(self, change: Change[Object]) -> None:
+    def heard(self, change: ObjectChange[Object]) -> None:
         obj = change.object
         name, revision = name_of(obj), revision_of(obj)
         if change.type == "added":

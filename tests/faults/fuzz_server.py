@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from coterie.base import pki
 from coterie.http.connection import HttpConnection
 from coterie.http.messages import UserInfo
-from coterie.http.server import HttpServer, Limits
+from coterie.http.server import HttpLimits, HttpServer
 from coterie.kube.api.status_response import status_response
 from coterie.kube.apiserver.auth.tokens import TokenSigner
 from coterie.kube.apiserver.server import ApiServer, Settings
@@ -125,7 +125,7 @@ class Answer:
 
 
 class FuzzServer:
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: HttpLimits | None = None) -> None:
         self._limits = limits
         self.complaints = Complaints()
         self._connection: HttpConnection | None = None

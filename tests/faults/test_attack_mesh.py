@@ -44,8 +44,8 @@ from registration_kit import an_application
 
 from coterie.base import pki
 from coterie.kuscia.gateway.handshake import crypto
-from coterie.kuscia.gateway.handshake.messages import RSA, HandshakeRequest, TokenConfig, encode
-from coterie.kuscia.gateway.snapshot_inputs import Places
+from coterie.kuscia.gateway.handshake.messages import RSA, HandshakeRequest, HandshakeTokenConfig, encode
+from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
 from coterie.kuscia.gateway.tunnel import server_name
 
 pytestmark = [
@@ -125,7 +125,7 @@ class Scene:
         """The first line of bob's log with all these words."""
 
         async def found() -> str:
-            text = self.bob.access_log() if where == "access" else self.bob.said()
+            text = self.bob.access_log() if where == "access" else self.bob.output_tail()
             return next((line for line in text.splitlines() if all(word in line for word in words)), "")
 
         return str(await until(f"a line with {words}", found))
@@ -184,13 +184,13 @@ async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene
         await asyncio.gather(*made.slow.values(), return_exceptions=True)
         assert bob.complaints() == []
         for each in (alice, carol):
-            assert each.token not in bob.said() + bob.access_log()
+            assert each.token not in bob.output_tail() + bob.access_log()
 
 
 def a_handshake(scene: Scene, who: str, half: bytes, *, at: datetime | None = None, owner: str = "") -> bytes:
     theirs = pki.load_certificate(scene.bob.paths.domain_certificate.read_bytes()).public_key()
     own = pki.load_key(key_of(owner or who).encode()).public_key()
-    offered = TokenConfig(token=crypto.encrypt(theirs, half), pubhash=crypto.pubhash(own))  # type: ignore[arg-type]
+    offered = HandshakeTokenConfig(token=crypto.encrypt(theirs, half), pubhash=crypto.pubhash(own))  # type: ignore[arg-type]
     moment = int((at or datetime.now(UTC)).timestamp() * 1e9)
     return encode(HandshakeRequest(domain_id=who, type=RSA, token_config=offered, request_time=moment))
 
@@ -370,10 +370,8 @@ async def test_a_pinned_certificate_counts_within_its_dates(scene: Scene) -> Non
         await known_by(pair, 401, f"/dora-{what}")
         said = await shake(scene, a_handshake(scene, "dora", crypto.half()), pair)
         assert (said["status"]["code"], "is not valid today" in said["status"]["message"]) == (500, True)
-    await scene.logged("Something that was asked for is refused", "certificate of dora ended at", where="node")
-    await scene.logged(
-        "Something that was asked for is refused", "certificate of dora is not valid before", where="node"
-    )
+    await scene.logged("Requested configuration rejected", "certificate of dora ended at", where="node")
+    await scene.logged("Requested configuration rejected", "certificate of dora is not valid before", where="node")
     await scene.logged("Refused a handshake", "the certificate of dora is not valid today", where="node")
     await known_by(lite, 200, "/dora-of-kuscia")
 
@@ -441,7 +439,7 @@ async def test_a_registration_is_taken_once(scene: Scene) -> None:
     assert (status, "was used" in told) == (500, True)
     await scene.logged("Registration refused", "reason=replay", where="node")
     await scene.logged("Registration refused", "reason=used-token", where="node")
-    assert token not in scene.bob.said()
+    assert token not in scene.bob.output_tail()
 
 
 # ---- shapes ----
@@ -539,7 +537,7 @@ async def test_envoy_has_two_ports_and_no_other(scene: Scene) -> None:
     found = {each.pid: listening(each) for each in (family, *family.children(recursive=True))}
     assert found.pop(bob.envoy) == {(bob.host, bob.external.port), (bob.host, bob.internal.port)}
     assert {host for each in found.values() for host, _ in each} == {bob.host}, "nothing listens on all addresses"
-    places = Places.of(bob.paths)
+    places = GatewayPaths.of(bob.paths)
     assert (places.run / "envoy.sock").stat().st_mode & 0o777 == 0o600
     assert places.run.stat().st_mode & 0o777 == 0o700
     assert [each.name for each in places.directory.iterdir() if each.stat().st_mode & 0o077] == []

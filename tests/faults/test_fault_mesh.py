@@ -34,7 +34,7 @@ from mesh_nodes import (
 )
 
 from coterie.base import pki
-from coterie.kuscia.gateway.model import Address
+from coterie.kuscia.gateway.model import SocketAddress
 
 pytestmark = [
     pytest.mark.e2e,
@@ -49,8 +49,8 @@ pytestmark = [
 class Pair:
     alice: Node
     bob: Node
-    plain: dict[str, Address]
-    streams: dict[str, Address]
+    plain: dict[str, SocketAddress]
+    streams: dict[str, SocketAddress]
     http: aiohttp.ClientSession
 
     def both(self) -> tuple[tuple[Node, Node], tuple[Node, Node]]:

@@ -28,7 +28,7 @@ from coterie.kube.apiserver.auth.tokens import TokenSigner
 from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
-from coterie.kube.client.transport import Call
+from coterie.kube.client.transport import TransportRequest
 from coterie.kube.control.leader import LeaderElection
 from coterie.kube.store import MemoryStore
 from coterie.node import api_identity
@@ -119,7 +119,7 @@ async def test_a_full_disk_stops_writes_only_and_only_while_it_is_full(
                 assert "did not reach the disk" in refused["message"]
                 listed = await _names(client)
                 assert set(written) <= listed
-                ready = await client.transport.send(Call("GET", "/readyz"))
+                ready = await client.transport.send(TransportRequest("GET", "/readyz"))
                 assert ready.status == 200
             # No restart: as soon as there is room, the next write goes through.
             assert await _write(client, "after") == "after"
@@ -138,14 +138,14 @@ async def test_a_full_disk_stops_writes_only_and_only_while_it_is_full(
 
 
 async def _write(client: Client, name: str, size: int = 10) -> str:
-    reply = await client.transport.send(Call("POST", CONFIGMAPS, "", JSON, configmap(name, size)))
+    reply = await client.transport.send(TransportRequest("POST", CONFIGMAPS, "", JSON, configmap(name, size)))
     assert reply.status == 201, reply.body
     return str(json.loads(reply.body)["metadata"]["name"])
 
 
 async def _until_refused(client: Client) -> Any:
     for number in range(400):
-        call = Call("POST", CONFIGMAPS, "", JSON, configmap(f"filling-{number}", 20_000))
+        call = TransportRequest("POST", CONFIGMAPS, "", JSON, configmap(f"filling-{number}", 20_000))
         reply = await client.transport.send(call)
         if reply.status != 201:
             assert reply.status == 503, reply.body
@@ -155,7 +155,7 @@ async def _until_refused(client: Client) -> Any:
 
 
 async def _names(client: Client) -> set[str]:
-    reply = await client.transport.send(Call("GET", CONFIGMAPS))
+    reply = await client.transport.send(TransportRequest("GET", CONFIGMAPS))
     assert reply.status == 200
     return {item["metadata"]["name"] for item in json.loads(reply.body)["items"]} - {"kube-root-ca.crt"}
 

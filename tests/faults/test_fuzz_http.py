@@ -18,7 +18,7 @@ from fuzz_server import FuzzServer, answers, examples, parse, request_bytes
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from coterie.http.server import Limits
+from coterie.http.server import HttpLimits
 
 PODS = next(resource for resource in STORED if resource.plural == "pods")
 POST = request_bytes("POST", path_of(PODS) + "?dryRun=All", orjson.dumps(good(PODS)), "application/json")
@@ -106,7 +106,7 @@ def test_many_requests_at_once_are_answered_in_order(server: FuzzServer) -> None
 
 def test_memory_of_bodies_is_bounded() -> None:
     """Many clients that each send a large body and never finish: all together are held to one limit."""
-    limits = Limits(max_body=1024 * 1024, max_body_in_flight=4 * 1024 * 1024)
+    limits = HttpLimits(max_body=1024 * 1024, max_body_in_flight=4 * 1024 * 1024)
 
     async def flood(server: FuzzServer) -> list[int]:
         open_ = [server.connect() for _ in range(32)]
@@ -165,7 +165,7 @@ SLOW = {
 @pytest.mark.parametrize("parts", SLOW.values(), ids=SLOW)
 def test_slow_clients_are_dropped(parts: list[bytes]) -> None:
     """On a real socket, each part 50 ms after the other: whoever goes on like that is cut off by the sweeper."""
-    limits = Limits(header_timeout=0.3, body_timeout=0.3, idle_timeout=0.3, write_timeout=0.3)
+    limits = HttpLimits(header_timeout=0.3, body_timeout=0.3, idle_timeout=0.3, write_timeout=0.3)
 
     async def dawdle(server: FuzzServer) -> float:
         host, port = await server.http.listen("127.0.0.1", 0)

@@ -15,12 +15,12 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coterie.base import pki
-from coterie.kuscia.gateway.model import Address, Protocol
+from coterie.kuscia.gateway.model import Protocol, SocketAddress
 from coterie.kuscia.gateway.settings import MasterEndpoint
 from coterie.kuscia.kusciaapi.settings import Timeouts
 from coterie.node import config
 from coterie.node.config import keys, ports
-from coterie.node.config.gateway import places
+from coterie.node.config.gateway import listen_addresses
 
 MASTER = {"mode": "master", "domainID": "alice"}
 AUTONOMY = {"mode": "autonomy", "domainID": "alice"}
@@ -95,13 +95,13 @@ USED = [
     ("controllers.nodeGraceSeconds", 5, "controllers.node_grace_seconds", 5, MASTER),
     ("controllers.podEvictionSeconds", 0, "controllers.pod_eviction_seconds", 0, MASTER),
     ("controllers.portRange", [20000, 20999], "controllers.port_range", (20000, 20999), MASTER),
-    ("gateway.internal.host", "127.0.0.9", "gateway.internal", Address("127.0.0.9", 80), MASTER),
-    ("gateway.internal.port", 8080, "gateway.internal", Address("127.0.0.1", 8080), MASTER),
-    ("gateway.external.host", "10.0.0.9", "gateway.external", Address("10.0.0.9", 1080), MASTER),
-    ("gateway.external.port", 443, "gateway.external", Address("0.0.0.0", 443), MASTER),
+    ("gateway.internal.host", "127.0.0.9", "gateway.internal", SocketAddress("127.0.0.9", 80), MASTER),
+    ("gateway.internal.port", 8080, "gateway.internal", SocketAddress("127.0.0.1", 8080), MASTER),
+    ("gateway.external.host", "10.0.0.9", "gateway.external", SocketAddress("10.0.0.9", 1080), MASTER),
+    ("gateway.external.port", 443, "gateway.external", SocketAddress("0.0.0.0", 443), MASTER),
     ("gateway.external", "none", "gateway.external", None, MASTER),
-    ("gateway.handshake.host", "127.0.0.9", "gateway.handshake", Address("127.0.0.9", 1054), MASTER),
-    ("gateway.handshake.port", 1055, "gateway.handshake", Address("127.0.0.1", 1055), MASTER),
+    ("gateway.handshake.host", "127.0.0.9", "gateway.handshake", SocketAddress("127.0.0.9", 1054), MASTER),
+    ("gateway.handshake.port", 1055, "gateway.handshake", SocketAddress("127.0.0.1", 1055), MASTER),
     ("gateway.enabled", False, "gateway.enabled", False, MASTER),
     ("gateway.name", "gw-1", "gateway.instance", "gw-1", MASTER),
     ("gateway.workers", 4, "gateway.workers", 4, MASTER),
@@ -413,7 +413,7 @@ def test_the_guide_lists_every_key() -> None:
     ],
 )
 def test_where_a_node_of_this_address_listens(own: tuple[str, ...], expected: tuple[str, str]) -> None:
-    assert places(*own) == expected
+    assert listen_addresses(*own) == expected
 
 
 def test_domains_of_one_machine_do_not_meet() -> None:

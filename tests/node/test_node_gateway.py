@@ -28,9 +28,9 @@ from mesh_kit import (
 
 from coterie.base import pki
 from coterie.kuscia.gateway import snapshot_source as feeds
-from coterie.kuscia.gateway.model import Inputs, KeyPair, Protocol
+from coterie.kuscia.gateway.model import KeyPair, Protocol, SnapshotInputs
 from coterie.kuscia.gateway.settings import ExternalTls
-from coterie.kuscia.gateway.snapshot import Resources, snapshot
+from coterie.kuscia.gateway.snapshot import EnvoyResources, snapshot
 
 INSIDE = "rds-internal.json"
 
@@ -187,7 +187,7 @@ async def test_a_partner_calls_our_api_as_its_own_account_and_as_nobody_else(tmp
 
 
 async def test_what_envoy_refuses_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def poisoned(inputs: Inputs) -> Resources:
+    def poisoned(inputs: SnapshotInputs) -> EnvoyResources:
         made = snapshot(inputs)
         if any(each.name == "poison" for each in inputs.services):
             table = made.files[INSIDE][0]

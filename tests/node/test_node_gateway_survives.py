@@ -24,7 +24,7 @@ from coterie.kube.client import kubeconfig
 from coterie.kube.client.client import Client
 from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.transport import TransportError
-from coterie.kuscia.gateway.snapshot_inputs import Places
+from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
 
 HOST = HOSTS["bob"]
 START = 60.0
@@ -67,7 +67,7 @@ class Node:
 
     @property
     def pid_file(self) -> Path:
-        return Places.of(self.paths).run / "envoy.pid"
+        return GatewayPaths.of(self.paths).run / "envoy.pid"
 
     @property
     def envoy(self) -> int:

@@ -9,17 +9,17 @@ import weakref
 import pytest
 
 from coterie.base.clock import VirtualClock
-from coterie.node.housekeeping import CALM, LONGEST, LOOK, WORTH, Housekeeper, due, tidy_up
+from coterie.node.housekeeping import CALM, CHECK_SECONDS, LONGEST, WORTH, Housekeeper, due, tidy_up
 
 
 @pytest.mark.parametrize(
     ("worked", "lately", "since", "wanted"),
     [
         pytest.param(0.1, 0.0, 3600.0, False, id="nothing was done"),
-        pytest.param(WORTH, 0.0, LOOK, True, id="the work is over"),
-        pytest.param(50.0, LOOK, LOOK, False, id="in the middle of work"),
-        pytest.param(50.0, CALM * LOOK, LOOK, True, id="hardly any work"),
-        pytest.param(50.0, LOOK, LONGEST, True, id="work without an end"),
+        pytest.param(WORTH, 0.0, CHECK_SECONDS, True, id="the work is over"),
+        pytest.param(50.0, CHECK_SECONDS, CHECK_SECONDS, False, id="in the middle of work"),
+        pytest.param(50.0, CALM * CHECK_SECONDS, CHECK_SECONDS, True, id="hardly any work"),
+        pytest.param(50.0, CHECK_SECONDS, LONGEST, True, id="work without an end"),
     ],
 )
 def test_when_it_is_due(worked: float, lately: float, since: float, wanted: bool) -> None:
@@ -32,17 +32,17 @@ async def test_a_node_tidies_up_once_after_a_burst_and_now_and_then_in_a_long_on
     tidied: list[float] = []
     keeper = Housekeeper(clock, worked=lambda: spent, tidy=lambda: tidied.append(clock.monotonic()))
     task = asyncio.create_task(keeper.run())
-    await clock.advance(5 * LOOK)
-    assert tidied == [LOOK], "once after the start"
+    await clock.advance(5 * CHECK_SECONDS)
+    assert tidied == [CHECK_SECONDS], "once after the start"
     for _ in range(3):
-        spent += LOOK
-        await clock.advance(LOOK)
-    assert tidied == [LOOK]
-    await clock.advance(10 * LOOK)
-    assert tidied == [LOOK, 9 * LOOK]
-    for _ in range(int(2 * LONGEST / LOOK)):
-        spent += LOOK
-        await clock.advance(LOOK)
+        spent += CHECK_SECONDS
+        await clock.advance(CHECK_SECONDS)
+    assert tidied == [CHECK_SECONDS]
+    await clock.advance(10 * CHECK_SECONDS)
+    assert tidied == [CHECK_SECONDS, 9 * CHECK_SECONDS]
+    for _ in range(int(2 * LONGEST / CHECK_SECONDS)):
+        spent += CHECK_SECONDS
+        await clock.advance(CHECK_SECONDS)
     assert len(tidied) == 4
     task.cancel()
 

@@ -21,7 +21,7 @@ from coterie.base.log_rotation import Rotation, open_log
 from coterie.base.paths import DomainPaths
 from coterie.kube.apiserver.audit import FileSink
 from coterie.kuscia.gateway.envoy import EnvoySettings
-from coterie.kuscia.gateway.snapshot_inputs import Places
+from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
 from coterie.node import config
 from coterie.node.log_files import PERIOD, TIDY, LogFiles, log_files, logs_of
 from coterie.node.parts.apiserver import ApiPlane
@@ -59,7 +59,7 @@ def test_the_rules_reach_every_writer(tmp_path: Path) -> None:
 
 def test_every_log_of_the_gateway_is_known(tmp_path: Path) -> None:
     paths = DomainPaths.of(tmp_path, "alice")
-    places = Places.of(paths)
+    places = GatewayPaths.of(paths)
     envoy = EnvoySettings("alice", places.directory, places.run, places.logs)
     known = logs_of(paths)
     assert {*envoy.rotated} == {*known.tidied}

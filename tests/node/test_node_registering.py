@@ -21,7 +21,7 @@ from registration_kit import an_application, logged, plane
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kube.api.errors import Forbidden
 from coterie.kube.api.types.core import CONFIG_MAPS, NAMESPACES
 from coterie.kube.control.manager import Manager
@@ -32,7 +32,7 @@ from coterie.kuscia.gateway.model import Protocol
 from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
 from coterie.kuscia.identity import domain_identity as identities
 from coterie.node.parts.agent_endpoint import AgentTls
-from coterie.node.parts.registration import Tie, authority, newest_token, tied
+from coterie.node.parts.registration import LiteGateway, authority, lite_gateway, newest_token
 
 
 async def deploy_token(master: Plane, name: str) -> str:
@@ -54,16 +54,16 @@ def doors(master: Plane, name: str, token: str | None, **more: Any) -> GatewaySe
         name,
         control_plane=False,
         master=MasterEndpoint(where.host, where.port, tls),
-        deploy_token=Secret(token) if token is not None else None,
+        deploy_token=SecretValue(token) if token is not None else None,
         **more,
     )
 
 
 @asynccontextmanager
-async def lite(settings: GatewaySettings, root: Path) -> AsyncIterator[Tie]:
+async def lite(settings: GatewaySettings, root: Path) -> AsyncIterator[LiteGateway]:
     paths = DomainPaths.of(root, settings.domain).prepare()
-    own = identities.ensure(paths, settings.domain, Secret(key_of(settings.domain)), datetime.now(UTC))
-    tie = tied(settings, paths, own, SYSTEM_CLOCK)
+    own = identities.ensure(paths, settings.domain, SecretValue(key_of(settings.domain)), datetime.now(UTC))
+    tie = lite_gateway(settings, paths, own, SYSTEM_CLOCK)
     async with running(Manager(tie.groups, name=settings.domain)):
         yield tie
     await tie.client.transport.close()
@@ -155,7 +155,7 @@ async def test_what_strangers_try_at_the_public_port(tmp_path: Path, caplog: pyt
 
 def test_an_agents_certificate_is_known_by_the_domains_key(tmp_path: Path) -> None:
     paths = DomainPaths.of(tmp_path, "alice").prepare()
-    own = identities.ensure(paths, "alice", Secret(key_of("alice")), datetime.now(UTC))
+    own = identities.ensure(paths, "alice", SecretValue(key_of("alice")), datetime.now(UTC))
     made = AgentTls.of_domain(paths, "node-1", "127.0.1.1", SYSTEM_CLOCK)
     shown = pki.load_certificate(made.certificate.read_bytes()).public_bytes(serialization.Encoding.DER)
     assert fault(shown, own.key.public_key(), "127.0.1.1", datetime.now(UTC)) == ""
@@ -185,7 +185,7 @@ def test_the_newest_token_of_a_route(
     tmp_path: Path, tokens: list[tuple[int, bool | None]], revision: int | None
 ) -> None:
     paths = DomainPaths.of(tmp_path, "alice").prepare()
-    own = identities.ensure(paths, "alice", Secret(key_of("alice")), datetime.now(UTC))
+    own = identities.ensure(paths, "alice", SecretValue(key_of("alice")), datetime.now(UTC))
     listed = [
         {"token": crypto.seal(bytes([number] * 32), own) if ready is not None else "QUJD", "revision": number,
          "isReady": ready is not False}

@@ -14,7 +14,7 @@ from kusciaapi_stage import prepare
 
 import coterie.sdk
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS
-from coterie.kuscia.kusciaapi.codes import Code
+from coterie.kuscia.kusciaapi.codes import ApiErrorCode
 from coterie.kuscia.kusciaapi.table import OPERATIONS
 from coterie.sdk import (
     AsyncConnection,
@@ -40,7 +40,7 @@ from coterie.sdk import (
     Unreachable,
 )
 from coterie.sdk.errors import KINDS
-from coterie.sdk.resources import Group
+from coterie.sdk.resources import ResourceClient
 
 ENDPOINT = RouteEndpoint("10.0.0.2", [RoutePort(1080)])
 
@@ -72,7 +72,7 @@ async def test_jobs(alice: AsyncConnection, place: Place) -> None:
     assert set(await alice.jobs.list()) == {name, "job"}
     with pytest.raises(Refused) as caught:
         await alice.jobs.restart(name)
-    assert caught.value.code == Code.RESTART_NOT_ENDED
+    assert caught.value.code == ApiErrorCode.RESTART_NOT_ENDED
     await alice.jobs.stop(name, "enough")
     await alice.jobs.delete(name)
     with pytest.raises(Refused, match="there is no job"):
@@ -98,7 +98,7 @@ async def test_domains_and_routes(alice: AsyncConnection) -> None:
     await alice.domains.delete("dave")
     with pytest.raises(Missing) as caught:
         await alice.domains.get("dave")
-    assert caught.value.code == Code.NO_DOMAIN
+    assert caught.value.code == ApiErrorCode.NO_DOMAIN
     route = Route("alice", "carol", ENDPOINT, authentication_type="None")
     await alice.routes.create(route)
     with pytest.raises(Exists):
@@ -150,7 +150,7 @@ async def test_images_config_certificates_and_health(alice: AsyncConnection) -> 
 async def test_logs_of_what_never_ran(alice: AsyncConnection) -> None:
     with pytest.raises(Refused) as caught:
         _ = [each async for each in alice.logs.read("t")]
-    assert caught.value.code == Code.QUERY_LOG
+    assert caught.value.code == ApiErrorCode.QUERY_LOG
     with pytest.raises(Refused):
         await alice.logs.node("t")
 
@@ -182,7 +182,9 @@ async def test_what_is_wrong_with_the_way_is_told(place: Place) -> None:
 def test_codes_are_those_of_the_api() -> None:
     names = {Missing: "NO_", Exists: "_EXISTS", NotOnThisNode: "NOT_ON_"}
     for kind, part in names.items():
-        assert set(KINDS[kind]) == {int(code) for code in Code if part in code.name and (kind, code) != (Missing, 0)}
+        assert set(KINDS[kind]) == {
+            int(code) for code in ApiErrorCode if part in code.name and (kind, code) != (Missing, 0)
+        }
 
 
 def test_every_operation_can_be_asked() -> None:
@@ -191,7 +193,7 @@ def test_every_operation_can_be_asked() -> None:
     for each in OPERATIONS:
         base = next(
             group
-            for group in Group.__subclasses__()
+            for group in ResourceClient.__subclasses__()
             if each.path.startswith(f"{group.base}/") or each.path == group.base
         )
         verb = each.path.removeprefix(base.base).lstrip("/")

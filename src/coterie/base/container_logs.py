@@ -17,7 +17,7 @@ from typing import BinaryIO
 from coterie.base.clock import Clock
 
 _CHUNK = 64 * 1024
-_LOOK = 0.1
+_POLL_SECONDS = 0.1
 _LONGEST_LINE = 1 << 20
 """Bytes after which a line is shown in pieces."""
 
@@ -68,7 +68,7 @@ async def read(
             elif not alive:
                 return
             else:
-                await clock.sleep(_LOOK)
+                await clock.sleep(_POLL_SECONDS)
     finally:
         current.close()
 

@@ -37,7 +37,7 @@ class TokenError(Exception):
     """A token that is not accepted. Messages never hold the token."""
 
 
-class Malformed(TokenError):
+class MalformedToken(TokenError):
     pass
 
 
@@ -45,7 +45,7 @@ class BadSignature(TokenError):
     pass
 
 
-class Expired(TokenError):
+class ExpiredToken(TokenError):
     pass
 
 
@@ -73,12 +73,12 @@ def b64url_decode(text: str) -> bytes:
     try:
         raw = text.encode("ascii")
         if b"+" in raw or b"/" in raw or b"=" in raw:
-            raise Malformed("not base64url")
+            raise MalformedToken("not base64url")
         data = base64.b64decode(raw.translate(_URLSAFE_TO_STANDARD) + b"=" * (-len(raw) % 4), validate=True)
     except ValueError as error:  # includes UnicodeEncodeError and binascii.Error
-        raise Malformed("not base64url") from error
+        raise MalformedToken("not base64url") from error
     if b64url(data) != text:
-        raise Malformed("not canonical base64url")
+        raise MalformedToken("not canonical base64url")
     return data
 
 
@@ -111,10 +111,10 @@ def verify(
     """The claims of a good token. `keys` by their key id; a token must expire, name its issuer and, where asked, one of
     `audiences`. `leeway` seconds are allowed at both ends of its life, `early` ones only at the beginning."""
     if len(token) > _LONGEST:
-        raise Malformed("the token is too long")
+        raise MalformedToken("the token is too long")
     parts = token.split(".")
     if len(parts) != 3:
-        raise Malformed("a token has three parts")
+        raise MalformedToken("a token has three parts")
     header = _decode(parts[0])
     signature = b64url_decode(parts[2])
     _check_signature(header, f"{parts[0]}.{parts[1]}".encode(), signature, keys)
@@ -127,10 +127,10 @@ def verify_by(token: str, key: PublicKey) -> Claims:
     """The claims of a token that this very key signed, whatever key id it names: for signers who prove a key that came
     beside the token. Who asks judges times and names."""
     if len(token) > _LONGEST:
-        raise Malformed("the token is too long")
+        raise MalformedToken("the token is too long")
     parts = token.split(".")
     if len(parts) != 3:
-        raise Malformed("a token has three parts")
+        raise MalformedToken("a token has three parts")
     header = _decode(parts[0])
     named = {**header, "kid": ""}
     _check_signature(named, f"{parts[0]}.{parts[1]}".encode(), b64url_decode(parts[2]), {"": key})
@@ -141,7 +141,7 @@ def unverified_claims(token: str) -> Claims:
     """What a token says of itself, to choose who shall check it. Believe none of it."""
     parts = token.split(".")
     if len(token) > _LONGEST or len(parts) != 3:
-        raise Malformed("a token has three parts")
+        raise MalformedToken("a token has three parts")
     return _decode(parts[1])
 
 
@@ -154,7 +154,7 @@ def _check_signature(header: Claims, signed: bytes, signature: bytes, keys: Mapp
         raise BadSignature("the token is signed with a key that is not known here")
     if header.get("alg") != algorithm(key):
         raise BadSignature("the header names another algorithm than the key's")
-    if not signatures.good(signature, signed, key):
+    if not signatures.is_valid(signature, signed, key):
         raise BadSignature("the signature is wrong")
 
 
@@ -163,9 +163,9 @@ def _check_claims(
 ) -> None:
     expires = _number(claims, "exp")
     if expires is None:
-        raise Malformed("the token never expires")
+        raise MalformedToken("the token never expires")
     if now >= expires + leeway:
-        raise Expired("the token has expired")
+        raise ExpiredToken("the token has expired")
     begins = _number(claims, "nbf")
     if begins is not None and now + max(leeway, early) < begins:
         raise NotYetValid("the token is not valid yet")
@@ -173,16 +173,16 @@ def _check_claims(
         raise WrongIssuer("the token comes from another issuer")
     wanted = set(audiences)
     if wanted and not wanted & set(audiences_of(claims)):
-        raise WrongAudience("the token is meant for somebody else")
+        raise WrongAudience("the token has another audience")
 
 
 def audiences_of(claims: Mapping[str, Any]) -> tuple[str, ...]:
     """`aud` is one text or a list of them."""
-    told = claims.get("aud")
-    if isinstance(told, str):
-        return (told,)
-    if isinstance(told, list) and all(isinstance(each, str) for each in told):
-        return tuple(told)
+    audience = claims.get("aud")
+    if isinstance(audience, str):
+        return (audience,)
+    if isinstance(audience, list) and all(isinstance(each, str) for each in audience):
+        return tuple(audience)
     return ()
 
 
@@ -198,7 +198,7 @@ def _number(claims: Claims, name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise Malformed(f"the claim {name} is not a number")
+        raise MalformedToken(f"the claim {name} is not a number")
     return value
 
 
@@ -210,9 +210,9 @@ def _decode(part: str) -> Claims:
     try:
         value = json.loads(b64url_decode(part), parse_constant=_no_constants)
     except (ValueError, RecursionError) as error:
-        raise Malformed("a part of the token is not JSON") from error
+        raise MalformedToken("a part of the token is not JSON") from error
     if not isinstance(value, dict):
-        raise Malformed("a part of the token is not a JSON object")
+        raise MalformedToken("a part of the token is not a JSON object")
     return value
 
 

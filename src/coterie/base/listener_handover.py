@@ -22,15 +22,15 @@ _SECOND = 1
 _BACKLOG = 128
 
 
-class Taken(OSError):
+class AddressTaken(OSError):
     """Somebody else listens there."""
 
 
-class CannotHold(OSError):
+class HandoverUnsupported(OSError):
     """This kernel has no such filters."""
 
 
-def hold(address: str, port: int) -> socket.socket:
+def listen_until_handover(address: str, port: int) -> socket.socket:
     """Listens until somebody else opens the port. Raises Taken or CannotHold, or another OSError."""
     # Without sharing first: who listens there now is no successor of ours but a stranger.
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -38,18 +38,18 @@ def hold(address: str, port: int) -> socket.socket:
         with socket.create_server((address, port), family=family):
             pass
     except OSError as problem:
-        raise Taken(problem.errno, problem.strerror) from problem
-    made = shared(address, port)
+        raise AddressTaken(problem.errno, problem.strerror) from problem
+    made = listen_shared(address, port)
     try:
         code = ctypes.create_string_buffer(struct.pack("HBBI", _RETURN_CONSTANT, 0, 0, _SECOND))
         made.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("HxxxxxxP", 1, ctypes.addressof(code)))
     except OSError as problem:
         made.close()
-        raise CannotHold(problem.errno, problem.strerror) from problem
+        raise HandoverUnsupported(problem.errno, problem.strerror) from problem
     return made
 
 
-def shared(address: str, port: int) -> socket.socket:
+def listen_shared(address: str, port: int) -> socket.socket:
     """Listens beside others that do, as gRPC does."""
     try:
         made = socket.socket(socket.AF_INET6)

@@ -6,7 +6,7 @@
     2026-01-02T03:04:05.678Z info  controllers.kusciajob: Phase changed job=alice/job-1 old=Pending new=Running
 
 It rides on the standard library's logging, so that records of asyncio or aiohttp come out in the same shape. Secrets
-are kept back three times: a `Secret` prints as stars, so does any value whose key names a credential, and text that
+are kept back three times: a `SecretValue` prints as stars, so does any value whose key names a credential, and text that
 looks like a bearer token or a private key is cut out wherever it stands.
 """
 
@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from coterie.base.secret import STARS, Secret
+from coterie.base.secret import STARS, SecretValue
 
 ROOT = "coterie"
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -105,9 +105,9 @@ def logger(name: str) -> Logger:
     return Logger(logging.getLogger(f"{ROOT}.{name}" if name else ROOT))
 
 
-def show(key: str, value: Any) -> str:
+def format_value(key: str, value: Any) -> str:
     """A value as it may be printed."""
-    if isinstance(value, Secret) or (key not in _HARMLESS_KEYS and _SECRET_KEY.search(key)):
+    if isinstance(value, SecretValue) or (key not in _HARMLESS_KEYS and _SECRET_KEY.search(key)):
         return STARS
     if isinstance(value, str):
         text = value
@@ -118,9 +118,9 @@ def show(key: str, value: Any) -> str:
     elif isinstance(value, (bytes, bytearray, memoryview)):
         return f"<{len(value)} bytes>"  # bytes are bodies and keys: never text for a log
     elif isinstance(value, Mapping):
-        text = "{" + ", ".join(f"{k}: {show(str(k), v)}" for k, v in value.items()) + "}"
+        text = "{" + ", ".join(f"{k}: {format_value(str(k), v)}" for k, v in value.items()) + "}"
     elif isinstance(value, (list, tuple, set, frozenset)):
-        text = "[" + ", ".join(show(key, item) for item in value) + "]"
+        text = "[" + ", ".join(format_value(key, item) for item in value) + "]"
     else:
         text = str(value)
     return redact(text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + "...")
@@ -177,10 +177,10 @@ class PlainFormatter(_Formatter):
         if self._colour:
             shade = _COLOURS.get(record.levelno, "")
             line = f"{_DIM}{stamp}{_OFF} {shade}{level:<5}{_OFF} {_DIM}{name}:{_OFF} {sentence}"
-            facts = "".join(f" {_DIM}{key}={_OFF}{_quoted(show(key, value))}" for key, value in fields.items())
+            facts = "".join(f" {_DIM}{key}={_OFF}{_quoted(format_value(key, value))}" for key, value in fields.items())
         else:
             line = f"{stamp} {level:<5} {name}: {sentence}"
-            facts = "".join([f" {key}={_quoted(show(key, value))}" for key, value in fields.items()])
+            facts = "".join([f" {key}={_quoted(format_value(key, value))}" for key, value in fields.items()])
         if trace:
             return line + facts + "\n" + "\n".join("    " + part for part in trace.rstrip().splitlines())
         return line + facts
@@ -199,7 +199,7 @@ class JsonFormatter(_Formatter):
         }
         for key, value in fields.items():
             natural = value is None or isinstance(value, (bool, int))
-            shown = show(key, value)
+            shown = format_value(key, value)
             out[f"field_{key}" if key in out else key] = value if natural and shown != STARS else shown
         if trace:
             out["trace"] = trace

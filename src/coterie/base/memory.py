@@ -11,15 +11,15 @@ _choose = getattr(ctypes.CDLL(None), "mallopt", None)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
-def keep(most: int) -> None:
+def raise_trim_threshold(most: int) -> None:
     """Pieces of up to so many bytes are not given back one by one: the kernel would clear each anew when it is taken
-    again. For processes that call `give_back` when they have done their work."""
+    again. For processes that call `trim` when they have done their work."""
     if _choose is not None:
         _choose(_M_MMAP_THRESHOLD, most)
         _choose(_M_TRIM_THRESHOLD, most)
 
 
-def give_back() -> None:
+def trim() -> None:
     """Takes milliseconds."""
     if _trim is not None:
         _trim(0)

@@ -17,11 +17,11 @@ _VARIABLE = "COTERIE_PARENT"
 _PR_SET_PDEATHSIG = 1
 
 
-def named() -> dict[str, str]:
+def parent_environment() -> dict[str, str]:
     return {_VARIABLE: str(os.getpid())}
 
 
-def follow() -> None:
+def die_with_parent() -> None:
     """Linux: the kernel ends this process when its parent dies, even by SIGKILL."""
     parent = os.environ.get(_VARIABLE, "")
     if not parent or not sys.platform.startswith("linux"):

@@ -59,7 +59,7 @@ class ProcessSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class ProcessExit:
     """How a child ended; `code` is negative for a signal."""
 
     pid: int
@@ -67,7 +67,7 @@ class Exit:
     lived: float
 
     @property
-    def told(self) -> str:
+    def describe(self) -> str:
         if self.code >= 0:
             return f"exit code {self.code}"
         try:
@@ -86,12 +86,12 @@ class Supervised:
         clock: Clock = SYSTEM_CLOCK,
         random: Random | None = None,
         on_start: Callable[[int], None] | None = None,
-        on_exit: Callable[[Exit], None] | None = None,
+        on_exit: Callable[[ProcessExit], None] | None = None,
         log: Logger = _log,
     ) -> None:
         self.spec = spec
         self.restarts = 0
-        self.last_exit: Exit | None = None
+        self.last_exit: ProcessExit | None = None
         self._clock = clock
         self._backoff = Backoff(spec.restart, random)
         self._on_start = on_start
@@ -142,17 +142,17 @@ class Supervised:
             # and right after the end no new process has come round to it.
             _signal_group(process.pid, signal.SIGKILL)
             self._process = None
-        ended = Exit(process.pid, process.returncode or 0, self._clock.monotonic() - started)
+        ended = ProcessExit(process.pid, process.returncode or 0, self._clock.monotonic() - started)
         self.last_exit = ended
         if self._on_exit is not None:
             self._on_exit(ended)
         if self._stopping.is_set():
-            self._log.info("Child process stopped", pid=ended.pid, how=ended.told)
+            self._log.info("Child process stopped", pid=ended.pid, how=ended.describe)
             return 0.0
         if ended.lived >= self.spec.stable_after:
             self._backoff.succeeded()
         wait = self._backoff.failed()
-        self._log.warning("Child process ended", pid=ended.pid, how=ended.told, lived=ended.lived, restart_in=wait)
+        self._log.warning("Child process ended", pid=ended.pid, how=ended.describe, lived=ended.lived, restart_in=wait)
         return wait
 
     async def _spawn(self) -> asyncio.subprocess.Process:

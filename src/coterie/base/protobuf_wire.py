@@ -21,11 +21,11 @@ _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
 Bytes = bytes | memoryview
 
 
-class WireError(ValueError):
+class ProtobufError(ValueError):
     """The bytes are not a protobuf message."""
 
 
-class Truncated(WireError):
+class Truncated(ProtobufError):
     """The message ends inside a field."""
 
 
@@ -48,7 +48,7 @@ def decode_varint(data: Bytes, at: int) -> tuple[int, int]:
             shift += 7
     except IndexError:
         raise Truncated("the message ends inside a number") from None
-    raise WireError("a number has more than 64 bits")
+    raise ProtobufError("a number has more than 64 bits")
 
 
 def fields(view: memoryview) -> Iterator[tuple[int, int, int | memoryview]]:
@@ -82,7 +82,7 @@ def fixed_size(wire_type: int) -> int:
         return 8
     if wire_type == FIXED32:
         return 4
-    raise WireError(f"the wire type {wire_type} is unknown")
+    raise ProtobufError(f"the wire type {wire_type} is unknown")
 
 
 # Writing.

@@ -10,16 +10,16 @@ from coterie.base.log import Logger
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class RateLimit:
     burst: float
     per_second: float
 
 
-COMPLAINTS = Allowance(20, 1)
+LOG_RATE = RateLimit(20, 1)
 
 
-class Bucket:
-    def __init__(self, allowance: Allowance, clock: Clock) -> None:
+class TokenBucket:
+    def __init__(self, allowance: RateLimit, clock: Clock) -> None:
         self._allowance = allowance
         self._clock = clock
         self._left = allowance.burst
@@ -36,10 +36,10 @@ class Bucket:
         return True
 
 
-class Complaints:
+class RateLimitedLog:
     def __init__(self, log: Logger, clock: Clock) -> None:
         self._log = log
-        self._bucket = Bucket(COMPLAINTS, clock)
+        self._bucket = TokenBucket(LOG_RATE, clock)
         self._unwritten = 0
 
     def warn(self, sentence: str, **fields: Any) -> None:

@@ -1,6 +1,6 @@
 """Values that must not be seen: they print as stars wherever they end up.
 
-A `Secret` has no way to become text by accident: repr, str, format, JSON encoders and pickling all miss the value. Only
+A `SecretValue` has no way to become text by accident: repr, str, format, JSON encoders and pickling all miss the value. Only
 `.reveal()` gives it, so a search for that word finds every place where one is used.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 STARS = "******"
 
 
-class Secret:
+class SecretValue:
     __slots__ = ("__value",)
 
     def __init__(self, value: str | bytes) -> None:
@@ -39,15 +39,15 @@ class Secret:
         return bool(self.__value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and self.matches(other.__value)
+        return isinstance(other, SecretValue) and self.matches(other.__value)
 
     def __hash__(self) -> int:
-        return hash((Secret, self.__value))
+        return hash((SecretValue, self.__value))
 
-    def __copy__(self) -> Secret:
+    def __copy__(self) -> SecretValue:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Secret:
+    def __deepcopy__(self, memo: dict[int, Any]) -> SecretValue:
         return self
 
     def __reduce__(self) -> NoReturn:

@@ -28,7 +28,7 @@ def sign(data: bytes, key: PrivateKey) -> bytes:
     return r.to_bytes(_ES256_HALF, "big") + s.to_bytes(_ES256_HALF, "big")
 
 
-def good(signature: bytes, data: bytes, key: PublicKey) -> bool:
+def is_valid(signature: bytes, data: bytes, key: PublicKey) -> bool:
     """Whether the key's owner signed just this."""
     try:
         if isinstance(key, rsa.RSAPublicKey):

@@ -31,7 +31,7 @@ class TaskFailed(Exception):
         self.__cause__ = error
 
 
-class EndedEarly(Exception):
+class TaskEndedEarly(Exception):
     """A task that should run until it is cancelled returned by itself."""
 
 
@@ -83,9 +83,9 @@ class TaskOwner:
         if error is None:
             if not endless or self._closing:
                 return
-            error = EndedEarly(f"{name} was to run until cancelled")
+            error = TaskEndedEarly(f"{name} was to run until cancelled")
         failure = TaskFailed(self.name, name, error)
-        self._log.error("Task failed", error=error, trace=not isinstance(error, EndedEarly), task=name)
+        self._log.error("Task failed", error=error, trace=not isinstance(error, TaskEndedEarly), task=name)
         if not vital or self.failure is not None:
             return
         self.failure = failure
@@ -132,7 +132,7 @@ class TaskOwner:
             raise self.failure
 
 
-def heard(task: asyncio.Future[Any]) -> None:
+def retrieve_exception(task: asyncio.Future[Any]) -> None:
     """For `add_done_callback`: what it failed with counts as told, where nobody may ask any more and that is no
     news."""
     if not task.cancelled():

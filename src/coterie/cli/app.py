@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from coterie.kube.client.kubeconfig import Connection
+    from coterie.kube.client.kubeconfig import ClusterConnection
     from coterie.kube.client.transport import Transport
 
 INTERRUPTED = 130
@@ -36,7 +36,7 @@ class App:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     stdin: TextIO = field(default_factory=lambda: sys.stdin)
     cwd: Path = field(default_factory=Path.cwd)
-    connect: Callable[[Connection], Transport] | None = None
+    connect: Callable[[ClusterConnection], Transport] | None = None
     """How a server is reached; None: over HTTP."""
 
     @classmethod

@@ -21,7 +21,7 @@ from coterie.base.files import write_atomic
 from coterie.base.log_rotation import open_log
 from coterie.base.paths import DomainPaths
 
-_LOOK = 0.02
+_POLL_SECONDS = 0.02
 
 
 def config_file(paths: DomainPaths) -> Path:
@@ -138,12 +138,12 @@ def _signal(many: Sequence[DomainPaths], number: int, grace: float) -> list[Doma
     deadline = time.monotonic() + grace
     left = [paths for paths in many if running(paths)]
     while left and time.monotonic() < deadline:
-        time.sleep(_LOOK)
+        time.sleep(_POLL_SECONDS)
         left = [paths for paths in left if running(paths)]
     return left
 
 
-def last_words(paths: DomainPaths, lines: int = 10) -> list[str]:
+def log_tail(paths: DomainPaths, lines: int = 10) -> list[str]:
     try:
         with log_file(paths).open(errors="replace") as file:
             return [line.rstrip("\n") for line in deque(file, maxlen=lines)]

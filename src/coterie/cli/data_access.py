@@ -21,24 +21,24 @@ from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.pki import PkiError
 from coterie.cli import node_health
 from coterie.cli.app import CliError
-from coterie.cli.error_messages import told
+from coterie.cli.error_messages import cli_errors
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
 from coterie.kuscia.api.types.data import DEFAULT_SOURCE, DOMAIN_DATA_GRANTS, DomainData, DomainDataGrant
 from coterie.kuscia.datamesh import columns
-from coterie.kuscia.datamesh.catalogue import Catalogue
-from coterie.kuscia.datamesh.errors import MeshProblem
+from coterie.kuscia.datamesh.catalogue import DataCatalogue
+from coterie.kuscia.datamesh.errors import MeshError
 from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.sources.catalogue_entries import file_format
 from coterie.kuscia.sources.formats import by_name
-from coterie.kuscia.sources.protocol import FileFormat, Place, ReadOptions, SourceError
+from coterie.kuscia.sources.protocol import DataLocation, FileFormat, SourceError, TableReadOptions
 from coterie.kuscia.sources.source_registry import open_source
 from coterie.kuscia.sources.types import kuscia_of
 from coterie.node.config import NodeSettings
 
 
-class Desk:
-    def __init__(self, node: NodeSettings, client: Client, catalogue: Catalogue) -> None:
+class DataAccess:
+    def __init__(self, node: NodeSettings, client: Client, catalogue: DataCatalogue) -> None:
         self.node = node
         self.domain = node.domain
         self.catalogue = catalogue
@@ -60,7 +60,7 @@ class Desk:
         info = await self.catalogue.source_info(source)
         kind = by_name(FileFormat.UNKNOWN, uri) if info.kind in ("localfs", "oss") else FileFormat.UNKNOWN
         async with open_source(info) as opened:
-            schema = await opened.schema(Place(uri, kind))
+            schema = await opened.schema(DataLocation(uri, kind))
         spec: Object = {
             "name": name,
             "type": "table",
@@ -83,11 +83,11 @@ class Desk:
                 f"Error: {data.metadata.name} lies at its owner {data.spec.author}; only its engines read it"
             )
         schema = columns.schema_of(data.spec.columns or ())
-        place = Place(data.spec.relative_uri, file_format(data.spec.file_format), "", data.spec.attributes or {})
+        place = DataLocation(data.spec.relative_uri, file_format(data.spec.file_format), "", data.spec.attributes or {})
         kept: list[pa.RecordBatch] = []
         async with (
             open_source(await self.catalogue.source_info(data.spec.data_source)) as source,
-            source.read(place, schema, ReadOptions(batch_rows=max(rows, 1))) as batches,
+            source.read(place, schema, TableReadOptions(batch_rows=max(rows, 1))) as batches,
         ):
             async for batch in batches:
                 kept.append(batch.slice(0, rows - sum(each.num_rows for each in kept)))
@@ -97,25 +97,25 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(node: NodeSettings, nodes: Sequence[NodeSettings]) -> AsyncIterator[Desk]:
+async def open_data_access(node: NodeSettings, nodes: Sequence[NodeSettings]) -> AsyncIterator[DataAccess]:
     """Failures inside are raised as `CliError`."""
     plane = node_health.plane_of(node, nodes)
     if plane is None:
         raise CliError(f"Error: the master of {node.domain} is not on this machine; do this where its files are")
     try:
         own = domain_identity.ensure(node.paths, node.domain, None, SYSTEM_CLOCK.now())
-        with told():
+        with cli_errors():
             async with node_health.client_of(plane) as client:
-                yield Desk(node, client, Catalogue(client, own))
+                yield DataAccess(node, client, DataCatalogue(client, own))
     except PkiError as problem:
         raise CliError(f"Error: {problem}") from problem
-    except MeshProblem as problem:
+    except MeshError as problem:
         raise CliError(f"Error: {problem}") from problem
     except SourceError as problem:
         raise CliError(f"Error: {problem}") from problem
 
 
-def brought(file: Path, directory: Path) -> str:
+def copy_into(file: Path, directory: Path) -> str:
     """Where in the domain's own data directory a file lies; one from elsewhere is copied there, whole or not at all."""
     inside, own = file.resolve(), directory.resolve()
     if inside.is_relative_to(own):

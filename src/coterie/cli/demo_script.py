@@ -11,7 +11,7 @@ from typing import NoReturn
 from coterie.cli.app import App
 
 
-class Story:
+class DemoScript:
     def __init__(self, app: App) -> None:
         self.app = app
         self.began = time.perf_counter()
@@ -45,7 +45,7 @@ class Timer:
         self.seconds = time.perf_counter() - self._started
 
 
-class Uninterrupted:
+class DeferredSignals:
     """Whoever wants to end us meanwhile has to wait: something is begun that must be known or finished."""
 
     def __enter__(self) -> None:

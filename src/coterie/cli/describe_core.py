@@ -96,12 +96,12 @@ def _state(sheet: Sheet, heading: str, state: Object) -> None:
     kind = next((k for k in ("running", "waiting", "terminated") if state.get(k) is not None), None)
     sheet.field(heading, (kind or "waiting").title())
     detail = state.get(kind or "") or {}
-    for key, told in (("reason", "Reason"), ("message", "Message"), ("exitCode", "Exit Code"), ("signal", "Signal")):
+    for key, label in (("reason", "Reason"), ("message", "Message"), ("exitCode", "Exit Code"), ("signal", "Signal")):
         if detail.get(key) is not None:
-            sheet.line(f"  {told}:", detail[key])
-    for key, told in (("startedAt", "Started"), ("finishedAt", "Finished")):
+            sheet.line(f"  {label}:", detail[key])
+    for key, label in (("startedAt", "Started"), ("finishedAt", "Finished")):
         if detail.get(key):
-            sheet.line(f"  {told}:", moment(detail[key]))
+            sheet.line(f"  {label}:", moment(detail[key]))
 
 
 def _probe(probe: Object) -> str:
@@ -157,16 +157,16 @@ def _volumes(sheet: Sheet, volumes: list[Object]) -> None:
 
 
 def _toleration(toleration: Object) -> str:
-    told = toleration.get("key") or ""
+    text = toleration.get("key") or ""
     if toleration.get("value"):
-        told += f"={toleration['value']}"
+        text += f"={toleration['value']}"
     if toleration.get("effect"):
-        told += f":{toleration['effect']}"
+        text += f":{toleration['effect']}"
     if toleration.get("operator") == "Exists":
-        told += " op=Exists"
+        text += " op=Exists"
     if toleration.get("tolerationSeconds") is not None:
-        told += f" for {toleration['tolerationSeconds']}s"
-    return told.strip()
+        text += f" for {toleration['tolerationSeconds']}s"
+    return text.strip()
 
 
 def _condition_table(sheet: Sheet, status: Object, fields: tuple[str, ...]) -> None:
@@ -246,8 +246,8 @@ def service(sheet: Sheet, obj: Object, now: float) -> None:
     if ingress:
         sheet.field("LoadBalancer Ingress", ", ".join(i.get("ip") or i.get("hostname") or "" for i in ingress))
     for port in spec.get("ports") or ():
-        told = service_ports({"ports": [port]})
-        sheet.field("Port", f"{port['name']} {told}" if port.get("name") else told)
+        text = service_ports({"ports": [port]})
+        sheet.field("Port", f"{port['name']} {text}" if port.get("name") else text)
         sheet.field("TargetPort", port.get("targetPort", port.get("port")))
     sheet.field("Session Affinity", spec.get("sessionAffinity") or "None")
 

@@ -53,9 +53,9 @@ def job(sheet: Sheet, obj: Object, now: float) -> None:
         sheet.field("Last Order", f"{labels_[labels.KUSCIA_JOB_STAGE]}, by {by}")
     _progress(sheet, obj, now)
     # Keys are names of domains, which are not to be made into titles.
-    for title, told in (("Approvals", status.get("approveStatus")), ("Stages", status.get("stageStatus"))):
-        if told:
-            sheet.fields(title, pairs(told, ": "))
+    for title, answers in (("Approvals", status.get("approveStatus")), ("Stages", status.get("stageStatus"))):
+        if answers:
+            sheet.fields(title, pairs(answers, ": "))
     phases = status.get("taskStatus") or {}
     absent = "Not run" if status.get("phase") in JOB_ENDED else "Waiting"
     with sheet.section("Tasks"):
@@ -85,29 +85,29 @@ def task(sheet: Sheet, obj: Object, now: float) -> None:
     with sheet.section("Parties"):
         rows = []
         for party in spec.get("parties") or ():
-            told = phases.get((party.get("domainID"), party.get("role"))) or {}
+            party_status = phases.get((party.get("domainID"), party.get("role"))) or {}
             rows.append(
                 (
                     party.get("domainID"),
                     party.get("role") or NONE,
                     party.get("appImageRef"),
-                    told.get("phase") or NONE,
-                    told.get("message") or "",
+                    party_status.get("phase") or NONE,
+                    party_status.get("message") or "",
                 )
             )
         sheet.table(("Domain", "Role", "Image", "Phase", "Message"), rows)
     pods = status.get("podStatuses") or {}
     if pods:
         with sheet.section("Pods"):
-            told_pods = (
+            pod_rows = (
                 (key, pods[key].get("podPhase"), pods[key].get("nodeName") or NONE, _why(pods[key]))
                 for key in sorted(pods)
             )
-            sheet.table(("Name", "Phase", "Node", "Reason"), told_pods)
+            sheet.table(("Name", "Phase", "Node", "Reason"), pod_rows)
     services = status.get("serviceStatuses") or {}
     if services:
         with sheet.section("Services"):
-            told_services = (
+            service_rows = (
                 (
                     key,
                     services[key].get("portName") or NONE,
@@ -116,7 +116,7 @@ def task(sheet: Sheet, obj: Object, now: float) -> None:
                 )
                 for key in sorted(services)
             )
-            sheet.table(("Name", "Port", "Number", "Scope"), told_services)
+            sheet.table(("Name", "Port", "Number", "Scope"), service_rows)
     _conditions(sheet, status)
 
 

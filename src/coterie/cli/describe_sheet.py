@@ -45,8 +45,8 @@ class Sheet:
 
     def fields(self, title: str, values: Iterable[str]) -> None:
         """A title with several values below each other."""
-        told = list(values) or [NONE]
-        for i, value in enumerate(told):
+        lines = list(values) or [NONE]
+        for i, value in enumerate(lines):
             self.line(f"{title}:" if i == 0 else "", value)
 
     def table(self, headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -104,32 +104,32 @@ def pairs(mapping: dict[str, Any] | None, joiner: str = "=") -> list[str]:
 
 def annotation_lines(meta: dict[str, Any]) -> list[str]:
     """Annotations without the copy of the whole object that apply leaves there."""
-    told = {key: value for key, value in (meta.get("annotations") or {}).items() if key != LAST_APPLIED}
-    return pairs(told, ": ")
+    shown_annotations = {key: value for key, value in (meta.get("annotations") or {}).items() if key != LAST_APPLIED}
+    return pairs(shown_annotations, ": ")
 
 
 def write_value(sheet: Sheet, name: str, value: Any) -> None:
     """Any JSON value under a title: maps and lists become nested blocks."""
-    told = title(name)
+    label = title(name)
     if is_hidden(name) and value:
         if isinstance(value, dict):
-            with sheet.section(told):
+            with sheet.section(label):
                 for key in sorted(value):
                     sheet.field(key, size(value[key]))
         else:
-            sheet.field(told, size(value))
+            sheet.field(label, size(value))
     elif isinstance(value, dict) and value:
-        with sheet.section(told):
+        with sheet.section(label):
             write_fields(sheet, value)
     elif isinstance(value, list) and value:
-        with sheet.section(told):
+        with sheet.section(label):
             for item in value:
                 if isinstance(item, dict):
                     write_fields(sheet, item)
                 else:
                     sheet.line(scalar(item))
     else:
-        sheet.field(told, scalar(value))
+        sheet.field(label, scalar(value))
 
 
 def write_fields(sheet: Sheet, value: dict[str, Any], skip: frozenset[str] = frozenset()) -> None:

@@ -27,12 +27,12 @@ from coterie.kuscia.api.domainroutes import route_name
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS
 from coterie.node.config import NodeSettings
 
-_PATIENCE = 10.0
-_LOOK = 0.02
+_TIMEOUT = 10.0
+_POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class NetworkRoute:
     """One direction, and the control planes that know of it."""
 
     source: NodeSettings
@@ -48,27 +48,27 @@ class Way:
         return route_name(self.source.domain, self.destination.domain)
 
 
-def ways(nodes: Sequence[NodeSettings]) -> list[Way]:
+def network_routes(nodes: Sequence[NodeSettings]) -> list[NetworkRoute]:
     """All routes of a network."""
     master = next((node for node in nodes if node.mode == "master"), None)
     if master is None:
-        return [Way(one, other, (one, other)) for one, other in permutations(_with_gateway(nodes), 2)]
+        return [NetworkRoute(one, other, (one, other)) for one, other in permutations(_with_gateway(nodes), 2)]
     lites = [node for node in _with_gateway(nodes) if node is not master and node.gateway.master is not None]
-    home = [Way(lite, master, (master,)) for lite in lites]
-    return home + [Way(one, other, (master,)) for one, other in permutations(lites, 2)]
+    home = [NetworkRoute(lite, master, (master,)) for lite in lites]
+    return home + [NetworkRoute(one, other, (master,)) for one, other in permutations(lites, 2)]
 
 
 def _with_gateway(nodes: Sequence[NodeSettings]) -> list[NodeSettings]:
     return [node for node in nodes if node.gateway.enabled]
 
 
-def objects(way: Way) -> Object:
+def objects(way: NetworkRoute) -> Object:
     return model.route(way.source.domain, way.destination.domain, endpoint=model.endpoint_of(way.destination.gateway))
 
 
-async def befriend(nodes: Sequence[NodeSettings], clients: Mapping[str, Client]) -> None:
+async def connect_peers(nodes: Sequence[NodeSettings], clients: Mapping[str, Client]) -> None:
     """p2p: everybody to everybody. All APIs must answer, and all certificates be in their files."""
-    every = ways(nodes)
+    every = network_routes(nodes)
 
     async def let_in(node: NodeSettings) -> None:
         client = clients[node.domain]
@@ -93,7 +93,7 @@ async def _partner(client: Client, who: NodeSettings) -> None:
     await ensure(client, DOMAINS.as_dynamic, wanted, wrong)
 
 
-async def _route(client: Client, way: Way) -> None:
+async def _route(client: Client, way: NetworkRoute) -> None:
     wanted = objects(way)
 
     def wrong(found: Object) -> Object | None:
@@ -108,15 +108,15 @@ async def _route(client: Client, way: Way) -> None:
     await ensure(client, CLUSTER_DOMAIN_ROUTES.as_dynamic, wanted, wrong)
 
 
-async def _copied(client: Client, way: Way) -> None:
+async def _copied(client: Client, way: NetworkRoute) -> None:
     """Until the destination's gateway can know of the route. If that takes long the handshake is tried again anyway."""
-    deadline = asyncio.get_running_loop().time() + _PATIENCE
+    deadline = asyncio.get_running_loop().time() + _TIMEOUT
     while asyncio.get_running_loop().time() < deadline:
         try:
             await client.get(DOMAIN_ROUTES, way.object_name, way.destination.domain)
             return
         except NotFound:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_SECONDS)
 
 
 async def ensure(
@@ -137,11 +137,11 @@ async def ensure(
 # center.
 
 
-async def admit(client: Client, nodes: Sequence[NodeSettings]) -> None:
+async def admit_lites(client: Client, nodes: Sequence[NodeSettings]) -> None:
     """A Domain for each lite, and the routes between them; their certificates come when they register."""
     lites = [node for node in nodes if node.mode == "lite"]
     await asyncio.gather(*(ensure(client, DOMAINS.as_dynamic, model.member(node.domain)) for node in lites))
-    between = [way for way in ways(nodes) if way.destination.mode == "lite"]
+    between = [way for way in network_routes(nodes) if way.destination.mode == "lite"]
     await asyncio.gather(*(_route(client, way) for way in between))
 
 
@@ -150,11 +150,11 @@ async def token_for(client: Client, node: NodeSettings, master: NodeSettings) ->
     while True:
         token = model.unused_token(await client.get(DOMAINS, node.domain))
         if token:
-            return model.pinned_token(token, shown_by(master))
-        await asyncio.sleep(_LOOK)
+            return model.pinned_token(token, public_certificate(master))
+        await asyncio.sleep(_POLL_SECONDS)
 
 
-def shown_by(plane: NodeSettings) -> str:
+def public_certificate(plane: NodeSettings) -> str:
     """The certificate (PEM) on a gateway's public port."""
     own = plane.gateway.external_tls
     return (own.pair.certificate if own is not None else plane.paths.domain_certificate).read_text()

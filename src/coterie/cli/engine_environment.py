@@ -75,7 +75,7 @@ class Environment:
     def installed(self, place: Path) -> bool:
         """Whether it is there as this version wants it."""
         stamp = place / _STAMP
-        return stamp.is_file() and stamp.read_text() == self._wanted() and (place / "bin" / "python").exists()
+        return stamp.is_file() and stamp.read_text() == self._stamp() and (place / "bin" / "python").exists()
 
     def install(self, app: App) -> Path:
         """The environment, made where it is missing. CliError when it cannot be had."""
@@ -94,7 +94,7 @@ class Environment:
             venv.create(place, with_pip=True, symlinks=True)
             _pip(place, self._requirements(), app)
             self._copy_engines(place)
-            (place / _STAMP).write_text(self._wanted())
+            (place / _STAMP).write_text(self._stamp())
         except (OSError, subprocess.SubprocessError) as problem:
             shutil.rmtree(place, ignore_errors=True)
             raise CliError(
@@ -120,7 +120,7 @@ class Environment:
     def _requirements(self) -> str:
         return resources.files("coterie.engines").joinpath(self.name, "requirements.txt").read_text()
 
-    def _wanted(self) -> str:
+    def _stamp(self) -> str:
         """What the stamp says: the requirements."""
         text = f"{self._requirements()}{sys.version_info[:2]}"
         return hashlib.sha256(text.encode()).hexdigest()
@@ -139,7 +139,7 @@ class Environment:
                     await builtin_appimages.ensure_engines(client, (self.made(),))
             except (ApiError, TransportError, KubeconfigError) as problem:
                 raise CliError(
-                    f"Error: {node.domain} could not be told of the engine {self.name}: {problem}; "
+                    f"Error: {node.domain} could not be given the engine {self.name}: {problem}; "
                     "is it up? `coterie up` starts it"
                 ) from problem
 

@@ -17,7 +17,7 @@ from coterie.kube.api.meta import Object
 from coterie.kuscia.api.appimages import roles_of
 from coterie.kuscia.api.types.job import AppImage, DeployTemplate
 from coterie.kuscia.engine.templates import template
-from coterie.kuscia.engine.templates.errors import TemplateProblem
+from coterie.kuscia.engine.templates.errors import TemplateError
 
 _PORT_NAME = re.compile(r"(?=.{1,15}$)[a-z0-9]+(-[a-z0-9]+)*")
 _SCOPES = ("Cluster", "Domain", "Local")
@@ -70,7 +70,7 @@ def _template_faults(engine: AppImage) -> Iterator[str]:
     for name, text in (engine.spec.config_templates or {}).items():
         try:
             template.parse(text)
-        except TemplateProblem as problem:
+        except TemplateError as problem:
             yield f"spec.configTemplates[{name}]: {problem}"
 
 

@@ -10,13 +10,13 @@ from coterie.cli.app import CliError
 from coterie.kube.api import errors
 from coterie.kube.client.discovery import UnknownResource
 from coterie.kube.client.kubeconfig import KubeconfigError
-from coterie.kube.client.transport import CredentialsError, NoAnswerInTime, NotSent, TransportError
+from coterie.kube.client.transport import CredentialsError, NotSent, ResponseTimeout, TransportError
 
 _FORCE = "apply with --force-conflicts to take these fields over, or leave them out of the file"
 
 
 @contextlib.contextmanager
-def told(server: str = "") -> Iterator[None]:
+def cli_errors(server: str = "") -> Iterator[None]:
     """Whatever goes wrong with a server inside is raised as the `CliError` that tells it."""
     try:
         yield
@@ -62,7 +62,7 @@ def unreachable(error: TransportError, server: str = "") -> str:
             f"Error: no control plane answers{where}; start it with `coterie start -c FILE`, "
             "or choose another with --kubeconfig or --domain"
         )
-    if isinstance(error, NoAnswerInTime):
+    if isinstance(error, ResponseTimeout):
         return f"Error: the server{where} did not answer in time; see `coterie status` and its logs, then try again"
     return f"Error: the connection to the server{where} broke ({error}); try again"
 

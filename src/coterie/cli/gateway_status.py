@@ -15,12 +15,12 @@ from typing import Any
 import orjson
 
 from coterie.cli import background
-from coterie.cli.routes.model import Line
+from coterie.cli.routes.model import RouteLine
 from coterie.kuscia.gateway import orphaned_envoy
 from coterie.kuscia.gateway.admin import Admin, AdminError, Readback, pending, refusals
 from coterie.kuscia.gateway.envoy import EnvoySettings
 from coterie.kuscia.gateway.model import Protocol
-from coterie.kuscia.gateway.snapshot_inputs import Places
+from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
 from coterie.node.config import NodeSettings
 from coterie.node.config.document import READABLE_SENTENCE
 
@@ -60,7 +60,7 @@ class GatewayState:
             f"{self.node_memory >> 20} + {self.memory >> 20} MiB",
         )
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         return {
             "domain": self.domain,
             "publicPort": self.public,
@@ -84,27 +84,27 @@ async def of_all(nodes: Sequence[NodeSettings]) -> list[GatewayState]:
 
 
 async def of(node: NodeSettings) -> GatewayState:
-    places = Places.of(node.paths)
+    places = GatewayPaths.of(node.paths)
     envoy = EnvoySettings(node.domain, places.directory, places.run, places.logs)
     pid = orphaned_envoy.running(envoy.pid_file, envoy.bootstrap) or 0
-    told, dns = await asyncio.gather(_asked(envoy.socket), _dns(node))
+    answers, dns = await asyncio.gather(_readback(envoy.socket), _dns(node))
     state = GatewayState(
         node.domain,
         str(node.gateway.external) if node.gateway.external is not None else "",
-        live=told is not None and told.live,
+        live=answers is not None and answers.live,
         pid=pid,
         dns=dns,
         node_memory=memory_of(background.running(node.paths)),
         memory=memory_of(pid),
     )
-    if told is None:
+    if answers is None:
         return state
-    refused = pending(written(places.directory), told)
+    refused = pending(written_versions(places.directory), answers)
     reasons = refusals(_tail(envoy.log)) if refused else ()
-    return replace(state, connections=told.connections, refused=refused, reasons=reasons)
+    return replace(state, connections=answers.connections, refused=refused, reasons=reasons)
 
 
-async def _asked(socket: Path) -> Readback | None:
+async def _readback(socket: Path) -> Readback | None:
     admin = Admin(socket)
     try:
         return await admin.readback()
@@ -114,7 +114,7 @@ async def _asked(socket: Path) -> Readback | None:
         await admin.close()
 
 
-def written(directory: Path) -> dict[str, str]:
+def written_versions(directory: Path) -> dict[str, str]:
     """By file, the version that Envoy was given last."""
     found = {}
     for path in directory.glob("*ds*.json"):
@@ -161,7 +161,7 @@ def memory_of(pid: int) -> int:
 # What a person should know, in sentences.
 
 
-def problems(states: Sequence[GatewayState], lines: Sequence[Line]) -> list[str]:
+def problems(states: Sequence[GatewayState], lines: Sequence[RouteLine]) -> list[str]:
     """What does not work, with the next step."""
     out = [
         f"{each.domain}: its gateway does not answer; see {each.domain}'s var/logs/coterie.log and var/logs/envoy"
@@ -182,7 +182,7 @@ def problems(states: Sequence[GatewayState], lines: Sequence[Line]) -> list[str]
     return out
 
 
-def switched_off(nodes: Sequence[NodeSettings], lines: Sequence[Line]) -> list[str]:
+def switched_off(nodes: Sequence[NodeSettings], lines: Sequence[RouteLine]) -> list[str]:
     """Protections that somebody chose to do without."""
     by_protocol: Mapping[Protocol, str] = {
         Protocol.NOTLS: "its public port speaks plain text (protocol: NOTLS)",
@@ -190,11 +190,13 @@ def switched_off(nodes: Sequence[NodeSettings], lines: Sequence[Line]) -> list[s
     }
     out = []
     for node in nodes:
-        told = by_protocol.get(node.gateway.protocol)
-        if told and node.gateway.enabled:
-            out.append(f"{node.domain}: {told}")
+        message = by_protocol.get(node.gateway.protocol)
+        if message and node.gateway.enabled:
+            out.append(f"{node.domain}: {message}")
         if node.kuscia_api.enabled and node.kuscia_api.protocol == "NOTLS":
-            out.append(f"{node.domain}: whoever reaches KusciaAPI may do everything (kusciaAPI.protocol: NOTLS)")
+            out.append(
+                f"{node.domain}: anyone who can connect to KusciaAPI may do everything (kusciaAPI.protocol: NOTLS)"
+            )
         if node.agent is not None and node.agent.allow_privileged:
             out.append(f"{node.domain}: pods may be privileged (agent.allowPrivileged: true)")
         if node.agent is not None and node.agent.host_paths:

@@ -14,7 +14,7 @@ from coterie.kube.api.resources import Resource
 from coterie.kube.apiserver.tables.ages import age
 from coterie.kube.client.client import PAGE_SIZE, Client
 from coterie.kube.client.requests import path, query
-from coterie.kube.client.transport import Call, Disconnected
+from coterie.kube.client.transport import Disconnected, TransportRequest
 
 JSON = "application/json"
 _PAUSE = 0.2
@@ -22,7 +22,7 @@ TABLE = f"{JSON};as=Table;v=v1;g=meta.k8s.io,{JSON}"
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ListQuery:
     """What is asked for; an empty `name` asks for all that the selectors let through."""
 
     resource: Resource
@@ -37,10 +37,10 @@ class Question:
     def _include(self) -> str:
         return "Object" if self.whole_rows else ""
 
-    def call(self, accept: str, continue_: str = "") -> Call:
+    def call(self, accept: str, continue_: str = "") -> TransportRequest:
         if self.name:
             where = path(self.resource, self.namespace, self.name)
-            return Call("GET", where, query(includeObject=self._include), {"Accept": accept})
+            return TransportRequest("GET", where, query(includeObject=self._include), {"Accept": accept})
         asked = query(
             **{"continue": continue_},
             limit=PAGE_SIZE,
@@ -48,9 +48,9 @@ class Question:
             fieldSelector=self.fields,
             includeObject=self._include,
         )
-        return Call("GET", path(self.resource, self.namespace), asked, {"Accept": accept})
+        return TransportRequest("GET", path(self.resource, self.namespace), asked, {"Accept": accept})
 
-    def watch_call(self, accept: str, version: str) -> Call:
+    def watch_call(self, accept: str, version: str) -> TransportRequest:
         named = f"metadata.name={self.name}" if self.name else ""
         asked = query(
             watch=True,
@@ -60,10 +60,10 @@ class Question:
             fieldSelector=",".join(filter(None, (named, self.fields))),
             includeObject=self._include,
         )
-        return Call("GET", path(self.resource, self.namespace), asked, {"Accept": accept}, stream=True)
+        return TransportRequest("GET", path(self.resource, self.namespace), asked, {"Accept": accept}, stream=True)
 
 
-async def fetch(client: Client, question: Question, accept: str) -> Object:
+async def fetch(client: Client, question: ListQuery, accept: str) -> Object:
     """A Table, a List or an object. Pages are put together; when the snapshot is gone between two, we start over."""
     key = "rows" if accept == TABLE else "items"
     while True:
@@ -103,7 +103,7 @@ def as_table(answer: Object, now: float) -> Object:
     return {"kind": "Table", "metadata": answer.get("metadata") or {}, "columnDefinitions": columns, "rows": rows}
 
 
-async def changes(client: Client, question: Question, accept: str, version: str) -> AsyncIterator[tuple[str, Any]]:
+async def changes(client: Client, question: ListQuery, accept: str, version: str) -> AsyncIterator[tuple[str, Any]]:
     """(type, object or Table) of each change after `version`, without end; raises Gone when that is too long ago.
 
     A server ends watches from time to time; we then go on from the last version seen.

@@ -103,7 +103,7 @@ def parse(text: str, place: str) -> Iterator[Manifest]:
     try:
         documents = list(yaml.load_all(text, Loader=_Loader))
     except yaml.YAMLError as error:
-        raise CliError(f"Error: {place} is not valid YAML: {_told(error)}") from error
+        raise CliError(f"Error: {place} is not valid YAML: {_yaml_error(error)}") from error
     except (ValueError, RecursionError) as error:
         raise CliError(f"Error: {place} is not valid YAML: {error}") from error
     for number, document in enumerate(documents, 1):
@@ -129,7 +129,7 @@ def _objects(document: Any, place: str) -> Iterator[Manifest]:
     yield Manifest(document, place)
 
 
-def _told(error: yaml.YAMLError) -> str:
+def _yaml_error(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"{error.problem or error.context} (line {mark.line + 1}, column {mark.column + 1})"

@@ -52,7 +52,7 @@ _ENGINE_BLOCKS = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodeAddresses:
     """Where a node listens."""
 
     address: str
@@ -101,7 +101,7 @@ def choose(root: Path, topology: str, domains: Sequence[str]) -> list[NodeSettin
         wanted.insert(0, MASTER)
     by_name = {node.domain: node for node in known}
     new = [domain for domain in wanted if domain not in by_name]
-    places = free_places({place_of(node).address for node in known})
+    places = free_addresses({addresses_of(node).address for node in known})
     for domain, place in zip(new, places, strict=False):
         by_name[domain] = write(root, topology, domain, place, by_name.get(MASTER))
     return [by_name[domain] for domain in wanted]
@@ -123,7 +123,7 @@ def check_domains(text: str) -> list[str]:
 
 
 def document(
-    root: Path, topology: str, domain: str, place: Place, master: NodeSettings | None = None
+    root: Path, topology: str, domain: str, place: NodeAddresses, master: NodeSettings | None = None
 ) -> dict[str, object]:
     """The configuration of a new node. `master`: of one that joins it."""
     mode = "autonomy" if topology == "p2p" else "master" if domain == MASTER else "lite"
@@ -153,7 +153,7 @@ def document(
     return out
 
 
-def engine_ports(place: Place) -> tuple[int, int]:
+def engine_ports(place: NodeAddresses) -> tuple[int, int]:
     """A block of its own for each address, or for each API's port where all share one address."""
     number = place.api if place.address == _SHARED else int(place.address.rpartition(".")[2])
     first, last = _ENGINE_PORTS
@@ -170,7 +170,9 @@ def master_endpoint(master: NodeSettings) -> str:
     return model.url_of(found)
 
 
-def write(root: Path, topology: str, domain: str, place: Place, master: NodeSettings | None = None) -> NodeSettings:
+def write(
+    root: Path, topology: str, domain: str, place: NodeAddresses, master: NodeSettings | None = None
+) -> NodeSettings:
     text = _HEAD + yaml.safe_dump(document(root, topology, domain, place, master), sort_keys=False)
     settings = config.parse(yaml.safe_load(text), root)
     settings.paths.prepare()
@@ -204,15 +206,15 @@ def kuscia_api_address(node: NodeSettings) -> str:
     return f"{'http' if chosen.protocol == 'NOTLS' else 'https'}://{host}:{chosen.http_port}"
 
 
-def place_of(node: NodeSettings) -> Place:
+def addresses_of(node: NodeSettings) -> NodeAddresses:
     address = node.agent.address if node.agent is not None else node.api.host
-    return Place(address, 0 if node.mode == "lite" else node.api.port, node.agent.port if node.agent else 0)
+    return NodeAddresses(address, 0 if node.mode == "lite" else node.api.port, node.agent.port if node.agent else 0)
 
 
 # Addresses.
 
 
-def free_places(taken: Iterable[str] = ()) -> Iterator[Place]:
+def free_addresses(taken: Iterable[str] = ()) -> Iterator[NodeAddresses]:
     """Addresses of which nothing is in use, and where there are none (left), free ports of 127.0.0.1, without end."""
     seen = set(taken)
     wanted = usual_ports(ports.lowest_port())
@@ -222,22 +224,22 @@ def free_places(taken: Iterable[str] = ()) -> Iterator[Place]:
             continue
         problem = next(filter(None, (_refusal(address, port) for port in wanted)), 0)
         if problem == 0:
-            yield Place(address, API_PORT, AGENT_PORT)
+            yield NodeAddresses(address, API_PORT, AGENT_PORT)
         elif problem != errno.EADDRINUSE:
             break  # this machine has no such addresses, so the next one will not be there either
     while True:
         api, agent, internal, external, handshake, *services = _free_ports(5 + len(_SERVICE_PORTS))
-        yield Place(_SHARED, api, agent, internal, external, handshake, tuple(services))
+        yield NodeAddresses(_SHARED, api, agent, internal, external, handshake, tuple(services))
 
 
 def usual_ports(lowest: int) -> tuple[int, ...]:
     """All that a node opens on an address of its own. `lowest`: the first port that this process may open."""
-    doors = (gateway.INTERNAL_PORT, gateway.EXTERNAL_PORT, gateway.HANDSHAKE_PORT, gateway.DNS_PORT)
+    gateway_ports = (gateway.INTERNAL_PORT, gateway.EXTERNAL_PORT, gateway.HANDSHAKE_PORT, gateway.DNS_PORT)
     return (
         API_PORT,
         AGENT_PORT,
         *_SERVICE_PORTS,
-        *(port if port >= lowest else gateway.UNPRIVILEGED[port] for port in doors),
+        *(port if port >= lowest else gateway.UNPRIVILEGED[port] for port in gateway_ports),
     )
 
 
@@ -263,9 +265,9 @@ def _free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def alone(patience: float = 20.0) -> Iterator[None]:
+def address_lock(timeout: float = 20.0) -> Iterator[None]:
     """One at a time on a machine looks for addresses: what one found free must not be found free by another."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     lock = _bound(_LOCK)
     # Somebody who never ends must not keep us from trying; at worst an address is taken then.
     while lock is None and time.monotonic() < deadline:
@@ -279,8 +281,8 @@ def alone(patience: float = 20.0) -> Iterator[None]:
 
 
 @contextmanager
-def held(addresses: Iterable[str]) -> Iterator[None]:
-    """Nobody else's `free_places` offers these addresses meanwhile, though nothing listens there yet."""
+def reserve_addresses(addresses: Iterable[str]) -> Iterator[None]:
+    """Nobody else's `free_addresses` offers these addresses meanwhile, though nothing listens there yet."""
     locks = [_bound(_HELD.format(address)) for address in sorted(set(addresses))]
     try:
         yield

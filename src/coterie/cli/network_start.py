@@ -18,8 +18,8 @@ from datetime import datetime
 from coterie.base.clock import SYSTEM_CLOCK, parse_rfc3339
 from coterie.cli import background, domain_invitation, network, node_health
 from coterie.cli.app import App, CliError
-from coterie.cli.domain_invitation import Way
-from coterie.cli.progress import Board
+from coterie.cli.domain_invitation import NetworkRoute
+from coterie.cli.progress import ProgressTable
 from coterie.cli.routes.model import line_of
 from coterie.kube.api.errors import ApiError
 from coterie.kube.client.client import Client
@@ -28,57 +28,57 @@ from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, GATEWAYS
 from coterie.node.config import NodeSettings
 
-_LOOK = 0.08
+_POLL_SECONDS = 0.08
 _STOP_GRACE = 10.0
 _NOT_NOW = (ApiError, TransportError, KubeconfigError)
 
 
-class RoutesLate(CliError):
+class RoutesNotReady(CliError):
     """All nodes run, but they do not reach each other."""
 
 
-class Start:
-    def __init__(self, app: App, nodes: Sequence[NodeSettings], board: Board) -> None:
+class NetworkStart:
+    def __init__(self, app: App, nodes: Sequence[NodeSettings], progress: ProgressTable) -> None:
         self.nodes = nodes
-        self.board = board
-        self.ways = domain_invitation.ways(nodes)
+        self.progress = progress
+        self.ways = domain_invitation.network_routes(nodes)
         self.mine: list[NodeSettings] = []
         self.since: dict[str, datetime] = {}
         self.clients: dict[str, Client] = {}
         self.unready: set[tuple[str, str]] = {(way.name, plane.domain) for way in self.ways for plane in way.planes}
         self.environ = {**os.environ, **app.environ}
 
-    def run(self, patience: float) -> None:
-        self.board.add(*(node.domain for node in self.nodes), *(way.name for way in self.ways))
+    def run(self, timeout: float) -> None:
+        self.progress.add(*(node.domain for node in self.nodes), *(way.name for way in self.ways))
         try:
-            asyncio.run(self._run(patience))
-        except RoutesLate:
+            asyncio.run(self._run(timeout))
+        except RoutesNotReady:
             raise
         except BaseException:
             background.stop([node.paths for node in self.mine], _STOP_GRACE)
             raise
 
-    async def _run(self, patience: float) -> None:
+    async def _run(self, timeout: float) -> None:
         try:
-            async with AsyncExitStack() as stack, asyncio.timeout(patience):
-                with self.board.shown():
+            async with AsyncExitStack() as stack, asyncio.timeout(timeout):
+                with self.progress.shown():
                     await self._bring_up(stack)
         except TimeoutError as problem:
-            raise self._too_late(patience) from problem
+            raise self._too_late(timeout) from problem
         except ExceptionGroup as problems:
             raise problems.exceptions[0] from problems  # the first that failed says enough
 
-    def _too_late(self, patience: float) -> CliError:
-        late = [node for node in self.nodes if node.domain in self.board.late]
+    def _too_late(self, timeout: float) -> CliError:
+        late = [node for node in self.nodes if node.domain in self.progress.late]
         if late:
             names = ", ".join(node.domain for node in late)
-            words = "".join(last_words(node) for node in late)
-            return CliError(f"Error: {names} not ready within {patience:g} s, so all was stopped again.{words}")
-        ways = [way for way in self.ways if way.name in self.board.late]
-        told = "".join(f"\n  {way.name}: {self.board.state(way.name)}" for way in ways)
+            words = "".join(log_tail_text(node) for node in late)
+            return CliError(f"Error: {names} not ready within {timeout:g} s, so all was stopped again.{words}")
+        ways = [way for way in self.ways if way.name in self.progress.late]
+        states = "".join(f"\n  {way.name}: {self.progress.state(way.name)}" for way in ways)
         first = ways[0]
-        return RoutesLate(
-            f"Error: all nodes run, but routes are not ready within {patience:g} s:{told}\n"
+        return RoutesNotReady(
+            f"Error: all nodes run, but routes are not ready within {timeout:g} s:{states}\n"
             f"`coterie route check {first.source.domain} {first.destination.domain}` says what is wrong; "
             "wait on with `coterie up`, or stop all with `coterie down`"
         )
@@ -99,10 +99,10 @@ class Start:
     async def _introduce(self) -> None:
         master = next((node for node in self.nodes if node.mode == "master"), None)
         if master is None:
-            await domain_invitation.befriend(self.nodes, self.clients)
+            await domain_invitation.connect_peers(self.nodes, self.clients)
             return
         client = self.clients[master.domain]
-        await domain_invitation.admit(client, self.nodes)
+        await domain_invitation.admit_lites(client, self.nodes)
         for node in self.nodes:
             if node.mode == "lite" and network.needs_token(node) and not background.running(node.paths):
                 network.give_token(node, await domain_invitation.token_for(client, node, master))
@@ -114,7 +114,7 @@ class Start:
             node.paths.prepare()
             self.since[node.domain] = SYSTEM_CLOCK.now()
             self.mine.append(node)
-            self.board.tell(node.domain, "starts")
+            self.progress.set_state(node.domain, "starts")
         if starting:
             # In a thread: it takes as long as Python takes to load a node.
             many = [(node.paths, node.mode) for node in starting]
@@ -123,7 +123,7 @@ class Start:
     def _runs(self, node: NodeSettings) -> bool:
         pid = background.running(node.paths)
         if pid:
-            self.board.say(f"{node.domain} is already running (process {pid}).")
+            self.progress.print_line(f"{node.domain} is already running (process {pid}).")
         return bool(pid)
 
     # Waiting.
@@ -134,7 +134,7 @@ class Start:
                 client = await stack.enter_async_context(node_health.client_of(plane))
                 if await node_health.answers(client):
                     self.clients[plane.domain] = client
-                    self.board.tell(plane.domain, "its API answers")
+                    self.progress.set_state(plane.domain, "its API answers")
                     return
             except _NOT_NOW:
                 pass  # it starts; the kubeconfig may still be that of an earlier life
@@ -152,7 +152,7 @@ class Start:
             except _NOT_NOW:
                 pass
             await self.pause(node)
-        self.board.done(node.domain, silent=since is None)
+        self.progress.done(node.domain, silent=since is None)
 
     async def routes_ready(self, plane: NodeSettings) -> None:
         """One look at all routes of a control plane at a time: many small questions would slow down what we wait
@@ -163,12 +163,12 @@ class Start:
             if not mine:
                 return
             with suppress(*_NOT_NOW):
-                await self.look(client, plane, mine)
+                await self.check_routes(client, plane, mine)
             await self.pause(plane)
 
-    async def look(self, client: Client, plane: NodeSettings, mine: Sequence[Way]) -> None:
+    async def check_routes(self, client: Client, plane: NodeSettings, mine: Sequence[NetworkRoute]) -> None:
         found = {each.metadata.name: each for each in (await client.list(CLUSTER_DOMAIN_ROUTES)).items}
-        beats = {
+        heartbeats = {
             (each.metadata.namespace, each.metadata.name): each.status.heartbeat_time
             for each in (await client.list(GATEWAYS)).items
             if each.status is not None
@@ -179,31 +179,35 @@ class Start:
                 continue
             line = line_of(found[way.object_name], now)
             if not line.ready:
-                self.board.tell(way.name, f"{line.reason}: {line.message}" if line.message else line.reason)
-            elif all(self.beats_again(node, plane, beats) for node in (way.source, way.destination)):
+                self.progress.set_state(way.name, f"{line.reason}: {line.message}" if line.message else line.reason)
+            elif all(self.has_fresh_heartbeat(node, plane, heartbeats) for node in (way.source, way.destination)):
                 self.unready.discard((way.name, plane.domain))
                 if not any(name == way.name for name, _ in self.unready):
-                    self.board.done(way.name, silent=not {way.source.domain, way.destination.domain} & set(self.since))
+                    self.progress.done(
+                        way.name, silent=not {way.source.domain, way.destination.domain} & set(self.since)
+                    )
 
-    def beats_again(self, node: NodeSettings, plane: NodeSettings, beats: dict[tuple[str, str], str]) -> bool:
+    def has_fresh_heartbeat(
+        self, node: NodeSettings, plane: NodeSettings, heartbeats: dict[tuple[str, str], str]
+    ) -> bool:
         """A route that was ready before its gateway was started again says so for a while longer."""
         since = self.since.get(node.domain)
         if since is None or (plane.mode != "master" and plane is not node):
             return True
-        beat = beats.get((node.domain, node.gateway.instance), "")
+        heartbeat = heartbeats.get((node.domain, node.gateway.instance), "")
         # Gateways tell whole seconds.
-        return bool(beat) and parse_rfc3339(beat) >= since.replace(microsecond=0)
+        return bool(heartbeat) and parse_rfc3339(heartbeat) >= since.replace(microsecond=0)
 
     async def pause(self, *nodes: NodeSettings) -> None:
         """Between two looks. A node that has ended need not be waited for."""
         for node in nodes:
             if not background.running(node.paths):
-                raise CliError(f"Error: {node.domain} did not start, so all was stopped again.{last_words(node)}")
-        self.board.tick()
-        await asyncio.sleep(_LOOK)
+                raise CliError(f"Error: {node.domain} did not start, so all was stopped again.{log_tail_text(node)}")
+        self.progress.tick()
+        await asyncio.sleep(_POLL_SECONDS)
 
 
-def last_words(node: NodeSettings) -> str:
-    lines = background.last_words(node.paths)
+def log_tail_text(node: NodeSettings) -> str:
+    lines = background.log_tail(node.paths)
     shown = "".join(f"\n  {line}" for line in lines) or "\n  (nothing)"
     return f"\nThe end of {background.log_file(node.paths)}:{shown}"

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from coterie.base.clock import parse_rfc3339
 from coterie.cli import background, network
-from coterie.cli.routes.model import Line, lines_of
+from coterie.cli.routes.model import RouteLine, lines_of
 from coterie.kube.api.errors import ApiError
 from coterie.kube.api.types.coordination import LEASES
 from coterie.kube.api.types.nodes import NODES
@@ -27,7 +27,7 @@ _LEASES_NAMESPACE = "kube-node-lease"
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class NodeHealth:
     """One line of the table of local domains."""
 
     domain: str
@@ -47,7 +47,7 @@ class Health:
             return "Ready"
         return "NotReady" if self.running else "Stopped"
 
-    def told(self) -> dict[str, object]:
+    def document(self) -> dict[str, object]:
         return {
             "domain": self.domain,
             "mode": self.mode,
@@ -73,23 +73,23 @@ class Health:
 COLUMNS = ("DOMAIN", "MODE", "API", "KUSCIAAPI", "NODE", "STATUS")
 
 
-async def of_all(nodes: Sequence[NodeSettings]) -> list[Health]:
+async def of_all(nodes: Sequence[NodeSettings]) -> list[NodeHealth]:
     return list(await asyncio.gather(*(of(node, plane_of(node, nodes)) for node in nodes)))
 
 
-async def of(node: NodeSettings, plane: NodeSettings | None) -> Health:
+async def of(node: NodeSettings, plane: NodeSettings | None) -> NodeHealth:
     running = bool(background.running(node.paths))
     ready = running and plane is not None and await is_ready(node, plane)
     name = node.agent.node_name if node.agent is not None else ""
     served = network.kuscia_api_address(node)
-    return Health(node.domain, node.mode, network.api_address(plane) if plane else "", name, running, ready, served)
+    return NodeHealth(node.domain, node.mode, network.api_address(plane) if plane else "", name, running, ready, served)
 
 
-async def routes_of(nodes: Sequence[NodeSettings], now: datetime) -> list[Line]:
+async def routes_of(nodes: Sequence[NodeSettings], now: datetime) -> list[RouteLine]:
     """All routes between domains of a network: of each direction what its source's control plane says of it."""
     planes = [node for node in nodes if node.mode != "lite"]
     found = await asyncio.gather(*(_routes(plane, now) for plane in planes))
-    seen: dict[tuple[str, str], Line] = {}
+    seen: dict[tuple[str, str], RouteLine] = {}
     for plane, lines in zip(planes, found, strict=True):
         for line in lines:
             if line.source == plane.domain or (line.source, line.destination) not in seen:
@@ -97,7 +97,7 @@ async def routes_of(nodes: Sequence[NodeSettings], now: datetime) -> list[Line]:
     return [seen[key] for key in sorted(seen)]
 
 
-async def _routes(plane: NodeSettings, now: datetime) -> list[Line]:
+async def _routes(plane: NodeSettings, now: datetime) -> list[RouteLine]:
     """None when the control plane does not answer."""
     try:
         async with client_of(plane) as client:

@@ -40,7 +40,7 @@ def as_text(value: Any, form: str) -> str:
     return as_json(value) if form == "json" else as_yaml(value)
 
 
-def shown(obj: Object, *, managed: bool = False) -> Object:
+def without_managed_fields(obj: Object, *, managed: bool = False) -> Object:
     """An object without the bookkeeping of who owns which field, which is long and rarely wanted."""
     meta = obj.get("metadata")
     if managed or not isinstance(meta, dict) or "managedFields" not in meta:

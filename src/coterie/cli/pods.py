@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.resource_arguments import kind_name
-from coterie.cli.session import Session
+from coterie.cli.session import CliSession
 from coterie.kube.api import selectors
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind, builtin
@@ -13,7 +13,7 @@ PODS = Kind.dynamic(builtin("pods"))
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 
-async def find(session: Session, word: str) -> Object:
+async def find(session: CliSession, word: str) -> Object:
     """`web-0`, `pod/web-0`, or the best pod of something that selects pods: `deploy/web`, `job/sum`, `svc/web`."""
     kind, slash, name = word.partition("/")
     if not slash:

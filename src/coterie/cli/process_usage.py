@@ -22,7 +22,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _GONE = (OSError, ValueError, IndexError)
 
 
-class Peaks:
+class MemoryPeaks:
     """Looks again and again while it is entered; `mb` is the most that was seen, by domain, and `cpu` the seconds
     used."""
 
@@ -31,9 +31,9 @@ class Peaks:
         self.cpu = dict.fromkeys(homes, 0.0)
         self._homes = homes
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="footprint", daemon=True)
+        self._thread = threading.Thread(target=self._sample, name="footprint", daemon=True)
 
-    def __enter__(self) -> Peaks:
+    def __enter__(self) -> MemoryPeaks:
         self._thread.start()
         return self
 
@@ -41,7 +41,7 @@ class Peaks:
         self._over.set()
         self._thread.join()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         highest = dict.fromkeys(self._homes, 0)
         before = {pid: cpu_seconds(pid) for pid in processes()}
         used: dict[str, dict[int, float]] = {name: {} for name in self._homes}

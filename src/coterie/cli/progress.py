@@ -20,7 +20,7 @@ from coterie.cli.live_display import LiveDisplay
 _FRAMES = "|/-\\"
 
 
-class Board:
+class ProgressTable:
     def __init__(self, app: App, names: Sequence[str] = (), *, quiet: bool = False) -> None:
         self._app = app
         self._quiet = quiet
@@ -42,7 +42,7 @@ class Board:
         for name in names:
             self._states.setdefault(name, "waiting")
 
-    def tell(self, name: str, state: str) -> None:
+    def set_state(self, name: str, state: str) -> None:
         self._states[name] = state
 
     def done(self, name: str, state: str = "ready", *, silent: bool = False) -> None:
@@ -53,10 +53,10 @@ class Board:
         self._states[name] = state
         self._done[name] = age
         if not self._moving and not silent:
-            self.say(f"{name} is {state} after {age:.1f} s.")
+            self.print_line(f"{name} is {state} after {age:.1f} s.")
         self.tick()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """A line that stays."""
         if not self._quiet:
             self._display.say(text)

@@ -23,9 +23,9 @@ from pathlib import Path
 from coterie.base.paths import DomainPaths
 from coterie.cli import network, psi_environment
 from coterie.cli.app import INTERRUPTED, App, CliError
-from coterie.cli.demo_script import Story, Uninterrupted, interrupted
+from coterie.cli.demo_script import DeferredSignals, DemoScript, interrupted
 from coterie.cli.output import as_json
-from coterie.cli.process_usage import Peaks
+from coterie.cli.process_usage import MemoryPeaks
 from coterie.kube.agent.images.store import remove_tree
 
 PARTIES = ("alice", "bob")
@@ -38,43 +38,43 @@ Main = Callable[[Sequence[str], App], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class PsiDemoOptions:
     rows: int
     protocol: str = "RR22"
     json: bool = False
     keep: bool = False
 
 
-def run(wishes: Wishes, app: App, main: Main) -> int:
+def run(options: PsiDemoOptions, app: App, main: Main) -> int:
     folder = Path(tempfile.mkdtemp(prefix="coterie-psi-"))
     signal.signal(signal.SIGTERM, interrupted)
     # Whoever wants one object gets just that; what a step says is kept for when it fails.
-    teller = App(io.StringIO(), app.err, app.environ, app.stdin, app.cwd) if wishes.json else app
-    demo = _Demo(teller, folder, wishes, main)
+    teller = App(io.StringIO(), app.err, app.environ, app.stdin, app.cwd) if options.json else app
+    demo = _PsiDemo(teller, folder, options, main)
     kept = False
     try:
-        told = demo.tell()
-        kept = wishes.keep
+        document = demo.result_document()
+        kept = options.keep
     finally:
         if not kept:
             demo.stop()
-    demo.farewell(kept)
-    if wishes.json:
-        app.write(as_json(told))
+    demo.next_steps(kept)
+    if options.json:
+        app.write(as_json(document))
     return 0
 
 
-class _Demo(Story):
-    def __init__(self, app: App, folder: Path, wishes: Wishes, main: Main) -> None:
+class _PsiDemo(DemoScript):
+    def __init__(self, app: App, folder: Path, options: PsiDemoOptions, main: Main) -> None:
         super().__init__(app)
         self.folder = folder
         self.root = folder / "net"
-        self.wishes = wishes
+        self.options = options
         self._main = main
 
     # The story.
 
-    def tell(self) -> dict[str, object]:
+    def result_document(self) -> dict[str, object]:
         """What `-o json` prints."""
         place = self.environment()
         self.heading("Bring two organisations up: alice and bob, each with control plane, gateway and node")
@@ -85,7 +85,7 @@ class _Demo(Story):
             asyncio.run(psi_environment.register(network.members(self.root), place))
         self.typed("coterie engine add psi")
         self.app.say(f"Both can run the engine psi. {took()}")
-        self.heading(f"Each has a table of {self.wishes.rows:,} rows that nobody else may see")
+        self.heading(f"Each has a table of {self.options.rows:,} rows that nobody else may see")
         self.tables()
         self.heading("bob lets tasks of alice use his table, and only these columns")
         self.coterie("data", "grant", "visitors", "alice", "--columns", "uid,visits", "--domain", "bob")
@@ -95,14 +95,14 @@ class _Demo(Story):
         for party in PARTIES:
             self.coterie("data", "head", _RESULTS[party], "-l", "5", "--domain", party)
         counts = {party: self.count(party) for party in PARTIES}
-        self.app.say(f"{counts['alice']:,} of {self.wishes.rows:,} customers are common.")
+        self.app.say(f"{counts['alice']:,} of {self.options.rows:,} customers are common.")
         self.heading("Every use of a grant is on record at its owner")
         self.coterie("data", "uses", "--domain", "bob")
         self.places()
         return {
-            "rows": self.wishes.rows,
+            "rows": self.options.rows,
             "intersection": counts["alice"],
-            "protocol": self.wishes.protocol,
+            "protocol": self.options.protocol,
             "seconds": round(seconds, 2),
             "peak_mb": {party: round(value) for party, value in used.mb.items()},
             "cpu_seconds": {party: round(value, 2) for party, value in used.cpu.items()},
@@ -112,7 +112,7 @@ class _Demo(Story):
         try:
             return psi_environment.install(self.app)
         except CliError as problem:
-            if self.wishes.json:
+            if self.options.json:
                 raise
             self.app.warn(str(problem))
             self.app.say("So this demo shows two organisations that greet each other instead.")
@@ -125,7 +125,7 @@ class _Demo(Story):
 
     def tables(self) -> None:
         alice, bob = self.folder / "customers.csv", self.folder / "visitors.csv"
-        rows = self.wishes.rows
+        rows = self.options.rows
         alice.write_text("".join(("id,city,spent\n", *customers(rows))), encoding="utf-8")
         bob.write_text("".join(("uid,visits,member\n", *visitors(rows))), encoding="utf-8")
         self.coterie("data", "add", str(alice), "--domain", "alice")
@@ -133,9 +133,9 @@ class _Demo(Story):
         self.coterie("data", "add", str(bob), "--domain", "bob")
         self.coterie("data", "head", "visitors", "-l", "3", "--domain", "bob")
 
-    def intersect(self) -> tuple[float, Peaks]:
+    def intersect(self) -> tuple[float, MemoryPeaks]:
         wanted = {
-            "protocol": self.wishes.protocol,
+            "protocol": self.options.protocol,
             "inputs": {"alice": "customers", "bob": "visitors"},
             "keys": {"alice": ["id"], "bob": ["uid"]},
             "outputs": _RESULTS,
@@ -145,7 +145,7 @@ class _Demo(Story):
         homes = {party: self.root / party for party in PARTIES}
         words = ["job", "run", "--engine", "psi", "--parties", ",".join(PARTIES), "--name", _JOB]
         timer = self.took()
-        with Peaks(homes) as peaks, timer:
+        with MemoryPeaks(homes) as peaks, timer:
             self.coterie(*words, "--input", f"@{question}", "--domain", "alice")
         return timer.seconds, peaks
 
@@ -160,10 +160,10 @@ class _Demo(Story):
         self.heading("Where things are")
         for party in PARTIES:
             self.app.say(f"  {party}: {self.result(party)}")
-        if not self.wishes.keep:
+        if not self.options.keep:
             self.app.say("(They go now. `coterie demo psi --keep` leaves everything running, to look around.)")
 
-    def farewell(self, kept: bool) -> None:
+    def next_steps(self, kept: bool) -> None:
         self.app.say()
         if not kept:
             self.app.say(
@@ -192,17 +192,17 @@ class _Demo(Story):
         if code == INTERRUPTED:
             raise KeyboardInterrupt
         if code:
-            raise CliError(f"Error: this step of the demo failed (status {code}){self.said()}")
+            raise CliError(f"Error: this step of the demo failed (status {code}){self.output_tail()}")
         self.app.say(took())
 
-    def said(self) -> str:
+    def output_tail(self) -> str:
         """What nobody saw so far."""
         if not isinstance(self.app.out, io.StringIO):
             return ""
         return ":\n" + "\n".join(self.app.out.getvalue().splitlines()[-20:])
 
     def stop(self) -> None:
-        with Uninterrupted():
+        with DeferredSignals():
             if self.root.exists():
                 silent = App(io.StringIO(), self.app.err, self.app.environ, self.app.stdin, self.folder)
                 self._main(("down", "--purge", "--grace", "1", "--root", str(self.root)), silent)

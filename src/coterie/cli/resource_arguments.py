@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from coterie.cli.app import UsageError
 from coterie.kube.api.resources import Resource
-from coterie.kube.client.discovery import Catalogue, UnknownResource
+from coterie.kube.client.discovery import RestMapper, UnknownResource
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ResourceArgument:
     """Objects of one resource; without names, all that the selectors let through."""
 
     resource: Resource
@@ -28,7 +28,7 @@ def kind_name(resource: Resource) -> str:
     return f"{kind}.{resource.group}" if resource.group else kind
 
 
-def parse(words: Sequence[str], catalogue: Catalogue, command: str) -> list[Target]:
+def parse(words: Sequence[str], catalogue: RestMapper, command: str) -> list[ResourceArgument]:
     """Raises UsageError for words that make no sense together, UnknownResource for types the server does not have."""
     if not words:
         raise UsageError(
@@ -39,10 +39,10 @@ def parse(words: Sequence[str], catalogue: Catalogue, command: str) -> list[Targ
     if any("/" in name for name in words[1:]):
         raise UsageError("write either TYPE NAME... or TYPE/NAME..., not both at once")
     names = tuple(dict.fromkeys(words[1:]))
-    return [Target(resource, names) for resource in _resources(words[0], catalogue)]
+    return [ResourceArgument(resource, names) for resource in _resources(words[0], catalogue)]
 
 
-def _resources(listed: str, catalogue: Catalogue) -> list[Resource]:
+def _resources(listed: str, catalogue: RestMapper) -> list[Resource]:
     found: dict[Resource, None] = {}
     for word in listed.split(","):
         try:
@@ -55,11 +55,11 @@ def _resources(listed: str, catalogue: Catalogue) -> list[Resource]:
     return list(found)
 
 
-def _pairs(words: Sequence[str], catalogue: Catalogue) -> list[Target]:
+def _pairs(words: Sequence[str], catalogue: RestMapper) -> list[ResourceArgument]:
     names: dict[Resource, dict[str, None]] = {}
     for word in words:
         kind, slash, name = word.partition("/")
         if not slash or not kind or not name or "/" in name:
             raise UsageError(f'"{word}" is not TYPE/NAME; write either TYPE NAME... or TYPE/NAME..., not both at once')
         names.setdefault(catalogue.find(kind), {})[name] = None
-    return [Target(resource, tuple(found)) for resource, found in names.items()]
+    return [ResourceArgument(resource, tuple(found)) for resource, found in names.items()]

@@ -16,26 +16,26 @@ from pathlib import Path
 
 from coterie.base.paths import ROOT_VARIABLE, DomainPaths
 from coterie.cli.app import App, CliError
-from coterie.cli.error_messages import told
+from coterie.cli.error_messages import cli_errors
 from coterie.kube.api.resources import Resource
 from coterie.kube.client import kubeconfig
 from coterie.kube.client.client import Client
-from coterie.kube.client.discovery import Catalogue, discover
+from coterie.kube.client.discovery import RestMapper, discover
 from coterie.kube.client.http_transport import HttpTransport
-from coterie.kube.client.kubeconfig import Connection
+from coterie.kube.client.kubeconfig import ClusterConnection
 
 
 @dataclass
-class Session:
+class CliSession:
     """One command's conversation with one server."""
 
     app: App
     client: Client
-    connection: Connection
+    connection: ClusterConnection
     namespace: str
-    _catalogue: Catalogue | None = None
+    _catalogue: RestMapper | None = None
 
-    async def catalogue(self, *, fresh: bool = False) -> Catalogue:
+    async def catalogue(self, *, fresh: bool = False) -> RestMapper:
         if self._catalogue is None or fresh:
             self._catalogue = await discover(self.client)
         return self._catalogue
@@ -45,7 +45,7 @@ class Session:
         return self.namespace if resource.namespaced and not everywhere else ""
 
 
-def run(args: argparse.Namespace, app: App, action: Callable[[Session], Awaitable[int]]) -> int:
+def run(args: argparse.Namespace, app: App, action: Callable[[CliSession], Awaitable[int]]) -> int:
     """Connect, do it, and tell failures."""
     connection = choose(args, app)
 
@@ -53,16 +53,16 @@ def run(args: argparse.Namespace, app: App, action: Callable[[Session], Awaitabl
         transport = app.connect(connection) if app.connect else HttpTransport(connection, user_agent="coterie-cli")
         client = Client(transport, namespace=connection.namespace)
         try:
-            return await action(Session(app, client, connection, args.namespace or connection.namespace))
+            return await action(CliSession(app, client, connection, args.namespace or connection.namespace))
         finally:
             await client.close()
 
-    with told(connection.server):
+    with cli_errors(connection.server):
         return asyncio.run(converse())
 
 
-def choose(args: argparse.Namespace, app: App) -> Connection:
-    with told():
+def choose(args: argparse.Namespace, app: App) -> ClusterConnection:
+    with cli_errors():
         return kubeconfig.load(kubeconfig_files(args, app)).resolve(args.context)
 
 

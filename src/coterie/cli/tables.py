@@ -78,16 +78,16 @@ def _text(cell: Any, kind: str) -> str:
     if cell is None:
         return ""
     if isinstance(cell, bool):
-        told = "true" if cell else "false"
+        text = "true" if cell else "false"
     elif isinstance(cell, str):
         # Only the first line of a text is shown, or the rows could not be told apart.
         line = _LINE_BREAK.search(cell)
-        told = cell[: line.start()] + "..." if line else cell
+        text = cell[: line.start()] + "..." if line else cell
     else:
-        told = str(cell)
+        text = str(cell)
     # Objects may hold any text; what would steer the terminal is made visible instead. A tab would break the columns.
-    told = told.replace("\x1b", "^[").replace("\t", " ")
-    return f"{kind}/{told}" if kind else told
+    text = text.replace("\x1b", "^[").replace("\t", " ")
+    return f"{kind}/{text}" if kind else text
 
 
 def _align(

@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-_LONGEST_FAREWELL = 2.0
+_CLOSE_TIMEOUT = 2.0
 _PARTS_SLOWLY = (3, 13, 0) <= sys.version_info < (3, 13, 1) or sys.version_info < (3, 12, 8)
 
 
@@ -33,32 +33,32 @@ class _Connector(aiohttp.TCPConnector):
         self.opened.add(made)
         return made
 
-    async def parted(self) -> None:
+    async def wait_closed(self) -> None:
         """Until the last of them is closed, or the other side's farewell has been awaited long enough."""
         pause, waited = 0.0, 0.0
-        while any(each.fileno() >= 0 for each in self.opened) and waited < _LONGEST_FAREWELL:
+        while any(each.fileno() >= 0 for each in self.opened) and waited < _CLOSE_TIMEOUT:
             await asyncio.sleep(pause)
             waited += pause
             pause = min(pause + 0.001, 0.05)
 
 
 def tcp_connector(**options: Any) -> aiohttp.TCPConnector:
-    """One whose session `part` can end."""
+    """One whose session `close_session` can end."""
     return _Connector(**options)
 
 
-async def part(session: aiohttp.ClientSession) -> None:
+async def close_session(session: aiohttp.ClientSession) -> None:
     connector = session.connector
     await session.close()
     if isinstance(connector, _Connector):
-        await connector.parted()
+        await connector.wait_closed()
 
 
 @asynccontextmanager
-async def brief_session(**options: Any) -> AsyncIterator[aiohttp.ClientSession]:
+async def short_lived_session(**options: Any) -> AsyncIterator[aiohttp.ClientSession]:
     """For one or two calls. `options`: of an aiohttp session."""
     session = aiohttp.ClientSession(connector=tcp_connector(force_close=True), **options)
     try:
         yield session
     finally:
-        await part(session)
+        await close_session(session)

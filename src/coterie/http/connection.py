@@ -54,7 +54,7 @@ _COMMON_NAMES = {
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class _Waiting(NamedTuple):
+class _QueuedRequest(NamedTuple):
     """A request that has arrived, and how its connection goes on afterwards."""
 
     request: Request
@@ -96,7 +96,7 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, server: HttpServer) -> None:
         self._server = server
         self._parser = httptools.HttpRequestParser(self)
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[_QueuedRequest] = deque()
         self._busy = False
         self._receiving = False
         """A request has begun to arrive and is not complete."""
@@ -272,7 +272,7 @@ class HttpConnection(asyncio.Protocol):
             self._fail(bad_request("the request path is not valid UTF-8"))
             return
         self._body = []
-        waiting = _Waiting(request, keep_alive, self._raw)
+        waiting = _QueuedRequest(request, keep_alive, self._raw)
         if self._busy or self._queue or self._write_paused:
             self._queue.append(waiting)
             self.transport.pause_reading()
@@ -290,7 +290,7 @@ class HttpConnection(asyncio.Protocol):
 
     # -- serving ------------------------------------------------------------------------------------------------
 
-    def _serve(self, waiting: _Waiting) -> None:
+    def _serve(self, waiting: _QueuedRequest) -> None:
         request, self._keep_alive, self._upgrade = waiting
         self._busy = True
         # A write whose client leaves is finished all the same, so that it is known how it ended.
@@ -320,7 +320,11 @@ class HttpConnection(asyncio.Protocol):
 
     def _crashed(self, request: Request, problem: Exception) -> Response:
         log.error(
-            "A request failed inside the server", error=problem, trace=True, method=request.method, path=request.path
+            "Internal error while handling a request",
+            error=problem,
+            trace=True,
+            method=request.method,
+            path=request.path,
         )
         message = "the server failed inside; its log has the details"
         return self._server.problem_response(HttpProblem(500, "InternalError", message))

@@ -45,7 +45,7 @@ class Broken(HttpFailure):
     """The connection ended, or what came is not HTTP: whether the request was carried out is unknown."""
 
 
-class Response:
+class PlainResponse:
     """`headers` have lower-case names. The body must be read to its end, or `close` called."""
 
     __slots__ = ("_chunks", "_connection", "_failure", "_finished", "_waiter", "_waiting", "headers", "status")
@@ -136,15 +136,15 @@ class _Connection(asyncio.Protocol):
         self._pool = pool
         self._transport: asyncio.Transport
         self._parser = httptools.HttpResponseParser(self)
-        self._response: Response | None = None
+        self._response: PlainResponse | None = None
         self._method = ""
         self._headers: dict[str, str] = {}
         self._head_bytes = 0
         self._paused = False
 
-    async def exchange(self, method: str, request: bytes) -> Response:
+    async def exchange(self, method: str, request: bytes) -> PlainResponse:
         self._method, self._headers, self._head_bytes = method, {}, 0
-        self._response = response = Response(self)
+        self._response = response = PlainResponse(self)
         self._transport.write(request)
         try:
             await response.head()
@@ -263,7 +263,7 @@ class Pool:
         self._idle: list[_Connection] = []
         self._sweeping: asyncio.TimerHandle | None = None
 
-    async def request(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> Response:
+    async def request(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> PlainResponse:
         """`headers` need a Host. A question that fails on a kept connection, which the server may have closed meanwhile,
         is asked again; a change is never sent twice."""
         request = _request(method, target, headers, body, keep=self._keep > 0)

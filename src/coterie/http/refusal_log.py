@@ -9,7 +9,7 @@ import ssl
 
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.log import logger
-from coterie.base.rate_limited_log import Complaints
+from coterie.base.rate_limited_log import RateLimitedLog
 from coterie.http.messages import Request
 
 UNAUTHORIZED = 401
@@ -18,13 +18,13 @@ _GOES_ON = (ssl.SSLWantReadError, ssl.SSLWantWriteError, ssl.SSLEOFError, ssl.SS
 """It waits for more, or the other side just went away, as who only looks whether a port is open does."""
 
 
-class Refusals:
+class RefusalLog:
     def __init__(self, port: int) -> None:
-        self._complaints = Complaints(logger("http").bind(port=port), SYSTEM_CLOCK)
+        self._rate_limited_log = RateLimitedLog(logger("http").bind(port=port), SYSTEM_CLOCK)
 
     def request(self, request: Request) -> None:
-        self._complaints.warn(
-            "Refused a request: nobody that is known here",
+        self._rate_limited_log.warn(
+            "Request refused: authentication failed",
             method=request.method,
             path=request.path[:_LONGEST_PATH],
             peer=request.peer.address,
@@ -32,11 +32,11 @@ class Refusals:
 
     def connection(self, problem: ssl.SSLError) -> None:
         why = getattr(problem, "verify_message", "") or problem.reason or str(problem)
-        self._complaints.warn("Refused a connection in TLS", why=why)
+        self._rate_limited_log.warn("TLS handshake failed", why=why)
 
     def watch(self, tls: ssl.SSLContext) -> None:
         """Hear of handshakes that fail with this context, which is for one door only."""
-        told = self.connection
+        callback = self.connection
 
         class Watched(ssl.SSLObject):
             def do_handshake(self) -> None:
@@ -45,7 +45,7 @@ class Refusals:
                 except _GOES_ON:
                     raise
                 except ssl.SSLError as problem:
-                    told(problem)
+                    callback(problem)
                     raise
 
         tls.sslobject_class = Watched

@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from coterie.base.clock import http_date
 from coterie.http.connection import HttpConnection
 from coterie.http.messages import Handler, Peer, ProblemResponse, UserInfo, plain_problem_response
-from coterie.http.refusal_log import Refusals
+from coterie.http.refusal_log import RefusalLog
 
 _BACKLOG = 1024
 """Connections the kernel may hold for us before we take them."""
-_FAREWELL = 0.3
+_CLOSE_TIMEOUT = 0.3
 """Seconds in which idle peers may answer the end of a TLS connection; most never do."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HttpLimits:
     max_body: int = 3 * 1024 * 1024
     """Largest request body in bytes; the same as Kubernetes admits."""
     max_body_in_flight: int = 128 * 1024 * 1024
@@ -69,14 +69,14 @@ class HttpServer:
         self,
         handler: Handler,
         *,
-        limits: Limits | None = None,
+        limits: HttpLimits | None = None,
         user_of: Callable[[dict[str, object]], UserInfo | None] | None = None,
         problem_response: ProblemResponse = plain_problem_response,
     ) -> None:
         self.handler = handler
         self.problem_response = problem_response
         """How to answer requests that never reach the handler, and those in which it fails."""
-        self.limits = limits or Limits()
+        self.limits = limits or HttpLimits()
         self.tasks = Tasks()
         self.stopping = False
         self.body_bytes = 0
@@ -85,7 +85,7 @@ class HttpServer:
         self.common_headers = b""
         self.plain_heads: dict[tuple[int, str], bytes] = {}
         """Heads of answers without headers of their own, by status and type; made anew with each Date."""
-        self.refusals: Refusals | None = None
+        self.refusals: RefusalLog | None = None
         """Of the last door that was opened to the network; a socket in a directory of our own has none."""
         self._user_of = user_of
         self._connections: set[HttpConnection] = set()
@@ -107,7 +107,7 @@ class HttpServer:
         if self._sweeper is None:
             self._sweep()
         if bound.family in (socket.AF_INET, socket.AF_INET6):
-            self.refusals = Refusals(bound.getsockname()[1])
+            self.refusals = RefusalLog(bound.getsockname()[1])
             if tls is not None:
                 self.refusals.watch(tls)
         loop = asyncio.get_running_loop()
@@ -128,11 +128,11 @@ class HttpServer:
             listener.close()
         for connection in list(self._connections):
             connection.end()
-        await self._gone_within(min(grace, _FAREWELL))
+        await self._gone_within(min(grace, _CLOSE_TIMEOUT))
         for connection in list(self._connections):
             if connection.idle:
                 connection.abort()  # its peer does not answer our goodbye, and nothing of it is lost
-        await self._gone_within(grace - min(grace, _FAREWELL))
+        await self._gone_within(grace - min(grace, _CLOSE_TIMEOUT))
         for connection in list(self._connections):
             connection.abort()
         await self.tasks.cancel()

@@ -42,8 +42,8 @@ _MAX_STREAMS: Final = 1024
 _CHUNK: Final = 64 * 1024
 
 
-class Stream:
-    def __init__(self, session: Session, number: int, headers: dict[str, str]) -> None:
+class SpdyStream:
+    def __init__(self, session: SpdySession, number: int, headers: dict[str, str]) -> None:
         self.headers = headers
         self._session = session
         self._number = number
@@ -74,7 +74,7 @@ class Stream:
         self._session.forget(self._number)
 
 
-class Session:
+class SpdySession:
     """`receive` answers bytes of the connection, empty at its end; `send` takes bytes for it."""
 
     def __init__(
@@ -86,10 +86,10 @@ class Session:
         self._receive = receive
         self._send = send
         self.drain = drain
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, SpdyStream] = {}
         self._inflate = zlib.decompressobj(zdict=DICTIONARY)
         self._deflate = zlib.compressobj(zdict=DICTIONARY)
-        self.opened: asyncio.Queue[Stream | None] = asyncio.Queue()
+        self.opened: asyncio.Queue[SpdyStream | None] = asyncio.Queue()
         """Streams as the client opens them; None when the connection ended."""
 
     async def run(self) -> None:
@@ -140,7 +140,7 @@ class Session:
         headers = self._headers(payload[10:])
         if len(self._streams) >= _MAX_STREAMS:
             raise ProtocolError("too many streams are open")
-        stream = Stream(self, number, headers)
+        stream = SpdyStream(self, number, headers)
         self._streams[number] = stream
         if flags & _FIN:
             stream.feed(b"")

@@ -10,11 +10,11 @@ from coterie.http.messages import Sink
 from coterie.http.server import Tasks
 
 
-class Broken(Exception):
+class TruncatedBody(Exception):
     """Raised by a source of pieces: the reader must not take what came for all."""
 
 
-class Pieces(Protocol):
+class ByteChunks(Protocol):
     """As asynchronous generators are; one that holds something must let go of it in `aclose` even if never asked."""
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
@@ -22,10 +22,10 @@ class Pieces(Protocol):
     def aclose(self) -> Awaitable[None]: ...
 
 
-class Pumped:
+class StreamedBody:
     """A Stream. The iterator is closed when it ends, when the reader leaves and when the server stops."""
 
-    def __init__(self, pieces: Pieces, tasks: Tasks, name: str) -> None:
+    def __init__(self, pieces: ByteChunks, tasks: Tasks, name: str) -> None:
         self._pieces = pieces
         self._tasks = tasks
         self._name = name
@@ -50,7 +50,7 @@ class Pumped:
                 await sink.drain()
         except ConnectionResetError:
             return  # the reader left
-        except Broken:
+        except TruncatedBody:
             sink.abort()
             return
         finally:

@@ -14,10 +14,10 @@ log = logger("agent.server")
 _HIGH_WATER = 512 * 1024
 
 
-class Pipe:
+class UpgradedConnection:
     """A `Tunnel` that runs `serve` as a task of its own once the connection is handed over."""
 
-    def __init__(self, owner: TaskOwner, name: str, serve: Callable[[Pipe], Awaitable[None]]) -> None:
+    def __init__(self, owner: TaskOwner, name: str, serve: Callable[[UpgradedConnection], Awaitable[None]]) -> None:
         self._owner = owner
         self._name = name
         self._serve = serve
@@ -25,7 +25,7 @@ class Pipe:
         self._chunks: deque[bytes] = deque()
         self._size = 0
         self._ended = False
-        self._news = asyncio.Event()
+        self._received_event = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     # -- called by the connection -------------------------------------------------------------------------------
@@ -37,14 +37,14 @@ class Pipe:
     def received(self, data: bytes) -> None:
         self._chunks.append(data)
         self._size += len(data)
-        self._news.set()
+        self._received_event.set()
         if self._size > _HIGH_WATER and self._sink is not None:
             self._sink.pause()
 
     def closed(self) -> None:
         self._ended = True
         self._sink = None
-        self._news.set()
+        self._received_event.set()
 
     # -- called by whoever serves -------------------------------------------------------------------------------
 
@@ -53,8 +53,8 @@ class Pipe:
         while not self._chunks:
             if self._ended:
                 return b""
-            self._news.clear()
-            await self._news.wait()
+            self._received_event.clear()
+            await self._received_event.wait()
         data = self._chunks.popleft()
         before, self._size = self._size, self._size - len(data)
         if before > _HIGH_WATER >= self._size and self._sink is not None:
@@ -79,6 +79,6 @@ class Pipe:
         try:
             await self._serve(self)
         except (ConnectionError, EOFError) as problem:
-            log.debug("A stream broke off", stream=self._name, error=str(problem))
+            log.debug("Stream aborted", stream=self._name, error=str(problem))
         finally:
             self.close()

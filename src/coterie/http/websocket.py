@@ -35,7 +35,7 @@ def accept_key(key: str) -> str:
     return base64.b64encode(digest).decode()
 
 
-class Connection(Protocol):
+class WebSocketTransport(Protocol):
     """What carries the frames after the upgrade."""
 
     async def read(self) -> bytes:
@@ -138,7 +138,7 @@ def mask_payload(payload: bytes, mask: bytes) -> bytes:
 class WebSocket:
     """Messages over a connection whose upgrade is done. Closing the connection below is up to its owner."""
 
-    def __init__(self, connection: Connection, *, client: bool = False) -> None:
+    def __init__(self, connection: WebSocketTransport, *, client: bool = False) -> None:
         self._connection = connection
         self._client = client
         self._limit = SERVER_MESSAGE_LIMIT if client else CLIENT_MESSAGE_LIMIT

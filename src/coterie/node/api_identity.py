@@ -93,12 +93,12 @@ def ensure(paths: DomainPaths, names: Sequence[str], clock: Clock) -> ApiIdentit
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env={**os.environ, **parent_death.named(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={**os.environ, **parent_death.parent_environment(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         check=False,
     )
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()
+        errors = done.stderr.decode(errors="replace").strip()
         raise IdentityError(
-            f"the keys in {paths.pki} cannot be used: {said}; put them back from a copy, or remove them all"
+            f"the keys in {paths.pki} cannot be used: {errors}; put them back from a copy, or remove them all"
         )
     return ApiIdentity(paths.pki)

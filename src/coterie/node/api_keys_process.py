@@ -39,5 +39,5 @@ def main(directory: str, now: str, *names: str) -> int:
 
 
 if __name__ == "__main__":
-    parent_death.follow()
+    parent_death.die_with_parent()
     sys.exit(main(*sys.argv[1:]))

@@ -19,19 +19,19 @@ from coterie.base import parent_death, pki
 from coterie.base.log import LogSettings, configure
 from coterie.base.paths import DomainPaths
 from coterie.base.pki import PkiError
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kuscia.identity import domain_identity
 
 
-def make(order: Mapping[str, Any]) -> None:
+def make(request: Mapping[str, Any]) -> None:
     """Make what is missing; PkiError or OSError when what is there cannot be used."""
-    paths = DomainPaths(Path(order["home"]))
-    given = Secret(order["key"]) if order["key"] else None
-    made = domain_identity.ensure(paths, order["domain"], given, datetime.fromisoformat(order["now"]))
-    if order["token"]:
+    paths = DomainPaths(Path(request["home"]))
+    given = SecretValue(request["key"]) if request["key"] else None
+    made = domain_identity.ensure(paths, request["domain"], given, datetime.fromisoformat(request["now"]))
+    if request["token"]:
         domain_identity.ensure_api_token(paths, made)
-    if order["external"]:
-        check_pair(*map(Path, order["external"]))
+    if request["external"]:
+        check_pair(*map(Path, request["external"]))
 
 
 def check_pair(certificate: Path, key: Path, *authorities: Path) -> None:
@@ -49,14 +49,14 @@ def check_pair(certificate: Path, key: Path, *authorities: Path) -> None:
         raise PkiError(f"domainRoute.externalTLS: {certificate} does not belong to {key}")
 
 
-def problem_with(order: Mapping[str, Any]) -> str:
+def problem_with(request: Mapping[str, Any]) -> str:
     """`make`, and why it could not be done; empty when it was."""
     try:
-        make(order)
+        make(request)
     except PkiError as problem:
         return str(problem)
     except OSError as problem:
-        return f"{problem.filename or order['home']}: {problem.strerror}"
+        return f"{problem.filename or request['home']}: {problem.strerror}"
     return ""
 
 
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    parent_death.follow()
+    parent_death.die_with_parent()
     try:
         answer = main()
         sys.stdout.flush()

@@ -21,7 +21,7 @@ else:
     # A node that never worked needs no `ctypes`.
     memory = lazy_import("coterie.base.memory")
 
-LOOK = 10.0
+CHECK_SECONDS = 10.0
 CALM = 0.2
 """Of one core."""
 WORTH = 2.0
@@ -32,12 +32,12 @@ LONGEST = 120.0
 def due(worked: float, lately: float, since: float) -> bool:
     """`worked` are the seconds of processor time since the last tidying, which was `since` seconds ago; `lately` those of the
     last look."""
-    return worked >= WORTH and (lately <= CALM * LOOK or since >= LONGEST)
+    return worked >= WORTH and (lately <= CALM * CHECK_SECONDS or since >= LONGEST)
 
 
 def tidy_up() -> None:
     gc.collect()
-    memory.give_back()
+    memory.trim()
 
 
 class Housekeeper:
@@ -63,7 +63,7 @@ class Housekeeper:
         last = before - WORTH  # the start was work, too
         since = self._clock.monotonic()
         while True:
-            await self._clock.sleep(LOOK)
+            await self._clock.sleep(CHECK_SECONDS)
             now = self._worked()
             if due(now - last, now - before, self._clock.monotonic() - since):
                 self._tidy()

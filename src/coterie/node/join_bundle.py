@@ -51,7 +51,7 @@ class Bundle:
         }
         files.write_atomic(path, yaml.safe_dump(document, sort_keys=False))
 
-    def connection(self) -> kubeconfig.Connection:
+    def connection(self) -> kubeconfig.ClusterConnection:
         made = kubeconfig.make(self.node, self.server, ca=self.ca, certificate=self.certificate, key=self.key)
         return made.resolve()
 

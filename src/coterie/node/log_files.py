@@ -4,7 +4,7 @@
     datamesh, kusciaapi, crypt                        moved aside; the children open theirs anew (base/child_logging.py)
     envoy.log, internal.log, external.log             by the gateway, which asks Envoy to open them anew
     the audit log                                     by its writer, between two lines
-    Envoy's standard error, the shepherd's            copied and truncated: nobody can open them anew; hardly written to
+    Envoy's standard error, the supervisor's            copied and truncated: nobody can open them anew; hardly written to
 
 What was moved aside is compressed and removed here for all of them.
 """
@@ -30,7 +30,7 @@ log = logger("node.logs")
 
 
 @dataclass(frozen=True, slots=True)
-class Logs:
+class NodeLogs:
     own: Path
     followed: tuple[Path, ...]
     copied: tuple[Path, ...]
@@ -42,11 +42,11 @@ class Logs:
         return (self.own, *self.followed, *self.copied, *self.tidied)
 
 
-def logs_of(paths: DomainPaths, audit_log: str = "") -> Logs:
+def logs_of(paths: DomainPaths, audit_log: str = "") -> NodeLogs:
     """`audit_log`: as in the configuration."""
     gateway = paths.logs / "envoy"
     audit = (paths.logs / audit_log,) if audit_log else ()
-    return Logs(
+    return NodeLogs(
         own=paths.log("coterie"),
         followed=(paths.log("datamesh"), paths.log("kusciaapi"), gateway / "crypt.log"),
         copied=(gateway / "envoy-stderr.log", paths.run / "runp" / "shepherd.log"),
@@ -59,7 +59,7 @@ class LogFiles:
 
     name = "log-files"
 
-    def __init__(self, logs: Logs, rotation: Rotation, clock: Clock, *, output: OwnOutput | None = None) -> None:
+    def __init__(self, logs: NodeLogs, rotation: Rotation, clock: Clock, *, output: OwnOutput | None = None) -> None:
         self.ready = asyncio.Event()
         self._logs = logs
         self._rotation = rotation

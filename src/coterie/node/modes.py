@@ -37,13 +37,13 @@ async def run(
     settings.paths.prepare()
     child_logging.write(settings.paths.logging, _logging(settings, settings.log_level))
     # A lite waits for its master for as long as that takes: its pods go on, and the link says what is wrong.
-    patience = math.inf if settings.gateway.master is not None else 60.0
+    start_timeout = math.inf if settings.gateway.master is not None else 60.0
     # Logs first: a start that fails again and again fills them too.
     parts: list[list[Runnable]] = [[log_files(settings, clock)], *registry.build(settings, clock), [Housekeeper(clock)]]
     watch = ConfigWatch(file, root, settings, partial(_log_at, settings, parts), clock) if file is not None else None
     if watch is not None:
         parts[0].append(watch)
-    manager = Manager(parts, name=settings.domain, ready_timeout=patience, clock=clock)
+    manager = Manager(parts, name=settings.domain, ready_timeout=start_timeout, clock=clock)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, manager.stop)

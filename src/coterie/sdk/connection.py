@@ -7,10 +7,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.sdk import resources
 from coterie.sdk.local_domains import locate
-from coterie.sdk.sync_client import Background, Face, blocking, iterating
+from coterie.sdk.sync_client import Background, SyncResourceClient, blocking, iterating
 from coterie.sdk.wire import Address, Wire
 
 
@@ -45,7 +45,7 @@ class AsyncConnection:
         await self.close()
 
 
-class Jobs(Face):
+class Jobs(SyncResourceClient):
     run = blocking(resources.Jobs.run)
     create = blocking(resources.Jobs.create)
     wait = blocking(resources.Jobs.wait)
@@ -61,7 +61,7 @@ class Jobs(Face):
     delete = blocking(resources.Jobs.delete)
 
 
-class Domains(Face):
+class Domains(SyncResourceClient):
     create = blocking(resources.Domains.create)
     update = blocking(resources.Domains.update)
     get = blocking(resources.Domains.get)
@@ -69,14 +69,14 @@ class Domains(Face):
     delete = blocking(resources.Domains.delete)
 
 
-class Routes(Face):
+class Routes(SyncResourceClient):
     create = blocking(resources.Routes.create)
     get = blocking(resources.Routes.get)
     statuses = blocking(resources.Routes.statuses)
     delete = blocking(resources.Routes.delete)
 
 
-class DataSets(Face):
+class DataSets(SyncResourceClient):
     create = blocking(resources.DataSets.create)
     update = blocking(resources.DataSets.update)
     get = blocking(resources.DataSets.get)
@@ -85,7 +85,7 @@ class DataSets(Face):
     delete = blocking(resources.DataSets.delete)
 
 
-class Sources(Face):
+class Sources(SyncResourceClient):
     create = blocking(resources.Sources.create)
     update = blocking(resources.Sources.update)
     get = blocking(resources.Sources.get)
@@ -94,7 +94,7 @@ class Sources(Face):
     delete = blocking(resources.Sources.delete)
 
 
-class Grants(Face):
+class Grants(SyncResourceClient):
     create = blocking(resources.Grants.create)
     update = blocking(resources.Grants.update)
     get = blocking(resources.Grants.get)
@@ -103,7 +103,7 @@ class Grants(Face):
     delete = blocking(resources.Grants.delete)
 
 
-class Servings(Face):
+class Servings(SyncResourceClient):
     create = blocking(resources.Servings.create)
     update = blocking(resources.Servings.update)
     get = blocking(resources.Servings.get)
@@ -111,7 +111,7 @@ class Servings(Face):
     delete = blocking(resources.Servings.delete)
 
 
-class Images(Face):
+class Images(SyncResourceClient):
     create = blocking(resources.Images.create)
     update = blocking(resources.Images.update)
     get = blocking(resources.Images.get)
@@ -120,7 +120,7 @@ class Images(Face):
     delete = blocking(resources.Images.delete)
 
 
-class Config(Face):
+class Config(SyncResourceClient):
     create = blocking(resources.Config.create)
     update = blocking(resources.Config.update)
     get = blocking(resources.Config.get)
@@ -128,16 +128,16 @@ class Config(Face):
     delete = blocking(resources.Config.delete)
 
 
-class Certificates(Face):
+class Certificates(SyncResourceClient):
     generate = blocking(resources.Certificates.generate)
 
 
-class Logs(Face):
+class Logs(SyncResourceClient):
     read = iterating(resources.Logs.read)
     node = blocking(resources.Logs.node)
 
 
-class Health(Face):
+class Health(SyncResourceClient):
     ready = blocking(resources.Health.ready)
 
 
@@ -235,7 +235,7 @@ def _address(
     if not url:
         return locate(domain, root)
     return Address(
-        url, domain, Secret(token) if token else None, _path(ca), _path(certificate), _path(key), server_name
+        url, domain, SecretValue(token) if token else None, _path(ca), _path(certificate), _path(key), server_name
     )
 
 

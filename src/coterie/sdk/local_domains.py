@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from coterie.base.paths import DomainPaths, default_root
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.sdk.errors import NotFoundHere
 from coterie.sdk.wire import Address
 
@@ -44,7 +44,7 @@ def address_of(paths: DomainPaths, configured: dict[str, Any]) -> Address:
     return Address(
         url,
         domain,
-        Secret(paths.api_token.read_text().strip()) if paths.api_token.is_file() else None,
+        SecretValue(paths.api_token.read_text().strip()) if paths.api_token.is_file() else None,
         paths.ca_certificate if paths.ca_certificate.is_file() else None,
         paths.certificate(pair) if pair else None,
         paths.key(pair) if pair else None,

@@ -29,7 +29,7 @@ def read(kind: type[T], value: Any) -> T:
         raise Unreachable(f"the answer is not as KusciaAPI has it: {problem}") from problem
 
 
-def written(value: Any) -> Any:
+def to_request(value: Any) -> Any:
     """What has no value need not be said."""
     plain = msgspec.to_builtins(value)
     return _without_nothing(plain)

@@ -32,7 +32,7 @@ _PAGE = 100
 _GONE = "the answer is empty"
 
 
-class Group:
+class ResourceClient:
     base = ""
 
     def __init__(self, wire: Wire) -> None:
@@ -47,7 +47,7 @@ class Group:
         return domain or self._wire.address.domain
 
 
-class Jobs(Group):
+class Jobs(ResourceClient):
     base = "/api/v1/job"
 
     async def run(
@@ -206,7 +206,7 @@ def event_of(piece: Mapping[str, Any]) -> JobEvent | None:
     return JobEvent(name, str(job.get("job_id", "")), read(models.JobStatus, job.get("status") or {}))
 
 
-class Domains(Group):
+class Domains(ResourceClient):
     base = "/api/v1/domain"
 
     async def create(self, domain_id: str, *, role: str = "", cert: str = "", master_domain_id: str = "") -> None:
@@ -226,11 +226,11 @@ class Domains(Group):
         await self._ask("delete", domain_id=domain_id)
 
 
-class Routes(Group):
+class Routes(ResourceClient):
     base = "/api/v1/route"
 
     async def create(self, route: Route) -> None:
-        await self._wire.ask(f"{self.base}/create", models.written(route))
+        await self._wire.ask(f"{self.base}/create", models.to_request(route))
 
     async def get(self, source: str, destination: str) -> Route:
         return read(Route, _present(await self._ask("query", source=source, destination=destination)))
@@ -244,16 +244,16 @@ class Routes(Group):
         await self._ask("delete", source=source, destination=destination)
 
 
-class DataSets(Group):
+class DataSets(ResourceClient):
     base = "/api/v1/domaindata"
 
     async def create(self, data: Data) -> str:
         """Its name."""
-        answer = await self._ask("create", **models.written(replace(data, domain_id=self._own(data.domain_id))))
+        answer = await self._ask("create", **models.to_request(replace(data, domain_id=self._own(data.domain_id))))
         return str(answer["domaindata_id"])
 
     async def update(self, data: Data) -> None:
-        await self._ask("update", **models.written(replace(data, domain_id=self._own(data.domain_id))))
+        await self._ask("update", **models.to_request(replace(data, domain_id=self._own(data.domain_id))))
 
     async def get(self, domaindata_id: str, domain_id: str = "") -> Data:
         key = {"domain_id": self._own(domain_id), "domaindata_id": domaindata_id}
@@ -274,16 +274,16 @@ class DataSets(Group):
         await self._ask(verb, domain_id=self._own(domain_id), domaindata_id=domaindata_id)
 
 
-class Sources(Group):
+class Sources(ResourceClient):
     base = "/api/v1/domaindatasource"
 
     async def create(self, source: Source) -> str:
         """Its name."""
-        answer = await self._ask("create", **models.written(replace(source, domain_id=self._own(source.domain_id))))
+        answer = await self._ask("create", **models.to_request(replace(source, domain_id=self._own(source.domain_id))))
         return str(answer["datasource_id"])
 
     async def update(self, source: Source) -> None:
-        await self._ask("update", **models.written(replace(source, domain_id=self._own(source.domain_id))))
+        await self._ask("update", **models.to_request(replace(source, domain_id=self._own(source.domain_id))))
 
     async def get(self, datasource_id: str, domain_id: str = "") -> Source:
         return read(
@@ -302,16 +302,16 @@ class Sources(Group):
         await self._ask("delete", domain_id=self._own(domain_id), datasource_id=datasource_id)
 
 
-class Grants(Group):
+class Grants(ResourceClient):
     base = "/api/v1/domaindatagrant"
 
     async def create(self, grant: Grant) -> str:
         """Its name."""
-        answer = await self._ask("create", **models.written(replace(grant, domain_id=self._own(grant.domain_id))))
+        answer = await self._ask("create", **models.to_request(replace(grant, domain_id=self._own(grant.domain_id))))
         return str((answer.get("data") or answer)["domaindatagrant_id"])
 
     async def update(self, grant: Grant) -> None:
-        await self._ask("update", **models.written(replace(grant, domain_id=self._own(grant.domain_id))))
+        await self._ask("update", **models.to_request(replace(grant, domain_id=self._own(grant.domain_id))))
 
     async def get(self, domaindatagrant_id: str, domain_id: str = "") -> Grant:
         name = domaindatagrant_id
@@ -336,7 +336,7 @@ def _grant(answer: Mapping[str, Any]) -> Grant:
     return read(Grant, {**(answer.get("data") or {}), "status": answer.get("status")})
 
 
-class Servings(Group):
+class Servings(ResourceClient):
     base = "/api/v1/serving"
 
     async def create(self, serving: Serving) -> str:
@@ -361,7 +361,7 @@ class Servings(Group):
         await self._ask("delete", serving_id=serving_id)
 
 
-class Images(Group):
+class Images(ResourceClient):
     base = "/api/v1/appimage"
 
     async def create(self, image: Image) -> None:
@@ -391,7 +391,7 @@ class Images(Group):
         await self._ask("delete", name=name)
 
 
-class Config(Group):
+class Config(ResourceClient):
     """Keys and values that only the node itself can read."""
 
     base = "/api/v1/config"
@@ -414,7 +414,7 @@ class Config(Group):
         await self._ask("delete", keys=list(keys))
 
 
-class Certificates(Group):
+class Certificates(ResourceClient):
     base = "/api/v1/certificate"
 
     async def generate(
@@ -446,7 +446,7 @@ class Certificates(Group):
         return models.KeyAndCertificates(_pem(answer["key"]), tuple(_pem(each) for each in answer["cert_chain"]))
 
 
-class Logs(Group):
+class Logs(ResourceClient):
     base = "/api/v1/log"
 
     async def read(
@@ -474,7 +474,7 @@ class Logs(Group):
         return read(models.PodNode, answer)
 
 
-class Health(Group):
+class Health(ResourceClient):
     base = "/healthZ"
 
     async def ready(self) -> bool:
@@ -497,7 +497,7 @@ def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def _request(of: Any) -> dict[str, Any]:
-    request: dict[str, Any] = models.written(of)
+    request: dict[str, Any] = models.to_request(of)
     request.pop("status", None)
     return request
 

@@ -1,4 +1,4 @@
-"""The face without `await`: each operation of `groups.py` run by a loop in a thread of its own.
+"""The face without `await`: each operation of `resources.py` run by a loop in a thread of its own.
 
 class Jobs(Face):
     get = blocking(groups.Jobs.get)          # (job_id: str) -> Job, for type checkers too
@@ -14,7 +14,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_PATIENCE = 5.0
+_CLOSE_TIMEOUT = 5.0
 
 
 class Background:
@@ -36,7 +36,7 @@ class Background:
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_PATIENCE)
+        self._thread.join(_CLOSE_TIMEOUT)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -47,7 +47,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
-class Face:
+class SyncResourceClient:
     def __init__(self, background: Background, under: Any) -> None:
         self._background = background
         self._under = under
@@ -58,7 +58,7 @@ class blocking(Generic[P, T]):
         self._method = method
         self.__doc__ = method.__doc__
 
-    def __get__(self, face: Face | None, owner: type) -> Callable[P, T]:
+    def __get__(self, face: SyncResourceClient | None, owner: type) -> Callable[P, T]:
         method = self._method
 
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -74,7 +74,7 @@ class iterating(Generic[P, T]):
         self._method = method
         self.__doc__ = method.__doc__
 
-    def __get__(self, face: Face | None, owner: type) -> Callable[P, Iterator[T]]:
+    def __get__(self, face: SyncResourceClient | None, owner: type) -> Callable[P, Iterator[T]]:
         method = self._method
 
         def call(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:

@@ -12,10 +12,10 @@ from typing import Any
 import aiohttp
 
 from coterie.base.json_stream import Objects
-from coterie.base.secret import Secret
-from coterie.http.client_sessions import part, tcp_connector
+from coterie.base.secret import SecretValue
+from coterie.http.client_sessions import close_session, tcp_connector
 from coterie.sdk.errors import Unauthorized, Unreachable, refused
-from coterie.sdk.models import written
+from coterie.sdk.models import to_request
 
 SERVER_NAME = "kusciaapi"
 """What every node's certificate is for, wherever the node is."""
@@ -30,7 +30,7 @@ class Address:
     url: str
     domain: str = ""
     """Whose API it is, where that is known."""
-    token: Secret | None = None
+    token: SecretValue | None = None
     ca: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
@@ -94,13 +94,13 @@ class Wire:
             raise self._strange(200) from problem
 
     async def close(self) -> None:
-        await part(self._session)
+        await close_session(self._session)
 
     def _post(self, path: str, request: dict[str, Any], timeout: aiohttp.ClientTimeout | None = None) -> Any:
         more: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
         return self._session.post(
             self._url + path,
-            data=json.dumps(written(request)).encode(),
+            data=json.dumps(to_request(request)).encode(),
             server_hostname=self._server_name,
             allow_redirects=False,  # the token is for this address only
             **more,

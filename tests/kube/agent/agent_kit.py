@@ -15,7 +15,7 @@ from coterie.base.paths import DomainPaths
 from coterie.http.messages import UserInfo
 from coterie.kube.agent.agent import Agent, make
 from coterie.kube.agent.runtimes.fake import HOST_IMAGE, FakeMachine, FakeRuntime
-from coterie.kube.agent.settings import AgentSettings, NodeSettings, PodSettings
+from coterie.kube.agent.settings import AgentSettings, NodeObjectSettings, PodSettings
 from coterie.kube.api.errors import NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind, builtin
@@ -24,10 +24,10 @@ from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.client.informers import Informers
-from coterie.kube.client.transport import Call, Disconnected, Reply
+from coterie.kube.client.transport import Disconnected, TransportRequest, TransportResponse
 from coterie.kube.control.manager import Manager
 from coterie.kube.store.memory import MemoryStore
-from coterie.kuscia.engine.certificates import Issuer
+from coterie.kuscia.engine.certificates import EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
 from coterie.kuscia.engine.templates.config_store import NoConfigStore
 from coterie.kuscia.extensions.apiserver import KUSCIA
@@ -50,7 +50,7 @@ class CountingTransport:
         self.calls: list[str] = []
         self.cut = False
 
-    async def send(self, call: Call) -> Reply:
+    async def send(self, call: TransportRequest) -> TransportResponse:
         self.calls.append(f"{call.method} {call.path}")
         if self.cut:
             raise Disconnected("cut by the test")
@@ -74,7 +74,7 @@ class World:
             node_name="node-1",
             paths=DomainPaths(root / "alice"),
             machine_id="machine-1",
-            node=NodeSettings(measure_seconds=30),
+            node=NodeObjectSettings(measure_seconds=30),
             pods=PodSettings(host_paths=(str(root / "host"),)),
         )
 
@@ -109,7 +109,7 @@ class World:
         self.client = Client(self.transport, clock=self.clock)
         self.informers = Informers(self.client)
         self.runtime = FakeRuntime(self.machine)
-        issuer = Issuer(self.settings.paths, "alice", self.clock)
+        issuer = EngineCertificateIssuer(self.settings.paths, "alice", self.clock)
         plugin = EnginePlugin(self.engines, issuer, NoConfigStore())
         self.agent = make(self.client, self.informers, self.runtime, self.settings, self.clock, plugins=[plugin])
         self.manager = Manager([[self.informers], *self.agent.groups], clock=self.clock)

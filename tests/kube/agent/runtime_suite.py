@@ -27,7 +27,7 @@ from coterie.kube.agent.runtimes.protocol import (
     Mount,
     PodRuntime,
     PodSandbox,
-    RuntimeProblem,
+    RuntimeFailure,
 )
 
 CRI_LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(?:Z|[+-]\d\d:\d\d) (stdout|stderr) ([FP]) (.*)")
@@ -212,7 +212,7 @@ class RuntimeSuite:
     async def test_a_missing_image_is_said_at_once(self, harness: Harness) -> None:
         runtime = harness.runtime
         await runtime.prepare_pod(sandbox(harness))
-        with pytest.raises(RuntimeProblem) as problem:
+        with pytest.raises(RuntimeFailure) as problem:
             await runtime.start_container("uid-1", container(harness, "exit 0", image="nobody/has:this"))
         assert problem.value.reason == "ErrImageNeverPull"
         assert "nobody/has:this" in problem.value.message

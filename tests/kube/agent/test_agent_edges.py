@@ -11,7 +11,7 @@ from agent_kit import NODES, PODS, World, container, is_ready, phase, pod, statu
 
 from coterie.base.paths import DomainPaths
 from coterie.kube.agent.runtimes.fake import FakeMachine
-from coterie.kube.agent.runtimes.protocol import RuntimeProblem
+from coterie.kube.agent.runtimes.protocol import RuntimeFailure
 from coterie.kube.api.types.kind import Kind, builtin
 
 SERVICE_ACCOUNTS = Kind.dynamic(builtin("serviceaccounts"))
@@ -25,7 +25,7 @@ async def here(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def test_a_start_that_fails_counts_as_a_run(here: World) -> None:
-    here.machine.problems["main"] = RuntimeProblem("StartError", "exec: no such file")
+    here.machine.problems["main"] = RuntimeFailure("StartError", "exec: no such file")
     await here.create(pod("task", policy="Never"))
     found = await here.pod_until("task", phase("Failed"))
     ended = status_named(found)["state"]["terminated"]
@@ -41,7 +41,7 @@ async def test_a_start_that_fails_counts_as_a_run(here: World) -> None:
 
 
 async def test_a_problem_of_the_runtime_is_waited_out(here: World) -> None:
-    here.machine.problems["main"] = RuntimeProblem("CreateContainerError", "no memory for a cgroup")
+    here.machine.problems["main"] = RuntimeFailure("CreateContainerError", "no memory for a cgroup")
     await here.create(pod("web"))
     found = await here.pod_until("web", lambda p: "waiting" in status_named(p).get("state", {}))
     await here.settle(2)

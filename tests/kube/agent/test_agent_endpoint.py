@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.tasks import TaskOwner
 from coterie.http.messages import Peer, Request, Response, UserInfo
-from coterie.http.spdy import DICTIONARY, Session
-from coterie.http.upgraded_connection import Pipe
+from coterie.http.spdy import DICTIONARY, SpdySession
+from coterie.http.upgraded_connection import UpgradedConnection
 from coterie.http.websocket import WebSocket
 from coterie.kube.agent.runtimes.fake import FakeMachine, FakeRuntime
 from coterie.kube.agent.runtimes.protocol import ContainerSpec, PodSandbox
@@ -209,15 +209,15 @@ async def test_garbage_ends_a_connection_and_nothing_else(chunks: list[bytes]) -
     async def drain() -> None: ...
 
     with contextlib.suppress(ConnectionError):
-        await Session(receive, lambda data: None, drain).run()
+        await SpdySession(receive, lambda data: None, drain).run()
 
-    async def serve(pipe: Pipe) -> None:
+    async def serve(pipe: UpgradedConnection) -> None:
         socket = WebSocket(pipe)
         while await socket.receive() is not None:
             pass
 
     async with TaskOwner("fuzz") as owner:
-        pipe = Pipe(owner, "fuzz", serve)
+        pipe = UpgradedConnection(owner, "fuzz", serve)
         client = Client(Response(101, upgrade=pipe))
         for chunk in chunks:
             pipe.received(chunk)

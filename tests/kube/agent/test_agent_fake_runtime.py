@@ -11,7 +11,16 @@ from runtime_suite import RuntimeSuite
 
 from coterie.base.clock import VirtualClock
 from coterie.kube.agent.runtimes.fake import HOST_IMAGE, FakeMachine, FakeRuntime
-from coterie.kube.agent.runtimes.fake_script import FOR_EVER, Exit, Print, Sleep, Step, Trap, Write, parse
+from coterie.kube.agent.runtimes.fake_script import (
+    FOR_EVER,
+    ExitStep,
+    PrintStep,
+    SleepStep,
+    Step,
+    TrapStep,
+    WriteStep,
+    parse,
+)
 
 
 class FakeHarness:
@@ -54,13 +63,13 @@ class TestFakeRuntime(RuntimeSuite):
 @pytest.mark.parametrize(
     ("words", "steps"),
     [
-        (["sh", "-c", "echo a b; exit 3"], (Print("a b"), Exit(3))),
-        (["/bin/sh", "-c", "trap '' TERM; sleep inf"], (Trap(None), Sleep(FOR_EVER))),
-        (["sh", "-c", "echo x >&2\nsleep 0.5"], (Print("x", "stderr"), Sleep(0.5))),
-        (["sh", "-c", "echo 'a; b' > /m/f"], (Write("/m/f", "a; b"),)),
-        (["sleep", "3"], (Sleep(3),)),
-        (["my-server", "--port", "80"], (Sleep(FOR_EVER),)),
-        ([], (Sleep(FOR_EVER),)),
+        (["sh", "-c", "echo a b; exit 3"], (PrintStep("a b"), ExitStep(3))),
+        (["/bin/sh", "-c", "trap '' TERM; sleep inf"], (TrapStep(None), SleepStep(FOR_EVER))),
+        (["sh", "-c", "echo x >&2\nsleep 0.5"], (PrintStep("x", "stderr"), SleepStep(0.5))),
+        (["sh", "-c", "echo 'a; b' > /m/f"], (WriteStep("/m/f", "a; b"),)),
+        (["sleep", "3"], (SleepStep(3),)),
+        (["my-server", "--port", "80"], (SleepStep(FOR_EVER),)),
+        ([], (SleepStep(FOR_EVER),)),
     ],
 )
 def test_the_words_of_the_fake_shell(words: list[str], steps: tuple[Step, ...]) -> None:

@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.kube.agent.pods.containers import limits_of, security_of, termination_message, termination_mount
-from coterie.kube.agent.pods.downward import ConfigProblem, NodeFacts, field_value, resource_value
+from coterie.kube.agent.pods.downward import ConfigProblem, DownwardNodeInfo, field_value, resource_value
 from coterie.kube.agent.pods.environment import expand, variables
 from coterie.kube.agent.pods.garbage import abandoned, old_outputs
 from coterie.kube.agent.pods.hosts_files import hosts_file, resolver_file
-from coterie.kube.agent.runtimes.protocol import Limits
+from coterie.kube.agent.runtimes.protocol import ContainerLimits
 from coterie.kube.agent.settings import DnsSettings, PodSettings
 from coterie.kube.agent.volumes import atomic, directories
-from coterie.kube.agent.volumes.atomic import Content
-from coterie.kube.agent.volumes.sources import Given, payload_of, references
+from coterie.kube.agent.volumes.atomic import FileContent
+from coterie.kube.agent.volumes.sources import VolumeContext, payload_of, references
 from coterie.kube.api.meta import Object
 
-NODE = NodeFacts("10.0.0.1", "10.0.0.2", {"cpu": "4", "memory": "8Gi"})
+NODE = DownwardNodeInfo("10.0.0.1", "10.0.0.2", {"cpu": "4", "memory": "8Gi"})
 POD: Object = {
     "metadata": {"name": "web", "namespace": "alice", "uid": "u-1", "labels": {"b": "2", "a": 'x"y'}},
     "spec": {"nodeName": "node-1", "serviceAccountName": "sa", "containers": [{"name": "main"}]},
@@ -135,8 +135,10 @@ def test_resources_of_the_container(resources: Object, reference: Object, value:
 # Files.
 
 
-def files(volume: Object) -> dict[str, Content]:
-    return dict(payload_of(volume, Given(POD, lookup, NODE, lambda wanted: f"token for {wanted.get('audience')}")))
+def files(volume: Object) -> dict[str, FileContent]:
+    return dict(
+        payload_of(volume, VolumeContext(POD, lookup, NODE, lambda wanted: f"token for {wanted.get('audience')}"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,16 +146,18 @@ def files(volume: Object) -> dict[str, Content]:
     [
         pytest.param(
             {"configMap": {"name": "settings", "items": [{"key": "level", "path": "a/b", "mode": 0o440}]}},
-            {"a/b": Content(b"info", 0o440)},
+            {"a/b": FileContent(b"info", 0o440)},
             id="items",
         ),
         pytest.param(
-            {"secret": {"secretName": "keys", "defaultMode": 0o400}}, {"key": Content(b"sesame", 0o400)}, id="secret"
+            {"secret": {"secretName": "keys", "defaultMode": 0o400}},
+            {"key": FileContent(b"sesame", 0o400)},
+            id="secret",
         ),
         pytest.param({"configMap": {"name": "gone", "optional": True}}, {}, id="optional"),
         pytest.param(
             {"downwardAPI": {"items": [{"path": "n", "fieldRef": {"fieldPath": "metadata.name"}}]}},
-            {"n": Content(b"web")},
+            {"n": FileContent(b"web")},
             id="downward",
         ),
         pytest.param(
@@ -165,12 +169,12 @@ def files(volume: Object) -> dict[str, Content]:
                     ]
                 }
             },
-            {"key": Content(b"sesame"), "token": Content(b"token for vault", 0o600)},
+            {"key": FileContent(b"sesame"), "token": FileContent(b"token for vault", 0o600)},
             id="projected",
         ),
     ],
 )
-def test_files_of_volumes(volume: Object, found: dict[str, Content]) -> None:
+def test_files_of_volumes(volume: Object, found: dict[str, FileContent]) -> None:
     assert files(volume) == found
 
 
@@ -198,13 +202,13 @@ def test_references_name_everything_a_pod_needs() -> None:
 
 def test_a_volume_changes_all_at_once(tmp_path: Path) -> None:
     volume = tmp_path / "v"
-    assert atomic.write(volume, {"a": Content(b"1"), "d/b": Content(b"2", 0o600)})
+    assert atomic.write(volume, {"a": FileContent(b"1"), "d/b": FileContent(b"2", 0o600)})
     assert (volume / "a").read_bytes() == b"1" and (volume / "d/b").read_bytes() == b"2"
     assert (volume / "d/b").stat().st_mode & 0o777 == 0o600
     first = os.readlink(volume / "..data")
-    assert not atomic.write(volume, {"a": Content(b"1"), "d/b": Content(b"2", 0o600)})
+    assert not atomic.write(volume, {"a": FileContent(b"1"), "d/b": FileContent(b"2", 0o600)})
     assert os.readlink(volume / "..data") == first
-    assert atomic.write(volume, {"a": Content(b"3"), "new": Content(b"4")})
+    assert atomic.write(volume, {"a": FileContent(b"3"), "new": FileContent(b"4")})
     assert (volume / "a").read_bytes() == b"3" and (volume / "new").read_bytes() == b"4"
     assert not os.path.lexists(volume / "d")
     assert not (volume / first).exists()
@@ -213,7 +217,7 @@ def test_a_volume_changes_all_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "", "a//b", "..data"])
 def test_files_stay_in_their_volume(tmp_path: Path, path: str) -> None:
     with pytest.raises(atomic.UnsafePath):
-        atomic.write(tmp_path / "v", {path: Content(b"x")})
+        atomic.write(tmp_path / "v", {path: FileContent(b"x")})
 
 
 names = st.text("abc.", min_size=1, max_size=4).filter(lambda name: not name.startswith("."))
@@ -226,7 +230,7 @@ def test_a_volume_always_holds_exactly_the_last_payload(
 ) -> None:
     volume = tmp_path_factory.mktemp("volume")
     for payload in payloads:
-        atomic.write(volume, {name: Content(data) for name, data in payload.items()})
+        atomic.write(volume, {name: FileContent(data) for name, data in payload.items()})
         seen = {path.name: path.read_bytes() for path in volume.iterdir() if not path.name.startswith("..")}
         assert seen == payload
         assert len([path for path in volume.iterdir() if path.name.startswith("..") and path.name != "..data"]) == 1
@@ -340,8 +344,8 @@ def test_resolver_file(spec: dict[str, Any], servers: tuple[str, ...], expected:
 
 def test_limits() -> None:
     container = {"resources": {"limits": {"cpu": "500m", "memory": "64Mi"}, "requests": {"cpu": "100m"}}}
-    assert limits_of(container, PodSettings(pids_limit=9)) == Limits(500, 64 << 20, 9, 100)
-    assert limits_of({}, PodSettings()) == Limits()
+    assert limits_of(container, PodSettings(pids_limit=9)) == ContainerLimits(500, 64 << 20, 9, 100)
+    assert limits_of({}, PodSettings()) == ContainerLimits()
 
 
 def test_security_contexts_merge_and_privilege_is_dropped() -> None:

@@ -13,20 +13,20 @@ from coterie.base.paths import DomainPaths
 from coterie.kube.agent.node.capacity import allocatable, capacity
 from coterie.kube.agent.node.conditions import conditions, readings
 from coterie.kube.agent.node.description import NameTaken, check_name, new_node, wanted_taints
-from coterie.kube.agent.node.facts import MachineFacts, Usage, measure_machine, measure_usage
+from coterie.kube.agent.node.facts import MachineFacts, MachineUsage, measure_machine, measure_usage
 from coterie.kube.agent.plugin import NodeAdditions
 from coterie.kube.agent.settings import (
     GIB,
     MIB,
     AgentSettings,
     CapacitySettings,
-    NodeSettings,
+    NodeObjectSettings,
     PodSettings,
     PressureSettings,
 )
 from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
 from coterie.kube.api.meta import Object
-from coterie.kuscia.engine.certificates import Issuer
+from coterie.kuscia.engine.certificates import EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import TAINT, EnginePlugin, EngineSettings
 from coterie.kuscia.engine.templates.config_store import NoConfigStore
 
@@ -34,7 +34,7 @@ FACTS = MachineFacts(
     cpus=4, cpu_quota_milli=0, memory_total=8 * GIB, memory_limit=0, disk_total=100 * GIB, nic_mbit=0,
     machine_id="m1", system_uuid="s1", boot_id="b1", kernel="6.1", os_image="Linux", architecture="amd64",
 )  # fmt: skip
-USAGE = Usage(1 * GIB, 8 * GIB, 100 * GIB, 50 * GIB, 1_000_000, 500_000, 100, 4_000_000)
+USAGE = MachineUsage(1 * GIB, 8 * GIB, 100 * GIB, 50 * GIB, 1_000_000, 500_000, 100, 4_000_000)
 SETTINGS = AgentSettings("node-1", DomainPaths(Path("/nowhere")))
 
 
@@ -82,7 +82,7 @@ def test_allocatable(wanted: CapacitySettings, name: str, value: str) -> None:
         pytest.param(replace(USAGE, pids=3_900_000), {"PIDPressure"}, id="pids"),
     ],
 )
-def test_pressure(usage: Usage, pressing: set[str]) -> None:
+def test_pressure(usage: MachineUsage, pressing: set[str]) -> None:
     found = {reading.type: reading.status for reading in readings(usage, PressureSettings())}
     assert found.pop("Ready") == "True"
     assert {kind for kind, status in found.items() if status == "True"} == pressing
@@ -102,7 +102,9 @@ def test_transition_times() -> None:
 
 def additions(facts: MachineFacts = FACTS, **settings: Any) -> NodeAdditions:
     paths = DomainPaths(Path("/nowhere"))
-    plugin = EnginePlugin(EngineSettings("alice", **settings), Issuer(paths, "alice", SYSTEM_CLOCK), NoConfigStore())
+    plugin = EnginePlugin(
+        EngineSettings("alice", **settings), EngineCertificateIssuer(paths, "alice", SYSTEM_CLOCK), NoConfigStore()
+    )
     return plugin.node(facts, "runp")
 
 
@@ -160,7 +162,7 @@ OTHER: Object = {"key": "dedicated", "value": "v1", "effect": "NoSchedule"}
 def test_labels_and_taint_can_be_set() -> None:
     made = new_node(SETTINGS, FACTS, ADDITIONS)
     assert "taints" not in made["spec"] and COTERIE_POD_NAMESPACE not in made["metadata"]["labels"]
-    settings = replace(SETTINGS, node=NodeSettings(labels={"zone": "z"}), pods=PodSettings(namespace="a"))
+    settings = replace(SETTINGS, node=NodeObjectSettings(labels={"zone": "z"}), pods=PodSettings(namespace="a"))
     made = new_node(settings, FACTS, additions(taint=True))
     assert made["metadata"]["labels"]["zone"] == "z" and made["spec"]["taints"] == [TAINT]
     assert made["metadata"]["labels"][COTERIE_POD_NAMESPACE] == "a"

@@ -23,7 +23,7 @@ from agent_kit import (
 )
 
 from coterie.kube.agent.node.description import NameTaken
-from coterie.kube.control.manager import Failed
+from coterie.kube.control.manager import RunnableFailed
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ async def test_a_name_of_another_domain_is_refused(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         taken = {"metadata": {"name": "node-1", "labels": {"kuscia.secretflow/namespace": "bob"}}}
         await made.user.create(NODES, taken)
-        with pytest.raises(Failed) as failure:
+        with pytest.raises(RunnableFailed) as failure:
             await made.start_agent()
         assert isinstance(failure.value.__cause__, NameTaken)
 

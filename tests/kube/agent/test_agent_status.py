@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from view_kit import NOT_STARTED, NOW, STARTING, STOPPING, UNREADY, make_pod, problem, run, sidecar, situation
 
-from coterie.kube.agent.pods.history import Failure, PodHistory, from_status
-from coterie.kube.agent.pods.pod_view import View, runs_of, with_lost_runs
-from coterie.kube.agent.pods.status import Place, status_of
+from coterie.kube.agent.pods.history import PodFailure, PodHistory, from_status
+from coterie.kube.agent.pods.pod_view import PodView, runs_of, with_lost_runs
+from coterie.kube.agent.pods.status import PodLocation, status_of
 from coterie.kube.agent.settings import PodSettings
 
 RULES = PodSettings()
-PLACE = Place("fake", "10.0.0.1", "10.0.0.2")
-FAILED = PodHistory(started_at=NOW - 9, failure=Failure("DeadlineExceeded", "too long"))
+PLACE = PodLocation("fake", "10.0.0.1", "10.0.0.2")
+FAILED = PodHistory(started_at=NOW - 9, failure=PodFailure("DeadlineExceeded", "too long"))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ FAILED = PodHistory(started_at=NOW - 9, failure=Failure("DeadlineExceeded", "too
         pytest.param(situation(make_pod(deleted=True), run(code=0)), "Succeeded", id="ended-well-by-deletion"),
     ],
 )  # fmt: skip
-def test_phase(view: View, phase: str) -> None:
+def test_phase(view: PodView, phase: str) -> None:
     assert status_of(view, PLACE, RULES)["phase"] == phase
 
 
@@ -103,7 +103,7 @@ def waiting(reason: str) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_containers(
-    view: View, state: dict[str, Any], last: dict[str, Any], restarts: int, ready: bool, started: bool
+    view: PodView, state: dict[str, Any], last: dict[str, Any], restarts: int, ready: bool, started: bool
 ) -> None:
     told = status_of(view, PLACE, RULES)["containerStatuses"][0]
     assert _short(told["state"]) == state and _short(told["lastState"]) == last
@@ -146,7 +146,7 @@ def _short(state: dict[str, Any]) -> dict[str, Any]:
         pytest.param(situation(make_pod(), stage="new"), "PodReadyToStartContainers", "False", None, None, id="no-box"),
     ],
 )  # fmt: skip
-def test_conditions(view: View, kind: str, status: str, reason: str | None, message: str | None) -> None:
+def test_conditions(view: PodView, kind: str, status: str, reason: str | None, message: str | None) -> None:
     found = next(c for c in status_of(view, PLACE, RULES)["conditions"] if c["type"] == kind)
     assert (found["status"], found.get("reason"), found.get("message")) == (status, reason, message)
 
@@ -160,7 +160,7 @@ def test_transition_times_stay_until_the_status_changes() -> None:
 
 
 def test_addresses_reason_and_message() -> None:
-    place = Place("fake", "10.0.0.1", "10.0.0.2", {("main", 0): "because"})
+    place = PodLocation("fake", "10.0.0.1", "10.0.0.2", {("main", 0): "because"})
     status = status_of(situation(make_pod(), run(code=1), history=FAILED), place, RULES)
     assert (status["hostIP"], status["podIP"]) == ("10.0.0.1", "10.0.0.2")
     assert (status["reason"], status["message"]) == ("DeadlineExceeded", "too long")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.kube.agent.pods.history import ContainerHistory, PodHistory, Problem
-from coterie.kube.agent.pods.pod_view import Operation, Probed, View
+from coterie.kube.agent.pods.history import ContainerHistory, PodHistory, StartProblem
+from coterie.kube.agent.pods.pod_view import ContainerOperation, PodView, Probed
 from coterie.kube.agent.runtimes.protocol import ContainerState
 from coterie.kube.api.meta import Object
 
@@ -64,7 +64,7 @@ def sidecar(name: str) -> Object:
     return {"name": name, "image": "image", "restartPolicy": "Always"}
 
 
-def situation(pod: Object, *runs: ContainerState, **fields: Any) -> View:
+def situation(pod: Object, *runs: ContainerState, **fields: Any) -> PodView:
     grouped: dict[str, tuple[ContainerState, ...]] = {}
     for one in runs:
         grouped[one.name] = (*grouped.get(one.name, ()), one)
@@ -73,18 +73,18 @@ def situation(pod: Object, *runs: ContainerState, **fields: Any) -> View:
     backoffs: dict[str, float] = fields.pop("backoff", {})
     for name, pause in backoffs.items():
         history = history.with_container(name, ContainerHistory(grouped[name][-1].attempt + 1, pause))
-    problems: dict[str, Problem] = fields.pop("problems", {})
+    problems: dict[str, StartProblem] = fields.pop("problems", {})
     for name, problem in problems.items():
         history = history.with_container(name, ContainerHistory(problem=problem))
-    return View(pod=pod, now=NOW, runs=grouped, history=history, **fields)
+    return PodView(pod=pod, now=NOW, runs=grouped, history=history, **fields)
 
 
-def problem(reason: str = "ErrImageNeverPull", *, since: float = 0.0, retry_in: float = 5.0) -> Problem:
-    return Problem(reason, "there is none", NOW - since, NOW + retry_in)
+def problem(reason: str = "ErrImageNeverPull", *, since: float = 0.0, retry_in: float = 5.0) -> StartProblem:
+    return StartProblem(reason, "there is none", NOW - since, NOW + retry_in)
 
 
-STARTING = Operation("starting")
-STOPPING = Operation("stopping", NOW + 20)
+STARTING = ContainerOperation("starting")
+STOPPING = ContainerOperation("stopping", NOW + 20)
 UNREADY = Probed(0, ready=False)
 NOT_STARTED = Probed(0, started=False, ready=False)
 UNHEALTHY = Probed(0, failed="failed liveness probe, will be restarted")

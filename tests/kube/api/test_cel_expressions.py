@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coterie.kube.api.cel.errors import CelError, CompileError, CostExceeded
 from coterie.kube.api.cel.program import compile_expression
-from coterie.kube.api.cel.types import DYN, INT, STRING, Type, list_of, map_of
+from coterie.kube.api.cel.types import DYN, INT, STRING, CelType, list_of, map_of
 from coterie.kube.api.cel.values import Duration, UInt, equal
 
 SELF: dict[str, Any] = {
@@ -224,8 +224,8 @@ def test_expression_fails(source: str, message: str) -> None:
         run(source)
 
 
-TYPED: dict[str, Type] = {
-    "self": Type("object", fields={"spec": ("spec", Type("object", fields={"size": ("size", INT)})), "tags": ("tags", list_of(STRING)), "map": ("map", map_of(STRING, INT))}),
+TYPED: dict[str, CelType] = {
+    "self": CelType("object", fields={"spec": ("spec", CelType("object", fields={"size": ("size", INT)})), "tags": ("tags", list_of(STRING)), "map": ("map", map_of(STRING, INT))}),
 }  # fmt: skip
 
 

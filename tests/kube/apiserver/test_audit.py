@@ -8,7 +8,7 @@ import pytest
 
 from coterie.base.log_rotation import Rotation
 from coterie.http.messages import UserInfo
-from coterie.kube.apiserver.audit import Audit, AuditEvent, FileSink, MemorySink, ObjectReference
+from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditObjectReference, FileSink, MemorySink
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 EVENT = AuditEvent(
@@ -19,7 +19,7 @@ EVENT = AuditEvent(
     code=201,
     source="10.0.0.1",
     duration=0.0025,
-    object=ObjectReference(version="v1", resource="secrets", namespace="dev", name="s"),
+    object=AuditObjectReference(version="v1", resource="secrets", namespace="dev", name="s"),
     user_agent="kubectl",
 )
 

@@ -8,11 +8,11 @@ import pytest
 
 from coterie.base import jwt, pki
 from coterie.base.clock import VirtualClock, rfc3339
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.http.messages import Peer, Request, UserInfo
 from coterie.kube.api.errors import ApiError, BadRequest, Conflict, Forbidden, Invalid, NotFound, Unauthorized
 from coterie.kube.apiserver.auth.authn import ANONYMOUS, Authenticator, impersonation, user_from_certificate
-from coterie.kube.apiserver.auth.rbac import Authorizer
+from coterie.kube.apiserver.auth.rbac import RbacAuthorizer
 from coterie.kube.apiserver.auth.tokens import ISSUER, Lookups, TokenSigner, request_token, service_account_user
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -384,7 +384,7 @@ def test_a_bootstrap_token_without_end():
 
 
 def test_static_tokens():
-    world = World(static_tokens=[(Secret("letmein"), UserInfo("root", ("system:masters",)))])
+    world = World(static_tokens=[(SecretValue("letmein"), UserInfo("root", ("system:masters",)))])
     assert world.ask("letmein") == UserInfo("root", ("system:masters", "system:authenticated"))
     with pytest.raises(Unauthorized):
         world.ask("letmeout")
@@ -393,13 +393,13 @@ def test_static_tokens():
 # ---- acting as somebody else ----
 
 
-def impersonators(*rules: dict[str, Any]) -> Authorizer:
+def impersonators(*rules: dict[str, Any]) -> RbacAuthorizer:
     binding = {
         "metadata": {"name": "b"},
         "roleRef": {"kind": "ClusterRole", "name": "r"},
         "subjects": [{"kind": "User", "name": "boss"}],
     }
-    return Authorizer(
+    return RbacAuthorizer(
         roles=list,
         role_bindings=list,
         cluster_roles=lambda: [{"metadata": {"name": "r"}, "rules": list(rules)}],
@@ -415,7 +415,7 @@ def rule(resources: str, names: str = "", group: str = "") -> dict[str, Any]:
 AUTHN = "authentication.k8s.io"
 
 
-def act(authorizer: Authorizer | None, **headers: str) -> UserInfo:
+def act(authorizer: RbacAuthorizer | None, **headers: str) -> UserInfo:
     boss = UserInfo("boss", ("system:authenticated",))
     request = Request(
         "GET",

@@ -14,7 +14,7 @@ from coterie.kube.api.types.rbac import ClusterRole
 from coterie.kube.apiserver.auth.authn import ANONYMOUS
 from coterie.kube.apiserver.auth.default_roles import AUTOUPDATE, default_objects, parse_rule, reconcile
 from coterie.kube.apiserver.auth.grants import check_binding, check_role, escalation_errors
-from coterie.kube.apiserver.auth.rbac import Authorizer
+from coterie.kube.apiserver.auth.rbac import RbacAuthorizer
 from coterie.kube.apiserver.auth.rules import Attributes, compile_rules
 from coterie.kuscia.extensions.apiserver import KUSCIA
 
@@ -25,11 +25,11 @@ def rules(*lines: str):
     return [parse_rule(line) for line in lines]
 
 
-def authorizer(objects: list[dict[str, Any]]) -> Authorizer:
+def authorizer(objects: list[dict[str, Any]]) -> RbacAuthorizer:
     def of(kind: str):
         return lambda: [each for each in objects if each["kind"] == kind]
 
-    return Authorizer(
+    return RbacAuthorizer(
         roles=of("Role"),
         role_bindings=of("RoleBinding"),
         cluster_roles=of("ClusterRole"),
@@ -164,7 +164,7 @@ DEFAULTS = default_objects([KUSCIA.roles])
 AUTH = authorizer(DEFAULTS)
 
 
-def as_user(name: str, role: str) -> tuple[UserInfo, Authorizer]:
+def as_user(name: str, role: str) -> tuple[UserInfo, RbacAuthorizer]:
     """A user who has a default role in namespace dev."""
     extra = {
         "kind": "RoleBinding",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from coterie.http.messages import UserInfo
 from coterie.kube.api.errors import Forbidden
-from coterie.kube.apiserver.auth.rbac import Authorizer, forbidden
+from coterie.kube.apiserver.auth.rbac import RbacAuthorizer, forbidden
 from coterie.kube.apiserver.auth.rules import Attributes, compile_rule, compile_rules, covers
 
 
@@ -49,7 +49,7 @@ class World:
     def __init__(self, *objects: dict[str, Any]) -> None:
         self.objects = list(objects)
         self.reads = 0
-        self.authorizer = Authorizer(
+        self.authorizer = RbacAuthorizer(
             roles=lambda: self._of(False, False),
             role_bindings=lambda: self._of(True, False),
             cluster_roles=lambda: self._of(False, True),

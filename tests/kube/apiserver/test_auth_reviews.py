@@ -10,7 +10,7 @@ from coterie.base.clock import VirtualClock
 from coterie.http.messages import UserInfo
 from coterie.kube.api.errors import BadRequest, Invalid
 from coterie.kube.apiserver.auth.authn import Authenticator
-from coterie.kube.apiserver.auth.rbac import Authorizer
+from coterie.kube.apiserver.auth.rbac import RbacAuthorizer
 from coterie.kube.apiserver.auth.reviews import (
     local_subject_access_review,
     self_subject_access_review,
@@ -22,7 +22,7 @@ from coterie.kube.apiserver.auth.reviews import (
 from coterie.kube.apiserver.auth.tokens import ISSUER, Lookups, TokenSigner, request_token
 
 ANN = UserInfo("ann", ("dev",), "7", (("scopes", ("a", "b")),))
-AUTH = Authorizer(
+AUTH = RbacAuthorizer(
     roles=lambda: [
         {
             "metadata": {"name": "r", "namespace": "dev"},
@@ -133,7 +133,7 @@ def test_token_review():
     assert status["audiences"] == [ISSUER]
     assert token_review(review(token=token, audiences=["other"]), authenticator)["status"] == {
         "user": {},
-        "error": "the token is meant for somebody else",
+        "error": "the token has another audience",
     }
     refused = token_review(review(token="rubbish"), authenticator)["status"]
     assert "authenticated" not in refused and refused["error"]

@@ -13,7 +13,7 @@ import pytest
 
 from coterie.http import connection as connection_module
 from coterie.http.messages import Request, Response, Sink, TunnelSink
-from coterie.http.server import HttpServer, Limits
+from coterie.http.server import HttpLimits, HttpServer
 from coterie.kube.api.status_response import status_response
 
 
@@ -151,7 +151,7 @@ class Client:
 
 
 class Site:
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: HttpLimits | None = None) -> None:
         self.app = App()
         self.server = HttpServer(self.app, limits=limits, problem_response=status_response)
         self.clients: list[Client] = []
@@ -346,7 +346,7 @@ async def test_no_continue_inside_another_answer(site: Site):
 
 @pytest.mark.parametrize("form", ["length", "chunked"])
 async def test_bodies_that_are_too_large(form: str):
-    async with Site(Limits(max_body=1000)) as site:
+    async with Site(HttpLimits(max_body=1000)) as site:
         client = await site.connect()
         if form == "length":
             client.send(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n")
@@ -362,7 +362,7 @@ async def test_bodies_that_are_too_large(form: str):
 
 
 async def test_bodies_in_flight_are_bounded():
-    async with Site(Limits(max_body=1000, max_body_in_flight=1500)) as site:
+    async with Site(HttpLimits(max_body=1000, max_body_in_flight=1500)) as site:
         first, second = await site.connect(), await site.connect()
         for client in (first, second):
             client.send(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n" + b"x" * 900)
@@ -391,7 +391,7 @@ async def test_heads_that_are_too_large(site: Site, data: bytes, code: int):
 
 
 async def test_too_many_connections():
-    async with Site(Limits(max_connections=2)) as site:
+    async with Site(HttpLimits(max_connections=2)) as site:
         kept = [await site.connect() for _ in range(2)]
         for client in kept:
             client.get("/a")
@@ -425,7 +425,7 @@ async def swept(site: Site) -> None:
 )
 async def test_times_run_out(start: bytes, limit: str):
     generous = {"header_timeout": 100.0, "body_timeout": 100.0, "idle_timeout": 100.0, "write_timeout": 100.0}
-    async with Site(Limits(**{**generous, limit: 0.01})) as site:
+    async with Site(HttpLimits(**{**generous, limit: 0.01})) as site:
         client = await site.connect()
         client.send(start)
         if limit == "idle_timeout":
@@ -438,7 +438,7 @@ async def test_times_run_out(start: bytes, limit: str):
 
 
 async def test_an_answer_that_takes_its_time_is_no_slow_client():
-    async with Site(Limits(header_timeout=0.01, body_timeout=0.01, idle_timeout=0.01)) as site:
+    async with Site(HttpLimits(header_timeout=0.01, body_timeout=0.01, idle_timeout=0.01)) as site:
         client = await site.connect()
         client.get("/later?1")
         await site.until(lambda: site.app.requests)
@@ -448,7 +448,7 @@ async def test_an_answer_that_takes_its_time_is_no_slow_client():
 
 
 async def test_an_answer_that_is_not_read():
-    async with Site(Limits(write_timeout=0.01)) as site:
+    async with Site(HttpLimits(write_timeout=0.01)) as site:
         client = await site.connect()
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         for _ in range(10):

@@ -81,7 +81,7 @@ async def test_lines(door: tuple[str, int], tmp_path: Path, caplog: pytest.LogCa
     assert await _ask(door, "/open", _tls(tmp_path)) == b""
     assert await _ask(door, "/open", None) == b""
     request, certificate, plain = _lines(caplog)
-    assert request.startswith("Refused a request") and certificate == plain == "Refused a connection in TLS"
+    assert request.startswith("Request refused") and certificate == plain == "TLS handshake failed"
 
 
 async def test_who_only_looks_whether_the_port_is_open_leaves_none(

@@ -8,7 +8,7 @@ import pytest
 from server_kit import ADMIN, CMS, MERGE, PODS, Api, config_map, pod, serving
 
 from coterie.base.clock import VirtualClock
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.http.messages import UserInfo
 from coterie.kube.apiserver.audit import MemorySink
 from coterie.kube.apiserver.server import ApiServer, Settings
@@ -22,7 +22,7 @@ ALICE = UserInfo("alice", ("system:authenticated",))
 @pytest.fixture
 async def audited() -> AsyncIterator[tuple[Api, MemorySink]]:
     sink = MemorySink()
-    tokens = [(Secret("admin-token"), ADMIN), (Secret("alice-token"), ALICE)]
+    tokens = [(SecretValue("admin-token"), ADMIN), (SecretValue("alice-token"), ALICE)]
     async with serving(Settings(audit_sinks=[sink], static_tokens=tokens)) as api:
         sink.events.clear()
         yield api, sink

@@ -297,7 +297,7 @@ def test_where_an_agent_listens(addresses: list[tuple[str, str]], host: str | No
         with pytest.raises(errors.ServiceUnavailable):
             agent_connection.address_of(node)
     else:
-        assert agent_connection.address_of(node) == agent_connection.Address("n", host, 10250)
+        assert agent_connection.address_of(node) == agent_connection.AgentAddress("n", host, 10250)
 
 
 # ---- tunnels ----

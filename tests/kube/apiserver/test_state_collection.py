@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from coterie.kube.api.resources import Resource
 from coterie.kube.apiserver.state import collection as collection_module
 from coterie.kube.apiserver.state.collection import Collection
-from coterie.kube.apiserver.state.entry import Entry, View, encode, head_of, respliced, splice
-from coterie.kube.apiserver.state.filters import Filter
+from coterie.kube.apiserver.state.entry import ObjectEntry, VersionView, encode, head_of, respliced, splice
+from coterie.kube.apiserver.state.filters import ObjectFilter
 from coterie.kube.apiserver.state.state import split_key
-from coterie.kube.apiserver.state.watching import Change
+from coterie.kube.apiserver.state.watching import StoredChange
 
 HEAD = head_of("v1", "ConfigMap")
 
@@ -30,9 +30,9 @@ def fresh(*, namespaced: bool = True) -> Collection:
     )
 
 
-def entry(revision: int = 1, **labels: str) -> Entry:
+def entry(revision: int = 1, **labels: str) -> ObjectEntry:
     raw = splice(value("a", labels=labels or None), len(HEAD), revision)
-    return Entry("default", "a", raw, revision, revision)
+    return ObjectEntry("default", "a", raw, revision, revision)
 
 
 # ---- bytes ----
@@ -54,7 +54,7 @@ def test_the_revision_is_spliced_in_and_exchanged():
 
 def test_a_view_shows_bytes_under_another_head():
     resource = Resource("g", "v2", "things", "Thing", True, storage=("g", "v1"), custom=True)
-    view = View(resource, storage_head=head_of("g/v1", "Thing"))
+    view = VersionView(resource, storage_head=head_of("g/v1", "Thing"))
     raw = splice(
         encode({"metadata": {"name": "a"}, "spec": {"x": 1}}, "g/v1", "Thing"), len(head_of("g/v1", "Thing")), 3
     )
@@ -118,7 +118,7 @@ def test_any_history_is_listed_as_the_store_sorts_it(steps: list[tuple[bool, str
     seen: list[str] = []
     after, left = "", 1
     while left:
-        page, left = subject.page(Filter(), after, limit)
+        page, left = subject.page(ObjectFilter(), after, limit)
         seen += [one.key for one in page]
         assert left == len(keys) - len(seen)
         after = page[-1].key if page else ""
@@ -131,7 +131,7 @@ def test_pages_of_a_selection(objects: list[tuple[str, bool]], limit: int):
     subject = fresh()
     for revision, (name, chosen) in enumerate(objects, 1):
         subject.apply("n", name, value(name, labels={"on": "1" if chosen else "0"}), revision, revision)
-    wanted = Filter("n", labels=lambda labels: (labels or {}).get("on") == "1", text="on=1")
+    wanted = ObjectFilter("n", labels=lambda labels: (labels or {}).get("on") == "1", text="on=1")
     seen: list[str] = []
     after, left = "", 1
     while left:
@@ -146,8 +146,8 @@ def test_cluster_scope():
     for revision, name in enumerate(("b", "a"), 1):
         subject.apply("", name, value(name), revision, revision)
     assert [one.key for one in subject.entries()] == ["a", "b"]
-    assert [one.key for one in subject.page(Filter(name="b"), "", 0)[0]] == ["b"]
-    assert subject.page(Filter(name="b"), "b", 0)[0] == [], "a page behind the only one is empty"
+    assert [one.key for one in subject.page(ObjectFilter(name="b"), "", 0)[0]] == ["b"]
+    assert subject.page(ObjectFilter(name="b"), "b", 0)[0] == [], "a page behind the only one is empty"
 
 
 # ---- the ring ----
@@ -195,8 +195,8 @@ def test_changes_know_what_was_before():
     ],
 )
 def test_selections(kind: str, before: str | None, after: str, seen: str | None):
-    wanted = Filter(labels=lambda labels: (labels or {}).get("on") == "1")
-    change = Change(kind, 2, entry(2, on=after), entry(1, on=before) if before else None)
+    wanted = ObjectFilter(labels=lambda labels: (labels or {}).get("on") == "1")
+    change = StoredChange(kind, 2, entry(2, on=after), entry(1, on=before) if before else None)
     told = change.seen_through(wanted, lambda old, revision: old)
     assert (told[0] if told else None) == seen
 
@@ -204,15 +204,15 @@ def test_selections(kind: str, before: str | None, after: str, seen: str | None)
 @pytest.mark.parametrize(
     ("wanted", "matches"),
     [
-        (Filter(), True),
-        (Filter("default"), True),
-        (Filter("other"), False),
-        (Filter(name="a"), True),
-        (Filter(name="b"), False),
-        (Filter(labels=lambda labels: labels == {"x": "y"}), True),
-        (Filter(fields=lambda fields: fields == {"f": "1"}, selectable=lambda obj: {"f": "1"}), True),
-        (Filter(fields=lambda fields: False, selectable=lambda obj: {"f": "1"}), False),
+        (ObjectFilter(), True),
+        (ObjectFilter("default"), True),
+        (ObjectFilter("other"), False),
+        (ObjectFilter(name="a"), True),
+        (ObjectFilter(name="b"), False),
+        (ObjectFilter(labels=lambda labels: labels == {"x": "y"}), True),
+        (ObjectFilter(fields=lambda fields: fields == {"f": "1"}, selectable=lambda obj: {"f": "1"}), True),
+        (ObjectFilter(fields=lambda fields: False, selectable=lambda obj: {"f": "1"}), False),
     ],
 )
-def test_filters(wanted: Filter, matches: bool):
+def test_filters(wanted: ObjectFilter, matches: bool):
     assert wanted.matches(entry(1, x="y")) is matches

@@ -22,9 +22,9 @@ from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.client.cache import Cache
 from coterie.kube.client.client import Client
 from coterie.kube.client.fake import FakeStream, FakeTransport, json_reply, stream_reply
-from coterie.kube.client.informer import Change, Informer
+from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kube.client.informers import Informers
-from coterie.kube.client.transport import Call, Disconnected, NotSent, Reply
+from coterie.kube.client.transport import Disconnected, NotSent, TransportRequest, TransportResponse
 
 CM = Kind.dynamic(builtin("configmaps"))
 
@@ -119,9 +119,9 @@ async def test_after_410_the_difference_is_told() -> None:
 
 async def test_an_error_event_410_fetches_everything_again() -> None:
     streams = [FakeStream(), FakeStream()]
-    opened: list[Call] = []
+    opened: list[TransportRequest] = []
 
-    def answer(call: Call) -> Reply:
+    def answer(call: TransportRequest) -> TransportResponse:
         opened.append(call)
         return stream_reply(streams[len(opened) - 1])
 
@@ -167,7 +167,7 @@ async def test_an_unreachable_server_is_tried_again_with_growing_pauses() -> Non
     api = FakeApi(clock)
     real = api.client().transport
 
-    async def answer(call: Call) -> Reply:
+    async def answer(call: TransportRequest) -> TransportResponse:
         attempts.append(clock.monotonic())
         if len(attempts) < 6:
             raise NotSent("nobody there")
@@ -238,7 +238,7 @@ async def test_transform_resync_and_late_handlers() -> None:
     async with running(informer):
         await informer.synced.wait()
         assert informer.cache.get("a", "default").data is None
-        changes: list[Change[ConfigMap]] = []
+        changes: list[ObjectChange[ConfigMap]] = []
         remove = informer.add_handler(changes.append)
         assert [c.type for c in changes] == ["added"]
         await clock.advance(61)
@@ -309,7 +309,7 @@ async def test_a_watch_that_lasted_starts_the_pauses_anew() -> None:
     clock = VirtualClock()
     opened: list[float] = []
 
-    def answer(call: Call) -> Reply:
+    def answer(call: TransportRequest) -> TransportResponse:
         opened.append(clock.monotonic())
         if "sendInitialEvents" in call.query:
             mark = {"annotations": {"k8s.io/initial-events-end": "true"}, "resourceVersion": "5"}

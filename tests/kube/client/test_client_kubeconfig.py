@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from coterie.base.clock import VirtualClock
-from coterie.kube.client.credentials import Fixed, Program, TokenFile, credentials_for
+from coterie.kube.client.credentials import ExecPlugin, StaticCredentials, TokenFile, credentials_for
 from coterie.kube.client.kubeconfig import (
-    Connection,
+    ClusterConnection,
     ExecCredential,
     Kubeconfig,
     KubeconfigError,
@@ -157,15 +157,15 @@ async def test_token_files_are_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("connection", "wanted"),
     [
-        (Connection("https://x", token="t", token_file="f"), "Bearer t"),
-        (Connection("https://x", username="u", password="p"), "Basic dTpw"),
-        (Connection("https://x"), ""),
+        (ClusterConnection("https://x", token="t", token_file="f"), "Bearer t"),
+        (ClusterConnection("https://x", username="u", password="p"), "Basic dTpw"),
+        (ClusterConnection("https://x"), ""),
     ],
     ids=["token", "basic", "none"],
 )
-async def test_fixed_credentials(connection: Connection, wanted: str) -> None:
+async def test_fixed_credentials(connection: ClusterConnection, wanted: str) -> None:
     credentials = credentials_for(connection)
-    assert isinstance(credentials, Fixed)
+    assert isinstance(credentials, StaticCredentials)
     assert await credentials.authorization() == wanted and not credentials.refused()
 
 
@@ -183,7 +183,7 @@ async def test_credential_programs_are_asked_until_their_answer_expires(
         "print(json.dumps({'status': {'token': f\"t{n}-{info['spec']['cluster']['server']}\", 'expirationTimestamp': '2026-01-02T03:05:05Z'}}))"
     )
     clock = VirtualClock()
-    credentials = Program(_program(code), Connection("https://x"), clock)
+    credentials = ExecPlugin(_program(code), ClusterConnection("https://x"), clock)
     assert await credentials.authorization() == "Bearer t0-https://x"
     assert await credentials.authorization() == "Bearer t0-https://x"
     await clock.advance(55)
@@ -203,5 +203,5 @@ async def test_credential_programs_are_asked_until_their_answer_expires(
 )
 async def test_failing_credential_programs(spec: ExecCredential, message: str) -> None:
     with pytest.raises(CredentialsError, match=message) as caught:
-        await Program(spec, Connection("https://x")).authorization()
+        await ExecPlugin(spec, ClusterConnection("https://x")).authorization()
     assert "s3cret" not in str(caught.value)

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from coterie.kube.client.http_transport import HttpTransport
-from coterie.kube.client.kubeconfig import Connection
-from coterie.kube.client.transport import Call, Disconnected, NotSent, Reply
+from coterie.kube.client.kubeconfig import ClusterConnection
+from coterie.kube.client.transport import Disconnected, NotSent, TransportRequest, TransportResponse
 
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -28,16 +28,16 @@ class _Flaky:
         writer.close()
 
 
-async def _after_a_break(method: str, *, refuse: bool) -> tuple[Reply | Exception, list[str]]:
+async def _after_a_break(method: str, *, refuse: bool) -> tuple[TransportResponse | Exception, list[str]]:
     flaky = _Flaky()
     server = await asyncio.start_server(flaky.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    transport = HttpTransport(Connection(server=f"http://127.0.0.1:{port}"))
+    transport = HttpTransport(ClusterConnection(server=f"http://127.0.0.1:{port}"))
     try:
-        await transport.send(Call("GET", "/first"))
+        await transport.send(TransportRequest("GET", "/first"))
         if refuse:
             server.close()
-        return await transport.send(Call(method, "/second")), flaky.seen
+        return await transport.send(TransportRequest(method, "/second")), flaky.seen
     except (Disconnected, NotSent) as error:
         return error, flaky.seen
     finally:
@@ -56,5 +56,5 @@ async def test_a_broken_change_is_not_sent_again(method: str, refuse: bool) -> N
 
 async def test_a_broken_question_is_asked_again() -> None:
     answer, seen = await _after_a_break("GET", refuse=False)
-    assert isinstance(answer, Reply)
+    assert isinstance(answer, TransportResponse)
     assert seen == ["GET", "GET", "GET"]

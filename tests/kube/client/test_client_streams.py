@@ -19,9 +19,9 @@ from coterie.kube.client import streams
 from coterie.kube.client.client import Client
 from coterie.kube.client.fake import FakeStream, FakeTransport, stream_reply
 from coterie.kube.client.http_transport import HttpTransport
-from coterie.kube.client.kubeconfig import Connection
+from coterie.kube.client.kubeconfig import ClusterConnection
 from coterie.kube.client.streams import STDERR, STDOUT, exec_stream, log_stream
-from coterie.kube.client.transport import Disconnected, NoAnswerInTime, NotSent
+from coterie.kube.client.transport import Disconnected, NotSent, ResponseTimeout
 
 OK = {"metadata": {}, "status": "Success"}
 
@@ -83,7 +83,7 @@ class Side:
 
 
 @asynccontextmanager
-async def serving(talk: Callable[[Side], Awaitable[None]]) -> AsyncIterator[Connection]:
+async def serving(talk: Callable[[Side], Awaitable[None]]) -> AsyncIterator[ClusterConnection]:
     problems: list[BaseException] = []
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -100,7 +100,7 @@ async def serving(talk: Callable[[Side], Awaitable[None]]) -> AsyncIterator[Conn
     server = await asyncio.start_server(connected, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        yield Connection(server=f"http://127.0.0.1:{port}", token="t0k")
+        yield ClusterConnection(server=f"http://127.0.0.1:{port}", token="t0k")
     assert not [each for each in problems if isinstance(each, AssertionError)]
 
 
@@ -286,17 +286,19 @@ async def test_frames_that_make_no_sense_end_the_stream(frame: bytes) -> None:
 
 async def test_nobody_there_and_nobody_answering() -> None:
     with pytest.raises(NotSent, match="cannot connect"):
-        async with exec_stream(Connection(server="http://127.0.0.1:1"), "web", "ns", ["x"]):
+        async with exec_stream(ClusterConnection(server="http://127.0.0.1:1"), "web", "ns", ["x"]):
             pytest.fail("must not be opened")
     with pytest.raises(NotSent, match="proxy"):
-        async with exec_stream(Connection(server="http://x.test", proxy_url="http://p.test"), "web", "ns", ["x"]):
+        async with exec_stream(
+            ClusterConnection(server="http://x.test", proxy_url="http://p.test"), "web", "ns", ["x"]
+        ):
             pytest.fail("must not be opened")
 
     async def talk(side: Side) -> None:
         await side.reader.read()
 
     async with serving(talk) as connection:
-        with pytest.raises(NoAnswerInTime):
+        with pytest.raises(ResponseTimeout):
             async with exec_stream(connection, "web", "ns", ["x"], timeout=0.05):
                 pytest.fail("must not be opened")
 

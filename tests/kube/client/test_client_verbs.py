@@ -24,24 +24,24 @@ from coterie.kube.api.types.core import CONFIG_MAPS, NAMESPACES, ConfigMap
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.client import kubeconfig
 from coterie.kube.client.client import Client, retry_on_conflict
-from coterie.kube.client.discovery import Catalogue, UnknownResource, discover
+from coterie.kube.client.discovery import RestMapper, UnknownResource, discover
 from coterie.kube.client.fake import FakeTransport, json_reply, script
 from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.in_process_transport import InProcessTransport
-from coterie.kube.client.kubeconfig import Connection
+from coterie.kube.client.kubeconfig import ClusterConnection
 from coterie.kube.client.namespaced import Namespaced
 from coterie.kube.client.requests import delete_options, path, query
 from coterie.kube.client.transport import (
     Disconnected,
     LineSplitter,
-    NoAnswerInTime,
     NotSent,
-    Reply,
+    ResponseTimeout,
     TransportError,
-    Unreadable,
+    TransportResponse,
+    UnreadableResponse,
 )
 from coterie.kube.client.wait import exists, wait_for, wait_until_gone
-from coterie.kube.client.watch import Bookmark, Broken, Changed, decode_event
+from coterie.kube.client.watch import Bookmark, Changed, UndecodableObject, decode_event
 from coterie.kube.client.wrappers import Counting, DryRun, Impersonating, ReadOnly
 
 PODS = Kind.dynamic(builtin("pods"))
@@ -57,7 +57,7 @@ async def api_client(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Fake
         yield api, api.client()
         return
     async with serve(api.handle) as url:
-        client = Client(HttpTransport(Connection(url)))
+        client = Client(HttpTransport(ClusterConnection(url)))
         yield api, client
         await client.close()
 
@@ -333,7 +333,7 @@ async def test_busy_servers_are_asked_again() -> None:
 
 
 async def test_a_refused_eviction_is_an_answer_not_a_busy_server() -> None:
-    status = errors.TooManyRequests("budget", causes=[errors.Cause("DisruptionBudget", "x")]).status()
+    status = errors.TooManyRequests("budget", causes=[errors.StatusCause("DisruptionBudget", "x")]).status()
     transport = FakeTransport(lambda call: json_reply(status, 429))
     with pytest.raises(errors.TooManyRequests):
         await Client(transport).get(CM, "a", "default")
@@ -343,16 +343,16 @@ async def test_a_refused_eviction_is_an_answer_not_a_busy_server() -> None:
 @pytest.mark.parametrize(
     ("reply", "error"),
     [
-        (Reply(404, {}, b"404 page not found\n"), errors.NotFound),
-        (Reply(502, {}, b"<html>bad gateway"), errors.InternalError),
-        (Reply(403, {}, b'{"kind":"Status"'), errors.Forbidden),
-        (Reply(401, {}, b""), errors.Unauthorized),
-        (Reply(200, {}, b"<html>a proxy's login page"), Unreadable),
-        (Reply(200, {}, b"[]"), Unreadable),
+        (TransportResponse(404, {}, b"404 page not found\n"), errors.NotFound),
+        (TransportResponse(502, {}, b"<html>bad gateway"), errors.InternalError),
+        (TransportResponse(403, {}, b'{"kind":"Status"'), errors.Forbidden),
+        (TransportResponse(401, {}, b""), errors.Unauthorized),
+        (TransportResponse(200, {}, b"<html>a proxy's login page"), UnreadableResponse),
+        (TransportResponse(200, {}, b"[]"), UnreadableResponse),
     ],
     ids=["text", "html", "cut-json", "empty", "not-json", "not-an-object"],
 )
-async def test_strange_answers_become_errors(reply: Reply, error: type[Exception]) -> None:
+async def test_strange_answers_become_errors(reply: TransportResponse, error: type[Exception]) -> None:
     with pytest.raises(error):
         await Client(FakeTransport(lambda call: reply)).get(CM, "a", "default")
 
@@ -451,7 +451,7 @@ def test_preferred_takes_each_resource_once_where_the_verbs_are() -> None:
         builtin("horizontalpodautoscalers", "autoscaling", "v2"),
         builtin("horizontalpodautoscalers", "autoscaling"),
     )
-    catalogue = Catalogue((first, second, builtin("bindings")))
+    catalogue = RestMapper((first, second, builtin("bindings")))
     assert catalogue.preferred("list") == [first]
 
 
@@ -533,7 +533,7 @@ def test_line_splitter(chunks: list[bytes], lines: list[list[bytes]], rest: byte
         ),
         (
             b'{"object":{"metadata":{"name":"a","namespace":"n"},"data":[]},"type":"DELETED"}',
-            Broken(("n", "a"), True, "Expected `object | null`, got `array` - at `$.data`"),
+            UndecodableObject(("n", "a"), True, "Expected `object | null`, got `array` - at `$.data`"),
         ),
     ],
     ids=["bookmark", "initial-end", "broken"],
@@ -589,12 +589,12 @@ async def test_in_process_requests_carry_the_user_and_have_a_time_limit() -> Non
         return Response()
 
     client = Client(InProcessTransport(slow, UserInfo("alice", ("dev",)), timeout=0.01))
-    with pytest.raises(NoAnswerInTime):
+    with pytest.raises(ResponseTimeout):
         await client.get(CM, "a", "default")
 
 
 async def test_http_errors_are_told_apart() -> None:
-    client = Client(HttpTransport(Connection("http://127.0.0.1:1")))
+    client = Client(HttpTransport(ClusterConnection("http://127.0.0.1:1")))
     with pytest.raises(NotSent):
         await client.get(CM, "a", "default")
     await client.close()
@@ -614,7 +614,7 @@ async def test_http_sends_tokens_and_reads_the_file_again_after_a_401(tmp_path: 
         return Response(200, orjson.dumps(config_map("a")))
 
     async with serve(handle) as url:
-        client = Client(HttpTransport(Connection(url, token_file=str(token_file))))
+        client = Client(HttpTransport(ClusterConnection(url, token_file=str(token_file))))
         with pytest.raises(errors.Unauthorized):
             await client.get(CM, "a", "default")
         token_file.write_text("second\n")

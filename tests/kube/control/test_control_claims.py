@@ -12,7 +12,7 @@ from coterie.kube.api.errors import Forbidden
 from coterie.kube.api.meta import ObjectMeta, OwnerReference, PartialObjectMetadata
 from coterie.kube.api.selectors import selector_of_map
 from coterie.kube.api.types.merge import difference
-from coterie.kube.control.controller_refs import sort_out
+from coterie.kube.control.controller_refs import sort_claims
 from coterie.kube.control.expectations import Expectations
 from coterie.kube.control.pod_control import slow_start
 
@@ -20,7 +20,7 @@ from coterie.kube.control.pod_control import slow_start
 async def test_expectations_wait_for_the_cache_but_not_for_ever() -> None:
     clock = VirtualClock()
     informer = SimpleNamespace(resource_version="10")
-    expected: Expectations[str] = Expectations(cast("Any", informer), clock, patience=60)
+    expected: Expectations[str] = Expectations(cast("Any", informer), clock, timeout=60)
     assert expected.fulfilled("a")
     expected.expect("a", "12")
     expected.expect("a", "11")  # answers may come in another order
@@ -76,7 +76,7 @@ def thing(name: str, *, owner: str = "", label: str = "x", deleting: bool = Fals
 )  # fmt: skip
 def test_claims(found: PartialObjectMetadata, owner_going: bool, wanted: str) -> None:
     owner = ObjectMeta(name="us", uid="us", deletion_timestamp="2026-01-02T03:04:05Z" if owner_going else None)
-    claims = sort_out(owner, selector_of_map({"app": "x"}), [found])
+    claims = sort_claims(owner, selector_of_map({"app": "x"}), [found])
     assert {name: len(getattr(claims, name)) for name in ("ours", "adopt", "release")} == {
         name: int(name == wanted) for name in ("ours", "adopt", "release")
     }

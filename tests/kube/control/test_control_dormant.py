@@ -13,8 +13,8 @@ from coterie.kube.api.types.core import CONFIG_MAPS, ConfigMap
 from coterie.kube.client.client import Client
 from coterie.kube.client.fake import FakeTransport
 from coterie.kube.client.informer import Informer
-from coterie.kube.client.transport import Reply
-from coterie.kube.control.lazy_controller import Dormant
+from coterie.kube.client.transport import TransportResponse
+from coterie.kube.control.lazy_controller import LazyController
 from coterie.kube.control.manager import Runnable
 
 
@@ -49,7 +49,7 @@ class Endless:
 
 
 def waker(*names: str) -> Informer[ConfigMap]:
-    informer = Informer(Client(FakeTransport(lambda call: Reply(500))), CONFIG_MAPS)
+    informer = Informer(Client(FakeTransport(lambda call: TransportResponse(500))), CONFIG_MAPS)
     informer.replace([ConfigMap(metadata=ObjectMeta(name=name, namespace="d")) for name in names])
     informer.ready.set()
     return informer
@@ -60,14 +60,14 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def dormant(informer: Informer[ConfigMap], *parts: Runnable) -> tuple[Dormant, list[int]]:
+def dormant(informer: Informer[ConfigMap], *parts: Runnable) -> tuple[LazyController, list[int]]:
     made: list[int] = []
 
     def make() -> Sequence[Runnable]:
         made.append(1)
         return parts
 
-    return Dormant("sleeper", [informer], make), made
+    return LazyController("sleeper", [informer], make), made
 
 
 async def test_it_sleeps_until_an_object_is_seen_and_is_made_once() -> None:
@@ -75,7 +75,7 @@ async def test_it_sleeps_until_an_object_is_seen_and_is_made_once() -> None:
     sleeper, made = dormant(informer, part)
     task = asyncio.create_task(sleeper.run())
     await settle()
-    assert sleeper.ready.is_set() and not made and not sleeper.awake
+    assert sleeper.ready.is_set() and not made and not sleeper.started
     for name in ("a", "b"):
         informer.changed("ADDED", ConfigMap(metadata=ObjectMeta(name=name, namespace="d")))
     await settle()
@@ -116,6 +116,6 @@ async def test_a_part_that_only_ends_when_cancelled_does_not_hold_up_the_stop() 
     sleeper, _ = dormant(waker("a"), Endless())
     task = asyncio.create_task(sleeper.run())
     await settle()
-    assert sleeper.awake
+    assert sleeper.started
     sleeper.stop()
     await asyncio.wait_for(task, 5)

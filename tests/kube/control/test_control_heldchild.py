@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock, VirtualClock
-from coterie.kube.client.transport import Call, Reply
+from coterie.kube.client.transport import TransportRequest, TransportResponse
 from coterie.kube.control import on_demand_process
-from coterie.kube.control.child_api_client import tell, through
+from coterie.kube.control.child_api_client import child_transport, notify_parent
 from coterie.kube.control.child_api_listener import READY, USED, private_socket
-from coterie.kube.control.on_demand_process import ChildPlan, HeldChild
+from coterie.kube.control.on_demand_process import OnDemandProcess, OnDemandProcessSpec
 
 
 class Nobody:
-    async def send(self, call: Call) -> Reply:
+    async def send(self, call: TransportRequest) -> TransportResponse:
         raise AssertionError(f"nobody asks for {call.path}")
 
     async def close(self) -> None:
@@ -31,14 +31,16 @@ class Nobody:
 
 
 @asynccontextmanager
-async def held(directory: Path, clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[tuple[HeldChild, ChildPlan]]:
+async def held(
+    directory: Path, clock: Clock = SYSTEM_CLOCK
+) -> AsyncIterator[tuple[OnDemandProcess, OnDemandProcessSpec]]:
     """One door that is a socket. The child does nothing; tests play its part."""
     (directory / "idler.py").write_text("import signal\nsignal.pause()\n")
-    plan = ChildPlan(
+    plan = OnDemandProcessSpec(
         "child", "a child", "idler", {}, (), directory / "api.sock", directory / "log",
         {directory / "door.sock": directory / "served.sock"}, {"PYTHONPATH": str(directory)},
     )  # fmt: skip
-    made = HeldChild(plan, Nobody(), lambda *_: False, clock)
+    made = OnDemandProcess(plan, Nobody(), lambda *_: False, clock)
     running = asyncio.create_task(made.run())
     await made.open.wait()
     try:
@@ -48,9 +50,9 @@ async def held(directory: Path, clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[tu
         await running
 
 
-async def serves(plan: ChildPlan) -> None:
-    transport = through(plan.api)
-    await tell(transport, READY)
+async def serves(plan: OnDemandProcessSpec) -> None:
+    transport = child_transport(plan.api)
+    await notify_parent(transport, READY)
     await transport.close()
 
 
@@ -129,7 +131,7 @@ async def until(question: Callable[[], bool]) -> None:
 
 async def test_a_child_that_nobody_called_ends_soon_and_one_that_was_called_stays(tmp_path: Path) -> None:
     clock = VirtualClock()
-    soon = on_demand_process.UNUSED + 2 * on_demand_process._LOOK
+    soon = on_demand_process.UNUSED + 2 * on_demand_process._POLL_SECONDS
     async with held(tmp_path, clock) as (made, plan):
         made.need()
         await until(lambda: made.pid is not None)
@@ -137,8 +139,8 @@ async def test_a_child_that_nobody_called_ends_soon_and_one_that_was_called_stay
         await until(lambda: made.pid is None)
         made.need()
         await until(lambda: made.pid is not None)
-        transport = through(plan.api)
-        await tell(transport, USED)
+        transport = child_transport(plan.api)
+        await notify_parent(transport, USED)
         await transport.close()
         await clock.advance(soon)
         assert made.pid is not None

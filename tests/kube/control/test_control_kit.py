@@ -19,13 +19,13 @@ from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.client.client import Client
 from coterie.kube.client.fake import FakeTransport
 from coterie.kube.client.informer import Informer
-from coterie.kube.client.transport import Call, NotSent, Reply
+from coterie.kube.client.transport import NotSent, TransportRequest, TransportResponse
 from coterie.kube.control.controller import Controller, Result, Watches, own_key, owner_key
 from coterie.kube.control.deferred import Deferred
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.finalizers import BeingDeleted, add_finalizer, remove_finalizer
-from coterie.kube.control.leader import LeaderElected, LeaderElection, Seen, Timing, decide
-from coterie.kube.control.manager import Failed, Job, Manager, Service
+from coterie.kube.control.leader import LeaderElected, LeaderElection, ObservedLease, Timing, decide
+from coterie.kube.control.manager import Manager, RunForever, RunnableFailed, RunOnce
 
 CM = Kind.dynamic(builtin("configmaps"))
 
@@ -121,10 +121,10 @@ async def test_what_is_gone_is_not_looked_at_later() -> None:
     async with running(setup.informer.run(), setup.controller.run()):
         await setup.controller.ready.wait()
         await settle()
-        assert setup.controller.queue.later == 1
+        assert setup.controller.queue.delayed == 1
         await setup.api.client().delete(CM, "a", "default")
         await settle()
-        assert setup.controller.queue.later == 0
+        assert setup.controller.queue.delayed == 0
 
 
 async def test_a_look_that_is_overtaken_does_not_say_when_to_come_back() -> None:
@@ -145,7 +145,7 @@ async def test_a_look_that_is_overtaken_does_not_say_when_to_come_back() -> None
         await settle()
         going.set()
         await settle()
-        assert setup.controller.queue.later == 0 and setup.controller.counters.succeeded == 2
+        assert setup.controller.queue.delayed == 0 and setup.controller.counters.succeeded == 2
 
 
 async def test_a_reconcile_that_never_waits_does_not_starve_the_others() -> None:
@@ -268,7 +268,9 @@ async def test_groups_start_in_order_and_stop_in_reverse() -> None:
     async def once() -> None:
         log.append("job")
 
-    manager = Manager([[Part("a", log), Part("b", log)], [Job("job", once)], [Part("c", log)]], clock=VirtualClock())
+    manager = Manager(
+        [[Part("a", log), Part("b", log)], [RunOnce("job", once)], [Part("c", log)]], clock=VirtualClock()
+    )
     task = asyncio.create_task(manager.run())
     await manager.ready.wait()
     assert log == ["+a", "+b", "job", "+c"] and manager.waiting_for == []
@@ -282,15 +284,15 @@ async def test_the_first_failure_stops_the_rest_and_is_raised() -> None:
     manager = Manager(
         [[Part("a", log)], [Part("b", log, fail=ValueError("boom"))], [Part("never", log)]], clock=VirtualClock()
     )
-    with pytest.raises(Failed, match="b: ValueError: boom") as caught:
+    with pytest.raises(RunnableFailed, match="b: ValueError: boom") as caught:
         await manager.run()
     assert isinstance(caught.value.__cause__, ValueError) and caught.value.runnable == "b"
     assert log[0] == "+a" and "-a" in log
 
 
 async def test_ending_by_itself_is_a_failure() -> None:
-    manager = Manager([[Service("short", lambda: asyncio.sleep(0))]], clock=VirtualClock())
-    with pytest.raises(Failed, match="short: ended by itself"):
+    manager = Manager([[RunForever("short", lambda: asyncio.sleep(0))]], clock=VirtualClock())
+    with pytest.raises(RunnableFailed, match="short: ended by itself"):
         await manager.run()
 
 
@@ -301,7 +303,7 @@ async def test_what_never_gets_ready_is_named() -> None:
     await clock.advance(29)
     assert manager.waiting_for == ["stuck", "later"] and not task.done()
     await clock.advance(2)
-    with pytest.raises(Failed, match="stuck: was not ready within 30 s"):
+    with pytest.raises(RunnableFailed, match="stuck: was not ready within 30 s"):
         await task
     assert log == ["+stuck", "-stuck"]
 
@@ -345,7 +347,7 @@ HELD = {"holderIdentity": "b", "renewTime": "t1", "leaseDurationSeconds": 15}
     ids=["new", "released", "ours", "fresh", "run-out", "skewed-clock", "longer-lease", "default", "default-over"],
 )
 def test_decide(spec: dict[str, Any], seen_at: float, now: float, wanted: str) -> None:
-    assert decide(spec, "a", Seen("b", "t1", seen_at), now, 10) == wanted
+    assert decide(spec, "a", ObservedLease("b", "t1", seen_at), now, 10) == wanted
 
 
 def candidate(api: FakeApi, identity: str, client: Client | None = None) -> LeaderElection:
@@ -390,7 +392,7 @@ async def test_a_leader_that_cannot_renew_stops_before_the_lease_runs_out() -> N
     cut = asyncio.Event()
     real = api.client().transport
 
-    async def answer(call: Call) -> Reply:
+    async def answer(call: TransportRequest) -> TransportResponse:
         if cut.is_set():
             await asyncio.Event().wait()  # a server that hangs is worse than one that refuses
         return await real.send(call)
@@ -553,7 +555,7 @@ async def test_a_noisy_object_is_cut_but_others_are_heard() -> None:
 async def test_recording_never_fails_the_caller() -> None:
     clock = VirtualClock()
 
-    def refuse(call: Call) -> Reply:
+    def refuse(call: TransportRequest) -> TransportResponse:
         if "forbidden" in str(call.body):
             raise errors.Forbidden("no")
         raise NotSent("nobody there")
@@ -598,7 +600,7 @@ async def test_finalizers_survive_a_race() -> None:
     real = api.client().transport
     raced: list[bool] = []
 
-    async def answer(call: Call) -> Reply:
+    async def answer(call: TransportRequest) -> TransportResponse:
         if call.method == "PATCH" and not raced:
             raced.append(True)
             await add_finalizer(api.client(), CM, "a", "default", "theirs")

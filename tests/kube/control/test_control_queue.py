@@ -72,13 +72,13 @@ async def test_delays_earliest_wish_counts() -> None:
     queue.add_after("slow", 3)
     queue.add_after("slow", 20)
     queue.add_after("now", 0)
-    assert await take_all(queue) == ["now"] and queue.later == 2
+    assert await take_all(queue) == ["now"] and queue.delayed == 2
     await clock.advance(1)
     assert await take_all(queue) == ["fast"]
     await clock.advance(2)
     assert await take_all(queue) == ["slow"]
     await clock.advance(30)
-    assert len(queue) == 0 and queue.later == 0
+    assert len(queue) == 0 and queue.delayed == 0
     queue.close()
     await asyncio.wait_for(pump, 1)
 
@@ -101,7 +101,7 @@ async def test_what_is_gone_does_not_come_back_later() -> None:
     queue.add_after("stays", 20)
     queue.cancel_later("gone")
     await clock.advance(15)
-    assert len(queue) == 0 and queue.later == 1
+    assert len(queue) == 0 and queue.delayed == 1
     await clock.advance(10)
     assert await take_all(queue) == ["stays"]
     queue.close()
@@ -119,7 +119,7 @@ async def test_overtaken_wishes_take_no_room() -> None:
         queue.add_after(f"job-{number}", 5)
         if number != 7:
             queue.cancel_later(f"job-{number}")
-    assert queue.later == 1 and len(queue._later) < 100
+    assert queue.delayed == 1 and len(queue._later) < 100
     await clock.advance(5)
     assert await take_all(queue) == ["job-7"]
     queue.close()
@@ -142,7 +142,7 @@ async def test_close_gives_out_what_waits_and_then_ends() -> None:
         await waiting
     queue.add("late")
     queue.add_after("later", 1)
-    assert len(queue) == 0 and queue.later == 0
+    assert len(queue) == 0 and queue.delayed == 0
 
 
 async def test_oldest_work_shows_what_is_stuck() -> None:

@@ -16,8 +16,16 @@ from coterie.kube.api.types.core import ConfigMap, Namespace, NamespaceStatus, S
 from coterie.kube.api.types.kind import builtin
 from coterie.kube.api.types.rbac import CLUSTER_ROLES, ClusterRole
 from coterie.kube.controllers.clusterrole_aggregation.plan import correction
-from coterie.kube.controllers.gc.graph import Graph, Node
-from coterie.kube.controllers.gc.plan import AwaitDependents, Delete, KeepOwners, Nothing, Orphan, Release, plan
+from coterie.kube.controllers.gc.graph import Graph, GraphNode
+from coterie.kube.controllers.gc.plan import (
+    AwaitDependents,
+    DeleteObject,
+    KeepOwners,
+    Nothing,
+    Orphan,
+    RemoveFinalizer,
+    plan,
+)
 from coterie.kube.controllers.namespace.plan import Findings, conditions, pause
 from coterie.kube.controllers.rootca import plan as rootca
 from coterie.kube.controllers.serviceaccount.plan import missing_account
@@ -51,20 +59,20 @@ FG, ORPHAN = ("foregroundDeletion",), ("orphan",)
         (meta(), {}, {}, Nothing()),
         (meta(A), {"a": "present"}, {}, Nothing()),
         (meta(A), {}, {}, Nothing()),
-        (meta(A), {"a": "absent"}, {}, Delete("Background")),
+        (meta(A), {"a": "absent"}, {}, DeleteObject("Background")),
         (meta(A, B), {"a": "absent", "b": "present"}, {}, KeepOwners((B,))),
         (meta(A, B), {"a": "waiting", "b": "present"}, {}, KeepOwners((B,))),
-        (meta(A, B), {"a": "absent", "b": "absent"}, {}, Delete("Background")),
-        (meta(A), {"a": "waiting"}, {}, Delete("Background")),
-        (meta(A), {"a": "waiting"}, {"dependents": 1}, Delete("Foreground")),
-        (meta(A), {"a": "waiting"}, {"dependents": 1, "dependents_waiting": True}, Delete("Foreground", unblock=True)),
-        (meta(A), {"a": "absent"}, {"dependents": 1}, Delete("Background")),
-        (meta(A, finalizers=ORPHAN), {"a": "absent"}, {}, Delete("Orphan")),
-        (meta(A, finalizers=FG), {"a": "absent"}, {}, Delete("Foreground")),
+        (meta(A, B), {"a": "absent", "b": "absent"}, {}, DeleteObject("Background")),
+        (meta(A), {"a": "waiting"}, {}, DeleteObject("Background")),
+        (meta(A), {"a": "waiting"}, {"dependents": 1}, DeleteObject("Foreground")),
+        (meta(A), {"a": "waiting"}, {"dependents": 1, "dependents_waiting": True}, DeleteObject("Foreground", unblock=True)),
+        (meta(A), {"a": "absent"}, {"dependents": 1}, DeleteObject("Background")),
+        (meta(A, finalizers=ORPHAN), {"a": "absent"}, {}, DeleteObject("Orphan")),
+        (meta(A, finalizers=FG), {"a": "absent"}, {}, DeleteObject("Foreground")),
         (meta(A, deleting=True, finalizers=("mine",)), {"a": "absent"}, {}, Nothing()),
         (meta(deleting=True, finalizers=FG), {}, {"dependents": 2, "blocking": 1}, AwaitDependents()),
-        (meta(deleting=True, finalizers=FG), {}, {"dependents": 2, "blocking": 0}, Release()),
-        (meta(A, deleting=True, finalizers=FG), {"a": "absent"}, {}, Release()),
+        (meta(deleting=True, finalizers=FG), {}, {"dependents": 2, "blocking": 0}, RemoveFinalizer()),
+        (meta(A, deleting=True, finalizers=FG), {"a": "absent"}, {}, RemoveFinalizer()),
         (meta(deleting=True, finalizers=ORPHAN), {}, {"dependents": 2, "blocking": 2}, Orphan()),
         (meta(finalizers=FG), {}, {"blocking": 1}, Nothing()),
     ],
@@ -83,16 +91,16 @@ CM: Resource = builtin("configmaps")
 
 def test_graph_names_whom_a_change_concerns() -> None:
     graph = Graph()
-    assert graph.put(Node(CM, meta(owner("o", True), uid="d"))) == {"d"}  # its owner is not known
-    assert graph.put(Node(CM, meta(uid="o"))) == set()
-    assert graph.put(Node(CM, meta(owner("o", True), uid="d"))) == set()
+    assert graph.put(GraphNode(CM, meta(owner("o", True), uid="d"))) == {"d"}  # its owner is not known
+    assert graph.put(GraphNode(CM, meta(uid="o"))) == set()
+    assert graph.put(GraphNode(CM, meta(owner("o", True), uid="d"))) == set()
     assert [n.meta.uid for n in graph.blocking("o")] == ["d"]
-    assert graph.put(Node(CM, meta(uid="o", deleting=True, finalizers=FG))) == {"o", "d"}
-    assert graph.put(Node(CM, meta(uid="d"))) == {"d", "o"}  # it left its owner, which waits
+    assert graph.put(GraphNode(CM, meta(uid="o", deleting=True, finalizers=FG))) == {"o", "d"}
+    assert graph.put(GraphNode(CM, meta(uid="d"))) == {"d", "o"}  # it left its owner, which waits
     assert graph.blocking("o") == [] and list(graph.dependents("o")) == []
-    graph.put(Node(CM, meta(owner("o", True), uid="d")))
+    graph.put(GraphNode(CM, meta(owner("o", True), uid="d")))
     assert graph.remove("d") == {"o"}
-    graph.put(Node(CM, meta(owner("o"), uid="e")))
+    graph.put(GraphNode(CM, meta(owner("o"), uid="e")))
     assert graph.remove("o") == {"e"} and graph.remove("o") == set() and len(graph) == 1
 
 
@@ -108,7 +116,7 @@ def test_graph_dependents_agree_with_a_full_scan(steps: list[tuple[bool, str, fr
     for put, uid, owners in steps:
         if put:
             nodes[uid] = meta(*(owner(o) for o in sorted(owners)), uid=uid)
-            graph.put(Node(CM, nodes[uid]))
+            graph.put(GraphNode(CM, nodes[uid]))
         else:
             nodes.pop(uid, None)
             graph.remove(uid)

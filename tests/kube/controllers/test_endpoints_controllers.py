@@ -52,7 +52,7 @@ def pod(
     return PODS.decode(PODS.as_dynamic.encode(body))
 
 
-def shown(found: endpoints_plan.Wanted) -> list[tuple[list[str], list[str], list[int | None]]]:
+def shown(found: endpoints_plan.DesiredEndpoints) -> list[tuple[list[str], list[str], list[int | None]]]:
     return [
         (
             [a.ip for a in subset.addresses or ()],
@@ -88,15 +88,17 @@ NAMED = {"port": 80, "targetPort": "http", "name": "web"}
     ],
 )  # fmt: skip
 def test_endpoints(wanted: Service, pods: list[Pod], subsets: Any) -> None:
-    assert shown(endpoints_plan.wanted(wanted, pods)) == subsets
-    assert endpoints_plan.wanted(wanted, pods) == endpoints_plan.wanted(wanted, list(reversed(pods)))
+    assert shown(endpoints_plan.desired_endpoints(wanted, pods)) == subsets
+    assert endpoints_plan.desired_endpoints(wanted, pods) == endpoints_plan.desired_endpoints(
+        wanted, list(reversed(pods))
+    )
 
 
 def test_headless_endpoints_without_ports_have_names() -> None:
     body = msgspec.structs.replace(
         service(clusterIP="None"), spec=msgspec.structs.replace(service().spec, ports=None, cluster_ip="None")
     )
-    found = endpoints_plan.wanted(
+    found = endpoints_plan.desired_endpoints(
         body, [pod("a", "1.0.0.1", hostname="h", subdomain="svc"), pod("b", "1.0.0.2", hostname="h2", subdomain="x")]
     )
     assert shown(found) == [(["1.0.0.1", "1.0.0.2"], [], [])]
@@ -110,7 +112,7 @@ def test_headless_endpoints_without_ports_have_names() -> None:
 
 def test_too_many_addresses_are_cut_the_unready_first() -> None:
     pods = [pod(f"p{i}", f"1.0.{i // 250}.{i % 250}", ready=i % 2 == 0) for i in range(1100)]
-    found = endpoints_plan.wanted(service(), pods)
+    found = endpoints_plan.desired_endpoints(service(), pods)
     ready, waiting, _ = shown(found)[0]
     assert found.truncated and (len(ready), len(waiting)) == (550, 450)
 

@@ -55,14 +55,14 @@ def lease(renewed: str) -> Lease:
     ids=["same", "clock-went-back", "renewed", "status-posted", "our-own-write", "lease-gone"],
 )
 def test_signs_of_life(changed: tuple[Node, Lease | None], alive: bool) -> None:
-    first = plan.look(None, node(), lease("1"), 0.0)
-    later = plan.look(first, *changed, 39.0)
+    first = plan.observe(None, node(), lease("1"), 0.0)
+    later = plan.observe(first, *changed, 39.0)
     assert (later.at == 39.0) is alive
     assert (plan.silence_left(later, changed[0], SETTINGS, 40.0) <= 0) is not alive
 
 
 def test_a_node_that_never_spoke_has_longer() -> None:
-    sight = plan.look(None, node(None), None, 0.0)
+    sight = plan.observe(None, node(None), None, 0.0)
     assert plan.silence_left(sight, node(None), SETTINGS, 40.0) == 20.0
 
 

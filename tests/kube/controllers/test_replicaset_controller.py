@@ -113,12 +113,15 @@ def test_status_counts() -> None:
 
 
 def test_failure_condition_comes_stays_and_goes() -> None:
-    failure = plan.Failure("FailedCreate", "no")
+    failure = plan.ReplicaFailure("FailedCreate", "no")
     first, _ = plan.status(replica_set(), [], failure, NOW)
     assert first.conditions and first.conditions[0].last_transition_time == rfc3339(NOW)
     known = replica_set(status=msgspec.to_builtins(first))
     later = NOW + timedelta(seconds=60)
-    assert plan.status(known, [], plan.Failure("FailedCreate", "no, again"), later)[0].conditions == first.conditions
+    assert (
+        plan.status(known, [], plan.ReplicaFailure("FailedCreate", "no, again"), later)[0].conditions
+        == first.conditions
+    )
     assert plan.status(known, [], None, later)[0].conditions is None
 
 

@@ -22,7 +22,7 @@ from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.client.informers import Informers
-from coterie.kube.client.transport import Call, Reply, Transport, TransportError
+from coterie.kube.client.transport import Transport, TransportError, TransportRequest, TransportResponse
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.store.memory import MemoryStore
 
@@ -53,15 +53,15 @@ class Faulty:
         self._random = random
         self.share = 0.0
         """Part of the writes that go wrong."""
-        self.refuse: Callable[[Call], ApiError | None] = lambda call: None
+        self.refuse: Callable[[TransportRequest], ApiError | None] = lambda call: None
         """What the server answers instead of carrying a request out."""
-        self.delay: Callable[[Call], float] = lambda call: 0.0
+        self.delay: Callable[[TransportRequest], float] = lambda call: 0.0
         """Seconds for which a request is on its way."""
 
-    async def send(self, call: Call) -> Reply:
+    async def send(self, call: TransportRequest) -> TransportResponse:
         refusal = self.refuse(call)
         if refusal is not None:
-            return Reply(refusal.code, body=orjson.dumps(refusal.status()))
+            return TransportResponse(refusal.code, body=orjson.dumps(refusal.status()))
         if self._clock is not None and (seconds := self.delay(call)):
             await self._clock.sleep(seconds)
         luck = self._random.random()

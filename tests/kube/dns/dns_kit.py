@@ -12,7 +12,7 @@ from typing import Any
 from coterie.kube.api.types.network import ENDPOINTS, SERVICES, Endpoints, Service
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.network.dns import wire
-from coterie.kube.network.dns.model import Answer, Question, Record, Type, name_of, text_of
+from coterie.kube.network.dns.model import DnsAnswer, DnsQuestion, RecordType, ResourceRecord, name_of, text_of
 
 PATIENCE = 30.0
 
@@ -43,10 +43,10 @@ def pod(name: str, ip: str, *, phase: str = "Running", deleting: bool = False, *
 
 
 def packet(
-    name: str, type_: int = Type.A, *, id_: int = 7, edns: int = 0, klass: int = 1, flags: int = 0x0100
+    name: str, type_: int = RecordType.A, *, id_: int = 7, edns: int = 0, klass: int = 1, flags: int = 0x0100
 ) -> bytes:
     question = b"".join(bytes((len(label),)) + label.encode() for label in name.rstrip(".").split(".") if label)
-    opt = b"\0" + struct.pack("!HHIH", Type.OPT, edns, 0, 0) if edns else b""
+    opt = b"\0" + struct.pack("!HHIH", RecordType.OPT, edns, 0, 0) if edns else b""
     return (
         struct.pack("!6H", id_, flags, 1, 0, 0, 1 if edns else 0)
         + question
@@ -56,14 +56,14 @@ def packet(
     )
 
 
-def shown(record: Record) -> str:
+def shown(record: ResourceRecord) -> str:
     """`A 10.0.0.1`, `CNAME db.example`, `SRV 8080 web-0.web.alice.svc`, `SOA svc`."""
-    kind = Type(record.type).name
-    if record.type in (Type.A, Type.AAAA):
+    kind = RecordType(record.type).name
+    if record.type in (RecordType.A, RecordType.AAAA):
         return f"{kind} {ipaddress.ip_address(record.data)}"
-    if record.type == Type.CNAME:
+    if record.type == RecordType.CNAME:
         return f"CNAME {_name(record.data)}"
-    if record.type == Type.SRV:
+    if record.type == RecordType.SRV:
         return f"SRV {int.from_bytes(record.data[4:6], 'big')} {_name(record.data[6:])}"
     return f"{kind} {text_of(record.name)}"
 
@@ -76,8 +76,8 @@ def _name(data: bytes) -> str:
     return ".".join(labels)
 
 
-def question(name: str, type_: int = Type.A) -> Question:
-    return Question(name_of(name), type_)
+def question(name: str, type_: int = RecordType.A) -> DnsQuestion:
+    return DnsQuestion(name_of(name), type_)
 
 
 async def ask_udp(port: int, data: bytes, *, host: str = "127.0.0.1", source: str = "127.0.0.1") -> bytes:
@@ -132,7 +132,7 @@ class Upstream(asyncio.DatagramProtocol):
             return []
         if isinstance(said, list):
             return said
-        assert isinstance(said, Answer)
+        assert isinstance(said, DnsAnswer)
         return [wire.write_answer(query, said, limit)]
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

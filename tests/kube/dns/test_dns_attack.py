@@ -24,13 +24,21 @@ from coterie.base.tasks import TaskOwner
 from coterie.kube.client.informers import Informers
 from coterie.kube.network.dns import server as server_module
 from coterie.kube.network.dns import wire
-from coterie.kube.network.dns.allowed_clients import Clients
+from coterie.kube.network.dns.allowed_clients import AllowedClients
 from coterie.kube.network.dns.cache import AnswerCache
-from coterie.kube.network.dns.model import Answer, Code, Question, Record, Type, address_record, name_of
+from coterie.kube.network.dns.model import (
+    DnsAnswer,
+    DnsQuestion,
+    RecordType,
+    ResourceRecord,
+    ResponseCode,
+    address_record,
+    name_of,
+)
 from coterie.kube.network.dns.server import DnsServer
 from coterie.kube.network.dns.settings import ForwardSettings, Nameserver, ServerSettings
 from coterie.kube.network.dns.zone import Zone
-from coterie.kube.network.dns.zone_updater import ZoneKeeper
+from coterie.kube.network.dns.zone_updater import ZoneUpdater
 
 ZONE = Zone("alice", ("127.0.1.1",), ("127.0.1.1",))
 PATIENT = settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -56,7 +64,7 @@ async def serving(
     informers = Informers((seeded or api()).client())
     forward, clock = more.pop("forward", ForwardSettings(timeout=PATIENCE)), more.pop("clock", SYSTEM_CLOCK)
     chosen = ServerSettings("127.0.0.1", 0, forward=forward, **more)
-    server = DnsServer(chosen, ZoneKeeper(ZONE, informers), lambda: upstream, clock)
+    server = DnsServer(chosen, ZoneUpdater(ZONE, informers), lambda: upstream, clock)
     async with TaskOwner("test") as owner:
         running = owner.start("dns", server.run())
         owner.start("informers", informers.run())
@@ -76,7 +84,7 @@ def code(answer: bytes) -> int:
 
 
 def a_message(
-    *sections: int, flags: int = 0x0100, name: bytes = b"\3web\0", type_: int = Type.A, rest: bytes = b""
+    *sections: int, flags: int = 0x0100, name: bytes = b"\3web\0", type_: int = RecordType.A, rest: bytes = b""
 ) -> bytes:
     """`sections`: how many records are claimed: questions, answers, authority, additional."""
     counts = (*sections, *(0,) * (4 - len(sections)))
@@ -87,45 +95,63 @@ def a_record(type_: int, data: bytes = b"", name: bytes = b"\0", ttl: int = 0, k
     return name + struct.pack("!HHIH", type_, klass, ttl, len(data)) + data
 
 
-SOA = a_record(Type.SOA, b"\0\0" + b"\0" * 20)
+SOA = a_record(RecordType.SOA, b"\0\0" + b"\0" * 20)
 
 
 # ---- what is no question, and what is none that we take ----
 
 REFUSED = {
-    "an update": (a_message(1, 0, 1, flags=0x2800, type_=Type.SOA, rest=a_record(Type.A, b"\6\6\6\6")), Code.NOTIMP),
-    "a notice": (a_message(1, 1, flags=0x2400, type_=Type.SOA, rest=SOA), Code.NOTIMP),
-    "a status": (a_message(1, flags=0x1000), Code.NOTIMP),
-    "an unknown opcode without a question": (struct.pack("!6H", 7, 0x7800, 0, 0, 0, 0), Code.NOTIMP),
-    "a transfer": (a_message(1, type_=Type.AXFR, name=b"\5alice\3svc\0"), Code.REFUSED),
-    "the rest of a transfer": (a_message(1, 0, 1, type_=Type.IXFR, name=b"\5alice\3svc\0", rest=SOA), Code.REFUSED),
-    "anything": (a_message(1, type_=Type.ANY), Code.REFUSED),
-    "anything of a stranger's name": (packet("example.com", Type.ANY), Code.REFUSED),
-    "all mail": (packet("example.com", 253), Code.REFUSED),
-    "a key": (packet("example.com", 249), Code.REFUSED),
-    "an option as a question": (packet("example.com", Type.OPT), Code.REFUSED),
-    "any class": (packet("web", klass=255), Code.REFUSED),
-    "our version": (packet("version.bind", 16, klass=3), Code.REFUSED),
-    "name servers of others": (packet("example.com", Type.NS), Code.REFUSED),
-    "a name that points to itself": (a_message(1, name=b"\xc0\x0c"), Code.FORMERR),
-    "a name that points ahead": (a_message(1, name=b"\3web\xc0\xff"), Code.FORMERR),
-    "a name of one label too long": (a_message(1, name=b"\x40" + b"a" * 64 + b"\0"), Code.FORMERR),
-    "a name of 256 octets": (a_message(1, name=(b"\x3f" + b"a" * 63) * 4 + b"\0"), Code.FORMERR),
-    "a name without end": (a_message(1, name=b"\x3f" + b"a" * 20)[:-4], Code.FORMERR),
-    "no question": (struct.pack("!6H", 7, 0x0100, 0, 0, 0, 0), Code.FORMERR),
-    "two questions": (a_message(2, rest=b"\3web\0" + END), Code.FORMERR),
-    "an answer along with it": (a_message(1, 1, rest=a_record(Type.A, b"\6\6\6\6")), Code.FORMERR),
-    "65535 records that are not there": (a_message(1, 0, 0, 65535), Code.FORMERR),
-    "two options": (a_message(1, 0, 0, 2, rest=a_record(Type.OPT) * 2), Code.FORMERR),
-    "an option with a name": (a_message(1, 0, 0, 1, rest=a_record(Type.OPT, name=b"\1a\0")), Code.FORMERR),
-    "an option that is longer than told": (a_message(1, 0, 0, 1, rest=a_record(Type.OPT) + b"x"), Code.FORMERR),
-    "an option that points to itself": (a_message(1, 0, 0, 1, rest=a_record(Type.OPT, name=b"\xc0\x15")), Code.FORMERR),
-    "a question of sixty kilobytes": (a_message(1, 0, 0, 1, rest=a_record(Type.OPT, b"\0" * 60_000)), Code.FORMERR),
+    "an update": (
+        a_message(1, 0, 1, flags=0x2800, type_=RecordType.SOA, rest=a_record(RecordType.A, b"\6\6\6\6")),
+        ResponseCode.NOTIMP,
+    ),
+    "a notice": (a_message(1, 1, flags=0x2400, type_=RecordType.SOA, rest=SOA), ResponseCode.NOTIMP),
+    "a status": (a_message(1, flags=0x1000), ResponseCode.NOTIMP),
+    "an unknown opcode without a question": (struct.pack("!6H", 7, 0x7800, 0, 0, 0, 0), ResponseCode.NOTIMP),
+    "a transfer": (a_message(1, type_=RecordType.AXFR, name=b"\5alice\3svc\0"), ResponseCode.REFUSED),
+    "the rest of a transfer": (
+        a_message(1, 0, 1, type_=RecordType.IXFR, name=b"\5alice\3svc\0", rest=SOA),
+        ResponseCode.REFUSED,
+    ),
+    "anything": (a_message(1, type_=RecordType.ANY), ResponseCode.REFUSED),
+    "anything of a stranger's name": (packet("example.com", RecordType.ANY), ResponseCode.REFUSED),
+    "all mail": (packet("example.com", 253), ResponseCode.REFUSED),
+    "a key": (packet("example.com", 249), ResponseCode.REFUSED),
+    "an option as a question": (packet("example.com", RecordType.OPT), ResponseCode.REFUSED),
+    "any class": (packet("web", klass=255), ResponseCode.REFUSED),
+    "our version": (packet("version.bind", 16, klass=3), ResponseCode.REFUSED),
+    "name servers of others": (packet("example.com", RecordType.NS), ResponseCode.REFUSED),
+    "a name that points to itself": (a_message(1, name=b"\xc0\x0c"), ResponseCode.FORMERR),
+    "a name that points ahead": (a_message(1, name=b"\3web\xc0\xff"), ResponseCode.FORMERR),
+    "a name of one label too long": (a_message(1, name=b"\x40" + b"a" * 64 + b"\0"), ResponseCode.FORMERR),
+    "a name of 256 octets": (a_message(1, name=(b"\x3f" + b"a" * 63) * 4 + b"\0"), ResponseCode.FORMERR),
+    "a name without end": (a_message(1, name=b"\x3f" + b"a" * 20)[:-4], ResponseCode.FORMERR),
+    "no question": (struct.pack("!6H", 7, 0x0100, 0, 0, 0, 0), ResponseCode.FORMERR),
+    "two questions": (a_message(2, rest=b"\3web\0" + END), ResponseCode.FORMERR),
+    "an answer along with it": (a_message(1, 1, rest=a_record(RecordType.A, b"\6\6\6\6")), ResponseCode.FORMERR),
+    "65535 records that are not there": (a_message(1, 0, 0, 65535), ResponseCode.FORMERR),
+    "two options": (a_message(1, 0, 0, 2, rest=a_record(RecordType.OPT) * 2), ResponseCode.FORMERR),
+    "an option with a name": (
+        a_message(1, 0, 0, 1, rest=a_record(RecordType.OPT, name=b"\1a\0")),
+        ResponseCode.FORMERR,
+    ),
+    "an option that is longer than told": (
+        a_message(1, 0, 0, 1, rest=a_record(RecordType.OPT) + b"x"),
+        ResponseCode.FORMERR,
+    ),
+    "an option that points to itself": (
+        a_message(1, 0, 0, 1, rest=a_record(RecordType.OPT, name=b"\xc0\x15")),
+        ResponseCode.FORMERR,
+    ),
+    "a question of sixty kilobytes": (
+        a_message(1, 0, 0, 1, rest=a_record(RecordType.OPT, b"\0" * 60_000)),
+        ResponseCode.FORMERR,
+    ),
 }
 
 
 @pytest.mark.parametrize(("data", "expected"), REFUSED.values(), ids=list(REFUSED))
-async def test_refusals(data: bytes, expected: Code) -> None:
+async def test_refusals(data: bytes, expected: ResponseCode) -> None:
     """By both ways of asking; never more octets than came."""
     async with serving() as server:
         told = await ask_udp(server.port, data)
@@ -137,8 +163,8 @@ async def test_refusals(data: bytes, expected: Code) -> None:
 
 
 async def test_an_empty_name_is_nobodys() -> None:
-    async with Upstream(lambda _: Answer(Code.NXDOMAIN)) as other, serving(None, at(other)) as server:
-        assert code(await ask_udp(server.port, a_message(1, name=b"\0"))) == Code.NXDOMAIN
+    async with Upstream(lambda _: DnsAnswer(ResponseCode.NXDOMAIN)) as other, serving(None, at(other)) as server:
+        assert code(await ask_udp(server.port, a_message(1, name=b"\0"))) == ResponseCode.NXDOMAIN
         assert other.asked == ["."]
 
 
@@ -148,8 +174,8 @@ def test_a_long_chain_of_pointers_is_not_followed() -> None:
     chain = b"\0" + b"".join(struct.pack("!H", 0xC000 | place) for place in _places(len(head) + 11, 200))
     text = a_record(16, chain)
     last = len(head) + 11 + len(chain) - 2 - 1
-    with pytest.raises(wire.Malformed, match="pointer"):
-        wire.read_reply(head + text + a_record(Type.A, b"\1\2\3\4", struct.pack("!H", 0xC000 | last + 1)))
+    with pytest.raises(wire.MalformedMessage, match="pointer"):
+        wire.read_reply(head + text + a_record(RecordType.A, b"\1\2\3\4", struct.pack("!H", 0xC000 | last + 1)))
 
 
 def _places(start: int, count: int) -> list[int]:
@@ -163,11 +189,11 @@ def test_no_bytes_make_a_larger_answer_than_a_question_may_have(junk: bytes, fla
     data = struct.pack("!6H", 1, flags, 1, 0, 0, 0) + junk
     try:
         query = wire.read_query(data)
-    except wire.Malformed:
-        error = wire.write_error(data, Code.FORMERR)
+    except wire.MalformedMessage:
+        error = wire.write_error(data, ResponseCode.FORMERR)
         assert error is not None and len(error) == 12
         return
-    assert len(wire.write_answer(query, Answer(Code.REFUSED), query.size)) <= len(data) + 11
+    assert len(wire.write_answer(query, DnsAnswer(ResponseCode.REFUSED), query.size)) <= len(data) + 11
 
 
 @pytest.mark.parametrize("edns", [0, 513, 65535])
@@ -175,8 +201,8 @@ async def test_answers_are_no_larger_than_networks_carry(edns: int) -> None:
     """However large the asker says its room is: the rest comes by TCP, which nobody can ask for in another's name."""
     many = [f"10.0.{i // 200}.{i % 200 + 1}" for i in range(600)]
     async with serving(api(*many)) as server:
-        for type_ in (Type.A, Type.SRV, Type.ANY):
-            name = "_http._tcp.web.alice.svc" if type_ == Type.SRV else "web.alice.svc"
+        for type_ in (RecordType.A, RecordType.SRV, RecordType.ANY):
+            name = "_http._tcp.web.alice.svc" if type_ == RecordType.SRV else "web.alice.svc"
             told = await ask_udp(server.port, packet(name, type_, edns=edns))
             assert len(told) <= max(512, min(edns, 1232))
             assert len(told) < 120, "an answer that does not fit is left out whole"
@@ -188,14 +214,22 @@ async def test_answers_are_no_larger_than_networks_carry(edns: int) -> None:
 async def test_what_exists_in_another_domain_cannot_be_told_from_what_does_not() -> None:
     """Though the control plane's informers know all of them."""
     async with serving() as server:
-        for type_ in (Type.A, Type.AAAA, Type.SRV, Type.CNAME, 16, Type.NS, Type.SOA):
+        for type_ in (
+            RecordType.A,
+            RecordType.AAAA,
+            RecordType.SRV,
+            RecordType.CNAME,
+            16,
+            RecordType.NS,
+            RecordType.SOA,
+        ):
             for shape in ("{}.bob.svc", "_http._tcp.{}.bob.svc", "10-6-6-6.{}.bob.svc"):
                 there = await ask_udp(server.port, packet(shape.format("secret"), type_))
                 nowhere = await ask_udp(server.port, packet(shape.format("absent"), type_))
                 assert there.replace(b"secret", b"absent") == nowhere, (shape, type_)
                 assert b"\x0a\x06\x06\x06" not in there
         for name in ("secret", "secret.svc", "secret.alice.svc", "secret.bob", "bob.svc", "alice.svc", "svc"):
-            for type_ in (Type.A, Type.SRV, Type.ANY, Type.AXFR):
+            for type_ in (RecordType.A, RecordType.SRV, RecordType.ANY, RecordType.AXFR):
                 assert b"\x0a\x06\x06\x06" not in await ask_udp(server.port, packet(name, type_))
 
 
@@ -207,7 +241,7 @@ async def test_strangers_are_told_nothing_and_written_down(
 ) -> None:
     """They choose how often they ask, and so most lines are counted rather than written."""
     async with serving(clock=VirtualClock()) as server:
-        monkeypatch.setattr(Clients, "may_ask", lambda self, address: address != "127.0.0.5")
+        monkeypatch.setattr(AllowedClients, "is_allowed", lambda self, address: address != "127.0.0.5")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, socket.socket() as stream:
             sock.setblocking(False)
             sock.bind(("127.0.0.5", 0))
@@ -223,7 +257,7 @@ async def test_strangers_are_told_nothing_and_written_down(
             async with asyncio.timeout(PATIENCE):
                 await loop.sock_connect(stream, ("127.0.0.1", server.port))
                 assert await loop.sock_recv(stream, 10) == b""
-        lines = [each.getMessage() for each in caplog.records if "stranger" in each.getMessage()]
+        lines = [each.getMessage() for each in caplog.records if "not allowed" in each.getMessage()]
         assert len(lines) == 20
 
 
@@ -236,7 +270,7 @@ async def test_distinct_questions_do_not_fill_the_memory(monkeypatch: pytest.Mon
     most = 0
     async with serving(api(*(f"10.0.0.{i}" for i in range(1, 9)))) as server:
         for number in range(400):
-            padding = a_record(Type.OPT, struct.pack("!HHI", 65001, 1000, number) + b"\0" * 996, klass=1232)
+            padding = a_record(RecordType.OPT, struct.pack("!HHI", 65001, 1000, number) + b"\0" * 996, klass=1232)
             told = server.quick(a_message(1, 0, 0, 1, rest=padding), allowed=0)
             assert isinstance(told, bytes) and len(listed(told)) == 8
             held = sum(len(key) + sum(map(len, kept)) for key, kept in server._remembered.items())
@@ -259,25 +293,25 @@ async def test_unknown_names_wait_in_bounded_number() -> None:
             assert server._owner is not None and len(server._owner) <= 4 * quick.in_flight + 1
             assert server._forwarder is not None and server._forwarder.under_way <= quick.in_flight
             (told,) = await ask_tcp(server.port, packet("late.example"))
-            assert code(told) == Code.SERVFAIL, "try later"
+            assert code(told) == ResponseCode.SERVFAIL, "try later"
         assert len(silent.asked) <= quick.in_flight
 
 
 def test_long_answers_do_not_fill_the_cache() -> None:
     """Who owns a domain decides how long its answers are."""
     cache = AnswerCache(64, 60)
-    long = Answer(answers=tuple(Record(name_of("x.example"), 16, 60, b"t" * 200) for _ in range(30)))
+    long = DnsAnswer(answers=tuple(ResourceRecord(name_of("x.example"), 16, 60, b"t" * 200) for _ in range(30)))
     for number in range(200):
-        cache.put(Question(name_of(f"n{number}.example"), 16), long, 0.0)
+        cache.put(DnsQuestion(name_of(f"n{number}.example"), 16), long, 0.0)
         assert len(cache) <= 3 and cache.weight <= 64 * 512
-    assert cache.get(Question(name_of("n199.example"), 16), 1.0) is not None
+    assert cache.get(DnsQuestion(name_of("n199.example"), 16), 1.0) is not None
     for number in range(200):
-        cache.put(Question(name_of(f"s{number}.example"), Type.A), says("192.0.2.1")(None), 0.0)
+        cache.put(DnsQuestion(name_of(f"s{number}.example"), RecordType.A), says("192.0.2.1")(None), 0.0)
     assert len(cache) == 64
     for number in range(200):
-        assert (cache.get(Question(name_of(f"s{number}.example"), Type.A), 1000.0)) is None
+        assert (cache.get(DnsQuestion(name_of(f"s{number}.example"), RecordType.A), 1000.0)) is None
     assert (len(cache), cache.weight) == (0, 0)
-    cache.put(Question(name_of("huge.example"), 16), Answer(answers=long.answers * 100), 0.0)
+    cache.put(DnsQuestion(name_of("huge.example"), 16), DnsAnswer(answers=long.answers * 100), 0.0)
     assert (len(cache), cache.weight) == (0, 0), "one that is larger than all together is not kept"
 
 
@@ -379,9 +413,9 @@ async def test_who_never_reads_is_not_kept_for_ever() -> None:
 # ---- answers of others ----
 
 
-def says(*ips: str, ttl: int = 30) -> Callable[[Any], Answer]:
+def says(*ips: str, ttl: int = 30) -> Callable[[Any], DnsAnswer]:
     name = name_of("example.com")
-    return lambda _: Answer(answers=tuple(address_record(name, ip, ttl) for ip in ips))
+    return lambda _: DnsAnswer(answers=tuple(address_record(name, ip, ttl) for ip in ips))
 
 
 def at(*upstreams: Any) -> list[Nameserver]:
@@ -408,7 +442,7 @@ async def test_an_answer_from_elsewhere_is_not_even_seen() -> None:
 WRONG: dict[str, Callable[[wire.Query], wire.Query]] = {
     "number": lambda q: wire.read_query(packet("example.com", id_=q.id ^ 0x8000)),
     "name": lambda q: wire.read_query(packet("example.org", id_=q.id)),
-    "type": lambda q: wire.read_query(packet("example.com", Type.AAAA, id_=q.id)),
+    "type": lambda q: wire.read_query(packet("example.com", RecordType.AAAA, id_=q.id)),
     "class": lambda q: wire.read_query(packet("example.com", klass=3, id_=q.id)),
 }
 
@@ -421,7 +455,7 @@ async def test_an_answer_to_something_else_is_not_believed(wrong: Callable[[wire
     def spoofed(query: wire.Query) -> list[bytes]:
         if by == "tcp" and not asked:
             asked.append(1)
-            return [wire.write_answer(query, Answer(answers=says("192.0.2.1")(query).answers * 40), 512)]  # cut
+            return [wire.write_answer(query, DnsAnswer(answers=says("192.0.2.1")(query).answers * 40), 512)]  # cut
         false = wire.write_answer(wrong(query), says("192.0.2.66")(query), 512)
         return [false] if by == "tcp" else [false, wire.write_answer(query, says("192.0.2.1")(query), 512)]
 
@@ -430,15 +464,19 @@ async def test_an_answer_to_something_else_is_not_believed(wrong: Callable[[wire
     async with Upstream(spoofed) as upstream, serving(None, at(upstream), forward=once) as server:
         told = await ask_udp(server.port, packet("example.com"))
         assert b"\xc0\x00\x02\x42" not in told
-        assert (code(told), listed(told)) == ((Code.SERVFAIL, []) if by == "tcp" else (Code.NOERROR, ["A 192.0.2.1"]))
+        assert (code(told), listed(told)) == (
+            (ResponseCode.SERVFAIL, []) if by == "tcp" else (ResponseCode.NOERROR, ["A 192.0.2.1"])
+        )
 
 
 async def test_an_answer_about_our_names_changes_nothing_here() -> None:
     """What upstream adds for names that are ours goes into no cache of ours."""
 
-    def poisoned(query: wire.Query) -> Answer:
+    def poisoned(query: wire.Query) -> DnsAnswer:
         ours = [address_record(name_of(each), "192.0.2.66", 60) for each in ("web.alice.svc", "web", "x.bob.svc")]
-        return Answer(answers=(*says("192.0.2.1")(query).answers, *ours), authority=(ours[0],), additional=(ours[1],))
+        return DnsAnswer(
+            answers=(*says("192.0.2.1")(query).answers, *ours), authority=(ours[0],), additional=(ours[1],)
+        )
 
     async with Upstream(poisoned) as upstream, serving(None, at(upstream)) as server:
         await ask_udp(server.port, packet("example.com"))

@@ -15,17 +15,17 @@ from coterie.kube.api.types.network import ENDPOINTS, SERVICES
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.client.informers import Informers
 from coterie.kube.network.dns.answer import answer
-from coterie.kube.network.dns.model import Code, Type
+from coterie.kube.network.dns.model import RecordType, ResponseCode
 from coterie.kube.network.dns.zone import Zone, zone_of
-from coterie.kube.network.dns.zone_updater import ZoneKeeper
+from coterie.kube.network.dns.zone_updater import ZoneUpdater
 
 EMPTY = Zone("alice", ("127.0.1.1",), ("127.0.1.1",))
 
 
 @asynccontextmanager
-async def keeping(api: FakeApi) -> AsyncIterator[ZoneKeeper]:
+async def keeping(api: FakeApi) -> AsyncIterator[ZoneUpdater]:
     informers = Informers(api.client())
-    keeper = ZoneKeeper(EMPTY, informers)
+    keeper = ZoneUpdater(EMPTY, informers)
     assert not keeper.synced
     async with TaskOwner("test") as owner:
         owner.start("informers", informers.run())
@@ -39,9 +39,9 @@ async def until(look: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def told(keeper: ZoneKeeper, name: str) -> list[str]:
-    found = answer(question(name, Type.A), keeper.zone)
-    return [shown(record) for record in found.answers] or [Code(found.code).name]
+def told(keeper: ZoneUpdater, name: str) -> list[str]:
+    found = answer(question(name, RecordType.A), keeper.zone)
+    return [shown(record) for record in found.answers] or [ResponseCode(found.code).name]
 
 
 def subsets(*ips: str) -> list[dict[str, Any]]:

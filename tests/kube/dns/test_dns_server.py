@@ -20,12 +20,12 @@ from coterie.base.tasks import TaskOwner
 from coterie.kube.api.types.network import ENDPOINTS, SERVICES
 from coterie.kube.client.informers import Informers
 from coterie.kube.network.dns import wire
-from coterie.kube.network.dns.allowed_clients import Clients
-from coterie.kube.network.dns.model import Answer, Code, Type, address_record, name_of, soa_record
+from coterie.kube.network.dns.allowed_clients import AllowedClients
+from coterie.kube.network.dns.model import DnsAnswer, RecordType, ResponseCode, address_record, name_of, soa_record
 from coterie.kube.network.dns.server import DnsServer
 from coterie.kube.network.dns.settings import ForwardSettings, Nameserver, ServerSettings
 from coterie.kube.network.dns.zone import Zone
-from coterie.kube.network.dns.zone_updater import ZoneKeeper
+from coterie.kube.network.dns.zone_updater import ZoneUpdater
 
 ZONE = Zone("alice", ("127.0.1.1",), ("127.0.1.1",))
 
@@ -43,13 +43,13 @@ async def serving(
     api: FakeApi, upstream: Sequence[Nameserver] = (), forward: ForwardSettings | None = None
 ) -> AsyncIterator[DnsServer]:
     informers = Informers(api.client())
-    keeper = ZoneKeeper(ZONE, informers)
+    keeper = ZoneUpdater(ZONE, informers)
     chosen = ServerSettings("127.0.0.1", 0, forward=forward or ForwardSettings(timeout=PATIENCE))
     server = DnsServer(chosen, keeper, lambda: upstream)
     async with TaskOwner("test") as owner:
         running = owner.start("dns", server.run())
         early = await ask_udp(server.port, packet("web.alice.svc"))
-        assert wire.read_reply(early).code == Code.SERVFAIL, "nobody knows yet which names there are"
+        assert wire.read_reply(early).code == ResponseCode.SERVFAIL, "nobody knows yet which names there are"
         owner.start("informers", informers.run())
         async with asyncio.timeout(PATIENCE):
             await server.ready.wait()
@@ -72,7 +72,7 @@ async def test_each_asker_of_a_pair_of_types_sees_every_address_first() -> None:
         firsts = set()
         for _ in range(4):
             firsts.add(listed(await ask_udp(server.port, packet("web")))[0])
-            await ask_udp(server.port, packet("web", Type.AAAA))
+            await ask_udp(server.port, packet("web", RecordType.AAAA))
         assert firsts == {"A 10.0.0.1", "A 10.0.0.2"}
 
 
@@ -86,7 +86,7 @@ async def test_a_change_is_seen_though_the_answer_was_remembered() -> None:
         await until_told(server, "web.svc", ["A 10.0.0.9"])
         await client.delete(SERVICES, "web", "alice")
         await until_told(server, "web.alice.svc", [])
-        assert wire.read_reply(await ask_udp(server.port, packet("web.alice.svc"))).code == Code.NXDOMAIN
+        assert wire.read_reply(await ask_udp(server.port, packet("web.alice.svc"))).code == ResponseCode.NXDOMAIN
 
 
 async def until_told(server: DnsServer, name: str, expected: list[str]) -> None:
@@ -107,13 +107,13 @@ async def test_long_answers_come_by_tcp() -> None:
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        pytest.param(packet("web", Type.ANY), Code.REFUSED, id="any"),
-        pytest.param(packet("web", flags=0x2800), Code.NOTIMP, id="update"),
-        pytest.param(packet("web")[:-1], Code.FORMERR, id="cut"),
-        pytest.param(packet("web", 16, klass=3), Code.REFUSED, id="chaos"),
+        pytest.param(packet("web", RecordType.ANY), ResponseCode.REFUSED, id="any"),
+        pytest.param(packet("web", flags=0x2800), ResponseCode.NOTIMP, id="update"),
+        pytest.param(packet("web")[:-1], ResponseCode.FORMERR, id="cut"),
+        pytest.param(packet("web", 16, klass=3), ResponseCode.REFUSED, id="chaos"),
     ],
 )
-async def test_refusals_are_not_longer_than_the_question(data: bytes, code: Code) -> None:
+async def test_refusals_are_not_longer_than_the_question(data: bytes, code: ResponseCode) -> None:
     async with serving(api_with("10.0.0.1")) as server:
         answer = await ask_udp(server.port, data)
         assert answer[:2] == data[:2] and answer[3] & 15 == code and len(answer) <= len(data)
@@ -121,7 +121,7 @@ async def test_refusals_are_not_longer_than_the_question(data: bytes, code: Code
 
 async def test_a_later_edns_is_refused_with_its_code() -> None:
     async with serving(api_with("10.0.0.1")) as server:
-        data = packet("web") + b"\0" + struct.pack("!HHIH", Type.OPT, 1232, 1 << 16, 0)
+        data = packet("web") + b"\0" + struct.pack("!HHIH", RecordType.OPT, 1232, 1 << 16, 0)
         data = data[:10] + b"\0\1" + data[12:]
         answer = await ask_udp(server.port, data)
         assert answer[3] & 15 == 0 and answer[-6] == 1, "the higher bits of the code are in the OPT record"
@@ -156,7 +156,7 @@ async def test_a_connection_that_sends_nonsense_is_closed() -> None:
 
 async def test_strangers_are_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(api_with("10.0.0.1")) as server:
-        monkeypatch.setattr(Clients, "may_ask", lambda self, address: address != "127.0.0.5")
+        monkeypatch.setattr(AllowedClients, "is_allowed", lambda self, address: address != "127.0.0.5")
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.setblocking(False)
@@ -181,12 +181,12 @@ async def test_strangers_are_not_answered(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_who_is_heard(address: str, networks: Sequence[str], heard: bool) -> None:
-    clients = Clients([ipaddress.ip_network(each) for each in networks])
-    assert [clients.may_ask(address), clients.may_ask(address)] == [heard, heard]
+    clients = AllowedClients([ipaddress.ip_network(each) for each in networks])
+    assert [clients.is_allowed(address), clients.is_allowed(address)] == [heard, heard]
 
 
-def says(*ips: str, ttl: int = 30) -> Callable[[wire.Query], Answer]:
-    return lambda query: Answer(answers=tuple(address_record(query.question.name, ip, ttl) for ip in ips))
+def says(*ips: str, ttl: int = 30) -> Callable[[wire.Query], DnsAnswer]:
+    return lambda query: DnsAnswer(answers=tuple(address_record(query.question.name, ip, ttl) for ip in ips))
 
 
 def at(*upstreams: Any) -> list[Nameserver]:
@@ -218,12 +218,12 @@ async def test_external_names_end_in_addresses() -> None:
 async def test_what_upstream_denies_is_denied() -> None:
     soa = soa_record(name_of("com"), 1, 60)
     async with (
-        Upstream(lambda _: Answer(Code.NXDOMAIN, authority=(soa,))) as other,
+        Upstream(lambda _: DnsAnswer(ResponseCode.NXDOMAIN, authority=(soa,))) as other,
         serving(api_with(), at(other)) as server,
     ):
         for _ in range(2):
             reply = wire.read_reply(await ask_udp(server.port, packet("nothing.com")))
-            assert (reply.code, reply.answers, len(reply.authority)) == (Code.NXDOMAIN, (), 1)
+            assert (reply.code, reply.answers, len(reply.authority)) == (ResponseCode.NXDOMAIN, (), 1)
         assert other.asked == ["nothing.com"]
 
 
@@ -231,7 +231,7 @@ async def test_the_next_server_is_asked_when_one_is_silent_or_unwell() -> None:
     quick = ForwardSettings(timeout=0.2, rest=1000)
     async with (
         Upstream(lambda _: None) as silent,
-        Upstream(lambda _: Answer(Code.SERVFAIL)) as unwell,
+        Upstream(lambda _: DnsAnswer(ResponseCode.SERVFAIL)) as unwell,
         Upstream(says("192.0.2.1", ttl=0)) as well,
         serving(api_with(), at(silent, unwell, well), quick) as server,
     ):
@@ -246,7 +246,7 @@ async def test_the_next_server_is_asked_when_one_is_silent_or_unwell() -> None:
 
 async def test_without_servers_there_is_no_answer_but_a_failure() -> None:
     async with serving(api_with()) as server:
-        assert wire.read_reply(await ask_udp(server.port, packet("example.com"))).code == Code.SERVFAIL
+        assert wire.read_reply(await ask_udp(server.port, packet("example.com"))).code == ResponseCode.SERVFAIL
 
 
 async def test_what_upstream_cuts_is_fetched_by_tcp() -> None:
@@ -304,11 +304,11 @@ async def test_two_servers_that_forward_to_each_other_come_to_an_end() -> None:
     async with serving(api_with(), first_upstream, quick) as first, serving(api_with(), at(first), quick) as second:
         first_upstream += at(second)
         reply = wire.read_reply(await ask_udp(first.port, packet("example.com")))
-        assert reply.code == Code.SERVFAIL
+        assert reply.code == ResponseCode.SERVFAIL
 
 
 async def test_a_port_that_is_taken_is_known_at_once() -> None:
     async with serving(api_with()) as server:
-        keeper = ZoneKeeper(ZONE, Informers(FakeApi().client()))
+        keeper = ZoneUpdater(ZONE, Informers(FakeApi().client()))
         with pytest.raises(OSError, match="in use"):
             DnsServer(ServerSettings("127.0.0.1", server.port), keeper, lambda: [])

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from coterie.kube.network.dns import wire
 from coterie.kube.network.dns.model import (
-    Answer,
-    Code,
-    Question,
-    Record,
-    Type,
+    DnsAnswer,
+    DnsQuestion,
+    RecordType,
+    ResourceRecord,
+    ResponseCode,
     address_record,
     name_of,
     packed_name,
@@ -28,9 +28,9 @@ PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 LABELS = st.binary(min_size=1, max_size=20).map(bytes.lower)
 NAMES = st.lists(LABELS, max_size=8).map(tuple)
 RECORDS = st.builds(
-    Record,
+    ResourceRecord,
     NAMES,
-    st.sampled_from([Type.A, Type.AAAA, 16, 257]),
+    st.sampled_from([RecordType.A, RecordType.AAAA, 16, 257]),
     st.integers(0, 0x7FFFFFFF),
     st.binary(max_size=40),
 )
@@ -39,12 +39,12 @@ RECORDS = st.builds(
 @PATIENT
 @given(NAMES, st.integers(0, 65535), st.lists(RECORDS, max_size=6), st.lists(RECORDS, max_size=3))
 def test_an_answer_is_read_as_it_was_written(
-    name: tuple[bytes, ...], id_: int, answers: list[Record], more: list[Record]
+    name: tuple[bytes, ...], id_: int, answers: list[ResourceRecord], more: list[ResourceRecord]
 ) -> None:
-    query = wire.read_query(wire.write_query(id_, Question(name, Type.A)))
-    assert (query.id, query.question, query.edns) == (id_, Question(name, Type.A), True)
-    reply = wire.read_reply(wire.write_answer(query, Answer(3, tuple(answers), tuple(more)), wire.TCP_SIZE))
-    assert reply == wire.Reply(id_, 3, False, Question(name, Type.A), tuple(answers), tuple(more))
+    query = wire.read_query(wire.write_query(id_, DnsQuestion(name, RecordType.A)))
+    assert (query.id, query.question, query.edns) == (id_, DnsQuestion(name, RecordType.A), True)
+    reply = wire.read_reply(wire.write_answer(query, DnsAnswer(3, tuple(answers), tuple(more)), wire.TCP_SIZE))
+    assert reply == wire.DnsReply(id_, 3, False, DnsQuestion(name, RecordType.A), tuple(answers), tuple(more))
 
 
 @PATIENT
@@ -53,7 +53,7 @@ def test_garbage_is_malformed_or_read(data: bytes) -> None:
     for read in (wire.read_query, wire.read_reply):
         try:
             read(data)
-        except wire.Malformed as problem:
+        except wire.MalformedMessage as problem:
             assert str(problem)
 
 
@@ -62,20 +62,20 @@ def test_garbage_is_malformed_or_read(data: bytes) -> None:
 def test_broken_messages_are_malformed_or_read(data: st.DataObject, at: int) -> None:
     query = wire.read_query(packet("web.alice.svc", edns=1232))
     zone = name_of("svc")
-    whole = Answer(0, (srv_record(name_of("a.b"), 1, name_of("web.alice.svc"), 5),), (soa_record(zone, 1, 5),))
+    whole = DnsAnswer(0, (srv_record(name_of("a.b"), 1, name_of("web.alice.svc"), 5),), (soa_record(zone, 1, 5),))
     for good in (packet("web.alice.svc", edns=1232), wire.write_answer(query, whole, 4096)):
         bad = bytearray(good[: data.draw(st.integers(0, len(good)))])
         if bad:
             bad[at % len(bad)] = data.draw(st.integers(0, 255))
         for read in (wire.read_query, wire.read_reply):
-            with contextlib.suppress(wire.Malformed):
+            with contextlib.suppress(wire.MalformedMessage):
                 read(bytes(bad))
 
 
 @PATIENT
 @given(st.binary(max_size=300))
 def test_an_error_is_never_longer_than_what_caused_it(data: bytes) -> None:
-    error = wire.write_error(data, Code.FORMERR)
+    error = wire.write_error(data, ResponseCode.FORMERR)
     assert error is None or len(error) <= len(data)
 
 
@@ -100,7 +100,7 @@ REPLY = struct.pack("!6H", 1, 0x8100, 1, 1, 0, 0)
     ],
 )
 def test_no_question(data: bytes) -> None:
-    with pytest.raises(wire.Malformed):
+    with pytest.raises(wire.MalformedMessage):
         wire.read_query(data)
 
 
@@ -115,19 +115,21 @@ def test_no_question(data: bytes) -> None:
     ],
 )
 def test_no_answer(rest: bytes) -> None:
-    with pytest.raises(wire.Malformed):
+    with pytest.raises(wire.MalformedMessage):
         wire.read_reply(REPLY + b"\0" + END + rest)
 
 
 def test_compressed_names_inside_data_are_written_out() -> None:
     question = b"\3www\7example\0" + END
-    record = b"\xc0\x0c" + struct.pack("!HHIH", Type.CNAME, 1, 60, 4) + b"\1b\xc0\x10"
+    record = b"\xc0\x0c" + struct.pack("!HHIH", RecordType.CNAME, 1, 60, 4) + b"\1b\xc0\x10"
     reply = wire.read_reply(REPLY + question + record)
-    assert reply.answers == (Record(name_of("www.example"), Type.CNAME, 60, packed_name(name_of("b.example"))),)
+    assert reply.answers == (
+        ResourceRecord(name_of("www.example"), RecordType.CNAME, 60, packed_name(name_of("b.example"))),
+    )
 
 
 def test_a_ttl_with_the_highest_bit_counts_as_none() -> None:
-    record = b"\0" + struct.pack("!HHIH", Type.A, 1, 0x80000001, 4) + b"\1\2\3\4"
+    record = b"\0" + struct.pack("!HHIH", RecordType.A, 1, 0x80000001, 4) + b"\1\2\3\4"
     assert wire.read_reply(REPLY + b"\0" + END + record).answers[0].ttl == 0
 
 
@@ -144,7 +146,7 @@ def test_a_ttl_with_the_highest_bit_counts_as_none() -> None:
 def test_what_does_not_fit_is_cut_and_says_so(edns: int, count: int, fits: bool) -> None:
     query = wire.read_query(packet("web.alice.svc", edns=edns))
     name = name_of("web.alice.svc")
-    whole = Answer(answers=tuple(address_record(name, f"10.0.0.{i}", 5) for i in range(count)), authoritative=True)
+    whole = DnsAnswer(answers=tuple(address_record(name, f"10.0.0.{i}", 5) for i in range(count)), authoritative=True)
     out = wire.write_answer(query, whole, query.size)
     reply = wire.read_reply(out)
     assert len(out) <= max(512, min(edns, 1232))
@@ -155,6 +157,6 @@ def test_letters_come_back_as_they_were_sent() -> None:
     data = packet("WeB.aLiCe.SvC")
     query = wire.read_query(data)
     assert query.question.name == name_of("web.alice.svc")
-    out = wire.write_answer(query, Answer(answers=(address_record(query.question.name, "10.0.0.1", 5),)), 512)
+    out = wire.write_answer(query, DnsAnswer(answers=(address_record(query.question.name, "10.0.0.1", 5),)), 512)
     assert data[12:] in out and [shown(each) for each in wire.read_reply(out).answers] == ["A 10.0.0.1"]
     assert len(out) == len(data) + 16, "the record's name is a pointer to the question"

@@ -9,7 +9,7 @@ import msgspec
 
 from coterie.kube.api.types.nodes import NODES, Node
 from coterie.kube.api.types.pods import PODS, Pod
-from coterie.kube.scheduler.engine import Engine
+from coterie.kube.scheduler.engine import SchedulingEngine
 from coterie.kube.scheduler.facts import PodFacts, node_facts, pod_facts
 from coterie.kube.scheduler.snapshot import Snapshot
 from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource
@@ -179,7 +179,7 @@ def gang_facts(found: Pod) -> PodFacts:
     return pod_facts(found, GangPlugin().gang_of(found))
 
 
-class GangEngine(Engine):
+class GangEngine(SchedulingEngine):
     """An engine with Kuscia's plug-in."""
 
     def __init__(self, monotonic: Callable[[], float], *, hold_seconds: float = 30.0, **settings: Any) -> None:

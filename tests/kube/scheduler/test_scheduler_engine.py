@@ -414,7 +414,7 @@ def test_whoever_goes_first_claims_room_after_a_fair_time() -> None:
     assert bench.engine.next_due() == pytest.approx(3.0)
     bench.now = 3.1
     effects = bench.run()
-    assert MarkFailed(ObjectKey("alice", "b"), 'gave way to the pods of task resource "alice/a"') in effects
+    assert MarkFailed(ObjectKey("alice", "b"), 'yielded to the pods of task resource "alice/a"') in effects
     bench.engine.task_seen(task("b", "Failed", seconds=9))
     assert MarkReserved(ObjectKey("alice", "a")) in bench.run()
     # The other way round nobody gives way.
@@ -452,7 +452,7 @@ def test_who_was_promised_room_and_lost_it_goes_first() -> None:
     bench.run()
     bench.engine.task_seen(task("z", "Schedulable"))
     bench.see(gang_pod("z-0", "z"))
-    assert MarkFailed(ObjectKey("alice", "a"), 'gave way to the pods of task resource "alice/z"') in bench.run()
+    assert MarkFailed(ObjectKey("alice", "a"), 'yielded to the pods of task resource "alice/z"') in bench.run()
     bench.engine.task_seen(task("a", "Failed", seconds=9))
     assert names(bench.run(), Bind) == ["z-0"]
 

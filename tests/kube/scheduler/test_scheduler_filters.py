@@ -10,7 +10,7 @@ from scheduling_kit import BANDWIDTH, facts, node, snapshot
 from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
 from coterie.kube.scheduler import filters
 from coterie.kube.scheduler.facts import PodFacts
-from coterie.kube.scheduler.filters import Cause, cause_of, static_rejection
+from coterie.kube.scheduler.filters import UnschedulableCause, cause_of, static_rejection
 from coterie.kube.scheduler.node_state import NodeState
 from coterie.kube.scheduler.plan import Placement, Unschedulable, could_take, plan
 from coterie.kube.scheduler.terms import StaticDemand
@@ -263,17 +263,17 @@ def test_requests_of_a_pod(spec: dict[str, Any], expected: tuple[int, int]) -> N
 @pytest.mark.parametrize(
     ("reason", "cause"),
     [
-        ("Insufficient cpu", Cause.ROOM),
-        (filters.TOO_MANY_PODS, Cause.ROOM),
-        (filters.NO_PORTS, Cause.ROOM),
-        (filters.NOT_AFFINE, Cause.FACE),
-        (filters.NOT_READY, Cause.FACE),
-        ("node(s) had untolerated taint {k: v}", Cause.FACE),
-        (filters.ANTI_AFFINITY, Cause.NEIGHBOURS | Cause.FACE),
-        (filters.SKEWED, Cause.NEIGHBOURS | Cause.FACE),
+        ("Insufficient cpu", UnschedulableCause.ROOM),
+        (filters.TOO_MANY_PODS, UnschedulableCause.ROOM),
+        (filters.NO_PORTS, UnschedulableCause.ROOM),
+        (filters.NOT_AFFINE, UnschedulableCause.FACE),
+        (filters.NOT_READY, UnschedulableCause.FACE),
+        ("node(s) had untolerated taint {k: v}", UnschedulableCause.FACE),
+        (filters.ANTI_AFFINITY, UnschedulableCause.NEIGHBOURS | UnschedulableCause.FACE),
+        (filters.SKEWED, UnschedulableCause.NEIGHBOURS | UnschedulableCause.FACE),
     ],
 )
-def test_what_could_lift_a_reason(reason: str, cause: Cause) -> None:
+def test_what_could_lift_a_reason(reason: str, cause: UnschedulableCause) -> None:
     assert cause_of(reason) == cause
 
 

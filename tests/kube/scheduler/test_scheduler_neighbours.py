@@ -225,4 +225,4 @@ def test_counts_follow_pods_and_namespaces() -> None:
     cluster.place(web("w"), "b1")
     found = plan(cluster, pod)
     assert isinstance(found, Placement) and found.node == "b1"
-    assert not cluster.wishes
+    assert not cluster.preferred_terms

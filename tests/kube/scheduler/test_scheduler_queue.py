@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.kube.scheduler.filters import Cause
-from coterie.kube.scheduler.queue import Order, SchedulingQueue
+from coterie.kube.scheduler.filters import UnschedulableCause
+from coterie.kube.scheduler.queue import QueueOrder, SchedulingQueue
 
 
-def order(priority: int = 0, created: str = "", name: str = "") -> Order:
+def order(priority: int = 0, created: str = "", name: str = "") -> QueueOrder:
     return (-priority, created, name)
 
 
@@ -30,13 +30,17 @@ def test_priority_then_age_then_name() -> None:
 
 def test_waiting_entries_are_left_alone_until_the_right_change() -> None:
     queue = SchedulingQueue()
-    for key, causes in (("room", Cause.ROOM), ("face", Cause.FACE), ("gang", Cause.GANG)):
+    for key, causes in (
+        ("room", UnschedulableCause.ROOM),
+        ("face", UnschedulableCause.FACE),
+        ("gang", UnschedulableCause.GANG),
+    ):
         queue.put(key, order(name=key))
         queue.pop(0)
         queue.wait(key, causes, 0)
     assert queue.pop(10) is None and not queue.has_active
-    assert queue.wake(Cause.ROOM, lambda _: False) == 0
-    assert queue.wake(Cause.ROOM | Cause.FACE, lambda key: key == "face") == 1
+    assert queue.wake(UnschedulableCause.ROOM, lambda _: False) == 0
+    assert queue.wake(UnschedulableCause.ROOM | UnschedulableCause.FACE, lambda key: key == "face") == 1
     assert drain(queue, 10) == ["face"]
     queue.wake_one("gang")
     assert drain(queue, 10) == ["gang"]
@@ -47,7 +51,7 @@ def test_a_waiting_entry_is_tried_after_minutes_all_the_same() -> None:
     queue = SchedulingQueue(flush_after=300)
     queue.put("a", order())
     queue.pop(0)
-    queue.wait("a", Cause.ROOM, 5)
+    queue.wait("a", UnschedulableCause.ROOM, 5)
     assert queue.next_due() == 305
     assert drain(queue, 304) == []
     assert drain(queue, 305) == ["a"]
@@ -74,17 +78,17 @@ def test_of_entries_that_are_alike_one_is_woken_at_a_time() -> None:
         queue.put(f"p{i}", order(name=f"p{i}"))
         queue.pop(0)
     for i in (3, 1, 2, 0):
-        queue.wait(f"p{i}", Cause.ROOM, 0, group="alike")
+        queue.wait(f"p{i}", UnschedulableCause.ROOM, 0, group="alike")
     asked: list[str] = []
-    assert queue.wake(Cause.ROOM, lambda key: asked.append(key) is None) == 1
+    assert queue.wake(UnschedulableCause.ROOM, lambda key: asked.append(key) is None) == 1
     assert asked == ["p0"]
     assert drain(queue, 1) == ["p0"]
     queue.placed("p0")
     assert drain(queue, 1) == ["p1"]
-    queue.wait("p1", Cause.ROOM, 1, group="alike")
+    queue.wait("p1", UnschedulableCause.ROOM, 1, group="alike")
     assert drain(queue, 1) == []
     # The one that was woken for all goes away before it was tried: the next takes its turn.
-    queue.wake(Cause.ROOM, lambda _: True)
+    queue.wake(UnschedulableCause.ROOM, lambda _: True)
     queue.remove("p1")
     assert drain(queue, 1) == ["p2"]
 
@@ -93,11 +97,11 @@ def test_an_entry_that_was_just_tried_waits_out_its_pause() -> None:
     queue = SchedulingQueue()
     queue.put("a", order())
     queue.pop(0)
-    queue.wait("a", Cause.ROOM, 0)
+    queue.wait("a", UnschedulableCause.ROOM, 0)
     queue.wake_after_backoff("a", 0.5)
     assert queue.state("a") == "backoff" and queue.next_due() == 1.0
     assert drain(queue, 1.0) == ["a"]
-    queue.wait("a", Cause.ROOM, 1.0)
+    queue.wait("a", UnschedulableCause.ROOM, 1.0)
     queue.wake_after_backoff("a", 30.0)
     assert queue.state("a") == "active"
 
@@ -107,11 +111,11 @@ def test_removed_and_changed_entries_leave_nothing_behind() -> None:
     for round in range(1000):
         queue.put("a", order(name=str(round % 2)))
         queue.pop(0)
-        queue.wait("a", Cause.ROOM, 0, group="g")
+        queue.wait("a", UnschedulableCause.ROOM, 0, group="g")
     assert len(queue._timed) < 200
     queue.remove("a")
     assert len(queue) == 0 and queue.next_due() is None and not queue.has_active
-    assert queue.wake(Cause.ROOM, lambda _: True) == 0
+    assert queue.wake(UnschedulableCause.ROOM, lambda _: True) == 0
 
 
 def test_an_update_moves_an_entry_to_its_new_place() -> None:

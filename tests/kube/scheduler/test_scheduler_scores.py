@@ -105,7 +105,7 @@ def test_not_all_nodes_are_looked_at_but_any_that_fits_is_found() -> None:
     found = plan(cluster, facts("p", "1"), 0, Sampling(0.0, 10))
     assert isinstance(found, Placement) and found.compared == 10 and found.next_cursor == 10
     assert chosen(cluster, facts("p", "4"), share=0.0, least=1) == "large"
-    assert Sampling().wanted(10_000) == 500 and Sampling().wanted(50) == 100
+    assert Sampling().sample_size(10_000) == 500 and Sampling().sample_size(50) == 100
 
 
 def test_views_are_stretched_over_0_to_100() -> None:

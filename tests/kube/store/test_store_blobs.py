@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.kube.store import Delete, Event, MemoryStore, Put, SqliteStore, Store, StoreError
+from coterie.kube.store import DeleteOp, MemoryStore, PutOp, SqliteStore, Store, StoreError, StoreEvent
 from coterie.kube.store import blobs as blobs_module
 
 MakeStore = Callable[..., Awaitable[Store]]
@@ -27,10 +27,10 @@ def kept(store: Store) -> int:
 
 
 async def test_readers_and_watchers_do_not_notice(store: Store) -> None:
-    heard: list[Event] = []
+    heard: list[StoreEvent] = []
     store.subscribe(heard.extend)
-    await store.commit([Put("big", BIG), Put("small", b"s"), Put("again", BIG)])
-    await store.commit([Put("big", b"now small")])
+    await store.commit([PutOp("big", BIG), PutOp("small", b"s"), PutOp("again", BIG)])
+    await store.commit([PutOp("big", b"now small")])
     assert [event.value for event in heard] == [BIG, b"s", BIG, b"now small"]
     page = await store.scan("", revision=3)
     assert [record.value for record in page.records] == [BIG, BIG, b"s"]
@@ -45,7 +45,7 @@ async def test_readers_and_watchers_do_not_notice(store: Store) -> None:
 
 @pytest.mark.parametrize(("size", "aside"), [(64 * 1024, 0), (64 * 1024 + 1, 1)], ids=["at", "above"])
 async def test_the_threshold(store: Store, size: int, aside: int) -> None:
-    await store.commit([Put("a", bytes(size))])
+    await store.commit([PutOp("a", bytes(size))])
     assert kept(store) == aside
     record = await store.get("a")
     assert record is not None
@@ -54,17 +54,19 @@ async def test_the_threshold(store: Store, size: int, aside: int) -> None:
 
 async def test_compaction_removes_what_no_row_names(make_store: MakeStore) -> None:
     store = await make_store(blob_threshold=10)
-    await store.commit([Put("a", b"first value of a"), Put("b", b"shared by b and c"), Put("c", b"shared by b and c")])
-    await store.commit([Put("a", b"second value of a"), Delete("b")])
+    await store.commit(
+        [PutOp("a", b"first value of a"), PutOp("b", b"shared by b and c"), PutOp("c", b"shared by b and c")]
+    )
+    await store.commit([PutOp("a", b"second value of a"), DeleteOp("b")])
     assert kept(store) == 3
     await store.compact(4)
     assert kept(store) == 2  # the second of a, and the shared one
     await store.compact(5)
     assert kept(store) == 2
-    await store.commit([Delete("c"), Delete("a")])
+    await store.commit([DeleteOp("c"), DeleteOp("a")])
     await store.compact(7)
     assert kept(store) == 0
-    assert await store.commit([Put("a", b"first value of a")]) == [8]
+    assert await store.commit([PutOp("a", b"first value of a")]) == [8]
     record = await store.get("a")
     assert record is not None
     assert record.value == b"first value of a"
@@ -72,13 +74,13 @@ async def test_compaction_removes_what_no_row_names(make_store: MakeStore) -> No
 
 async def test_reading_now_while_compaction_takes_the_old_value(make_store: MakeStore) -> None:
     store = await make_store(blob_threshold=10)
-    await store.commit([Put("a", b"value number 000")])
+    await store.commit([PutOp("a", b"value number 000")])
     done = False
 
     async def write() -> None:
         nonlocal done
         for i in range(1, 40):
-            (revision,) = await store.commit([Put("a", b"value number %03d" % i)])
+            (revision,) = await store.commit([PutOp("a", b"value number %03d" % i)])
             await store.compact(revision)
         done = True
 
@@ -95,7 +97,7 @@ async def test_reading_now_while_compaction_takes_the_old_value(make_store: Make
 async def test_damage_is_told_with_the_key(tmp_path: Path, damage: str) -> None:
     store = SqliteStore(tmp_path / "s.db")
     await store.open()
-    await store.commit([Put("/secrets/big", BIG), Put("/small", b"s")])
+    await store.commit([PutOp("/secrets/big", BIG), PutOp("/small", b"s")])
     (blob,) = (tmp_path / "s.db.blobs").iterdir()
     if damage == "changed":
         blob.write_bytes(BIG[:-1] + b"!")
@@ -111,7 +113,7 @@ async def test_damage_is_told_with_the_key(tmp_path: Path, damage: str) -> None:
 async def test_what_a_crash_left_is_removed_at_open(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "s.db")
     await store.open()
-    await store.commit([Put("a", BIG)])
+    await store.commit([PutOp("a", BIG)])
     await store.close()
     folder = tmp_path / "s.db.blobs"
     (named,) = folder.iterdir()
@@ -141,11 +143,11 @@ async def test_a_blob_that_cannot_be_written_fails_its_batch_only(
 
     monkeypatch.setattr(blobs_module, "write_atomic", fail)
     with pytest.raises(StoreError, match="No space left"):
-        await store.commit([Put("a", b"small"), Put("b", BIG)])
+        await store.commit([PutOp("a", b"small"), PutOp("b", BIG)])
     assert store.revision == 0
     assert await store.scan("") == (await store.scan("", revision=0))
     written: list[Path] = []
     monkeypatch.setattr(blobs_module, "write_atomic", lambda path, data: (written.append(path), real(path, data)))
-    assert await store.commit([Put("b", BIG, expect=0)]) == [1]
+    assert await store.commit([PutOp("b", BIG, expect=0)]) == [1]
     assert len(written) == 1  # not taken for granted because a file was there
     await store.close()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from coterie.base.clock import VirtualClock
-from coterie.kube.store import CompareFailed, Delete, Event, LeaseNotFound, Put, Record, Store, StoreError
+from coterie.kube.store import CompareFailed, DeleteOp, LeaseNotFound, PutOp, Store, StoreError, StoreEvent, StoreRecord
 
 
 async def deleted(store: Store, count: int) -> list[str]:
@@ -22,9 +22,9 @@ async def deleted(store: Store, count: int) -> list[str]:
 
 async def test_keys_go_together_when_their_lease_expires(store: Store, clock: VirtualClock) -> None:
     lease = await store.grant(10)
-    await store.commit([Put("b", b"1", lease=lease), Put("a", b"2", lease=lease), Put("stays", b"3")])
-    assert await store.get("a") == Record("a", b"2", 2, 2, lease)
-    heard: list[list[Event]] = []
+    await store.commit([PutOp("b", b"1", lease=lease), PutOp("a", b"2", lease=lease), PutOp("stays", b"3")])
+    assert await store.get("a") == StoreRecord("a", b"2", 2, 2, lease)
+    heard: list[list[StoreEvent]] = []
     store.subscribe(lambda events: heard.append(list(events)))
     await clock.advance(9.9)
     assert await store.keep_alive(lease) == 10
@@ -32,18 +32,18 @@ async def test_keys_go_together_when_their_lease_expires(store: Store, clock: Vi
     assert heard == []
     await clock.advance(0.2)
     assert await deleted(store, 2) == ["a", "b"]
-    assert heard == [[Event("a", 4, None, 2, 2), Event("b", 5, None, 1, 1)]]
+    assert heard == [[StoreEvent("a", 4, None, 2, 2), StoreEvent("b", 5, None, 1, 1)]]
     assert [record.key for record in (await store.scan("")).records] == ["stays"]
     with pytest.raises(LeaseNotFound):
         await store.keep_alive(lease)
     with pytest.raises(LeaseNotFound):
-        store.submit([Put("c", b"", lease=lease)])
+        store.submit([PutOp("c", b"", lease=lease)])
 
 
 async def test_a_nearer_deadline_wakes_earlier(store: Store, clock: VirtualClock) -> None:
     slow = await store.grant(100)
     quick = await store.grant(1)
-    await store.commit([Put("slow", b"", lease=slow), Put("quick", b"", lease=quick)])
+    await store.commit([PutOp("slow", b"", lease=slow), PutOp("quick", b"", lease=quick)])
     await clock.advance(1.5)
     assert await deleted(store, 1) == ["quick"]
     await clock.advance(100)
@@ -52,7 +52,7 @@ async def test_a_nearer_deadline_wakes_earlier(store: Store, clock: VirtualClock
 
 async def test_revoking_ends_a_lease_at_once(store: Store) -> None:
     lease = await store.grant(10)
-    await store.commit([Put("a", b"", lease=lease)])
+    await store.commit([PutOp("a", b"", lease=lease)])
     await store.revoke(lease)
     assert await store.get("a") is None
     for ask in (store.revoke(lease), store.keep_alive(lease), store.revoke(99)):
@@ -63,9 +63,9 @@ async def test_revoking_ends_a_lease_at_once(store: Store) -> None:
 
 async def test_a_key_leaves_its_lease_when_put_without_or_deleted(store: Store) -> None:
     first, second = await store.grant(10), await store.grant(10)
-    await store.commit([Put(key, b"", lease=first) for key in ("kept", "moved", "gone", "ends")])
-    await store.commit([Put("kept", b""), Put("moved", b"", lease=second), Delete("gone")])
-    await store.commit([Put("gone", b"")])
+    await store.commit([PutOp(key, b"", lease=first) for key in ("kept", "moved", "gone", "ends")])
+    await store.commit([PutOp("kept", b""), PutOp("moved", b"", lease=second), DeleteOp("gone")])
+    await store.commit([PutOp("gone", b"")])
     await store.revoke(first)
     assert [record.key for record in (await store.scan("")).records] == ["gone", "kept", "moved"]
     await store.revoke(second)
@@ -74,16 +74,16 @@ async def test_a_key_leaves_its_lease_when_put_without_or_deleted(store: Store) 
 
 async def test_a_refused_batch_moves_no_key_between_leases(store: Store) -> None:
     lease = await store.grant(10)
-    await store.commit([Put("a", b"", lease=lease), Put("b", b"")])
+    await store.commit([PutOp("a", b"", lease=lease), PutOp("b", b"")])
     with pytest.raises(CompareFailed):
-        await store.commit([Put("a", b""), Put("b", b"", lease=lease), Delete("missing")])
+        await store.commit([PutOp("a", b""), PutOp("b", b"", lease=lease), DeleteOp("missing")])
     await store.revoke(lease)
     assert [record.key for record in (await store.scan("")).records] == ["b"]
 
 
 async def test_a_lease_over_while_writes_are_on_their_way(store: Store) -> None:
     lease = await store.grant(10)
-    put = store.submit([Put("a", b"", lease=lease)])
+    put = store.submit([PutOp("a", b"", lease=lease)])
     end = asyncio.create_task(store.revoke(lease))
     await asyncio.gather(put, end)
     assert await store.get("a") is None
@@ -98,7 +98,7 @@ async def test_a_ttl_is_positive(store: Store, ttl: float) -> None:
 
 async def test_closing_ends_the_expiry_but_not_the_leases(store: Store, clock: VirtualClock) -> None:
     lease = await store.grant(5)
-    await store.commit([Put("a", b"", lease=lease)])
+    await store.commit([PutOp("a", b"", lease=lease)])
     await store.close()
     assert clock.sleepers == 0
     await clock.advance(10)

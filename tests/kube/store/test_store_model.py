@@ -15,17 +15,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from coterie.kube.store import (
     Compacted,
     CompareFailed,
-    Delete,
-    Event,
+    DeleteOp,
     FutureRevision,
     MemoryStore,
     Op,
-    Page,
-    Put,
-    Record,
+    PutOp,
+    RecordPage,
     SqliteStore,
     Store,
     StoreError,
+    StoreEvent,
+    StoreRecord,
 )
 
 T = TypeVar("T")
@@ -33,40 +33,40 @@ T = TypeVar("T")
 
 class Model:
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[StoreEvent] = []
         self.compacted = 0
 
     @property
     def revision(self) -> int:
         return len(self.events)
 
-    def state(self, revision: int) -> dict[str, Record]:
-        state: dict[str, Record] = {}
+    def state(self, revision: int) -> dict[str, StoreRecord]:
+        state: dict[str, StoreRecord] = {}
         for event in self.events[:revision]:
             if event.value is None:
                 del state[event.key]
             else:
-                state[event.key] = Record(event.key, event.value, event.revision, event.created)
+                state[event.key] = StoreRecord(event.key, event.value, event.revision, event.created)
         return state
 
     def commit(self, ops: list[Op]) -> list[int] | tuple[int, str, int]:
         """The revisions, or index, key and actual revision of the op that does not hold."""
         state = {key: (record.revision, record.created) for key, record in self.state(self.revision).items()}
-        events: list[Event] = []
+        events: list[StoreEvent] = []
         for index, op in enumerate(ops):
             actual, created = state.get(op.key, (0, 0))
             revision = self.revision + index + 1
-            if isinstance(op, Put):
+            if isinstance(op, PutOp):
                 if op.expect not in (None, actual):
                     return index, op.key, actual
                 created = created or revision
                 state[op.key] = (revision, created)
-                events.append(Event(op.key, revision, op.value, created, actual))
+                events.append(StoreEvent(op.key, revision, op.value, created, actual))
             else:
                 if not actual or op.expect not in (None, actual):
                     return index, op.key, actual
                 del state[op.key]
-                events.append(Event(op.key, revision, None, created, actual))
+                events.append(StoreEvent(op.key, revision, None, created, actual))
         self.events += events
         return [event.revision for event in events]
 
@@ -112,7 +112,7 @@ class StoresAgainstModel(RuleBasedStateMachine):
         for put, key, value, expectation in drawn:
             right = now[key].revision if key in now else 0
             expect = {"any": None, "none": 0, "right": right, "wrong": right + 1}[expectation]
-            ops.append(Put(key, value, expect) if put else Delete(key, expect))
+            ops.append(PutOp(key, value, expect) if put else DeleteOp(key, expect))
         return ops
 
     @rule(drawn=OPS)
@@ -151,7 +151,7 @@ class StoresAgainstModel(RuleBasedStateMachine):
         records = [
             record for key, record in sorted(self.model.state(at).items()) if key.startswith(prefix) and key > after
         ]
-        wanted = Page(at, records[:limit] if limit else records, bool(limit) and len(records) > limit)
+        wanted = RecordPage(at, records[:limit] if limit else records, bool(limit) and len(records) > limit)
         for store in self.stores:
             try:
                 assert self.run(store.scan(prefix, revision=revision, after=after, limit=limit)) == wanted
@@ -176,7 +176,7 @@ class StoresAgainstModel(RuleBasedStateMachine):
         wanted = [event for event in self.model.events[after:] if event.key.startswith(prefix)]
 
         async def watch(store: Store) -> None:
-            got: list[Event] = []
+            got: list[StoreEvent] = []
             try:
                 while len(got) < len(wanted) or after < self.model.compacted or after > self.model.revision:
                     async for events in store.watch(prefix, after):

@@ -7,17 +7,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from coterie.kube.store import Compacted, Delete, Event, FutureRevision, Page, Put, Record, Store
+from coterie.kube.store import Compacted, DeleteOp, FutureRevision, PutOp, RecordPage, Store, StoreEvent, StoreRecord
 from coterie.kube.store.rows import prefix_end
 
 
-def keys(page: Page) -> list[str]:
+def keys(page: RecordPage) -> list[str]:
     return [record.key for record in page.records]
 
 
 async def fill(store: Store) -> None:
-    await store.commit([Put("/a/1", b"1"), Put("/a/2", b"2"), Put("/a/3", b"3"), Put("/b/1", b"4"), Put("/a", b"5")])
-    await store.commit([Delete("/a/2"), Put("/a/3", b"33"), Put("/a/0", b"0")])
+    await store.commit(
+        [PutOp("/a/1", b"1"), PutOp("/a/2", b"2"), PutOp("/a/3", b"3"), PutOp("/b/1", b"4"), PutOp("/a", b"5")]
+    )
+    await store.commit([DeleteOp("/a/2"), PutOp("/a/3", b"33"), PutOp("/a/0", b"0")])
 
 
 @pytest.mark.parametrize(
@@ -47,16 +49,16 @@ async def test_scan(
 async def test_pages_of_a_list_belong_to_one_revision(store: Store) -> None:
     await fill(store)
     first = await store.scan("", limit=2)
-    await store.commit([Delete("/a/3"), Put("/a/2", b"back"), Put("/b/1", b"new")])
+    await store.commit([DeleteOp("/a/3"), PutOp("/a/2", b"back"), PutOp("/b/1", b"new")])
     rest = await store.scan("", revision=first.revision, after=first.records[-1].key)
     assert keys(first) + keys(rest) == ["/a", "/a/0", "/a/1", "/a/3", "/b/1"]
-    assert rest.records[-1] == Record("/b/1", b"4", 4, 4)
+    assert rest.records[-1] == StoreRecord("/b/1", b"4", 4, 4)
 
 
 async def test_pages_are_in_order_among_many_keys_with_long_histories(store: Store) -> None:
     for turn in range(4):
-        await store.commit([Put(f"/{i * 7919 % 1000:04}", b"%d" % turn) for i in range(1000)])
-    await store.commit([Delete(f"/{i:04}") for i in range(0, 1000, 3)])
+        await store.commit([PutOp(f"/{i * 7919 % 1000:04}", b"%d" % turn) for i in range(1000)])
+    await store.commit([DeleteOp(f"/{i:04}") for i in range(0, 1000, 3)])
     wanted = [f"/{i:04}" for i in range(1000) if i % 3]
     assert keys(await store.scan("/")) == wanted
     walked: list[str] = []
@@ -71,7 +73,7 @@ UNUSUAL = ["a\x00b", "a%", "a_", "aé", "a\ud7ff", "a\ue000", "a\U0010ffff", "a\
 
 
 async def test_keys_are_any_text_and_sort_by_code_point(store: Store) -> None:
-    await store.commit([Put(key, b"") for key in reversed(UNUSUAL)])
+    await store.commit([PutOp(key, b"") for key in reversed(UNUSUAL)])
     assert keys(await store.scan("")) == UNUSUAL
     for prefix in [*UNUSUAL, "a", "\U0010ffff"]:
         assert keys(await store.scan(prefix)) == [key for key in UNUSUAL if key.startswith(prefix)]
@@ -102,19 +104,19 @@ async def test_the_future_and_the_forgotten_are_refused(store: Store) -> None:
 
 async def test_compaction_keeps_what_exists_and_what_is_newer(store: Store) -> None:
     await fill(store)  # 6: /a/2 deleted, 7: /a/3 changed, 8: /a/0 created
-    await store.commit([Put("/a/1", b"11"), Delete("/b/1")])  # 9, 10
+    await store.commit([PutOp("/a/1", b"11"), DeleteOp("/b/1")])  # 9, 10
     before = {at: await store.scan("", revision=at) for at in range(8, 11)}
     await store.compact(8)
     for at, page in before.items():
         assert await store.scan("", revision=at) == page
-    history: list[Event] = []
+    history: list[StoreEvent] = []
     async for events in store.watch("", 8):
         history.extend(events)
         if history[-1].revision == 10:
             break
-    assert history == [Event("/a/1", 9, b"11", 1, 1), Event("/b/1", 10, None, 4, 4)]
-    assert await store.get("/a/3") == Record("/a/3", b"33", 7, 3)  # changed before and after nothing is lost
-    assert await store.get("/a/1", revision=8) == Record("/a/1", b"1", 1, 1)
+    assert history == [StoreEvent("/a/1", 9, b"11", 1, 1), StoreEvent("/b/1", 10, None, 4, 4)]
+    assert await store.get("/a/3") == StoreRecord("/a/3", b"33", 7, 3)  # changed before and after nothing is lost
+    assert await store.get("/a/1", revision=8) == StoreRecord("/a/1", b"1", 1, 1)
 
 
 async def test_compacting_again_or_lower_changes_nothing(store: Store) -> None:
@@ -126,8 +128,8 @@ async def test_compacting_again_or_lower_changes_nothing(store: Store) -> None:
     await store.compact(3)
     assert store.compacted == 8
     assert keys(await store.scan("")) == ["/a", "/a/0", "/a/1", "/a/3", "/b/1"]
-    await store.commit([Put("/a/2", b"again", expect=0)])
-    assert await store.get("/a/2") == Record("/a/2", b"again", 9, 9)
+    await store.commit([PutOp("/a/2", b"again", expect=0)])
+    assert await store.get("/a/2") == StoreRecord("/a/2", b"again", 9, 9)
 
 
 async def test_reads_of_now_survive_compaction_under_load(store: Store) -> None:
@@ -137,7 +139,7 @@ async def test_reads_of_now_survive_compaction_under_load(store: Store) -> None:
     async def write() -> None:
         nonlocal done
         for i in range(60):
-            (revision,) = await store.commit([Put("a", str(i).encode())])
+            (revision,) = await store.commit([PutOp("a", str(i).encode())])
             await store.compact(revision)
         done = True
 
@@ -151,17 +153,17 @@ async def test_reads_of_now_survive_compaction_under_load(store: Store) -> None:
             seen = record.revision
         return seen
 
-    await store.commit([Put("a", b"start")])
+    await store.commit([PutOp("a", b"start")])
     seen = await asyncio.gather(write(), read(), read())
     assert min(seen[1:]) > 1  # type: ignore[type-var]
 
 
 async def test_a_large_compaction_goes_in_steps_between_writes(store: Store) -> None:
-    await store.commit([Put(f"k{i % 50:02}", str(i).encode()) for i in range(3500)])
-    heard: list[Sequence[Event]] = []
+    await store.commit([PutOp(f"k{i % 50:02}", str(i).encode()) for i in range(3500)])
+    heard: list[Sequence[StoreEvent]] = []
     store.subscribe(heard.append)
     compaction = asyncio.create_task(store.compact(3500))
-    writes = await asyncio.gather(*(store.commit([Put(f"new{i}", b"")]) for i in range(20)))
+    writes = await asyncio.gather(*(store.commit([PutOp(f"new{i}", b"")]) for i in range(20)))
     await compaction
     assert [revision for (revision,) in writes] == list(range(3501, 3521))
     page = await store.scan("k")

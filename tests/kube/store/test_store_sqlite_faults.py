@@ -16,21 +16,30 @@ from pathlib import Path
 import pytest
 
 from coterie.base.clock import VirtualClock
-from coterie.kube.store import CompareFailed, Delete, Event, Put, Record, SqliteStore, StoreClosed, StoreError
-from coterie.kube.store.ledger import Write
-from coterie.kube.store.sqlite_writer import Writer
+from coterie.kube.store import (
+    CompareFailed,
+    DeleteOp,
+    PutOp,
+    SqliteStore,
+    StoreClosed,
+    StoreError,
+    StoreEvent,
+    StoreRecord,
+)
+from coterie.kube.store.ledger import PendingWrite
+from coterie.kube.store.sqlite_writer import SqliteWriter
 
 # Prints "key revision" once a write is acknowledged; some values lie aside, some keys go, history is compacted.
 WRITER = """
 import asyncio, os, sys
-from coterie.kube.store import Delete, Put, SqliteStore
+from coterie.kube.store import DeleteOp, PutOp, SqliteStore
 
 async def write(store, name, start):
     for i in range(start, 1_000_000):
         key = f"{name}-{i}"
-        ops = [Put(key, os.urandom(700 if i % 10 else 70_000), expect=0)]
+        ops = [PutOp(key, os.urandom(700 if i % 10 else 70_000), expect=0)]
         if i % 5 == 0 and i > start:
-            ops.append(Delete(f"{name}-{i - 1}"))
+            ops.append(DeleteOp(f"{name}-{i - 1}"))
         revisions = await store.commit(ops)
         os.write(1, b"".join(b"%s %d\\n" % (op.key.encode(), r) for op, r in zip(ops, revisions)))
         if i % 50 == 0:
@@ -90,7 +99,7 @@ async def test_kill_minus_nine_loses_nothing(tmp_path: Path) -> None:
         name, number = key.rsplit("-", 1)
         assert f"{name}-{int(number) + 1}" in found
     assert all(found[key].revision == revision for key, revision in exists.items() if key not in lost)
-    assert await store.commit([Put("next", b"")]) == [store.revision]
+    assert await store.commit([PutOp("next", b"")]) == [store.revision]
     await store.close()
 
 
@@ -109,7 +118,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 async def test_a_full_disk_refuses_writes_until_there_is_room(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(800_000))
-    heard: list[Event] = []
+    heard: list[StoreEvent] = []
     store = SqliteStore(small_disk / "s.db")
     await store.open()
     store.subscribe(heard.extend)
@@ -117,8 +126,8 @@ async def test_a_full_disk_refuses_writes_until_there_is_room(small_disk: Path) 
     assert acknowledged > 5
     await _assert_holds(store, acknowledged, heard)
     ballast.unlink()
-    assert await store.commit([Put("b", b"there is room", expect=0)]) == [acknowledged + 1]
-    assert await store.get("b") == Record("b", b"there is room", acknowledged + 1, acknowledged + 1)
+    assert await store.commit([PutOp("b", b"there is room", expect=0)]) == [acknowledged + 1]
+    assert await store.get("b") == StoreRecord("b", b"there is room", acknowledged + 1, acknowledged + 1)
     await store.close()
 
     store = SqliteStore(small_disk / "s.db")
@@ -128,7 +137,7 @@ async def test_a_full_disk_refuses_writes_until_there_is_room(small_disk: Path) 
 
 
 async def test_a_file_that_may_not_grow_takes_writes_again_after_compaction(tmp_path: Path) -> None:
-    heard: list[Event] = []
+    heard: list[StoreEvent] = []
     store = SqliteStore(tmp_path / "s.db", max_bytes=300_000)
     await store.open()
     store.subscribe(heard.extend)
@@ -136,7 +145,7 @@ async def test_a_file_that_may_not_grow_takes_writes_again_after_compaction(tmp_
     assert acknowledged > 5
     await _assert_holds(store, acknowledged, heard)
     await store.compact(store.revision)
-    assert await store.commit([Put("a", b"there is room", expect=acknowledged)]) == [acknowledged + 1]
+    assert await store.commit([PutOp("a", b"there is room", expect=acknowledged)]) == [acknowledged + 1]
     await store.close()
 
 
@@ -144,7 +153,7 @@ async def _write_until_refused(store: SqliteStore) -> int:
     """Overwrites one key with ever new values; returns how many writes were acknowledged."""
     for i in range(1000):
         try:
-            await store.commit([Put("a", b"%06d" % (i + 1) + os.urandom(20_000), expect=i)])
+            await store.commit([PutOp("a", b"%06d" % (i + 1) + os.urandom(20_000), expect=i)])
         except StoreError as error:
             assert not isinstance(error, StoreClosed | CompareFailed)
             assert "full" in str(error)
@@ -152,14 +161,14 @@ async def _write_until_refused(store: SqliteStore) -> int:
     raise AssertionError("the disk never was full")
 
 
-async def _assert_holds(store: SqliteStore, acknowledged: int, heard: list[Event]) -> None:
+async def _assert_holds(store: SqliteStore, acknowledged: int, heard: list[StoreEvent]) -> None:
     assert store.revision == acknowledged
     record = await store.get("a")
     assert record is not None
     assert (record.revision, record.value[:6]) == (acknowledged, b"%06d" % acknowledged)
     assert [event.revision for event in heard] == list(range(1, acknowledged + 1))
     with pytest.raises(CompareFailed) as refused:
-        store.submit([Put("a", b"", expect=acknowledged + 1)])
+        store.submit([PutOp("a", b"", expect=acknowledged + 1)])
     assert refused.value.actual == acknowledged
 
 
@@ -177,9 +186,9 @@ class FailingDisk:
         self.gate.set()
         self.error: Exception | None = None
         self.transactions: list[int] = []
-        real = Writer._transact
+        real = SqliteWriter._transact
 
-        def transact(writer: Writer, writes: list[Write]) -> None:
+        def transact(writer: SqliteWriter, writes: list[PendingWrite]) -> None:
             self.gate.wait(5)
             self.transactions.append(len(writes))
             error, self.error = self.error, None
@@ -187,7 +196,7 @@ class FailingDisk:
                 raise error
             real(writer, writes)
 
-        monkeypatch.setattr(Writer, "_transact", transact)
+        monkeypatch.setattr(SqliteWriter, "_transact", transact)
 
 
 @pytest.fixture
@@ -199,11 +208,11 @@ async def test_writes_that_wait_for_a_transaction_share_the_next(tmp_path: Path,
     store = SqliteStore(tmp_path / "s.db")
     await store.open()
     disk.gate.clear()
-    writes = [store.submit([Put("first", b"")])]
+    writes = [store.submit([PutOp("first", b"")])]
     await asyncio.sleep(0.02)
     for i in range(20):
         await asyncio.sleep(0)
-        writes.append(store.submit([Put(f"k{i}", b"")]))
+        writes.append(store.submit([PutOp(f"k{i}", b"")]))
     await asyncio.sleep(0.02)
     disk.gate.set()
     await asyncio.gather(*writes)
@@ -215,14 +224,14 @@ async def test_what_was_built_on_a_failed_write_fails_with_it(tmp_path: Path, di
     store = SqliteStore(tmp_path / "s.db")
     await store.open()
     lease = await store.grant(100)
-    await store.commit([Put("a", b"1"), Put("leased", b"", lease=lease)])
-    heard: list[Event] = []
+    await store.commit([PutOp("a", b"1"), PutOp("leased", b"", lease=lease)])
+    heard: list[StoreEvent] = []
     store.subscribe(heard.extend)
     disk.gate.clear()
     disk.error = _sqlite_error(sqlite3.SQLITE_FULL)
-    writes = [store.submit([Put("a", b"2", expect=1), Put("b", b"")])]
+    writes = [store.submit([PutOp("a", b"2", expect=1), PutOp("b", b"")])]
     await asyncio.sleep(0.02)  # it is with the writer; the next ones wait behind it
-    writes.append(store.submit([Put("a", b"3", expect=3), Delete("b")]))
+    writes.append(store.submit([PutOp("a", b"3", expect=3), DeleteOp("b")]))
     ended = asyncio.create_task(store.revoke(lease))
     granted = asyncio.create_task(store.grant(5))
     await asyncio.sleep(0.02)
@@ -230,9 +239,9 @@ async def test_what_was_built_on_a_failed_write_fails_with_it(tmp_path: Path, di
     outcomes = await asyncio.gather(*writes, ended, granted, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [StoreError] * 4
     assert (store.revision, heard) == (2, [])
-    assert await store.commit([Put("a", b"4", expect=1), Put("b", b"", expect=0)]) == [3, 4]
+    assert await store.commit([PutOp("a", b"4", expect=1), PutOp("b", b"", expect=0)]) == [3, 4]
     assert [event.revision for event in heard] == [3, 4]
-    assert await store.get("leased") == Record("leased", b"", 2, 2, lease)
+    assert await store.get("leased") == StoreRecord("leased", b"", 2, 2, lease)
     await store.revoke(lease)
     assert await store.get("leased") is None
     await store.close()
@@ -240,7 +249,7 @@ async def test_what_was_built_on_a_failed_write_fails_with_it(tmp_path: Path, di
     store = SqliteStore(tmp_path / "s.db")
     await store.open()
     assert store.revision == 5
-    assert await store.get("a") == Record("a", b"4", 3, 1)
+    assert await store.get("a") == StoreRecord("a", b"4", 3, 1)
     assert store._ledger.leases.granted == {}
     await store.close()
 
@@ -248,21 +257,21 @@ async def test_what_was_built_on_a_failed_write_fails_with_it(tmp_path: Path, di
 async def test_a_fault_that_may_have_lost_data_closes_the_store(tmp_path: Path, disk: FailingDisk) -> None:
     store = SqliteStore(tmp_path / "s.db")
     await store.open()
-    await store.commit([Put("a", b"1")])
+    await store.commit([PutOp("a", b"1")])
     batches = store.watch("", 1)
     step = asyncio.ensure_future(anext(batches))
     await asyncio.sleep(0.01)
     disk.error = _sqlite_error(sqlite3.SQLITE_IOERR_FSYNC)
     with pytest.raises(StoreClosed, match="did not reach the disk"):
-        await store.commit([Put("a", b"2")])
+        await store.commit([PutOp("a", b"2")])
     with pytest.raises(StoreClosed, match="did not reach the disk"):
-        store.submit([Put("a", b"3")])
+        store.submit([PutOp("a", b"3")])
     with pytest.raises(StoreClosed):
         await step
     await store.close()
     store = SqliteStore(tmp_path / "s.db")
     await store.open()
-    assert await store.get("a") == Record("a", b"1", 1, 1)
+    assert await store.get("a") == StoreRecord("a", b"1", 1, 1)
     await store.close()
 
 
@@ -272,7 +281,7 @@ async def test_a_fault_of_ours_in_the_writer_leaves_nobody_waiting(tmp_path: Pat
     await store.open()
     disk.error = ZeroDivisionError()
     with pytest.raises(StoreClosed, match="writer failed"):
-        await store.commit([Put("a", b"")])
+        await store.commit([PutOp("a", b"")])
     with pytest.raises(StoreClosed):
         await store.compact(0)
     await store.close()
@@ -287,12 +296,12 @@ async def test_a_fault_of_ours_in_a_compaction_leaves_nobody_waiting(
 ) -> None:
     store = SqliteStore(tmp_path / "s.db")
     await store.open()
-    await store.commit([Put("a", b"")])
+    await store.commit([PutOp("a", b"")])
     monkeypatch.setattr(store, "_sweep_blobs", lambda connection: 1 // 0)
     with pytest.raises(StoreClosed):
         await asyncio.wait_for(store.compact(1), 5)
     with pytest.raises(StoreClosed, match="writer failed"):
-        await store.commit([Put("a", b"")])
+        await store.commit([PutOp("a", b"")])
     await store.close()
 
 
@@ -300,7 +309,7 @@ async def test_expiry_tries_again_when_its_write_failed(tmp_path: Path, disk: Fa
     clock = VirtualClock()
     store = SqliteStore(tmp_path / "s.db", clock=clock)
     await store.open()
-    await store.commit([Put("a", b"", lease=await store.grant(10))])
+    await store.commit([PutOp("a", b"", lease=await store.grant(10))])
     disk.error = _sqlite_error(sqlite3.SQLITE_FULL)
     # Not a whole second more than the lease lives: the next attempt, a second later, is not to fall into this step.
     await clock.advance(10.5)
@@ -316,7 +325,7 @@ async def test_expiry_tries_again_when_its_write_failed(tmp_path: Path, disk: Fa
 async def test_a_failed_compaction_can_be_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = SqliteStore(tmp_path / "s.db")
     await store.open()
-    await store.commit([Put("a", str(i).encode()) for i in range(10)])
+    await store.commit([PutOp("a", str(i).encode()) for i in range(10)])
 
     def fail(connection: sqlite3.Connection) -> None:
         raise _sqlite_error(sqlite3.SQLITE_FULL)
@@ -326,15 +335,15 @@ async def test_a_failed_compaction_can_be_done_again(tmp_path: Path, monkeypatch
         await store.compact(10)
     monkeypatch.undo()
     await store.compact(10)
-    assert await store.commit([Put("a", b"", expect=10)]) == [11]
+    assert await store.commit([PutOp("a", b"", expect=10)]) == [11]
     await store.close()
 
 
 def test_a_program_may_end_without_closing(tmp_path: Path) -> None:
     program = (
-        "import asyncio, sys\nfrom coterie.kube.store import Put, SqliteStore\n"
+        "import asyncio, sys\nfrom coterie.kube.store import PutOp, SqliteStore\n"
         "async def main():\n    store = SqliteStore(sys.argv[1]); await store.open()\n"
-        "    print(await store.commit([Put('a', b'1')])); store.submit([Put('b', b'2')])\n"
+        "    print(await store.commit([PutOp('a', b'1')])); store.submit([PutOp('b', b'2')])\n"
         "asyncio.run(main())"
     )
     ended = subprocess.run(

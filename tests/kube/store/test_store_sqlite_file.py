@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from coterie.base.clock import VirtualClock
-from coterie.kube.store import Compacted, Delete, Event, Put, Record, SqliteStore, StoreError
+from coterie.kube.store import Compacted, DeleteOp, PutOp, SqliteStore, StoreError, StoreEvent, StoreRecord
 
 
 async def opened(path: Path, **settings: object) -> SqliteStore:
@@ -24,7 +24,7 @@ async def opened(path: Path, **settings: object) -> SqliteStore:
 async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "folder with 100% ?#" / "s.db"
     store = await opened(path)
-    await store.commit([Put("a", b"1"), Put("b", b"2"), Put("a", b"3"), Delete("b")])
+    await store.commit([PutOp("a", b"1"), PutOp("b", b"2"), PutOp("a", b"3"), DeleteOp("b")])
     await store.compact(2)
     await store.close()
     assert sorted(file.name for file in path.parent.iterdir()) == ["s.db", "s.db.lock"]
@@ -32,24 +32,24 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
 
     store = await opened(path)
     assert (store.revision, store.compacted) == (4, 2)
-    assert await store.get("a") == Record("a", b"3", 3, 1)
-    assert await store.get("b", revision=3) == Record("b", b"2", 2, 2)
+    assert await store.get("a") == StoreRecord("a", b"3", 3, 1)
+    assert await store.get("b", revision=3) == StoreRecord("b", b"2", 2, 2)
     with pytest.raises(Compacted):
         await store.get("a", revision=1)
     events = await anext(store.watch("", 2))
-    assert events == [Event("a", 3, b"3", 1, 1), Event("b", 4, None, 2, 2)]
-    assert await store.commit([Put("a", b"4", expect=3), Put("b", b"", expect=0)]) == [5, 6]
+    assert events == [StoreEvent("a", 3, b"3", 1, 1), StoreEvent("b", 4, None, 2, 2)]
+    assert await store.commit([PutOp("a", b"4", expect=3), PutOp("b", b"", expect=0)]) == [5, 6]
     await store.close()
 
 
 async def test_no_revision_comes_twice_after_the_newest_row_was_compacted(tmp_path: Path) -> None:
     store = await opened(tmp_path / "s.db")
-    await store.commit([Put("a", b"1"), Delete("a")])
+    await store.commit([PutOp("a", b"1"), DeleteOp("a")])
     await store.compact(2)
     await store.close()
     store = await opened(tmp_path / "s.db")
     assert (store.revision, store.compacted) == (2, 2)
-    assert await store.commit([Put("a", b"", expect=0)]) == [3]
+    assert await store.commit([PutOp("a", b"", expect=0)]) == [3]
     await store.close()
     with sqlite3.connect(tmp_path / "s.db") as connection:
         assert connection.execute("SELECT count(*) FROM log").fetchone() == (1,)
@@ -60,19 +60,19 @@ async def test_leases_start_anew_with_their_full_time(tmp_path: Path) -> None:
     clock = VirtualClock()
     store = await opened(tmp_path / "s.db", clock=clock)
     lease, ended = await store.grant(10), await store.grant(10)
-    await store.commit([Put("a", b"", lease=lease)])
+    await store.commit([PutOp("a", b"", lease=lease)])
     await store.revoke(ended)
     await clock.advance(9)
     await store.close()
 
     store = await opened(tmp_path / "s.db", clock=clock)
-    assert await store.get("a") == Record("a", b"", 1, 1, lease)
+    assert await store.get("a") == StoreRecord("a", b"", 1, 1, lease)
     await clock.advance(9)
     assert await store.keep_alive(lease) == 10
     assert await store.grant(1) == ended + 1  # the number of a revoked lease is not given again
     await clock.advance(10.1)
     (last,) = [events async for events in _first(store, 2)]
-    assert last == Event("a", 2, None, 1, 1)
+    assert last == StoreEvent("a", 2, None, 1, 1)
     await store.close()
 
 
@@ -84,7 +84,7 @@ async def _first(store: SqliteStore, revision: int):  # type: ignore[no-untyped-
 
 async def test_compaction_goes_on_where_a_crash_cut_it(tmp_path: Path) -> None:
     store = await opened(tmp_path / "s.db")
-    await store.commit([Put("a", str(i).encode()) for i in range(2500)])
+    await store.commit([PutOp("a", str(i).encode()) for i in range(2500)])
     await store._mark_compacted(2500)  # and nothing was dropped
     await store.close()
     store = await opened(tmp_path / "s.db")
@@ -165,7 +165,7 @@ def _open_elsewhere(path: Path) -> str:
 async def test_a_wal_cut_short_costs_only_its_end(tmp_path: Path, cut: int) -> None:
     store = await opened(tmp_path / "s.db")
     for i in range(1, 21):
-        await store.commit([Put(f"a{i}", bytes(1000)), Put("last", str(i).encode())])
+        await store.commit([PutOp(f"a{i}", bytes(1000)), PutOp("last", str(i).encode())])
     for name in ("s.db", "s.db-wal"):
         shutil.copy(tmp_path / name, tmp_path / f"copy-{name}")
     await store.close()
@@ -181,5 +181,5 @@ async def test_a_wal_cut_short_costs_only_its_end(tmp_path: Path, cut: int) -> N
     assert last.value == str(store.revision // 2).encode()
     assert len((await store.scan("a")).records) == store.revision // 2
     revision = store.revision
-    assert await store.commit([Put("b", b"")]) == [revision + 1]
+    assert await store.commit([PutOp("b", b"")]) == [revision + 1]
     await store.close()

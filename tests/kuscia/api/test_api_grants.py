@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coterie.kuscia.api import grants
-from coterie.kuscia.api.grants import Use, check_task, components_of, data_named, decide
+from coterie.kuscia.api.grants import DataUse, check_task, components_of, data_named, decide
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS, DomainData, DomainDataGrant
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -45,7 +45,7 @@ def test_tables_are_found_wherever_the_input_names_them() -> None:
     assert data_named(text, {"people", "visits", "people-2", "d"}) == ("people", "visits")
 
 
-TASK = Use("", "bob", frozenset(("alice", "bob")), ("psi",), "f", json.dumps({"in": "people", "out": "new"}))
+TASK = DataUse("", "bob", frozenset(("alice", "bob")), ("psi",), "f", json.dumps({"in": "people", "out": "new"}))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_task_of_a_partner_is_checked_before_it_starts(found: list[DomainDataG
 
 
 def test_an_own_task_needs_no_grant() -> None:
-    own = Use("", "alice", input_config=TASK.input_config)
+    own = DataUse("", "alice", input_config=TASK.input_config)
     assert check_task(own, "alice", [table("people")], [], NOW) == ()
 
 
@@ -80,7 +80,8 @@ def test_data_of_others_and_results_of_the_same_initiator_are_left_to_the_data_m
 def test_the_ends_of_a_count_and_of_a_time_are_exact() -> None:
     def at(moment: datetime) -> bool:
         return (
-            decide([grant(expirationTime="2026-05-01T00:00:00Z")], Use("people", "bob"), "alice", moment).grant is None
+            decide([grant(expirationTime="2026-05-01T00:00:00Z")], DataUse("people", "bob"), "alice", moment).grant
+            is None
         )
 
     assert at(NOW)

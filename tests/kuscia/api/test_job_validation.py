@@ -11,7 +11,7 @@ from coterie.kube.api.meta import Object
 from coterie.kuscia.api.jobs.references import reference_problems
 from coterie.kuscia.api.jobs.validation import Problem, job_problems, quantity_problem
 from coterie.kuscia.api.types.domain import Domain
-from coterie.kuscia.api.types.job import AppImage, JobSpec
+from coterie.kuscia.api.types.job import AppImage, KusciaJobSpec
 
 
 def a_task(alias: str = "a", *after: str, **more: Any) -> Object:
@@ -20,8 +20,8 @@ def a_task(alias: str = "a", *after: str, **more: Any) -> Object:
     return {**task, "dependencies": list(after)} if after else task
 
 
-def a_spec(*tasks: Object, **more: Any) -> JobSpec:
-    return msgspec.convert({"initiator": "alice", "tasks": tasks, **more}, JobSpec)
+def a_spec(*tasks: Object, **more: Any) -> KusciaJobSpec:
+    return msgspec.convert({"initiator": "alice", "tasks": tasks, **more}, KusciaJobSpec)
 
 
 def party(**more: Any) -> Object:
@@ -44,7 +44,7 @@ VALID = {
 
 
 @pytest.mark.parametrize("spec", VALID.values(), ids=VALID.keys())
-def test_a_valid_job_has_no_problem(spec: JobSpec) -> None:
+def test_a_valid_job_has_no_problem(spec: KusciaJobSpec) -> None:
     assert job_problems("job-1", spec) == []
 
 
@@ -101,7 +101,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("spec", "field", "text"), ROWS, ids=[f"{row[1]}-{row[2]}" for row in ROWS])
-def test_one_problem_is_found_and_its_field_named(spec: JobSpec, field: str, text: str) -> None:
+def test_one_problem_is_found_and_its_field_named(spec: KusciaJobSpec, field: str, text: str) -> None:
     (problem,) = job_problems("job-1", spec)
     assert problem.field == field and text in problem.text
     assert str(problem) == f"{field}: {problem.text}"
@@ -174,7 +174,7 @@ IDS = ["all-there", "no-such-role", "no-image", "only-partners-run-it", "unknown
 
 @pytest.mark.parametrize(("spec", "domains", "images", "wrong", "missing"), REFERENCES, ids=IDS)
 def test_what_a_job_names_must_be_there(
-    spec: JobSpec, domains: dict[str, Domain], images: dict[str, AppImage], wrong: list[str], missing: list[str]
+    spec: KusciaJobSpec, domains: dict[str, Domain], images: dict[str, AppImage], wrong: list[str], missing: list[str]
 ) -> None:
     def fields(problems: list[Problem]) -> list[str]:
         return [problem.field for problem in problems]

@@ -110,7 +110,7 @@ class Mesh(World):
         """What happens in each step, by the name that World calls."""
         for (namespace, name), behaviour in self.gateways.items():
             try:
-                await self._beat(namespace, name, behaviour)
+                await self._heartbeat_once(namespace, name, behaviour)
                 if not behaviour.get("deaf"):
                     await self._load(namespace, name)
                     await self._shake(namespace, name)
@@ -120,7 +120,7 @@ class Mesh(World):
             self._probed = self.clock.monotonic()
             await self._probe()
 
-    async def _beat(self, namespace: str, name: str, behaviour: dict[str, Any]) -> None:
+    async def _heartbeat_once(self, namespace: str, name: str, behaviour: dict[str, Any]) -> None:
         now = self.clock.monotonic()
         if now - self._beaten.get((namespace, name), -100.0) < 15:
             return

@@ -171,7 +171,7 @@ def a_namespace(name: str, **labels: str) -> Namespace:
     ids=["gone", "marked", "not-ours", "no-namespace", "own", "own-no-namespace"],
 )
 def test_farewell(name: str, namespace: Namespace | None, mark: bool, revoke: bool, warn: bool) -> None:
-    wanted = plan.farewell(name, namespace, PLANE)
+    wanted = plan.removal(name, namespace, PLANE)
     assert (wanted.mark, wanted.revoke, bool(wanted.warn)) == (mark, revoke, warn)
 
 

@@ -32,7 +32,7 @@ from coterie.kuscia.api.types.domain import (
     RouteSpec,
     RouteToken,
 )
-from coterie.kuscia.control.last_seen import Sightings
+from coterie.kuscia.control.last_seen import LastSeen
 from coterie.kuscia.controllers.clusterdomainroute import plan as copying
 from coterie.kuscia.controllers.clusterdomainroute import status as judging
 from coterie.kuscia.controllers.domainroute.plan import EXPIRY_GRACE, ROUND_LIMIT, Plan, plan
@@ -269,7 +269,7 @@ def cdr(**spec: Any) -> ClusterDomainRoute:
     return CLUSTER_DOMAIN_ROUTES.decode(CLUSTER_DOMAIN_ROUTES.as_dynamic.encode(body))
 
 
-def an_end(name: str, role: str | None = "") -> copying.End:
+def an_end(name: str, role: str | None = "") -> copying.RouteEndDomain:
     if role is None:
         return copying.end(name, None, "hq")
     body = a_domain(name, role=role)
@@ -288,7 +288,9 @@ def an_end(name: str, role: str | None = "") -> copying.End:
     ],
     ids=["both", "to-partner", "from-partner", "partners", "unknown", "own-plane-without-object"],
 )
-def test_where_copies_lie(source: copying.End, destination: copying.End, namespaces: list[str]) -> None:
+def test_where_copies_lie(
+    source: copying.RouteEndDomain, destination: copying.RouteEndDomain, namespaces: list[str]
+) -> None:
     wanted = copying.copies(cdr(), source, destination, {}, ())
     assert [copy.metadata.namespace for copy in wanted.create] == namespaces
 
@@ -370,7 +372,7 @@ def dr(tokens: DomainRouteTokens | None, authorized: bool = True, unreachable: b
     return replace(route("alice"), status=a_status(tokens, authorized, unreachable))
 
 
-GOOD = judging.View(
+GOOD = judging.RouteView(
     route=cdr(),
     source=an_end("alice"),
     destination=an_end("bob"),
@@ -426,25 +428,27 @@ READY_ROUTE = replace(cdr(), status=replace(cdr().status, conditions=(RouteCondi
     ids=lambda value: value if isinstance(value, str) and value and " " not in value else None,
 )  # fmt: skip
 def test_readiness(changes: dict[str, Any], reason: str, says: str) -> None:
-    fields = {name: getattr(GOOD, name) for name in judging.View.__dataclass_fields__}
-    verdict = judging.judge(judging.View(**{**fields, **changes}), NOW)
+    fields = {name: getattr(GOOD, name) for name in judging.RouteView.__dataclass_fields__}
+    verdict = judging.readiness(judging.RouteView(**{**fields, **changes}), NOW)
     assert verdict.reason == reason
     assert says in verdict.message
 
 
 def test_routes_without_tokens_are_judged_by_what_is_left() -> None:
     open_route = cdr(authenticationType="None", tokenConfig=None)
-    fields = {name: getattr(GOOD, name) for name in judging.View.__dataclass_fields__}
-    view = judging.View(**{**fields, "route": open_route, "source_copy": dr(None, False), "destination_copy": dr(None)})
-    assert judging.judge(view, NOW) is judging.SUCCESS
+    fields = {name: getattr(GOOD, name) for name in judging.RouteView.__dataclass_fields__}
+    view = judging.RouteView(
+        **{**fields, "route": open_route, "source_copy": dr(None, False), "destination_copy": dr(None)}
+    )
+    assert judging.readiness(view, NOW) is judging.SUCCESS
 
 
 def test_the_transition_time_moves_with_the_word_only() -> None:
     first = judging.status(GOOD, NOW, "t1")
-    fields = {name: getattr(GOOD, name) for name in judging.View.__dataclass_fields__}
+    fields = {name: getattr(GOOD, name) for name in judging.RouteView.__dataclass_fields__}
 
     def again(before: Any, stamp: str, **changes: Any) -> Any:
-        view = judging.View(**{**fields, **changes, "route": replace(cdr(), status=before)})
+        view = judging.RouteView(**{**fields, **changes, "route": replace(cdr(), status=before)})
         return judging.status(view, NOW, stamp)
 
     assert again(first, "t2") == first
@@ -550,7 +554,7 @@ def test_keys_are_written_as_kuscia_writes_them() -> None:
 
 async def test_ages_count_from_our_own_sight() -> None:
     clock = VirtualClock(NOW)
-    seen = Sightings(clock)
+    seen = LastSeen(clock)
     assert seen.age("a", "x", NOW - timedelta(seconds=40)) == 40
     assert seen.age("b", "x", NOW + timedelta(seconds=40)) == 0
     await clock.advance(10)

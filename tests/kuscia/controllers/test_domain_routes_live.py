@@ -6,7 +6,7 @@ import pytest
 from domain_world import CDR, DOMAIN, DR, GATEWAY, INTEROP, PLANE, WITH_COLLECTOR, Mesh, a_domain, a_route, cert, mesh
 
 from coterie.kube.api.meta import Object
-from coterie.kube.client.transport import Call, Reply
+from coterie.kube.client.transport import TransportRequest, TransportResponse
 
 
 async def center(world: Mesh, **spec: object) -> None:
@@ -321,7 +321,7 @@ async def test_a_route_at_rest_is_nearly_silent() -> None:
         writes: list[str] = []
         send = world.faults.send
 
-        async def counted(call: Call) -> Reply:
+        async def counted(call: TransportRequest) -> TransportResponse:
             if call.mutating:
                 writes.append(call.path)
             return await send(call)

@@ -13,23 +13,23 @@ from job_world import JOB_PLANE, JobWorld, by_task, job_world
 
 from coterie.base import pki
 from coterie.base.paths import DomainPaths
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kube.api.meta import Object
 from coterie.kuscia.controllers.kusciajob import controller as kusciajob
 from coterie.kuscia.identity import domain_identity
-from coterie.kuscia.kusciaapi.authorization import OPERATOR, Caller, Role
+from coterie.kuscia.kusciaapi.authorization import OPERATOR, ApiCaller, Role
 from coterie.kuscia.kusciaapi.jobs import OPERATIONS
-from coterie.kuscia.kusciaapi.operations import Here, Mode
+from coterie.kuscia.kusciaapi.operations import Mode, OperationContext
 
-_KEY = Secret(pki.key_pem(pki.new_key("rsa"), pkcs1=True))
+_KEY = SecretValue(pki.key_pem(pki.new_key("rsa"), pkcs1=True))
 
 
 class Desk:
-    def __init__(self, world: JobWorld, here: Here) -> None:
+    def __init__(self, world: JobWorld, here: OperationContext) -> None:
         self.world = world
         self.here = here
 
-    async def call(self, method: str, *, caller: Caller = OPERATOR, **request: Any) -> Any:
+    async def call(self, method: str, *, caller: ApiCaller = OPERATOR, **request: Any) -> Any:
         operation = next(each for each in OPERATIONS if each.method == method)
         answer = await operation.run(self.here, caller, operation.request(**request))
         assert answer.status.code == 0, answer.status.message
@@ -48,7 +48,7 @@ async def a_desk(directory: Path, mode: Mode = Mode.AUTONOMY, **options: Any) ->
         domain = "kuscia-system" if mode is Mode.MASTER else "alice"
         paths = DomainPaths.of(directory, domain).prepare()
         own = domain_identity.ensure(paths, domain, _KEY, world.clock.now())
-        yield Desk(world, Here(world.client, domain, mode, paths, own, world.clock))
+        yield Desk(world, OperationContext(world.client, domain, mode, paths, own, world.clock))
 
 
 def a_task(alias: str, *after: str) -> Object:
@@ -132,10 +132,10 @@ async def test_a_partners_job_is_approved_by_each_of_our_domains(tmp_path: Path)
     async with a_desk(tmp_path, Mode.MASTER, partners=("carol",), domains=everybody, makes=asking) as desk:
         await desk.create(a_task("a"), initiator="carol")
         await desk.world.until_phase("AwaitingApproval")
-        await desk.call("ApproveJob", caller=Caller(Role.DOMAIN, "alice"), job_id="j", result=1)
+        await desk.call("ApproveJob", caller=ApiCaller(Role.DOMAIN, "alice"), job_id="j", result=1)
         await desk.world.settle(3)
         assert (await desk.status()).state == "AwaitingApproval"
-        await desk.call("ApproveJob", caller=Caller(Role.DOMAIN, "bob"), job_id="j", result=1)
+        await desk.call("ApproveJob", caller=ApiCaller(Role.DOMAIN, "bob"), job_id="j", result=1)
 
         async def gone_on() -> bool:
             return (await desk.status()).state != "AwaitingApproval"

@@ -26,7 +26,7 @@ from coterie.kuscia.controllers.kusciadeployment.plan import (
     failed_status,
     plan,
 )
-from coterie.kuscia.controllers.kusciadeployment.status import Words
+from coterie.kuscia.controllers.kusciadeployment.status import Explanation
 
 NOW = "2026-01-01T00:00:00Z"
 KINDS = {kind.resource.plural: kind for kind in (SERVICES, DEPLOYMENTS, CONFIG_MAPS)}
@@ -177,7 +177,7 @@ def test_what_partners_reported_stays_and_what_left_goes() -> None:
         "availableParties": 1,
         "partyDeploymentStatuses": {"bob": {"s": told}, "carol": {"s": told}},
     }
-    for status in (plan(made(a_view(body))).status, failed_status(a_view(body), Words("Reason", "words"))):
+    for status in (plan(made(a_view(body))).status, failed_status(a_view(body), Explanation("Reason", "words"))):
         assert status is not None and status.party_deployment_statuses is not None
         assert list(status.party_deployment_statuses) == ["alice", "bob"]
         assert status.available_parties == 1

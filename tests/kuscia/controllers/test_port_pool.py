@@ -9,10 +9,10 @@ import pytest
 
 from coterie.kube.api.meta import Object, ObjectMeta
 from coterie.kube.api.types.pods import Pod, PodStatus
-from coterie.kube.client.informer import Change
+from coterie.kube.client.informer import ObjectChange
 from coterie.kube.control.pod_hooks import PodHookProblem
 from coterie.kuscia.api import labels
-from coterie.kuscia.api.engine_template import KitFault
+from coterie.kuscia.api.engine_template import EngineTemplateError
 from coterie.kuscia.api.types.job import PartyAllocatedPorts
 from coterie.kuscia.control.port_pool import PortPool, PortRange
 
@@ -48,7 +48,7 @@ def test_numbers_are_given_once_in_each_domain() -> None:
     first = pool.allot("t1", "alice", ["a", "b"])
     second = pool.allot("t2", "alice", ["a", "b"])
     assert {*first.values(), *second.values()} == {10, 11, 12, 13}
-    with pytest.raises(KitFault, match="domain alice has no free ports left"):
+    with pytest.raises(EngineTemplateError, match="domain alice has no free ports left"):
         pool.allot("t3", "alice", ["a"])
     assert pool.allot("t3", "bob", ["a"])["a"] in range(10, 14)
     pool.release("t1")
@@ -86,10 +86,10 @@ def test_a_pods_number_comes_back(end: str) -> None:
     if end == "never made":
         pool.abandon_pod(made[2])
     else:
-        pool.follow(Change("added", seen(made[2], "p")))
+        pool.follow(ObjectChange("added", seen(made[2], "p")))
         with pytest.raises(PodHookProblem):
             pool.prepare_pod(template)
-        change: Any = Change("deleted", seen(made[2], "p")) if end == "deleted" else Change("updated", seen(made[2], "p", "Failed"))  # fmt: skip
+        change: Any = ObjectChange("deleted", seen(made[2], "p")) if end == "deleted" else ObjectChange("updated", seen(made[2], "p", "Failed"))  # fmt: skip
         pool.follow(change)
     assert number(pool.prepare_pod(template)) == number(made[2])
 
@@ -98,7 +98,7 @@ def test_pods_without_such_ports_are_none_of_its_business() -> None:
     pool = a_pool()
     template = a_template()
     assert pool.prepare_pod(template) is template
-    pool.follow(Change("added", seen(template, "p")))
+    pool.follow(ObjectChange("added", seen(template, "p")))
     assert len(pool.allot("t", "alice", list("abcd"))) == 4
 
 

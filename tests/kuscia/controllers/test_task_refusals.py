@@ -13,7 +13,7 @@ from workload_world import QUOTA
 from coterie.kube.api import errors
 from coterie.kube.api.errors import ApiError
 from coterie.kube.api.types.kind import Kind, builtin
-from coterie.kube.client.transport import Call
+from coterie.kube.client.transport import TransportRequest
 
 CREATE_FAILED = "CreateResourceFailed"
 LIMIT_RANGE = Kind.dynamic(builtin("limitranges"))
@@ -23,7 +23,7 @@ def a_quota(namespace: str, **hard: str) -> dict[str, Any]:
     return {"metadata": {"name": "small", "namespace": namespace}, "spec": {"hard": hard}}
 
 
-def refuse(error: ApiError, method: str, *parts: str) -> Callable[[Call], ApiError | None]:
+def refuse(error: ApiError, method: str, *parts: str) -> Callable[[TransportRequest], ApiError | None]:
     return lambda call: error if call.method == method and all(part in call.path for part in parts) else None
 
 

@@ -22,7 +22,7 @@ from coterie.kuscia.api.types.job import (
 )
 from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource, TaskResourceStatus
 from coterie.kuscia.controllers.taskresourcegroup import controller as taskresourcegroup
-from coterie.kuscia.controllers.taskresourcegroup.plan import View, plan, settle
+from coterie.kuscia.controllers.taskresourcegroup.plan import GroupView, plan, settle
 
 GROUP, RESERVATION = TASK_RESOURCE_GROUPS.as_dynamic, TASK_RESOURCES.as_dynamic
 POD = Kind.dynamic(builtin("pods"))
@@ -155,7 +155,7 @@ def test_one_who_let_go_in_the_last_moment_catches_up(phases: tuple[str, str], m
         status=TaskResourceGroupStatus(phase="Reserved"),
     )
     there = {name: reservation(name, phase) for name, phase in zip(("alice", "bob"), phases, strict=True)}
-    made = plan(View(group, there, {}, {}, initiates=True, age=1.0, resting=1.0, now="2026-01-01T00:00:00Z"))
+    made = plan(GroupView(group, there, {}, {}, initiates=True, age=1.0, resting=1.0, now="2026-01-01T00:00:00Z"))
     assert {found.metadata.name: str(phase) for found, phase, _ in made.move} == moves
     assert bool(made.status.completion_time) == ("Reserved" in phases), "the status is written after the moves"
 
@@ -170,7 +170,7 @@ def test_a_reservation_that_is_schedulable_tells_that_the_group_was_reserved(pha
         status=TaskResourceGroupStatus(phase=phase),
     )
     there = {"alice": reservation("alice", "Schedulable"), "bob": reservation("bob", "Failed")}
-    _, made = settle(View(group, there, {}, {}, initiates=True, age=age, resting=1.0, now="2026-01-01T00:00:00Z"))
+    _, made = settle(GroupView(group, there, {}, {}, initiates=True, age=age, resting=1.0, now="2026-01-01T00:00:00Z"))
     assert made.status.phase == "Reserved"
     assert {found.metadata.name: str(phase) for found, phase, _ in made.move} == {"bob": "Reserving"}
 

@@ -22,7 +22,7 @@ import pyarrow.flight as fl
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.paths import DomainPaths
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.http.messages import UserInfo
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.core import CONFIG_MAPS
@@ -36,22 +36,29 @@ from coterie.kube.store.memory import MemoryStore
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATA_SOURCES, DOMAIN_DATAS, DomainDataGrant
 from coterie.kuscia.datamesh import messages
-from coterie.kuscia.datamesh.process import MeshChild
+from coterie.kuscia.datamesh.process import DataMeshProcess
 from coterie.kuscia.datamesh.server import DataMesh
 from coterie.kuscia.datamesh.settings import MeshSettings
 from coterie.kuscia.extensions.apiserver import KUSCIA
 from coterie.kuscia.identity import domain_identity, engine_certificates
 from coterie.kuscia.identity.domain_identity import DomainIdentity
-from coterie.kuscia.identity.engine_certificates import Engine, EnginePair
+from coterie.kuscia.identity.engine_certificates import EngineIdentity, EnginePair
 from coterie.kuscia.sources import sealed_sources
-from coterie.kuscia.sources.protocol import NotThere, Place, ReadOptions, SourceError, SourceInfo, WriteOptions
+from coterie.kuscia.sources.protocol import (
+    DataLocation,
+    DataNotFound,
+    SourceError,
+    SourceInfo,
+    TableReadOptions,
+    TableWriteOptions,
+)
 from coterie.kuscia.sources.source_creation import ensure_default_source, source_object
 
 T = TypeVar("T")
 
 _THREADS = ThreadPoolExecutor(64, "engine")
 """Of the clients: the server's own threads must not wait for them."""
-_KEY = Secret(pki.key_pem(pki.new_key("rsa"), pkcs1=True))
+_KEY = SecretValue(pki.key_pem(pki.new_key("rsa"), pkcs1=True))
 """Made once: it takes longer than most tests."""
 ADMIN = UserInfo("admin", ("system:masters",))
 PEOPLE = pa.table({"id": [1, 2, 3], "age": [30, 41, 52], "salary": [10.5, 20.5, 30.5]})
@@ -88,21 +95,21 @@ class MemorySource:
     async def __aexit__(self, *problem: object) -> None:
         return None
 
-    def _table(self, place: Place) -> pa.Table:
+    def _table(self, place: DataLocation) -> pa.Table:
         found = self._shelf.tables.get(place.uri)
         if found is None:
-            raise NotThere(f"there is no {place.uri}")
+            raise DataNotFound(f"there is no {place.uri}")
         return found
 
-    async def schema(self, place: Place) -> pa.Schema:
+    async def schema(self, place: DataLocation) -> pa.Schema:
         return self._table(place).schema
 
     @asynccontextmanager
     async def read(
         self,
-        place: Place,
+        place: DataLocation,
         schema: pa.Schema | None,
-        options: ReadOptions = ReadOptions(),  # noqa: B008
+        options: TableReadOptions = TableReadOptions(),  # noqa: B008
     ) -> AsyncIterator[AsyncIterator[pa.RecordBatch]]:
         table = self._table(place)
         if options.columns:
@@ -121,15 +128,15 @@ class MemorySource:
     @asynccontextmanager
     async def write(
         self,
-        place: Place,
+        place: DataLocation,
         schema: pa.Schema,
-        options: WriteOptions = WriteOptions(),  # noqa: B008
+        options: TableWriteOptions = TableWriteOptions(),  # noqa: B008
     ) -> AsyncIterator[MemorySink]:
         sink = MemorySink()
         yield sink
         self._shelf.tables[place.uri] = pa.Table.from_batches(sink.batches, schema)
 
-    async def delete(self, place: Place) -> None:
+    async def delete(self, place: DataLocation) -> None:
         self._shelf.tables.pop(place.uri, None)
 
 
@@ -222,9 +229,9 @@ class World:
             "spec": {"containers": [{"name": "engine", "image": "engine:1"}]},
         }  # fmt: skip
         made = await self.client.create(PODS.as_dynamic, pod, self.domain)
-        return self.issue(Engine(self.domain, name, made["metadata"]["uid"], task, job))
+        return self.issue(EngineIdentity(self.domain, name, made["metadata"]["uid"], task, job))
 
-    def issue(self, engine: Engine) -> EnginePair:
+    def issue(self, engine: EngineIdentity) -> EnginePair:
         return engine_certificates.issue_client_pair(self.authority(), engine, SYSTEM_CLOCK.now())
 
     def flight(self, pair: EnginePair) -> fl.FlightClient:
@@ -311,7 +318,7 @@ async def api_world(directory: Path, domain: str = "alice") -> AsyncIterator[Wor
 @asynccontextmanager
 async def world(directory: Path, *, clock: Clock = SYSTEM_CLOCK, look: float = 0.05) -> AsyncIterator[World]:
     async with api_world(directory) as made:
-        settings = MeshSettings(made.domain, made.paths, http_port=0, grpc_port=0, look_again=look)
+        settings = MeshSettings(made.domain, made.paths, http_port=0, grpc_port=0, recheck_seconds=look)
         made.mesh = DataMesh(settings, made.client, made.identity, made.shelf.open, clock)
         await ensure_default_source(made.client, made.domain, made.paths.data, made.identity.key.public_key())
         async with made.mesh:
@@ -328,14 +335,14 @@ def free_ports() -> tuple[int, int]:
 
 
 @asynccontextmanager
-async def served(directory: Path, idle: float = 300.0) -> AsyncIterator[tuple[World, MeshChild]]:
+async def served(directory: Path, idle: float = 300.0) -> AsyncIterator[tuple[World, DataMeshProcess]]:
     async with api_world(directory) as world:
         http, grpc = free_ports()
         informers = Informers(world.client)
         settings = MeshSettings(world.domain, world.paths, "127.0.0.1", http, grpc)
         run = directory / "run"
         run.mkdir(mode=0o700)
-        made = MeshChild(settings, run, world.client, informers, SYSTEM_CLOCK, everywhere=True, idle=idle)
+        made = DataMeshProcess(settings, run, world.client, informers, SYSTEM_CLOCK, everywhere=True, idle=idle)
         world.grpc_port = grpc
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(informers.run())

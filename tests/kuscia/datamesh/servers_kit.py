@@ -20,7 +20,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kuscia.sources.protocol import SourceInfo
 
 TOOLS = Path(__file__).parents[3] / ".tools" / "servers"
@@ -170,7 +170,7 @@ def mariadb() -> Iterator[Server]:
             messages,
         ]
         info = SourceInfo(
-            kind="mysql", endpoint=f"127.0.0.1:{port}", user="alice", password=Secret(PASSWORD), database="mesh"
+            kind="mysql", endpoint=f"127.0.0.1:{port}", user="alice", password=SecretValue(PASSWORD), database="mesh"
         )
         with _running(command, port, folder, info, env) as server:
             _wait_for_line(server, "ready for connections")
@@ -229,7 +229,7 @@ def postgresql() -> Iterator[Server]:
             kind="postgresql",
             endpoint=f"127.0.0.1:{port}?sslmode=disable",
             user="alice",
-            password=Secret(PASSWORD),
+            password=SecretValue(PASSWORD),
             database="postgres",
         )
         with _running(command, port, folder, info, env) as server:

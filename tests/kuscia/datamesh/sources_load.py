@@ -15,8 +15,8 @@ import time
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from coterie.base.secret import Secret
-from coterie.kuscia.sources.protocol import Place, Source, SourceInfo
+from coterie.base.secret import SecretValue
+from coterie.kuscia.sources.protocol import DataLocation, DataSource, SourceInfo
 from coterie.kuscia.sources.source_registry import open_source
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("score", pa.float64())])
@@ -27,7 +27,7 @@ def info_of(text: str) -> SourceInfo:
     fields = json.loads(text)
     for secret in ("password", "access_key_secret"):
         if fields.get(secret):
-            fields[secret] = Secret(fields[secret])
+            fields[secret] = SecretValue(fields[secret])
     return SourceInfo(**fields)
 
 
@@ -37,7 +37,7 @@ def batch_of(start: int, count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([ids, names, pc.divide(ids.cast(pa.float64()), 7.0)], schema=SCHEMA)
 
 
-async def load(source: Source, place: Place, rows: int) -> dict[str, float]:
+async def load(source: DataSource, place: DataLocation, rows: int) -> dict[str, float]:
     size, write_s, start = 0, 0.0, time.perf_counter()
     async with source.write(place, SCHEMA) as sink:
         for first in range(0, rows, BATCH):
@@ -63,7 +63,7 @@ def peak_mb() -> float:
 
 async def main() -> None:
     async with open_source(info_of(sys.argv[1])) as source:
-        place = Place(sys.argv[2])
+        place = DataLocation(sys.argv[2])
         found = await load(source, place, int(sys.argv[3]))
         await source.delete(place)
     print(json.dumps({**found, "peak_mb": peak_mb()}))

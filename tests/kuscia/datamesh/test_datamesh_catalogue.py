@@ -12,8 +12,8 @@ from datamesh_kit import PEOPLE, PEOPLE_COLUMNS, World, reading, writing
 
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kuscia.api.types.data import DOMAIN_DATA_SOURCES, DOMAIN_DATAS, DomainDataSource
-from coterie.kuscia.datamesh.errors import MeshProblem
-from coterie.kuscia.identity.sealing import NotOpened, opened, sealed
+from coterie.kuscia.datamesh.errors import MeshError
+from coterie.kuscia.identity.sealing import DecryptionError, decrypt_with, encrypt_for
 from coterie.kuscia.sources import sealed_sources
 from coterie.kuscia.sources.catalogue_entries import new_name
 from coterie.kuscia.sources.source_creation import source_object
@@ -278,7 +278,7 @@ async def test_settings_of_another_key_are_told_without_what_was_in_them(alice: 
     obj = source_object("alice", "db", "mysql", {"password": "p-secret"}, alice.identity.key.public_key())
     obj["spec"]["data"]["encryptedInfo"] = "bm9uc2Vuc2U="
     await alice.client.create(DOMAIN_DATA_SOURCES.as_dynamic, obj, "alice")
-    with pytest.raises(MeshProblem, match="present key") as caught:
+    with pytest.raises(MeshError, match="present key") as caught:
         await alice.mesh.catalogue.source_info("db")
     assert caught.value.__cause__ is None
 
@@ -288,10 +288,10 @@ async def test_settings_may_be_in_the_config_store(alice: World) -> None:
     obj = source_object("alice", "db", "mysql", {}, own)
     obj["spec"]["infoKey"] = "my-db"
     await alice.client.create(DOMAIN_DATA_SOURCES.as_dynamic, obj, "alice")
-    with pytest.raises(MeshProblem, match="config store, which is not there"):
+    with pytest.raises(MeshError, match="config store, which is not there"):
         await alice.mesh.catalogue.source_info("db")
     info = {"database": {"endpoint": "db:3306", "user": "u", "password": "p-secret"}}
-    store = {"metadata": {"name": "domain-config"}, "data": {"my-db": sealed(json.dumps(info), own)}}
+    store = {"metadata": {"name": "domain-config"}, "data": {"my-db": encrypt_for(json.dumps(info), own)}}
     await alice.client.create(CONFIG_MAPS.as_dynamic, store, "alice")
     found = await alice.mesh.catalogue.source_info("db")
     assert (found.endpoint, found.password and found.password.reveal()) == ("db:3306", "p-secret")
@@ -301,9 +301,9 @@ async def test_settings_may_be_in_the_config_store(alice: World) -> None:
 
 def test_sealed_text_of_any_length_opens_again(key: Any) -> None:
     for text in ("", "x", "ä" * 500):
-        assert opened(sealed(text, key.public_key()), key) == text
-    with pytest.raises(NotOpened):
-        opened("%%%", key)
+        assert decrypt_with(encrypt_for(text, key.public_key()), key) == text
+    with pytest.raises(DecryptionError):
+        decrypt_with("%%%", key)
 
 
 def test_a_source_without_sealed_settings_has_its_uri(key: Any) -> None:

@@ -70,15 +70,18 @@ async def test_it_starts_with_the_first_engine_comes_back_and_sleeps_again(tmp_p
 
 
 def test_a_port_that_a_stranger_has_is_not_shared() -> None:
-    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as stranger, pytest.raises(listener_handover.Taken):
-        listener_handover.hold("127.0.0.1", stranger.getsockname()[1])
+    with (
+        socket.create_server(("127.0.0.1", 0), reuse_port=True) as stranger,
+        pytest.raises(listener_handover.AddressTaken),
+    ):
+        listener_handover.listen_until_handover("127.0.0.1", stranger.getsockname()[1])
 
 
 def test_who_opens_a_held_port_gets_its_connections_and_leaves_them_behind() -> None:
     port = free_ports()[0]
-    first = listener_handover.hold("127.0.0.1", port)
+    first = listener_handover.listen_until_handover("127.0.0.1", port)
     with first:
-        second = listener_handover.shared("127.0.0.1", port)
+        second = listener_handover.listen_shared("127.0.0.1", port)
         with second, socket.create_connection(("127.0.0.1", port)):
             with pytest.raises(BlockingIOError):
                 first.accept()

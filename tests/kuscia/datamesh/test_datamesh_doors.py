@@ -21,7 +21,7 @@ from coterie.base.clock import SYSTEM_CLOCK
 from coterie.kube.api.types.pods import PODS
 from coterie.kuscia.datamesh import messages
 from coterie.kuscia.identity import engine_certificates
-from coterie.kuscia.identity.engine_certificates import Engine, EnginePair
+from coterie.kuscia.identity.engine_certificates import EngineIdentity, EnginePair
 
 BASE = "/api/v1/datamesh"
 
@@ -102,7 +102,7 @@ async def test_a_certificate_of_another_authority_does_not_get_in(alice: World, 
     await alice.table("people")
     await alice.engine()
     pod = await alice.client.get(PODS, "task-1-0", "alice")
-    engine = Engine("alice", "task-1-0", pod.metadata.uid, "task-1", "job-1")
+    engine = EngineIdentity("alice", "task-1-0", pod.metadata.uid, "task-1", "job-1")
     stranger = pki.self_signed_ca("alice", pki.new_key(), now=SYSTEM_CLOCK.now())
     pair = engine_certificates.issue_client_pair(stranger, engine, SYSTEM_CLOCK.now())
     with pytest.raises(fl.FlightUnavailableError):
@@ -125,7 +125,7 @@ async def test_a_certificate_of_nobody_reads_nothing(
     await alice.table("people")
     await alice.engine()
     pod = await alice.client.get(PODS, "task-1-0", "alice")
-    pair = alice.issue(replace(Engine("alice", "task-1-0", pod.metadata.uid), **changes))
+    pair = alice.issue(replace(EngineIdentity("alice", "task-1-0", pod.metadata.uid), **changes))
     with pytest.raises(fl.FlightUnauthorizedError, match=why):
         await reading(alice, pair, "people")
     status, data = await post(alice, pair, tmp_path, f"{BASE}/domaindata/query", json={"domaindata_id": "people"})
@@ -156,7 +156,7 @@ async def test_what_a_certificate_says_of_its_task_is_not_believed(alice: World)
     await alice.table("people")
     await alice.engine("bob")
     pod = await alice.client.get(PODS, "task-1-0", "alice")
-    pair = alice.issue(Engine("alice", "task-1-0", pod.metadata.uid, "a-task-of-alice", "a-job-of-alice"))
+    pair = alice.issue(EngineIdentity("alice", "task-1-0", pod.metadata.uid, "a-task-of-alice", "a-job-of-alice"))
     with pytest.raises(fl.FlightUnauthorizedError, match='"bob" began the task'):
         await reading(alice, pair, "people")
 

@@ -9,8 +9,8 @@ from datamesh_kit import PEOPLE, World, command, reading, threaded, writing
 
 from coterie.base.clock import VirtualClock
 from coterie.kuscia.api.types.data import DOMAIN_DATAS
-from coterie.kuscia.datamesh.authentication import Caller
-from coterie.kuscia.datamesh.errors import MeshProblem
+from coterie.kuscia.datamesh.authentication import EngineCaller
+from coterie.kuscia.datamesh.errors import MeshError
 from coterie.kuscia.datamesh.tickets import LIFE, Tickets
 
 RESULT = [{"name": "id", "type": "int64"}, {"name": "name", "type": "str"}]
@@ -173,12 +173,12 @@ async def test_a_ticket_is_for_the_table_as_it_was(alice: World, how: str) -> No
 async def test_a_ticket_ends_after_ten_minutes() -> None:
     clock = VirtualClock()
     tickets: Tickets[str] = Tickets(clock)
-    caller = Caller("alice", "pod", "uid", "alice")
+    caller = EngineCaller("alice", "pod", "uid", "alice")
     ticket = tickets.issue(caller, "people")
     await clock.advance(LIFE - 1)
     assert tickets.redeem(caller, ticket) == "people"
     await clock.advance(1)
-    with pytest.raises(MeshProblem, match="ten minutes"):
+    with pytest.raises(MeshError, match="ten minutes"):
         tickets.redeem(caller, ticket)
     assert len(tickets) == 0
 

@@ -17,8 +17,16 @@ import pytest
 import servers_kit
 from sources_suite import SMALL, ServerSuite, SourcesSuite, fetch, files_below, rows_of, small, store
 
-from coterie.base.secret import Secret
-from coterie.kuscia.sources.protocol import FileFormat, NotAllowed, Place, ReadOptions, Source, SourceError, SourceInfo
+from coterie.base.secret import SecretValue
+from coterie.kuscia.sources.protocol import (
+    DataLocation,
+    DataSource,
+    FileFormat,
+    SourceError,
+    SourceForbidden,
+    SourceInfo,
+    TableReadOptions,
+)
 from coterie.kuscia.sources.s3_client import S3Client
 from coterie.kuscia.sources.source_registry import open_source
 
@@ -36,7 +44,7 @@ class LocalSuite(SourcesSuite):
         self.folder = tmp_path
         return SourceInfo(kind="localfs", path=str(tmp_path))
 
-    async def check_nothing_left(self, source: Source) -> None:
+    async def check_nothing_left(self, source: DataSource) -> None:
         assert all(not each.rsplit("/", 1)[-1].startswith(".") for each in files_below(self.folder))
 
 
@@ -47,21 +55,21 @@ class TestLocalCsv(LocalSuite):
 class TestLocalParquet(LocalSuite):
     ending = ".parquet"
 
-    def format_of(self, place: Place) -> object:
+    def format_of(self, place: DataLocation) -> object:
         return FileFormat.PARQUET
 
 
 class TestLocalOrc(LocalSuite):
     ending = ".orc"
 
-    def format_of(self, place: Place) -> object:
+    def format_of(self, place: DataLocation) -> object:
         return FileFormat.ORC
 
 
 class TestLocalIpc(LocalSuite):
     ending = ".arrow"
 
-    def format_of(self, place: Place) -> object:
+    def format_of(self, place: DataLocation) -> object:
         return FileFormat.IPC
 
 
@@ -85,7 +93,7 @@ def s3_source() -> Iterator[SourceInfo]:
 
 async def _with_bucket(server: servers_kit.Server) -> SourceInfo:
     key, secret = await servers_kit.s3_keys(server)
-    info = replace(server.info, access_key_id=key, access_key_secret=Secret(secret))
+    info = replace(server.info, access_key_id=key, access_key_secret=SecretValue(secret))
     client = S3Client(info)
     await client.open()
     try:
@@ -116,17 +124,17 @@ class TestMariaDB(ServerSuite):
     async def test_bounded_memory(self, info: SourceInfo) -> None:
         await _load(info, "large", 500_000)
 
-    async def check_nothing_left(self, source: Source) -> None:
+    async def check_nothing_left(self, source: DataSource) -> None:
         assert not [name for (name,) in self.query("SHOW TABLES") if str(name).startswith("coterie_")]
 
-    async def check_connections_closed(self, source: Source) -> None:
+    async def check_connections_closed(self, source: DataSource) -> None:
         async def only_we() -> None:
             while len(self.query("SHOW PROCESSLIST")) > 1:
                 await asyncio.sleep(0.05)
 
         await asyncio.wait_for(only_we(), 30)
 
-    async def test_types_are_kuscias(self, source: Source) -> None:
+    async def test_types_are_kuscias(self, source: DataSource) -> None:
         schema = pa.schema(
             [
                 ("a", pa.uint64()),
@@ -136,29 +144,29 @@ class TestMariaDB(ServerSuite):
                 ("e", pa.bool_()),
             ]
         )
-        await store(source, Place("kinds"), schema=schema)
+        await store(source, DataLocation("kinds"), schema=schema)
         found = [row[1] for row in self.query("DESCRIBE kinds")]
         assert found == ["bigint(20) unsigned", "bigint(20)", "timestamp", "time(6)", "tinyint(1)"]
 
-    async def test_sql_in_a_name_is_a_name(self, source: Source) -> None:
-        await store(source, Place("safe"), small(0, 1))
+    async def test_sql_in_a_name_is_a_name(self, source: DataSource) -> None:
+        await store(source, DataLocation("safe"), small(0, 1))
         for name in ("x`; DROP TABLE safe; -- ", "safe` WHERE 1=1 -- x", "mysql.user", "x'; DROP TABLE safe"):
-            place = Place(name.strip())
+            place = DataLocation(name.strip())
             await store(source, place, small(3, 1))
             assert rows_of(await fetch(source, place, SMALL)) == [(3, "n3")]
-        assert rows_of(await fetch(source, Place("safe"), SMALL)) == [(0, "n0")]
+        assert rows_of(await fetch(source, DataLocation("safe"), SMALL)) == [(0, "n0")]
 
-    async def test_what_mysql_cannot_hold_is_an_error(self, source: Source) -> None:
+    async def test_what_mysql_cannot_hold_is_an_error(self, source: DataSource) -> None:
         floats = pa.RecordBatch.from_pydict({"f": [1.0, float("nan")]})
         with pytest.raises(SourceError, match='column "f", row 2'):
-            await store(source, Place("floats"), floats)
+            await store(source, DataLocation("floats"), floats)
         long = pa.RecordBatch.from_pydict({"s": ["x" * 70_000]})
         with pytest.raises(SourceError, match="does not fit"):
-            await store(source, Place("long"), long)
+            await store(source, DataLocation("long"), long)
 
-    async def test_leftovers_of_killed_writers_go(self, source: Source) -> None:
+    async def test_leftovers_of_killed_writers_go(self, source: DataSource) -> None:
         self.query("CREATE TABLE coterie_staging_dead (x INT)")
-        await store(source, Place("after"), small(0, 1))
+        await store(source, DataLocation("after"), small(0, 1))
         await self.check_nothing_left(source)
 
 
@@ -181,10 +189,10 @@ class TestPostgreSQL(ServerSuite):
     async def test_bounded_memory(self, info: SourceInfo) -> None:
         await _load(info, "large", 1_000_000)
 
-    async def check_nothing_left(self, source: Source) -> None:
+    async def check_nothing_left(self, source: DataSource) -> None:
         assert await self.query("SELECT relname FROM pg_class WHERE relname LIKE 'coterie%'") == []
 
-    async def check_connections_closed(self, source: Source) -> None:
+    async def check_connections_closed(self, source: DataSource) -> None:
         others = "SELECT 1 FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
 
         async def only_we() -> None:
@@ -193,7 +201,7 @@ class TestPostgreSQL(ServerSuite):
 
         await asyncio.wait_for(only_we(), 30)
 
-    async def test_types_are_kuscias(self, source: Source) -> None:
+    async def test_types_are_kuscias(self, source: DataSource) -> None:
         schema = pa.schema(
             [
                 ("a", pa.uint64()),
@@ -203,7 +211,7 @@ class TestPostgreSQL(ServerSuite):
                 ("e", pa.uint8()),
             ]
         )
-        await store(source, Place("kinds"), schema=schema)
+        await store(source, DataLocation("kinds"), schema=schema)
         found = await self.query(
             "SELECT format_type(atttypid, atttypmod) FROM pg_attribute "
             "WHERE attrelid = 'kinds'::regclass AND attnum > 0 ORDER BY attnum"
@@ -216,17 +224,17 @@ class TestPostgreSQL(ServerSuite):
             "smallint",
         ]
 
-    async def test_sql_in_a_name_is_a_name(self, source: Source) -> None:
-        await store(source, Place("safe"), small(0, 1))
+    async def test_sql_in_a_name_is_a_name(self, source: DataSource) -> None:
+        await store(source, DataLocation("safe"), small(0, 1))
         for name in ('x"; DROP TABLE safe; --', "pg_catalog.pg_user", 'safe" WHERE true --', "x'; DROP TABLE safe"):
-            await store(source, Place(name), small(3, 1))
-            assert rows_of(await fetch(source, Place(name), SMALL)) == [(3, "n3")]
-        assert rows_of(await fetch(source, Place("safe"), SMALL)) == [(0, "n0")]
+            await store(source, DataLocation(name), small(3, 1))
+            assert rows_of(await fetch(source, DataLocation(name), SMALL)) == [(3, "n3")]
+        assert rows_of(await fetch(source, DataLocation("safe"), SMALL)) == [(0, "n0")]
 
-    async def test_value_that_does_not_fit_the_declared_type(self, source: Source) -> None:
-        await store(source, Place("wide"), small(300, 3))
+    async def test_value_that_does_not_fit_the_declared_type(self, source: DataSource) -> None:
+        await store(source, DataLocation("wide"), small(300, 3))
         with pytest.raises(SourceError, match='column "id", row 1'):
-            await fetch(source, Place("wide"), pa.schema([("id", pa.int8())]))
+            await fetch(source, DataLocation("wide"), pa.schema([("id", pa.int8())]))
 
 
 class TestS3(ServerSuite):
@@ -240,13 +248,13 @@ class TestS3(ServerSuite):
     async def test_bounded_memory(self, info: SourceInfo) -> None:
         await _load(info, "large.csv", 1_000_000)
 
-    async def check_nothing_left(self, source: Source) -> None:
+    async def check_nothing_left(self, source: DataSource) -> None:
         client: S3Client = source._store._client  # type: ignore[attr-defined]
         async with client.request("GET", "", {"uploads": ""}) as response:
             assert "<UploadId>" not in await response.text()
 
     async def test_large_tables_go_in_parts(
-        self, source: Source, place: Place, monkeypatch: pytest.MonkeyPatch
+        self, source: DataSource, place: DataLocation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("coterie.kuscia.sources.s3.PART", 64 * 1024)
         await store(source, place, *(small(each * 5000, 5000) for each in range(10)))
@@ -261,15 +269,15 @@ class TestS3(ServerSuite):
         await self.check_nothing_left(source)
 
     @pytest.mark.parametrize("uri", ["../other.csv", "a/../../b.csv", "/a.csv", ""])
-    async def test_names_stay_below_the_prefix(self, source: Source, uri: str) -> None:
-        with pytest.raises(NotAllowed):
-            await fetch(source, Place(uri), SMALL)
+    async def test_names_stay_below_the_prefix(self, source: DataSource, uri: str) -> None:
+        with pytest.raises(SourceForbidden):
+            await fetch(source, DataLocation(uri), SMALL)
 
     @pytest.mark.parametrize("ending", ["parquet", "orc", "arrow"])
-    async def test_formats_that_are_read_in_ranges(self, source: Source, ending: str) -> None:
-        place = Place(f"ranges/table.{ending}")
+    async def test_formats_that_are_read_in_ranges(self, source: DataSource, ending: str) -> None:
+        place = DataLocation(f"ranges/table.{ending}")
         await store(source, place, small(0, 1000))
-        assert rows_of(await fetch(source, place, SMALL, ReadOptions(columns=("name",))))[:1] == [("n0",)]
+        assert rows_of(await fetch(source, place, SMALL, TableReadOptions(columns=("name",))))[:1] == [("n0",)]
         assert (await source.schema(place)).names == SMALL.names
 
 

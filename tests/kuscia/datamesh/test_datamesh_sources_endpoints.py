@@ -8,11 +8,11 @@ import asyncpg
 import pymysql
 import pytest
 
-from coterie.base.secret import Secret
-from coterie.kuscia.sources.endpoints import Endpoint, address_of, endpoint_of, without
-from coterie.kuscia.sources.mysql_connection import MySQLLine
+from coterie.base.secret import SecretValue
+from coterie.kuscia.sources.endpoints import SourceEndpoint, address_of, endpoint_of, without
+from coterie.kuscia.sources.mysql_connection import MySQLConnection
 from coterie.kuscia.sources.postgresql import PostgreSQL
-from coterie.kuscia.sources.protocol import Place, SourceError, SourceInfo
+from coterie.kuscia.sources.protocol import DataLocation, SourceError, SourceInfo
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from coterie.kuscia.sources.protocol import Place, SourceError, SourceInfo
     ],
 )
 def test_a_place_is_read(text: str, host: str, port: int, options: dict[str, str]) -> None:
-    assert endpoint_of(text, 3306) == Endpoint(host, port, options)
+    assert endpoint_of(text, 3306) == SourceEndpoint(host, port, options)
     assert "?" not in address_of(text)
 
 
@@ -37,14 +37,14 @@ def test_a_place_is_read(text: str, host: str, port: int, options: dict[str, str
     "text", ["", ":3306", "db:port", "db:0", "db:65536", "db:" + "9" * 5000, "db:٣", "u:swordfish@db:1"]
 )
 async def test_what_is_no_place_is_told_and_not_quoted(text: str) -> None:
-    info = SourceInfo("mysql", endpoint=text, user="u", password=Secret("p"), database="d")
-    calls: list[Callable[[], object]] = [lambda: endpoint_of(text, 1), MySQLLine(info).connect]
+    info = SourceInfo("mysql", endpoint=text, user="u", password=SecretValue("p"), database="d")
+    calls: list[Callable[[], object]] = [lambda: endpoint_of(text, 1), MySQLConnection(info).connect]
     for call in calls:
         with pytest.raises(SourceError, match="no host:port") as told:
             call()
         assert "swordfish" not in str(told.value)
     with pytest.raises(SourceError, match="no host:port"):
-        await PostgreSQL(info).schema(Place("t"))
+        await PostgreSQL(info).schema(DataLocation("t"))
 
 
 def test_the_user_is_left_out_of_a_servers_words() -> None:
@@ -55,7 +55,7 @@ def test_the_user_is_left_out_of_a_servers_words() -> None:
 
 @pytest.mark.parametrize("code", [1045, 1226, 1370, 9999])
 def test_mysql_says_nothing_of_the_user(code: int) -> None:
-    line = MySQLLine(SourceInfo("mysql", endpoint="db", user="anna", database="d"))
+    line = MySQLConnection(SourceInfo("mysql", endpoint="db", user="anna", database="d"))
     with pytest.raises(SourceError) as told, line._errors():
         raise pymysql.err.OperationalError(code, "command denied to user 'anna'@'localhost'")
     assert "anna" not in str(told.value) and "d at db" in str(told.value)

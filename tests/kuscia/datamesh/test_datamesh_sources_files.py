@@ -17,16 +17,16 @@ from sources_suite import SMALL, fetch, files_below, options_of, rows_of, small,
 from coterie.kuscia.sources import confined_files
 from coterie.kuscia.sources.formats import RAW_SCHEMA
 from coterie.kuscia.sources.protocol import (
+    DataLocation,
+    DataNotFound,
+    DataSource,
     FileFormat,
-    NotAllowed,
-    NotThere,
-    Place,
-    ReadOptions,
-    Source,
     SourceError,
+    SourceForbidden,
     SourceInfo,
-    Unreachable,
-    WriteOptions,
+    SourceUnreachable,
+    TableReadOptions,
+    TableWriteOptions,
 )
 from coterie.kuscia.sources.source_registry import open_source
 
@@ -45,7 +45,7 @@ def resolving(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-async def source(root: Path) -> AsyncIterator[Source]:
+async def source(root: Path) -> AsyncIterator[DataSource]:
     async with open_source(SourceInfo(kind="localfs", path=str(root))) as opened:
         yield opened
 
@@ -54,65 +54,65 @@ OUTSIDE = ("../secret.csv", "a/../../secret.csv", "link.csv", "folder/secret.csv
 
 
 @pytest.mark.parametrize("uri", [*OUTSIDE, "/etc/passwd", "", ".", "a\0b", "pipe"])
-async def test_nothing_outside_is_read(source: Source, root: Path, resolving: str, uri: str) -> None:
+async def test_nothing_outside_is_read(source: DataSource, root: Path, resolving: str, uri: str) -> None:
     (root.parent / "secret.csv").write_text("id,name\n1,secret\n")
     (root / "a").mkdir()
     (root / "link.csv").symlink_to(root.parent / "secret.csv")
     (root / "folder").symlink_to("..")
     (root / "chain.csv").symlink_to("folder/secret.csv")
     os.mkfifo(root / "pipe")
-    with pytest.raises((NotAllowed, NotThere)):
-        await fetch(source, Place(uri), SMALL)
-    with pytest.raises((NotAllowed, NotThere)):
-        await source.schema(Place(uri))
+    with pytest.raises((SourceForbidden, DataNotFound)):
+        await fetch(source, DataLocation(uri), SMALL)
+    with pytest.raises((SourceForbidden, DataNotFound)):
+        await source.schema(DataLocation(uri))
 
 
 @pytest.mark.parametrize("uri", ["../new.csv", "folder/new.csv", "/tmp/new.csv", "folder/deep/new.csv"])
-async def test_nothing_outside_is_written(source: Source, root: Path, resolving: str, uri: str) -> None:
+async def test_nothing_outside_is_written(source: DataSource, root: Path, resolving: str, uri: str) -> None:
     (root / "folder").symlink_to("..")
     before = files_below(root.parent)
     with pytest.raises(SourceError):
-        await store(source, Place(uri), small(0, 1))
+        await store(source, DataLocation(uri), small(0, 1))
     assert files_below(root.parent) == before
 
 
-async def test_link_that_stays_inside_is_followed(source: Source, root: Path) -> None:
-    await store(source, Place("real/people.csv"), small(0, 1))
+async def test_link_that_stays_inside_is_followed(source: DataSource, root: Path) -> None:
+    await store(source, DataLocation("real/people.csv"), small(0, 1))
     (root / "alias").symlink_to("real")
-    assert rows_of(await fetch(source, Place("alias/people.csv"), SMALL)) == [(0, "n0")]
+    assert rows_of(await fetch(source, DataLocation("alias/people.csv"), SMALL)) == [(0, "n0")]
 
 
 @pytest.mark.parametrize("target", [".", "../other", "circle"])
-async def test_a_table_of_several_files_has_no_links_to_folders(source: Source, root: Path, target: str) -> None:
-    await store(source, Place("table/a.csv"), small(0, 1))
-    await store(source, Place("other/b.csv"), small(1, 1))
+async def test_a_table_of_several_files_has_no_links_to_folders(source: DataSource, root: Path, target: str) -> None:
+    await store(source, DataLocation("table/a.csv"), small(0, 1))
+    await store(source, DataLocation("other/b.csv"), small(1, 1))
     for name in ("circle", "again"):
         (root / "table" / name).symlink_to(target)
-    with pytest.raises(NotAllowed):
-        await fetch(source, Place("table"), SMALL)
-    with pytest.raises(NotAllowed):
-        await source.delete(Place("table"))
-    assert rows_of(await fetch(source, Place("other"), SMALL)) == [(1, "n1")]
+    with pytest.raises(SourceForbidden):
+        await fetch(source, DataLocation("table"), SMALL)
+    with pytest.raises(SourceForbidden):
+        await source.delete(DataLocation("table"))
+    assert rows_of(await fetch(source, DataLocation("other"), SMALL)) == [(1, "n1")]
 
 
-async def test_writing_over_a_link_replaces_the_link(source: Source, root: Path) -> None:
+async def test_writing_over_a_link_replaces_the_link(source: DataSource, root: Path) -> None:
     outside = root.parent / "outside.csv"
     outside.write_text("untouched")
     (root / "out.csv").symlink_to(outside)
-    await store(source, Place("out.csv"), small(0, 1))
+    await store(source, DataLocation("out.csv"), small(0, 1))
     assert outside.read_text() == "untouched"
-    assert rows_of(await fetch(source, Place("out.csv"), SMALL)) == [(0, "n0")]
+    assert rows_of(await fetch(source, DataLocation("out.csv"), SMALL)) == [(0, "n0")]
 
 
-async def test_a_folder_is_not_overwritten(source: Source, root: Path) -> None:
+async def test_a_folder_is_not_overwritten(source: DataSource, root: Path) -> None:
     (root / "folder").mkdir()
-    with pytest.raises(NotAllowed):
-        await store(source, Place("folder"), small(0, 1))
+    with pytest.raises(SourceForbidden):
+        await store(source, DataLocation("folder"), small(0, 1))
     assert files_below(root) == []
 
 
 async def test_missing_root(tmp_path: Path) -> None:
-    with pytest.raises(Unreachable):
+    with pytest.raises(SourceUnreachable):
         async with open_source(SourceInfo(kind="localfs", path=str(tmp_path / "none"))):
             pass
 
@@ -138,10 +138,10 @@ async def test_missing_root(tmp_path: Path) -> None:
     ],
 )
 async def test_reading_csv(
-    source: Source, root: Path, text: str, schema: dict[str, pa.DataType], expected: list[object]
+    source: DataSource, root: Path, text: str, schema: dict[str, pa.DataType], expected: list[object]
 ) -> None:
     (root / "t.csv").write_bytes(text.encode())
-    found = await fetch(source, Place("t.csv"), pa.schema(list(schema.items())))
+    found = await fetch(source, DataLocation("t.csv"), pa.schema(list(schema.items())))
     assert (["nan"] if expected == ["nan"] else rows_of(found)) == expected
     assert found.num_rows == len(expected)
 
@@ -161,16 +161,16 @@ async def test_reading_csv(
         pytest.param("", pa.int64(), "CSV", id="empty-file"),
     ],
 )
-async def test_csv_that_does_not_fit(source: Source, root: Path, text: str, kind: pa.DataType, words: str) -> None:
+async def test_csv_that_does_not_fit(source: DataSource, root: Path, text: str, kind: pa.DataType, words: str) -> None:
     (root / "t.csv").write_text(text)
     with pytest.raises(SourceError, match=words):
-        await fetch(source, Place("t.csv"), pa.schema([("a", kind)]))
+        await fetch(source, DataLocation("t.csv"), pa.schema([("a", kind)]))
 
 
-async def test_row_numbers_count_over_batches(source: Source, root: Path) -> None:
+async def test_row_numbers_count_over_batches(source: DataSource, root: Path) -> None:
     (root / "t.csv").write_text("a\n" + "1\n" * 5000 + "x\n")
     with pytest.raises(SourceError, match="row 5001"):
-        await fetch(source, Place("t.csv"), pa.schema([("a", pa.int64())]), ReadOptions(batch_rows=100))
+        await fetch(source, DataLocation("t.csv"), pa.schema([("a", pa.int64())]), TableReadOptions(batch_rows=100))
 
 
 @pytest.mark.parametrize(
@@ -184,24 +184,24 @@ async def test_row_numbers_count_over_batches(source: Source, root: Path) -> Non
     ids=["null-strings", "empty-is-null", "semicolon", "tab"],
 )
 async def test_attributes(
-    source: Source, root: Path, attributes: dict[str, str], text: str, expected: list[object]
+    source: DataSource, root: Path, attributes: dict[str, str], text: str, expected: list[object]
 ) -> None:
     (root / "t.csv").write_text(text)
-    place = Place("t.csv", attributes=attributes)
+    place = DataLocation("t.csv", attributes=attributes)
     assert rows_of(await fetch(source, place, pa.schema([("a", pa.int64()), ("b", pa.string())]))) == expected
 
 
-async def test_written_csv_is_plain(source: Source, root: Path) -> None:
-    async with source.write(Place("t.csv"), SMALL, options_of(";")) as sink:
+async def test_written_csv_is_plain(source: DataSource, root: Path) -> None:
+    async with source.write(DataLocation("t.csv"), SMALL, options_of(";")) as sink:
         await sink.put(pa.RecordBatch.from_pydict({"id": [1, None, 3], "name": [None, "", "a;b"]}, schema=SMALL))
     assert (root / "t.csv").read_text() == 'id;name\n1;NULL\nNULL;""\n3;"a;b"\n'
 
 
-async def test_guessing_types(source: Source, root: Path) -> None:
+async def test_guessing_types(source: DataSource, root: Path) -> None:
     (root / "t.csv").write_text(
         "n,f,b,d,t,zip,s,e\n1,1.5,true,2024-01-01,2024-01-01 10:00:00,01234,x,\n,2,false,2024-01-02,2024-01-01 11:00:00,2,y,\n"
     )
-    found = await source.schema(Place("t.csv"))
+    found = await source.schema(DataLocation("t.csv"))
     kinds = [
         pa.int64(),
         pa.float64(),
@@ -215,38 +215,41 @@ async def test_guessing_types(source: Source, root: Path) -> None:
     assert found.types == kinds
 
 
-async def test_what_a_file_is_goes_by_its_content(source: Source, root: Path) -> None:
-    await store(source, Place("t", FileFormat.ORC), small(0, 2))
+async def test_what_a_file_is_goes_by_its_content(source: DataSource, root: Path) -> None:
+    await store(source, DataLocation("t", FileFormat.ORC), small(0, 2))
     (root / "t").rename(root / "t.csv")
-    assert rows_of(await fetch(source, Place("t.csv", FileFormat.CSV), SMALL)) == [(0, "n0"), (1, "n1")]
+    assert rows_of(await fetch(source, DataLocation("t.csv", FileFormat.CSV), SMALL)) == [(0, "n0"), (1, "n1")]
     (root / "o.csv").write_text("ORCID,id\n7,1\n")
-    assert (await source.schema(Place("o.csv"))).names == ["ORCID", "id"]
+    assert (await source.schema(DataLocation("o.csv"))).names == ["ORCID", "id"]
 
 
-async def test_only_the_columns_asked_for_are_read(source: Source, root: Path) -> None:
+async def test_only_the_columns_asked_for_are_read(source: DataSource, root: Path) -> None:
     """Proved by a column that could not be read."""
     table = pa.table({"id": [1, 2], "other": [[1], [2]]})
     parquet.write_table(table, root / "t.parquet")
     schema = pa.schema([("id", pa.int64()), ("other", pa.int64())])
-    assert rows_of(await fetch(source, Place("t.parquet"), schema, ReadOptions(columns=("id",)))) == [(1,), (2,)]
+    assert rows_of(await fetch(source, DataLocation("t.parquet"), schema, TableReadOptions(columns=("id",)))) == [
+        (1,),
+        (2,),
+    ]
 
 
-async def test_raw_bytes(source: Source, root: Path) -> None:
+async def test_raw_bytes(source: DataSource, root: Path) -> None:
     content = os.urandom(3_000_000)
     (root / "model.bin").write_bytes(content)
-    found = await fetch(source, Place("model.bin"), None, ReadOptions(raw=True))
+    found = await fetch(source, DataLocation("model.bin"), None, TableReadOptions(raw=True))
     assert b"".join(found["data"].to_pylist()) == content
-    async with source.write(Place("copy.bin"), RAW_SCHEMA, WriteOptions(raw=True)) as sink:
+    async with source.write(DataLocation("copy.bin"), RAW_SCHEMA, TableWriteOptions(raw=True)) as sink:
         for batch in found.to_batches():
             await sink.put(batch)
     assert (root / "copy.bin").read_bytes() == content
 
 
-async def test_an_open_reader_keeps_the_old_file(source: Source) -> None:
-    await store(source, Place("t.csv"), *(small(each * 50_000, 50_000) for each in range(4)))
-    async with source.read(Place("t.csv"), SMALL, ReadOptions(batch_rows=1000)) as stream:
+async def test_an_open_reader_keeps_the_old_file(source: DataSource) -> None:
+    await store(source, DataLocation("t.csv"), *(small(each * 50_000, 50_000) for each in range(4)))
+    async with source.read(DataLocation("t.csv"), SMALL, TableReadOptions(batch_rows=1000)) as stream:
         ids = (await anext(stream)).column(0).to_pylist()
-        await store(source, Place("t.csv"), small(0, 1, "new"))
+        await store(source, DataLocation("t.csv"), small(0, 1, "new"))
         async for batch in stream:
             ids += batch.column(0).to_pylist()
     assert ids == list(range(200_000))
@@ -258,11 +261,11 @@ import sys
 sys.path.insert(0, sys.argv[2])
 from sources_suite import SMALL, small
 from coterie.kuscia.sources.source_registry import open_source
-from coterie.kuscia.sources.protocol import Place, SourceInfo
+from coterie.kuscia.sources.protocol import DataLocation, SourceInfo
 
 async def main():
     async with open_source(SourceInfo(kind="localfs", path=sys.argv[1])) as source:
-        async with source.write(Place("t.csv"), SMALL) as sink:
+        async with source.write(DataLocation("t.csv"), SMALL) as sink:
             await sink.put(small(0, 10000))
             print("writing", flush=True)
             await asyncio.Event().wait()
@@ -295,8 +298,8 @@ def tiny_disk(root: Path) -> Iterator[Path]:
 async def test_full_disk(tiny_disk: Path, ending: str) -> None:
     noise = pa.RecordBatch.from_pydict({"data": [os.urandom(400) for _ in range(4000)]})
     async with open_source(SourceInfo(kind="localfs", path=str(tiny_disk))) as source:
-        await store(source, Place(f"t.{ending}"), small(0, 1))
+        await store(source, DataLocation(f"t.{ending}"), small(0, 1))
         with pytest.raises(SourceError, match="no space left"):
-            await store(source, Place(f"t.{ending}"), noise)
-        assert rows_of(await fetch(source, Place(f"t.{ending}"), SMALL)) == [(0, "n0")]
+            await store(source, DataLocation(f"t.{ending}"), noise)
+        assert rows_of(await fetch(source, DataLocation(f"t.{ending}"), SMALL)) == [(0, "n0")]
     assert files_below(tiny_disk) == [f"t.{ending}"]

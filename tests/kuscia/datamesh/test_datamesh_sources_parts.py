@@ -8,12 +8,12 @@ from importlib.metadata import EntryPoint, EntryPoints
 import pyarrow as pa
 import pytest
 
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kuscia.sources import source_registry
 from coterie.kuscia.sources.csv_text import csv_rows
 from coterie.kuscia.sources.paths import partition_in, partition_of, parts_of
-from coterie.kuscia.sources.protocol import NotAllowed, SourceError, SourceInfo
-from coterie.kuscia.sources.s3_signing import Keys, Request, version2, version4
+from coterie.kuscia.sources.protocol import SourceError, SourceForbidden, SourceInfo
+from coterie.kuscia.sources.s3_signing import S3Keys, SignableRequest, version2, version4
 from coterie.kuscia.sources.sql_types import mysql_type, of_mysql, of_postgresql, postgresql_type, table_name
 from coterie.kuscia.sources.types import arrow_of, kuscia_of
 
@@ -96,7 +96,7 @@ def test_types_from_sql() -> None:
 
 @pytest.mark.parametrize("name", ["", "x" * 64, "a\0b", " padded", "coterie_staging_x"])
 def test_names_that_are_no_tables(name: str) -> None:
-    with pytest.raises(NotAllowed):
+    with pytest.raises(SourceForbidden):
         table_name(name, 63)
 
 
@@ -145,16 +145,16 @@ def test_partitions() -> None:
 
 def test_signature_of_version_2() -> None:
     """The example of the store's documents."""
-    keys = Keys("AKIAIOSFODNN7EXAMPLE", Secret("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"))
-    request = Request("GET", "h", "/photos/puppy.jpg", {}, "/awsexamplebucket1/photos/puppy.jpg")
+    keys = S3Keys("AKIAIOSFODNN7EXAMPLE", SecretValue("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"))
+    request = SignableRequest("GET", "h", "/photos/puppy.jpg", {}, "/awsexamplebucket1/photos/puppy.jpg")
     headers = version2(request, keys, datetime(2007, 3, 27, 19, 36, 42, tzinfo=UTC), {})
     assert headers["authorization"] == "AWS AKIAIOSFODNN7EXAMPLE:qgk2+6Sv9/oM7G3qLEjTH1a1l1g="
 
 
 def test_signature_of_version_4() -> None:
     """The example of the store's documents: a range of an object."""
-    keys = Keys("AKIAIOSFODNN7EXAMPLE", Secret("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"), "us-east-1")
-    request = Request("GET", "examplebucket.s3.amazonaws.com", "/test.txt", {}, "/examplebucket/test.txt")
+    keys = S3Keys("AKIAIOSFODNN7EXAMPLE", SecretValue("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"), "us-east-1")
+    request = SignableRequest("GET", "examplebucket.s3.amazonaws.com", "/test.txt", {}, "/examplebucket/test.txt")
     headers = version4(request, keys, datetime(2013, 5, 24, tzinfo=UTC), b"", {"range": "bytes=0-9"})
     assert headers["authorization"].endswith("f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41")
 

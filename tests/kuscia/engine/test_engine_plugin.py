@@ -17,16 +17,16 @@ from agent_kit import CONFIG_MAPS, NAMESPACES, World, container, phase, pod, sta
 
 from coterie.base import pki
 from coterie.base.clock import VirtualClock
-from coterie.base.secret import Secret
-from coterie.kube.agent.pods.downward import NodeFacts
+from coterie.base.secret import SecretValue
+from coterie.kube.agent.pods.downward import DownwardNodeInfo
 from coterie.kube.agent.runtimes.protocol import ContainerSpec
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import labels
 from coterie.kuscia.engine.engine_plugin import EngineSettings, limits
 from coterie.kuscia.identity import domain_identity
-from coterie.kuscia.identity.engine_certificates import Engine, engine_of, issue_client_pair, issue_server_pair
+from coterie.kuscia.identity.engine_certificates import EngineIdentity, engine_of, issue_client_pair, issue_server_pair
 
-KEY = Secret(pki.key_pem(pki.new_key("rsa"), pkcs1=True))
+KEY = SecretValue(pki.key_pem(pki.new_key("rsa"), pkcs1=True))
 TEMPLATE = '{"task_id": "{{.TASK_ID}}", "input": "{{.TASK_INPUT_CONFIG}}", "threads": "{{.THREADS}}", "token": "{{.KUSCIA_API_TOKEN}}"}'
 ROLES = {labels.KUSCIA_COMMUNICATION_ROLE_SERVER: "true", labels.KUSCIA_COMMUNICATION_ROLE_CLIENT: "true"}
 
@@ -258,7 +258,7 @@ async def test_plain_pods_get_nothing_either(scene: World) -> None:
     ],
 )
 def test_limits(resources: dict[str, str], expected: tuple[str, str]) -> None:
-    found = limits({"resources": {"limits": resources}}, NodeFacts("", "", {"cpu": "4", "memory": "8Gi"}))
+    found = limits({"resources": {"limits": resources}}, DownwardNodeInfo("", "", {"cpu": "4", "memory": "8Gi"}))
     assert tuple(found.values()) == expected
 
 
@@ -268,12 +268,12 @@ def test_limits(resources: dict[str, str], expected: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     "engine",
     [
-        Engine("alice", "p", "u"),
-        Engine("alice", "p" * 200, "u", "t" * 100, "a job/with é"),
+        EngineIdentity("alice", "p", "u"),
+        EngineIdentity("alice", "p" * 200, "u", "t" * 100, "a job/with é"),
     ],
     ids=["short", "long"],
 )
-def test_who_an_engine_is_stands_in_its_certificate(engine: Engine) -> None:
+def test_who_an_engine_is_stands_in_its_certificate(engine: EngineIdentity) -> None:
     now = VirtualClock().now()
     authority = pki.self_signed_ca("alice", pki.new_key(), now=now)
     for pair in (issue_client_pair(authority, engine, now), issue_server_pair(authority, engine, ["::1"], now)):

@@ -17,9 +17,9 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.fake import FakeTransport, json_reply
 from coterie.kuscia.api import labels
 from coterie.kuscia.engine.templates import template, values
-from coterie.kuscia.engine.templates.config_store import DomainConfig, NoConfigStore, opened
-from coterie.kuscia.engine.templates.errors import TemplateProblem
-from coterie.kuscia.identity.sealing import sealed
+from coterie.kuscia.engine.templates.config_store import DomainConfig, NoConfigStore, decrypted
+from coterie.kuscia.engine.templates.errors import TemplateError
+from coterie.kuscia.identity.sealing import encrypt_for
 
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -106,7 +106,7 @@ def test_what_is_filled_in(text: str, expected: str) -> None:
     ],
 )
 def test_what_is_refused(text: str, told: str) -> None:
-    with pytest.raises(TemplateProblem) as caught:
+    with pytest.raises(TemplateError) as caught:
         rendered(text)
     assert told in str(caught.value)
 
@@ -156,7 +156,7 @@ _PIECES = st.sampled_from(
 def test_any_text_is_rendered_or_refused(text: str, value: str) -> None:
     try:
         parsed = template.parse(text)
-    except TemplateProblem as problem:
+    except TemplateError as problem:
         assert str(problem)
         return
     assert isinstance(template.render(parsed, {"A": value}), str)
@@ -169,13 +169,13 @@ def test_what_stands_in_a_value_is_never_read_as_a_template() -> None:
 
 @pytest.mark.parametrize("text", ["{{" + " " * 20000, "{{" * 20000, "{" * 20000, "{{- " * 9000, "{{{" + " ." * 20000])
 def test_a_hostile_template_is_read_in_no_time(text: str) -> None:
-    with pytest.raises(TemplateProblem):
+    with pytest.raises(TemplateError):
         template.parse(text)
 
 
 def test_a_file_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template, "LONGEST_FILE", 100)
-    with pytest.raises(TemplateProblem, match="once filled in"):
+    with pytest.raises(TemplateError, match="once filled in"):
         template.render(template.parse("{{.A}}" * 20), {"A": "x" * 10})
 
 
@@ -207,13 +207,13 @@ def test_values_of_a_config_map() -> None:
     ids=["nonsense", "cut", "not-text", "bomb"],
 )
 def test_values_that_cannot_be_opened(packed: bytes, told: str) -> None:
-    with pytest.raises(TemplateProblem, match=told):
+    with pytest.raises(TemplateError, match=told):
         values.of_config_map(config_map({}, {"TASK_INPUT_CONFIG": packed}), {"TASK_INPUT_CONFIG"})
 
 
 def test_several_bombs_have_one_limit_together() -> None:
     half = zlib.compress(bytes(values.LARGEST // 2 + 1))
-    with pytest.raises(TemplateProblem, match="larger than"):
+    with pytest.raises(TemplateError, match="larger than"):
         values.of_config_map(config_map({}, {"A": half, "B": half}, "A, B"), {"A", "B"})
 
 
@@ -228,11 +228,11 @@ KEY = pki.new_key("rsa")
 
 @pytest.mark.parametrize("text", ["", "short", "x" * 1000, "é" * 190])
 def test_the_config_store_opens_what_was_sealed(text: str) -> None:
-    assert opened("K", sealed(text, KEY.public_key()), KEY) == text
+    assert decrypted("K", encrypt_for(text, KEY.public_key()), KEY) == text
 
 
 async def test_the_config_store_is_asked_once() -> None:
-    data = {"A": sealed("1", KEY.public_key()), "B": sealed("2", KEY.public_key()), "domain-public-key": "x"}
+    data = {"A": encrypt_for("1", KEY.public_key()), "B": encrypt_for("2", KEY.public_key()), "domain-public-key": "x"}
     transport = FakeTransport(lambda _: json_reply({"metadata": {"name": "domain-config"}, "data": data}))
     store = DomainConfig(Client(transport), "alice", lambda: KEY)
     assert await store.look_up(["A", "B", "C"]) == {"A": "1", "B": "2"}
@@ -241,8 +241,8 @@ async def test_the_config_store_is_asked_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["***", base64.b64encode(b"x" * 256).decode(), sealed("x", pki.new_key("rsa").public_key())]
+    "text", ["***", base64.b64encode(b"x" * 256).decode(), encrypt_for("x", pki.new_key("rsa").public_key())]
 )
 def test_a_value_for_another_key_is_told(text: str) -> None:
     with pytest.raises(ConfigProblem, match="the value K in the domain's config store is not encrypted with"):
-        opened("K", text, KEY)
+        decrypted("K", text, KEY)

@@ -15,8 +15,15 @@ from gateway_kit import HOSTS, Domain, make_inputs, route, running, streaming_ec
 
 from coterie.base.tasks import TaskOwner
 from coterie.kuscia.gateway.crypt.keys import keys_of
-from coterie.kuscia.gateway.crypt.process import CryptChild, CryptSettings
-from coterie.kuscia.gateway.model import Address, Inputs, Protocol, RoutePort, Service, ServiceProtocol
+from coterie.kuscia.gateway.crypt.process import BodyEncryptionProcess, CryptSettings
+from coterie.kuscia.gateway.model import (
+    DomainService,
+    Protocol,
+    RoutePort,
+    ServiceProtocol,
+    SnapshotInputs,
+    SocketAddress,
+)
 
 MARKER = b"the-marker-that-must-not-be-seen"
 ENCRYPTED: dict[str, Any] = {"body_encryption": "AES", "revisions": (1,)}
@@ -26,8 +33,8 @@ ENCRYPTED: dict[str, Any] = {"body_encryption": "AES", "revisions": (1,)}
 class Wire:
     """Stands between two gateways: notes what passes, and changes what comes back or goes on as it is told."""
 
-    target: Address
-    address: Address = field(init=False)
+    target: SocketAddress
+    address: SocketAddress = field(init=False)
     seen: bytearray = field(default_factory=bytearray)
     there: Callable[[bytes], bytes] = lambda data: data
     back: Callable[[bytes], bytes] = lambda data: data
@@ -60,7 +67,7 @@ class Wire:
             owner.start("connection", self._serve(reader, writer))
 
         server = await asyncio.start_server(accept, self.target.host, 0)
-        self.address = Address(self.target.host, server.sockets[0].getsockname()[1])
+        self.address = SocketAddress(self.target.host, server.sockets[0].getsockname()[1])
         try:
             yield self
         finally:
@@ -69,7 +76,7 @@ class Wire:
 
 
 @contextlib.asynccontextmanager
-async def mirror(host: str) -> AsyncIterator[Address]:
+async def mirror(host: str) -> AsyncIterator[SocketAddress]:
     """HTTP/1.1: gives the body back, with the status and the coding that the query asks for; `/ws` is a web socket."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -95,16 +102,18 @@ async def mirror(host: str) -> AsyncIterator[Address]:
     await runner.setup()
     await web.TCPSite(runner, host, 0).start()
     try:
-        yield Address(host, runner.addresses[0][1])
+        yield SocketAddress(host, runner.addresses[0][1])
     finally:
         await runner.cleanup()
 
 
 @contextlib.asynccontextmanager
-async def encrypting(*inputs: Inputs, root: Path) -> AsyncIterator[dict[str, CryptChild]]:
+async def encrypting(*inputs: SnapshotInputs, root: Path) -> AsyncIterator[dict[str, BodyEncryptionProcess]]:
     """The child process of each domain, with its keys."""
     children = {
-        each.domain: CryptChild(CryptSettings(each.domain, root / each.domain / "run", root / each.domain / "logs"))
+        each.domain: BodyEncryptionProcess(
+            CryptSettings(each.domain, root / each.domain / "run", root / each.domain / "logs")
+        )
         for each in inputs
     }
     tasks = [asyncio.create_task(each.run()) for each in children.values()]
@@ -119,7 +128,7 @@ async def encrypting(*inputs: Inputs, root: Path) -> AsyncIterator[dict[str, Cry
         await asyncio.gather(*tasks)
 
 
-def with_crypt(inputs: Inputs, root: Path, **changes: Any) -> Inputs:
+def with_crypt(inputs: SnapshotInputs, root: Path, **changes: Any) -> SnapshotInputs:
     return replace(inputs, crypt=root / inputs.domain / "run" / "crypt.sock", **changes)
 
 
@@ -130,7 +139,7 @@ class Secretive:
     alice: Domain
     bob: Domain
     wire: Wire
-    children: dict[str, CryptChild]
+    children: dict[str, BodyEncryptionProcess]
     http: aiohttp.ClientSession
 
     async def change(self, domain: Domain, **changes: Any) -> None:
@@ -150,10 +159,10 @@ async def secretive(root: Path) -> AsyncIterator[Secretive]:
         away = {"host": wire.address.host, "ports": (RoutePort("http", wire.address.port),)}
         alice = with_crypt(alice, root, routes=(route("alice", "bob", bob, "alice", **ENCRYPTED, **away),))
         services = (
-            Service("mirror", (plain,)),
-            Service("stream", (stream,), ServiceProtocol.GRPC),
-            Service("empty"),
-            Service("closed", (plain,), access=frozenset({"carol"})),
+            DomainService("mirror", (plain,)),
+            DomainService("stream", (stream,), ServiceProtocol.GRPC),
+            DomainService("empty"),
+            DomainService("closed", (plain,), access=frozenset({"carol"})),
         )
         bob = with_crypt(
             bob,

@@ -25,9 +25,18 @@ import h2.events
 from aiohttp import web
 
 from coterie.base import pki
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kuscia.gateway.envoy import Envoy, EnvoySettings
-from coterie.kuscia.gateway.model import Address, Inputs, KeyPair, Protocol, Route, RoutePort, Service, ServiceProtocol
+from coterie.kuscia.gateway.model import (
+    DomainService,
+    KeyPair,
+    Protocol,
+    Route,
+    RoutePort,
+    ServiceProtocol,
+    SnapshotInputs,
+    SocketAddress,
+)
 from coterie.kuscia.gateway.snapshot import snapshot
 
 HOSTS = {"alice": "127.0.1.1", "bob": "127.0.1.2", "joe": "127.0.1.3", "carol": "127.0.1.4"}
@@ -78,15 +87,15 @@ def free_port(host: str) -> int:
             return port
 
 
-def token(source: str, destination: str, revision: int = 1) -> Secret:
-    return Secret(f"{source}-{destination}-{revision}=")
+def token(source: str, destination: str, revision: int = 1) -> SecretValue:
+    return SecretValue(f"{source}-{destination}-{revision}=")
 
 
 # ---- services ----
 
 
 @contextlib.asynccontextmanager
-async def echo(host: str) -> AsyncIterator[Address]:
+async def echo(host: str) -> AsyncIterator[SocketAddress]:
     """HTTP/1.1 and web sockets: says what it got."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -114,13 +123,13 @@ async def echo(host: str) -> AsyncIterator[Address]:
     site = web.TCPSite(runner, host, 0)
     await site.start()
     try:
-        yield Address(host, runner.addresses[0][1])
+        yield SocketAddress(host, runner.addresses[0][1])
     finally:
         await runner.cleanup()
 
 
 @contextlib.asynccontextmanager
-async def streaming_echo(host: str) -> AsyncIterator[Address]:
+async def streaming_echo(host: str) -> AsyncIterator[SocketAddress]:
     """HTTP/2 in plain text: sends back each piece as it comes, and trailers at the end, as gRPC does."""
     tasks: set[asyncio.Task[Any]] = set()
 
@@ -149,7 +158,7 @@ async def streaming_echo(host: str) -> AsyncIterator[Address]:
 
     server = await asyncio.start_server(serve, host, 0)
     try:
-        yield Address(host, server.sockets[0].getsockname()[1])
+        yield SocketAddress(host, server.sockets[0].getsockname()[1])
     finally:
         server.close()
         for task in tasks:
@@ -161,7 +170,7 @@ async def streaming_echo(host: str) -> AsyncIterator[Address]:
 class Wire:
     """A relay that keeps a copy of what passes in either direction, and may be cut."""
 
-    where: Address
+    where: SocketAddress
     seen: bytearray
     ends: set[asyncio.StreamWriter]
 
@@ -171,8 +180,8 @@ class Wire:
 
 
 @contextlib.asynccontextmanager
-async def wire(host: str, target: Address) -> AsyncIterator[Wire]:
-    made = Wire(Address(host, 0), bytearray(), set())
+async def wire(host: str, target: SocketAddress) -> AsyncIterator[Wire]:
+    made = Wire(SocketAddress(host, 0), bytearray(), set())
     tasks: set[asyncio.Task[Any]] = set()
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -194,7 +203,7 @@ async def wire(host: str, target: Address) -> AsyncIterator[Wire]:
         await asyncio.gather(pump(reader, onwards), pump(there, writer))
 
     server = await asyncio.start_server(serve, host, 0)
-    made.where = Address(host, server.sockets[0].getsockname()[1])
+    made.where = SocketAddress(host, server.sockets[0].getsockname()[1])
     try:
         yield made
     finally:
@@ -215,7 +224,9 @@ class Http2Stream:
         self.ended = False
 
     @classmethod
-    async def open(cls, where: Address, host: str, path: str, *, method: str = "POST", kind: str = "") -> Http2Stream:
+    async def open(
+        cls, where: SocketAddress, host: str, path: str, *, method: str = "POST", kind: str = ""
+    ) -> Http2Stream:
         self = cls(*await asyncio.open_connection(where.host, where.port))
         self.link.initiate_connection()
         headers = [(":method", method), (":scheme", "http"), (":authority", host), (":path", path), ("te", "trailers")]
@@ -224,7 +235,7 @@ class Http2Stream:
         return self
 
     @classmethod
-    async def connect(cls, where: Address, authority: str, headers: dict[str, str]) -> Http2Stream:
+    async def connect(cls, where: SocketAddress, authority: str, headers: dict[str, str]) -> Http2Stream:
         """A CONNECT, in plain text."""
         self = cls(*await asyncio.open_connection(where.host, where.port))
         self.link.initiate_connection()
@@ -268,7 +279,7 @@ class Http2Stream:
 @dataclass
 class Domain:
     name: str
-    inputs: Inputs
+    inputs: SnapshotInputs
     envoy: Envoy
     settings: EnvoySettings
 
@@ -291,13 +302,13 @@ class Domain:
         return (self.settings.logs / f"{side}.log").read_text()
 
 
-def make_inputs(name: str, root: Path, protocol: Protocol, **more: Any) -> Inputs:
+def make_inputs(name: str, root: Path, protocol: Protocol, **more: Any) -> SnapshotInputs:
     host = HOSTS[name]
-    return Inputs(
+    return SnapshotInputs(
         domain=name,
-        internal=Address(host, free_port(host)),
-        external=Address(host, free_port(host)),
-        handshake=Address(host, free_port(host)),
+        internal=SocketAddress(host, free_port(host)),
+        external=SocketAddress(host, free_port(host)),
+        handshake=SocketAddress(host, free_port(host)),
         directory=root / name / "xds",
         logs=root / name / "logs",
         version="test",
@@ -307,12 +318,12 @@ def make_inputs(name: str, root: Path, protocol: Protocol, **more: Any) -> Input
     )
 
 
-def make_settings(inputs: Inputs, root: Path, **more: Any) -> EnvoySettings:
+def make_settings(inputs: SnapshotInputs, root: Path, **more: Any) -> EnvoySettings:
     # Short, because the path of a socket has a limit.
     return EnvoySettings(inputs.domain, inputs.directory, root / inputs.domain / "run", inputs.logs, **more)
 
 
-def route(source: str, destination: str, there: Inputs, me: str, **more: Any) -> Route:
+def route(source: str, destination: str, there: SnapshotInputs, me: str, **more: Any) -> Route:
     partner = destination if me == source else source
     assert there.external is not None
     port = RoutePort("http", there.external.port, tls=there.protocol is not Protocol.NOTLS)
@@ -327,7 +338,7 @@ def route(source: str, destination: str, there: Inputs, me: str, **more: Any) ->
 
 
 @contextlib.asynccontextmanager
-async def running(*inputs: Inputs, root: Path, **settings: Any) -> AsyncIterator[list[Domain]]:
+async def running(*inputs: SnapshotInputs, root: Path, **settings: Any) -> AsyncIterator[list[Domain]]:
     domains = []
     for each in inputs:
         # A busy machine is no refusal.
@@ -388,12 +399,12 @@ async def pair(root: Path, protocol: Protocol = Protocol.MTLS, **more: Any) -> A
         alice = make_inputs("alice", root, protocol)
         bob = make_inputs("bob", root, protocol)
         services = (
-            Service("echo", (plain,)),
-            Service("stream", (stream,), ServiceProtocol.GRPC),
-            Service("closed", (plain,), access=frozenset({"zed"})),
-            Service("opened", (plain,), access=frozenset({"alice", "zed"})),
-            Service("own", (plain,), domain_only=True),
-            Service("empty"),
+            DomainService("echo", (plain,)),
+            DomainService("stream", (stream,), ServiceProtocol.GRPC),
+            DomainService("closed", (plain,), access=frozenset({"zed"})),
+            DomainService("opened", (plain,), access=frozenset({"alice", "zed"})),
+            DomainService("own", (plain,), domain_only=True),
+            DomainService("empty"),
         )
         alice = replace(alice, routes=(route("alice", "bob", bob, "alice"), route("bob", "alice", alice, "alice")))
         bob = replace(

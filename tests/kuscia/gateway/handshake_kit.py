@@ -19,14 +19,14 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coterie.base import pki
 from coterie.base.clock import VirtualClock, rfc3339
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.http.messages import Request, Response, UserInfo
 from coterie.kube.api.meta import Object, ObjectKey
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
-from coterie.kube.client.informer import Change
+from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.store.memory import MemoryStore
@@ -35,9 +35,9 @@ from coterie.kuscia.controllers.domainroute import controller as domainroute
 from coterie.kuscia.extensions.apiserver import KUSCIA
 from coterie.kuscia.gateway.handshake import crypto, negotiator
 from coterie.kuscia.gateway.handshake.effective_tokens import EffectiveTokens, tokens_of
-from coterie.kuscia.gateway.handshake.handshake_client import CALL_SECONDS, NoAnswer, Target
+from coterie.kuscia.gateway.handshake.handshake_client import CALL_SECONDS, HandshakeTarget, PartnerUnreachable
 from coterie.kuscia.gateway.handshake.server import HandshakeServer
-from coterie.kuscia.gateway.model import Address
+from coterie.kuscia.gateway.model import SocketAddress
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
 ADMIN = UserInfo("system:admin", ("system:masters",))
@@ -46,7 +46,7 @@ GATEWAY = GATEWAYS.as_dynamic
 EVENT = Kind.dynamic(builtin("events"))
 NAMESPACE = Kind.dynamic(builtin("namespaces"))
 STEP = 0.2
-NOWHERE = Address("127.0.0.1", 0)
+NOWHERE = SocketAddress("127.0.0.1", 0)
 
 
 @cache
@@ -110,7 +110,7 @@ class Gate:
     effective: EffectiveTokens
     informers: Informers
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
-    loaded: dict[str, tuple[Secret, ...]] = field(default_factory=dict)
+    loaded: dict[str, tuple[SecretValue, ...]] = field(default_factory=dict)
     load_seconds: float = 0.1
     stuck: bool = False
     """Its Envoy takes no new configuration."""
@@ -118,7 +118,7 @@ class Gate:
     def watch(self) -> None:
         self.informers.get(DOMAIN_ROUTES, self.side.domain).add_handler(self._changed)
 
-    def _changed(self, change: Change[DomainRoute]) -> None:
+    def _changed(self, change: ObjectChange[DomainRoute]) -> None:
         if not self.stuck:
             self.tasks.append(asyncio.ensure_future(self._load(change.object.key)))
 
@@ -236,7 +236,7 @@ class Side:
         await self.client.create(DR, a_route(namespace=self.domain, **config))
 
 
-Fault = Callable[[Target, bytes | None], str]
+Fault = Callable[[HandshakeTarget, bytes | None], str]
 """What the network does with a call: nothing, "lose", "lose answer" or "hang"."""
 
 
@@ -245,7 +245,7 @@ class Network:
         self.clock = clock
         self.sides: dict[str, Side] = {}
         self.fault: Fault = lambda target, body: ""
-        self.seen: list[tuple[Target, bytes]] = []
+        self.seen: list[tuple[HandshakeTarget, bytes]] = []
         """Handshakes, for who wants to replay them."""
         self.mtls = False
         self.with_token = True
@@ -263,7 +263,7 @@ class Network:
     async def deliver(self, request: Request, domain: str) -> Response:
         gate = self.sides[domain].next_gate() if domain in self.sides else None
         if gate is None:
-            raise NoAnswer("HTTP 503: no healthy upstream")
+            raise PartnerUnreachable("HTTP 503: no healthy upstream")
         return await gate.server.handle(request)
 
     def check(self) -> None:
@@ -312,13 +312,13 @@ class _Caller:
         self._network = network
         self._gate = gate
 
-    async def call(self, target: Target, headers: Mapping[str, str], body: bytes | None) -> bytes:
+    async def call(self, target: HandshakeTarget, headers: Mapping[str, str], body: bytes | None) -> bytes:
         network = self._network
         if body is not None:
             network.seen.append((target, body))
         fault = network.fault(target, body)
         if fault == "lose":
-            raise NoAnswer("HTTP 503: connection refused")
+            raise PartnerUnreachable("HTTP 503: connection refused")
         sent = {"kuscia-source": target.source, "kuscia-origin-source": target.source, **headers}
         if network.mtls:
             own = self._gate.side.identity.certificate.encode()
@@ -333,16 +333,16 @@ class _Caller:
             await asyncio.wait({answering, alarm}, return_when=asyncio.FIRST_COMPLETED)
             if not answering.done() or fault == "hang":
                 await asyncio.wait({alarm})
-                raise NoAnswer("no answer within 10 s")
+                raise PartnerUnreachable("no answer within 10 s")
         finally:
             alarm.cancel()
             if not answering.done():
                 answering.cancel()
         response = answering.result()
         if fault == "lose answer":
-            raise NoAnswer("HTTP 503: connection reset")
+            raise PartnerUnreachable("HTTP 503: connection reset")
         if response.status != 200:
-            raise NoAnswer(f"HTTP {response.status}")
+            raise PartnerUnreachable(f"HTTP {response.status}")
         return response.body
 
 

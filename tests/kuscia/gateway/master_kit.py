@@ -18,7 +18,7 @@ from registration_kit import PLANE, Plane, key
 from coterie.base import pki
 from coterie.base.clock import Clock
 from coterie.base.paths import DomainPaths
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.base.tasks import TaskOwner
 from coterie.http.messages import Request, Response
 from coterie.http.server import HttpServer
@@ -36,7 +36,7 @@ class Master:
         self.center = center
         self.where = where
         self.requests: list[Request] = []
-        self.tokens: dict[int, Secret] = {}
+        self.tokens: dict[int, SecretValue] = {}
         self.revision = 0
         self.refuses_handshakes = False
         self.greeting = (401, [("Kuscia-Error-Message", "<unauthorized>")])
@@ -81,7 +81,7 @@ class Master:
 
     def _state(self, request: Request) -> int:
         told = int(request.headers.get("kuscia-token-revision", "0"))
-        return 0 if self.tokens.get(told) == Secret(request.headers.get("kuscia-token", "")) else 4
+        return 0 if self.tokens.get(told) == SecretValue(request.headers.get("kuscia-token", "")) else 4
 
     async def _shake(self, asked: messages.HandshakeRequest) -> messages.HandshakeResponse:
         if self.refuses_handshakes:
@@ -94,8 +94,8 @@ class Master:
         own = crypto.half()
         self.revision += 1
         self.tokens[self.revision] = crypto.header_value(theirs + own)
-        made = messages.Token(token=crypto.encrypt(source, own), revision=self.revision)  # type: ignore[arg-type]
-        return messages.HandshakeResponse(status=messages.Status(), token=made)
+        made = messages.HandshakeToken(token=crypto.encrypt(source, own), revision=self.revision)  # type: ignore[arg-type]
+        return messages.HandshakeResponse(status=messages.HandshakeStatus(), token=made)
 
 
 class Lite:
@@ -115,7 +115,7 @@ class Lite:
     def link(self, port: int, token: str | None, *, tls: bool = True, host: str = "127.0.0.1") -> MasterLink:
         settings = GatewaySettings(
             self.name, "lite-1", control_plane=False, master=MasterEndpoint(host, port, tls),
-            deploy_token=Secret(token) if token is not None else None,
+            deploy_token=SecretValue(token) if token is not None else None,
         )  # fmt: skip
         return MasterLink(settings, self.identity, self.paths, self._changed, clock=self.clock)
 

@@ -25,7 +25,7 @@ from gateway_kit import HOSTS, free_port
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.http.messages import UserInfo
 from coterie.http.server import HttpServer
 from coterie.kube.api.errors import AlreadyExists, ApiError
@@ -44,7 +44,7 @@ from coterie.kuscia.controllers.domain import controller as domain
 from coterie.kuscia.controllers.domainroute import controller as domainroute
 from coterie.kuscia.controllers.gateway import controller as gateway
 from coterie.kuscia.extensions.apiserver import KUSCIA
-from coterie.kuscia.gateway.model import Address, Protocol
+from coterie.kuscia.gateway.model import Protocol, SocketAddress
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.identity import domain_identity as identities
 from coterie.kuscia.identity.domain_identity import DomainIdentity
@@ -71,9 +71,9 @@ def settings_of(name: str, **more: Any) -> GatewaySettings:
     host = HOSTS[name]
     given: dict[str, Any] = {
         "instance": f"gw-{name}",
-        "internal": Address(host, free_port(host)),
-        "external": Address(host, free_port(host)),
-        "handshake": Address(host, free_port(host)),
+        "internal": SocketAddress(host, free_port(host)),
+        "external": SocketAddress(host, free_port(host)),
+        "handshake": SocketAddress(host, free_port(host)),
         **more,
     }
     return GatewaySettings(name, **given)
@@ -101,7 +101,7 @@ class Plane:
     def part(self, name: str) -> Any:
         return next(each for group in self.groups for each in group if each.name == name)
 
-    async def serve(self, name: str, where: Address, **annotations: str) -> None:
+    async def serve(self, name: str, where: SocketAddress, **annotations: str) -> None:
         """A service of this domain with one address."""
         meta: Object = {"name": name, "namespace": self.name, "annotations": annotations}
         port = {"name": "http", "port": where.port}
@@ -142,7 +142,7 @@ async def control_plane(name: str, root: Path, **more: Any) -> AsyncIterator[Pla
     """An API with the domain controllers and one gateway. Its own Domain is there."""
     async with contextlib.AsyncExitStack() as stack:
         paths = DomainPaths.of(root, name).prepare()
-        identity = identities.ensure(paths, name, Secret(key_of(name)), datetime.now(UTC))
+        identity = identities.ensure(paths, name, SecretValue(key_of(name)), datetime.now(UTC))
         store = MemoryStore()
         await store.open()
         stack.push_async_callback(store.close)
@@ -183,12 +183,12 @@ async def running(manager: Manager) -> AsyncIterator[None]:
         await task
 
 
-async def _port(stack: contextlib.AsyncExitStack, server: ApiServer, paths: DomainPaths) -> Address:
+async def _port(stack: contextlib.AsyncExitStack, server: ApiServer, paths: DomainPaths) -> SocketAddress:
     """The API's own port, as a node opens it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(paths.domain_certificate, paths.domain_key)
     http = HttpServer(server.handle)
-    found = Address(*await http.listen("127.0.0.1", 0, context))
+    found = SocketAddress(*await http.listen("127.0.0.1", 0, context))
     stack.push_async_callback(http.stop)
     return found
 

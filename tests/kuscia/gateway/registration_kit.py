@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK, Clock
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.base.tasks import TaskOwner
 from coterie.http.messages import Request, Response, UserInfo
 from coterie.kube.apiserver.server import ApiServer, Settings
@@ -29,7 +29,7 @@ from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, Doma
 from coterie.kuscia.controllers.domain import controller as domains
 from coterie.kuscia.extensions.apiserver import KUSCIA
 from coterie.kuscia.gateway.registration import messages
-from coterie.kuscia.gateway.registration.server import Registrar
+from coterie.kuscia.gateway.registration.server import RegistrationServer
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
 PLANE = "hq"
@@ -62,7 +62,7 @@ def an_application(
 ) -> tuple[messages.RegisterRequest, str]:
     """What an honest lite sends, or one that lies in one respect."""
     own = key(signer or domain)
-    csr = messages.make_csr(name_in_csr or domain, own, Secret(token) if token is not None else None)
+    csr = messages.make_csr(name_in_csr or domain, own, SecretValue(token) if token is not None else None)
     at = int(now.timestamp() * 1e9) if request_time is None else request_time
     request = messages.RegisterRequest(domain, csr, at)
     return request, messages.make_jwt(request, key(jwt_by) if jwt_by else own, now)
@@ -75,7 +75,7 @@ def posted(body: bytes, jwt: str, address: str = "10.0.0.9") -> Request:
 
 
 class Plane:
-    def __init__(self, client: Client, registrar: Registrar, identity: DomainIdentity, clock: Clock) -> None:
+    def __init__(self, client: Client, registrar: RegistrationServer, identity: DomainIdentity, clock: Clock) -> None:
         self.client = client
         self.registrar = registrar
         self.identity = identity
@@ -130,7 +130,7 @@ async def plane(clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[Plane]:
         async with TaskOwner("plane") as owner:
             owner.start("informers", informers.run())
             owner.start("domains", keeper.run())
-            yield Plane(client, Registrar(client, own, clock=clock), own, clock)
+            yield Plane(client, RegistrationServer(client, own, clock=clock), own, clock)
     finally:
         await transport.close()
         await server.stop()

@@ -12,18 +12,18 @@ import pytest
 from crypt_kit import ENCRYPTED
 from gateway_kit import token
 
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kuscia.gateway.crypt.keys import KeyRing, KeyTable, RouteKeys, keys_of, read_keys, write_keys
-from coterie.kuscia.gateway.crypt.process import CryptChild, CryptSettings
+from coterie.kuscia.gateway.crypt.process import BodyEncryptionProcess, CryptSettings
 from coterie.kuscia.gateway.crypt.routing import refused
-from coterie.kuscia.gateway.model import Address, Inputs, Protocol, Route, RoutePort, Service
+from coterie.kuscia.gateway.model import DomainService, Protocol, Route, RoutePort, SnapshotInputs, SocketAddress
 from coterie.kuscia.gateway.snapshot import snapshot
 
-HERE = Inputs(
+HERE = SnapshotInputs(
     domain="alice",
-    internal=Address("127.0.1.1", 80),
+    internal=SocketAddress("127.0.1.1", 80),
     external=None,
-    handshake=Address("127.0.1.1", 1054),
+    handshake=SocketAddress("127.0.1.1", 1054),
     directory=Path("/xds"),
     logs=Path("/logs"),
     protocol=Protocol.NOTLS,
@@ -32,8 +32,8 @@ HERE = Inputs(
 AWAY = Route(
     "alice", "bob", host="10.0.0.2", ports=(RoutePort("http", 1080),), tokens=(token("alice", "bob"),), **ENCRYPTED
 )
-BACK = Route("bob", "alice", tokens=(Secret("t-6"), Secret("t-7")), revisions=(6, 7), body_encryption="AES")
-TABLE = KeyTable((RouteKeys("alice", "bob", ((1, Secret("one")), (2, Secret("two")))),))
+BACK = Route("bob", "alice", tokens=(SecretValue("t-6"), SecretValue("t-7")), revisions=(6, 7), body_encryption="AES")
+TABLE = KeyTable((RouteKeys("alice", "bob", ((1, SecretValue("one")), (2, SecretValue("two")))),))
 
 
 # ---- keys ----
@@ -46,7 +46,7 @@ def test_only_routes_that_ask_for_it_have_keys() -> None:
     assert keys_of(replace(HERE, routes=(BACK, plain, AWAY))) == KeyTable(
         (
             RouteKeys("alice", "bob", ((1, token("alice", "bob")),)),
-            RouteKeys("bob", "alice", ((6, Secret("t-6")), (7, Secret("t-7")))),
+            RouteKeys("bob", "alice", ((6, SecretValue("t-6")), (7, SecretValue("t-7")))),
         )
     )
 
@@ -66,8 +66,8 @@ def test_another_file_is_read_when_the_next_request_comes(tmp_path: Path) -> Non
     write_keys(path, TABLE)
     found = ring.keys("alice", "bob")
     assert found is not None
-    assert found.newest == (2, Secret("two"))
-    assert found.of_revision(1) == Secret("one")
+    assert found.newest == (2, SecretValue("two"))
+    assert found.of_revision(1) == SecretValue("one")
     assert found.of_revision(3) is None
     assert ring.keys("bob", "alice") is None
     write_keys(path, KeyTable())
@@ -88,7 +88,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("route", "inputs", "why"), REFUSED.values(), ids=list(REFUSED))
-def test_what_cannot_be_encrypted_is_refused(route: Route, inputs: Inputs, why: str) -> None:
+def test_what_cannot_be_encrypted_is_refused(route: Route, inputs: SnapshotInputs, why: str) -> None:
     assert bool(refused(inputs, route)) == bool(why)
     assert why in refused(inputs, route)
     problems = snapshot(replace(inputs, routes=(route,))).problems
@@ -96,7 +96,7 @@ def test_what_cannot_be_encrypted_is_refused(route: Route, inputs: Inputs, why: 
 
 
 def test_a_route_to_us_that_cannot_be_decrypted_lets_nothing_in() -> None:
-    service = Service("s", (Address("10.0.0.9", 80),))
+    service = DomainService("s", (SocketAddress("10.0.0.9", 80),))
     inputs = replace(HERE, crypt=None, routes=(BACK,), services=(service,))
     resources = snapshot(inputs)
     (table,) = resources.files["rds-external.json"]
@@ -118,7 +118,7 @@ def test_before_the_handshake_nothing_is_sent() -> None:
 
 def test_routes_that_do_not_ask_are_the_same_with_and_without_the_child() -> None:
     routes = (replace(AWAY, body_encryption="", revisions=()), replace(BACK, body_encryption=""))
-    services = (Service("s", (Address("10.0.0.9", 80),)),)
+    services = (DomainService("s", (SocketAddress("10.0.0.9", 80),)),)
     one = snapshot(replace(HERE, routes=routes, services=services))
     other = snapshot(replace(HERE, routes=routes, services=services, crypt=None))
     for side in ("internal", "external"):
@@ -130,7 +130,7 @@ def test_routes_that_do_not_ask_are_the_same_with_and_without_the_child() -> Non
 
 async def test_it_starts_when_needed_and_is_told_by_a_private_file(tmp_path: Path) -> None:
     settings = CryptSettings("alice", tmp_path / "run", tmp_path / "logs")
-    child = CryptChild(settings)
+    child = BodyEncryptionProcess(settings)
     running = asyncio.create_task(child.run())
     await asyncio.wait_for(child.ready.wait(), 5)
     await child.update(KeyTable())
@@ -154,7 +154,7 @@ async def test_it_starts_when_needed_and_is_told_by_a_private_file(tmp_path: Pat
 
 
 async def test_it_may_be_stopped_before_it_was_needed(tmp_path: Path) -> None:
-    child = CryptChild(CryptSettings("alice", tmp_path / "run", tmp_path / "logs"))
+    child = BodyEncryptionProcess(CryptSettings("alice", tmp_path / "run", tmp_path / "logs"))
     running = asyncio.create_task(child.run())
     await asyncio.wait_for(child.ready.wait(), 5)
     child.stop()
@@ -163,4 +163,4 @@ async def test_it_may_be_stopped_before_it_was_needed(tmp_path: Path) -> None:
 
 def test_a_path_too_long_for_a_socket_is_told(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="too long"):
-        CryptChild(CryptSettings("alice", tmp_path / ("x" * 100), tmp_path))
+        BodyEncryptionProcess(CryptSettings("alice", tmp_path / ("x" * 100), tmp_path))

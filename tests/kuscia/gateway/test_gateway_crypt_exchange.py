@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.base.protobuf_wire import WireError
-from coterie.base.secret import Secret
+from coterie.base.protobuf_wire import ProtobufError
+from coterie.base.secret import SecretValue
 from coterie.kuscia.gateway.crypt.announcement import SCHEME
-from coterie.kuscia.gateway.crypt.exchange import Exchange, Place, Refused, Side
+from coterie.kuscia.gateway.crypt.exchange import Exchange, ExchangeRefused, RouteEnd, RouteSide
 from coterie.kuscia.gateway.crypt.keys import RouteKeys
-from coterie.kuscia.gateway.crypt.messages import Event, Part, parse
+from coterie.kuscia.gateway.crypt.messages import MessagePart, ProcessingEvent, parse
 
-KEYS = RouteKeys("alice", "bob", ((3, Secret("older")), (4, Secret("newer"))))
+KEYS = RouteKeys("alice", "bob", ((3, SecretValue("older")), (4, SecretValue("newer"))))
 OLDER = RouteKeys("alice", "bob", KEYS.tokens[:1])
 OURS = {"kuscia-encrypt-version", "kuscia-encrypt-iv", "x-coterie-encrypt"}
 Headers = dict[str, tuple[str, ...]]
@@ -103,7 +103,7 @@ class Answer:
 class End:
     """An exchange at one gateway, and what it let pass."""
 
-    side: Side
+    side: RouteSide
     keys: RouteKeys | None = KEYS
     refused: int = 0
     answers: list[Answer] = field(default_factory=list)
@@ -111,22 +111,22 @@ class End:
     def __post_init__(self) -> None:
         self.exchange = Exchange(lambda source, destination: self.keys)
 
-    def react(self, part: Part, **more: Any) -> list[Answer]:
-        made = [Answer.read(each) for each in self.exchange.react(Event(part, **more))]
+    def react(self, part: MessagePart, **more: Any) -> list[Answer]:
+        made = [Answer.read(each) for each in self.exchange.react(ProcessingEvent(part, **more))]
         self.answers += made
         for each in made:
             if each.kind == 7:
                 self.refused = each.status
         return made
 
-    def headers(self, part: Part, *, end: bool = False, headers: Headers | None = None) -> Headers:
+    def headers(self, part: MessagePart, *, end: bool = False, headers: Headers | None = None) -> Headers:
         """The headers as they go on."""
         given = headers or {}
-        name = Place(self.side, "alice", "bob").name if part is Part.REQUEST_HEADERS else ""
+        name = RouteEnd(self.side, "alice", "bob").name if part is MessagePart.REQUEST_HEADERS else ""
         (answer,) = self.react(part, end=end, headers=given, route=name)
         return {key: value for key, value in given.items() if key not in answer.removed} | answer.set
 
-    def body(self, part: Part, data: bytes, *, end: bool = False) -> bytes:
+    def body(self, part: MessagePart, data: bytes, *, end: bool = False) -> bytes:
         made = self.react(part, body=data, end=end)
         if self.refused:
             return b""
@@ -136,13 +136,13 @@ class End:
 
 
 def ends(**keys: RouteKeys | None) -> tuple[End, End]:
-    return End(Side.CALL, keys.get("call", KEYS)), End(Side.SERVE, keys.get("serve", KEYS))
+    return End(RouteSide.CALL, keys.get("call", KEYS)), End(RouteSide.SERVE, keys.get("serve", KEYS))
 
 
 def begun(*, end: bool = False, **keys: RouteKeys | None) -> tuple[End, End, Headers]:
     alice, bob = ends(**keys)
-    wire = alice.headers(Part.REQUEST_HEADERS, end=end, headers={"accept": ("*/*",)})
-    bob.headers(Part.REQUEST_HEADERS, end=end, headers=wire)
+    wire = alice.headers(MessagePart.REQUEST_HEADERS, end=end, headers={"accept": ("*/*",)})
+    bob.headers(MessagePart.REQUEST_HEADERS, end=end, headers=wire)
     return alice, bob, wire
 
 
@@ -154,35 +154,35 @@ def begun(*, end: bool = False, **keys: RouteKeys | None) -> tuple[End, End, Hea
 def test_a_request_and_its_response_pass(pieces: list[bytes], step: int) -> None:
     alice, bob, _ = begun()
 
-    def through(sealing: End, opening: End, part: Part) -> bytes:
+    def through(sealing: End, opening: End, part: MessagePart) -> bytes:
         last = len(pieces) - 1
         wire = b"".join(sealing.body(part, each, end=at == last) for at, each in enumerate(pieces))
         cut = [wire[at : at + step] for at in range(0, len(wire), step)]
         return b"".join(opening.body(part, each, end=at == len(cut) - 1) for at, each in enumerate(cut))
 
-    assert through(alice, bob, Part.REQUEST_BODY) == b"".join(pieces)
-    wire = bob.headers(Part.RESPONSE_HEADERS, headers={":status": ("200",)})
+    assert through(alice, bob, MessagePart.REQUEST_BODY) == b"".join(pieces)
+    wire = bob.headers(MessagePart.RESPONSE_HEADERS, headers={":status": ("200",)})
     assert set(wire) >= OURS
-    assert OURS.isdisjoint(alice.headers(Part.RESPONSE_HEADERS, headers=wire))
-    assert through(bob, alice, Part.RESPONSE_BODY) == b"".join(pieces)
+    assert OURS.isdisjoint(alice.headers(MessagePart.RESPONSE_HEADERS, headers=wire))
+    assert through(bob, alice, MessagePart.RESPONSE_BODY) == b"".join(pieces)
     assert (alice.refused, bob.refused) == (0, 0)
 
 
 def test_trailers_come_after_the_end_of_the_body() -> None:
     alice, bob, _ = begun()
-    wire = alice.body(Part.REQUEST_BODY, b"data")
-    last, passed = alice.react(Part.REQUEST_TRAILERS, end=True)
+    wire = alice.body(MessagePart.REQUEST_BODY, b"data")
+    last, passed = alice.react(MessagePart.REQUEST_TRAILERS, end=True)
     assert (last.kind, passed.kind) == (3, 5)
     assert not last.end
-    assert bob.body(Part.REQUEST_BODY, wire + last.body) == b"data"
-    (passed,) = bob.react(Part.REQUEST_TRAILERS, end=True)
+    assert bob.body(MessagePart.REQUEST_BODY, wire + last.body) == b"data"
+    (passed,) = bob.react(MessagePart.REQUEST_TRAILERS, end=True)
     assert passed.kind == 5
 
 
 def test_trailers_in_place_of_the_end_are_a_cut_body() -> None:
     alice, bob, _ = begun()
-    assert bob.body(Part.REQUEST_BODY, alice.body(Part.REQUEST_BODY, b"data")) == b"data"
-    bob.react(Part.REQUEST_TRAILERS, end=True)
+    assert bob.body(MessagePart.REQUEST_BODY, alice.body(MessagePart.REQUEST_BODY, b"data")) == b"data"
+    bob.react(MessagePart.REQUEST_TRAILERS, end=True)
     assert bob.refused == 400
 
 
@@ -190,48 +190,50 @@ def test_a_message_without_body_carries_its_proof() -> None:
     alice, bob, wire = begun(end=True)
     assert wire["x-coterie-encrypt"][0].startswith(f"{SCHEME}; empty=")
     assert not bob.refused
-    back = bob.headers(Part.RESPONSE_HEADERS, end=True, headers={":status": ("204",)})
-    alice.headers(Part.RESPONSE_HEADERS, end=True, headers=back)
+    back = bob.headers(MessagePart.RESPONSE_HEADERS, end=True, headers={":status": ("204",)})
+    alice.headers(MessagePart.RESPONSE_HEADERS, end=True, headers=back)
     assert not alice.refused
 
 
 def test_an_empty_message_may_become_a_body_of_no_bytes_on_the_way() -> None:
     alice, bob = ends()
-    wire = alice.headers(Part.REQUEST_HEADERS, end=True)
-    bob.headers(Part.REQUEST_HEADERS, headers=wire)
-    assert bob.body(Part.REQUEST_BODY, b"", end=True) == b""
+    wire = alice.headers(MessagePart.REQUEST_HEADERS, end=True)
+    bob.headers(MessagePart.REQUEST_HEADERS, headers=wire)
+    assert bob.body(MessagePart.REQUEST_BODY, b"", end=True) == b""
     assert not bob.refused
 
 
 def test_an_older_token_is_accepted_while_tokens_roll() -> None:
     alice, bob, wire = begun(call=OLDER)
     assert wire["kuscia-encrypt-version"] == ("3",)
-    assert bob.body(Part.REQUEST_BODY, alice.body(Part.REQUEST_BODY, b"x", end=True), end=True) == b"x"
+    assert bob.body(MessagePart.REQUEST_BODY, alice.body(MessagePart.REQUEST_BODY, b"x", end=True), end=True) == b"x"
 
 
 def test_an_answer_of_our_own_envoy_passes_as_it_is() -> None:
     """It comes before the request came as far as the filter."""
-    bob = End(Side.SERVE)
-    assert bob.headers(Part.RESPONSE_HEADERS, headers={":status": ("401",)}) == {":status": ("401",)}
-    assert bob.body(Part.RESPONSE_BODY, b"who are you", end=True) == b"who are you"
+    bob = End(RouteSide.SERVE)
+    assert bob.headers(MessagePart.RESPONSE_HEADERS, headers={":status": ("401",)}) == {":status": ("401",)}
+    assert bob.body(MessagePart.RESPONSE_BODY, b"who are you", end=True) == b"who are you"
 
 
 def test_the_length_is_told_to_what_comes_next() -> None:
     alice, bob = ends()
-    wire = alice.headers(Part.REQUEST_HEADERS, headers={"content-length": ("4",)})
+    wire = alice.headers(MessagePart.REQUEST_HEADERS, headers={"content-length": ("4",)})
     assert "; length=4" in wire["x-coterie-encrypt"][0]
-    assert bob.headers(Part.REQUEST_HEADERS, headers=wire)["x-coterie-length"] == ("4",)
-    assert bob.body(Part.REQUEST_BODY, alice.body(Part.REQUEST_BODY, b"four", end=True), end=True) == b"four"
+    assert bob.headers(MessagePart.REQUEST_HEADERS, headers=wire)["x-coterie-length"] == ("4",)
+    assert (
+        bob.body(MessagePart.REQUEST_BODY, alice.body(MessagePart.REQUEST_BODY, b"four", end=True), end=True) == b"four"
+    )
     assert not bob.refused
 
 
 @pytest.mark.parametrize("method", ["HEAD", "GET"])
 def test_only_head_is_told_a_length_without_a_body(method: str) -> None:
     alice, bob = ends()
-    wire = alice.headers(Part.REQUEST_HEADERS, end=True, headers={":method": (method,)})
-    bob.headers(Part.REQUEST_HEADERS, end=True, headers=wire)
-    back = bob.headers(Part.RESPONSE_HEADERS, end=True, headers={":status": ("200",), "content-length": ("9",)})
-    told = alice.headers(Part.RESPONSE_HEADERS, end=True, headers={**back, "x-coterie-length": ("7",)})
+    wire = alice.headers(MessagePart.REQUEST_HEADERS, end=True, headers={":method": (method,)})
+    bob.headers(MessagePart.REQUEST_HEADERS, end=True, headers=wire)
+    back = bob.headers(MessagePart.RESPONSE_HEADERS, end=True, headers={":status": ("200",), "content-length": ("9",)})
+    told = alice.headers(MessagePart.RESPONSE_HEADERS, end=True, headers={**back, "x-coterie-length": ("7",)})
     assert told.get("x-coterie-length") == (("9",) if method == "HEAD" else None)
     assert not alice.refused
 
@@ -243,19 +245,19 @@ def test_only_head_is_told_a_length_without_a_body(method: str) -> None:
 def test_a_sender_that_lies_about_the_length_is_refused(body: bytes) -> None:
     """Else the rest would be the next request on the connection to the service."""
     alice, bob = ends()
-    wire = alice.headers(Part.REQUEST_HEADERS, headers={"content-length": ("4",)})
-    bob.headers(Part.REQUEST_HEADERS, headers=wire)
-    bob.body(Part.REQUEST_BODY, alice.body(Part.REQUEST_BODY, body, end=True), end=True)
+    wire = alice.headers(MessagePart.REQUEST_HEADERS, headers={"content-length": ("4",)})
+    bob.headers(MessagePart.REQUEST_HEADERS, headers=wire)
+    bob.body(MessagePart.REQUEST_BODY, alice.body(MessagePart.REQUEST_BODY, body, end=True), end=True)
     assert bob.refused == 400
     assert not any(each.body for each in bob.answers if each.kind == 3)
 
 
 def test_a_length_changed_on_the_way_fits_no_key() -> None:
     alice, bob = ends()
-    wire = alice.headers(Part.REQUEST_HEADERS, headers={"content-length": ("4",)})
+    wire = alice.headers(MessagePart.REQUEST_HEADERS, headers={"content-length": ("4",)})
     wire["x-coterie-encrypt"] = (wire["x-coterie-encrypt"][0].replace("length=4", "length=5"),)
-    bob.headers(Part.REQUEST_HEADERS, headers=wire)
-    bob.body(Part.REQUEST_BODY, alice.body(Part.REQUEST_BODY, b"four", end=True), end=True)
+    bob.headers(MessagePart.REQUEST_HEADERS, headers=wire)
+    bob.body(MessagePart.REQUEST_BODY, alice.body(MessagePart.REQUEST_BODY, b"four", end=True), end=True)
     assert bob.refused == 400
 
 
@@ -264,7 +266,7 @@ def test_a_length_changed_on_the_way_fits_no_key() -> None:
 )
 def test_a_length_in_clear_is_taken_away(headers: Headers) -> None:
     alice, _, _ = begun()
-    passed = alice.headers(Part.RESPONSE_HEADERS, end=True, headers={**headers, "x-coterie-length": ("7",)})
+    passed = alice.headers(MessagePart.RESPONSE_HEADERS, end=True, headers={**headers, "x-coterie-length": ("7",)})
     assert "x-coterie-length" not in passed
 
 
@@ -289,12 +291,12 @@ BAD_REQUESTS: dict[str, tuple[Headers, int]] = {
 @pytest.mark.parametrize(("headers", "status"), BAD_REQUESTS.values(), ids=list(BAD_REQUESTS))
 @pytest.mark.parametrize("end", [True, False], ids=["empty", "with body"])
 def test_a_request_that_is_not_encrypted_is_refused(headers: Headers, status: int, end: bool) -> None:
-    bob = End(Side.SERVE)
-    bob.headers(Part.REQUEST_HEADERS, end=end, headers=headers)
+    bob = End(RouteSide.SERVE)
+    bob.headers(MessagePart.REQUEST_HEADERS, end=end, headers=headers)
     if not bob.refused:  # only the body can tell
-        assert bob.body(Part.REQUEST_BODY, b"plain text that is no chunk", end=True) == b""
+        assert bob.body(MessagePart.REQUEST_BODY, b"plain text that is no chunk", end=True) == b""
     assert bob.refused == status
-    assert bob.react(Part.REQUEST_BODY, body=b"more") == []
+    assert bob.react(MessagePart.REQUEST_BODY, body=b"more") == []
     assert not any(each.body for each in bob.answers)
 
 
@@ -315,20 +317,20 @@ BAD_RESPONSES: dict[str, tuple[Headers, bool, int]] = {
 @pytest.mark.parametrize(("headers", "end", "status"), BAD_RESPONSES.values(), ids=list(BAD_RESPONSES))
 def test_of_responses_in_clear_only_errors_pass(headers: Headers, end: bool, status: int) -> None:
     alice, _, _ = begun()
-    alice.headers(Part.RESPONSE_HEADERS, end=end, headers=headers)
+    alice.headers(MessagePart.RESPONSE_HEADERS, end=end, headers=headers)
     assert alice.refused == status
 
 
 @pytest.mark.parametrize("trailers", [False, True], ids=["body", "trailers"])
 def test_the_text_of_an_error_in_clear_is_left_out(trailers: bool) -> None:
     alice, _, _ = begun()
-    alice.headers(Part.RESPONSE_HEADERS, headers={":status": ("503",)})
-    assert alice.react(Part.RESPONSE_BODY, body=b"forged") == []
+    alice.headers(MessagePart.RESPONSE_HEADERS, headers={":status": ("503",)})
+    assert alice.react(MessagePart.RESPONSE_BODY, body=b"forged") == []
     if trailers:
-        made = alice.react(Part.RESPONSE_TRAILERS, end=True)
+        made = alice.react(MessagePart.RESPONSE_TRAILERS, end=True)
         assert [each.kind for each in made] == [4, 6]
     else:
-        made = alice.react(Part.RESPONSE_BODY, body=b"forged", end=True)
+        made = alice.react(MessagePart.RESPONSE_BODY, body=b"forged", end=True)
         assert made[0].end
     assert b"forged" not in made[0].body
     assert made[0].body
@@ -337,40 +339,40 @@ def test_the_text_of_an_error_in_clear_is_left_out(trailers: bool) -> None:
 def test_a_response_to_another_request_does_not_fit() -> None:
     alice, bob, _ = begun()
     _, other, _ = begun()
-    wire = other.headers(Part.RESPONSE_HEADERS, headers={":status": ("200",)})
-    alice.headers(Part.RESPONSE_HEADERS, headers=wire)
-    assert alice.body(Part.RESPONSE_BODY, other.body(Part.RESPONSE_BODY, b"x", end=True), end=True) == b""
+    wire = other.headers(MessagePart.RESPONSE_HEADERS, headers={":status": ("200",)})
+    alice.headers(MessagePart.RESPONSE_HEADERS, headers=wire)
+    assert alice.body(MessagePart.RESPONSE_BODY, other.body(MessagePart.RESPONSE_BODY, b"x", end=True), end=True) == b""
     assert alice.refused == 502
     assert not bob.refused
 
 
 def test_a_request_sent_back_is_no_response() -> None:
     alice, _, wire = begun()
-    sealed = alice.body(Part.REQUEST_BODY, b"x", end=True)
-    alice.headers(Part.RESPONSE_HEADERS, headers={":status": ("200",), **wire})
-    assert alice.body(Part.RESPONSE_BODY, sealed, end=True) == b""
+    sealed = alice.body(MessagePart.REQUEST_BODY, b"x", end=True)
+    alice.headers(MessagePart.RESPONSE_HEADERS, headers={":status": ("200",), **wire})
+    assert alice.body(MessagePart.RESPONSE_BODY, sealed, end=True) == b""
     assert alice.refused == 502
 
 
 def test_a_body_cut_to_nothing_is_noticed() -> None:
     alice, bob = ends()
-    wire = alice.headers(Part.REQUEST_HEADERS)
-    bob.headers(Part.REQUEST_HEADERS, end=True, headers=wire)
+    wire = alice.headers(MessagePart.REQUEST_HEADERS)
+    bob.headers(MessagePart.REQUEST_HEADERS, end=True, headers=wire)
     assert bob.refused == 400
 
 
 @pytest.mark.parametrize("keys", [None, RouteKeys("alice", "bob", ())], ids=["unknown", "no token"])
-@pytest.mark.parametrize("side", Side)
-def test_without_keys_nothing_passes(side: Side, keys: RouteKeys | None) -> None:
+@pytest.mark.parametrize("side", RouteSide)
+def test_without_keys_nothing_passes(side: RouteSide, keys: RouteKeys | None) -> None:
     end = End(side, keys)
-    end.headers(Part.REQUEST_HEADERS)
+    end.headers(MessagePart.REQUEST_HEADERS)
     assert end.refused == 503
 
 
 @pytest.mark.parametrize("name", ["", "crypt", "crypt/call/alice", "crypt/both/alice/bob", "x/call/alice/bob"])
 def test_a_route_that_is_not_ours_is_refused(name: str) -> None:
-    with pytest.raises(Refused):
-        Place.parse(name)
+    with pytest.raises(ExchangeRefused):
+        RouteEnd.parse(name)
 
 
 # ---- reading messages ----
@@ -383,14 +385,18 @@ def test_what_envoy_sends_is_read() -> None:
     attributes = message(9, message(1, b"envoy.filters.http.ext_proc") + message(2, struct))
     unknown = message(11, b"\x08\x04") + varint(10 << 3) + b"\x00"
     event = parse(message(2, message(1, header) + b"\x18\x01") + attributes + unknown)
-    assert event == Event(Part.REQUEST_HEADERS, True, headers={"x-name": ("value",)}, route="crypt/call/alice/bob")
-    assert parse(message(5, message(1, b"data") + b"\x10\x01")) == Event(Part.RESPONSE_BODY, True, b"data")
-    assert parse(message(4, b"")) == Event(Part.REQUEST_BODY)
-    assert parse(message(7, message(1, header))).part is Part.RESPONSE_TRAILERS
+    assert event == ProcessingEvent(
+        MessagePart.REQUEST_HEADERS, True, headers={"x-name": ("value",)}, route="crypt/call/alice/bob"
+    )
+    assert parse(message(5, message(1, b"data") + b"\x10\x01")) == ProcessingEvent(
+        MessagePart.RESPONSE_BODY, True, b"data"
+    )
+    assert parse(message(4, b"")) == ProcessingEvent(MessagePart.REQUEST_BODY)
+    assert parse(message(7, message(1, header))).part is MessagePart.RESPONSE_TRAILERS
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=40))
 def test_rubbish_is_refused_in_order(data: bytes) -> None:
-    with contextlib.suppress(WireError):
+    with contextlib.suppress(ProtobufError):
         parse(data)

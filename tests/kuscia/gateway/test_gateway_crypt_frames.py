@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kuscia.gateway.crypt.frames import (
     CHUNK_BYTES,
     PREFIX_BYTES,
@@ -21,7 +21,7 @@ from coterie.kuscia.gateway.crypt.frames import (
     derive,
 )
 
-TOKEN = Secret("dG9rZW4gb2YgdGhpcnR5LXR3byBieXRlcyBmb3IgYWxpY2U=")
+TOKEN = SecretValue("dG9rZW4gb2YgdGhpcnR5LXR3byBieXRlcyBmb3IgYWxpY2U=")
 SALT = bytes(range(SALT_BYTES))
 KEY = derive(TOKEN, Direction.REQUEST, "alice", "bob", 1, SALT)
 pieces = st.lists(st.binary(max_size=60), max_size=6)
@@ -120,7 +120,7 @@ OTHER_KEYS = {
     "source": derive(TOKEN, Direction.REQUEST, "carol", "bob", 1, SALT),
     "destination": derive(TOKEN, Direction.REQUEST, "alice", "carol", 1, SALT),
     "names that run together": derive(TOKEN, Direction.REQUEST, "aliceb", "ob", 1, SALT),
-    "token": derive(Secret("another"), Direction.REQUEST, "alice", "bob", 1, SALT),
+    "token": derive(SecretValue("another"), Direction.REQUEST, "alice", "bob", 1, SALT),
 }
 
 

@@ -14,7 +14,7 @@ import h2.events
 import h2.settings
 import pytest
 
-from coterie.kuscia.gateway.crypt.http2 import FRAME_BYTES, PREFACE, STREAM_WINDOW, GrpcServer
+from coterie.kuscia.gateway.crypt.http2 import FRAME_BYTES, PREFACE, STREAM_WINDOW, GrpcConnection
 
 HEADERS = [(":method", "POST"), (":scheme", "http"), (":authority", "crypt"), (":path", "/p"), ("te", "trailers")]
 
@@ -93,9 +93,11 @@ def framed(data: bytes) -> bytes:
 
 @pytest.fixture
 async def address(tmp_path: Path) -> AsyncIterator[str]:
-    connections: set[GrpcServer] = set()
+    connections: set[GrpcConnection] = set()
     path = str(tmp_path / "s")
-    server = await asyncio.get_running_loop().create_unix_server(lambda: GrpcServer(lambda: twice, connections), path)
+    server = await asyncio.get_running_loop().create_unix_server(
+        lambda: GrpcConnection(lambda: twice, connections), path
+    )
     yield path
     server.close()
     for each in list(connections):

@@ -21,7 +21,7 @@ import pytest_asyncio
 from crypt_kit import ENCRYPTED, MARKER, Secretive, Wire, encrypting, mirror, secretive, with_crypt
 from gateway_kit import HOSTS, Http2Stream, make_inputs, route, running, token
 
-from coterie.kuscia.gateway.model import Protocol, Route, RoutePort, Service, TransitGrant
+from coterie.kuscia.gateway.model import DomainService, Protocol, Route, RoutePort, TransitGrant
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MIB = 1 << 20
@@ -387,7 +387,7 @@ async def test_other_routes_do_not_need_the_child(tmp_path: Path) -> None:
         bob = with_crypt(
             bob,
             tmp_path,
-            services=(Service("mirror", (plain,)),),
+            services=(DomainService("mirror", (plain,)),),
             routes=(route("alice", "bob", bob, "bob", **ENCRYPTED), route("carol", "bob", bob, "bob")),
         )
         async with running(bob, root=tmp_path) as (at_bob,):
@@ -420,7 +420,7 @@ async def test_a_domain_in_between_sees_nothing(tmp_path: Path) -> None:
             bob = with_crypt(
                 bob,
                 tmp_path,
-                services=(Service("mirror", (plain,)),),
+                services=(DomainService("mirror", (plain,)),),
                 routes=(route("joe", "bob", bob, "bob"), carried),
             )
             async with (

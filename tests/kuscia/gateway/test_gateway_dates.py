@@ -18,13 +18,13 @@ from gateway_kit import HOSTS, call, echo, make_inputs, route, running, until_st
 
 from coterie.base import pki
 from coterie.base.clock import VirtualClock
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, Domain, DomainRoute
 from coterie.kuscia.gateway.certificate_validity import is_undated, next_change, out_of_date
-from coterie.kuscia.gateway.handshake.pinned_certificates import Fit, Pins
-from coterie.kuscia.gateway.model import Inputs, KeyPair, Protocol, Service
+from coterie.kuscia.gateway.handshake.pinned_certificates import PinMatch, Pins
+from coterie.kuscia.gateway.model import DomainService, KeyPair, Protocol, SnapshotInputs
 from coterie.kuscia.gateway.settings import GatewaySettings
-from coterie.kuscia.gateway.snapshot_inputs import Memory, Places, World, inputs_of
+from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects, GatewayPaths, InputCache, inputs_of
 from coterie.kuscia.gateway.tls import peers_context, upstream
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
@@ -87,11 +87,11 @@ def test_the_next_change_is_the_nearest_one_to_come() -> None:
 # ---- what the gateway is told ----
 
 SETTINGS = GatewaySettings("bob", "gw-0")
-PLACES = Places(Path("/x/gateway"), Path("/x/run"), Path("/x/logs"))
+PLACES = GatewayPaths(Path("/x/gateway"), Path("/x/run"), Path("/x/logs"))
 ENDPOINT = {"host": "alice.example.com", "ports": [{"name": "http", "protocol": "HTTP", "port": 1080, "isTLS": True}]}
 
 
-def a_world(span: str) -> World:
+def a_world(span: str) -> GatewayObjects:
     cert = base64.b64encode(pem(span).encode()).decode()
     domain = msgspec.convert({"metadata": {"name": "alice"}, "spec": {"cert": cert}}, Domain)
     token = {"authenticationType": "Token", "tokenConfig": {"tokenGenMethod": "RSA-GEN"}, "endpoint": ENDPOINT}
@@ -105,8 +105,8 @@ def a_world(span: str) -> World:
         )
         for source, destination in (("alice", "bob"), ("bob", "alice"))
     ]
-    tokens = {"alice-bob": ((1, Secret("in")),), "bob-alice": ((1, Secret("out")),)}
-    return World(routes=routes, domains={"alice": domain}, tokens=tokens)
+    tokens = {"alice-bob": ((1, SecretValue("in")),), "bob-alice": ((1, SecretValue("out")),)}
+    return GatewayObjects(routes=routes, domains={"alice": domain}, tokens=tokens)
 
 
 @cache
@@ -133,7 +133,7 @@ def test_who_shows_one_that_counts_is_let_in(span: str) -> None:
 
 
 def test_it_is_known_when_to_look_again() -> None:
-    memory = Memory()
+    memory = InputCache()
     for later, counts in ((timedelta(), True), (DAY + 10 * MINUTE, True), (DAY + 16 * MINUTE, False)):
         inputs, _ = inputs_of(a_world("ends"), SETTINGS, bob(), PLACES, memory=memory, now=NOW + later)
         assert bool(inputs.routes[0].certificates) is counts
@@ -158,14 +158,14 @@ def test_envoy_overlooks_dates_only_where_they_mean_nothing(span: str, allowed: 
 @pytest.mark.parametrize(
     ("span", "expected"),
     [
-        ("good", Fit.SOURCE),
-        ("kuscia", Fit.SOURCE),
-        ("just ended", Fit.SOURCE),
-        ("ended", Fit.OUT_OF_DATE),
-        ("begins", Fit.OUT_OF_DATE),
+        ("good", PinMatch.SOURCE),
+        ("kuscia", PinMatch.SOURCE),
+        ("just ended", PinMatch.SOURCE),
+        ("ended", PinMatch.OUT_OF_DATE),
+        ("begins", PinMatch.OUT_OF_DATE),
     ],
 )
-def test_handshakes_look_at_the_dates_too(span: str, expected: Fit) -> None:
+def test_handshakes_look_at_the_dates_too(span: str, expected: PinMatch) -> None:
     def certificates(domain: str) -> Iterable[str]:
         return (pem(span),) if domain == "alice" else ()
 
@@ -193,13 +193,13 @@ async def test_envoys_call_each_other(tmp_path: Path, span: str, passes: bool, w
         for each in ("alice", "bob")
     }
 
-    def led(me: str, there: Inputs) -> Inputs:
+    def led(me: str, there: SnapshotInputs) -> SnapshotInputs:
         known = {"certificates": (pem(span),)} if me != whose else {}
         return replace(inputs[me], routes=(route("alice", "bob", there, me, **known),))
 
     async with AsyncExitStack() as stack:
         plain = await stack.enter_async_context(echo(HOSTS["bob"]))
-        bob_ = replace(led("bob", inputs["bob"]), services=(Service("echo", (plain,)),))
+        bob_ = replace(led("bob", inputs["bob"]), services=(DomainService("echo", (plain,)),))
         caller, called = await stack.enter_async_context(
             running(led("alice", inputs["bob"]), bob_, root=tmp_path, stop_seconds=1.0)
         )

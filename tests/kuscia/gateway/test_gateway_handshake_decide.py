@@ -13,9 +13,16 @@ from msgspec.structs import replace
 from coterie.base.clock import rfc3339
 from coterie.kuscia.api.types.domain import DomainRoute, DomainRouteStatus, DomainRouteTokens, RouteToken
 from coterie.kuscia.gateway.handshake import initializer_rules, responder_rules
-from coterie.kuscia.gateway.handshake.initializer_rules import Agreed, Course, Denied, Impossible, Outcome, Unanswered
-from coterie.kuscia.gateway.handshake.messages import State
-from coterie.kuscia.gateway.handshake.responder_rules import Progress
+from coterie.kuscia.gateway.handshake.initializer_rules import (
+    HandshakeAgreed,
+    HandshakeCounters,
+    HandshakeDenied,
+    HandshakeImpossible,
+    HandshakeUnanswered,
+    Outcome,
+)
+from coterie.kuscia.gateway.handshake.messages import TokenState
+from coterie.kuscia.gateway.handshake.responder_rules import HandshakeProgress
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
@@ -73,42 +80,45 @@ OPEN = RouteToken(is_ready=False, revision=3, revision_time=at(0))
     ids=["no round", "first round", "rolling", "at rest", "another's work", "token not ready"],
 )
 def test_whose_work_it_is(found: DomainRoute, shakes: bool, probed: int | None) -> None:
-    assert initializer_rules.shakes(found, "gw") is shakes
-    asked = initializer_rules.probes(found, "gw")
+    assert initializer_rules.must_negotiate(found, "gw") is shakes
+    asked = initializer_rules.token_to_probe(found, "gw")
     assert (asked.revision if asked else None) == probed
 
 
 def test_a_route_without_status_is_nobodys_work_yet() -> None:
     fresh = msgspec.convert(a_route(namespace="alice"), DomainRoute)
-    assert not initializer_rules.shakes(fresh, "gw") and initializer_rules.probes(fresh, "gw") is None
+    assert not initializer_rules.must_negotiate(fresh, "gw") and initializer_rules.token_to_probe(fresh, "gw") is None
     assert (
-        initializer_rules.after_probe(fresh, Course(), Unanswered("x"), NOW).status.is_destination_unreachable is False
+        initializer_rules.after_probe(
+            fresh, HandshakeCounters(), HandshakeUnanswered("x"), NOW
+        ).status.is_destination_unreachable
+        is False
     )
 
 
-LOST, ANOTHER = State.TOKEN_NOT_FOUND, State.NO_AUTHENTICATION
-GONE = Unanswered("refused")
+LOST, ANOTHER = TokenState.TOKEN_NOT_FOUND, TokenState.NO_AUTHENTICATION
+GONE = HandshakeUnanswered("refused")
 
 
 @pytest.mark.parametrize(
     ("found", "course", "outcome", "authorised", "unreachable", "kept", "after", "reason"),
     [
-        (route(token(3)), Course(misses=2), State.TOKEN_READY, True, False, True, 15, ""),
-        (route(token(3), unreachable=True), Course(misses=9), State.TOKEN_READY, True, False, True, 15, "DestinationReachable"),
-        (route(token(3), authorised=False), Course(), State.TOKEN_READY, True, False, True, 15, ""),
-        (route(token(3)), Course(), State.TOKEN_NOT_READY, True, False, True, 15, ""),
-        (route(token(3)), Course(), LOST, True, False, True, 1, ""),
-        (route(token(3)), Course(lost=1), LOST, True, False, False, 15, "TokenLost"),
-        (route(token(3)), Course(), ANOTHER, True, False, True, 1, ""),
-        (route(token(3)), Course(lost=1), ANOTHER, False, False, False, 15, "RouteNotKnown"),
-        (route(token(3)), Course(), State.DOMAIN_INVALID, True, False, True, 15, "ProbeNotUnderstood"),
-        (route(token(3)), Course(), State.REVISION_INVALID, True, False, True, 15, "ProbeNotUnderstood"),
-        (route(token(3)), Course(), State.INTERNAL_ERROR, True, False, True, 15, "ProbeNotUnderstood"),
-        (route(token(3)), Course(), 99, True, False, True, 15, "ProbeNotUnderstood"),
-        (route(token(3)), Course(), GONE, True, False, True, 15, ""),
-        (route(token(3)), Course(misses=1), GONE, True, False, True, 15, ""),
-        (route(token(3)), Course(misses=2), GONE, True, True, True, 15, "DestinationUnreachable"),
-        (route(token(3), unreachable=True), Course(misses=3), GONE, True, True, True, 15, ""),
+        (route(token(3)), HandshakeCounters(misses=2), TokenState.TOKEN_READY, True, False, True, 15, ""),
+        (route(token(3), unreachable=True), HandshakeCounters(misses=9), TokenState.TOKEN_READY, True, False, True, 15, "DestinationReachable"),
+        (route(token(3), authorised=False), HandshakeCounters(), TokenState.TOKEN_READY, True, False, True, 15, ""),
+        (route(token(3)), HandshakeCounters(), TokenState.TOKEN_NOT_READY, True, False, True, 15, ""),
+        (route(token(3)), HandshakeCounters(), LOST, True, False, True, 1, ""),
+        (route(token(3)), HandshakeCounters(lost=1), LOST, True, False, False, 15, "TokenLost"),
+        (route(token(3)), HandshakeCounters(), ANOTHER, True, False, True, 1, ""),
+        (route(token(3)), HandshakeCounters(lost=1), ANOTHER, False, False, False, 15, "RouteNotKnown"),
+        (route(token(3)), HandshakeCounters(), TokenState.DOMAIN_INVALID, True, False, True, 15, "ProbeNotUnderstood"),
+        (route(token(3)), HandshakeCounters(), TokenState.REVISION_INVALID, True, False, True, 15, "ProbeNotUnderstood"),
+        (route(token(3)), HandshakeCounters(), TokenState.INTERNAL_ERROR, True, False, True, 15, "ProbeNotUnderstood"),
+        (route(token(3)), HandshakeCounters(), 99, True, False, True, 15, "ProbeNotUnderstood"),
+        (route(token(3)), HandshakeCounters(), GONE, True, False, True, 15, ""),
+        (route(token(3)), HandshakeCounters(misses=1), GONE, True, False, True, 15, ""),
+        (route(token(3)), HandshakeCounters(misses=2), GONE, True, True, True, 15, "DestinationUnreachable"),
+        (route(token(3), unreachable=True), HandshakeCounters(misses=3), GONE, True, True, True, 15, ""),
     ],
     ids=[
         "ready", "ready again", "authorised again", "not ready", "lost once", "lost twice", "unknown once", "unknown twice",
@@ -116,7 +126,7 @@ GONE = Unanswered("refused")
     ],
 )  # fmt: skip
 def test_after_a_probe(
-    found: DomainRoute, course: Course, outcome: int | Unanswered, authorised: bool, unreachable: bool, kept: bool, after: float,
+    found: DomainRoute, course: HandshakeCounters, outcome: int | HandshakeUnanswered, authorised: bool, unreachable: bool, kept: bool, after: float,
     reason: str,
 ) -> None:  # fmt: skip
     made = initializer_rules.after_probe(found, course, outcome, NOW)
@@ -132,30 +142,39 @@ def test_after_a_probe(
         # At once a new round of our own, which goes on counting.
         assert tokens.tokens is None
         assert tokens.revision_token == RouteToken(is_ready=False, revision=3, revision_time=at(0))
-        assert initializer_rules.shakes(replace(found, status=made.status), "gw")
+        assert initializer_rules.must_negotiate(replace(found, status=made.status), "gw")
 
 
 def test_an_answer_ends_the_misses_and_a_miss_ends_the_doubt() -> None:
     found = route(token(3))
-    assert initializer_rules.after_probe(found, Course(misses=2, lost=1), State.TOKEN_NOT_READY, NOW).course == Course()
-    assert initializer_rules.after_probe(found, Course(misses=2), LOST, NOW).course == Course(lost=1)
-    assert initializer_rules.after_probe(found, Course(lost=1), GONE, NOW).course == Course(misses=1)
+    assert (
+        initializer_rules.after_probe(
+            found, HandshakeCounters(misses=2, lost=1), TokenState.TOKEN_NOT_READY, NOW
+        ).course
+        == HandshakeCounters()
+    )
+    assert initializer_rules.after_probe(found, HandshakeCounters(misses=2), LOST, NOW).course == HandshakeCounters(
+        lost=1
+    )
+    assert initializer_rules.after_probe(found, HandshakeCounters(lost=1), GONE, NOW).course == HandshakeCounters(
+        misses=1
+    )
 
 
 @pytest.mark.parametrize(
     ("found", "course", "outcome", "authorised", "unreachable", "reason"),
     [
-        (route(begun=OPEN, authorised=False), Course(), Denied("no"), False, False, "HandshakeRefused"),
-        (route(begun=OPEN, unreachable=True), Course(misses=5), Denied("no"), False, False, "HandshakeRefused"),
-        (route(token(3), begun=OPEN), Course(), Denied("no"), True, False, "HandshakeRefused"),
-        (route(begun=OPEN, unreachable=True), Course(), Impossible("key", False), False, True, "HandshakeImpossible"),
-        (route(begun=OPEN, unreachable=True), Course(), Impossible("junk", True), False, False, "HandshakeImpossible"),
-        (route(token(3), begun=OPEN), Course(), Impossible("junk", True), True, False, "HandshakeImpossible"),
-        (route(begun=OPEN, authorised=False), Course(), GONE, False, False, ""),
-        (route(begun=OPEN, authorised=False), Course(misses=2), GONE, False, True, "DestinationUnreachable"),
-        (route(token(3), begun=OPEN), Course(misses=2), GONE, True, True, "DestinationUnreachable"),
-        (route(begun=OPEN, unreachable=True), Course(misses=3, failures=3), GONE, True, True, ""),
-        (route(begun=OPEN, unreachable=True), Course(misses=4, failures=4), GONE, True, True, "DestinationUnreachable"),
+        (route(begun=OPEN, authorised=False), HandshakeCounters(), HandshakeDenied("no"), False, False, "HandshakeRefused"),
+        (route(begun=OPEN, unreachable=True), HandshakeCounters(misses=5), HandshakeDenied("no"), False, False, "HandshakeRefused"),
+        (route(token(3), begun=OPEN), HandshakeCounters(), HandshakeDenied("no"), True, False, "HandshakeRefused"),
+        (route(begun=OPEN, unreachable=True), HandshakeCounters(), HandshakeImpossible("key", False), False, True, "HandshakeImpossible"),
+        (route(begun=OPEN, unreachable=True), HandshakeCounters(), HandshakeImpossible("junk", True), False, False, "HandshakeImpossible"),
+        (route(token(3), begun=OPEN), HandshakeCounters(), HandshakeImpossible("junk", True), True, False, "HandshakeImpossible"),
+        (route(begun=OPEN, authorised=False), HandshakeCounters(), GONE, False, False, ""),
+        (route(begun=OPEN, authorised=False), HandshakeCounters(misses=2), GONE, False, True, "DestinationUnreachable"),
+        (route(token(3), begun=OPEN), HandshakeCounters(misses=2), GONE, True, True, "DestinationUnreachable"),
+        (route(begun=OPEN, unreachable=True), HandshakeCounters(misses=3, failures=3), GONE, True, True, ""),
+        (route(begun=OPEN, unreachable=True), HandshakeCounters(misses=4, failures=4), GONE, True, True, "DestinationUnreachable"),
     ],
     ids=[
         "refused", "refused, and so reachable", "refused while rolling", "own fault", "answered with junk", "junk while rolling", "missed", "third miss", "third miss while rolling",
@@ -163,7 +182,7 @@ def test_an_answer_ends_the_misses_and_a_miss_ends_the_doubt() -> None:
     ],
 )  # fmt: skip
 def test_after_a_handshake_without_token(
-    found: DomainRoute, course: Course, outcome: Outcome, authorised: bool, unreachable: bool, reason: str
+    found: DomainRoute, course: HandshakeCounters, outcome: Outcome, authorised: bool, unreachable: bool, reason: str
 ) -> None:
     made = initializer_rules.after_handshake(found, course, outcome, NOW)
     assert made.status.is_destination_authorized is authorised
@@ -174,7 +193,7 @@ def test_after_a_handshake_without_token(
 
 
 def test_attempts_become_slower() -> None:
-    pauses, course = [], Course()
+    pauses, course = [], HandshakeCounters()
     for _ in range(9):
         made = initializer_rules.after_handshake(route(begun=OPEN), course, GONE, NOW)
         course = made.course
@@ -195,9 +214,9 @@ def test_attempts_become_slower() -> None:
 )
 def test_after_an_agreement(period: int, told: float | None, expires: float) -> None:
     found = route(token(3), begun=OPEN, authorised=False, unreachable=True, rollingUpdatePeriod=period)
-    outcome = Agreed("sealed", 4, NOW + timedelta(seconds=told) if told is not None else None)
-    made = initializer_rules.after_handshake(found, Course(2, 1, 3), outcome, NOW)
-    assert made.course == Course()
+    outcome = HandshakeAgreed("sealed", 4, NOW + timedelta(seconds=told) if told is not None else None)
+    made = initializer_rules.after_handshake(found, HandshakeCounters(2, 1, 3), outcome, NOW)
+    assert made.course == HandshakeCounters()
     assert (made.status.is_destination_authorized, made.status.is_destination_unreachable) == (True, False)
     tokens = made.status.token_status
     assert tokens is not None and tokens.tokens == found.token_status.tokens
@@ -229,37 +248,37 @@ def test_how_long_a_token_lives(period: int, life: float) -> None:
 @pytest.mark.parametrize(
     ("found", "progress"),
     [
-        (None, Progress.GONE),
-        (route(token(3), begun=token(4, ready=False)), Progress.WAITING),
-        (route(token(3), token(4, ready=False)), Progress.WAITING),
-        (route(token(3), token(4)), Progress.READY),
-        (route(token(4, ready=False), token(5)), Progress.READY),
-        (route(token(4, ready=False), token(5, ready=False)), Progress.WAITING),
-        (route(token(3), token(4, text="another")), Progress.GONE),
-        (route(token(3), begun=token(5)), Progress.GONE),
+        (None, HandshakeProgress.GONE),
+        (route(token(3), begun=token(4, ready=False)), HandshakeProgress.WAITING),
+        (route(token(3), token(4, ready=False)), HandshakeProgress.WAITING),
+        (route(token(3), token(4)), HandshakeProgress.READY),
+        (route(token(4, ready=False), token(5)), HandshakeProgress.READY),
+        (route(token(4, ready=False), token(5, ready=False)), HandshakeProgress.WAITING),
+        (route(token(3), token(4, text="another")), HandshakeProgress.GONE),
+        (route(token(3), begun=token(5)), HandshakeProgress.GONE),
     ],
     ids=["no route", "not listed", "not loaded", "loaded", "a later one is loaded", "nor a later one", "another token", "replaced"],
 )  # fmt: skip
-def test_how_far_a_token_is(found: DomainRoute | None, progress: Progress) -> None:
+def test_how_far_a_token_is(found: DomainRoute | None, progress: HandshakeProgress) -> None:
     assert responder_rules.progress(found, 4, "sealed-4") is progress
 
 
 @pytest.mark.parametrize(
     ("found", "revision", "known", "state"),
     [
-        (route(token(3)), "", None, State.REVISION_INVALID),
-        (route(token(3)), "x", None, State.TOKEN_NOT_FOUND),
-        (route(), "3", None, State.TOKEN_NOT_FOUND),
-        (route(token(3)), "3", None, State.TOKEN_READY),
-        (route(token(3)), "3", True, State.TOKEN_READY),
-        (route(token(3)), "3", False, State.TOKEN_NOT_FOUND),
-        (route(token(3), token(4, ready=False)), "4", None, State.TOKEN_NOT_READY),
-        (route(token(3, ready=False), token(4)), "3", None, State.TOKEN_READY),
-        (route(token(3)), "03", None, State.TOKEN_NOT_FOUND),
+        (route(token(3)), "", None, TokenState.REVISION_INVALID),
+        (route(token(3)), "x", None, TokenState.TOKEN_NOT_FOUND),
+        (route(), "3", None, TokenState.TOKEN_NOT_FOUND),
+        (route(token(3)), "3", None, TokenState.TOKEN_READY),
+        (route(token(3)), "3", True, TokenState.TOKEN_READY),
+        (route(token(3)), "3", False, TokenState.TOKEN_NOT_FOUND),
+        (route(token(3), token(4, ready=False)), "4", None, TokenState.TOKEN_NOT_READY),
+        (route(token(3, ready=False), token(4)), "3", None, TokenState.TOKEN_READY),
+        (route(token(3)), "03", None, TokenState.TOKEN_NOT_FOUND),
     ],
     ids=["none asked", "no number", "no tokens", "ready", "proved", "other token", "not ready", "older than a ready one", "other spelling"],
 )  # fmt: skip
-def test_what_a_probe_is_told(found: DomainRoute, revision: str, known: bool | None, state: State) -> None:
+def test_what_a_probe_is_told(found: DomainRoute, revision: str, known: bool | None, state: TokenState) -> None:
     assert responder_rules.probed(found, revision, known) is state
 
 

@@ -27,16 +27,16 @@ from coterie.kuscia.controllers.domainroute import controller as domainroute
 from coterie.kuscia.extensions.apiserver import KUSCIA
 from coterie.kuscia.gateway.handshake import negotiator
 from coterie.kuscia.gateway.handshake.effective_tokens import EffectiveTokens, tokens_of
-from coterie.kuscia.gateway.handshake.handshake_client import HttpCaller
+from coterie.kuscia.gateway.handshake.handshake_client import HttpHandshakeTransport
 from coterie.kuscia.gateway.handshake.server import HandshakeServer
-from coterie.kuscia.gateway.model import Inputs, Protocol, Service
+from coterie.kuscia.gateway.model import DomainService, Protocol, SnapshotInputs
 
 PERIOD = 2
 ROUNDS = 4
 
 
 @contextlib.asynccontextmanager
-async def organisation(domain: Domain, there: Inputs) -> AsyncIterator[Client]:
+async def organisation(domain: Domain, there: SnapshotInputs) -> AsyncIterator[Client]:
     """The control plane of a domain and the parts of its gateway around Envoy."""
     name = domain.name
     async with contextlib.AsyncExitStack() as stack:
@@ -49,7 +49,7 @@ async def organisation(domain: Domain, there: Inputs) -> AsyncIterator[Client]:
         transport = InProcessTransport(server.handle, ADMIN)
         stack.push_async_callback(transport.close)
         client = Client(transport)
-        caller = HttpCaller(domain.inputs.internal)
+        caller = HttpHandshakeTransport(domain.inputs.internal)
         stack.push_async_callback(caller.close)
         informers = Informers(client)
         door = HandshakeServer(
@@ -85,7 +85,7 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.wait(tasks)
 
 
-async def _feed(domain: Domain, there: Inputs, informers: Informers, effective: EffectiveTokens) -> None:
+async def _feed(domain: Domain, there: SnapshotInputs, informers: Informers, effective: EffectiveTokens) -> None:
     """Tokens into Envoy; told as loaded only when Envoy has taken them."""
     changed = asyncio.Event()
     routes = informers.get(DOMAIN_ROUTES, domain.name)
@@ -108,7 +108,7 @@ async def test_tokens_roll_under_load_without_a_failed_call(tmp_path: Path) -> N
     alice, bob = make_inputs("alice", tmp_path, Protocol.MTLS), make_inputs("bob", tmp_path, Protocol.MTLS)
     async with contextlib.AsyncExitStack() as stack:
         plain = await stack.enter_async_context(echo(HOSTS["bob"]))
-        bob = replace(bob, services=(Service("echo", (plain,)),))
+        bob = replace(bob, services=(DomainService("echo", (plain,)),))
         # Pinned from the beginning, or alice's Envoy may not even call for the handshake.
         alice = replace(alice, routes=(gateway_route("alice", "bob", bob, "alice", tokens=()),))
         bob = replace(bob, routes=(gateway_route("alice", "bob", bob, "bob", tokens=()),))

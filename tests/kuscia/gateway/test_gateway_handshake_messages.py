@@ -11,12 +11,12 @@ from coterie.kuscia.gateway.handshake.messages import (
     MAX_BODY,
     HandshakeRequest,
     HandshakeResponse,
+    HandshakeStatus,
+    HandshakeToken,
+    HandshakeTokenConfig,
     MessageFault,
     ProbeAnswer,
-    State,
-    Status,
-    Token,
-    TokenConfig,
+    TokenState,
     decode,
     encode,
     moment_of,
@@ -35,7 +35,7 @@ AT = datetime(2026, 1, 8, 2, 23, 20, 123456, tzinfo=UTC)
             HandshakeRequest(
                 domain_id="alice",
                 type="RSA",
-                token_config=TokenConfig(token="dG9r", revision=3, pubhash="aGFzaA=="),
+                token_config=HandshakeTokenConfig(token="dG9r", revision=3, pubhash="aGFzaA=="),
                 request_time=nanoseconds(AT),
             ),
             '{"domain_id":"alice","type":"RSA","token_config":{"token":"dG9r","revision":3,"pubhash":"aGFzaA=="},'
@@ -43,7 +43,10 @@ AT = datetime(2026, 1, 8, 2, 23, 20, 123456, tzinfo=UTC)
         ),
         (
             HandshakeRequest(
-                domain_id="alice", type="RSA", token_config=TokenConfig(token="dG9r", pubhash="aA=="), request_time=1
+                domain_id="alice",
+                type="RSA",
+                token_config=HandshakeTokenConfig(token="dG9r", pubhash="aA=="),
+                request_time=1,
             ),
             '{"domain_id":"alice","type":"RSA","token_config":{"token":"dG9r","pubhash":"aA=="},"request_time":1}',
         ),
@@ -52,12 +55,14 @@ AT = datetime(2026, 1, 8, 2, 23, 20, 123456, tzinfo=UTC)
             '{"domain_id":"alice","type":"UID","request_time":1}',
         ),
         (
-            HandshakeResponse(status=Status(), token=Token(token="dG9r", expiration_time=5, revision=4)),
+            HandshakeResponse(
+                status=HandshakeStatus(), token=HandshakeToken(token="dG9r", expiration_time=5, revision=4)
+            ),
             '{"status":{},"token":{"token":"dG9r","expiration_time":5,"revision":4}}',
         ),
         (refusal("no"), '{"status":{"code":500,"message":"no"}}'),
-        (ProbeAnswer(namespace="bob", state=State.TOKEN_READY), '{"namespace":"bob","state":0}'),
-        (ProbeAnswer(namespace="bob", state=State.NO_AUTHENTICATION), '{"namespace":"bob","state":5}'),
+        (ProbeAnswer(namespace="bob", state=TokenState.TOKEN_READY), '{"namespace":"bob","state":0}'),
+        (ProbeAnswer(namespace="bob", state=TokenState.NO_AUTHENTICATION), '{"namespace":"bob","state":5}'),
     ],
     ids=["rsa", "first revision", "uid", "answer", "refusal", "ready", "no authentication"],
 )
@@ -68,7 +73,7 @@ def test_messages_on_the_wire(message: object, wire: str) -> None:
 
 def test_fields_that_are_new_to_us_and_nulls_are_read_over() -> None:
     told = b'{"status":{"code":0,"details":[]},"token":{"token":"x","revision":2,"news":{}},"more":1}'
-    assert decode(told, HandshakeResponse).token == Token(token="x", revision=2)
+    assert decode(told, HandshakeResponse).token == HandshakeToken(token="x", revision=2)
     assert decode(b'{"domain_id":"a","token_config":null}', HandshakeRequest).token_config is None
 
 

@@ -11,7 +11,7 @@ from coterie.http.messages import Request, Response
 from coterie.kuscia.api.types.domain import DomainRouteStatus
 from coterie.kuscia.gateway.handshake import crypto
 from coterie.kuscia.gateway.handshake.effective_tokens import tokens_of
-from coterie.kuscia.gateway.handshake.messages import HandshakeRequest, TokenConfig, encode, nanoseconds
+from coterie.kuscia.gateway.handshake.messages import HandshakeRequest, HandshakeTokenConfig, encode, nanoseconds
 
 
 async def status(network: Network, domain: str = "alice") -> DomainRouteStatus:
@@ -330,7 +330,7 @@ async def _forge(network: Network) -> bytes:
     made = HandshakeRequest(
         domain_id="alice",
         type="RSA",
-        token_config=TokenConfig(
+        token_config=HandshakeTokenConfig(
             token=crypto.encrypt(identity("bob").key.public_key(), crypto.half()),
             pubhash=crypto.pubhash(identity("alice").key.public_key()),
         ),

@@ -13,7 +13,7 @@ import pytest
 from coterie.base import pki
 from coterie.kuscia.api.labels import COTERIE_PARTNER_CERTIFICATE
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, DomainRoute
-from coterie.kuscia.gateway.handshake.pinned_certificates import Fit, Pins
+from coterie.kuscia.gateway.handshake.pinned_certificates import PinMatch, Pins
 
 
 @cache
@@ -49,15 +49,15 @@ def known(*names: str) -> Pins:
 @pytest.mark.parametrize(
     ("pins", "route", "fingerprint", "expected"),
     [
-        (known("alice"), a_route(), "", Fit.NOTHING),
-        (known("alice"), a_route(), shown("alice"), Fit.SOURCE),
-        (known("alice"), a_route(), shown("mallory"), Fit.STRANGER),
-        (known(), a_route(), shown("alice"), Fit.STRANGER),
-        (known(), a_route(of_route="alice"), shown("alice"), Fit.SOURCE),
-        (known(), a_route(on_route="alice"), shown("alice"), Fit.SOURCE),
-        (known(), a_route(on_route="alice"), shown("mallory"), Fit.STRANGER),
-        (known("joe"), a_route(via="joe"), shown("joe"), Fit.CARRIER),
-        (known("joe"), a_route(), shown("joe"), Fit.STRANGER),
+        (known("alice"), a_route(), "", PinMatch.NOTHING),
+        (known("alice"), a_route(), shown("alice"), PinMatch.SOURCE),
+        (known("alice"), a_route(), shown("mallory"), PinMatch.UNKNOWN),
+        (known(), a_route(), shown("alice"), PinMatch.UNKNOWN),
+        (known(), a_route(of_route="alice"), shown("alice"), PinMatch.SOURCE),
+        (known(), a_route(on_route="alice"), shown("alice"), PinMatch.SOURCE),
+        (known(), a_route(on_route="alice"), shown("mallory"), PinMatch.UNKNOWN),
+        (known("joe"), a_route(via="joe"), shown("joe"), PinMatch.CARRIER),
+        (known("joe"), a_route(), shown("joe"), PinMatch.UNKNOWN),
     ],
     ids=[
         "none shown",
@@ -71,5 +71,5 @@ def known(*names: str) -> Pins:
         "carrying nobody",
     ],
 )
-def test_whose_it_is(pins: Pins, route: DomainRoute, fingerprint: str, expected: Fit) -> None:
+def test_whose_it_is(pins: Pins, route: DomainRoute, fingerprint: str, expected: PinMatch) -> None:
     assert pins.fits(route, fingerprint) is expected

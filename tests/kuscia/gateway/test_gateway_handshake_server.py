@@ -17,20 +17,24 @@ from coterie.base.clock import SYSTEM_CLOCK
 from coterie.http.messages import Request, Response
 from coterie.kube.client.informers import Informers
 from coterie.kuscia.gateway.handshake import crypto
-from coterie.kuscia.gateway.handshake.handshake_client import HttpCaller, NoAnswer, Target
+from coterie.kuscia.gateway.handshake.handshake_client import (
+    HandshakeTarget,
+    HttpHandshakeTransport,
+    PartnerUnreachable,
+)
 from coterie.kuscia.gateway.handshake.messages import (
     HandshakeRequest,
     HandshakeResponse,
+    HandshakeTokenConfig,
     ProbeAnswer,
-    TokenConfig,
     decode,
     encode,
     nanoseconds,
 )
 from coterie.kuscia.gateway.handshake.server import HandshakeServer
-from coterie.kuscia.gateway.model import Address
+from coterie.kuscia.gateway.model import SocketAddress
 
-TO_BOB = Target("alice", "bob")
+TO_BOB = HandshakeTarget("alice", "bob")
 
 
 def fingerprint(name: str) -> str:
@@ -56,7 +60,7 @@ async def ask(network: Network, request: Request) -> Response:
 
 
 def request_of(network: Network, *, off: float = 0.0, half: bytes = bytes(16), **fields: Any) -> HandshakeRequest:
-    offered = TokenConfig(
+    offered = HandshakeTokenConfig(
         token=crypto.encrypt(identity("bob").key.public_key(), half),
         pubhash=crypto.pubhash(identity("alice").key.public_key()),
     )
@@ -118,9 +122,9 @@ async def test_a_uid_handshake_gets_the_same_token_again() -> None:
         ({"domain_id": ""}, {}, "no name of a domain"),
         ({"type": "DH"}, {}, "invalid handshake type"),
         ({"token_config": None}, {}, "token_config is missing"),
-        ({"token_config": TokenConfig(token="eA==", pubhash="eA==")}, {}, "public key hash of alice"),
+        ({"token_config": HandshakeTokenConfig(token="eA==", pubhash="eA==")}, {}, "public key hash of alice"),
         (
-            {"token_config": TokenConfig(token="eA==", pubhash=crypto.pubhash(identity("alice").key.public_key()))},
+            {"token_config": HandshakeTokenConfig(token="eA==", pubhash=crypto.pubhash(identity("alice").key.public_key()))},
             {},
             "dest domain [bob] publickey in source domain [alice] may be not correct",
         ),
@@ -266,7 +270,7 @@ async def test_the_door(method: str, path: str, body: bytes, status: int) -> Non
         side = network.sides["bob"]
         server = HandshakeServer(
             side.client, side.gates["gw-bob-0"].informers, side.identity, "gw", side.clock,
-            extra={"/register": register}, address=Address("127.0.0.1", 0),
+            extra={"/register": register}, address=SocketAddress("127.0.0.1", 0),
         )  # fmt: skip
         running = asyncio.ensure_future(server.run())
         response = await server.handle(Request(method, path, "", {}, body))
@@ -283,10 +287,10 @@ async def test_over_http() -> None:
         side = network.sides["bob"]
         informers = Informers(side.client)
         server = HandshakeServer(
-            side.client, informers, side.identity, "gw", SYSTEM_CLOCK, address=Address("127.0.0.1", 0)
+            side.client, informers, side.identity, "gw", SYSTEM_CLOCK, address=SocketAddress("127.0.0.1", 0)
         )
         tasks = [asyncio.ensure_future(each.run()) for each in (informers, server)]
-        caller = HttpCaller(server.address)
+        caller = HttpHandshakeTransport(server.address)
         try:
             async with asyncio.timeout(30):
                 await server.ready.wait()
@@ -294,9 +298,9 @@ async def test_over_http() -> None:
             assert answer == {"namespace": "bob", "state": 4}
             refused = json.loads(await caller.call(TO_BOB, {}, b'{"domain_id":"carol","type":"UID"}'))
             assert refused["status"]["code"] == 500
-            with pytest.raises(NoAnswer, match="HTTP 400"):
+            with pytest.raises(PartnerUnreachable, match="HTTP 400"):
                 await caller.call(TO_BOB, {}, b"{")
-            with pytest.raises(NoAnswer, match=r"HTTP 413|ClientOSError|ServerDisconnected"):
+            with pytest.raises(PartnerUnreachable, match=r"HTTP 413|ClientOSError|ServerDisconnected"):
                 await caller.call(TO_BOB, {}, b" " * 100_000)
         finally:
             await caller.close()
@@ -306,7 +310,7 @@ async def test_over_http() -> None:
 
 
 @asynccontextmanager
-async def a_gateway(answer: Any) -> AsyncIterator[Address]:
+async def a_gateway(answer: Any) -> AsyncIterator[SocketAddress]:
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -314,7 +318,7 @@ async def a_gateway(answer: Any) -> AsyncIterator[Address]:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     try:
-        yield Address(*runner.addresses[0][:2])
+        yield SocketAddress(*runner.addresses[0][:2])
     finally:
         await runner.cleanup()
 
@@ -327,7 +331,7 @@ async def test_what_leaves_us() -> None:
         return web.Response(text="{}")
 
     async with a_gateway(answer) as address:
-        caller = HttpCaller(address)
+        caller = HttpHandshakeTransport(address)
         await caller.call(TO_BOB, {"kuscia-token-revision": "4"}, None)
         await caller.call(TO_BOB, {}, b"{}")
         await caller.close()
@@ -351,7 +355,7 @@ async def test_what_is_no_answer() -> None:
         return web.Response()
 
     async with a_gateway(answer) as address:
-        caller = HttpCaller(address, seconds=0.5)
+        caller = HttpHandshakeTransport(address, seconds=0.5)
         rows = (
             ("error", "503: <alice/gw/internal .cause. no way>"),
             ("moved", "302"),
@@ -359,11 +363,11 @@ async def test_what_is_no_answer() -> None:
             ("slow", "0.5 s"),
         )
         for kind, told in rows:
-            with pytest.raises(NoAnswer, match=told):
+            with pytest.raises(PartnerUnreachable, match=told):
                 await caller.call(TO_BOB, {"kind": kind}, None)
         await caller.close()
-    with pytest.raises(NoAnswer, match="NotConnected"):
-        nobody = HttpCaller(address)
+    with pytest.raises(PartnerUnreachable, match="NotConnected"):
+        nobody = HttpHandshakeTransport(address)
         try:
             await nobody.call(TO_BOB, {}, None)
         finally:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from gateway_kit import HOSTS, client_tls, echo, identity, make_inputs, pair, pem, route, running, token
 
-from coterie.kuscia.gateway.model import Address, KeyPair, Protocol, Service, Tuning
+from coterie.kuscia.gateway.model import DomainService, KeyPair, Protocol, SocketAddress, Tuning
 
 GOOD = (
     b"Host: echo.bob.svc\r\nKuscia-Source: alice\r\nKuscia-Token: " + token("alice", "bob").reveal().encode() + b"\r\n"
@@ -56,7 +56,7 @@ async def test_where_a_call_goes_is_not_for_its_host_header_to_say(tmp_path: Pat
         opened = domains.bob.inputs.services[0]
         assert opened.name == "echo"
         # Both in one table, at different addresses.
-        await domains.bob.change(services=(opened, Service("closed", (other,), access=frozenset({"zed"}))))
+        await domains.bob.change(services=(opened, DomainService("closed", (other,), access=frozenset({"zed"}))))
         where = domains.bob.inputs.external
         assert where is not None
         reader, writer = await asyncio.open_connection(where.host, where.port)
@@ -145,7 +145,7 @@ async def test_keys_change_while_calls_go_on(tmp_path: Path) -> None:
         assert (await domains.call("echo.bob.svc"))[0] == 503
 
 
-async def served(where: Address | None) -> str:
+async def served(where: SocketAddress | None) -> str:
     """The certificate a server shows."""
     assert where is not None
     _, writer = await asyncio.open_connection(where.host, where.port, ssl=client_tls("alice"))
@@ -157,7 +157,7 @@ async def served(where: Address | None) -> str:
 async def test_a_server_that_is_not_the_pinned_one_gets_nothing(tmp_path: Path) -> None:
     """Somebody answers at bob's address with a certificate of his own."""
     async with echo(HOSTS["bob"]) as plain:
-        bob = make_inputs("bob", tmp_path, Protocol.TLS, services=(Service("echo", (plain,)),))
+        bob = make_inputs("bob", tmp_path, Protocol.TLS, services=(DomainService("echo", (plain,)),))
         impostor = replace(bob, identity=identity("carol"), routes=(route("alice", "bob", bob, "bob"),))
         alice = make_inputs("alice", tmp_path, Protocol.TLS)
         alice = replace(alice, routes=(route("alice", "bob", bob, "alice"),))

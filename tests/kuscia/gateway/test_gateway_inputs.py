@@ -14,16 +14,24 @@ import pytest
 from gateway_kit import pem
 
 from coterie.base import pki
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kube.api.types import network
 from coterie.kuscia.api.labels import COTERIE_PARTNER_CERTIFICATE
 from coterie.kuscia.api.types.domain import Domain, DomainRoute, DomainRouteStatus, Gateway
 from coterie.kuscia.gateway.clusters import clusters
 from coterie.kuscia.gateway.heartbeat import members_of, network_status
-from coterie.kuscia.gateway.model import Address, Inputs, Problem, Protocol, Route, RoutePort, ServiceProtocol
+from coterie.kuscia.gateway.model import (
+    Protocol,
+    Route,
+    RoutePort,
+    ServiceProtocol,
+    SnapshotInputs,
+    SnapshotProblem,
+    SocketAddress,
+)
 from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
 from coterie.kuscia.gateway.snapshot import snapshot
-from coterie.kuscia.gateway.snapshot_inputs import Memory, Places, World, api_callers, inputs_of
+from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects, GatewayPaths, InputCache, api_callers, inputs_of
 from coterie.kuscia.gateway.watched_objects import (
     can_be_called,
     domain_matters,
@@ -33,10 +41,10 @@ from coterie.kuscia.gateway.watched_objects import (
 )
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
-PLACES = Places(Path("/x/gateway"), Path("/x/run"), Path("/x/logs"))
+PLACES = GatewayPaths(Path("/x/gateway"), Path("/x/run"), Path("/x/logs"))
 SETTINGS = GatewaySettings("bob", "gw-0")
 LITE = replace(SETTINGS, control_plane=False, master=MasterEndpoint("hq.example.com", 1080, tls=True, prefix="/bob"))
-API = Address("127.0.0.1", 6443)
+API = SocketAddress("127.0.0.1", 6443)
 
 
 @cache
@@ -83,33 +91,33 @@ def endpoints(name: str, *ports: int) -> network.Endpoints:
     )
 
 
-def made(world: World, settings: GatewaySettings = SETTINGS) -> Inputs:
+def made(world: GatewayObjects, settings: GatewaySettings = SETTINGS) -> SnapshotInputs:
     inputs, problems = inputs_of(world, settings, identity(), PLACES)
     assert problems == []
     return inputs
 
 
-def refused(world: World, settings: GatewaySettings = SETTINGS) -> list[Problem]:
+def refused(world: GatewayObjects, settings: GatewaySettings = SETTINGS) -> list[SnapshotProblem]:
     return inputs_of(world, settings, identity(), PLACES)[1]
 
 
 def test_services_have_the_addresses_of_their_endpoints() -> None:
     inputs = made(
-        World(
+        GatewayObjects(
             services=[a_service("echo"), a_service("empty"), a_service("local", labels={"kuscia.secretflow/port-scope": "Local"})],
             endpoints={"echo": endpoints("echo", 8080)},
         ),
         LITE,
     )  # fmt: skip
     assert [(each.name, each.endpoints) for each in inputs.services] == [
-        ("echo", (Address("10.0.0.7", 8080),)),
+        ("echo", (SocketAddress("10.0.0.7", 8080),)),
         ("empty", ()),
     ]
 
 
 def test_a_route_has_its_tokens_and_the_partners_certificate() -> None:
-    token = Secret("t1")
-    world = World(
+    token = SecretValue("t1")
+    world = GatewayObjects(
         routes=[a_route("alice", "bob"), a_route("bob", "alice", endpoint=ENDPOINT), a_route("x", "y")],
         domains={"alice": a_domain("alice")},
         tokens={"alice-bob": ((3, token),)},
@@ -122,12 +130,12 @@ def test_a_route_has_its_tokens_and_the_partners_certificate() -> None:
 
 def test_a_lite_reads_the_certificate_from_the_route() -> None:
     route = a_route("alice", "bob", annotations={COTERIE_PARTNER_CERTIFICATE: cert("alice")})
-    assert made(World(routes=[route]), LITE).routes[0].certificates == (pem("alice"),)
+    assert made(GatewayObjects(routes=[route]), LITE).routes[0].certificates == (pem("alice"),)
 
 
 def test_an_authority_takes_the_place_of_the_pin_where_we_dial() -> None:
     config = {"tlsCA": cert("joe")}
-    world = World(
+    world = GatewayObjects(
         routes=[a_route("bob", "alice", endpoint=ENDPOINT, mTLSConfig=config)], domains={"alice": a_domain("alice")}
     )
     route = made(world).routes[0]
@@ -135,27 +143,27 @@ def test_an_authority_takes_the_place_of_the_pin_where_we_dial() -> None:
 
 
 def test_a_lite_finds_its_control_plane_by_its_configuration() -> None:
-    route = made(World(routes=[a_route("bob", "hq")]), LITE).routes[0]
+    route = made(GatewayObjects(routes=[a_route("bob", "hq")]), LITE).routes[0]
     assert (route.host, route.aliases) == ("hq.example.com", ("master",))
     assert route.ports == (RoutePort("http", 1080, tls=True, path_prefix="/bob"),)
 
 
 @pytest.mark.parametrize(
     ("objects", "tokens"),
-    [([], {}), (["hq"], {}), (["hq"], {"bob-hq": ((1, Secret("older")),)})],
+    [([], {}), (["hq"], {}), (["hq"], {"bob-hq": ((1, SecretValue("older")),)})],
     ids=["no-object", "object-without-token", "object-with-token"],
 )
 def test_the_way_to_the_control_plane_is_as_the_link_knows_it(objects: list[str], tokens: Any) -> None:
-    agreed = Route("bob", "hq", host="agreed", tokens=(Secret("newest"),))
-    world = World(routes=[a_route("bob", name) for name in objects], tokens=tokens, master=agreed)
-    assert [(each.host, each.tokens) for each in made(world, LITE).routes] == [("agreed", (Secret("newest"),))]
+    agreed = Route("bob", "hq", host="agreed", tokens=(SecretValue("newest"),))
+    world = GatewayObjects(routes=[a_route("bob", name) for name in objects], tokens=tokens, master=agreed)
+    assert [(each.host, each.tokens) for each in made(world, LITE).routes] == [("agreed", (SecretValue("newest"),))]
 
 
 def test_only_a_control_plane_is_called_master_and_lets_newcomers_in() -> None:
-    plane, lite = made(World()), made(World(), LITE)
+    plane, lite = made(GatewayObjects()), made(GatewayObjects(), LITE)
     assert (plane.aliases, plane.newcomers) == (("master",), True)
     assert (lite.aliases, lite.newcomers) == ((), False)
-    assert made(World(), replace(SETTINGS, protocol=Protocol.TLS)).newcomers is False
+    assert made(GatewayObjects(), replace(SETTINGS, protocol=Protocol.TLS)).newcomers is False
 
 
 @pytest.mark.parametrize(
@@ -179,16 +187,16 @@ def test_who_may_call_the_api(domain: Domain, route: DomainRoute, allowed: bool)
 @pytest.mark.parametrize(
     ("headers", "bearers", "credential"),
     [
-        ({}, {"alice": Secret("own")}, "Bearer own"),
-        ({"Authorization": "Bearer written"}, {"alice": Secret("own")}, "Bearer written"),
+        ({}, {"alice": SecretValue("own")}, "Bearer own"),
+        ({"Authorization": "Bearer written"}, {"alice": SecretValue("own")}, "Bearer written"),
         ({}, {}, None),
     ],
     ids=["asked-for", "written", "not-yet"],
 )
 def test_the_api_is_a_service_with_a_credential_per_caller(
-    headers: dict[str, str], bearers: dict[str, Secret], credential: str | None
+    headers: dict[str, str], bearers: dict[str, SecretValue], credential: str | None
 ) -> None:
-    world = World(
+    world = GatewayObjects(
         routes=[a_route("alice", "bob", **({"requestHeadersToAdd": headers} if headers else {}))],
         domains={"alice": a_domain("alice")},
         bearers=bearers,
@@ -196,20 +204,20 @@ def test_the_api_is_a_service_with_a_credential_per_caller(
     )
     service = made(world).services[-1]
     assert (service.name, service.endpoints, service.protocol) == ("apiserver", (API,), ServiceProtocol.HTTPS)
-    expected = () if credential is None else (("alice", Secret(credential)),)
+    expected = () if credential is None else (("alice", SecretValue(credential)),)
     assert service.credentials == expected
     assert service.access == frozenset(name for name, _ in expected)
     assert not any("written" in repr(part) or "own" in repr(part) for part in (service.credentials or ()))
 
 
 def test_a_credential_goes_only_to_the_api_and_only_with_who_speaks_for_itself() -> None:
-    world = World(
+    world = GatewayObjects(
         routes=[a_route("alice", "bob")],
         services=[a_service("echo")],
         endpoints={"echo": endpoints("echo", 8080)},
         domains={"alice": a_domain("alice")},
-        tokens={"alice-bob": ((1, Secret("t")),)},
-        bearers={"alice": Secret("own")},
+        tokens={"alice-bob": ((1, SecretValue("t")),)},
+        bearers={"alice": SecretValue("own")},
         api=API,
     )
     table = snapshot(made(world)).files["rds-external.json"][0]
@@ -228,21 +236,21 @@ def test_a_credential_goes_only_to_the_api_and_only_with_who_speaks_for_itself()
 @pytest.mark.parametrize(
     ("world", "about", "words"),
     [
-        (World(services=[a_service("apiserver")], api=API), "service apiserver", "the control plane's own"),
+        (GatewayObjects(services=[a_service("apiserver")], api=API), "service apiserver", "the control plane's own"),
         (
-            World(routes=[a_route("alice", "bob", annotations={COTERIE_PARTNER_CERTIFICATE: "?"})]),
+            GatewayObjects(routes=[a_route("alice", "bob", annotations={COTERIE_PARTNER_CERTIFICATE: "?"})]),
             "route alice-bob",
             "not base64",
         ),
         (
-            World(services=[a_service("odd", annotations={"kuscia.secretflow/protocol": "smtp"})]),
+            GatewayObjects(services=[a_service("odd", annotations={"kuscia.secretflow/protocol": "smtp"})]),
             "service odd",
             "is none of",
         ),
     ],
     ids=["taken-name", "certificate", "protocol"],
 )
-def test_what_cannot_be_read_is_said(world: World, about: str, words: str) -> None:
+def test_what_cannot_be_read_is_said(world: GatewayObjects, about: str, words: str) -> None:
     assert [(each.about, words in each.message) for each in refused(world)] == [(about, True)]
 
 
@@ -250,19 +258,19 @@ def test_sisters_are_reached_at_the_internal_port() -> None:
     status = {"address": "10.0.0.8", "uptime": "", "heartbeatTime": "", "publicKey": "", "version": ""}
     sister = msgspec.convert({"metadata": {"name": "gw-1"}, "status": status}, Gateway)
     silent = msgspec.convert({"metadata": {"name": "gw-2"}}, Gateway)
-    assert made(World(sisters=[sister, silent])).sisters == (Address("10.0.0.8", 80),)
+    assert made(GatewayObjects(peer_gateways=[sister, silent])).peer_gateways == (SocketAddress("10.0.0.8", 80),)
 
 
 def test_unchanged_objects_are_not_read_again_and_changed_ones_are() -> None:
-    memory = Memory()
+    memory = InputCache()
     echo, other, route = a_service("echo"), a_service("other"), a_route("alice", "bob")
-    world = World(routes=[route], services=[echo, other], domains={"alice": a_domain("alice")})
+    world = GatewayObjects(routes=[route], services=[echo, other], domains={"alice": a_domain("alice")})
     first, _ = inputs_of(world, SETTINGS, identity(), PLACES, memory=memory)
-    later = replace(world, tokens={"alice-bob": ((1, Secret("t")),)}, endpoints={"echo": endpoints("echo", 1)})
+    later = replace(world, tokens={"alice-bob": ((1, SecretValue("t")),)}, endpoints={"echo": endpoints("echo", 1)})
     second, _ = inputs_of(later, SETTINGS, identity(), PLACES, memory=memory)
     assert first.services[1] is second.services[1]
-    assert second.services[0].endpoints == (Address("10.0.0.7", 1),)
-    assert second.routes[0].tokens == (Secret("t"),)
+    assert second.services[0].endpoints == (SocketAddress("10.0.0.7", 1),)
+    assert second.routes[0].tokens == (SecretValue("t"),)
     gone, _ = inputs_of(replace(later, services=[other], routes=[]), SETTINGS, identity(), PLACES, memory=memory)
     assert [each.name for each in gone.services] == ["other"]
     assert second == inputs_of(later, SETTINGS, identity(), PLACES)[0]
@@ -340,12 +348,12 @@ def test_envoys_counts_become_the_network_status() -> None:
 
 
 def test_the_reporter_is_a_service_for_the_lites_of_a_control_plane() -> None:
-    world = World(
+    world = GatewayObjects(
         routes=[a_route("alice", "bob"), a_route("carol", "bob")],
         services=[a_service("reporter")],
         domains={"alice": a_domain("alice"), "carol": a_domain("carol", role="partner")},
     )
-    there = Address("127.0.0.1", 8050)
+    there = SocketAddress("127.0.0.1", 8050)
     inputs, problems = inputs_of(world, replace(SETTINGS, reporter=there), identity(), PLACES)
     assert [(each.about, "take another one" in each.message) for each in problems] == [("service reporter", True)]
     found = [each for each in inputs.services if each.name == "reporter"]
@@ -356,12 +364,12 @@ def test_the_reporter_is_a_service_for_the_lites_of_a_control_plane() -> None:
 
 
 def test_kuscia_api_is_a_socket_for_the_lites_of_a_control_plane() -> None:
-    world = World(
+    world = GatewayObjects(
         routes=[a_route("alice", "bob"), a_route("carol", "bob")],
         services=[a_service("kusciaapi")],
         domains={"alice": a_domain("alice"), "carol": a_domain("carol", role="partner")},
     )
-    there = Address("/run/coterie/kapi.sock", 0)
+    there = SocketAddress("/run/coterie/kapi.sock", 0)
     inputs, problems = inputs_of(world, replace(SETTINGS, kuscia_api=there), identity(), PLACES)
     assert [each.about for each in problems] == ["service kusciaapi"]
     (found,) = [each for each in inputs.services if each.name == "kusciaapi"]

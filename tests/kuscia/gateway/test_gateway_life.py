@@ -33,16 +33,24 @@ from gateway_kit import (
 )
 
 from coterie.base.log_rotation import Rotation
-from coterie.base.secret import Secret
-from coterie.kuscia.gateway.admin import last_words
+from coterie.base.secret import SecretValue
+from coterie.kuscia.gateway.admin import log_tail
 from coterie.kuscia.gateway.envoy import Envoy
-from coterie.kuscia.gateway.model import Address, BandwidthLimit, Inputs, Protocol, Route, Service, TransitGrant
-from coterie.kuscia.gateway.snapshot import CLUSTERS_FILE, Resources, snapshot
+from coterie.kuscia.gateway.model import (
+    DomainService,
+    Protocol,
+    Route,
+    SnapshotInputs,
+    SocketAddress,
+    TaskBandwidthLimit,
+    TransitGrant,
+)
+from coterie.kuscia.gateway.snapshot import CLUSTERS_FILE, EnvoyResources, snapshot
 
 MIB = 1 << 20
 
 
-def with_tokens(inputs: Inputs, source: str, *tokens: Secret) -> tuple[Route, ...]:
+def with_tokens(inputs: SnapshotInputs, source: str, *tokens: SecretValue) -> tuple[Route, ...]:
     return tuple(replace(each, tokens=tokens) if each.source == source else each for each in inputs.routes)
 
 
@@ -123,7 +131,7 @@ async def test_nonsense_is_refused_and_told_and_the_old_goes_on(tmp_path: Path) 
         bob.envoy.settings = replace(bob.envoy.settings, accept_seconds=0.5)
         good = snapshot(bob.inputs)
         broken = {**good.clusters[0], "connect_timeout": "-1s"}
-        applied = await bob.envoy.apply(Resources({**good.files, CLUSTERS_FILE: (*good.clusters[1:], broken)}))
+        applied = await bob.envoy.apply(EnvoyResources({**good.files, CLUSTERS_FILE: (*good.clusters[1:], broken)}))
         assert not applied.accepted
         assert applied.pending == (CLUSTERS_FILE,)
         assert any("positive duration" in reason for reason in applied.reasons)
@@ -134,7 +142,7 @@ async def test_nonsense_is_refused_and_told_and_the_old_goes_on(tmp_path: Path) 
 
 async def test_envoy_outlives_us_and_is_taken_over(tmp_path: Path) -> None:
     async with echo(HOSTS["bob"]) as plain:
-        inputs = make_inputs("bob", tmp_path, Protocol.NOTLS, services=(Service("echo", (plain,)),))
+        inputs = make_inputs("bob", tmp_path, Protocol.NOTLS, services=(DomainService("echo", (plain,)),))
         settings = make_settings(inputs, tmp_path, stop_seconds=2.0)
         handed_over = pickle.dumps((settings, inputs))
         program = textwrap.dedent(f"""
@@ -162,7 +170,7 @@ async def test_envoy_outlives_us_and_is_taken_over(tmp_path: Path) -> None:
             await asyncio.wait_for(envoy.ready.wait(), 40)
             status = await envoy.status()
             assert (status.pid, status.adopted) == (pid, True)
-            changed = replace(inputs, services=(Service("other", (plain,)),))
+            changed = replace(inputs, services=(DomainService("other", (plain,)),))
             assert (await envoy.apply(snapshot(changed))).accepted
             assert (await call(http, f"http://{inputs.internal}/", "other.bob.svc"))[0] == 200
             os.kill(pid, signal.SIGKILL)
@@ -177,7 +185,7 @@ async def test_envoy_outlives_us_and_is_taken_over(tmp_path: Path) -> None:
 
 async def test_stopping_lets_open_requests_end(tmp_path: Path) -> None:
     async with echo(HOSTS["bob"]) as plain, aiohttp.ClientSession() as http:
-        inputs = make_inputs("bob", tmp_path, Protocol.NOTLS, services=(Service("echo", (plain,)),))
+        inputs = make_inputs("bob", tmp_path, Protocol.NOTLS, services=(DomainService("echo", (plain,)),))
         async with running(inputs, root=tmp_path) as (bob,):
             ended = asyncio.Event()
 
@@ -201,7 +209,7 @@ async def test_a_task_keeps_to_its_bandwidth(tmp_path: Path) -> None:
         service = domains.bob.inputs.services[0]
         named = tuple(replace(service, name=name) for name in ("slow-0-spu", "fast-0-spu"))
         await domains.bob.change(services=named)
-        await domains.alice.change(limits=(BandwidthLimit("slow", "bob", 1024),))
+        await domains.alice.change(limits=(TaskBandwidthLimit("slow", "bob", 1024),))
         took = {}
         for task in ("slow", "fast"):
             started = time.monotonic()
@@ -237,9 +245,9 @@ async def test_transit_through_a_third_domain(tmp_path: Path, protocol: Protocol
     async with echo(HOSTS["bob"]) as plain, aiohttp.ClientSession() as http:
         alice, joe, bob = (make_inputs(name, tmp_path, protocol) for name in ("alice", "joe", "bob"))
         services = (
-            Service("echo", (plain,)),
-            Service("for-alice", (plain,), access=frozenset({"alice"})),
-            Service("for-joe", (plain,), access=frozenset({"joe"})),
+            DomainService("echo", (plain,)),
+            DomainService("for-alice", (plain,), access=frozenset({"alice"})),
+            DomainService("for-joe", (plain,), access=frozenset({"joe"})),
         )
         joe = replace(
             joe,
@@ -310,14 +318,14 @@ def test_why_envoy_gave_up() -> None:
         "2026-01-02T03:04:05.679Z critical assert: assert failure: inotify_fd_ >= 0. Details: Consider more\n"
         "2026-01-02T03:04:05.680Z critical backtrace: Caught Aborted\n"
     )
-    assert last_words(log) == "assert failure: inotify_fd_ >= 0. Details: Consider more"
-    assert last_words("2026-01-02T03:04:05.678Z info main: exiting\n") == ""
+    assert log_tail(log) == "assert failure: inotify_fd_ >= 0. Details: Consider more"
+    assert log_tail("2026-01-02T03:04:05.678Z info main: exiting\n") == ""
 
 
 async def test_an_address_in_use_is_told(tmp_path: Path) -> None:
     taken = await asyncio.start_server(lambda *_: None, HOSTS["bob"], 0)
     port = taken.sockets[0].getsockname()[1]
-    inputs = replace(make_inputs("bob", tmp_path, Protocol.NOTLS), internal=Address(HOSTS["bob"], port))
+    inputs = replace(make_inputs("bob", tmp_path, Protocol.NOTLS), internal=SocketAddress(HOSTS["bob"], port))
     async with running(inputs, root=tmp_path, accept_seconds=0.5) as (bob,):
         status = await bob.envoy.status()
         assert status.last is not None
@@ -329,8 +337,8 @@ async def test_an_address_in_use_is_told(tmp_path: Path) -> None:
 async def test_logs_are_rotated_and_no_line_is_lost(tmp_path: Path) -> None:
     rules = Rotation(max_bytes=2000, max_files=1000)
     async with echo(HOSTS["bob"]) as plain, aiohttp.ClientSession() as http:
-        inputs = make_inputs("bob", tmp_path, Protocol.NOTLS, services=(Service("echo", (plain,)),))
-        async with running(inputs, root=tmp_path, log_rotation=rules, look_every=0.05, log_level="DEBUG") as (bob,):
+        inputs = make_inputs("bob", tmp_path, Protocol.NOTLS, services=(DomainService("echo", (plain,)),))
+        async with running(inputs, root=tmp_path, log_rotation=rules, poll_seconds=0.05, log_level="DEBUG") as (bob,):
             log = bob.envoy.settings.logs / "internal.log"
             wanted = []
             while len(list(log.parent.glob("internal.log.*"))) < 4:
@@ -350,8 +358,8 @@ async def test_logs_are_rotated_and_no_line_is_lost(tmp_path: Path) -> None:
 async def test_a_rotation_that_was_cut_short_is_finished(tmp_path: Path) -> None:
     """We died between moving a log aside and telling Envoy."""
     async with echo(HOSTS["bob"]) as plain, aiohttp.ClientSession() as http:
-        inputs = make_inputs("bob", tmp_path, Protocol.NOTLS, services=(Service("echo", (plain,)),))
-        async with running(inputs, root=tmp_path, look_every=0.05) as (bob,):
+        inputs = make_inputs("bob", tmp_path, Protocol.NOTLS, services=(DomainService("echo", (plain,)),))
+        async with running(inputs, root=tmp_path, poll_seconds=0.05) as (bob,):
             log = bob.envoy.settings.logs / "internal.log"
             os.replace(log, log.with_name("internal.log.1"))
             bob.envoy._reopens = True

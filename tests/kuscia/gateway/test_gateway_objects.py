@@ -9,18 +9,18 @@ import msgspec
 import pytest
 from gateway_kit import pem
 
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kube.api.types import network
 from coterie.kuscia.gateway.admin import pending, read_stats, refusals
 from coterie.kuscia.gateway.model import (
-    Address,
     Affinity,
     Authentication,
-    BandwidthLimit,
-    Problem,
+    DomainService,
     Route,
     RoutePort,
-    Service,
+    SnapshotProblem,
+    SocketAddress,
+    TaskBandwidthLimit,
 )
 from coterie.kuscia.gateway.objects import limits_of, route_of, service_of
 
@@ -48,25 +48,31 @@ ENDPOINTS = msgspec.convert(
     network.Endpoints,
 )
 SPU = {"ports": [{"name": "spu", "port": 80}]}
-TWO = (Address("10.0.0.1", 8080), Address("10.0.0.2", 8080))
+TWO = (SocketAddress("10.0.0.1", 8080), SocketAddress("10.0.0.2", 8080))
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (service(**SPU), Service("s", TWO)),
-        (service({f"{K}access-domain": "bob, carol"}, **SPU), Service("s", TWO, access=frozenset({"bob", "carol"}))),
-        (service({f"{K}access-domain": ""}, **SPU), Service("s", TWO, access=frozenset())),
-        (service(labels={f"{K}port-scope": "Domain"}, **SPU), Service("s", TWO, domain_only=True)),
+        (service(**SPU), DomainService("s", TWO)),
+        (
+            service({f"{K}access-domain": "bob, carol"}, **SPU),
+            DomainService("s", TWO, access=frozenset({"bob", "carol"})),
+        ),
+        (service({f"{K}access-domain": ""}, **SPU), DomainService("s", TWO, access=frozenset())),
+        (service(labels={f"{K}port-scope": "Domain"}, **SPU), DomainService("s", TWO, domain_only=True)),
         (service(labels={f"{K}port-scope": "Local"}, **SPU), None),
-        (service({f"{K}protocol": "SOAP"}, **SPU), Problem),
-        (service(type="ExternalName", externalName="db.example"), Service("s", (Address("db.example", 80),))),
-        (service(sessionAffinity="ClientIP", **SPU), Service("s", TWO, affinity=Affinity(client_address=True))),
+        (service({f"{K}protocol": "SOAP"}, **SPU), SnapshotProblem),
+        (
+            service(type="ExternalName", externalName="db.example"),
+            DomainService("s", (SocketAddress("db.example", 80),)),
+        ),
+        (service(sessionAffinity="ClientIP", **SPU), DomainService("s", TWO, affinity=Affinity(client_address=True))),
         (
             service({f"{K}sticky-session-cookie": "C", f"{K}sticky-session-ttl": "60s"}, **SPU),
-            Service("s", TWO, affinity=Affinity(cookie="C", cookie_seconds=60)),
+            DomainService("s", TWO, affinity=Affinity(cookie="C", cookie_seconds=60)),
         ),
-        (service({f"{K}sticky-session-cookie": "C%; x"}, **SPU), Service("s", TWO)),
+        (service({f"{K}sticky-session-cookie": "C%; x"}, **SPU), DomainService("s", TWO)),
     ],
     ids=[
         "plain",
@@ -83,12 +89,12 @@ TWO = (Address("10.0.0.1", 8080), Address("10.0.0.2", 8080))
 )
 def test_services(given: network.Service, expected: Any) -> None:
     read = service_of(given, ENDPOINTS)
-    assert isinstance(read, Problem) if expected is Problem else read == expected
+    assert isinstance(read, SnapshotProblem) if expected is SnapshotProblem else read == expected
 
 
 def test_a_service_without_endpoints_has_none() -> None:
     read = service_of(service(**SPU), None)
-    assert isinstance(read, Service)
+    assert isinstance(read, DomainService)
     assert read.endpoints == ()
 
 
@@ -100,7 +106,7 @@ def test_limits_of_a_task_are_one_each_destination() -> None:
             service({f"{K}bandwidth-limit-bob": "5"}),
         ]
     )
-    assert found == (BandwidthLimit("t", "bob", 10),)
+    assert found == (TaskBandwidthLimit("t", "bob", 10),)
 
 
 def domain_route(namespace: str = "alice", **spec: Any) -> dict[str, Any]:
@@ -123,12 +129,12 @@ def test_a_whole_route() -> None:
         bodyEncryption={"algorithm": "AES"},
         mTLSConfig={"tlsCA": b64(pem("bob")), "sourceClientCert": b64(pem("alice"))},
     )
-    assert route_of(given, tokens=[Secret("t")], certificates=["pin"]) == Route(
+    assert route_of(given, tokens=[SecretValue("t")], certificates=["pin"]) == Route(
         "alice",
         "bob",
         host="bob.example",
         ports=(RoutePort("h", 1080, tls=True, path_prefix="/x"),),
-        tokens=(Secret("t"),),
+        tokens=(SecretValue("t"),),
         certificates=("pin",),
         authority=pem("bob"),
         source_addresses=("10.0.0.0/8",),
@@ -156,7 +162,7 @@ def test_the_destination_pins_the_sources_client_certificate() -> None:
 def test_transit(transit: dict[str, Any], via: str | None, tunnel: bool) -> None:
     read = route_of(domain_route(transit=transit))
     if via is None:
-        assert isinstance(read, Problem)
+        assert isinstance(read, SnapshotProblem)
     else:
         assert isinstance(read, Route)
         assert (read.via, read.tunnel) == (via, tunnel)
@@ -175,7 +181,7 @@ def test_how_a_route_is_carried(said: Any, expected: bool | None) -> None:
 
 @pytest.mark.parametrize("spec", [{"authenticationType": "Word"}, {"mTLSConfig": {"tlsCA": "%%%"}}])
 def test_unreadable_routes_are_problems(spec: dict[str, Any]) -> None:
-    assert isinstance(route_of(domain_route(**spec)), Problem)
+    assert isinstance(route_of(domain_route(**spec)), SnapshotProblem)
 
 
 # ---- Envoy's answers ----

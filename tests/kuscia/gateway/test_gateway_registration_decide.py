@@ -14,16 +14,16 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from registration_kit import PLANE, an_application, identity, key
 
 from coterie.base import jwt, pki
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kuscia.api.types.domain import DOMAINS, Domain
 from coterie.kuscia.gateway.registration import certificate_issuing, messages
-from coterie.kuscia.gateway.registration.limits import Buckets, Rate, Seen
+from coterie.kuscia.gateway.registration.limits import KeyedTokenBuckets, RegistrationRate, RequestReplayCache
 from coterie.kuscia.gateway.registration.rules import (
     REGISTERED_WITH,
+    AlreadyRegistered,
     Applicant,
-    Issue,
-    Known,
-    Refused,
+    IssueCertificate,
+    RegistrationRefused,
     applicant,
     decide,
     to_be_marked,
@@ -36,7 +36,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 def test_an_honest_applicant_is_read_whole() -> None:
     request, token = an_application("alice", "T" * 32, NOW)
     who = applicant(request, token, NOW)
-    assert (who.domain, who.key, who.deploy_token) == ("alice", key("alice").public_key(), Secret("T" * 32))
+    assert (who.domain, who.key, who.deploy_token) == ("alice", key("alice").public_key(), SecretValue("T" * 32))
     assert "T" * 32 not in repr((request, who))
 
 
@@ -87,7 +87,7 @@ def other_body() -> tuple[messages.RegisterRequest, str]:
 
 
 def broken_csr() -> str:
-    pem = bytearray(base64.b64decode(messages.make_csr("alice", key("alice"), Secret("t"))))
+    pem = bytearray(base64.b64decode(messages.make_csr("alice", key("alice"), SecretValue("t"))))
     body = bytearray(base64.b64decode(b"".join(line for line in pem.splitlines() if not line.startswith(b"-"))))
     body[-1] ^= 1
     text = base64.encodebytes(bytes(body)).decode()
@@ -102,13 +102,13 @@ def small_key() -> rsa.RSAPrivateKey:
 
 
 def small() -> tuple[messages.RegisterRequest, str]:
-    request = messages.RegisterRequest("alice", messages.make_csr("alice", small_key(), Secret("t")), 1)
+    request = messages.RegisterRequest("alice", messages.make_csr("alice", small_key(), SecretValue("t")), 1)
     return request, messages.make_jwt(request, small_key(), NOW)
 
 
 def elliptic_csr() -> str:
     made: Any = ec.generate_private_key(ec.SECP256R1())
-    return messages.make_csr("alice", made, Secret("t"))
+    return messages.make_csr("alice", made, SecretValue("t"))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def elliptic_csr() -> str:
 def test_what_is_not_a_proof_of_the_key_is_refused(
     make: Callable[[], tuple[messages.RegisterRequest, str]], reason: str
 ) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RegistrationRefused) as refused:
         applicant(*make(), NOW)
     assert (refused.value.status, refused.value.reason) == (400, reason)
 
@@ -154,7 +154,7 @@ def test_clocks_may_differ_by_five_minutes(skew: int, reason: str) -> None:
     try:
         applicant(request, token, NOW + timedelta(seconds=skew))
         found = ""
-    except Refused as refused:
+    except RegistrationRefused as refused:
         found = refused.reason
     assert found == reason
 
@@ -168,7 +168,7 @@ def test_clocks_may_differ_by_five_minutes(skew: int, reason: str) -> None:
          "deep", "huge"],
 )  # fmt: skip
 def test_bodies_that_are_no_request(body: bytes) -> None:
-    with pytest.raises(messages.Unreadable):
+    with pytest.raises(messages.UnreadableMessage):
         messages.RegisterRequest.decode(body)
 
 
@@ -176,7 +176,7 @@ def test_bodies_that_are_no_request(body: bytes) -> None:
 
 
 def who(signer: str = "alice", token: str = "fresh", domain: str = "alice") -> Applicant:
-    return Applicant(domain, key(signer).public_key(), Secret(token), b"", 0.0)
+    return Applicant(domain, key(signer).public_key(), SecretValue(token), b"", 0.0)
 
 
 def cert_of(signer: str, at: datetime = NOW, name: str = "alice") -> str:
@@ -213,7 +213,7 @@ def a_domain(cert: str = "", name: str = "alice", registered_with: str = "", **s
     ],
 )
 def test_who_may_not_be_the_domain(domain: Domain | None, applying: Applicant, reason: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RegistrationRefused) as refused:
         decide(domain, applying, PLANE, NOW)
     assert (refused.value.status, refused.value.reason) == (500, reason)
     if "token" in reason:
@@ -223,14 +223,14 @@ def test_who_may_not_be_the_domain(domain: Domain | None, applying: Applicant, r
 
 def test_an_unused_token_admits_a_new_key_and_says_whether_it_replaces_one() -> None:
     first, again = decide(a_domain(), who(), PLANE, NOW), decide(a_domain(cert_of("bob")), who(), PLANE, NOW)
-    assert isinstance(first, Issue) and first.token is not None and not first.replaces
-    assert isinstance(again, Issue) and again.token is not None and again.replaces
+    assert isinstance(first, IssueCertificate) and first.token is not None and not first.replaces
+    assert isinstance(again, IssueCertificate) and again.token is not None and again.replaces
 
 
 def test_the_same_key_needs_no_token_and_keeps_its_certificate() -> None:
     cert = cert_of("alice")
     verdict = decide(a_domain(cert), who(token="spent"), PLANE, NOW)
-    assert verdict == Known(base64.b64decode(cert).decode())
+    assert verdict == AlreadyRegistered(base64.b64decode(cert).decode())
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_the_same_key_needs_no_token_and_keeps_its_certificate() -> None:
     ids=["ends soon", "dated as Kuscia dates them", "of another name"],
 )  # fmt: skip
 def test_a_certificate_that_is_no_longer_good_is_made_anew_for_the_same_key(cert: str) -> None:
-    assert decide(a_domain(cert), who(token=""), PLANE, NOW) == Issue()
+    assert decide(a_domain(cert), who(token=""), PLANE, NOW) == IssueCertificate()
 
 
 def test_a_token_whose_use_was_not_marked_is_found_and_no_other() -> None:
@@ -264,7 +264,7 @@ def test_the_certificate_has_true_dates_and_is_no_authority() -> None:
 
 
 def test_a_bucket_empties_and_fills_again_for_each_name() -> None:
-    buckets = Buckets(Rate(2, 0.5))
+    buckets = KeyedTokenBuckets(RegistrationRate(2, 0.5))
     assert [buckets.take("a", 0.0) for _ in range(3)] == [True, True, False]
     assert buckets.take("b", 0.0)
     assert not buckets.take("a", 1.0)
@@ -272,12 +272,12 @@ def test_a_bucket_empties_and_fills_again_for_each_name() -> None:
 
 
 def test_buckets_forget_the_name_that_was_quiet_longest() -> None:
-    buckets = Buckets(Rate(1, 0), most=2)
+    buckets = KeyedTokenBuckets(RegistrationRate(1, 0), most=2)
     assert [buckets.take(name, 0.0) for name in ("a", "b", "b", "c", "a")] == [True, True, False, True, True]
 
 
 def test_what_was_seen_is_refused_until_it_is_too_old_anyway() -> None:
-    seen = Seen(most=2)
+    seen = RequestReplayCache(most=2)
     assert seen.add(b"1", 10.0, 0.0)
     assert not seen.add(b"1", 10.0, 5.0)
     assert seen.add(b"2", 100.0, 5.0)

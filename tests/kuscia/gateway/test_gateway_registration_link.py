@@ -15,7 +15,7 @@ from registration_kit import PLANE, Plane, eventually, key, logged, plane
 
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kuscia.gateway.registration import master_connection, master_trust, registration_files
 
 
@@ -53,7 +53,7 @@ async def test_a_lite_joins_and_has_a_route(center: Plane, master: Master, lite:
     async with running(lite.link(master.port, token)) as joining:
         await linked(joining)
         route = joining.route
-        assert route is not None and joining.stage is master_connection.Stage.LINKED and joining.problem == ""
+        assert route is not None and joining.stage is master_connection.LinkStage.LINKED and joining.problem == ""
         assert (route.source, route.destination, route.aliases) == ("alice", PLANE, ("master",))
         assert route.tokens == (master.tokens[1],)
         assert (route.host, route.ports[0].port, route.ports[0].tls) == ("127.0.0.1", master.port, True)
@@ -118,11 +118,11 @@ async def test_newer_tokens_of_the_route_are_kept_and_older_ones_are_not(
 ) -> None:
     async with running(lite.link(master.port, await center.add_domain("alice"))) as joining:
         await linked(joining)
-        joining.observe(Secret("rolled"), 7)
-        joining.observe(Secret("late"), 6)
-        master.tokens[7] = Secret("rolled")
+        joining.observe(SecretValue("rolled"), 7)
+        joining.observe(SecretValue("late"), 6)
+        master.tokens[7] = SecretValue("rolled")
     kept = registration_files.load(lite.paths, lite.identity)
-    assert kept is not None and kept.agreed == registration_files.Agreed(Secret("rolled"), 7)
+    assert kept is not None and kept.agreed == registration_files.MasterToken(SecretValue("rolled"), 7)
     assert "rolled" not in repr(kept)
 
 
@@ -140,7 +140,7 @@ async def test_a_pin_behind_the_token_is_compared_before_anything_is_sent(
     with caplog.at_level(logging.WARNING):
         async with running(lite.link(master.port, master_trust.with_pin(token, master.certificate))) as joining:
             await linked(joining)
-    assert "first one seen" not in logged(caplog.records)
+    assert "trusted on first use" not in logged(caplog.records)
 
 
 async def test_without_a_pin_the_first_certificate_is_believed_aloud(
@@ -152,7 +152,7 @@ async def test_without_a_pin_the_first_certificate_is_believed_aloud(
             await linked(joining)
     told = logged(caplog.records)
     assert master.certificate is not None
-    assert "first one seen" in told and pki.fingerprint(master.certificate) in told
+    assert "trusted on first use" in told and pki.fingerprint(master.certificate) in told
     assert token not in told and joining.route is not None and joining.route.tokens[0].reveal() not in told
 
 
@@ -273,8 +273,8 @@ async def test_what_stands_in_the_way_is_told_apart(center: Plane, master: Maste
     ids=["none", "Kuscia's", "pinned", "as openssl prints it", "short pin", "no token", "spaces"],
 )
 def test_tokens_and_pins(given: str | None, token: str | None, pin: str) -> None:
-    found = master_trust.split_token(Secret(given) if given is not None else None)
-    assert found == (Secret(token) if token is not None else None, pin)
+    found = master_trust.split_token(SecretValue(given) if given is not None else None)
+    assert found == (SecretValue(token) if token is not None else None, pin)
 
 
 def test_a_damaged_pin_is_no_reason_to_trust_anybody(lite: Lite) -> None:

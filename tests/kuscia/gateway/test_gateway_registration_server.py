@@ -16,7 +16,7 @@ from coterie.kube.api.errors import Conflict
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.gateway.registration import messages
 from coterie.kuscia.gateway.registration.rules import REGISTERED_WITH
-from coterie.kuscia.gateway.registration.server import Registrar, peer_of
+from coterie.kuscia.gateway.registration.server import RegistrationServer, peer_of
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ async def test_a_token_stays_used_when_we_die_before_its_state_is_written(
         raise Died
 
     with monkeypatch.context() as patch:
-        patch.setattr(Registrar, "_mark_used", die)
+        patch.setattr(RegistrationServer, "_mark_used", die)
         with pytest.raises(Died):
             await center.register(request, jwt)
     assert (await center.states("alice"))[token] == "unused"

@@ -13,64 +13,64 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.base.pki import fingerprint, load_certificate
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kuscia.gateway.model import (
-    Address,
     Affinity,
     Authentication,
-    BandwidthLimit,
-    Inputs,
-    Problem,
+    DomainService,
     Protocol,
     Route,
     RoutePort,
-    Service,
     ServiceProtocol,
+    SnapshotInputs,
+    SnapshotProblem,
+    SocketAddress,
+    TaskBandwidthLimit,
     TransitGrant,
 )
-from coterie.kuscia.gateway.snapshot import NoIdentity, Resources, snapshot
+from coterie.kuscia.gateway.snapshot import EnvoyResources, NoIdentity, snapshot
 from coterie.kuscia.gateway.xds import bridged, render
 
-HERE = Inputs(
+HERE = SnapshotInputs(
     domain="alice",
-    internal=Address("127.0.1.1", 80),
-    external=Address("127.0.1.1", 1080),
-    handshake=Address("127.0.1.1", 1054),
+    internal=SocketAddress("127.0.1.1", 80),
+    external=SocketAddress("127.0.1.1", 1080),
+    handshake=SocketAddress("127.0.1.1", 1054),
     directory=Path("/xds"),
     logs=Path("/logs"),
     identity=identity("alice"),
 )
 TO_BOB = Route(
-    "alice", "bob", host="bob.example", ports=(RoutePort("http", 1080, tls=True),), tokens=(Secret("out-1"), Secret("out-2")),
+    "alice", "bob", host="bob.example", ports=(RoutePort("http", 1080, tls=True),), tokens=(SecretValue("out-1"), SecretValue("out-2")),
     certificates=(pem("bob"),),
 )  # fmt: skip
-FROM_BOB = Route("bob", "alice", tokens=(Secret("in-1"), Secret("in-2")), certificates=(pem("bob"),))
+FROM_BOB = Route("bob", "alice", tokens=(SecretValue("in-1"), SecretValue("in-2")), certificates=(pem("bob"),))
 PIN = fingerprint(load_certificate(pem("bob").encode()))
 
 
-def made(**changes: Any) -> Resources:
+def made(**changes: Any) -> EnvoyResources:
     return snapshot(replace(HERE, **changes))
 
 
-def text(resources: Resources, file: str = "") -> str:
+def text(resources: EnvoyResources, file: str = "") -> str:
     return json.dumps(resources.files[file] if file else resources.files)
 
 
-def host(resources: Resources, side: str, name: str) -> dict[str, Any]:
+def host(resources: EnvoyResources, side: str, name: str) -> dict[str, Any]:
     (table,) = resources.files[f"rds-{side}.json"]
     return next(each for each in table["virtual_hosts"] if each["name"] == name)
 
 
-def cluster(resources: Resources, name: str) -> dict[str, Any]:
+def cluster(resources: EnvoyResources, name: str) -> dict[str, Any]:
     return next(each for each in resources.clusters if each["name"] == name)
 
 
 # ---- order ----
 
 services = st.builds(
-    Service,
+    DomainService,
     st.sampled_from(["a", "b", "c", "d"]),
-    st.tuples(st.builds(Address, st.sampled_from(["10.0.0.1", "10.0.0.2"]), st.integers(1, 9))),
+    st.tuples(st.builds(SocketAddress, st.sampled_from(["10.0.0.1", "10.0.0.2"]), st.integers(1, 9))),
     st.sampled_from(list(ServiceProtocol)),
     access=st.none() | st.frozensets(st.sampled_from(["bob", "carol", "joe"])),
     domain_only=st.booleans(),
@@ -84,7 +84,7 @@ routes = st.builds(
     ports=st.sampled_from([(), (RoutePort("http", 1),), (RoutePort("h", 1, tls=True), RoutePort("g", 2, grpc=True))]),
     via=st.sampled_from(["", "joe", "bob"]),
     tunnel=st.booleans(),
-    tokens=st.sampled_from([(), (Secret("t"),)]),
+    tokens=st.sampled_from([(), (SecretValue("t"),)]),
 )
 
 
@@ -94,7 +94,9 @@ routes = st.builds(
     st.lists(services, max_size=4, unique_by=lambda each: each.name),
     st.randoms(use_true_random=False),
 )
-def test_the_order_of_what_comes_in_does_not_matter(listed: list[Route], served: list[Service], random: Any) -> None:
+def test_the_order_of_what_comes_in_does_not_matter(
+    listed: list[Route], served: list[DomainService], random: Any
+) -> None:
     one = made(routes=tuple(listed), services=tuple(served))
     random.shuffle(listed)
     random.shuffle(served)
@@ -124,9 +126,9 @@ def test_files_are_written_before_those_that_name_them() -> None:
     "changes",
     [
         {"routes": (TO_BOB, FROM_BOB)},
-        {"routes": (replace(FROM_BOB, tokens=(Secret("x"),), source_addresses=("10.0.0.0/8",)),)},
-        {"services": (Service("a", (Address("10.0.0.1", 1),)),)},
-        {"limits": (BandwidthLimit("t", "bob", 1),)},
+        {"routes": (replace(FROM_BOB, tokens=(SecretValue("x"),), source_addresses=("10.0.0.0/8",)),)},
+        {"services": (DomainService("a", (SocketAddress("10.0.0.1", 1),)),)},
+        {"limits": (TaskBandwidthLimit("t", "bob", 1),)},
     ],
     ids=["routes", "tokens", "services", "limits"],
 )
@@ -158,7 +160,7 @@ REFUSED = {
     "certificates nobody asks for": (
         (replace(FROM_BOB, authentication=Authentication.MTLS),), {"protocol": Protocol.TLS}, "does not ask",
     ),
-    "noop as a token": ((replace(FROM_BOB, tokens=(Secret("noop"),)),), {}, "is no token"),
+    "noop as a token": ((replace(FROM_BOB, tokens=(SecretValue("noop"),)),), {}, "is no token"),
     "no certificate": ((replace(FROM_BOB, certificates=("x",)),), {}, "not a certificate"),
     "not an address": ((replace(FROM_BOB, source_addresses=("x",)),), {}, "neither address nor CIDR"),
     "TLS to anybody": ((replace(TO_BOB, certificates=()),), {}, "neither a certificate of bob"),
@@ -231,7 +233,7 @@ def test_mtls_believes_nobody_when_it_knows_nobody() -> None:
 # ---- routes ----
 
 
-def ports_of(resources: Resources) -> list[tuple[str, bool, str]]:
+def ports_of(resources: EnvoyResources) -> list[tuple[str, bool, str]]:
     listed = host(resources, "internal", "alice-to-bob")["routes"]
     return [
         (each["route"]["cluster"], "grpc" in each["match"], each["route"].get("prefix_rewrite", ""))
@@ -257,7 +259,11 @@ def test_ports(ports: tuple[RoutePort, ...], expected: list[tuple[str, bool, str
 
 
 def test_a_task_whose_name_begins_with_another_is_matched_first() -> None:
-    limits = (BandwidthLimit("t", "bob", 10), BandwidthLimit("t-1", "bob", 20), BandwidthLimit("t", "carol", 30))
+    limits = (
+        TaskBandwidthLimit("t", "bob", 10),
+        TaskBandwidthLimit("t-1", "bob", 20),
+        TaskBandwidthLimit("t", "carol", 30),
+    )
     listed = host(made(routes=(TO_BOB,), limits=limits), "internal", "alice-to-bob")["routes"]
     limited = [
         (
@@ -276,7 +282,7 @@ def test_a_lite_reaches_its_master_by_both_names() -> None:
 
 
 def test_a_master_is_known_by_both_names() -> None:
-    resources = made(aliases=("master",), services=(Service("api", (Address("10.0.0.1", 1),)),))
+    resources = made(aliases=("master",), services=(DomainService("api", (SocketAddress("10.0.0.1", 1),)),))
     assert host(resources, "external", "service-api-external")["domains"] == ["api.alice.svc", "api.master.svc"]
     assert host(resources, "external", "handshake")["domains"] == [
         "kuscia-handshake.alice.svc",
@@ -285,13 +291,13 @@ def test_a_master_is_known_by_both_names() -> None:
 
 
 def test_services_of_the_domain_have_no_door_outside() -> None:
-    resources = made(services=(Service("own", (Address("10.0.0.1", 1),), domain_only=True),))
+    resources = made(services=(DomainService("own", (SocketAddress("10.0.0.1", 1),), domain_only=True),))
     assert "service-own-external" not in text(resources)
     assert host(resources, "internal", "service-own-internal")
 
 
 def test_only_the_handshake_sees_tokens() -> None:
-    services = (Service("s", (Address("10.0.0.1", 1),)), Service("t", access=frozenset({"bob"})))
+    services = (DomainService("s", (SocketAddress("10.0.0.1", 1),)), DomainService("t", access=frozenset({"bob"})))
     (table,) = made(routes=(TO_BOB, FROM_BOB), services=services, transit=(TransitGrant("carol", "bob"),)).files[
         "rds-external.json"
     ]
@@ -304,8 +310,8 @@ def test_only_the_handshake_sees_tokens() -> None:
 
 
 def test_sessions_stay_at_one_endpoint() -> None:
-    two = (Address("10.0.0.1", 1), Address("10.0.0.2", 1))
-    service = Service("s", two, ServiceProtocol.GRPCS, affinity=Affinity(True, "KUSCIA_SESSION", 60))
+    two = (SocketAddress("10.0.0.1", 1), SocketAddress("10.0.0.2", 1))
+    service = DomainService("s", two, ServiceProtocol.GRPCS, affinity=Affinity(True, "KUSCIA_SESSION", 60))
     resources = made(services=(service,))
     made_cluster = cluster(resources, "service-s")
     assert made_cluster["lb_policy"] == "RING_HASH"
@@ -329,8 +335,12 @@ def test_sessions_stay_at_one_endpoint() -> None:
 
 
 def test_calls_have_no_end_and_are_repeated_only_when_they_never_arrived() -> None:
-    one, two = Address("10.0.0.1", 1), Address("10.0.0.2", 1)
-    services = (Service("s", (one,)), Service("g", (one,), ServiceProtocol.GRPC), Service("t", (one, two)))
+    one, two = SocketAddress("10.0.0.1", 1), SocketAddress("10.0.0.2", 1)
+    services = (
+        DomainService("s", (one,)),
+        DomainService("g", (one,), ServiceProtocol.GRPC),
+        DomainService("t", (one, two)),
+    )
     resources = made(routes=(TO_BOB,), services=services)
     for side in ("external", "internal"):
         (table,) = resources.files[f"rds-{side}.json"]
@@ -346,16 +356,16 @@ def test_calls_have_no_end_and_are_repeated_only_when_they_never_arrived() -> No
 @pytest.mark.parametrize(
     ("service", "shared"),
     [
-        (Service("s", (Address("10.0.0.1", 1),)), "direct"),
-        (Service("s", (Address("10.0.0.1", 1),), ServiceProtocol.GRPC), "direct-http2"),
-        (Service("s", (Address("fd00::1", 1),)), "direct"),
-        (Service("s", (Address("10.0.0.1", 1),), ServiceProtocol.HTTPS), ""),
-        (Service("s", (Address("db.example", 1),)), ""),
-        (Service("s", (Address("10.0.0.1", 1), Address("10.0.0.2", 1))), ""),
+        (DomainService("s", (SocketAddress("10.0.0.1", 1),)), "direct"),
+        (DomainService("s", (SocketAddress("10.0.0.1", 1),), ServiceProtocol.GRPC), "direct-http2"),
+        (DomainService("s", (SocketAddress("fd00::1", 1),)), "direct"),
+        (DomainService("s", (SocketAddress("10.0.0.1", 1),), ServiceProtocol.HTTPS), ""),
+        (DomainService("s", (SocketAddress("db.example", 1),)), ""),
+        (DomainService("s", (SocketAddress("10.0.0.1", 1), SocketAddress("10.0.0.2", 1))), ""),
     ],
     ids=["one-address", "grpc", "ipv6", "tls", "host-name", "two-addresses"],
 )
-def test_a_service_with_one_address_needs_no_cluster_of_its_own(service: Service, shared: str) -> None:
+def test_a_service_with_one_address_needs_no_cluster_of_its_own(service: DomainService, shared: str) -> None:
     before, after = made(), made(services=(service,))
     assert (before.clusters == after.clusters) is bool(shared)
     for side in ("external", "internal"):
@@ -373,7 +383,7 @@ def test_transit_needs_a_grant() -> None:
 
 def test_headers_to_add_may_hold_a_per_cent_sign() -> None:
     route = replace(FROM_BOB, headers=(("authorization", "50%"),))
-    service = Service("s", (Address("10.0.0.1", 1),))
+    service = DomainService("s", (SocketAddress("10.0.0.1", 1),))
     decorated, plain = host(made(routes=(route,), services=(service,)), "external", "service-s-external")["routes"]
     assert decorated["request_headers_to_add"][0]["header"] == {"key": "authorization", "value": "50%%"}
     assert "request_headers_to_add" not in plain
@@ -390,4 +400,4 @@ def test_clusters_that_vanish_stay_until_routes_let_go() -> None:
 def test_problems_are_told_once_and_sorted() -> None:
     resources = made(routes=(replace(TO_BOB, tunnel=True), NO_PIN))
     assert list(resources.problems) == sorted(set(resources.problems))
-    assert all(isinstance(each, Problem) for each in resources.problems)
+    assert all(isinstance(each, SnapshotProblem) for each in resources.problems)

@@ -35,13 +35,13 @@ from coterie.kube.api.meta import ObjectMeta
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.domain import DomainRoute, RouteSpec
 from coterie.kuscia.gateway.model import (
-    Address,
-    Inputs,
+    DomainService,
     Protocol,
     Route,
     RoutePort,
-    Service,
     ServiceProtocol,
+    SnapshotInputs,
+    SocketAddress,
     TransitGrant,
 )
 from coterie.kuscia.gateway.snapshot import snapshot
@@ -58,7 +58,7 @@ def via_joe(me: str, **more: Any) -> Route:
     return Route("alice", "bob", via="joe", **given)
 
 
-def at(where: Address, there: Route) -> Route:
+def at(where: SocketAddress, there: Route) -> Route:
     """The same route by way of a relay."""
     return replace(there, host=where.host, ports=tuple(replace(port, port=where.port) for port in there.ports))
 
@@ -102,10 +102,10 @@ async def three(
             bob,
             handshake=plain,
             services=(
-                Service("echo", (plain,)),
-                Service("stream", (stream,), ServiceProtocol.GRPC),
-                Service("for-alice", (plain,), access=frozenset({"alice"})),
-                Service("for-joe", (plain,), access=frozenset({"joe"})),
+                DomainService("echo", (plain,)),
+                DomainService("stream", (stream,), ServiceProtocol.GRPC),
+                DomainService("for-alice", (plain,), access=frozenset({"alice"})),
+                DomainService("for-joe", (plain,), access=frozenset({"joe"})),
             ),
             routes=(route("joe", "bob", bob, "bob"), via_joe("bob", headers=(("x-added", "1"),))),
         )
@@ -217,7 +217,7 @@ async def test_a_carrier_that_answers_in_the_destinations_place_gets_nothing(tmp
         impostor = replace(
             make_inputs("carol", tmp_path, Protocol.MTLS),
             identity=identity("carol"),
-            services=(Service("echo", (plain,)),),
+            services=(DomainService("echo", (plain,)),),
             routes=(via_joe("bob"),),
         )
         assert impostor.external is not None
@@ -315,10 +315,12 @@ async def test_a_longer_chain(tmp_path: Path) -> None:
 # ---- pure ----
 
 
-def alice(*routes: Route, **more: Any) -> Inputs:
-    where = Address("10.0.0.1", 80)
+def alice(*routes: Route, **more: Any) -> SnapshotInputs:
+    where = SocketAddress("10.0.0.1", 80)
     given: dict[str, Any] = {"identity": identity("alice"), **more}
-    return Inputs("alice", where, Address("10.0.0.1", 1080), where, Path("/x"), Path("/l"), routes=routes, **given)
+    return SnapshotInputs(
+        "alice", where, SocketAddress("10.0.0.1", 1080), where, Path("/x"), Path("/l"), routes=routes, **given
+    )
 
 
 TO_JOE = Route(

@@ -36,13 +36,13 @@ from gateway_kit import (
 
 from coterie.base import pki
 from coterie.kuscia.gateway.model import (
-    Address,
-    Inputs,
+    DomainService,
     Protocol,
     Route,
     RoutePort,
-    Service,
     ServiceProtocol,
+    SnapshotInputs,
+    SocketAddress,
     TransitGrant,
 )
 from coterie.kuscia.gateway.snapshot import snapshot
@@ -64,7 +64,7 @@ def tunnelled(me: str, *known: str) -> Route:
     return Route("alice", "bob", tunnel=True, tokens=(token("alice", "bob"),), certificates=pinned)
 
 
-def by_way_of(where: Address, there: Route) -> Route:
+def by_way_of(where: SocketAddress, there: Route) -> Route:
     return replace(there, host=where.host, ports=tuple(replace(port, port=where.port) for port in there.ports))
 
 
@@ -91,9 +91,9 @@ async def two(root: Path, protocol: Protocol = Protocol.MTLS, **settings: Any) -
         assert alice.external is not None
         between = await stack.enter_async_context(wire(HOSTS["alice"], alice.external))
         services = (
-            Service("echo", (plain,)),
-            Service("stream", (stream,), ServiceProtocol.GRPC),
-            Service("closed", (plain,), access=frozenset({"zed"})),
+            DomainService("echo", (plain,)),
+            DomainService("stream", (stream,), ServiceProtocol.GRPC),
+            DomainService("closed", (plain,), access=frozenset({"zed"})),
         )
         bob = replace(
             make_inputs("bob", root, protocol, services=services),
@@ -104,7 +104,7 @@ async def two(root: Path, protocol: Protocol = Protocol.MTLS, **settings: Any) -
         )
         alice = replace(
             alice,
-            services=(Service("hers", (plain,)),),
+            services=(DomainService("hers", (plain,)),),
             routes=(tunnelled("alice"), route("bob", "alice", alice, "alice"), route("carol", "alice", alice, "alice")),
         )
         domains = await stack.enter_async_context(running(alice, bob, root=root, **settings))
@@ -187,7 +187,7 @@ async def test_nothing_can_be_read_on_the_way(domains: Two) -> None:
 # ---- who may open a tunnel, and in whose name ----
 
 
-async def register(where: Address, who: str, claimed: str, *, node: str = "", name: str = "alice") -> bytes:
+async def register(where: SocketAddress, who: str, claimed: str, *, node: str = "", name: str = "alice") -> bytes:
     """Open a tunnel by hand; the status line, or nothing when the door stays shut."""
     writer: asyncio.StreamWriter | None = None
     try:
@@ -237,7 +237,7 @@ async def test_two_tunnels_do_not_mix(tmp_path: Path) -> None:
         hers = Route("alice", "carol", tunnel=True, tokens=(token("alice", "carol"),), certificates=(pem("carol"),))
         await domains.alice.change(routes=(*alice.routes, hers))
         carol = replace(
-            make_inputs("carol", tmp_path, Protocol.MTLS, services=(Service("echo", (plain,)),)),
+            make_inputs("carol", tmp_path, Protocol.MTLS, services=(DomainService("echo", (plain,)),)),
             external=None,
             fingerprint=fingerprint("carol"),
             routes=(route("carol", "alice", alice, "carol"), replace(hers, certificates=(pem("alice"),))),
@@ -380,9 +380,9 @@ async def test_a_tunnel_at_a_sister_gateway_is_found(tmp_path: Path) -> None:
         first = domains.alice.inputs
         twin = make_inputs("alice", tmp_path / "twin", Protocol.MTLS)
         sisters = (first.internal,)
-        twin = replace(twin, instance="1", routes=first.routes, services=first.services, sisters=sisters)
+        twin = replace(twin, instance="1", routes=first.routes, services=first.services, peer_gateways=sisters)
         async with running(twin, root=tmp_path / "twin") as (second,):
-            await domains.alice.change(sisters=(twin.internal,))
+            await domains.alice.change(peer_gateways=(twin.internal,))
 
             async def at_second(**more: Any) -> tuple[int, Any, dict[str, str]]:
                 return await call(domains.http, f"{second.inside}/x", "echo.bob.svc", **more)
@@ -435,10 +435,10 @@ TO_ALICE = Route(
 )  # fmt: skip
 
 
-def bob(*routes: Route, **more: Any) -> Inputs:
-    where = Address("10.0.0.1", 80)
+def bob(*routes: Route, **more: Any) -> SnapshotInputs:
+    where = SocketAddress("10.0.0.1", 80)
     given: dict[str, Any] = {"identity": identity("bob"), "fingerprint": fingerprint("bob"), **more}
-    return Inputs("bob", where, None, where, Path("/x"), Path("/l"), routes=routes, **given)
+    return SnapshotInputs("bob", where, None, where, Path("/x"), Path("/l"), routes=routes, **given)
 
 
 REFUSED = {
@@ -465,14 +465,14 @@ def test_a_tunnel_stands_in_for_a_public_port() -> None:
     assert resources.problems == ()
 
 
-SISTER = Address("10.0.0.9", 80)
+SISTER = SocketAddress("10.0.0.9", 80)
 CARRIED = Route("bob", "carol", via="alice", tokens=(token("bob", "carol"),), certificates=(pem("carol"),))
 
 
 @pytest.mark.parametrize("hop_by_hop", [False, True], ids=["end to end", "hop by hop"])
 def test_what_a_tunnelled_partner_carries_for_us_finds_the_tunnel_too(hop_by_hop: bool) -> None:
     """bob -> alice -> carol, where alice has a tunnel to one of bob's gateways."""
-    public = replace(bob(), external=Address("10.0.0.1", 1080), sisters=(SISTER,))
+    public = replace(bob(), external=SocketAddress("10.0.0.1", 1080), peer_gateways=(SISTER,))
     routes = (replace(TO_ALICE, tunnel=True), replace(CARRIED, hop_by_hop=hop_by_hop))
     resources = snapshot(replace(public, routes=routes))
     assert resources.problems == ()

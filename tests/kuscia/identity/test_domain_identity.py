@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from coterie.base import pki
 from coterie.base.paths import DomainPaths
 from coterie.base.pki import PkiError
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kuscia.identity import domain_identity
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -22,8 +22,8 @@ KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
-def pem(key: pki.PrivateKey, *, pkcs1: bool = True) -> Secret:
-    return Secret(pki.key_pem(key, pkcs1=pkcs1))
+def pem(key: pki.PrivateKey, *, pkcs1: bool = True) -> SecretValue:
+    return SecretValue(pki.key_pem(key, pkcs1=pkcs1))
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_modes(paths: DomainPaths, caplog: pytest.LogCaptureFixture) -> None:
 )
 def test_keys_that_cannot_be_a_domains(paths: DomainPaths, key: bytes, told: str) -> None:
     with pytest.raises(PkiError, match=told) as refusal:
-        domain_identity.ensure(paths, "alice", Secret(key), NOW)
+        domain_identity.ensure(paths, "alice", SecretValue(key), NOW)
     assert key.decode().strip() not in str(refusal.value)
     assert contents(paths) == {}
 
@@ -155,7 +155,7 @@ def test_an_ending_certificate_is_told(paths: DomainPaths, caplog: pytest.LogCap
     caplog.set_level(logging.WARNING, "coterie.identity")
     domain_identity.ensure(paths, "alice", pem(KEY), NOW)
     domain_identity.ensure(paths, "alice", pem(KEY), NOW + timedelta(days=3640))
-    assert "The domain's certificate ends" in caplog.text
+    assert "The domain's certificate expires soon" in caplog.text
 
 
 # What a master issues.

@@ -15,7 +15,7 @@ from coterie.http.messages import UserInfo
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
-from coterie.kube.client.transport import Call, Reply, Transport, TransportError
+from coterie.kube.client.transport import Transport, TransportError, TransportRequest, TransportResponse
 from coterie.kuscia.api.types.domain import INTEROP_CONFIGS
 from coterie.kuscia.interconn import runnable as interconn
 
@@ -29,7 +29,7 @@ class Cut:
         self._inner = inner
         self.down = False
 
-    async def send(self, call: Call) -> Reply:
+    async def send(self, call: TransportRequest) -> TransportResponse:
         if self.down:
             raise TransportError("the partner cannot be reached")
         return await self._inner.send(call)

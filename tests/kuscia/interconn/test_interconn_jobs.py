@@ -12,8 +12,8 @@ from coterie.kuscia.api.types.job import (
     CROSS_DOMAIN,
     KUSCIA_JOB_SUMMARIES,
     KUSCIA_TASK_SUMMARIES,
+    KusciaTaskStatus,
     PartyTaskStatus,
-    TaskStatus,
 )
 from coterie.kuscia.interconn import job_mirror
 
@@ -251,6 +251,6 @@ async def test_a_refusal_on_either_side_ends_the_job_on_both_with_its_reason(who
 
 def test_what_a_party_waited_for_is_not_overwritten_when_the_initiator_ends_the_task() -> None:
     waiting = PartyTaskStatus(domain_id="bob", phase="Pending", message="Pod t-0 was refused: exceeded quota")
-    told = job_mirror.fail_own(TaskStatus(party_task_status=(waiting,)), ["bob"], "the initiator ended the task")
+    told = job_mirror.fail_own(KusciaTaskStatus(party_task_status=(waiting,)), ["bob"], "the initiator ended the task")
     assert told.party_task_status[0].phase == "Failed"
     assert told.party_task_status[0].message == "the initiator ended the task; Pod t-0 was refused: exceeded quota"

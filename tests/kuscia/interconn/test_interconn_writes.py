@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from interconn_kit import network
 from job_world import JOB, a_job, a_task
 
-from coterie.kube.store.protocol import Event
+from coterie.kube.store.protocol import StoreEvent
 
 NOT_COUNTED = ("leases", "nodes")
 MOST = {
@@ -44,7 +44,7 @@ class Writes:
     def __init__(self) -> None:
         self.counted: Counter[str] = Counter()
 
-    def __call__(self, events: Sequence[Event]) -> None:
+    def __call__(self, events: Sequence[StoreEvent]) -> None:
         for event in events:
             kind = event.key.split("/")[3]
             if kind not in NOT_COUNTED:

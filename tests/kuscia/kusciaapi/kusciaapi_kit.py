@@ -28,7 +28,7 @@ import pytest
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.paths import DomainPaths
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.http.messages import UserInfo
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind, builtin
@@ -39,14 +39,14 @@ from coterie.kube.store.memory import MemoryStore
 from coterie.kuscia.extensions.apiserver import KUSCIA
 from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.kusciaapi import server_certificates
-from coterie.kuscia.kusciaapi.authorization import OPERATOR, Caller, Role
-from coterie.kuscia.kusciaapi.operations import Here, Mode, Operation
-from coterie.kuscia.kusciaapi.process import KusciaApiChild
-from coterie.kuscia.kusciaapi.server import Doors
+from coterie.kuscia.kusciaapi.authorization import OPERATOR, ApiCaller, Role
+from coterie.kuscia.kusciaapi.operations import ApiOperation, Mode, OperationContext
+from coterie.kuscia.kusciaapi.process import KusciaApiProcess
+from coterie.kuscia.kusciaapi.server import KusciaApiServer
 from coterie.kuscia.kusciaapi.settings import KusciaApiSettings, Protection
 from coterie.kuscia.kusciaapi.table import OPERATIONS
 
-_KEY = Secret(pki.key_pem(pki.new_key("rsa"), pkcs1=True))
+_KEY = SecretValue(pki.key_pem(pki.new_key("rsa"), pkcs1=True))
 """Made once: it takes longer than most tests."""
 ADMIN = UserInfo("admin", ("system:masters",))
 
@@ -57,31 +57,31 @@ def logged(caplog: pytest.LogCaptureFixture) -> str:
     return "\n".join(str(vars(record)) for record in caplog.records)
 
 
-def domain_caller(name: str) -> Caller:
-    return Caller(Role.DOMAIN, name)
+def domain_caller(name: str) -> ApiCaller:
+    return ApiCaller(Role.DOMAIN, name)
 
 
-def operation(operations: Sequence[Operation], method: str) -> Operation:
+def operation(operations: Sequence[ApiOperation], method: str) -> ApiOperation:
     return next(each for each in operations if each.method == method)
 
 
 @dataclass
 class World:
-    here: Here
+    here: OperationContext
 
     @property
     def client(self) -> Client:
         return self.here.client
 
     async def call(
-        self, operations: Sequence[Operation], method: str, *, caller: Caller = OPERATOR, **request: Any
+        self, operations: Sequence[ApiOperation], method: str, *, caller: ApiCaller = OPERATOR, **request: Any
     ) -> Any:
         """The answer of one operation with `work`."""
         chosen = operation(operations, method)
         return await chosen.run(self.here, caller, chosen.request(**request))
 
     def pieces(
-        self, operations: Sequence[Operation], method: str, *, caller: Caller = OPERATOR, **request: Any
+        self, operations: Sequence[ApiOperation], method: str, *, caller: ApiCaller = OPERATOR, **request: Any
     ) -> AsyncIterator[Any]:
         """The answers of one operation with `stream`."""
         chosen = operation(operations, method)
@@ -106,14 +106,14 @@ async def here(
     paths = DomainPaths.of(directory, domain).prepare()
     own = domain_identity.ensure(paths, domain, _KEY, clock.now())
     if client is not None:
-        yield World(Here(client, domain, mode, paths, own, clock))
+        yield World(OperationContext(client, domain, mode, paths, own, clock))
         return
     store = MemoryStore()
     await store.open()
     server = ApiServer(store, Settings(extensions=[KUSCIA]), SYSTEM_CLOCK)
     await server.start()
     transport = InProcessTransport(server.handle, ADMIN)
-    world = World(Here(Client(transport), domain, mode, paths, own, clock))
+    world = World(OperationContext(Client(transport), domain, mode, paths, own, clock))
     try:
         for name in dict.fromkeys((domain, *namespaces)):
             await world.namespace(name)
@@ -133,8 +133,8 @@ class Place:
 
     world: World
     settings: KusciaApiSettings
-    operations: Sequence[Operation]
-    doors: Doors | None = None
+    operations: Sequence[ApiOperation]
+    doors: KusciaApiServer | None = None
 
     @property
     def client(self) -> Client:
@@ -198,7 +198,7 @@ class Place:
 @asynccontextmanager
 async def slept(
     directory: Path, *, idle: float = 300.0, mode: Mode = Mode.MASTER
-) -> AsyncIterator[tuple[Place, KusciaApiChild]]:
+) -> AsyncIterator[tuple[Place, KusciaApiProcess]]:
     """The real process, which is not there before somebody calls."""
     async with here(directory, mode=mode) as world:
         http, rpc, conf_http, conf_rpc = free_ports(4)
@@ -209,7 +209,7 @@ async def slept(
         server_certificates.ensure(asked, (), SYSTEM_CLOCK.now())
         run = directory / "run"
         run.mkdir(mode=0o700)
-        made = KusciaApiChild(asked, run, world.client, SYSTEM_CLOCK, inner=True, idle=idle)
+        made = KusciaApiProcess(asked, run, world.client, SYSTEM_CLOCK, inner=True, idle=idle)
         running = asyncio.ensure_future(made.run())
         try:
             await made.ready.wait()
@@ -230,12 +230,12 @@ def free_ports(count: int) -> list[int]:
 
 @asynccontextmanager
 async def served(
-    operations: Sequence[Operation],
+    operations: Sequence[ApiOperation],
     directory: Path,
     *,
     protection: Protection = Protection.MTLS,
     mode: Mode = Mode.AUTONOMY,
-    conf_operations: Sequence[Operation] = (),
+    conf_operations: Sequence[ApiOperation] = (),
     inner: Path | None = None,
     gateway: str = "",
     **options: Any,
@@ -247,7 +247,7 @@ async def served(
             conf_http_port=0, conf_grpc_port=0, inner=inner, gateway=gateway,
         )  # fmt: skip
         server_certificates.ensure(asked, (), SYSTEM_CLOCK.now())
-        async with Doors(asked, world.here, operations, conf_operations) as doors:
+        async with KusciaApiServer(asked, world.here, operations, conf_operations) as doors:
             bound = replace(
                 asked, http_port=doors.http_port, grpc_port=doors.grpc_port,
                 conf_http_port=doors.conf_http_port, conf_grpc_port=doors.conf_grpc_port,

@@ -16,8 +16,8 @@ from coterie.kube.api.errors import AlreadyExists
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api.types.data import DOMAIN_DATA_SOURCES
 from coterie.kuscia.api.types.domain import DOMAINS
-from coterie.kuscia.kusciaapi.authorization import OPERATOR, Caller
-from coterie.kuscia.kusciaapi.operations import Mode, Operation
+from coterie.kuscia.kusciaapi.authorization import OPERATOR, ApiCaller
+from coterie.kuscia.kusciaapi.operations import ApiOperation, Mode
 
 PARTIES = [{"domain_id": "alice"}, {"domain_id": "bob"}]
 JOB: Object = {
@@ -138,7 +138,7 @@ REQUESTS: dict[str, Object] = {
 """For each operation one that an operator can well make."""
 
 
-async def prepare(world: World, operations: Sequence[Operation]) -> None:
+async def prepare(world: World, operations: Sequence[ApiOperation]) -> None:
     """What is missing of it is made; what is there stays as it is."""
     for name in ("alice", "bob", "carol"):
         await _make(world, DOMAINS, {"metadata": {"name": name}, "spec": {}})
@@ -158,7 +158,7 @@ async def _make(world: World, kind: Any, obj: Object) -> None:
 
 
 async def call(
-    world: World, operations: Sequence[Operation], method: str, request: Object, caller: Caller = OPERATOR
+    world: World, operations: Sequence[ApiOperation], method: str, request: Object, caller: ApiCaller = OPERATOR
 ) -> Object:
     """The answer as JSON."""
     chosen = operation(operations, method)

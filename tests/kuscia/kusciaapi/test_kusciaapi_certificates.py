@@ -216,15 +216,15 @@ async def test_a_lite_does_not_take_it_for_its_master(alice: World) -> None:
     _, (leaf, _) = opened(await generate(alice))
     key = alice.here.identity.key.public_key()
     assert pki.signed_by_key(leaf, key)
-    assert not master_trust.vouches(key, leaf)
-    with pytest.raises(master_trust.Distrust):
+    assert not master_trust.is_certified_by(key, leaf)
+    with pytest.raises(master_trust.MasterNotTrusted):
         master_trust.check_shown(leaf, "", key, "")
     engine = engine_certificates.issue_server_pair(
-        authority(alice), engine_certificates.Engine("alice", "task-0", "uid"), ["10.0.0.7"], SYSTEM_CLOCK.now()
+        authority(alice), engine_certificates.EngineIdentity("alice", "task-0", "uid"), ["10.0.0.7"], SYSTEM_CLOCK.now()
     )
-    assert not master_trust.vouches(key, pki.load_certificate(engine.certificate))
+    assert not master_trust.is_certified_by(key, pki.load_certificate(engine.certificate))
     port = pki.issue_server(authority(alice), f"alice{certificate_requests.PORT_NAME}", pki.new_key("ec").public_key(), names=(), now=SYSTEM_CLOCK.now())  # fmt: skip
-    assert master_trust.vouches(key, port)
+    assert master_trust.is_certified_by(key, port)
 
 
 def shaken(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> str:

@@ -19,7 +19,7 @@ from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kuscia.api.types.data import DOMAIN_DATA_SOURCES
 from coterie.kuscia.engine.templates import template
 from coterie.kuscia.engine.templates.config_store import DomainConfig
-from coterie.kuscia.identity.sealing import sealed
+from coterie.kuscia.identity.sealing import encrypt_for
 from coterie.kuscia.kusciaapi.configs import OPERATIONS
 from coterie.kuscia.kusciaapi.operations import Mode
 from coterie.kuscia.sources import sealed_sources
@@ -132,7 +132,7 @@ async def test_the_public_key_is_always_there(alice: World) -> None:
 
 async def test_a_value_of_another_key_says_so(alice: World) -> None:
     other = pki.new_key("rsa").public_key()
-    obj = {"metadata": {"name": "domain-config"}, "data": {"a": sealed("x", other), "b": "nonsense"}}  # type: ignore[arg-type]
+    obj = {"metadata": {"name": "domain-config"}, "data": {"a": encrypt_for("x", other), "b": "nonsense"}}  # type: ignore[arg-type]
     await alice.client.create(CONFIG_MAPS.as_dynamic, obj, "alice")
     for key in "ab":
         refused = code(await alice.call(OPERATIONS, "QueryConfig", key=key))

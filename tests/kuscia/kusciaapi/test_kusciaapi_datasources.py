@@ -14,7 +14,7 @@ from kusciaapi_kit import World, domain_caller, here
 
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kuscia.api.types.data import DOMAIN_DATA_SOURCES
-from coterie.kuscia.identity.sealing import sealed
+from coterie.kuscia.identity.sealing import encrypt_for
 from coterie.kuscia.kusciaapi.datasources import OPERATIONS
 from coterie.kuscia.kusciaapi.operations import Mode
 from coterie.kuscia.sources import sealed_sources
@@ -63,7 +63,7 @@ async def has_store(world: World) -> bool:
 
 
 async def config(world: World, key: str, text: str) -> None:
-    value = sealed(text, world.here.identity.key.public_key())
+    value = encrypt_for(text, world.here.identity.key.public_key())
     obj = {"metadata": {"name": "domain-config"}, "data": {key: value}}
     await world.client.create(CONFIG_MAPS.as_dynamic, obj, "alice")
 
@@ -308,7 +308,7 @@ async def test_a_password_in_an_endpoint_is_refused_because_endpoints_are_shown(
 
 async def test_settings_of_another_form_are_told_and_not_quoted(alice: World) -> None:
     await made(alice, kind="mysql")
-    text = sealed('{"database": "swordfish"}', alice.here.identity.key.public_key())
+    text = encrypt_for('{"database": "swordfish"}', alice.here.identity.key.public_key())
     await alice.client.patch(DOMAIN_DATA_SOURCES, "s", "alice", {"spec": {"data": {"encryptedInfo": text}}})
     with pytest.raises(sealed_sources.NotReadable, match="none of type mysql") as told:
         await opened(alice, "s")

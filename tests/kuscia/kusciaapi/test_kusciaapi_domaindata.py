@@ -18,7 +18,7 @@ from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.kusciaapi import domaindata
 from coterie.kuscia.kusciaapi.domaindata import OPERATIONS
 from coterie.kuscia.kusciaapi.operations import Mode
-from coterie.kuscia.sources.protocol import Place, SourceError, SourceInfo
+from coterie.kuscia.sources.protocol import DataLocation, SourceError, SourceInfo
 from coterie.kuscia.sources.source_creation import ensure_default_source, source_object
 
 COLUMNS = [{"name": "id", "type": "str", "comment": "who"}, {"name": "age", "type": "int", "not_nullable": True}]
@@ -351,7 +351,7 @@ class Shelf:
     """A source that only notes what is removed."""
 
     def __init__(self) -> None:
-        self.removed: list[tuple[SourceInfo, Place]] = []
+        self.removed: list[tuple[SourceInfo, DataLocation]] = []
         self.problem: SourceError | None = None
 
     def open_source(self, info: SourceInfo) -> Shelf:
@@ -364,7 +364,7 @@ class Shelf:
     async def __aexit__(self, *problem: object) -> None:
         return None
 
-    async def delete(self, place: Place) -> None:
+    async def delete(self, place: DataLocation) -> None:
         if self.problem is not None:
             raise self.problem
         self.removed.append((self.info, place))

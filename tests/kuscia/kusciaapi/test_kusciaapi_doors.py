@@ -22,9 +22,9 @@ from kusciaapi_kit import Place, served
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.kusciaapi import health, messages
-from coterie.kuscia.kusciaapi.authorization import Caller
-from coterie.kuscia.kusciaapi.codes import Code, Refused, invalid
-from coterie.kuscia.kusciaapi.operations import Here, OnLite, Operation
+from coterie.kuscia.kusciaapi.authorization import ApiCaller
+from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused, invalid
+from coterie.kuscia.kusciaapi.operations import ApiOperation, OnLite, OperationContext
 from coterie.kuscia.kusciaapi.settings import Protection
 from coterie.kuscia.kusciaapi.table import OPERATIONS
 
@@ -38,18 +38,18 @@ class Puppets:
     """Operations that do what a test needs, with the messages of real ones."""
 
     def __init__(self) -> None:
-        self.callers: list[Caller] = []
+        self.callers: list[ApiCaller] = []
         self.streams = 0
         self.lines = 1 << 30
         self.operations = (
             *health.OPERATIONS,
-            Operation("DomainService", "QueryDomain", QUERY, Code.QUERY_DOMAIN, self.query, for_domains=True, on_lite=OnLite.FORWARD),
-            Operation("DomainService", "DeleteDomain", "/api/v1/domain/delete", Code.DELETE_DOMAIN, self.delete),
-            Operation("JobService", "WatchJob", WATCH, Code.QUERY_JOB, stream=self.watch, response_name="WatchJobEventResponse", for_domains=True, on_lite=OnLite.FORWARD),
-            Operation("LogService", "QueryLog", LOG, Code.QUERY_LOG, stream=self.logs),
+            ApiOperation("DomainService", "QueryDomain", QUERY, ApiErrorCode.QUERY_DOMAIN, self.query, for_domains=True, on_lite=OnLite.FORWARD),
+            ApiOperation("DomainService", "DeleteDomain", "/api/v1/domain/delete", ApiErrorCode.DELETE_DOMAIN, self.delete),
+            ApiOperation("JobService", "WatchJob", WATCH, ApiErrorCode.QUERY_JOB, stream=self.watch, response_name="WatchJobEventResponse", for_domains=True, on_lite=OnLite.FORWARD),
+            ApiOperation("LogService", "QueryLog", LOG, ApiErrorCode.QUERY_LOG, stream=self.logs),
         )  # fmt: skip
 
-    async def query(self, here: Here, caller: Caller, request: Any) -> Object:
+    async def query(self, here: OperationContext, caller: ApiCaller, request: Any) -> Object:
         self.callers.append(caller)
         if not request.domain_id:
             raise invalid("domain_id", "must be given")
@@ -57,10 +57,10 @@ class Puppets:
             raise KeyError("a mistake of ours")
         return {"data": {"domain_id": request.domain_id, "master_domain_id": here.domain}}
 
-    async def delete(self, here: Here, caller: Caller, request: Any) -> Object:
+    async def delete(self, here: OperationContext, caller: ApiCaller, request: Any) -> Object:
         return {}
 
-    async def watch(self, here: Here, caller: Caller, request: Any) -> AsyncIterator[Object]:
+    async def watch(self, here: OperationContext, caller: ApiCaller, request: Any) -> AsyncIterator[Object]:
         self.callers.append(caller)
         if request.timeout_seconds < 0:
             raise invalid("timeout_seconds", "must not be negative")
@@ -73,9 +73,9 @@ class Puppets:
         finally:
             self.streams -= 1
 
-    async def logs(self, here: Here, caller: Caller, request: Any) -> AsyncIterator[Object]:
+    async def logs(self, here: OperationContext, caller: ApiCaller, request: Any) -> AsyncIterator[Object]:
         yield {"status": {"message": "success"}, "log": "one"}
-        raise Refused(Code.QUERY_LOG, "the pod is gone")
+        raise CallRefused(ApiErrorCode.QUERY_LOG, "the pod is gone")
 
 
 async def until(question: Callable[[], bool]) -> None:
@@ -325,7 +325,7 @@ async def test_a_stream_over_http_ends_with_its_reader_and_waits_for_a_slow_one(
             answer.close()
         await until(lambda: puppets.streams == 0)
         assert place.doors is not None
-        await until(lambda: place.doors is not None and place.doors.desk.under_way == 0)
+        await until(lambda: place.doors is not None and place.doors.dispatcher.under_way == 0)
 
 
 async def test_streams_end_when_the_server_stops(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from test_kusciaapi_doors import LOG, QUERY, WATCH, Puppets, objects, until
 
 from coterie.http.messages import Request, Response
 from coterie.http.server import HttpServer
-from coterie.kuscia.kusciaapi.authorization import Caller
-from coterie.kuscia.kusciaapi.http_frontend import HttpDoor
+from coterie.kuscia.kusciaapi.authorization import ApiCaller
+from coterie.kuscia.kusciaapi.http_frontend import HttpFrontend
 from coterie.kuscia.kusciaapi.master_forwarding import HOST
 from coterie.kuscia.kusciaapi.operations import Mode
 
@@ -24,13 +24,13 @@ async def lite_of_master(tmp_path: Path) -> AsyncIterator[tuple[Puppets, Place]]
     """The operations of the master, and the doors of its lite; gateways are left out."""
     puppets = Puppets()
 
-    async def recognise(request: Request) -> Caller | None:
+    async def recognise(request: Request) -> ApiCaller | None:
         assert request.headers["host"] == HOST
         return domain_caller("lite")
 
     async with served(puppets.operations, tmp_path / "m", mode=Mode.MASTER, domain="hq") as master:
         assert master.doors is not None
-        door = HttpDoor(master.doors.desk, puppets.operations, recognise)
+        door = HttpFrontend(master.doors.dispatcher, puppets.operations, recognise)
         host, port = await door.server.listen("127.0.0.1", 0)
         try:
             async with served(

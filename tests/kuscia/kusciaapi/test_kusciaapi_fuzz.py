@@ -25,7 +25,7 @@ from schemathesis import GenerationMode
 
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.kusciaapi.openapi import document
-from coterie.kuscia.kusciaapi.operations import Operation
+from coterie.kuscia.kusciaapi.operations import ApiOperation
 from coterie.kuscia.kusciaapi.settings import Protection
 from coterie.kuscia.kusciaapi.table import OPERATIONS
 
@@ -70,7 +70,7 @@ def examples(count: int) -> Any:
 
 
 @st.composite
-def bodies(draw: Any, operation: Operation, mode: GenerationMode, good: bool) -> Any:
+def bodies(draw: Any, operation: ApiOperation, mode: GenerationMode, good: bool) -> Any:
     """Of the form that the document says, or not quite; some texts are known ones, parts are as in a good request."""
     body = draw(SCHEMA[operation.path]["POST"].as_strategy(generation_mode=mode)).body
     return _mixed(draw, REQUESTS[operation.method], _known(draw, body)) if good else _known(draw, body)
@@ -161,7 +161,7 @@ def no_failure_inside(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.method)
-def test_requests_of_the_right_form_and_of_the_wrong_one(target: Target, operation: Operation) -> None:
+def test_requests_of_the_right_form_and_of_the_wrong_one(target: Target, operation: ApiOperation) -> None:
     form, other = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
     for mode, good, count in ((form, False, 6), (form, True, 16), (other, False, 4), (other, True, 6)):
 

@@ -310,7 +310,7 @@ async def test_a_master_keeps_what_the_owner_signed(tmp_path: Path, alice: World
         await made(master, limit=LIMIT, signature=theirs.signature)
         await made(master, "unsigned", domain_id="bob", grant_domain="alice")
         grant = await kept(master)
-        assert signatures.good(
+        assert signatures.is_valid(
             base64.b64decode(grant.spec.signature), signed_text(grant.spec), alice.here.identity.key.public_key()
         )
         assert (await kept(master, "unsigned", "bob")).spec.signature == ""

@@ -14,12 +14,12 @@ from kusciaapi_kit import World, domain_caller, here
 
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
-from coterie.kube.client.transport import Call, Reply, Transport
+from coterie.kube.client.transport import Transport, TransportRequest, TransportResponse
 from coterie.kuscia.api import labels
-from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS, Stage
+from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS, JobStage
 from coterie.kuscia.kusciaapi import messages
 from coterie.kuscia.kusciaapi.authorization import OPERATOR
-from coterie.kuscia.kusciaapi.codes import Code
+from coterie.kuscia.kusciaapi.codes import ApiErrorCode
 from coterie.kuscia.kusciaapi.jobs import OPERATIONS
 from coterie.kuscia.kusciaapi.operations import Mode, OnLite
 
@@ -377,7 +377,7 @@ class Counting:
         self._inner = inner
         self.asked: list[str] = []
 
-    async def send(self, call: Call) -> Reply:
+    async def send(self, call: TransportRequest) -> TransportResponse:
         self.asked.append(f"{call.method} {call.path.rpartition('v1alpha1/')[2]}")
         return await self._inner.send(call)
 
@@ -455,13 +455,13 @@ async def test_bad_requests(alice: World, method: str, request_: Object, expecte
 @pytest.mark.parametrize(
     ("method", "more", "refusal"),
     [
-        ("QueryJob", {}, Code.QUERY_JOB), ("StopJob", {}, Code.PERMISSION), ("SuspendJob", {}, Code.PERMISSION),
-        ("RestartJob", {}, Code.PERMISSION), ("CancelJob", {}, Code.PERMISSION), ("DeleteJob", {}, Code.PERMISSION),
-        ("ApproveJob", {"result": 1}, Code.PERMISSION),
+        ("QueryJob", {}, ApiErrorCode.QUERY_JOB), ("StopJob", {}, ApiErrorCode.PERMISSION), ("SuspendJob", {}, ApiErrorCode.PERMISSION),
+        ("RestartJob", {}, ApiErrorCode.PERMISSION), ("CancelJob", {}, ApiErrorCode.PERMISSION), ("DeleteJob", {}, ApiErrorCode.PERMISSION),
+        ("ApproveJob", {"result": 1}, ApiErrorCode.PERMISSION),
     ],
 )  # fmt: skip
 async def test_a_domain_touches_only_jobs_it_takes_part_in(
-    master: World, method: str, more: Object, refusal: Code
+    master: World, method: str, more: Object, refusal: ApiErrorCode
 ) -> None:
     before = await put_job(master, initiator="alice", parties=("alice", "bob"))
     answer = await call(master, method, caller=domain_caller("carol"), job_id="j", **more)
@@ -553,12 +553,12 @@ async def test_what_is_over_needs_no_end(alice: World, method: str, phase: str) 
 @pytest.mark.parametrize(
     ("stage", "phase", "method"),
     [
-        (Stage.STOP, "Running", "StopJob"), (Stage.RESTART, "Failed", "RestartJob"),
-        (Stage.SUSPEND, "Running", "SuspendJob"), (Stage.CANCEL, "Pending", "CancelJob"),
+        (JobStage.STOP, "Running", "StopJob"), (JobStage.RESTART, "Failed", "RestartJob"),
+        (JobStage.SUSPEND, "Running", "SuspendJob"), (JobStage.CANCEL, "Pending", "CancelJob"),
     ],
 )  # fmt: skip
 async def test_a_command_that_waits_to_be_carried_out_is_not_given_twice(
-    alice: World, stage: Stage, phase: str, method: str
+    alice: World, stage: JobStage, phase: str, method: str
 ) -> None:
     told = {labels.KUSCIA_JOB_STAGE: str(stage), labels.KUSCIA_JOB_STAGE_VERSION: "2"}
     before = await put_job(alice, phase=phase, told=told)

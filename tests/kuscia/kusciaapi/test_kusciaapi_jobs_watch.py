@@ -13,11 +13,20 @@ from kusciaapi_kit import World, domain_caller, here, served
 from coterie.base.clock import VirtualClock
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
-from coterie.kube.client.transport import Call, Reply, Transport
+from coterie.kube.client.transport import Transport, TransportRequest, TransportResponse
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS
-from coterie.kuscia.kusciaapi.codes import Refused
-from coterie.kuscia.kusciaapi.job_watch import ADDED, DELETED, HEARTBEAT_TYPE, MODIFIED, Mailbox, News, Shown, merged
+from coterie.kuscia.kusciaapi.codes import CallRefused
+from coterie.kuscia.kusciaapi.job_watch import (
+    ADDED,
+    DELETED,
+    HEARTBEAT_TYPE,
+    MODIFIED,
+    JobEventQueue,
+    JobUpdate,
+    WatchedJob,
+    merged,
+)
 from coterie.kuscia.kusciaapi.jobs import OPERATIONS
 
 JOB, TASK = KUSCIA_JOBS.as_dynamic, KUSCIA_TASKS.as_dynamic
@@ -77,7 +86,7 @@ class Counting:
         self.opened: list[str] = []
         self.closed = 0
 
-    async def send(self, call: Call) -> Reply:
+    async def send(self, call: TransportRequest) -> TransportResponse:
         reply = await self._inner.send(call)
         if call.stream:
             self.opened.append(call.path.rpartition("/")[2])
@@ -190,7 +199,7 @@ async def test_a_watch_ends_after_its_time(patient: tuple[World, VirtualClock]) 
 
 @pytest.mark.parametrize("seconds", [-1, 2**31])
 async def test_a_time_that_cannot_be_is_refused(alice: World, seconds: int) -> None:
-    with pytest.raises(Refused, match="timeout_seconds: must be between 0 and 2147483647") as refusal:
+    with pytest.raises(CallRefused, match="timeout_seconds: must be between 0 and 2147483647") as refusal:
         await anext(watch(alice, seconds=seconds))
     assert refusal.value.code == 11100
 
@@ -260,22 +269,22 @@ async def test_a_job_that_is_replaced_goes_and_comes(alice: World) -> None:
     ],
 )
 def test_news_that_wait_become_one(arriving: tuple[int, ...], left: list[tuple[int, int]]) -> None:
-    waiting: tuple[News, ...] = ()
+    waiting: tuple[JobUpdate, ...] = ()
     for number, kind in enumerate(arriving):
-        waiting = merged(waiting, News(kind, Shown("", frozenset(), number)))
+        waiting = merged(waiting, JobUpdate(kind, WatchedJob("", frozenset(), number)))
     assert [(news.type, news.job.status) for news in waiting] == left
 
 
 def test_a_mailbox_never_holds_more_than_there_are_jobs() -> None:
-    mailbox = Mailbox("")
+    mailbox = JobEventQueue("")
     for turn in range(1000):
-        job = Shown(f"uid-{turn}", frozenset(), turn)
+        job = WatchedJob(f"uid-{turn}", frozenset(), turn)
         mailbox.put(ADDED, f"j{turn % 7}", job)
         mailbox.put(MODIFIED, f"j{turn % 7}", job)
         mailbox.put(DELETED, f"j{turn % 7}", job)
     assert len(mailbox) == 0, "what came and went unseen is no news"
     for turn in range(1000):
-        mailbox.put(MODIFIED, f"j{turn % 7}", Shown("uid", frozenset(), turn))
+        mailbox.put(MODIFIED, f"j{turn % 7}", WatchedJob("uid", frozenset(), turn))
     assert len(mailbox) == 7
     first = mailbox.take()
     assert first is not None

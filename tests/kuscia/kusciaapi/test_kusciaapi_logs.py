@@ -21,7 +21,7 @@ from coterie.kube.api.meta import Object
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.client.client import Client
-from coterie.kube.client.transport import Call, Disconnected, Reply, Transport
+from coterie.kube.client.transport import Disconnected, Transport, TransportRequest, TransportResponse
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_TASKS
 from coterie.kuscia.kusciaapi.logs import OPERATIONS, in_pages
@@ -38,7 +38,7 @@ class Agents:
         self.logs: dict[str, bytes | Exception] = {}
         self.asked: list[tuple[str, str]] = []
 
-    async def send(self, call: Call) -> Reply:
+    async def send(self, call: TransportRequest) -> TransportResponse:
         if not call.path.endswith("/log"):
             return await self._inner.send(call)
         pod = call.path.split("/")[-2]
@@ -46,7 +46,7 @@ class Agents:
         found = self.logs[pod]
         if isinstance(found, Exception):
             raise found
-        return Reply(200, lines=Said(found))
+        return TransportResponse(200, lines=Said(found))
 
     async def close(self) -> None:
         await self._inner.close()
@@ -397,9 +397,11 @@ async def test_what_breaks_off_is_told(alice: World, agents: Agents) -> None:
 
     await put_pod(alice)
 
-    async def send(call: Call) -> Reply:
+    async def send(call: TransportRequest) -> TransportResponse:
         return (
-            Reply(200, lines=Broken(b"one\ntwo\n")) if call.path.endswith("/log") else await Agents.send(agents, call)
+            TransportResponse(200, lines=Broken(b"one\ntwo\n"))
+            if call.path.endswith("/log")
+            else await Agents.send(agents, call)
         )
 
     agents.send = send  # type: ignore[method-assign]

@@ -23,9 +23,9 @@ from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATA_SOURCE
 from coterie.kuscia.api.types.deployment import KUSCIA_DEPLOYMENTS
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES
 from coterie.kuscia.api.types.job import APP_IMAGES, KUSCIA_JOBS
-from coterie.kuscia.kusciaapi.authorization import OPERATOR, Caller
-from coterie.kuscia.kusciaapi.dispatcher import Desk
-from coterie.kuscia.kusciaapi.operations import Mode, Operation
+from coterie.kuscia.kusciaapi.authorization import OPERATOR, ApiCaller
+from coterie.kuscia.kusciaapi.dispatcher import Dispatcher
+from coterie.kuscia.kusciaapi.operations import ApiOperation, Mode
 from coterie.kuscia.kusciaapi.table import OPERATIONS
 
 OK = 0
@@ -112,7 +112,7 @@ MATRIX: dict[str, Row] = {
     "BatchQueryConfig": Row(ALL, NONE),
     "GenerateKeyCerts": Row(ALL, NONE),
 }
-COLUMNS: dict[str, tuple[Mode, Caller]] = {
+COLUMNS: dict[str, tuple[Mode, ApiCaller]] = {
     "operator of a master": (Mode.MASTER, OPERATOR),
     "operator of a domain of its own": (Mode.AUTONOMY, OPERATOR),
     "operator of a lite": (Mode.LITE, OPERATOR),
@@ -141,10 +141,10 @@ def test_every_operation_has_its_row() -> None:
 class Master:
     """Stands for the way to a master."""
 
-    async def ask(self, operation: Operation, request: Any) -> Any:
+    async def ask(self, operation: ApiOperation, request: Any) -> Any:
         return operation.response()
 
-    async def listen(self, operation: Operation, request: Any) -> AsyncIterator[Any]:
+    async def listen(self, operation: ApiOperation, request: Any) -> AsyncIterator[Any]:
         yield operation.response()
 
 
@@ -169,21 +169,21 @@ async def afresh(world: World) -> None:
     await prepare(world, OPERATIONS)
 
 
-async def outcome(world: World, caller: Caller, chosen: Operation, request: Object) -> Cell:
+async def outcome(world: World, caller: ApiCaller, chosen: ApiOperation, request: Object) -> Cell:
     """The code; of what goes to the master, that it does; of a watch, what is seen first."""
     asked_master: list[str] = []
 
     class Asked(Master):
-        async def ask(self, operation: Operation, request: Any) -> Any:
+        async def ask(self, operation: ApiOperation, request: Any) -> Any:
             asked_master.append(operation.method)
             return await super().ask(operation, request)
 
-        async def listen(self, operation: Operation, request: Any) -> AsyncIterator[Any]:
+        async def listen(self, operation: ApiOperation, request: Any) -> AsyncIterator[Any]:
             asked_master.append(operation.method)
             async for piece in super().listen(operation, request):
                 yield piece
 
-    desk = Desk(world.here, Asked() if world.here.mode is Mode.LITE else None)  # type: ignore[arg-type]
+    desk = Dispatcher(world.here, Asked() if world.here.mode is Mode.LITE else None)  # type: ignore[arg-type]
     asked = json_format.ParseDict(request, chosen.request())
     answer: Any = None
     if chosen.stream is None:

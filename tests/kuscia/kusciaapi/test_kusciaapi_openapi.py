@@ -14,8 +14,8 @@ from kusciaapi_stage import REQUESTS, call, prepare
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from coterie.kuscia.kusciaapi import messages
-from coterie.kuscia.kusciaapi.openapi import EITHER, REQUIRED, document, short, words
-from coterie.kuscia.kusciaapi.operations import Operation
+from coterie.kuscia.kusciaapi.openapi import EITHER, REQUIRED, document, short, split_camel_case
+from coterie.kuscia.kusciaapi.operations import ApiOperation
 from coterie.kuscia.kusciaapi.table import OPERATIONS
 
 DOCUMENT = document(OPERATIONS)
@@ -34,7 +34,7 @@ def test_every_operation_has_its_path() -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.method)
-def test_schemas_have_the_fields_of_the_messages(operation: Operation) -> None:
+def test_schemas_have_the_fields_of_the_messages(operation: ApiOperation) -> None:
     told = DOCUMENT["paths"][operation.path]["post"]
     for content, message in (
         (told["requestBody"]["content"], operation.request),
@@ -155,7 +155,7 @@ def test_the_token_is_asked_for() -> None:
     [("BatchQueryDomainData", "Batch query domain data"), ("healthZ", "Health z"), ("QueryLog", "Query log")],
 )
 def test_names_become_words(name: str, told: str) -> None:
-    assert words(name) == told
+    assert split_camel_case(name) == told
 
 
 async def test_a_node_serves_it_to_everybody(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from kusciaapi_kit import World, domain_caller, here
 
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
-from coterie.kube.client.transport import Call, Reply, Transport
+from coterie.kube.client.transport import Transport, TransportRequest, TransportResponse
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import (
     DEFAULT_SOURCE,
@@ -31,14 +31,17 @@ class Overtaken:
     """Before the first write that is sent, or another call that is chosen, somebody else's happens."""
 
     def __init__(
-        self, inner: Transport, other: Callable[[], Awaitable[object]], before: Callable[[Call], bool] | None
+        self,
+        inner: Transport,
+        other: Callable[[], Awaitable[object]],
+        before: Callable[[TransportRequest], bool] | None,
     ) -> None:
         self._inner = inner
         self._other = [other]
         self._before = before or (lambda call: call.mutating)
         self.writes = 0
 
-    async def send(self, call: Call) -> Reply:
+    async def send(self, call: TransportRequest) -> TransportResponse:
         self.writes += call.mutating
         if self._other and self._before(call):
             await self._other.pop()()
@@ -49,7 +52,7 @@ class Overtaken:
 
 
 def overtaken(
-    world: World, other: Callable[[], Awaitable[object]], before: Callable[[Call], bool] | None = None
+    world: World, other: Callable[[], Awaitable[object]], before: Callable[[TransportRequest], bool] | None = None
 ) -> tuple[World, Overtaken]:
     transport = Overtaken(world.client.transport, other, before)
     return World(replace(world.here, client=Client(transport))), transport

@@ -21,7 +21,7 @@ from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.store.memory import MemoryStore
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_TASKS
 from coterie.kuscia.extensions.apiserver import KUSCIA
-from coterie.kuscia.reporter.messages import BadReport, Verdict, encoded, progress_in
+from coterie.kuscia.reporter.messages import InvalidReport, ReportStatus, encoded, progress_in
 from coterie.kuscia.reporter.server import Reporter
 
 TASKS = KUSCIA_TASKS.as_dynamic
@@ -169,17 +169,17 @@ def test_protobuf(body: bytes, expected: float) -> None:
 def test_any_body_is_read_or_refused(body: bytes, kind: str) -> None:
     try:
         assert 0.0 <= progress_in(body, kind) <= 1.0
-    except BadReport as problem:
+    except InvalidReport as problem:
         assert str(problem)
 
 
 @pytest.mark.parametrize(
     ("verdict", "expected"),
     [
-        (Verdict(0, "ok"), b"\x0a\x04\x12\x02ok"),
-        (Verdict(3000, "no"), b"\x0a\x07\x08\xb8\x17\x12\x02no"),
-        (Verdict(0, "x" * 200), b"\x0a\xcb\x01\x12\xc8\x01" + b"x" * 200),
+        (ReportStatus(0, "ok"), b"\x0a\x04\x12\x02ok"),
+        (ReportStatus(3000, "no"), b"\x0a\x07\x08\xb8\x17\x12\x02no"),
+        (ReportStatus(0, "x" * 200), b"\x0a\xcb\x01\x12\xc8\x01" + b"x" * 200),
     ],
 )
-def test_answers_in_protobuf(verdict: Verdict, expected: bytes) -> None:
+def test_answers_in_protobuf(verdict: ReportStatus, expected: bytes) -> None:
     assert encoded(verdict, PROTOBUF) == (expected, PROTOBUF)

@@ -8,7 +8,7 @@ from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App
 from coterie.cli.output import as_text, plain_table
-from coterie.cli.session import Session
+from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
 from coterie.kube.api.meta import Object
 from coterie.kube.api.resources import Resource
@@ -40,9 +40,9 @@ def run(args: argparse.Namespace, app: App) -> int:
     return sessions.run(args, app, lambda session: _list(session, args))
 
 
-async def _list(session: Session, args: argparse.Namespace) -> int:
+async def _list(session: CliSession, args: argparse.Namespace) -> int:
     catalogue = await session.catalogue()
-    found = [resource for resource in catalogue.preferred() if _wanted(resource, args)]
+    found = [resource for resource in catalogue.preferred() if _is_selected(resource, args)]
     app = session.app
     if args.output == "name":
         for resource in found:
@@ -58,7 +58,7 @@ async def _list(session: Session, args: argparse.Namespace) -> int:
     return 1 if catalogue.failed else 0
 
 
-def _wanted(resource: Resource, args: argparse.Namespace) -> bool:
+def _is_selected(resource: Resource, args: argparse.Namespace) -> bool:
     if args.api_group is not None and resource.group != args.api_group:
         return False
     return args.namespaced is None or resource.namespaced == args.namespaced

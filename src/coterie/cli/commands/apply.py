@@ -13,9 +13,9 @@ from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.error_messages import refusal
 from coterie.cli.manifests import Manifest
-from coterie.cli.output import as_list, as_text, shown
+from coterie.cli.output import as_list, as_text, without_managed_fields
 from coterie.cli.resource_arguments import kind_name
-from coterie.cli.session import Session
+from coterie.cli.session import CliSession
 from coterie.kube.api.errors import ApiError, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.api.resources import Resource
@@ -34,7 +34,7 @@ Examples:
   coterie apply -f job.yaml --dry-run             # validate on the server without storing
   coterie apply -f quota.yaml --force-conflicts   # take ownership of fields that others manage
 """
-_NEW_TYPE_PATIENCE = 10.0
+_NEW_TYPE_TIMEOUT = 10.0
 _CHANGED_BY_WRITING = ("managedFields", "resourceVersion", "generation")
 
 
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace, app: App) -> int:
     return sessions.run(args, app, lambda session: _apply(session, args, found))
 
 
-async def _apply(session: Session, args: argparse.Namespace, found: Sequence[Manifest]) -> int:
+async def _apply(session: CliSession, args: argparse.Namespace, found: Sequence[Manifest]) -> int:
     """All of them, also when one is refused: the others may be fine, and the user sees all faults at once."""
     applied: list[Object] = []
     # A dry run keeps no definition, so there is no use in waiting for the types that the files define.
@@ -89,7 +89,7 @@ async def _apply(session: Session, args: argparse.Namespace, found: Sequence[Man
             )
             failed = 1
             continue
-        applied.append(shown(obj))
+        applied.append(without_managed_fields(obj))
         name = f"{kind_name(resource)}/{manifest.name}"
         if args.output == "table":
             session.app.say(f"{name} {outcome}" + (" (server dry run)" if args.dry_run != "none" else ""))
@@ -101,7 +101,7 @@ async def _apply(session: Session, args: argparse.Namespace, found: Sequence[Man
 
 
 async def _apply_one(
-    session: Session, args: argparse.Namespace, manifest: Manifest, resource: Resource
+    session: CliSession, args: argparse.Namespace, manifest: Manifest, resource: Resource
 ) -> tuple[Object, str]:
     kind = Kind.dynamic(resource)
     namespace = _namespace(session, args, manifest, resource)
@@ -129,7 +129,7 @@ def _content(obj: Object) -> Object:
     return {**obj, "metadata": meta}
 
 
-def _namespace(session: Session, args: argparse.Namespace, manifest: Manifest, resource: Resource) -> str:
+def _namespace(session: CliSession, args: argparse.Namespace, manifest: Manifest, resource: Resource) -> str:
     if not resource.namespaced:
         return ""
     if args.namespace and manifest.namespace and manifest.namespace != args.namespace:
@@ -140,10 +140,10 @@ def _namespace(session: Session, args: argparse.Namespace, manifest: Manifest, r
     return manifest.namespace or session.namespace
 
 
-async def _resource(session: Session, manifest: Manifest, defined: set[tuple[str, str]]) -> Resource:
+async def _resource(session: CliSession, manifest: Manifest, defined: set[tuple[str, str]]) -> Resource:
     """The resource of an object. One that these very files define may take a moment to be served."""
     catalogue = await session.catalogue()
-    deadline = time.monotonic() + _NEW_TYPE_PATIENCE
+    deadline = time.monotonic() + _NEW_TYPE_TIMEOUT
     while True:
         try:
             return catalogue.of_kind(manifest.api_version, manifest.kind)

@@ -15,7 +15,7 @@ from coterie.base.clock import SYSTEM_CLOCK, rfc3339
 from coterie.cli import arguments as options
 from coterie.cli import network
 from coterie.cli.app import App, CliError, UsageError
-from coterie.cli.data_access import Desk, brought, cells, desk
+from coterie.cli.data_access import DataAccess, cells, copy_into, open_data_access
 from coterie.cli.output import as_text, plain_table
 from coterie.cli.session import root_of
 from coterie.cli.tables import render_table
@@ -89,10 +89,10 @@ def run(args: argparse.Namespace, app: App) -> int:
     if action == "ls" and args.words:
         raise UsageError("`coterie data ls` takes no names; `coterie data show ID` shows one table")
     nodes = network.members(root_of(args, app))
-    node = chosen(nodes, args, app)
+    node = choose_node(nodes, args, app)
 
     async def work() -> int:
-        async with desk(node, nodes) as opened:
+        async with open_data_access(node, nodes) as opened:
             return await _RUN[action](opened, args, app)
 
     try:
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace, app: App) -> int:
         raise CliError(f"Error: {problem.filename}: {problem.strerror}") from problem
 
 
-def chosen(nodes: Sequence[NodeSettings], args: argparse.Namespace, app: App) -> NodeSettings:
+def choose_node(nodes: Sequence[NodeSettings], args: argparse.Namespace, app: App) -> NodeSettings:
     """Whose data: --domain, else the one that the kubeconfig belongs to, else the only one."""
     found = [node for node in nodes if node.mode != "master"]
     if args.domain:
@@ -120,10 +120,10 @@ def chosen(nodes: Sequence[NodeSettings], args: argparse.Namespace, app: App) ->
     )
 
 
-async def _list(opened: Desk, args: argparse.Namespace, app: App) -> int:
+async def _list(opened: DataAccess, args: argparse.Namespace, app: App) -> int:
     found = await opened.tables()
     if args.output != "table":
-        app.write(as_text([_told(each) for each in found], args.output))
+        app.write(as_text([_data_document(each) for each in found], args.output))
     elif found:
         rows = [(*_row(each),) for each in found]
         app.write(
@@ -141,12 +141,12 @@ def _row(data: DomainData) -> tuple[str, str, str, str, str, str]:
     return data.metadata.name, spec.author, spec.type, spec.data_source, spec.relative_uri, shown
 
 
-async def _add(opened: Desk, args: argparse.Namespace, app: App) -> int:
+async def _add(opened: DataAccess, args: argparse.Namespace, app: App) -> int:
     word = args.words[0]
     if args.source:
         uri, source = word, args.source
     else:
-        uri, source = await asyncio.to_thread(_brought, word, opened, app), DEFAULT_SOURCE
+        uri, source = await asyncio.to_thread(_bring_in, word, opened, app), DEFAULT_SOURCE
     name = args.id or _name_of(word)
     spec = await opened.register(name, uri, source)
     if args.output != "table":
@@ -157,11 +157,11 @@ async def _add(opened: Desk, args: argparse.Namespace, app: App) -> int:
     return 0
 
 
-def _brought(word: str, opened: Desk, app: App) -> str:
+def _bring_in(word: str, opened: DataAccess, app: App) -> str:
     file = app.cwd / Path(word).expanduser()
     if not file.is_file():
         raise CliError(f"Error: there is no file {file}; with --source, name what lies in that source")
-    return brought(file, opened.node.paths.data)
+    return copy_into(file, opened.node.paths.data)
 
 
 def _name_of(word: str) -> str:
@@ -172,11 +172,11 @@ def _name_of(word: str) -> str:
     return name
 
 
-async def _show(opened: Desk, args: argparse.Namespace, app: App) -> int:
+async def _show(opened: DataAccess, args: argparse.Namespace, app: App) -> int:
     found = await opened.catalogue.data(args.words[0])
     given = await opened.grants(found.metadata.name)
     if args.output != "table":
-        app.write(as_text({**_told(found), "grants": [_told_grant(each) for each in given]}, args.output))
+        app.write(as_text({**_data_document(found), "grants": [_grant_document(each) for each in given]}, args.output))
         return 0
     spec = found.spec
     app.say(f"{found.metadata.name}: {spec.type} of {spec.author}, {spec.data_source}: {spec.relative_uri}")
@@ -192,7 +192,7 @@ async def _show(opened: Desk, args: argparse.Namespace, app: App) -> int:
     return 0
 
 
-async def _head(opened: Desk, args: argparse.Namespace, app: App) -> int:
+async def _head(opened: DataAccess, args: argparse.Namespace, app: App) -> int:
     found = await opened.catalogue.data(args.words[0])
     table = await opened.head(found, max(args.lines, 0))
     if args.output != "table":
@@ -209,7 +209,7 @@ def _plain(value: object) -> object:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-async def _grant(opened: Desk, args: argparse.Namespace, app: App) -> int:
+async def _grant(opened: DataAccess, args: argparse.Namespace, app: App) -> int:
     data, to = args.words
     limit: Object = {}
     if args.columns:
@@ -230,13 +230,13 @@ async def _grant(opened: Desk, args: argparse.Namespace, app: App) -> int:
     await opened.catalogue.create_grant(name, spec)
     made = await opened.catalogue.grant(name)
     if args.output != "table":
-        app.write(as_text(_told_grant(made), args.output))
+        app.write(as_text(_grant_document(made), args.output))
     else:
         app.say(f"{to} may use {data} of {opened.domain} in its tasks: {_limits(made)} (grant {name})")
     return 0
 
 
-async def _revoke(opened: Desk, args: argparse.Namespace, app: App) -> int:
+async def _revoke(opened: DataAccess, args: argparse.Namespace, app: App) -> int:
     code = 0
     for name in args.words:
         try:
@@ -248,7 +248,7 @@ async def _revoke(opened: Desk, args: argparse.Namespace, app: App) -> int:
     return code
 
 
-async def _uses(opened: Desk, args: argparse.Namespace, app: App) -> int:
+async def _uses(opened: DataAccess, args: argparse.Namespace, app: App) -> int:
     wanted = args.words[0] if args.words else ""
     rows = [
         (
@@ -286,16 +286,16 @@ def _grant_row(grant: DomainDataGrant) -> tuple[str, str, str, str]:
     return grant.metadata.name, grant.spec.grant_domain, _limits(grant), str(len(grant.uses))
 
 
-def _told(data: DomainData) -> Object:
+def _data_document(data: DomainData) -> Object:
     return {"id": data.metadata.name, **msgspec.to_builtins(data.spec)}
 
 
-def _told_grant(grant: DomainDataGrant) -> Object:
+def _grant_document(grant: DomainDataGrant) -> Object:
     spec = {key: value for key, value in msgspec.to_builtins(grant.spec).items() if key != "signature"}
     return {"id": grant.metadata.name, **spec, "uses": len(grant.uses)}
 
 
-_RUN: dict[str, Callable[[Desk, argparse.Namespace, App], Awaitable[int]]] = {
+_RUN: dict[str, Callable[[DataAccess, argparse.Namespace, App], Awaitable[int]]] = {
     "ls": _list,
     "add": _add,
     "show": _show,

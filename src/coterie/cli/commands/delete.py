@@ -12,10 +12,10 @@ from coterie.cli import manifests, resource_arguments
 from coterie.cli import session as sessions
 from coterie.cli.app import App, UsageError
 from coterie.cli.error_messages import refusal
-from coterie.cli.listing import JSON, Question, fetch
+from coterie.cli.listing import JSON, ListQuery, fetch
 from coterie.cli.manifests import Manifest
 from coterie.cli.resource_arguments import kind_name
-from coterie.cli.session import Session
+from coterie.cli.session import CliSession
 from coterie.kube.api.errors import ApiError, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.api.resources import Resource
@@ -39,13 +39,13 @@ _CASCADES: dict[str, Propagation] = {"background": "Background", "foreground": "
 
 
 @dataclass(frozen=True, slots=True)
-class _Victim:
+class _DeletionTarget:
     resource: Resource
     namespace: str
     name: str
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         return f'{kind_name(self.resource)} "{self.name}"'
 
 
@@ -111,13 +111,13 @@ def run(args: argparse.Namespace, app: App) -> int:
     return sessions.run(args, app, lambda session: _delete(session, args, found))
 
 
-async def _delete(session: Session, args: argparse.Namespace, found: Sequence[Manifest]) -> int:
-    victims = await _from_files(session, found) if found else await _from_words(session, args)
+async def _delete(session: CliSession, args: argparse.Namespace, found: Sequence[Manifest]) -> int:
+    victims = await _from_files(session, found) if found else await _from_arguments(session, args)
     if not victims:
         session.app.warn("No resources found")
         return 0
     failed = 0
-    waiting: list[tuple[_Victim, str]] = []
+    waiting: list[tuple[_DeletionTarget, str]] = []
     for victim in victims:
         try:
             uid = await _delete_one(session, args, victim)
@@ -134,7 +134,7 @@ async def _delete(session: Session, args: argparse.Namespace, found: Sequence[Ma
             session.app.say(f"{kind_name(victim.resource)}/{victim.name}")
         else:
             dry = " (server dry run)" if args.dry_run != "none" else ""
-            session.app.say(f"{victim.told} {'force deleted' if args.force else 'deleted'}{dry}")
+            session.app.say(f"{victim.label} {'force deleted' if args.force else 'deleted'}{dry}")
         if uid:
             waiting.append((victim, uid))
     if args.wait and args.dry_run == "none":
@@ -142,40 +142,40 @@ async def _delete(session: Session, args: argparse.Namespace, found: Sequence[Ma
     return failed
 
 
-async def _from_files(session: Session, found: Sequence[Manifest]) -> list[_Victim]:
+async def _from_files(session: CliSession, found: Sequence[Manifest]) -> list[_DeletionTarget]:
     """In reverse: what came last may need what came first."""
     catalogue = await session.catalogue()
     out = []
     for manifest in reversed(found):
         resource = catalogue.of_kind(manifest.api_version, manifest.kind)
         namespace = (manifest.namespace or session.namespace) if resource.namespaced else ""
-        out.append(_Victim(resource, namespace, manifest.name))
+        out.append(_DeletionTarget(resource, namespace, manifest.name))
     return out
 
 
-async def _from_words(session: Session, args: argparse.Namespace) -> list[_Victim]:
+async def _from_arguments(session: CliSession, args: argparse.Namespace) -> list[_DeletionTarget]:
     out = []
     for target in resource_arguments.parse(args.words, await session.catalogue(), "delete"):
         namespace = session.place(target.resource, args.all_namespaces)
         if target.names:
             if target.resource.namespaced and not namespace:
                 raise UsageError("an object with a name lives in one namespace; use -n instead of -A")
-            out += [_Victim(target.resource, namespace, name) for name in target.names]
+            out += [_DeletionTarget(target.resource, namespace, name) for name in target.names]
             continue
-        question = Question(target.resource, namespace, labels=args.selector, fields=args.field_selector)
+        question = ListQuery(target.resource, namespace, labels=args.selector, fields=args.field_selector)
         for item in (await fetch(session.client, question, JSON)).get("items") or ():
             meta = item["metadata"]
-            out.append(_Victim(target.resource, meta.get("namespace") or "", meta["name"]))
+            out.append(_DeletionTarget(target.resource, meta.get("namespace") or "", meta["name"]))
     return out
 
 
-async def _delete_one(session: Session, args: argparse.Namespace, victim: _Victim) -> str:
+async def _delete_one(session: CliSession, args: argparse.Namespace, target: _DeletionTarget) -> str:
     """The uid to wait for; empty when the server says that it is gone already and the uid is not known."""
     grace = 0 if args.force else 1 if args.now else args.grace_period
     answer = await session.client.delete(
-        Kind.dynamic(victim.resource),
-        victim.name,
-        victim.namespace,
+        Kind.dynamic(target.resource),
+        target.name,
+        target.namespace,
         propagation=_CASCADES[args.cascade],
         grace=grace,
         dry_run=args.dry_run != "none",
@@ -185,7 +185,7 @@ async def _delete_one(session: Session, args: argparse.Namespace, victim: _Victi
     return str(answer["metadata"].get("uid") or "")
 
 
-async def _wait(session: Session, waiting: Sequence[tuple[_Victim, str]], timeout: float) -> int:
+async def _wait(session: CliSession, waiting: Sequence[tuple[_DeletionTarget, str]], timeout: float) -> int:
     deadline = time.monotonic() + timeout
     for victim, uid in waiting:
 
@@ -202,10 +202,10 @@ async def _wait(session: Session, waiting: Sequence[tuple[_Victim, str]], timeou
     return 0
 
 
-async def _why_still_there(session: Session, victim: _Victim, timeout: float) -> str:
-    head = f"Error: {victim.told} is still there after {timeout:g} s"
+async def _why_still_there(session: CliSession, target: _DeletionTarget, timeout: float) -> str:
+    head = f"Error: {target.label} is still there after {timeout:g} s"
     try:
-        obj = await session.client.get(Kind.dynamic(victim.resource), victim.name, victim.namespace)
+        obj = await session.client.get(Kind.dynamic(target.resource), target.name, target.namespace)
     except NotFound:
         return f"{head}, but gone now; run the command again to be sure of the rest"
     # A namespace has its own in the spec: it waits until everything in it is gone.

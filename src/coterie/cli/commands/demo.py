@@ -22,16 +22,16 @@ from coterie.cli import background, node_health, psi_demo
 from coterie.cli import session as sessions
 from coterie.cli.app import INTERRUPTED, App, CliError, UsageError
 from coterie.cli.arguments import Parser
-from coterie.cli.commands.init import Wishes, render
+from coterie.cli.commands.init import InitOptions, render
 from coterie.cli.commands.kubectl import find_kubectl
-from coterie.cli.demo_script import Story, Uninterrupted, interrupted
-from coterie.cli.listing import TABLE, Question, changes
+from coterie.cli.demo_script import DeferredSignals, DemoScript, interrupted
+from coterie.cli.listing import TABLE, ListQuery, changes
 from coterie.cli.main import main
-from coterie.cli.session import Session
+from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
 from coterie.engines.psi.task import PROTOCOLS
 from coterie.kube.agent.images.store import remove_tree
-from coterie.kube.agent.runtimes.protocol import RuntimeProblem
+from coterie.kube.agent.runtimes.protocol import RuntimeFailure
 from coterie.kube.agent.runtimes.runp.halt import halt
 from coterie.kube.api.types.apps import DEPLOYMENTS
 from coterie.kube.api.types.batch import JOBS
@@ -52,8 +52,8 @@ Examples:
 """
 _DOMAIN = "demo"
 _NODE = "demo-node"
-_PATIENCE = 30.0
-_LOOK = 0.02
+_TIMEOUT = 30.0
+_POLL_SECONDS = 0.02
 _GRACE = 10.0
 _CONFIG = """
 apiServer: {port: 0}
@@ -75,27 +75,27 @@ def run(args: argparse.Namespace, app: App) -> int:
     if args.what == "psi":
         if args.rows < 2:
             raise UsageError("--rows is at least 2")
-        wishes = psi_demo.Wishes(args.rows, args.protocol, json=args.output == "json", keep=args.keep)
-        return psi_demo.run(wishes, app, main)
+        demo_options = psi_demo.PsiDemoOptions(args.rows, args.protocol, json=args.output == "json", keep=args.keep)
+        return psi_demo.run(demo_options, app, main)
     if args.output != "table":
         raise UsageError("-o json is for `coterie demo psi`")
     folder = Path(tempfile.mkdtemp(prefix="coterie-demo-"))
     signal.signal(signal.SIGTERM, interrupted)  # so that the child and the files go, whoever ends us
-    demo = _Demo(app, folder)
+    demo = _SampleDemo(app, folder)
     kept = False
     try:
         demo.start()
-        demo.tell()
+        demo.show_network()
         kept = args.keep
     finally:
         if not kept:
             demo.stop()
             remove_tree(folder)
-    demo.farewell(kept)
+    demo.next_steps(kept)
     return 0
 
 
-class _Demo(Story):
+class _SampleDemo(DemoScript):
     def __init__(self, app: App, folder: Path) -> None:
         super().__init__(app)
         self.folder = folder
@@ -107,7 +107,7 @@ class _Demo(Story):
         self.heading("Start a node: control plane and agent in one")
         self.paths.prepare()
         config = background.config_file(self.paths)
-        write_atomic(config, render(Wishes("autonomy", _DOMAIN), str(config)) + _CONFIG % _NODE, durable=False)
+        write_atomic(config, render(InitOptions("autonomy", _DOMAIN), str(config)) + _CONFIG % _NODE, durable=False)
         self.typed(f"coterie start -c {config} --root {self.folder}")
         with self.took() as took:
             self.spawn()
@@ -116,11 +116,11 @@ class _Demo(Story):
             f"controllers and a scheduler; the agent runs pods as confined processes. {took()}"
         )
 
-    def tell(self) -> None:
+    def show_network(self) -> None:
         self.heading("Run pods: a Deployment and a Job")
         self.coterie("apply", "-f", str(self.sample("pods.yaml")))
         with self.took() as took:
-            self.ask(_pods_are_done)
+            self.call_api(_pods_are_done)
         self.app.say(f"The Deployment is available and the Job complete. {took()}")
         self.coterie("get", "deploy,jobs,pods")
         self.coterie("logs", "job/primes")
@@ -144,7 +144,7 @@ class _Demo(Story):
         self.kubectl()
         self.coterie("status")
 
-    def farewell(self, kept: bool) -> None:
+    def next_steps(self, kept: bool) -> None:
         total = time.perf_counter() - self.began
         self.app.say()
         if kept:
@@ -162,8 +162,8 @@ class _Demo(Story):
         self.typed("coterie " + " ".join(words))
         with self.took() as took:
             # What a step refuses is part of the story here, so it goes where the story goes.
-            told = App(self.app.out, self.app.out, self.environ, cwd=self.folder)
-            code = main(["--kubeconfig", str(self.paths.kubeconfig), *words], told)
+            app = App(self.app.out, self.app.out, self.environ, cwd=self.folder)
+            code = main(["--kubeconfig", str(self.paths.kubeconfig), *words], app)
         if code == INTERRUPTED:
             raise KeyboardInterrupt
         if code != expect:
@@ -193,7 +193,7 @@ class _Demo(Story):
                 env=self.environ,
                 capture_output=True,
                 text=True,
-                timeout=_PATIENCE,
+                timeout=_TIMEOUT,
                 check=False,
             )
         self.app.write(done.stdout + done.stderr)
@@ -201,19 +201,19 @@ class _Demo(Story):
 
     def watch(self) -> None:
         self.typed("coterie get contracts -w     # and, elsewhere, somebody signs the contract")
-        self.ask(self.sign_and_see)
+        self.call_api(self.sign_and_see)
 
-    def ask(self, action: Callable[[Session], Awaitable[int]]) -> int:
+    def call_api(self, action: Callable[[CliSession], Awaitable[int]]) -> int:
         args = argparse.Namespace(
             kubeconfig=str(self.paths.kubeconfig), context="", root="", domain="", namespace="default"
         )
         return sessions.run(args, self.app, action)
 
-    async def sign_and_see(self, session: Session) -> int:
+    async def sign_and_see(self, session: CliSession) -> int:
         resource = (await session.catalogue()).find("contracts")
         kind = Kind.dynamic(resource)
         version = (await session.client.list(kind, "default")).resource_version
-        question = Question(resource, "default")
+        question = ListQuery(resource, "default")
         widths: list[int] = []
         signed = asyncio.get_running_loop().create_future()
 
@@ -224,7 +224,7 @@ class _Demo(Story):
                 self.app.say(self.app.paint(f"(seen {delay:.1f} ms after it was sent)", "dim"))
                 return
 
-        async with asyncio.timeout(_PATIENCE), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(_TIMEOUT), asyncio.TaskGroup() as group:
             group.create_task(see(), name="demo watch")
             await asyncio.sleep(0.1)  # let the watch stand before the change comes
             signed.set_result(time.perf_counter())
@@ -237,20 +237,20 @@ class _Demo(Story):
         """Start it and wait until it does its work."""
         since = datetime.now(UTC)
         with asyncio.Runner() as runner:
-            with Uninterrupted():
+            with DeferredSignals():
                 background.start(self.paths, self.app.environ)
                 runner.get_loop()  # a loop that is interrupted while it is made complains for ever after
             runner.run(self._until_ready(since))
 
     async def _until_ready(self, since: datetime) -> None:
         node = node_config.load(background.config_file(self.paths), root=self.folder)
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         while not await node_health.is_ready(node, node, since):
             if not background.running(self.paths):
                 raise CliError(f"Error: the node has ended; {self.log_hint()}")
             if time.monotonic() > deadline:
-                raise CliError(f"Error: the node was not ready within {_PATIENCE:g} s; {self.log_hint()}")
-            await asyncio.sleep(_LOOK)
+                raise CliError(f"Error: the node was not ready within {_TIMEOUT:g} s; {self.log_hint()}")
+            await asyncio.sleep(_POLL_SECONDS)
 
     def crash(self) -> None:
         pid = background.running(self.paths)
@@ -258,29 +258,29 @@ class _Demo(Story):
         with self.took() as took:
             os.kill(pid, signal.SIGKILL)
             while background.running(self.paths):
-                time.sleep(_LOOK)
+                time.sleep(_POLL_SECONDS)
             self.spawn()
         self.app.say(f"The node is back and has found its pods. {took()}")
 
     def log_hint(self) -> str:
-        return "its last words: " + (" | ".join(background.last_words(self.paths, 3)) or "none")
+        return "its last words: " + (" | ".join(background.log_tail(self.paths, 3)) or "none")
 
     def stop(self) -> None:
-        with Uninterrupted():
+        with DeferredSignals():
             background.stop([self.paths], _GRACE)
             # Pods outlive their node, so they are ended by themselves.
             try:
                 asyncio.run(halt(self.paths.run / "runp", _NODE, 1.0, forget=True))
-            except RuntimeProblem as problem:
+            except RuntimeFailure as problem:
                 self.app.warn(f"Pods of the demo may still run: {problem}")
 
 
-async def _pods_are_done(session: Session) -> int:
+async def _pods_are_done(session: CliSession) -> int:
     """The Deployment is available and the Job complete."""
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(_TIMEOUT):
         while True:
             greeter = await session.client.get(DEPLOYMENTS, "greeter", "default")
             primes = await session.client.get(JOBS, "primes", "default")
             if greeter.status.available_replicas == greeter.spec.replicas and primes.status.succeeded:
                 return 0
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_SECONDS)

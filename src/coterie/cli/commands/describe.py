@@ -11,9 +11,9 @@ from coterie.cli import session as sessions
 from coterie.cli.app import App, UsageError
 from coterie.cli.describe import describe
 from coterie.cli.error_messages import refusal
-from coterie.cli.listing import JSON, Question, fetch
-from coterie.cli.resource_arguments import Target
-from coterie.cli.session import Session
+from coterie.cli.listing import JSON, ListQuery, fetch
+from coterie.cli.resource_arguments import ResourceArgument
+from coterie.cli.session import CliSession
 from coterie.kube.api.errors import Forbidden, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind, builtin
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace, app: App) -> int:
     return sessions.run(args, app, lambda session: _describe(session, args))
 
 
-async def _describe(session: Session, args: argparse.Namespace) -> int:
+async def _describe(session: CliSession, args: argparse.Namespace) -> int:
     wanted = resource_arguments.parse(args.words, await session.catalogue(), "describe")
     if args.selector and any(target.names for target in wanted):
         raise UsageError("names and a selector cannot be used together; leave one of them out")
@@ -66,14 +66,14 @@ async def _describe(session: Session, args: argparse.Namespace) -> int:
     return failed
 
 
-async def _objects(session: Session, args: argparse.Namespace, target: Target, name: str) -> list[Object]:
+async def _objects(session: CliSession, args: argparse.Namespace, target: ResourceArgument, name: str) -> list[Object]:
     namespace = session.place(target.resource, args.all_namespaces)
-    everything = Question(target.resource, namespace, labels=args.selector)
+    everything = ListQuery(target.resource, namespace, labels=args.selector)
     if not name:
         return list((await fetch(session.client, everything, JSON)).get("items") or ())
     try:
         if namespace or not target.resource.namespaced:
-            return [await fetch(session.client, Question(target.resource, namespace, name), JSON)]
+            return [await fetch(session.client, ListQuery(target.resource, namespace, name), JSON)]
         raise NotFound(f'{target.resource.group_resource} "{name}" not found')
     except NotFound:
         items = (await fetch(session.client, everything, JSON)).get("items") or ()
@@ -83,7 +83,7 @@ async def _objects(session: Session, args: argparse.Namespace, target: Target, n
         return alike
 
 
-async def events_about(session: Session, obj: Object) -> list[Object]:
+async def events_about(session: CliSession, obj: Object) -> list[Object]:
     """Events about this very object: one of the same name may have lived before it."""
     meta = obj["metadata"]
     about = {

@@ -18,7 +18,7 @@ from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.output import as_text, plain_table
 from coterie.cli.routes import model
-from coterie.cli.session import Session
+from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
 from coterie.kube.api.errors import NotFound
 from coterie.kube.client import kubeconfig
@@ -45,8 +45,8 @@ Examples:
 _ACTIONS = ("ls", "list", "add", "token", "cert", "rm")
 _DOMAIN = DOMAINS.as_dynamic
 _COLUMNS = ("NAME", "ROLE", "NODES", "CERTIFICATE", "ENDS", "TOKEN")
-_PATIENCE = 10.0
-_LOOK = 0.1
+_TIMEOUT = 10.0
+_POLL_SECONDS = 0.1
 
 
 def arguments(parser: options.Parser) -> None:
@@ -96,11 +96,11 @@ def read_certificate(app: App, name: str) -> tuple[str, str]:
 # The actions.
 
 
-async def _list(session: Session, args: argparse.Namespace, own: str) -> int:
+async def _list(session: CliSession, args: argparse.Namespace, own: str) -> int:
     found = sorted((await session.client.list(DOMAINS)).items, key=lambda each: each.metadata.name)
-    told = [entry(each, own) for each in found]
+    entries = [entry(each, own) for each in found]
     if args.output != "table":
-        session.app.write(as_text(told, args.output))
+        session.app.write(as_text(entries, args.output))
         return 0
     rows = [
         (
@@ -111,7 +111,7 @@ async def _list(session: Session, args: argparse.Namespace, own: str) -> int:
             each["certificateEnds"][:10] or "<none>",
             "unused" if each["tokenUnused"] else "<none>",
         )
-        for each in told
+        for each in entries
     ]
     session.app.write(render_table(plain_table(_COLUMNS, rows), colour=session.app.colour))
     return 0
@@ -139,7 +139,7 @@ def entry(domain: Domain, own: str) -> dict[str, Any]:
     }
 
 
-async def _add(session: Session, args: argparse.Namespace, own: str) -> int:
+async def _add(session: CliSession, args: argparse.Namespace, own: str) -> int:
     (name,) = args.words
     if name in RESERVED_DOMAINS:
         raise UsageError(f'NAME: "{name}" is reserved; take another')
@@ -174,7 +174,7 @@ async def _add(session: Session, args: argparse.Namespace, own: str) -> int:
     return await _token(session, args, own)
 
 
-async def _token(session: Session, args: argparse.Namespace, own: str) -> int:
+async def _token(session: CliSession, args: argparse.Namespace, own: str) -> int:
     (name,) = args.words
     found = await _with_token(session, name, own)
     plane = await session.client.get(DOMAINS, own)
@@ -193,9 +193,9 @@ async def _token(session: Session, args: argparse.Namespace, own: str) -> int:
     return 0
 
 
-async def _with_token(session: Session, name: str, own: str) -> Domain:
+async def _with_token(session: CliSession, name: str, own: str) -> Domain:
     """The controller makes a token soon after the domain was made, and a new one after each that was used."""
-    deadline = asyncio.get_running_loop().time() + _PATIENCE
+    deadline = asyncio.get_running_loop().time() + _TIMEOUT
     while True:
         found = await session.client.get(DOMAINS, name)
         if name == own or found.partner:
@@ -205,7 +205,7 @@ async def _with_token(session: Session, name: str, own: str) -> Domain:
             return found
         if asyncio.get_running_loop().time() > deadline:
             raise CliError(f"Error: {name} has no token yet; see `coterie describe domain {name}`, then try again")
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def _own_endpoint(app: App, args: argparse.Namespace, own: str) -> str:
@@ -218,7 +218,7 @@ def _own_endpoint(app: App, args: argparse.Namespace, own: str) -> str:
     return model.url_of(found) if found is not None else "https://THIS-MACHINE:1080"
 
 
-async def _cert(session: Session, args: argparse.Namespace, own: str) -> int:
+async def _cert(session: CliSession, args: argparse.Namespace, own: str) -> int:
     try:
         pem = model.certificate_of(await session.client.get(DOMAINS, own))
     except NotFound:
@@ -233,7 +233,7 @@ async def _cert(session: Session, args: argparse.Namespace, own: str) -> int:
     return 0
 
 
-async def _remove(session: Session, args: argparse.Namespace, own: str) -> int:
+async def _remove(session: CliSession, args: argparse.Namespace, own: str) -> int:
     (name,) = args.words
     if name == own:
         raise CliError(f"Error: {name} is this control plane's own domain; to end it, stop its node")
@@ -242,7 +242,7 @@ async def _remove(session: Session, args: argparse.Namespace, own: str) -> int:
     return 0
 
 
-_RUN: dict[str, Callable[[Session, argparse.Namespace, str], Awaitable[int]]] = {
+_RUN: dict[str, Callable[[CliSession, argparse.Namespace, str], Awaitable[int]]] = {
     "ls": _list,
     "add": _add,
     "token": _token,

@@ -13,11 +13,11 @@ from coterie.cli import background, network
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.session import root_of
 from coterie.kube.agent.images.store import remove_tree
-from coterie.kube.agent.runtimes.protocol import RuntimeProblem
+from coterie.kube.agent.runtimes.protocol import RuntimeFailure
 from coterie.kube.agent.runtimes.runp.halt import halt
 from coterie.kuscia.gateway import orphaned_envoy
 from coterie.kuscia.gateway.envoy import EnvoySettings
-from coterie.kuscia.gateway.snapshot_inputs import Places
+from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
 from coterie.node.config import NodeSettings
 
 HELP = """
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace, app: App) -> int:
         ran = background.stop([node.paths for node in nodes], _NODE_GRACE)
     except PermissionError as problem:
         raise CliError(f"Error: {problem}; run this as the user who started it") from problem
-    _refuse_strangers(nodes)
+    _refuse_foreign_nodes(nodes)
     asyncio.run(_stop_gateways(nodes))
     pods: dict[str, int] = {}
     if not args.keep_pods:
@@ -68,18 +68,18 @@ def run(args: argparse.Namespace, app: App) -> int:
     for node in nodes:
         if args.purge:
             # Sockets of a deep root lie elsewhere.
-            remove_tree(Places.of(node.paths).run)
+            remove_tree(GatewayPaths.of(node.paths).run)
             remove_tree(node.paths.home)
-        app.say(_told(node.domain, node.paths in ran, pods.get(node.domain, 0), args.purge))
+        app.say(_summary(node.domain, node.paths in ran, pods.get(node.domain, 0), args.purge))
     if args.purge:
         _remove_if_empty(root)
     return 0
 
 
-def _refuse_strangers(nodes: list[NodeSettings]) -> None:
+def _refuse_foreign_nodes(nodes: list[NodeSettings]) -> None:
     """A node that somebody runs with `coterie start` is not ours to stop, and its files not ours to pull away."""
     for node in nodes:
-        place = network.place_of(node)
+        place = network.addresses_of(node)
         for port in filter(None, (place.api, place.agent)):
             with contextlib.suppress(OSError), socket.create_connection((place.address, port), timeout=1):
                 raise CliError(
@@ -92,7 +92,7 @@ async def _stop_gateways(nodes: list[NodeSettings]) -> None:
     """A gateway outlives a node that was killed, so that partners notice nothing. Now they shall."""
     left = []
     for node in nodes:
-        places = Places.of(node.paths)
+        places = GatewayPaths.of(node.paths)
         envoy = EnvoySettings(node.domain, places.directory, places.run, places.logs)
         pid = orphaned_envoy.running(envoy.pid_file, envoy.bootstrap)
         if pid is not None:
@@ -107,12 +107,12 @@ async def _stop_pods(nodes: list[NodeSettings], grace: float, *, forget: bool) -
         counts = await asyncio.gather(
             *(halt(node.paths.run / "runp", agent.node_name, grace, forget=forget) for node, agent in agents)
         )
-    except RuntimeProblem as problem:
+    except RuntimeFailure as problem:
         raise CliError(f"Error: the pods could not be stopped: {problem}; try again") from problem
     return {node.domain: count for (node, _), count in zip(agents, counts, strict=True)}
 
 
-def _told(domain: str, ran: bool, pods: int, purged: bool) -> str:
+def _summary(domain: str, ran: bool, pods: int, purged: bool) -> str:
     what = "stopped" if ran else "was not running"
     with_pods = f", {pods} pod{'s' if pods > 1 else ''} stopped" if pods else ""
     return f"{domain} {what}{with_pods}{', files removed' if purged else ''}."

@@ -14,8 +14,8 @@ from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.engine_environment import ENVIRONMENTS, Environment
 from coterie.cli.manifests import Manifest
-from coterie.cli.output import as_list, as_text, plain_table, shown
-from coterie.cli.session import Session, root_of
+from coterie.cli.output import as_list, as_text, plain_table, without_managed_fields
+from coterie.cli.session import CliSession, root_of
 from coterie.cli.tables import render_table
 from coterie.kube.api.errors import NotFound
 from coterie.kuscia.api.types.job import APP_IMAGES, AppImage
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, app: App) -> int:
     if action == "add":
         found = _checked(args.words, app)
         return sessions.run(args, app, lambda session: _add(session, found))
-    work: Callable[[Session, argparse.Namespace], Awaitable[int]] = _remove if action == "rm" else _list
+    work: Callable[[CliSession, argparse.Namespace], Awaitable[int]] = _remove if action == "rm" else _list
     return sessions.run(args, app, lambda session: work(session, args))
 
 
@@ -84,20 +84,20 @@ def _install(environment: Environment, args: argparse.Namespace, app: App) -> in
 def _checked(files: list[str], app: App) -> list[Manifest]:
     """All faults of all files at once, before anything is sent."""
     found = manifests.read(files, app)
-    told = []
+    problems = []
     for manifest in found:
         if manifest.kind != "AppImage":
-            told.append(f"{manifest.place}: a {manifest.kind} is no engine; `coterie apply` takes other objects")
+            problems.append(f"{manifest.place}: a {manifest.kind} is no engine; `coterie apply` takes other objects")
         elif not manifest.name:
-            told.append(f"{manifest.place}: metadata.name is missing")
+            problems.append(f"{manifest.place}: metadata.name is missing")
         else:
-            told += [f"{manifest.place}: {fault}" for fault in engines.faults(manifest.object)]
-    if told:
-        raise CliError("\n".join(f"Error: {sentence}" for sentence in told))
+            problems += [f"{manifest.place}: {fault}" for fault in engines.faults(manifest.object)]
+    if problems:
+        raise CliError("\n".join(f"Error: {sentence}" for sentence in problems))
     return found
 
 
-async def _add(session: Session, found: list[Manifest]) -> int:
+async def _add(session: CliSession, found: list[Manifest]) -> int:
     kind = APP_IMAGES.as_dynamic
     for manifest in found:
         try:
@@ -110,7 +110,7 @@ async def _add(session: Session, found: list[Manifest]) -> int:
     return 0
 
 
-async def _list(session: Session, args: argparse.Namespace) -> int:
+async def _list(session: CliSession, args: argparse.Namespace) -> int:
     app = session.app
     page = await session.client.list(APP_IMAGES.as_dynamic)
     items = [item for item in page.items if not args.words or item["metadata"]["name"] in args.words]
@@ -119,7 +119,7 @@ async def _list(session: Session, args: argparse.Namespace) -> int:
         for item in items:
             app.say(item["metadata"]["name"])
     elif args.output in ("json", "yaml"):
-        objects = [{**_TYPE, **shown(item)} for item in items]
+        objects = [{**_TYPE, **without_managed_fields(item)} for item in items]
         app.write(as_text(objects[0] if len(args.words) == 1 and objects else as_list(objects), args.output))
     elif items:
         rows = [engines.row(msgspec.convert(item, AppImage)) for item in items]
@@ -130,7 +130,7 @@ async def _list(session: Session, args: argparse.Namespace) -> int:
     return 1 if missing else 0
 
 
-async def _remove(session: Session, args: argparse.Namespace) -> int:
+async def _remove(session: CliSession, args: argparse.Namespace) -> int:
     code = 0
     for name in args.words:
         try:

@@ -12,7 +12,7 @@ from coterie.cli import arguments as options
 from coterie.cli import pods, terminal
 from coterie.cli import session as sessions
 from coterie.cli.app import App, UsageError
-from coterie.cli.session import Session
+from coterie.cli.session import CliSession
 from coterie.kube.client.streams import STDERR, Remote, exec_stream
 from coterie.kube.client.transport import Disconnected
 
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace, app: App) -> int:
     return sessions.run(args, app, lambda session: _exec(session, args))
 
 
-async def _exec(session: Session, args: argparse.Namespace) -> int:
+async def _exec(session: CliSession, args: argparse.Namespace) -> int:
     app = session.app
     pod = await pods.find(session, args.words[0])
     container = pods.container_of(pod, args.container, app)

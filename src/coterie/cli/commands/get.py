@@ -12,10 +12,10 @@ from coterie.cli import resource_arguments
 from coterie.cli import session as sessions
 from coterie.cli.app import App, UsageError
 from coterie.cli.error_messages import refusal
-from coterie.cli.listing import JSON, TABLE, Question, as_table, changes, fetch
-from coterie.cli.output import as_list, as_text, shown
-from coterie.cli.resource_arguments import Target, kind_name
-from coterie.cli.session import Session
+from coterie.cli.listing import JSON, TABLE, ListQuery, as_table, changes, fetch
+from coterie.cli.output import as_list, as_text, without_managed_fields
+from coterie.cli.resource_arguments import ResourceArgument, kind_name
+from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
 from coterie.kube.api.errors import Gone, NotFound
 from coterie.kube.api.meta import Object
@@ -74,7 +74,7 @@ def _sort_path(text: str) -> Path | None:
         raise UsageError(f"--sort-by: {error}") from error
 
 
-async def _get(session: Session, args: argparse.Namespace, order: Path | None) -> int:
+async def _get(session: CliSession, args: argparse.Namespace, order: Path | None) -> int:
     wanted = resource_arguments.parse(args.words, await session.catalogue(), "get")
     if any(target.names for target in wanted):
         if args.selector or args.field_selector:
@@ -92,7 +92,7 @@ async def _get(session: Session, args: argparse.Namespace, order: Path | None) -
 
 
 class _Getter:
-    def __init__(self, session: Session, args: argparse.Namespace, order: Path | None, *, qualified: bool) -> None:
+    def __init__(self, session: CliSession, args: argparse.Namespace, order: Path | None, *, qualified: bool) -> None:
         self.session = session
         self.args = args
         self.order = order
@@ -100,17 +100,17 @@ class _Getter:
         self.labels = [key for listed in args.label_columns for key in listed.split(",") if key]
         self.failed = 0
 
-    def questions(self, target: Target) -> list[Question]:
+    def questions(self, target: ResourceArgument) -> list[ListQuery]:
         args = self.args
         namespace = self.session.place(target.resource, args.all_namespaces)
-        question = Question(
+        question = ListQuery(
             target.resource, namespace, "", args.selector, args.field_selector, whole_rows=self.order is not None
         )
         if not target.names:
             return [question]
-        return [Question(target.resource, namespace, name, whole_rows=question.whole_rows) for name in target.names]
+        return [ListQuery(target.resource, namespace, name, whole_rows=question.whole_rows) for name in target.names]
 
-    async def answer(self, question: Question, accept: str) -> Object | None:
+    async def answer(self, question: ListQuery, accept: str) -> Object | None:
         """None when there is no such object, which has then been told."""
         try:
             return await fetch(self.session.client, question, accept)
@@ -124,7 +124,7 @@ class _Getter:
 
     # Tables.
 
-    async def tables(self, wanted: Sequence[Target]) -> int:
+    async def tables(self, wanted: Sequence[ResourceArgument]) -> int:
         printed = 0
         for target in wanted:
             table: Object = {}
@@ -140,7 +140,9 @@ class _Getter:
             self.session.app.warn(self.nothing(wanted))
         return self.failed
 
-    def text(self, target: Target, table: Object, widths: list[int] | None = None, headers: bool = True) -> str:
+    def text(
+        self, target: ResourceArgument, table: Object, widths: list[int] | None = None, headers: bool = True
+    ) -> str:
         args = self.args
         return render_table(
             table,
@@ -160,14 +162,14 @@ class _Getter:
             return table
         return {**table, "rows": sorted(table["rows"], key=lambda row: _rank(order(row.get("object") or {})))}
 
-    def nothing(self, wanted: Sequence[Target]) -> str:
+    def nothing(self, wanted: Sequence[ResourceArgument]) -> str:
         if self.args.all_namespaces or not any(target.resource.namespaced for target in wanted):
             return "No resources found"
         return f"No resources found in {self.session.namespace} namespace."
 
     # Whole objects.
 
-    async def objects(self, wanted: Sequence[Target]) -> int:
+    async def objects(self, wanted: Sequence[ResourceArgument]) -> int:
         objects: list[Object] = []
         for target in wanted:
             for question in self.questions(target):
@@ -184,14 +186,16 @@ class _Getter:
             self.whole(objects[0])
         elif not single or not (self.failed or self.args.ignore_not_found):
             managed = self.args.show_managed_fields
-            listed = as_list([shown(obj, managed=managed) for obj in objects])
+            listed = as_list([without_managed_fields(obj, managed=managed) for obj in objects])
             self.session.app.write(as_text(listed, self.args.output))
         return self.failed
 
     def whole(self, obj: Object) -> None:
-        self.session.app.write(as_text(shown(obj, managed=self.args.show_managed_fields), self.args.output))
+        self.session.app.write(
+            as_text(without_managed_fields(obj, managed=self.args.show_managed_fields), self.args.output)
+        )
 
-    def names(self, objects: Sequence[Object], wanted: Sequence[Target]) -> None:
+    def names(self, objects: Sequence[Object], wanted: Sequence[ResourceArgument]) -> None:
         kinds = {(t.resource.api_version, t.resource.kind): t.kind for t in wanted}
         for obj in objects:
             kind = kinds.get((obj["apiVersion"], obj["kind"])) or obj["kind"].lower()
@@ -199,7 +203,7 @@ class _Getter:
 
     # Changes.
 
-    async def watch(self, target: Target) -> int:
+    async def watch(self, target: ResourceArgument) -> int:
         tabular = self.args.output in ("table", "wide")
         widths: list[int] = []
         headers = True
@@ -231,7 +235,7 @@ class _Getter:
             except Gone:
                 self.session.app.warn("The watch fell too far behind what the server remembers; listing again.")
 
-    def change(self, target: Target, obj: Object) -> None:
+    def change(self, target: ResourceArgument, obj: Object) -> None:
         if self.args.output == "name":
             self.session.app.say(f"{kind_name(target.resource)}/{obj['metadata']['name']}")
         else:

@@ -18,7 +18,7 @@ from coterie.cli.output import as_text, plain_table
 from coterie.cli.session import root_of
 from coterie.cli.tables import render_table
 from coterie.kube.agent.images import archive
-from coterie.kube.agent.images.model import Image, ImageError, split
+from coterie.kube.agent.images.model import ImageError, StoredImage, split
 from coterie.kube.agent.images.store import ImageStore
 
 HELP = """
@@ -110,7 +110,7 @@ def _list(args: argparse.Namespace, app: App, store: ImageStore) -> None:
         app.write(render_table(table, wide=False, no_headers=False, colour=app.colour))
 
 
-def _entry(image: Image) -> dict[str, object]:
+def _entry(image: StoredImage) -> dict[str, object]:
     entry: dict[str, object] = {"name": image.name, "id": image.id, "size": image.size, "kind": image.kind}
     details = {
         "entrypoint": list(image.entrypoint),
@@ -134,7 +134,7 @@ def human_size(size: int) -> str:
 
 
 def _add(args: argparse.Namespace, app: App, store: ImageStore) -> None:
-    (name,) = _words(args, 1, "add NAME --command PATH, or add NAME --rootfs DIR")
+    (name,) = _check_arguments(args, 1, "add NAME --command PATH, or add NAME --rootfs DIR")
     env = []
     for text in args.env:
         key, equals, value = text.partition("=")
@@ -181,7 +181,7 @@ def _archive(name: str, app: App) -> Iterator[IO[bytes]]:
 
 
 def _tag(args: argparse.Namespace, app: App, store: ImageStore) -> None:
-    source, name = _words(args, 2, "tag IMAGE NAME")
+    source, name = _check_arguments(args, 2, "tag IMAGE NAME")
     app.say(f"tagged {store.tag(source, name).name}")
 
 
@@ -192,7 +192,7 @@ def _remove(args: argparse.Namespace, app: App, store: ImageStore) -> None:
         app.say(f"removed {store.remove(word).name}")
 
 
-def _words(args: argparse.Namespace, count: int, usage: str) -> list[str]:
+def _check_arguments(args: argparse.Namespace, count: int, usage: str) -> list[str]:
     if len(args.words) != count:
         raise UsageError(f"write it as: coterie image {usage}")
     return list(args.words)

@@ -17,7 +17,7 @@ import yaml
 
 from coterie.base import pki
 from coterie.base.files import create_exclusive, is_private, write_atomic
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.arguments import Parser
 from coterie.cli.commands import init_template as template
@@ -48,17 +48,17 @@ _WORD = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class InitOptions:
     mode: str
     domain: str
-    key: Secret | None = None
+    key: SecretValue | None = None
     """PEM; None: none is written, and the node makes one when it first starts."""
     log_level: str = "INFO"
     protocol: str = ""
     runtime: str = "runp"
     join: str = ""
     master_endpoint: str = ""
-    deploy_token: Secret | None = None
+    deploy_token: SecretValue | None = None
     datastore_endpoint: str = ""
     workload_approve: bool = False
 
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace, app: App) -> int:
     if not args.mode or not args.domain:
         raise UsageError("both --mode and --domain are needed, e.g. `coterie init --mode master --domain alice`")
     key = _read_key(app, args.domain_key_file) if args.domain_key_file else None
-    wishes = Wishes(
+    options = InitOptions(
         mode=args.mode,
         domain=args.domain,
         key=key,
@@ -101,11 +101,11 @@ def run(args: argparse.Namespace, app: App) -> int:
         runtime=args.runtime,
         join=args.join,
         master_endpoint=args.master_endpoint,
-        deploy_token=Secret(args.lite_deploy_token) if args.lite_deploy_token else None,
+        deploy_token=SecretValue(args.lite_deploy_token) if args.lite_deploy_token else None,
         datastore_endpoint=args.datastore_endpoint,
         workload_approve=args.enable_workload_approve,
     )
-    text = render(wishes, args.output if args.output != "-" else "FILE")
+    text = render(options, args.output if args.output != "-" else "FILE")
     if args.output == "-":
         app.write(text)
         return 0
@@ -122,42 +122,42 @@ def run(args: argparse.Namespace, app: App) -> int:
     return 0
 
 
-def render(wishes: Wishes, file: str) -> str:
+def render(options: InitOptions, file: str) -> str:
     """The text of the file, checked by the reader that will read it."""
-    if wishes.mode == "lite" and not (wishes.join or wishes.master_endpoint):
+    if options.mode == "lite" and not (options.join or options.master_endpoint):
         raise UsageError(
             "a lite node joins a master: name it with --master-endpoint URL and --lite-deploy-token TOKEN, "
             "or the file made there by `coterie node add` with --join FILE"
         )
     # Checked before a key is made for it: that takes time, and most mistakes are in the words.
-    _check(template.fill(_values(wishes), wishes.mode, file))
-    if wishes.key is not None or wishes.join:
+    _check(template.fill(_values(options), options.mode, file))
+    if options.key is not None or options.join:
         # A further node of a domain has the domain's key or, having joined with a file, needs none to begin with.
-        key = wishes.key
+        key = options.key
     else:
-        key = Secret(pki.key_pem(pki.new_key("rsa"), pkcs1=True))
-    values = _values(wishes)
+        key = SecretValue(pki.key_pem(pki.new_key("rsa"), pkcs1=True))
+    values = _values(options)
     if key is not None:
         values["domainKeyData"] = base64.b64encode(key.reveal().encode()).decode()
-    text = template.fill(values, wishes.mode, file)
+    text = template.fill(values, options.mode, file)
     _check(text)
     return text
 
 
-def _values(wishes: Wishes) -> dict[str, str]:
+def _values(options: InitOptions) -> dict[str, str]:
     """What the file says without being a comment, as YAML has it."""
     given = {
-        "domainID": wishes.domain,
-        "join": wishes.join,
-        "masterEndpoint": wishes.master_endpoint,
-        "liteDeployToken": wishes.deploy_token.reveal() if wishes.deploy_token else "",
-        "datastoreEndpoint": wishes.datastore_endpoint,
-        "protocol": wishes.protocol.upper(),
-        "logLevel": wishes.log_level if wishes.log_level.upper() != "INFO" else "",
-        "runtime": wishes.runtime if wishes.mode != "master" else "",
+        "domainID": options.domain,
+        "join": options.join,
+        "masterEndpoint": options.master_endpoint,
+        "liteDeployToken": options.deploy_token.reveal() if options.deploy_token else "",
+        "datastoreEndpoint": options.datastore_endpoint,
+        "protocol": options.protocol.upper(),
+        "logLevel": options.log_level if options.log_level.upper() != "INFO" else "",
+        "runtime": options.runtime if options.mode != "master" else "",
     }
     values = {key: _scalar(value) for key, value in given.items() if value}
-    if wishes.workload_approve:
+    if options.workload_approve:
         values["enableWorkloadApprove"] = "true"
     return values
 
@@ -176,7 +176,7 @@ def _check(text: str) -> None:
         raise UsageError(f"{_OPTIONS.get(key, key)}{colon}{why}") from error
 
 
-def _read_key(app: App, name: str) -> Secret:
+def _read_key(app: App, name: str) -> SecretValue:
     path = app.cwd / Path(name).expanduser()
     try:
         key = domain_identity.load_domain_key(path.read_bytes())
@@ -186,4 +186,4 @@ def _read_key(app: App, name: str) -> Secret:
         raise CliError(f"Error: {name} cannot be read: {error.strerror}") from error
     except pki.PkiError as error:
         raise CliError(f"Error: {name} is {error}") from error
-    return Secret(pki.key_pem(key, pkcs1=True))
+    return SecretValue(pki.key_pem(key, pkcs1=True))

@@ -8,13 +8,13 @@ from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.jobs.follow import JOBS, find, typed
-from coterie.cli.output import as_text, shown
-from coterie.cli.session import Session
+from coterie.cli.output import as_text, without_managed_fields
+from coterie.cli.session import CliSession
 from coterie.kube.api.errors import Conflict
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import retry_on_conflict
 from coterie.kube.client.wait import wait_for
-from coterie.kuscia.api.jobs.commands import NEW, answer, approvers, initiates, unanswered
+from coterie.kuscia.api.jobs.commands import NEW, approval_patch, approvers, initiates, unanswered
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, JobPhase, KusciaJob
 
 HELP = """
@@ -51,24 +51,24 @@ def run(args: argparse.Namespace, app: App) -> int:
     return sessions.run(args, app, lambda session: _approve(session, args))
 
 
-async def _approve(session: Session, args: argparse.Namespace) -> int:
+async def _approve(session: CliSession, args: argparse.Namespace) -> int:
     try:
         parties = await retry_on_conflict(lambda: _answer(session, args))
     except Conflict as error:
         raise CliError(f"Error: job {args.name} changes too quickly; try again") from error
     job = await (_settled(session, args) if args.wait else find(session.client, args.name))
     if args.output != "table":
-        session.app.write(as_text(shown(job), args.output))
+        session.app.write(as_text(without_managed_fields(job), args.output))
         return 0
-    told = typed(job, KusciaJob)
-    open_ = unanswered(told) if told.status.phase == JobPhase.AWAITING_APPROVAL and not args.reject else ()
+    typed_job = typed(job, KusciaJob)
+    open_ = unanswered(typed_job) if typed_job.status.phase == JobPhase.AWAITING_APPROVAL and not args.reject else ()
     waits = f", and waits for {', '.join(open_)}" if open_ else ""
     done = "rejected" if args.reject else "accepted"
-    session.app.say(f"job {args.name} {done} for {', '.join(parties)}; it is {told.status.phase}{waits}")
+    session.app.say(f"job {args.name} {done} for {', '.join(parties)}; it is {typed_job.status.phase}{waits}")
     return 0
 
 
-async def _answer(session: Session, args: argparse.Namespace) -> tuple[str, ...]:
+async def _answer(session: CliSession, args: argparse.Namespace) -> tuple[str, ...]:
     job = typed(await find(session.client, args.name), KusciaJob)
     if job.status.phase != JobPhase.AWAITING_APPROVAL:
         raise CliError(f"Error: job {args.name} is {job.status.phase or NEW}; it waits for nobody's approval")
@@ -81,20 +81,20 @@ async def _answer(session: Session, args: argparse.Namespace) -> tuple[str, ...]
     if args.party and args.party not in parties:
         raise UsageError(f"--as: {args.party} is not asked here; choose one of {', '.join(parties)}")
     chosen = (args.party,) if args.party else parties
-    await session.client.patch_status(JOBS, args.name, CROSS_DOMAIN, answer(job, chosen, reject=args.reject))
+    await session.client.patch_status(JOBS, args.name, CROSS_DOMAIN, approval_patch(job, chosen, reject=args.reject))
     return chosen
 
 
-async def _settled(session: Session, args: argparse.Namespace) -> Object:
+async def _settled(session: CliSession, args: argparse.Namespace) -> Object:
     """The job when it has gone on, or when only others keep it waiting."""
 
     def gone_on(job: Object | None) -> bool:
         if job is None:
             return True
-        told = typed(job, KusciaJob)
-        if told.status.phase != JobPhase.AWAITING_APPROVAL:
+        typed_job = typed(job, KusciaJob)
+        if typed_job.status.phase != JobPhase.AWAITING_APPROVAL:
             return True
-        return not args.reject and bool(unanswered(told))
+        return not args.reject and bool(unanswered(typed_job))
 
     try:
         job = await wait_for(session.client, JOBS, args.name, CROSS_DOMAIN, gone_on, args.timeout)

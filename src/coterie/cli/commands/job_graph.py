@@ -9,12 +9,12 @@ from coterie.cli import manifests
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.jobs import graph
-from coterie.cli.jobs.follow import look, typed
+from coterie.cli.jobs.follow import fetch_snapshot, typed
 from coterie.cli.jobs.model import JobState, job_state
 from coterie.cli.jobs.view import safe
 from coterie.cli.live_display import takes_unicode
 from coterie.cli.output import as_text
-from coterie.cli.session import Session
+from coterie.cli.session import CliSession
 from coterie.kuscia.api.jobs.graph import circle
 from coterie.kuscia.api.types.job import KUSCIA_JOBS, KusciaJob
 
@@ -47,8 +47,8 @@ def run(args: argparse.Namespace, app: App) -> int:
     return sessions.run(args, app, lambda session: _graph(session, args))
 
 
-async def _graph(session: Session, args: argparse.Namespace) -> int:
-    _draw(session.app, args, (await look(session.client, args.name)).state)
+async def _graph(session: CliSession, args: argparse.Namespace) -> int:
+    _draw(session.app, args, (await fetch_snapshot(session.client, args.name)).state)
     return 0
 
 

@@ -12,10 +12,10 @@ from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.commands.logs import number_of_lines
-from coterie.cli.jobs.follow import PODS, Following, Snapshot, look
-from coterie.cli.jobs.logs import PodOfJob, elsewhere, kept, pods_of, read_kept
+from coterie.cli.jobs.follow import PODS, JobFollower, JobSnapshot, fetch_snapshot
+from coterie.cli.jobs.logs import PodOfJob, elsewhere, kept_output, pods_of, read_kept
 from coterie.cli.output import as_text
-from coterie.cli.session import Session, domains_under, root_of
+from coterie.cli.session import CliSession, domains_under, root_of
 from coterie.kube.api.errors import ApiError, NotFound
 from coterie.kube.client.streams import log_stream
 from coterie.kuscia.api.types.job import KusciaJob
@@ -60,11 +60,11 @@ def arguments(parser: options.Parser) -> None:
 def run(args: argparse.Namespace, app: App) -> int:
     if args.follow and args.output != "table":
         raise UsageError("-f prints lines; leave out -o")
-    return sessions.run(args, app, lambda session: _Logs(session, args).run())
+    return sessions.run(args, app, lambda session: _LogFollower(session, args).run())
 
 
-class _Logs:
-    def __init__(self, session: Session, args: argparse.Namespace) -> None:
+class _LogFollower:
+    def __init__(self, session: CliSession, args: argparse.Namespace) -> None:
         self._session = session
         self._app = session.app
         self._args = args
@@ -74,7 +74,7 @@ class _Logs:
 
     async def run(self) -> int:
         args = self._args
-        first = await look(self._session.client, args.name)
+        first = await fetch_snapshot(self._session.client, args.name)
         _check(first.job, args)
         if args.output != "table":
             self._app.write(as_text([self._entry(pod) for pod in self._pods(first)], args.output))
@@ -84,15 +84,15 @@ class _Logs:
         else:
             for pod in self._pods(first):
                 await self._print(pod, follow=False)
-        self._tell_of_others(first)
+        self._mention_others(first)
         return 1 if self._missing else 0
 
-    def _pods(self, now: Snapshot) -> list[PodOfJob]:
+    def _pods(self, now: JobSnapshot) -> list[PodOfJob]:
         return pods_of(now.job, now.tasks, self._args.task, self._args.party)
 
-    async def _follow(self) -> Snapshot:
+    async def _follow(self) -> JobSnapshot:
         begun: set[tuple[str, str]] = set()
-        async with TaskOwner("logs") as owner, Following(self._session.client, self._args.name) as following:
+        async with TaskOwner("logs") as owner, JobFollower(self._session.client, self._args.name) as following:
             while True:
                 now = await following.next()
                 for pod in self._pods(now):
@@ -109,8 +109,10 @@ class _Logs:
         try:
             found = await self._session.client.get(PODS, pod.name, pod.party)
             containers = [each["name"] for each in found["spec"]["containers"]]
-            for container in self._wanted(containers):
-                await self._say(pod, container if len(containers) > 1 else "", self._live(pod, container, follow))
+            for container in self._selected(containers):
+                await self._print_lines(
+                    pod, container if len(containers) > 1 else "", self._live(pod, container, follow)
+                )
             return
         except NotFound:
             why = "has been removed"
@@ -119,10 +121,10 @@ class _Logs:
         await self._print_kept(pod, why)
 
     async def _print_kept(self, pod: PodOfJob, why: str) -> None:
-        files = kept(self._root, pod)
-        for container in self._wanted(list(files)):
+        files = kept_output(self._root, pod)
+        for container in self._selected(list(files)):
             pieces = read_kept(files[container], self._args.tail, self._args.timestamps)
-            await self._say(pod, container if len(files) > 1 else "", pieces)
+            await self._print_lines(pod, container if len(files) > 1 else "", pieces)
         if files:
             return
         self._missing += 1
@@ -132,10 +134,10 @@ class _Logs:
             f"in var/stdout/pods/{pod.party}_{pod.name}_*; "
             "run this command on that machine"
         )
-        for line in pod.last_words.splitlines():
+        for line in pod.termination_message.splitlines():
             self._line(pod, "", line)
 
-    def _wanted(self, containers: list[str]) -> list[str]:
+    def _selected(self, containers: list[str]) -> list[str]:
         chosen = self._args.container
         return [each for each in containers if not chosen or each == chosen]
 
@@ -150,7 +152,7 @@ class _Logs:
             timestamps=self._args.timestamps,
         )
 
-    async def _say(self, pod: PodOfJob, container: str, pieces: AsyncIterator[bytes]) -> None:
+    async def _print_lines(self, pod: PodOfJob, container: str, pieces: AsyncIterator[bytes]) -> None:
         lines = Lines()
         async for data in pieces:
             for line in lines.take(data):
@@ -169,7 +171,7 @@ class _Logs:
         return f"\x1b[{code}m{text}\x1b[0m"
 
     def _entry(self, pod: PodOfJob) -> dict[str, object]:
-        files = {container: str(file) for container, file in kept(self._root, pod).items()}
+        files = {container: str(file) for container, file in kept_output(self._root, pod).items()}
         return {
             "party": pod.party,
             "task": pod.task,
@@ -179,7 +181,7 @@ class _Logs:
             "files": files,
         }
 
-    def _tell_of_others(self, now: Snapshot) -> None:
+    def _mention_others(self, now: JobSnapshot) -> None:
         args = self._args
         if not self._pods(now) and not args.party:
             self._app.warn(f"No task of job {args.name} has printed anything yet; it is {now.state.phase}")

@@ -12,9 +12,9 @@ from coterie.cli.app import App
 from coterie.cli.jobs.follow import JOBS, TASKS, typed
 from coterie.cli.jobs.model import JobState, job_state
 from coterie.cli.jobs.view import LIST_COLUMNS, cut, list_row
-from coterie.cli.output import as_list, as_text, plain_table, shown
+from coterie.cli.output import as_list, as_text, plain_table, without_managed_fields
 from coterie.cli.resource_arguments import kind_name
-from coterie.cli.session import Session
+from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
 from coterie.cli.terminal import size_of
 from coterie.kube.api.meta import Object
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace, app: App) -> int:
     return sessions.run(args, app, lambda session: _list(session, args))
 
 
-async def _list(session: Session, args: argparse.Namespace) -> int:
+async def _list(session: CliSession, args: argparse.Namespace) -> int:
     app = session.app
     jobs = (await session.client.list(JOBS, CROSS_DOMAIN, labels=args.selector)).items
     resource = KUSCIA_JOBS.resource
@@ -55,7 +55,7 @@ async def _list(session: Session, args: argparse.Namespace) -> int:
     if args.phase:
         jobs = [job for job in jobs if _phase(job).lower() == args.phase.lower()]
     if args.output in ("json", "yaml"):
-        app.write(as_text(as_list([shown(job) for job in jobs]), args.output))
+        app.write(as_text(as_list([without_managed_fields(job) for job in jobs]), args.output))
         return 0
     if args.output == "name":
         for job in jobs:
@@ -68,8 +68,8 @@ async def _list(session: Session, args: argparse.Namespace) -> int:
     for task in (await session.client.list(TASKS, CROSS_DOMAIN)).items:
         uid = (task["metadata"].get("labels") or {}).get(labels.KUSCIA_JOB_UID, "")
         by_job.setdefault(uid, []).append(typed(task, KusciaTask))
-    told = [typed(job, KusciaJob) for job in jobs]
-    _print(app, args, [(job, job_state(job, by_job.get(job.metadata.uid, ()))) for job in told])
+    typed_jobs = [typed(job, KusciaJob) for job in jobs]
+    _print(app, args, [(job, job_state(job, by_job.get(job.metadata.uid, ()))) for job in typed_jobs])
     return 0
 
 

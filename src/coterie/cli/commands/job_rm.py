@@ -10,7 +10,7 @@ from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError
 from coterie.cli.jobs.follow import JOBS, find, typed
 from coterie.cli.jobs.model import job_state
-from coterie.cli.session import Session
+from coterie.cli.session import CliSession
 from coterie.kube.api.errors import NotFound
 from coterie.kube.client.wait import wait_until_gone
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KusciaJob
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace, app: App) -> int:
     return sessions.run(args, app, lambda session: _remove(session, args))
 
 
-async def _remove(session: Session, args: argparse.Namespace) -> int:
+async def _remove(session: CliSession, args: argparse.Namespace) -> int:
     failed = 0
     deadline = time.monotonic() + args.timeout
     for name in dict.fromkeys(args.names):
@@ -55,7 +55,7 @@ async def _remove(session: Session, args: argparse.Namespace) -> int:
     return failed
 
 
-async def _remove_one(session: Session, args: argparse.Namespace, name: str, deadline: float) -> None:
+async def _remove_one(session: CliSession, args: argparse.Namespace, name: str, deadline: float) -> None:
     try:
         job = await find(session.client, name)
     except CliError:

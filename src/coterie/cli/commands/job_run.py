@@ -15,12 +15,12 @@ from coterie.cli import manifests
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.jobs import chart, live, timeline
-from coterie.cli.jobs.follow import JOBS, Snapshot, find
+from coterie.cli.jobs.follow import JOBS, JobSnapshot, find
 from coterie.cli.jobs.model import TIMED_OUT, engine_job
 from coterie.cli.manifests import Manifest
-from coterie.cli.output import as_text, shown
+from coterie.cli.output import as_text, without_managed_fields
 from coterie.cli.resource_arguments import kind_name
-from coterie.cli.session import Session
+from coterie.cli.session import CliSession
 from coterie.kube.api.errors import AlreadyExists, Forbidden
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind
@@ -124,7 +124,7 @@ class _Run:
         self.created = ""
         """The job's name, from when it is on the server."""
 
-    async def __call__(self, session: Session) -> int:
+    async def __call__(self, session: CliSession) -> int:
         args, app = self._args, session.app
         if args.file:
             job = _job_of(self._found, args.name)
@@ -147,7 +147,7 @@ class _Run:
         if args.wait:
             return await _follow(session, args, self.created, began)
         if args.output in ("json", "yaml"):
-            app.write(as_text(shown(made), args.output))
+            app.write(as_text(without_managed_fields(made), args.output))
         elif args.output == "table":
             app.say(f"See it: `coterie job watch {self.created}`")
         return 0
@@ -181,7 +181,7 @@ def _job_of(found: Sequence[Manifest], name: str) -> Object:
     return {**job.object, "metadata": meta}
 
 
-async def _from_engine(session: Session, args: argparse.Namespace) -> Object:
+async def _from_engine(session: CliSession, args: argparse.Namespace) -> Object:
     parties = _listed(args.parties)
     amounts = {"cpu": args.cpu, "memory": args.memory, labels.KUSCIA_BANDWIDTH: args.bandwidth}
     given = {name: _by_party(texts, parties, name.rpartition("/")[2]) for name, texts in amounts.items()}
@@ -228,7 +228,7 @@ def _input(text: str | None, app: App) -> str:
         raise CliError(f"Error: {text[1:]} (from --input) is not text in UTF-8") from error
 
 
-async def _domains(session: Session) -> dict[str, Domain] | None:
+async def _domains(session: CliSession) -> dict[str, Domain] | None:
     """None when this user may not see them."""
     try:
         return {domain.metadata.name: domain for domain in (await session.client.list(DOMAINS)).items}
@@ -236,7 +236,7 @@ async def _domains(session: Session) -> dict[str, Domain] | None:
         return None
 
 
-async def _first_of_ours(session: Session, parties: Sequence[str]) -> str:
+async def _first_of_ours(session: CliSession, parties: Sequence[str]) -> str:
     """A job starts at a domain of this control plane, not at a partner's."""
     known = await _domains(session) or {}
     return next((party for party in parties if is_own(known.get(party))), parties[0])
@@ -245,7 +245,7 @@ async def _first_of_ours(session: Session, parties: Sequence[str]) -> str:
 # Checking and creating.
 
 
-async def _apply(session: Session, manifest: Manifest, *, quiet: bool) -> None:
+async def _apply(session: CliSession, manifest: Manifest, *, quiet: bool) -> None:
     resource = (await session.catalogue()).of_kind(manifest.api_version, manifest.kind)
     namespace = (manifest.namespace or session.namespace) if resource.namespaced else ""
     await session.client.apply(Kind.dynamic(resource), manifest.object, namespace)
@@ -253,7 +253,7 @@ async def _apply(session: Session, manifest: Manifest, *, quiet: bool) -> None:
         session.app.say(f"{kind_name(resource)}/{manifest.name} applied")
 
 
-async def _check(session: Session, job: Object) -> None:
+async def _check(session: CliSession, job: Object) -> None:
     """What the controller would find wrong a moment later, said before anything is created."""
     try:
         spec = msgspec.convert(job, KusciaJob, strict=False).spec
@@ -289,7 +289,7 @@ def _next_steps(missing: Sequence[Problem]) -> str:
     return "".join(f"\n{step}" for step in steps)
 
 
-async def _create(session: Session, job: Object) -> Object:
+async def _create(session: CliSession, job: Object) -> Object:
     try:
         return await session.client.create(JOBS, job, CROSS_DOMAIN)
     except AlreadyExists as error:
@@ -304,10 +304,10 @@ async def _create(session: Session, job: Object) -> Object:
 # Following.
 
 
-async def _follow(session: Session, args: argparse.Namespace, name: str, began: float) -> int:
+async def _follow(session: CliSession, args: argparse.Namespace, name: str, began: float) -> int:
     app = session.app
     measured = args.timeline or args.svg
-    stopwatch = timeline.Stopwatch() if measured else None
+    stopwatch = timeline.PhaseTimes() if measured else None
     try:
         last = await live.follow(
             session, name, timeout=args.timeout, quiet=args.output != "table", stopwatch=stopwatch, since=began
@@ -319,17 +319,17 @@ async def _follow(session: Session, args: argparse.Namespace, name: str, began: 
         )
         return TIMED_OUT
     if args.output in ("json", "yaml"):
-        app.write(as_text(shown(last.raw), args.output))
+        app.write(as_text(without_managed_fields(last.raw), args.output))
     if stopwatch is not None:
         stopwatch.seen[timeline.Moment(timeline.CREATED)] = 0.0
         _timeline(app, args, last, stopwatch)
-    live.last_words(app, last.state)
+    live.final_message(app, last.state)
     return last.state.exit_code
 
 
-def _timeline(app: App, args: argparse.Namespace, last: Snapshot, stopwatch: timeline.Stopwatch) -> None:
+def _timeline(app: App, args: argparse.Namespace, last: JobSnapshot, stopwatch: timeline.PhaseTimes) -> None:
     line = timeline.timeline(last.job, stopwatch.seen, max(stopwatch.seen.values()), exact=True)
     if args.timeline and args.output == "table":
-        app.say("\n" + "\n".join(chart.bars(line, live.paper_of(app, whole=True))))
+        app.say("\n" + "\n".join(chart.bars(line, live.terminal_format(app, whole=True))))
     if args.svg:
         live.write_svg(app, args.svg, line)

@@ -13,10 +13,10 @@ from coterie.cli.app import App
 from coterie.cli.commands.describe import events_about
 from coterie.cli.describe import describe
 from coterie.cli.jobs import chart, live, timeline
-from coterie.cli.jobs.follow import Snapshot, look
+from coterie.cli.jobs.follow import JobSnapshot, fetch_snapshot
 from coterie.cli.jobs.view import picture
-from coterie.cli.output import as_text, shown
-from coterie.cli.session import Session
+from coterie.cli.output import as_text, without_managed_fields
+from coterie.cli.session import CliSession
 from coterie.kuscia.api.types.job import KUSCIA_JOBS
 
 HELP = """
@@ -44,27 +44,27 @@ def run(args: argparse.Namespace, app: App) -> int:
     return sessions.run(args, app, lambda session: _show(session, args))
 
 
-async def _show(session: Session, args: argparse.Namespace) -> int:
+async def _show(session: CliSession, args: argparse.Namespace) -> int:
     app = session.app
-    seen = await look(session.client, args.name)
+    seen = await fetch_snapshot(session.client, args.name)
     if args.timeline or args.svg:
         _timeline(app, args, seen)
         return 0
     if args.output != "table":
-        app.write(as_text(shown(seen.raw), args.output))
+        app.write(as_text(without_managed_fields(seen.raw), args.output))
         return 0
     now = datetime.now(UTC)
-    paper = live.paper_of(app, whole=True)
+    paper = live.terminal_format(app, whole=True)
     app.say("\n".join(picture(seen.state, paper, now.timestamp())) + "\n")
     app.write(describe(seen.raw, await events_about(session, seen.raw), KUSCIA_JOBS.resource, now))
     return 0
 
 
-def _timeline(app: App, args: argparse.Namespace, seen: Snapshot) -> None:
+def _timeline(app: App, args: argparse.Namespace, seen: JobSnapshot) -> None:
     line = timeline.timeline(seen.job, seen.facts, time.time())
     if args.output != "table":
         app.write(as_text(asdict(line), args.output))
     elif args.timeline:
-        app.say("\n".join(chart.bars(line, live.paper_of(app, whole=True))))
+        app.say("\n".join(chart.bars(line, live.terminal_format(app, whole=True))))
     if args.svg:
         live.write_svg(app, args.svg, line)

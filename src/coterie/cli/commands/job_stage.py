@@ -8,14 +8,14 @@ from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.jobs.follow import JOBS, find, typed
-from coterie.cli.output import as_text, shown
-from coterie.cli.session import Session
+from coterie.cli.output import as_text, without_managed_fields
+from coterie.cli.session import CliSession
 from coterie.kube.api.errors import Conflict
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import retry_on_conflict
 from coterie.kube.client.wait import wait_for
-from coterie.kuscia.api.jobs.commands import carried_out, objection, order, own_parties
-from coterie.kuscia.api.types.job import CROSS_DOMAIN, KusciaJob, Stage
+from coterie.kuscia.api.jobs.commands import carried_out, command_error, command_patch, own_parties
+from coterie.kuscia.api.types.job import CROSS_DOMAIN, JobStage, KusciaJob
 
 HELP = """
 Send a command to a job. Every party may do so; the other parties receive it and carry it out as well.
@@ -33,7 +33,12 @@ Examples:
   coterie job restart common-customers && coterie job watch common-customers
   coterie job cancel common-customers --no-wait
 """
-_DONE = {Stage.STOP: "stopped", Stage.SUSPEND: "suspended", Stage.RESTART: "restarted", Stage.CANCEL: "cancelled"}
+_DONE = {
+    JobStage.STOP: "stopped",
+    JobStage.SUSPEND: "suspended",
+    JobStage.RESTART: "restarted",
+    JobStage.CANCEL: "cancelled",
+}
 
 
 def arguments(parser: options.Parser) -> None:
@@ -53,12 +58,12 @@ def arguments(parser: options.Parser) -> None:
 
 
 def run(args: argparse.Namespace, app: App) -> int:
-    return sessions.run(args, app, lambda session: _order(session, args, Stage(args.called.title())))
+    return sessions.run(args, app, lambda session: _send_command(session, args, JobStage(args.called.title())))
 
 
-async def _order(session: Session, args: argparse.Namespace, stage: Stage) -> int:
+async def _send_command(session: CliSession, args: argparse.Namespace, stage: JobStage) -> int:
     try:
-        version = await retry_on_conflict(lambda: _give(session, args, stage))
+        version = await retry_on_conflict(lambda: _apply_command(session, args, stage))
     except Conflict as error:
         raise CliError(f"Error: job {args.name} changes too quickly; try again") from error
     app = session.app
@@ -66,33 +71,33 @@ async def _order(session: Session, args: argparse.Namespace, stage: Stage) -> in
         if args.output == "table":
             app.say(f"job {args.name}: the order to {stage.lower()} is given")
         else:
-            app.write(as_text(shown(await find(session.client, args.name)), args.output))
+            app.write(as_text(without_managed_fields(await find(session.client, args.name)), args.output))
         return 0
     job = await _carried_out(session, args, version)
     if args.output != "table":
-        app.write(as_text(shown(job), args.output))
-    said = typed(job, KusciaJob).status
-    refused = [party for party, word in (said.stage_status or {}).items() if word == stage.failed]
+        app.write(as_text(without_managed_fields(job), args.output))
+    status = typed(job, KusciaJob).status
+    refused = [party for party, word in (status.stage_status or {}).items() if word == stage.failed]
     if refused:
-        raise CliError(f"Error: {', '.join(refused)} could not {stage.lower()} job {args.name}: {said.message}")
+        raise CliError(f"Error: {', '.join(refused)} could not {stage.lower()} job {args.name}: {status.message}")
     if args.output == "table":
-        app.say(f"job {args.name} {_DONE[stage]}; it is {said.phase}")
+        app.say(f"job {args.name} {_DONE[stage]}; it is {status.phase}")
     return 0
 
 
-async def _give(session: Session, args: argparse.Namespace, stage: Stage) -> int:
+async def _apply_command(session: CliSession, args: argparse.Namespace, stage: JobStage) -> int:
     job = typed(await find(session.client, args.name), KusciaJob)
-    if why := objection(job, stage):
+    if why := command_error(job, stage):
         raise CliError(f"Error: {why}")
     own = own_parties(job)
     if args.trigger and args.trigger not in own:
         raise UsageError(f"--as: {args.trigger} is no party of this job here; choose one of {', '.join(own)}")
-    patch, version = order(job, stage, args.trigger or next(iter(own), job.spec.initiator))
+    patch, version = command_patch(job, stage, args.trigger or next(iter(own), job.spec.initiator))
     await session.client.patch(JOBS, args.name, CROSS_DOMAIN, patch)
     return version
 
 
-async def _carried_out(session: Session, args: argparse.Namespace, version: int) -> Object:
+async def _carried_out(session: CliSession, args: argparse.Namespace, version: int) -> Object:
     def done(job: Object | None) -> bool:
         return job is None or carried_out(typed(job, KusciaJob), version)
 
@@ -100,7 +105,7 @@ async def _carried_out(session: Session, args: argparse.Namespace, version: int)
         job = await wait_for(session.client, JOBS, args.name, CROSS_DOMAIN, done, args.timeout)
     except TimeoutError as error:
         raise CliError(
-            f"Error: the order is given, but nobody carried it out within {args.timeout:g} s; "
+            f"Error: the command was sent, but no controller carried it out within {args.timeout:g} s; "
             "see `coterie status` and the log of the control plane"
         ) from error
     if job is None:

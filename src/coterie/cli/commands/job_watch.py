@@ -9,8 +9,8 @@ from coterie.cli import session as sessions
 from coterie.cli.app import App
 from coterie.cli.jobs import live
 from coterie.cli.jobs.model import TIMED_OUT
-from coterie.cli.output import as_text, shown
-from coterie.cli.session import Session
+from coterie.cli.output import as_text, without_managed_fields
+from coterie.cli.session import CliSession
 
 HELP = """
 Show the progress of a job until it ends: its tasks, their dependencies, and the state of every party. On a terminal the
@@ -44,13 +44,13 @@ def run(args: argparse.Namespace, app: App) -> int:
     return sessions.run(args, app, lambda session: _watch(session, args))
 
 
-async def _watch(session: Session, args: argparse.Namespace) -> int:
+async def _watch(session: CliSession, args: argparse.Namespace) -> int:
     try:
         last = await live.follow(session, args.name, timeout=args.timeout, quiet=args.output != "table")
     except TimeoutError:
         session.app.warn(f"Job {args.name} has not ended after {args.timeout:g} s, and goes on")
         return TIMED_OUT
     if args.output != "table":
-        session.app.write(as_text(shown(last.raw), args.output))
-    live.last_words(session.app, last.state)
+        session.app.write(as_text(without_managed_fields(last.raw), args.output))
+    live.final_message(session.app, last.state)
     return last.state.exit_code

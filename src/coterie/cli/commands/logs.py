@@ -9,7 +9,7 @@ from coterie.cli import arguments as options
 from coterie.cli import pods
 from coterie.cli import session as sessions
 from coterie.cli.app import App, UsageError
-from coterie.cli.session import Session
+from coterie.cli.session import CliSession
 from coterie.cli.terminal import Screen
 from coterie.kube.client.streams import log_stream
 
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace, app: App) -> int:
     return sessions.run(args, app, lambda session: _logs(session, args))
 
 
-async def _logs(session: Session, args: argparse.Namespace) -> int:
+async def _logs(session: CliSession, args: argparse.Namespace) -> int:
     pod = await pods.find(session, args.words[0])
     container = pods.container_of(pod, args.container, session.app)
     screen = Screen(session.app.out)

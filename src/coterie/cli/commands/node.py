@@ -13,7 +13,7 @@ from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.cli import arguments as options
 from coterie.cli.app import App, CliError, UsageError
-from coterie.cli.error_messages import told
+from coterie.cli.error_messages import cli_errors
 from coterie.cli.session import domains_under, root_of
 from coterie.kube.api.names import dns_subdomain_faults
 from coterie.kube.client import kubeconfig
@@ -88,7 +88,7 @@ def _control_plane(args: argparse.Namespace, app: App) -> DomainPaths:
 
 def _own_server(paths: DomainPaths, node: str, addresses: list[str]) -> str:
     """How the operator here reaches the API, when a node elsewhere can reach it in the same way."""
-    with told():
+    with cli_errors():
         server = kubeconfig.read(paths.kubeconfig).resolve().server
     if _is_loopback(urlsplit(server).hostname or "") and not all(_is_loopback(address) for address in addresses):
         raise UsageError(f"the API is known here as {server}, where {node} cannot reach it; say how with --server URL")

@@ -15,11 +15,11 @@ from coterie.cli import network, node_health
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.commands.domain import read_certificate
-from coterie.cli.output import as_list, as_text, plain_table, shown
+from coterie.cli.output import as_list, as_text, plain_table, without_managed_fields
 from coterie.cli.routes import check, model, probe
-from coterie.cli.routes.facts import Finding, Verdict
-from coterie.cli.routes.model import Line
-from coterie.cli.session import Session
+from coterie.cli.routes.facts import CheckOutcome, Finding
+from coterie.cli.routes.model import RouteLine
+from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
 from coterie.kube.api.errors import NotFound
 from coterie.kube.api.meta import Object
@@ -49,7 +49,12 @@ Examples:
 """
 _ACTIONS = ("add", "ls", "list", "rm", "check")
 _ROUTE = CLUSTER_DOMAIN_ROUTES.as_dynamic
-_MARKS = {Verdict.OK: "green", Verdict.WRONG: "red", Verdict.WARNING: "yellow", Verdict.SKIPPED: "dim"}
+_MARKS = {
+    CheckOutcome.OK: "green",
+    CheckOutcome.WRONG: "red",
+    CheckOutcome.WARNING: "yellow",
+    CheckOutcome.SKIPPED: "dim",
+}
 
 
 def arguments(parser: options.Parser) -> None:
@@ -93,13 +98,13 @@ def aim(args: argparse.Namespace, app: App) -> None:
 # add, rm.
 
 
-async def _add(session: Session, args: argparse.Namespace) -> int:
+async def _add(session: CliSession, args: argparse.Namespace) -> int:
     source, destination = args.words
     if args.via and args.tunnel:
         raise UsageError("a route goes --via a domain or through a --tunnel, not both")
     endpoint = _endpoint(args.endpoint)
     if args.cert:
-        await _befriend(session, args)
+        await _ensure_partner(session, args)
     ends = {name: await _domain(session, name) for name in (source, destination)}
     for name, found in ends.items():
         if found is None:
@@ -107,14 +112,14 @@ async def _add(session: Session, args: argparse.Namespace) -> int:
                 f"Error: this control plane knows no domain {name}; add it with "
                 f"`coterie domain add {name} --partner --cert {name}.crt`, or name its certificate here with --cert"
             )
-    wanted = [_wanted(args, source, destination, endpoint)]
+    wanted = [_desired_route(args, source, destination, endpoint)]
     if args.both:
         wanted.append(model.route(destination, source, body_encryption=args.body_encryption))
     for each in wanted:
         _refuse_faults(each, ends)
     made = [await _put(session, each) for each in wanted]
     if args.output != "table":
-        objects = [shown(each) for each, _ in made]
+        objects = [without_managed_fields(each) for each, _ in made]
         session.app.write(as_text(objects[0] if len(objects) == 1 else as_list(objects), args.output))
         return 0
     for each, word in made:
@@ -133,13 +138,13 @@ def _endpoint(text: str) -> MasterEndpoint | None:
         raise UsageError(f"--endpoint: {problem}") from problem
 
 
-def _wanted(args: argparse.Namespace, source: str, destination: str, endpoint: MasterEndpoint | None) -> Object:
+def _desired_route(args: argparse.Namespace, source: str, destination: str, endpoint: MasterEndpoint | None) -> Object:
     return model.route(
         source, destination, endpoint, via=args.via, tunnel=args.tunnel, body_encryption=args.body_encryption
     )
 
 
-async def _befriend(session: Session, args: argparse.Namespace) -> None:
+async def _ensure_partner(session: CliSession, args: argparse.Namespace) -> None:
     """`--cert`: whose it is, the certificate says itself."""
     name, pem = read_certificate(session.app, args.cert)
     if name not in args.words:
@@ -149,7 +154,7 @@ async def _befriend(session: Session, args: argparse.Namespace) -> None:
         session.app.say(f"domain {name} added as a partner")
 
 
-async def _domain(session: Session, name: str) -> Domain | None:
+async def _domain(session: CliSession, name: str) -> Domain | None:
     try:
         return await session.client.get(DOMAINS, name)
     except NotFound:
@@ -162,11 +167,11 @@ def _refuse_faults(wanted: Object, ends: dict[str, Domain | None]) -> None:
     source = ends[read.spec.source]
     faults = route_faults(read.spec, dials=is_own(source))
     if faults:
-        told = "; ".join(faults).replace("endpoint.host: give", "--endpoint: give")
-        raise CliError(f"Error: the route {read.spec.source} -> {read.spec.destination} cannot work: {told}")
+        message = "; ".join(faults).replace("endpoint.host: give", "--endpoint: give")
+        raise CliError(f"Error: the route {read.spec.source} -> {read.spec.destination} cannot work: {message}")
 
 
-async def _put(session: Session, wanted: Object) -> tuple[Object, str]:
+async def _put(session: CliSession, wanted: Object) -> tuple[Object, str]:
     """Create it, or make its address, its way and its encryption as they were asked for. The rest is left alone."""
     name = wanted["metadata"]["name"]
     try:
@@ -196,7 +201,7 @@ def _next_steps(args: argparse.Namespace, ends: dict[str, Domain | None]) -> lis
     return [*steps, f"Then look whether it works: coterie route check {source} {destination}"]
 
 
-async def _remove(session: Session, args: argparse.Namespace) -> int:
+async def _remove(session: CliSession, args: argparse.Namespace) -> int:
     source, destination = args.words
     pairs = [(source, destination), *([(destination, source)] if args.both else [])]
     for one, other in pairs:
@@ -220,16 +225,16 @@ def _list(args: argparse.Namespace, app: App) -> int:
         lines = asyncio.run(node_health.routes_of(nodes, SYSTEM_CLOCK.now()))
         return _show(args, app, lines)
 
-    async def ask(session: Session) -> int:
+    async def ask(session: CliSession) -> int:
         found: list[ClusterDomainRoute] = list((await session.client.list(CLUSTER_DOMAIN_ROUTES)).items)
         return _show(args, app, model.lines_of(found, SYSTEM_CLOCK.now()))
 
     return sessions.run(args, app, ask)
 
 
-def _show(args: argparse.Namespace, app: App, lines: list[Line]) -> int:
+def _show(args: argparse.Namespace, app: App, lines: list[RouteLine]) -> int:
     if args.output != "table":
-        app.write(as_text([line.told() for line in lines], args.output))
+        app.write(as_text([line.document() for line in lines], args.output))
     elif lines:
         app.write(render_table(plain_table(model.COLUMNS, [line.row for line in lines]), colour=app.colour))
     else:
@@ -240,11 +245,11 @@ def _show(args: argparse.Namespace, app: App, lines: list[Line]) -> int:
 # check.
 
 
-async def _check(session: Session, args: argparse.Namespace) -> int:
+async def _check(session: CliSession, args: argparse.Namespace) -> int:
     source, destination = args.words
     root = sessions.root_of(args, session.app)
     home = probe.home_of(root, source)
-    asked = probe.Question(
+    asked = probe.ProbeRequest(
         source,
         destination,
         args.service,
@@ -255,13 +260,18 @@ async def _check(session: Session, args: argparse.Namespace) -> int:
     findings = check.diagnose(await probe.gather(session.client, asked, SYSTEM_CLOCK))
     well = check.sound(findings)
     if args.output != "table":
-        told = {"source": source, "destination": destination, "ok": well, "steps": [each.told() for each in findings]}
-        session.app.write(as_text(told, args.output))
+        document = {
+            "source": source,
+            "destination": destination,
+            "ok": well,
+            "steps": [each.document() for each in findings],
+        }
+        session.app.write(as_text(document, args.output))
     else:
         for each in findings:
             session.app.say(_line(session.app, each))
     if not well:
-        wrong = ", ".join(dict.fromkeys(each.step for each in findings if each.verdict is Verdict.WRONG))
+        wrong = ", ".join(dict.fromkeys(each.step for each in findings if each.verdict is CheckOutcome.WRONG))
         session.app.warn(f"Error: {source} does not reach {destination}: {wrong}")
     return 0 if well else 1
 
@@ -280,7 +290,7 @@ def _line(app: App, each: Finding) -> str:
     return f"{mark} {each.step:<12}{each.message}{advice}"
 
 
-_RUN: dict[str, Callable[[Session, argparse.Namespace], Awaitable[int]]] = {
+_RUN: dict[str, Callable[[CliSession, argparse.Namespace], Awaitable[int]]] = {
     "add": _add,
     "rm": _remove,
     "check": _check,

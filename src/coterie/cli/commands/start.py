@@ -10,7 +10,7 @@ import uvloop
 
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.arguments import Parser
-from coterie.kube.control.manager import Failed
+from coterie.kube.control.manager import RunnableFailed
 from coterie.node import config, modes
 from coterie.node.api_identity import IdentityError
 
@@ -41,14 +41,14 @@ def run(args: argparse.Namespace, app: App) -> int:
         uvloop.run(modes.run(config.load(file, root=root), file=file, root=root))
     except (config.ConfigError, IdentityError) as error:
         raise CliError(f"Error: {error}") from error
-    except Failed as error:
-        raise CliError(f"Error: the node stopped: {_told(error.__cause__ or error)}") from error
+    except RunnableFailed as error:
+        raise CliError(f"Error: the node stopped: {_error_message(error.__cause__ or error)}") from error
     except OSError as error:
-        raise CliError(f"Error: the node cannot run: {_told(error)}") from error
+        raise CliError(f"Error: the node cannot run: {_error_message(error)}") from error
     return 0
 
 
-def _told(error: BaseException) -> str:
+def _error_message(error: BaseException) -> str:
     if not isinstance(error, OSError):
         return f"{error}; its log above says more"
     what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)

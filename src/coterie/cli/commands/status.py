@@ -18,11 +18,11 @@ from coterie.cli import gateway_status, network, node_health
 from coterie.cli import session as sessions
 from coterie.cli.app import App
 from coterie.cli.gateway_status import GatewayState
-from coterie.cli.node_health import Health
+from coterie.cli.node_health import NodeHealth
 from coterie.cli.output import as_text, plain_table
 from coterie.cli.routes import model
-from coterie.cli.routes.model import Line
-from coterie.cli.session import Session
+from coterie.cli.routes.model import RouteLine
+from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
 from coterie.kube.api.errors import ApiError, Forbidden
 from coterie.kube.api.meta import Object
@@ -63,14 +63,14 @@ def run(args: argparse.Namespace, app: App) -> int:
     nodes = local_nodes(args, app)
     if not nodes:
         return sessions.run(args, app, lambda session: _status(session, args))
-    states, gateways, lines = asyncio.run(_looked(nodes))
+    states, gateways, lines = asyncio.run(_gather(nodes))
     well = all(state.ready for state in states)
     off = gateway_status.switched_off(nodes, lines)
     wrong = gateway_status.problems(gateways, lines)
-    told: dict[str, Any] = {
-        "domains": [state.told() for state in states],
-        "gateways": [each.told() for each in gateways],
-        "routes": [line.told() for line in lines],
+    document: dict[str, Any] = {
+        "domains": [state.document() for state in states],
+        "gateways": [each.document() for each in gateways],
+        "routes": [line.document() for line in lines],
         "problems": wrong,
         "protectionsOff": off,
     }
@@ -83,9 +83,9 @@ def run(args: argparse.Namespace, app: App) -> int:
     if len(planes) == 1 and planes[0].ready:
         if args.output == "table":
             app.say()
-        return max(sessions.run(args, app, lambda session: _status(session, args, told)), int(not well))
+        return max(sessions.run(args, app, lambda session: _status(session, args, document)), int(not well))
     if args.output != "table":
-        app.write(as_text(told, args.output))
+        app.write(as_text(document, args.output))
     if not well:
         late = ", ".join(state.domain for state in states if not state.ready)
         if late:
@@ -93,13 +93,13 @@ def run(args: argparse.Namespace, app: App) -> int:
     return 0 if well else 1
 
 
-async def _looked(nodes: list[NodeSettings]) -> tuple[list[Health], list[GatewayState], list[Line]]:
+async def _gather(nodes: list[NodeSettings]) -> tuple[list[NodeHealth], list[GatewayState], list[RouteLine]]:
     return await asyncio.gather(
         node_health.of_all(nodes), gateway_status.of_all(nodes), node_health.routes_of(nodes, SYSTEM_CLOCK.now())
     )
 
 
-def _tables(app: App, *tables: tuple[Sequence[str], Sequence[Health | GatewayState | Line]]) -> None:
+def _tables(app: App, *tables: tuple[Sequence[str], Sequence[NodeHealth | GatewayState | RouteLine]]) -> None:
     """Those that have something in them, with a blank line between."""
     for number, (columns, things) in enumerate(table for table in tables if table[1]):
         if number:
@@ -122,26 +122,26 @@ def local_nodes(args: argparse.Namespace, app: App) -> list[NodeSettings]:
     return network.members(sessions.root_of(args, app))
 
 
-async def _status(session: Session, args: argparse.Namespace, before: dict[str, Any] | None = None) -> int:
+async def _status(session: CliSession, args: argparse.Namespace, before: dict[str, Any] | None = None) -> int:
     client = session.client
     started = time.perf_counter()
     ready, why = await _ready(client)
     answered = time.perf_counter() - started
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         **(before or {}),
         "server": session.connection.server,
         "ready": ready,
         "answeredInMs": round(answered * 1000, 1),
     }
     if ready:
-        told["version"] = orjson.loads((await client.raw("GET", "/version")).body).get("gitVersion", "")
-        told["objects"] = await _counts(session)
+        document["version"] = orjson.loads((await client.raw("GET", "/version")).body).get("gitVersion", "")
+        document["objects"] = await _counts(session)
     else:
-        told["reason"] = why
+        document["reason"] = why
     if args.output == "table":
-        _say(session.app, told)
+        _print_counts(session.app, document)
     else:
-        session.app.write(as_text(told, args.output))
+        session.app.write(as_text(document, args.output))
     if not ready:
         session.app.warn("Error: the control plane answers but is not ready; wait a little, then look into its log")
     return 0 if ready else 1
@@ -157,7 +157,7 @@ async def _ready(client: Client) -> tuple[bool, str]:
     return True, ""
 
 
-async def _counts(session: Session) -> dict[str, Any]:
+async def _counts(session: CliSession) -> dict[str, Any]:
     catalogue = await session.catalogue()
     known = {(r.plural, r.group): r for r in catalogue.preferred("list")}
     counts: dict[str, Any] = {}
@@ -192,13 +192,13 @@ def _is_ready(node: Object) -> bool:
     return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
 
 
-def _say(app: App, told: dict[str, Any]) -> None:
-    word = app.paint("ready", "green") if told["ready"] else app.paint(f"not ready: {told['reason']}", "red")
-    lines = [("Server", told["server"]), ("Health", f"{word} (answered in {told['answeredInMs']:g} ms)")]
-    if "version" in told:
-        lines.append(("Version", told["version"]))
+def _print_counts(app: App, status: dict[str, Any]) -> None:
+    word = app.paint("ready", "green") if status["ready"] else app.paint(f"not ready: {status['reason']}", "red")
+    lines = [("Server", status["server"]), ("Health", f"{word} (answered in {status['answeredInMs']:g} ms)")]
+    if "version" in status:
+        lines.append(("Version", status["version"]))
     lines += [
-        (name.removeprefix("kuscia").capitalize(), _numbers(count)) for name, count in told.get("objects", {}).items()
+        (name.removeprefix("kuscia").capitalize(), _numbers(count)) for name, count in status.get("objects", {}).items()
     ]
     for name, value in lines:
         app.say(f"{name + ':':<13}{value}")

@@ -12,7 +12,7 @@ from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App, UsageError
 from coterie.cli.output import as_list, as_text, plain_table
-from coterie.cli.session import Session
+from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
 from coterie.kube.api.meta import Object
 from coterie.kube.api.quantity import QuantityError, parse
@@ -31,7 +31,7 @@ Examples:
 """
 _NODES = builtin("nodes")
 _USAGE = {resource.plural: resource for resource in USAGE}
-_WORDS = {"node": "nodes", "nodes": "nodes", "no": "nodes", "pod": "pods", "pods": "pods", "po": "pods"}
+_PLURALS = {"node": "nodes", "nodes": "nodes", "no": "nodes", "pod": "pods", "pods": "pods", "po": "pods"}
 _MEBI = 1 << 20
 
 
@@ -48,22 +48,22 @@ def arguments(parser: options.Parser) -> None:
 
 
 def run(args: argparse.Namespace, app: App) -> int:
-    if not 1 <= len(args.words) <= 2 or args.words[0] not in _WORDS:
+    if not 1 <= len(args.words) <= 2 or args.words[0] not in _PLURALS:
         raise UsageError("say whether nodes or pods are meant: `coterie top node` or `coterie top pod`")
     if len(args.words) == 2 and (args.selector or args.all_namespaces):
         raise UsageError("one name needs neither a selector nor -A; leave one of them out")
     return sessions.run(args, app, lambda session: _top(session, args))
 
 
-async def _top(session: Session, args: argparse.Namespace) -> int:
-    plural = _WORDS[args.words[0]]
+async def _top(session: CliSession, args: argparse.Namespace) -> int:
+    plural = _PLURALS[args.words[0]]
     name = args.words[1] if len(args.words) == 2 else ""
     usage = await _ask(session, plural, name, args)
     if args.output != "table":
         session.app.write(as_text(usage[0] if name else as_list(usage), args.output))
         return 0
     if not usage:
-        session.app.warn(f"There are no figures for any {plural[:-1]}; agents tell them once they run.")
+        session.app.warn(f"There are no figures for any {plural[:-1]}; agents report them once they run.")
         return 0
     if plural == "nodes":
         columns: Sequence[str] = ("NAME", "CPU(cores)", "CPU(%)", "MEMORY(bytes)", "MEMORY(%)")
@@ -74,14 +74,14 @@ async def _top(session: Session, args: argparse.Namespace) -> int:
     return 0
 
 
-async def _ask(session: Session, plural: str, name: str, args: argparse.Namespace) -> list[Object]:
+async def _ask(session: CliSession, plural: str, name: str, args: argparse.Namespace) -> list[Object]:
     resource = _USAGE[plural]
     where = path(resource, session.place(resource, args.all_namespaces), name)
     answer = orjson.loads((await session.client.raw("GET", where, query(labelSelector=args.selector))).body)
     return [answer] if name else list(answer.get("items") or ())
 
 
-async def _allocatable(session: Session) -> dict[str, dict[str, str]]:
+async def _allocatable(session: CliSession) -> dict[str, dict[str, str]]:
     nodes = (await session.client.list(Kind.dynamic(_NODES))).items
     return {node["metadata"]["name"]: (node.get("status") or {}).get("allocatable") or {} for node in nodes}
 

@@ -16,9 +16,9 @@ from coterie.cli import arguments as options
 from coterie.cli import network, network_start, node_health
 from coterie.cli.app import App, CliError
 from coterie.cli.output import as_text, plain_table
-from coterie.cli.progress import Board
+from coterie.cli.progress import ProgressTable
 from coterie.cli.routes import model
-from coterie.cli.routes.model import Line
+from coterie.cli.routes.model import RouteLine
 from coterie.cli.session import root_of
 from coterie.cli.tables import render_table
 from coterie.node.config import NodeSettings
@@ -59,17 +59,17 @@ def run(args: argparse.Namespace, app: App) -> int:
     began = time.monotonic()
     try:
         with ExitStack() as stack:
-            with network.alone():
+            with network.address_lock():
                 nodes = network.choose(root, args.topology, domains)
-                stack.enter_context(network.held(network.place_of(node).address for node in nodes))
-            board = Board(app, quiet=args.output != "table")
-            network_start.Start(app, nodes, board).run(args.wait)
+                stack.enter_context(network.reserve_addresses(network.addresses_of(node).address for node in nodes))
+            board = ProgressTable(app, quiet=args.output != "table")
+            network_start.NetworkStart(app, nodes, board).run(args.wait)
     except OSError as problem:
         raise CliError(f"Error: {problem.filename or root}: {problem.strerror}; choose another --root") from problem
-    states, lines = asyncio.run(_found(nodes, SYSTEM_CLOCK.now()))
+    states, lines = asyncio.run(_gather(nodes, SYSTEM_CLOCK.now()))
     if args.output != "table":
-        told = {"domains": [each.told() for each in states], "routes": [each.told() for each in lines]}
-        app.write(as_text(told, args.output))
+        document = {"domains": [each.document() for each in states], "routes": [each.document() for each in lines]}
+        app.write(as_text(document, args.output))
         return 0
     app.write(render_table(plain_table(node_health.COLUMNS, [each.row for each in states]), colour=app.colour))
     if lines:
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace, app: App) -> int:
     return 0
 
 
-async def _found(nodes: Sequence[NodeSettings], now: datetime) -> tuple[list[node_health.Health], list[Line]]:
+async def _gather(nodes: Sequence[NodeSettings], now: datetime) -> tuple[list[node_health.NodeHealth], list[RouteLine]]:
     return await asyncio.gather(node_health.of_all(nodes), node_health.routes_of(nodes, now))
 
 

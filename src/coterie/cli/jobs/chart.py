@@ -6,7 +6,7 @@ from html import escape
 from textwrap import wrap
 
 from coterie.cli.jobs.timeline import AGREE, CHECK, KINDS, PREPARE, RESERVE, RUN, START, Bar, Timeline, shares
-from coterie.cli.jobs.view import Paper, cut, padded, safe
+from coterie.cli.jobs.view import TerminalFormat, cut, padded, safe
 from coterie.cli.live_display import columns
 
 _CODES = {CHECK: "35", AGREE: "33", PREPARE: "36", RESERVE: "34", START: "31", RUN: "32"}
@@ -22,20 +22,20 @@ _FILLS = {
 _LEAST = 16
 
 
-def told_seconds(seconds: float, exact: bool) -> str:
+def format_seconds(seconds: float, exact: bool) -> str:
     if not exact or seconds >= 100:
         return f"{seconds:.0f}s"
     return f"{seconds:.2f}s" if seconds >= 1 else f"{seconds * 1000:.0f}ms"
 
 
-def bars(line: Timeline, paper: Paper) -> list[str]:
+def bars(line: Timeline, paper: TerminalFormat) -> list[str]:
     """One line for each of job, task and party, then a legend and where the time of the longest chain went."""
     labels = ["  " * bar.depth + safe(bar.label) for bar in line.bars]
     wide = min(max(map(columns, labels), default=0), max(8, paper.width // 3))
     room = max(_LEAST, paper.width - wide - 10)
     out = []
     for label, bar in zip(labels, line.bars, strict=True):
-        took = told_seconds(bar.spans[-1].end - bar.spans[0].begin, line.exact) if bar.spans else ""
+        took = format_seconds(bar.spans[-1].end - bar.spans[0].begin, line.exact) if bar.spans else ""
         out.append(f"{padded(cut(label, wide, paper.dots), wide)} {_bar(bar, line, room, paper)} {took:>8}".rstrip())
     used = {span.kind for bar in line.bars for span in bar.spans}
     out.append("")
@@ -44,15 +44,15 @@ def bars(line: Timeline, paper: Paper) -> list[str]:
     return [_clipped(text, paper) for text in out]
 
 
-def _clipped(text: str, paper: Paper) -> str:
+def _clipped(text: str, paper: TerminalFormat) -> str:
     return text if "\x1b" in text else cut(text, paper.width, paper.dots)
 
 
-def _sample(kind: str, paper: Paper) -> str:
+def _sample(kind: str, paper: TerminalFormat) -> str:
     return f"\x1b[7;{_CODES[kind]}m \x1b[0m" if paper.colour else _LETTERS[kind]
 
 
-def _bar(bar: Bar, line: Timeline, room: int, paper: Paper) -> str:
+def _bar(bar: Bar, line: Timeline, room: int, paper: TerminalFormat) -> str:
     """Every span has at least one column: what was short is still seen."""
     total = line.seconds or 1.0
     cells = [" "] * room
@@ -82,13 +82,13 @@ def _summary(line: Timeline) -> list[str]:
     if len(line.chain) > 1:
         out.append(f"The longest chain: {' -> '.join(safe(alias) for alias in line.chain)}.")
     parts = [
-        f"{kind} {told_seconds(seconds, line.exact)} ({seconds / line.seconds:.0%})"
+        f"{kind} {format_seconds(seconds, line.exact)} ({seconds / line.seconds:.0%})"
         for kind, seconds in shares(line)
         if line.seconds
     ]
-    out.append(f"{told_seconds(line.seconds, line.exact)} in all" + (f": {', '.join(parts)}" if parts else ""))
+    out.append(f"{format_seconds(line.seconds, line.exact)} in all" + (f": {', '.join(parts)}" if parts else ""))
     if not line.exact:
-        out.append("Objects tell whole seconds; `coterie job run --timeline` measures while the job runs.")
+        out.append("Objects record whole seconds; `coterie job run --timeline` measures while the job runs.")
     return out
 
 
@@ -111,7 +111,7 @@ def svg(line: Timeline) -> str:
     for number in range(5):
         x = _LEFT + _WIDTH * number / 4
         parts.append(f'<line x1="{x:.1f}" y1="{_TOP - 4}" x2="{x:.1f}" y2="{_TOP + _ROW * len(line.bars)}"/>')
-        tick = told_seconds(total * number / 4, line.exact)
+        tick = format_seconds(total * number / 4, line.exact)
         parts.append(f'<text x="{x:.1f}" y="{_TOP - 8}" text-anchor="middle" font-size="10">{tick}</text>')
     for number, bar in enumerate(line.bars):
         parts += _svg_bar(bar, line, _TOP + _ROW * number, total)
@@ -126,7 +126,7 @@ def svg(line: Timeline) -> str:
 
 
 def _title(line: Timeline) -> str:
-    return f"Job {line.name}: {line.phase}, {told_seconds(line.seconds, line.exact)}"
+    return f"Job {line.name}: {line.phase}, {format_seconds(line.seconds, line.exact)}"
 
 
 def _svg_bar(bar: Bar, line: Timeline, y: int, total: float) -> list[str]:
@@ -136,12 +136,12 @@ def _svg_bar(bar: Bar, line: Timeline, y: int, total: float) -> list[str]:
     for span in bar.spans:
         x = _LEFT + (span.begin - line.begin) / total * _WIDTH
         wide = max(1.5, span.seconds / total * _WIDTH)
-        told = f"{bar.label}: {span.kind} {told_seconds(span.seconds, line.exact)}"
+        message = f"{bar.label}: {span.kind} {format_seconds(span.seconds, line.exact)}"
         out.append(
             f'<rect x="{x:.1f}" y="{y + 3}" width="{wide:.1f}" height="{_ROW - 8}" rx="2" fill="{_FILLS[span.kind]}">'
-            f"<title>{escape(told)}</title></rect>"
+            f"<title>{escape(message)}</title></rect>"
         )
     if bar.spans:
-        took = told_seconds(bar.spans[-1].end - bar.spans[0].begin, line.exact)
+        took = format_seconds(bar.spans[-1].end - bar.spans[0].begin, line.exact)
         out.append(f'<text x="{_LEFT + _WIDTH + 8}" y="{y + 14}">{took}</text>')
     return out

@@ -57,7 +57,7 @@ def typed(obj: Object, type_: type[T]) -> T:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class JobSnapshot:
     """What the server had at one moment."""
 
     raw: Object
@@ -85,10 +85,10 @@ async def find(client: Client, name: str) -> Object:
         raise CliError(f'Error: there is no job "{name}"; `coterie job ls` lists those there are') from error
 
 
-async def look(client: Client, name: str) -> Snapshot:
+async def fetch_snapshot(client: Client, name: str) -> JobSnapshot:
     """A job and its tasks now."""
     job = await find(client, name)
-    return Snapshot(job, await tasks_of(client, job))
+    return JobSnapshot(job, await tasks_of(client, job))
 
 
 async def tasks_of(client: Client, job: Object) -> tuple[KusciaTask, ...]:
@@ -104,7 +104,7 @@ def _all_typed(objects: Iterable[Object], type_: type[T]) -> tuple[T, ...]:
     return tuple(typed(obj, type_) for obj in objects)
 
 
-class Following:
+class JobFollower:
     def __init__(
         self, client: Client, name: str, *, closely: bool = False, trouble: Callable[[str], None] = lambda _: None
     ) -> None:
@@ -120,7 +120,7 @@ class Following:
         self._changed = asyncio.Event()
         self._uid = ""
 
-    async def __aenter__(self) -> Following:
+    async def __aenter__(self) -> JobFollower:
         first = await find(self._client, self._name)
         self._uid = first["metadata"]["uid"]
         await self._owner.__aenter__()
@@ -140,7 +140,7 @@ class Following:
         """The next `next` answers at once."""
         self._changed.set()
 
-    async def next(self, within: float | None = None) -> Snapshot:
+    async def next(self, within: float | None = None) -> JobSnapshot:
         """The objects after a change, or after `within` seconds without one; at the end of the job, read once more:
         watches of several kinds are not equally quick."""
         while True:
@@ -162,11 +162,11 @@ class Following:
             return now
         return self._snapshot(job, await tasks_of(self._client, job))
 
-    def _snapshot(self, job: Object, tasks: tuple[KusciaTask, ...]) -> Snapshot:
+    def _snapshot(self, job: Object, tasks: tuple[KusciaTask, ...]) -> JobSnapshot:
         if not self._closely:
-            return Snapshot(job, tasks)
+            return JobSnapshot(job, tasks)
         pods, groups = self._stores[2], self._stores[3]
-        return Snapshot(job, tasks, _all_typed(pods.values(), Pod), _all_typed(groups.values(), TaskResourceGroup))
+        return JobSnapshot(job, tasks, _all_typed(pods.values(), Pod), _all_typed(groups.values(), TaskResourceGroup))
 
     def _failed(self, failure: TaskFailed) -> None:
         self._failure = failure.__cause__
@@ -206,11 +206,11 @@ class Following:
     ) -> None:
         """Until the server ends the watch for good reasons; then it is opened where it was."""
         while True:
-            told = False
+            reported = False
             watch = await self._client.watch(kind, namespace, resource_version=version, labels=labels, fields=fields)
             async with watch:
                 async for event in watch:
-                    told = True
+                    reported = True
                     if isinstance(event, Bookmark):
                         version = event.resource_version
                     elif isinstance(event, Changed):
@@ -221,6 +221,6 @@ class Following:
                         else:
                             store[meta["uid"]] = event.object
                         self._changed.set()
-            if not told:
+            if not reported:
                 # A server that ends every watch at once must not be asked without pause.
                 await self._client.clock.sleep(_PAUSE)

@@ -23,7 +23,7 @@ _ASCII = str.maketrans({"│": "|", "─": "-", "├": "+", "┐": "+", "┘": "
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class GraphRow:
     """One line of the drawing: of a task, where `at` is the column of its mark, or between two."""
 
     lanes: str
@@ -33,7 +33,7 @@ class Row:
     """The lanes that go on under a task, for lines between it and the next row."""
 
 
-def lanes(tasks: Sequence[TaskState]) -> list[Row]:
+def lanes(tasks: Sequence[TaskState]) -> list[GraphRow]:
     """`tasks`: each after those it waits for. Lines are as wide as their lanes; nothing is padded."""
     known = {task.alias for task in tasks}
     waiting: dict[str, list[str]] = {}
@@ -42,25 +42,25 @@ def lanes(tasks: Sequence[TaskState]) -> list[Row]:
             waiting.setdefault(other, []).append(task.alias)
     open_: list[str] = []
     """By column: the task a lane leads to; empty where there is none."""
-    rows: list[Row] = []
+    rows: list[GraphRow] = []
     for task in tasks:
         arriving = [i for i, target in enumerate(open_) if target == task.alias]
         at = arriving[0] if arriving else _free(open_, 0)
         if len(arriving) > 1:
-            rows.append(Row(_joint(open_, at, arriving[1:], "┘", "┴")))
+            rows.append(GraphRow(_joint(open_, at, arriving[1:], "┘", "┴")))
             for i in arriving[1:]:
                 open_[i] = ""
         open_[at] = task.alias
         here = _plain(open_)
         onward = [alias for alias in waiting.get(task.alias, ()) if alias in known]
         open_[at] = onward[0] if onward else ""
-        rows.append(Row(here, task, 2 * at, _plain(open_)))
+        rows.append(GraphRow(here, task, 2 * at, _plain(open_)))
         fresh = []
         for alias in onward[1:]:
             fresh.append(_free(open_, at + 1))
             open_[fresh[-1]] = alias
         if fresh:
-            rows.append(Row(_joint(open_, at, fresh, "┐", "┬")))
+            rows.append(GraphRow(_joint(open_, at, fresh, "┐", "┬")))
         while open_ and not open_[-1]:
             open_.pop()
     return rows
@@ -100,7 +100,7 @@ def plain_letters(text: str) -> str:
     return text.translate(_ASCII)
 
 
-def width(rows: Iterable[Row]) -> int:
+def width(rows: Iterable[GraphRow]) -> int:
     return max((len(row.lanes) for row in rows), default=0)
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from coterie.cli.app import App, CliError
 from coterie.cli.jobs.chart import svg
-from coterie.cli.jobs.follow import Following, Snapshot
+from coterie.cli.jobs.follow import JobFollower, JobSnapshot
 from coterie.cli.jobs.model import JobState
-from coterie.cli.jobs.timeline import Stopwatch, Timeline
-from coterie.cli.jobs.view import Paper, changes, picture, safe
+from coterie.cli.jobs.timeline import PhaseTimes, Timeline
+from coterie.cli.jobs.view import TerminalFormat, changes, picture, safe
 from coterie.cli.live_display import LiveDisplay, takes_unicode
-from coterie.cli.session import Session
+from coterie.cli.session import CliSession
 from coterie.cli.terminal import is_terminal, size_of
 from coterie.kuscia.api.types.job import JobPhase
 
@@ -27,14 +27,14 @@ _SAY_AGAIN = 60.0
 """Seconds without trouble after which trouble is worth a word again."""
 
 
-def paper_of(app: App, *, whole: bool = False) -> Paper:
+def terminal_format(app: App, *, whole: bool = False) -> TerminalFormat:
     """What the user's output is like. `whole`: it may scroll, so that height does not matter."""
     size = size_of(app.out)
     width, height = size or (_PLAIN_WIDTH, 0)
-    return Paper(max(16, width), 0 if whole else max(0, height - 1), app.colour, takes_unicode(app.out))
+    return TerminalFormat(max(16, width), 0 if whole else max(0, height - 1), app.colour, takes_unicode(app.out))
 
 
-class Show:
+class JobDisplay:
     """Shows each state of a job: redrawn on a terminal, as lines of changes elsewhere."""
 
     def __init__(self, app: App, display: LiveDisplay) -> None:
@@ -44,7 +44,7 @@ class Show:
 
     def show(self, job: JobState) -> None:
         if self._display.live:
-            self._display.draw(picture(job, paper_of(self._app), time.time()))
+            self._display.draw(picture(job, terminal_format(self._app), time.time()))
         else:
             at = datetime.now(UTC).strftime("%H:%M:%S")
             for line in changes(self._before, job):
@@ -53,20 +53,20 @@ class Show:
 
 
 async def follow(
-    session: Session,
+    session: CliSession,
     name: str,
     *,
     timeout: float = 0.0,
     quiet: bool = False,
-    stopwatch: Stopwatch | None = None,
+    stopwatch: PhaseTimes | None = None,
     since: float = 0.0,
-) -> Snapshot:
+) -> JobSnapshot:
     """Until the job has ended. Raises TimeoutError when it has not after `timeout` seconds (0: for ever).
 
     `stopwatch` notes moments in seconds of the monotonic clock after `since`.
     """
     display = LiveDisplay(session.app, keep=True)
-    show = Show(session.app, display)
+    show = JobDisplay(session.app, display)
     redraws = display.live and not quiet
     last_trouble = float("-inf")
 
@@ -78,13 +78,13 @@ async def follow(
             session.app.warn(f"The control plane does not answer ({words}); the job goes on, and so do we")
         last_trouble = now
 
-    following = Following(session.client, name, closely=stopwatch is not None, trouble=trouble)
+    following = JobFollower(session.client, name, closely=stopwatch is not None, trouble=trouble)
     async with asyncio.timeout(timeout or None), following:
         with display, _resized(following.wake if redraws else None):
             while True:
                 now = await following.next(_TICK if redraws else None)
                 if stopwatch is not None:
-                    stopwatch.look(now.facts, time.monotonic() - since)
+                    stopwatch.note(now.facts, time.monotonic() - since)
                 state = now.state
                 if not quiet:
                     show.show(state)
@@ -110,7 +110,7 @@ def _resized(act: Callable[[], None] | None) -> Iterator[None]:
         loop.remove_signal_handler(signal.SIGWINCH)
 
 
-def last_words(app: App, job: JobState) -> None:
+def final_message(app: App, job: JobState) -> None:
     """What a user should know and do when a job did not succeed."""
     if not job.exit_code:
         return

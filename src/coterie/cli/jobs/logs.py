@@ -26,7 +26,7 @@ class PodOfJob:
     name: str
     phase: str
     node: str = ""
-    last_words: str = ""
+    termination_message: str = ""
     short: str = ""
     """The name without the task's id, which every line would repeat."""
 
@@ -71,7 +71,7 @@ def elsewhere(job: KusciaJob, alias: str = "") -> tuple[str, ...]:
     return tuple(dict.fromkeys(party for party in named if party not in own))
 
 
-def kept(root: Path, pod: PodOfJob) -> dict[str, Path]:
+def kept_output(root: Path, pod: PodOfJob) -> dict[str, Path]:
     """The kept output of a pod on this machine: container -> file of its last run. A task that was done again has the
     same names for its pods; the newest counts."""
     found = sorted(

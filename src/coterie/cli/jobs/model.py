@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from coterie.kube.api.meta import Object, find_condition
-from coterie.kube.api.pod_state import moment
+from coterie.kube.api.pod_state import parse_time
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.jobs.commands import NEW
 from coterie.kuscia.api.jobs.conditions import SUCCESS
@@ -90,8 +90,8 @@ class JobState:
 
     @property
     def progress(self) -> float:
-        told = [1.0 if task.phase == TaskPhase.SUCCEEDED else task.progress for task in self.tasks]
-        return sum(told) / len(told) if told else 0.0
+        shares = [1.0 if task.phase == TaskPhase.SUCCEEDED else task.progress for task in self.tasks]
+        return sum(shares) / len(shares) if shares else 0.0
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -136,10 +136,10 @@ def _task_state(template: TaskTemplate, task: KusciaTask | None, absent: str, la
             template.alias, absent, idle, template.task_id, after, tolerable=template.tolerable, layer=layer
         )
     status = task.status
-    told = {(party.domain_id, party.role): party for party in status.party_task_status or ()}
+    party_statuses = {(party.domain_id, party.role): party for party in status.party_task_status or ()}
     parties = tuple(
         PartyState(each.domain_id, each.role, known.phase or str(TaskPhase.PENDING), known.message)
-        if (known := told.get((each.domain_id, each.role))) is not None
+        if (known := party_statuses.get((each.domain_id, each.role))) is not None
         else PartyState(each.domain_id, each.role, str(TaskPhase.PENDING))
         for each in template.parties
     )
@@ -175,7 +175,7 @@ def _layers(tasks: Iterable[TaskTemplate]) -> dict[str, int]:
 
 
 def _seconds(text: str | None) -> float | None:
-    found = moment(text)
+    found = parse_time(text)
     return found.timestamp() if found is not None else None
 
 

@@ -5,7 +5,7 @@
     party                        made ──reserve──> scheduled ──start──> running ──run──> ended
 
 `facts` reads which of these moments have come and, where the objects tell, when. Objects tell whole seconds. Whoever
-looks on while a job runs can do better: a `Stopwatch` notes when each moment was first seen.
+looks on while a job runs can do better: a `PhaseTimes` notes when each moment was first seen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from coterie.cli.jobs.model import job_state
 from coterie.kube.api.meta import find_condition
-from coterie.kube.api.pod_state import moment
+from coterie.kube.api.pod_state import parse_time
 from coterie.kube.api.types.pods import Pod
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.jobs import conditions
@@ -122,9 +122,9 @@ def _task_facts(out: dict[Moment, float | None], task: KusciaTask, alias: str, r
         (RUNNING, conditions.RUNNING),
         (ENDED, conditions.SUCCESS),
     ):
-        told = find_condition(status.conditions, type_)
-        if told is not None and (told.status == "True" or (what == ENDED and status.phase in TASK_ENDED)):
-            out[Moment(what, alias)] = _time(told.last_transition_time)
+        condition = find_condition(status.conditions, type_)
+        if condition is not None and (condition.status == "True" or (what == ENDED and status.phase in TASK_ENDED)):
+            out[Moment(what, alias)] = _time(condition.last_transition_time)
     pods = list((status.pod_statuses or {}).values())
     scheduled = [found for pod in pods if (found := _time(pod.schedule_time)) is not None]
     if reserved or (pods and len(scheduled) == len(pods)):
@@ -166,17 +166,17 @@ def _note(out: dict[Moment, float | None], what: Moment, when: float | None) -> 
 
 
 def _time(text: str | None) -> float | None:
-    found = moment(text)
+    found = parse_time(text)
     return found.timestamp() if found is not None else None
 
 
 @dataclass
-class Stopwatch:
+class PhaseTimes:
     """Notes when moments were first seen."""
 
     seen: dict[Moment, float] = field(default_factory=dict)
 
-    def look(self, come: Facts, at: float) -> None:
+    def note(self, come: Facts, at: float) -> None:
         for what in come:
             self.seen.setdefault(what, at)
 

@@ -52,7 +52,7 @@ _MOST_LANES = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Paper:
+class TerminalFormat:
     """What is drawn on. `height` 0: as many lines as it takes."""
 
     width: int = 80
@@ -113,7 +113,7 @@ def safe(text: str) -> str:
 # The picture.
 
 
-def picture(job: JobState, paper: Paper, now: float) -> list[str]:
+def picture(job: JobState, paper: TerminalFormat, now: float) -> list[str]:
     head = list(_head(job, paper, now))
     blocks = _blocks(job, paper, now)
     room = paper.height - len(head) if paper.height else 0
@@ -122,7 +122,7 @@ def picture(job: JobState, paper: Paper, now: float) -> list[str]:
     return lines[: paper.height] if paper.height else lines
 
 
-def _head(job: JobState, paper: Paper, now: float) -> Iterator[str]:
+def _head(job: JobState, paper: TerminalFormat, now: float) -> Iterator[str]:
     took = _took(job.created, job.ended, now)
     share = 1.0 if job.phase == JobPhase.SUCCEEDED else job.progress
     rest = f"  {job.done}/{len(job.tasks)} tasks"
@@ -140,24 +140,24 @@ def _head(job: JobState, paper: Paper, now: float) -> Iterator[str]:
         yield cut(line, paper.width, paper.dots)
     else:
         yield f"{paper.strong(name)}  {paper.paint(job.phase, job.phase)}{rest}{bar}{tail}"
-    said = safe(job.message)
-    if said:
-        yield paper.paint(cut(said, paper.width, paper.dots), job.phase)
+    message = safe(job.message)
+    if message:
+        yield paper.paint(cut(message, paper.width, paper.dots), job.phase)
 
 
-def _blocks(job: JobState, paper: Paper, now: float) -> list[tuple[TaskState | None, list[str]]]:
+def _blocks(job: JobState, paper: TerminalFormat, now: float) -> list[tuple[TaskState | None, list[str]]]:
     rows = graph.lanes(job.tasks)
     wide = graph.width(rows)
     if wide > min(_MOST_LANES, paper.width // 3):
         digits = len(str(max((task.layer for task in job.tasks), default=0) + 1))
-        rows = [graph.Row(f"{task.layer + 1:>{digits}}  ", task, digits + 1) for task in job.tasks]
+        rows = [graph.GraphRow(f"{task.layer + 1:>{digits}}  ", task, digits + 1) for task in job.tasks]
         wide = digits + 2
     longest = max((columns(safe(task.alias)) for task in job.tasks), default=0)
     alias = min(longest, max(8, (paper.width - wide) // 3))
     return [(row.task, _row(row, wide, alias, paper, now)) for row in rows]
 
 
-def _row(row: graph.Row, wide: int, alias: int, paper: Paper, now: float) -> list[str]:
+def _row(row: graph.GraphRow, wide: int, alias: int, paper: TerminalFormat, now: float) -> list[str]:
     drawn, under = padded(row.lanes, wide + 2), padded(row.below, wide + 2)
     if not paper.letters:
         drawn, under = graph.plain_letters(drawn), graph.plain_letters(under)
@@ -175,12 +175,12 @@ def _row(row: graph.Row, wide: int, alias: int, paper: Paper, now: float) -> lis
     if not whole:
         fits = columns(parties.text) <= room - 2
         more.append(parties.painted if fits else cut(parties.text, room - 2, paper.dots))
-    if said := safe(_why(task)):
-        more.append(paper.paint(cut(said, room - 2, paper.dots), task.phase))
+    if message := safe(_why(task)):
+        more.append(paper.paint(cut(message, room - 2, paper.dots), task.phase))
     return [(left + line).rstrip(), *(f"{paper.faint(under)}  {each}".rstrip() for each in more)]
 
 
-def _main_line(task: TaskState, alias: int, room: int, paper: Paper, now: float) -> tuple[str, bool]:
+def _main_line(task: TaskState, alias: int, room: int, paper: TerminalFormat, now: float) -> tuple[str, bool]:
     """As many pieces as there is room for, and whether the parties are among them."""
     pieces = _pieces(task, alias, paper, now)
     if columns(pieces[0].text) > room:
@@ -220,7 +220,7 @@ class _Piece:
     phase: str = ""
 
 
-def _pieces(task: TaskState, alias: int, paper: Paper, now: float) -> list[_Piece]:
+def _pieces(task: TaskState, alias: int, paper: TerminalFormat, now: float) -> list[_Piece]:
     name = cut(safe(task.alias), alias, paper.dots)
     out = [_Piece(padded(name, alias)), _Piece(padded(task.phase, 9), task.phase)]
     if paper.width >= _NARROW:
@@ -237,10 +237,10 @@ class _Parties:
     painted: str
 
 
-def _parties(parties: Sequence[PartyState], paper: Paper) -> _Parties:
-    told = [f"{party.name} {paper.mark(party.phase)}" for party in parties]
+def _parties(parties: Sequence[PartyState], paper: TerminalFormat) -> _Parties:
+    texts = [f"{party.name} {paper.mark(party.phase)}" for party in parties]
     painted = [f"{party.name} {paper.paint(paper.mark(party.phase), party.phase)}" for party in parties]
-    return _Parties("  ".join(told), "  ".join(painted))
+    return _Parties("  ".join(texts), "  ".join(painted))
 
 
 def _took(began: float | None, ended: float | None, now: float) -> str:
@@ -252,7 +252,9 @@ def _took(began: float | None, ended: float | None, now: float) -> str:
 _INTEREST = (TaskPhase.FAILED, TaskPhase.RUNNING, TaskPhase.PENDING, WAITING, TaskPhase.SUCCEEDED, NOT_RUN)
 
 
-def _fitting(job: JobState, blocks: Sequence[tuple[TaskState | None, list[str]]], room: int, paper: Paper) -> list[str]:
+def _fitting(
+    job: JobState, blocks: Sequence[tuple[TaskState | None, list[str]]], room: int, paper: TerminalFormat
+) -> list[str]:
     """All of it, or the most interesting tasks and a line that counts the others."""
     if sum(len(lines) for _, lines in blocks) <= room:
         return [line for _, lines in blocks for line in lines]
@@ -268,9 +270,9 @@ def _fitting(job: JobState, blocks: Sequence[tuple[TaskState | None, list[str]]]
         shown.add(task.alias)
         left -= len(own[task.alias])
     hidden = Counter(task.phase for task in job.tasks if task.alias not in shown)
-    told = ", ".join(f"{hidden[phase]} {phase}" for phase in _INTEREST if hidden[phase])
+    summary = ", ".join(f"{hidden[phase]} {phase}" for phase in _INTEREST if hidden[phase])
     body = [line for task in job.tasks if task.alias in shown for line in own[task.alias]]
-    return [*body, paper.faint(cut(f"{paper.dots} and {told}", paper.width, paper.dots))]
+    return [*body, paper.faint(cut(f"{paper.dots} and {summary}", paper.width, paper.dots))]
 
 
 # Lines for a log.
@@ -280,8 +282,8 @@ def changes(before: JobState | None, after: JobState) -> list[str]:
     """What happened between two looks at a job, one line for each thing."""
     out = []
     if before is None or (before.phase, before.message) != (after.phase, after.message):
-        said = safe(after.message)
-        out.append(f"job {after.name} is {after.phase}" + (f": {said}" if said else ""))
+        message = safe(after.message)
+        out.append(f"job {after.name} is {after.phase}" + (f": {message}" if message else ""))
     known = dict(before.approvals) if before is not None else {}
     for party, word in after.approvals:
         # Where nobody is asked, everybody has accepted from the start.
@@ -306,10 +308,10 @@ def _task_changes(before: TaskState | None, after: TaskState) -> Iterator[str]:
         for party in after.parties
         if was.get((party.domain, party.role), WAITING) != party.phase
     ]
-    said = safe(_why(after))
-    if before.phase != after.phase or (said and said != safe(_why(before))):
-        told = f" ({', '.join(moved)})" if moved else ""
-        yield f"task {after.alias} is {after.phase}{told}" + (f": {said}" if said else "")
+    message = safe(_why(after))
+    if before.phase != after.phase or (message and message != safe(_why(before))):
+        details = f" ({', '.join(moved)})" if moved else ""
+        yield f"task {after.alias} is {after.phase}{details}" + (f": {message}" if message else "")
     elif moved:
         yield f"task {after.alias}: {', '.join(moved)}"
     elif int(before.progress * 10) < int(after.progress * 10) and after.phase == TaskPhase.RUNNING:

@@ -1,4 +1,4 @@
-"""What is known about a route before somebody judges it, and what the judge says: plain data for `routecheck.py`."""
+"""What is known about a route before somebody judges it, and what the judge says: plain data for `check.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Verdict(StrEnum):
+class CheckOutcome(StrEnum):
     OK = "ok"
     WARNING = "warning"
     WRONG = "wrong"
@@ -18,12 +18,12 @@ class Verdict(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Finding:
     step: str
-    verdict: Verdict
+    verdict: CheckOutcome
     message: str
     advice: str = ""
     """What to do about it; empty when nothing is to be done."""
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         return {"step": self.step, "verdict": str(self.verdict), "message": self.message, "advice": self.advice}
 
 
@@ -50,7 +50,7 @@ class RouteFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ServiceCheck:
     """What our own gateway answers to a call of a service."""
 
     name: str
@@ -60,7 +60,7 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RouteCheckFacts:
     source: str
     destination: str
     now: datetime
@@ -95,7 +95,7 @@ class Facts:
     """Why it could not, or what our own gateway answered instead."""
     last_word: str = ""
     """The latest complaint of the source's gateway about this route."""
-    service: Service | None = None
+    service: ServiceCheck | None = None
     hint: str = ""
     """How to name the control plane in commands, as ` --domain alice`."""
 

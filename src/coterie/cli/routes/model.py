@@ -28,7 +28,7 @@ from coterie.kuscia.api.types.domain import (
     Domain,
     RouteToken,
 )
-from coterie.kuscia.gateway.model import Address, Protocol
+from coterie.kuscia.gateway.model import Protocol, SocketAddress
 from coterie.kuscia.gateway.registration.master_trust import with_pin
 from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
 
@@ -96,7 +96,7 @@ def endpoint_of(gateway: GatewaySettings) -> MasterEndpoint | None:
 
 
 def url_of(endpoint: MasterEndpoint) -> str:
-    where = Address(endpoint.host, endpoint.port)
+    where = SocketAddress(endpoint.host, endpoint.port)
     return f"{'https' if endpoint.tls else 'http'}://{where}{endpoint.prefix}"
 
 
@@ -138,7 +138,7 @@ def endpoint_object(endpoint: MasterEndpoint) -> Object:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RouteLine:
     """One direction, as one control plane sees it."""
 
     source: str
@@ -169,7 +169,7 @@ class Line:
             age_text(self.token_age),
         )
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         return {
             "source": self.source,
             "destination": self.destination,
@@ -183,13 +183,13 @@ class Line:
         }
 
 
-def line_of(found: ClusterDomainRoute, now: datetime) -> Line:
+def line_of(found: ClusterDomainRoute, now: datetime) -> RouteLine:
     spec, condition = found.spec, found.ready
     tunnel = spec.transit is not None and spec.transit.method == REVERSE_TUNNEL
     via = TUNNEL if tunnel else spec.transit.through if spec.transit is not None else ""
     token = newest_token(found)
     since = parse_rfc3339(token.revision_time) if token is not None and token.revision_time else None
-    return Line(
+    return RouteLine(
         spec.source,
         spec.destination,
         via,
@@ -202,7 +202,7 @@ def line_of(found: ClusterDomainRoute, now: datetime) -> Line:
     )
 
 
-def lines_of(found: Iterable[ClusterDomainRoute], now: datetime) -> list[Line]:
+def lines_of(found: Iterable[ClusterDomainRoute], now: datetime) -> list[RouteLine]:
     return sorted((line_of(each, now) for each in found), key=lambda line: (line.source, line.destination))
 
 

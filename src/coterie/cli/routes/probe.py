@@ -25,18 +25,18 @@ from coterie.base.clock import Clock
 from coterie.base.paths import DomainPaths
 from coterie.base.pki import PkiError
 from coterie.cli.routes import model
-from coterie.cli.routes.facts import Certificate, Facts, RouteFacts, Service
-from coterie.http.client_sessions import brief_session
+from coterie.cli.routes.facts import Certificate, RouteCheckFacts, RouteFacts, ServiceCheck
+from coterie.http.client_sessions import short_lived_session
 from coterie.kube.api.errors import NotFound
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.client.client import Client
 from coterie.kuscia.api.domainroutes import route_name
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute, Domain
 from coterie.kuscia.gateway.handshake.messages import HandshakeFault, ProbeAnswer, decode
-from coterie.kuscia.gateway.model import Address
+from coterie.kuscia.gateway.model import SocketAddress
 from coterie.kuscia.gateway.names import ERROR, HANDSHAKE_SERVICE, HOST, SOURCE
 from coterie.kuscia.gateway.settings import MasterEndpoint
-from coterie.kuscia.gateway.snapshot_inputs import Places
+from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
 
 _EVENTS = Kind.dynamic(builtin("events"))
 _TIMEOUT = 5.0
@@ -48,7 +48,7 @@ _LARGEST = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ProbeRequest:
     source: str
     destination: str
     service: str = ""
@@ -59,8 +59,8 @@ class Question:
     hint: str = ""
 
 
-async def gather(client: Client, asked: Question, clock: Clock) -> Facts:
-    facts = Facts(asked.source, asked.destination, clock.now(), hint=asked.hint)
+async def gather(client: Client, asked: ProbeRequest, clock: Clock) -> RouteCheckFacts:
+    facts = RouteCheckFacts(asked.source, asked.destination, clock.now(), hint=asked.hint)
     domains = {name: await _domain(client, name) for name in (asked.source, asked.destination)}
     facts = replace(facts, known_domains=tuple(name for name, found in domains.items() if found is not None))
     route = await _route(client, asked)
@@ -74,8 +74,8 @@ async def gather(client: Client, asked: Question, clock: Clock) -> Facts:
     if endpoint is not None and route.spec.transit is None:
         facts = replace(facts, host=endpoint.host, port=endpoint.port, tls=endpoint.tls)
         facts = await dial(facts, endpoint, _authority(route), clock, asked.home)
-    door = internal_door(asked.home) if asked.home is not None else None
-    return await ask_through(facts, door, asked.service)
+    listener = internal_listener(asked.home) if asked.home is not None else None
+    return await ask_through(facts, listener, asked.service)
 
 
 async def _domain(client: Client, name: str) -> Domain | None:
@@ -85,18 +85,18 @@ async def _domain(client: Client, name: str) -> Domain | None:
         return None
 
 
-async def _route(client: Client, asked: Question) -> ClusterDomainRoute | None:
+async def _route(client: Client, asked: ProbeRequest) -> ClusterDomainRoute | None:
     try:
         return await client.get(CLUSTER_DOMAIN_ROUTES, route_name(asked.source, asked.destination))
     except NotFound:
         return None
 
 
-async def _last_word(client: Client, asked: Question) -> str:
+async def _last_word(client: Client, asked: ProbeRequest) -> str:
     about = f"involvedObject.name={route_name(asked.source, asked.destination)},type=Warning"
     found = (await client.list(_EVENTS, asked.source, fields=about)).items
-    told = sorted(found, key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
-    return str(told[-1].get("message", "")) if told else ""
+    events = sorted(found, key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
+    return str(events[-1].get("message", "")) if events else ""
 
 
 def route_facts(route: ClusterDomainRoute, now: datetime) -> RouteFacts:
@@ -137,8 +137,8 @@ def _authority(route: ClusterDomainRoute) -> str:
 
 
 async def dial(
-    facts: Facts, endpoint: MasterEndpoint, authority: str, clock: Clock, home: DomainPaths | None = None
-) -> Facts:
+    facts: RouteCheckFacts, endpoint: MasterEndpoint, authority: str, clock: Clock, home: DomainPaths | None = None
+) -> RouteCheckFacts:
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(_TIMEOUT):
@@ -154,7 +154,7 @@ async def dial(
     facts = replace(facts, tcp_problem="")
     try:
         if facts.tls:
-            facts = await _look(facts, writer, authority)
+            facts = await _read_certificate(facts, writer, authority)
     finally:
         # Nothing was sent that a goodbye would have to wait for.
         writer.transport.abort()
@@ -163,10 +163,10 @@ async def dial(
     return facts if facts.tls_problem else await _call(facts, endpoint, clock, home)
 
 
-async def _look(facts: Facts, writer: asyncio.StreamWriter, authority: str) -> Facts:
+async def _read_certificate(facts: RouteCheckFacts, writer: asyncio.StreamWriter, authority: str) -> RouteCheckFacts:
     try:
         async with asyncio.timeout(_TIMEOUT):
-            await writer.start_tls(_looking())
+            await writer.start_tls(_unverified_tls())
         shown = pki.load_der_certificate(writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
     except (OSError, TimeoutError, PkiError) as error:
         return replace(facts, tls_problem=_why(error))
@@ -178,11 +178,11 @@ async def _look(facts: Facts, writer: asyncio.StreamWriter, authority: str) -> F
         except PkiError:
             signed = False
     subject = pki.subject_of(shown)[0]
-    told = Certificate(pki.fingerprint(shown), subject, shown.not_valid_before_utc, shown.not_valid_after_utc)
-    return replace(facts, shown=told, signed=signed)
+    certificate = Certificate(pki.fingerprint(shown), subject, shown.not_valid_before_utc, shown.not_valid_after_utc)
+    return replace(facts, shown=certificate, signed=signed)
 
 
-def _looking() -> ssl.SSLContext:
+def _unverified_tls() -> ssl.SSLContext:
     """To see the certificate; it is judged afterwards, and nothing but an empty call is sent."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -192,7 +192,7 @@ def _looking() -> ssl.SSLContext:
 
 def _as_source(home: DomainPaths | None) -> tuple[ssl.SSLContext, bool]:
     """With the source's certificate, where its key may be read. Showing it gives nothing away."""
-    context = _looking()
+    context = _unverified_tls()
     if home is None:
         return context, False
     try:
@@ -202,19 +202,24 @@ def _as_source(home: DomainPaths | None) -> tuple[ssl.SSLContext, bool]:
     return context, True
 
 
-async def _call(facts: Facts, endpoint: MasterEndpoint, clock: Clock, home: DomainPaths | None) -> Facts:
+async def _call(
+    facts: RouteCheckFacts, endpoint: MasterEndpoint, clock: Clock, home: DomainPaths | None
+) -> RouteCheckFacts:
     """Without a token: a gateway refuses that in a way nothing else does."""
     url = f"{model.url_of(endpoint)}/"
     context, showed = _as_source(home)
     facts = replace(facts, showed=showed)
     try:
-        async with brief_session(timeout=_ANSWER) as session:
+        async with short_lived_session(timeout=_ANSWER) as session:
             began = clock.now()
             async with session.get(url, ssl=context if facts.tls else True, allow_redirects=False) as answer:
                 middle = began + (clock.now() - began) / 2
-                told = answer.headers.get(ERROR, "")
+                error_header = answer.headers.get(ERROR, "")
                 return replace(
-                    facts, status=answer.status, gateway_error=told, skew=skew(answer.headers.get("Date", ""), middle)
+                    facts,
+                    status=answer.status,
+                    gateway_error=error_header,
+                    skew=skew(answer.headers.get("Date", ""), middle),
                 )
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         return replace(facts, http_problem=_why(error))
@@ -223,8 +228,8 @@ async def _call(facts: Facts, endpoint: MasterEndpoint, clock: Clock, home: Doma
 def skew(date: str, now: datetime) -> float | None:
     """Seconds by which the sender of this header is ahead. The header has whole seconds, cut off."""
     try:
-        told = parsedate_to_datetime(date)
-        return (told - now.replace(microsecond=0)).total_seconds() if told.tzinfo is not None else None
+        sent = parsedate_to_datetime(date)
+        return (sent - now.replace(microsecond=0)).total_seconds() if sent.tzinfo is not None else None
     except (TypeError, ValueError):
         return None
 
@@ -232,39 +237,39 @@ def skew(date: str, now: datetime) -> float | None:
 # Our own gateway.
 
 
-def internal_door(home: DomainPaths) -> Address | None:
+def internal_listener(home: DomainPaths) -> SocketAddress | None:
     """Where the domain's own pods call, as the gateway was last told; None when there is none on this machine."""
-    file = Places.of(home).directory / _LISTENERS
+    file = GatewayPaths.of(home).directory / _LISTENERS
     try:
         listed = orjson.loads(file.read_bytes())["resources"]
         found = next(each for each in listed if each["name"] == _INTERNAL)["address"]["socket_address"]
-        return Address(str(found["address"]), int(found["port_value"]))
+        return SocketAddress(str(found["address"]), int(found["port_value"]))
     except (OSError, orjson.JSONDecodeError, KeyError, StopIteration, TypeError):
         return None
 
 
-async def ask_through(facts: Facts, door: Address | None, service: str) -> Facts:
+async def ask_through(facts: RouteCheckFacts, listener: SocketAddress | None, service: str) -> RouteCheckFacts:
     """Does the destination accept our token, and may we call that service?"""
-    wanted = Service(service, error="its gateway does not run on this machine") if service else None
-    if door is None or facts.route is None:
+    wanted = ServiceCheck(service, error="its gateway does not run on this machine") if service else None
+    if listener is None or facts.route is None:
         return replace(facts, service=wanted)
-    async with brief_session(timeout=_ANSWER, cookie_jar=aiohttp.DummyCookieJar()) as session:
+    async with short_lived_session(timeout=_ANSWER, cookie_jar=aiohttp.DummyCookieJar()) as session:
         if facts.route.needs_token:
-            facts = await _probe(session, facts, door)
+            facts = await _probe(session, facts, listener)
         if wanted is None:
             return facts
-        status, error, _ = await _send(session, door, facts, f"{service}.{facts.destination}.svc", "HEAD", "/", {})
-    return replace(facts, service=Service(service, status, error))
+        status, error, _ = await _send(session, listener, facts, f"{service}.{facts.destination}.svc", "HEAD", "/", {})
+    return replace(facts, service=ServiceCheck(service, status, error))
 
 
-async def _probe(session: aiohttp.ClientSession, facts: Facts, door: Address) -> Facts:
+async def _probe(session: aiohttp.ClientSession, facts: RouteCheckFacts, listener: SocketAddress) -> RouteCheckFacts:
     assert facts.route is not None
     host = f"{HANDSHAKE_SERVICE}.{facts.destination}.svc"
     headers = {_REVISION: str(facts.route.revision)}
-    status, error, body = await _send(session, door, facts, host, "GET", "/handshake", headers)
+    status, error, body = await _send(session, listener, facts, host, "GET", "/handshake", headers)
     if status != 200:
-        told = f"our own gateway answers {status}: {error}" if status else error
-        return replace(facts, probe_problem=told)
+        message = f"our own gateway answers {status}: {error}" if status else error
+        return replace(facts, probe_problem=message)
     try:
         return replace(facts, probe=decode(body, ProbeAnswer).state)
     except HandshakeFault as fault:
@@ -273,8 +278,8 @@ async def _probe(session: aiohttp.ClientSession, facts: Facts, door: Address) ->
 
 async def _send(
     session: aiohttp.ClientSession,
-    door: Address,
-    facts: Facts,
+    listener: SocketAddress,
+    facts: RouteCheckFacts,
     host: str,
     method: str,
     path: str,
@@ -283,14 +288,16 @@ async def _send(
     """(status, what the gateways say is wrong, body); status 0 when there was no answer."""
     headers = {"Host": host, HOST: host, SOURCE: facts.source, **more}
     try:
-        async with session.request(method, f"http://{door}{path}", headers=headers, allow_redirects=False) as answer:
+        async with session.request(
+            method, f"http://{listener}{path}", headers=headers, allow_redirects=False
+        ) as answer:
             body = await answer.content.read(_LARGEST)
-            told = answer.headers.get(ERROR, "")
-            if not told and answer.status >= 500:
-                told = body.decode("utf-8", "replace")[:200]
-            return answer.status, told, body
+            error_header = answer.headers.get(ERROR, "")
+            if not error_header and answer.status >= 500:
+                error_header = body.decode("utf-8", "replace")[:200]
+            return answer.status, error_header, body
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        return 0, f"our own gateway at {door} does not answer: {_why(error)}", b""
+        return 0, f"our own gateway at {listener} does not answer: {_why(error)}", b""
 
 
 def _why(error: BaseException) -> str:

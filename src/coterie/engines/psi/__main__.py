@@ -24,10 +24,10 @@ import pyarrow as pa
 from coterie.engines.psi import intersect, keys, library, link
 from coterie.engines.psi.intersect import Impossible
 from coterie.engines.psi.library import NotUsable
-from coterie.engines.psi.link import PartnerLost, Watch
+from coterie.engines.psi.link import PartnerLost, PartnerWatch
 from coterie.engines.psi.mesh import Mesh, MeshFailed
-from coterie.engines.psi.progress import Progress
-from coterie.engines.psi.store import Store, give_memory_back, keep_memory, nullable
+from coterie.engines.psi.progress import ProgressReporter
+from coterie.engines.psi.store import Store, keep_memory, nullable, trim_memory
 from coterie.engines.psi.task import BadConfig, Task, read
 
 DEFAULT_FILE = "kuscia/task-config.conf"
@@ -37,7 +37,7 @@ def main(words: list[str]) -> int:
     try:
         task = read(words[0] if words else DEFAULT_FILE)
     except BadConfig as problem:
-        return told(str(problem), 2)
+        return fail(str(problem), 2)
     directory = Path(tempfile.mkdtemp(prefix="psi-"))
     # The library puts its own files there too, and sorts with a program that is to order bytes.
     os.environ |= {"TMPDIR": str(directory), "LC_ALL": "C"}
@@ -52,7 +52,7 @@ def main(words: list[str]) -> int:
 
     def failed(sentence: str) -> NoReturn:
         # The library cannot be interrupted.
-        end(told(f"task {task.id} failed at {task.own.name}: {sentence}", 1))
+        end(fail(f"task {task.id} failed at {task.own.name}: {sentence}", 1))
 
     try:
         work(task, directory, failed)
@@ -67,21 +67,21 @@ def main(words: list[str]) -> int:
 def work(task: Task, directory: Path, lost: Callable[[str], None]) -> None:
     done = _Steps(task)
     linking, computing = library.load()
-    mesh, progress, own = Mesh(), Progress(task.progress_url, directory), task.own
+    mesh, progress, own = Mesh(), ProgressReporter(task.progress_url, directory), task.own
     wanted = _columns(task, mesh.schema(own.data))
     partners = link.connect(linking, task)
     done("all parties are there")
-    with Watch(task, lost):
+    with PartnerWatch(task, lost):
         rows = mesh.read(own.data, wanted)
         store = Store(directory, rows.schema)
         store.fill(rows, own.keys, task.rank)
         # What was needed for reading is not needed again, and the library needs much.
-        give_memory_back()
+        trim_memory()
         keep_memory()
-        progress.tell(0.2)
+        progress.report(0.2)
         done(f"{store.rows} rows were read")
         families = [keys.family(rows.schema.field(name).type) for name in own.keys]
-        facts = link.told_to_all(partners, {"keys": families, "rows": store.rows})
+        facts = link.report_to_all(partners, {"keys": families, "rows": store.rows})
         intersect.check(task, facts)
         counts = [each["rows"] for each in facts]
         if all(counts):
@@ -90,10 +90,10 @@ def work(task: Task, directory: Path, lost: Callable[[str], None]) -> None:
         else:
             numbers = intersect.without_partner(task, counts)
         # Nobody leaves while another still computes: whoever is gone counts as lost.
-        link.told_to_all(partners, "done")
-    give_memory_back()
+        link.report_to_all(partners, "done")
+    trim_memory()
     done("the keys were compared")
-    progress.tell(0.8)
+    progress.report(0.8)
     if own.receives:
         schema = rows.schema if task.join == "inner" else nullable(rows.schema)
         mesh.create(own.output, schema)
@@ -146,7 +146,7 @@ def _when_asked_to_end(action: Callable[[], NoReturn]) -> None:
     threading.Thread(target=wait, name="end", daemon=True).start()
 
 
-def told(sentence: str, status: int) -> int:
+def fail(sentence: str, status: int) -> int:
     print(sentence, file=sys.stderr, flush=True)
     return status
 

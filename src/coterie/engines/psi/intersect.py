@@ -60,7 +60,7 @@ def run(
     try:
         library.psi_execute(config, link, hook)
     except RuntimeError as problem:
-        raise _told(task, str(problem)) from problem
+        raise _library_error(task, str(problem)) from problem
     if not task.own.receives:
         return iter(())
     numbers = store.found_numbers(found, second=task.rank == 1)
@@ -82,11 +82,11 @@ def without_partner(task: Task, rows: list[int]) -> Iterator[pa.Array]:
             yield pa.array(numbers, pa.int64()) if rank == task.rank else pa.nulls(len(numbers), pa.int64())
 
 
-def _told(task: Task, text: str) -> Impossible:
+def _library_error(task: Task, text: str) -> Impossible:
     if "duplicated keys" in text:
         names = ", ".join(task.own.keys)
         return Impossible(
             f"the table {task.own.data} has rows with equal {names}, which three parties cannot have; make them unique"
         )
-    said = next((line.strip() for line in text.splitlines() if "] " in line), text.strip().splitlines()[0])
-    return Impossible(f"the library failed: {said.rpartition('] ')[2]}")
+    reason = next((line.strip() for line in text.splitlines() if "] " in line), text.strip().splitlines()[0])
+    return Impossible(f"the library failed: {reason.rpartition('] ')[2]}")

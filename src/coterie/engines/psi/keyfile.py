@@ -77,13 +77,13 @@ class KeyFile:
 
 def note(keys: Path, rows: int, digest: bytes) -> None:
     """What the library wants to know of a file; it reads it all where the size is another."""
-    told = {
+    summary = {
         "keysHash": base64.b64encode(digest).decode(),
         "uniqueKeyCnt": rows,
         "originalCnt": rows,
         "sourceFileSize": str(keys.stat().st_size),
     }
-    keys.with_name(f"{keys.name}.meta").write_text(json.dumps(told, separators=(",", ":")))
+    keys.with_name(f"{keys.name}.meta").write_text(json.dumps(summary, separators=(",", ":")))
 
 
 def order_of(texts: pa.Array) -> pa.Array:

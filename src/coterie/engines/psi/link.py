@@ -52,7 +52,7 @@ def connect(library: Any, task: Task) -> Any:
         raise PartnerLost(f"{names} could not be reached within {COMING} s of the start") from problem
 
 
-def told_to_all(link: Any, value: Any) -> list[Any]:
+def report_to_all(link: Any, value: Any) -> list[Any]:
     """What each party says, by rank."""
     try:
         return [json.loads(each) for each in link.all_gather(json.dumps(value))]
@@ -60,7 +60,7 @@ def told_to_all(link: Any, value: Any) -> list[Any]:
         raise PartnerLost("the connection to the partners broke") from problem
 
 
-class Watch:
+class PartnerWatch:
     """Calls `lost` with a sentence when a partner does not answer any more."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Watch:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> PartnerWatch:
         self._thread.start()
         return self
 
@@ -81,12 +81,12 @@ class Watch:
         self._over.set()
 
     def _watch(self) -> None:
-        heard = {each.name: time.monotonic() for each in self._task.partners}
+        last_answer = {each.name: time.monotonic() for each in self._task.partners}
         while not self._over.wait(self._every):
             for partner in self._task.partners:
                 if answers(partner, self._every):
-                    heard[partner.name] = time.monotonic()
-                elif time.monotonic() - heard[partner.name] > self._silence and not self._over.is_set():
+                    last_answer[partner.name] = time.monotonic()
+                elif time.monotonic() - last_answer[partner.name] > self._silence and not self._over.is_set():
                     self._lost(f"{partner.name} has not answered for {self._silence:g} s")
                     return
 

@@ -47,12 +47,12 @@ class Mesh:
 
     def schema(self, data: str) -> pa.Schema:
         asked = flight.FlightDescriptor.for_command(command("CommandGetDomainDataSchema", (1, data)))
-        with _told(f"the table {data} cannot be read"):
+        with _flight_errors(f"the table {data} cannot be read"):
             return self._client.get_schema(asked).schema
 
     def read(self, data: str, columns: Sequence[str]) -> Rows:
         query = command("CommandDomainDataQuery", (1, data), *protobytes.each(2, columns))
-        with _told(f"the table {data} cannot be read"):
+        with _flight_errors(f"the table {data} cannot be read"):
             info = self._client.get_flight_info(flight.FlightDescriptor.for_command(query))
             return Rows(data, self._client.do_get(info.endpoints[0].ticket))
 
@@ -68,17 +68,17 @@ class Mesh:
             (10, "coterie"),
             (11, _CSV),
         )
-        with _told(f"the table {data} cannot be made"):
+        with _flight_errors(f"the table {data} cannot be made"):
             (result,) = self._client.do_action(flight.Action("ActionCreateDomainDataRequest", request))
-            code, told = _status(result.body.to_pybytes())
+            code, status = _status(result.body.to_pybytes())
         if code:
-            raise MeshFailed(f"the table {data} cannot be made: {told}")
+            raise MeshFailed(f"the table {data} cannot be made: {status}")
 
     def write(self, data: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
         """How many rows. All of them are there at the end, or none."""
         asked = flight.FlightDescriptor.for_command(command("CommandDomainDataUpdate", (1, data)))
         rows = 0
-        with _told(f"the table {data} cannot be written"):
+        with _flight_errors(f"the table {data} cannot be written"):
             info = self._client.get_flight_info(asked)
             ticket = flight.FlightDescriptor.for_command(info.endpoints[0].ticket.ticket)
             writer, answers = self._client.do_put(ticket, schema)
@@ -104,12 +104,12 @@ class Rows:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        with _told(f"the table {self._data} cannot be read"):
+        with _flight_errors(f"the table {self._data} cannot be read"):
             batch: pa.RecordBatch = self._reader.read_chunk().data
         return batch
 
 
-class _told:
+class _flight_errors:
     """Errors of Flight as sentences; what gRPC adds about itself is left out."""
 
     def __init__(self, sentence: str) -> None:
@@ -132,12 +132,12 @@ def reason(text: str) -> str:
 
 
 def _status(body: bytes) -> tuple[int, str]:
-    code, told = 0, ""
+    code, status = 0, ""
     for number, value in protobytes.fields(body):
         if number == 1 and isinstance(value, bytes):
             for inner, part in protobytes.fields(value):
                 if inner == 1 and isinstance(part, int):
                     code = part
                 elif inner == 2 and isinstance(part, bytes):
-                    told = part.decode(errors="replace")
-    return code, told
+                    status = part.decode(errors="replace")
+    return code, status

@@ -23,36 +23,36 @@ _EVERY = 1.0
 _TIMEOUT = 5.0
 
 
-class Progress:
+class ProgressReporter:
     def __init__(self, url: str, directory: Path) -> None:
         self._url = url
         self._directory = directory
         self._wanted = 0.0
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._tell, name="progress", daemon=True)
+        self._thread = threading.Thread(target=self._report_stages, name="progress", daemon=True)
         if url:
             self._thread.start()
 
-    def tell(self, value: float) -> None:
+    def report(self, value: float) -> None:
         self._wanted = max(self._wanted, min(value, 1.0))
 
     def part(self, low: float, high: float, value: float) -> None:
-        self.tell(low + (high - low) * value)
+        self.report(low + (high - low) * value)
 
     def close(self) -> None:
         self._over.set()
         if self._thread.is_alive():
             self._thread.join(_TIMEOUT)
 
-    def _tell(self) -> None:
-        told = 0.0
+    def _report_stages(self) -> None:
+        reported = 0.0
         while not self._over.wait(_EVERY):
             for pattern, done in STAGES:
                 if next(self._directory.glob(pattern), None) is not None:
-                    self.tell(done)
-            if self._wanted > told:
-                told = self._wanted
-                self._post(told)
+                    self.report(done)
+            if self._wanted > reported:
+                reported = self._wanted
+                self._post(reported)
 
     def _post(self, value: float) -> None:
         body = json.dumps({"progress": round(value, 3)}).encode()
@@ -61,5 +61,5 @@ class Progress:
             with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
                 answer.read()
         except (urllib.error.URLError, OSError) as problem:
-            print(f"the progress could not be told: {problem}", file=sys.stderr, flush=True)
+            print(f"the progress could not be reported: {problem}", file=sys.stderr, flush=True)
             self._over.set()

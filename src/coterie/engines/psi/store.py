@@ -140,7 +140,7 @@ def in_table_order(numbers: Iterable[pa.Array]) -> Iterator[pa.Array]:
         yield ordered.slice(start, _RESULT_ROWS)
 
 
-def give_memory_back() -> None:
+def trim_memory() -> None:
     """What is free goes back to the machine: Arrow and the library, which take turns, keep much of what they used."""
     pa.default_memory_pool().release_unused()
     # Of the C library; there are some without it.

@@ -70,7 +70,7 @@ def parse(text: str) -> Task:
     whole = _object(text, "the configuration")
     cluster = _object(whole.get("task_cluster_def") or "", "task_cluster_def")
     ports = _object(whole.get("allocated_ports") or "", "allocated_ports")
-    wishes = _object(whole.get("task_input_config") or "", "task_input_config")
+    options = _object(whole.get("task_input_config") or "", "task_input_config")
     try:
         endpoints = {each["name"]: each["services"][0]["endpoints"][0] for each in cluster["parties"]}
         own = cluster["parties"][cluster["selfPartyIdx"]]["name"]
@@ -78,19 +78,19 @@ def parse(text: str) -> Task:
     except (KeyError, IndexError, TypeError, ValueError) as problem:
         raise BadConfig(f"task_cluster_def or allocated_ports lacks something: {problem!r}") from problem
     task = str(whole.get("task_id") or "")
-    parties = _parties(task, endpoints, wishes)
-    protocol, join, sort = _manner(wishes, parties)
+    parties = _parties(task, endpoints, options)
+    protocol, join, sort = _protocol_options(options, parties)
     rank = [each.name for each in parties].index(own)
     return Task(task, parties, rank, port, str(whole.get("task_progress_url") or ""), protocol, join, sort)
 
 
-def _parties(task: str, endpoints: dict[str, str], wishes: dict[str, Any]) -> tuple[Party, ...]:
+def _parties(task: str, endpoints: dict[str, str], options: dict[str, Any]) -> tuple[Party, ...]:
     names = sorted(endpoints)
     if len(names) not in (2, 3):
         raise BadConfig(f"an intersection is made by two or three parties, not by {len(names)}")
-    inputs, outputs = _by_party(wishes, "inputs", names), _by_party(wishes, "outputs", names)
-    keys, columns = _by_party(wishes, "keys", names), _by_party(wishes, "columns", names)
-    receivers = wishes.get("receivers", names)
+    inputs, outputs = _by_party(options, "inputs", names), _by_party(options, "outputs", names)
+    keys, columns = _by_party(options, "keys", names), _by_party(options, "columns", names)
+    receivers = options.get("receivers", names)
     if not _texts(receivers) or not receivers or not set(receivers) <= set(names):
         raise BadConfig(f"task_input_config: receivers is a list with some of {', '.join(names)}")
     if len(set(receivers)) not in (1, len(names)):
@@ -116,10 +116,10 @@ def _parties(task: str, endpoints: dict[str, str], wishes: dict[str, Any]) -> tu
     return tuple(found)
 
 
-def _manner(wishes: dict[str, Any], parties: tuple[Party, ...]) -> tuple[str, str, bool]:
+def _protocol_options(options: dict[str, Any], parties: tuple[Party, ...]) -> tuple[str, str, bool]:
     three = len(parties) == 3
-    protocol = wishes.get("protocol", "ECDH" if three else "RR22")
-    join, sort = wishes.get("join", "inner"), wishes.get("sort", True)
+    protocol = options.get("protocol", "ECDH" if three else "RR22")
+    join, sort = options.get("join", "inner"), options.get("sort", True)
     if protocol not in PROTOCOLS:
         raise BadConfig(f"task_input_config: protocol is one of {', '.join(PROTOCOLS)}, not {protocol!r}")
     if join not in JOINS:
@@ -131,13 +131,13 @@ def _manner(wishes: dict[str, Any], parties: tuple[Party, ...]) -> tuple[str, st
     return protocol, join, sort
 
 
-def _by_party(wishes: dict[str, Any], key: str, names: list[str]) -> dict[str, Any]:
-    found = wishes.get(key, {})
+def _by_party(options: dict[str, Any], key: str, names: list[str]) -> dict[str, Any]:
+    found = options.get(key, {})
     if not isinstance(found, dict):
         raise BadConfig(f"task_input_config: {key} has one entry for each party")
-    strangers = sorted(set(found) - set(names))
-    if strangers:
-        raise BadConfig(f"task_input_config: {key}.{strangers[0]} is of no party; there are {', '.join(names)}")
+    unknown_parties = sorted(set(found) - set(names))
+    if unknown_parties:
+        raise BadConfig(f"task_input_config: {key}.{unknown_parties[0]} is of no party; there are {', '.join(names)}")
     return found
 
 

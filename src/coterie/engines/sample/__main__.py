@@ -25,13 +25,13 @@ def main(words: list[str]) -> int:
     try:
         task = read(words[0] if words else DEFAULT_FILE)
     except BadConfig as problem:
-        return told(f"{problem}", 2)
+        return fail(f"{problem}", 2)
     try:
         return work(task)
     except Failed as problem:
-        return told(f"task {task.id} failed at {task.self.party}: {problem}", 1)
+        return fail(f"task {task.id} failed at {task.self.party}: {problem}", 1)
     except OSError as problem:
-        return told(
+        return fail(
             f"task {task.id} failed at {task.self.party}: port {task.port}: {os.strerror(problem.errno or 0)}", 1
         )
 
@@ -40,13 +40,13 @@ def work(task: Task) -> int:
     talk = Conversation(task)
     talk.listen(mute=task.mode == "hang")
     if task.mode == "hang":
-        print(f"task {task.id}: {task.self.party} answers nobody, as it was told", flush=True)
+        print(f"task {task.id}: {task.self.party} does not respond, as configured", flush=True)
         while True:
             signal.pause()
     if task.mode in ("fail", "crash"):
         time.sleep(task.seconds)
     if task.mode == "fail":
-        return told(f"task {task.id} failed at {task.self.party}: the task says so", 1)
+        return fail(f"task {task.id} failed at {task.self.party}: the task says so", 1)
     if task.mode == "crash":
         os.kill(os.getpid(), signal.SIGKILL)
         os.abort()  # the first process of a namespace does not hear its own signals
@@ -73,15 +73,15 @@ def report(task: Task, progress: float) -> None:
         return
     body = json.dumps({"progress": progress}).encode()
     try:
-        status, said = call(task.progress_url, [body], len(body), _REPORT_SECONDS)
+        status, response = call(task.progress_url, [body], len(body), _REPORT_SECONDS)
     except (OSError, WireError) as problem:
-        print(f"the progress could not be told: {problem}", file=sys.stderr, flush=True)
+        print(f"the progress could not be reported: {problem}", file=sys.stderr, flush=True)
         return
     if status != 200:
-        print(f"the progress was refused: {said[:200].decode(errors='replace')}", file=sys.stderr, flush=True)
+        print(f"the progress was refused: {response[:200].decode(errors='replace')}", file=sys.stderr, flush=True)
 
 
-def told(sentence: str, status: int) -> int:
+def fail(sentence: str, status: int) -> int:
     print(sentence, file=sys.stderr, flush=True)
     return status
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from coterie.engines.sample.task import Peer, Task
 from coterie.engines.sample.wire import Head, WireError, answer, call, read_body, read_head
 
-PATIENCE = 60.0
+PARTNER_TIMEOUT = 60.0
 """Seconds for a partner to come and to answer, besides the time the task is told to take."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 _CALL_SECONDS = 10.0
@@ -35,10 +35,10 @@ class Conversation:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._socket = socket.create_server(("", task.port), backlog=128)
-        self._news = threading.Condition()
+        self._received_event = threading.Condition()
         self._greeted: set[str] = set()
         self._delivered: set[str] = set()
-        self._deadline = time.monotonic() + PATIENCE + task.seconds
+        self._deadline = time.monotonic() + PARTNER_TIMEOUT + task.seconds
 
     def listen(self, *, mute: bool = False) -> None:
         """Take calls from now on; `mute`: and never answer one."""
@@ -57,11 +57,11 @@ class Conversation:
     def wait_for_all(self) -> None:
         """Until everybody greeted us and sent what he was to send."""
         wanted = {peer.name for peer in self._task.peers}
-        with self._news:
+        with self._received_event:
             while not wanted <= (self._delivered if self._task.mbytes else self._greeted):
-                if not self._news.wait(max(0.0, self._deadline - time.monotonic())) and self._late():
+                if not self._received_event.wait(max(0.0, self._deadline - time.monotonic())) and self._late():
                     missing = sorted(wanted - (self._delivered if self._task.mbytes else self._greeted))
-                    raise Failed(f"nothing came from {missing[0]} within {self._patience:g} s")
+                    raise Failed(f"nothing came from {missing[0]} within {self._time_left:g} s")
 
     def _until_answered(self, peer: Peer) -> None:
         greeting = {"task": self._task.id, "from": self._task.self.name, "to": peer.name}
@@ -69,31 +69,31 @@ class Conversation:
         pause, seen = _FIRST_PAUSE, ""
         while True:
             try:
-                status, told = call(f"http://{peer.endpoint}/greet", [body], len(body), _CALL_SECONDS)
-                if status == 200 and json.loads(told) == greeting:
+                status, response = call(f"http://{peer.endpoint}/greet", [body], len(body), _CALL_SECONDS)
+                if status == 200 and json.loads(response) == greeting:
                     return
                 if status == 409:
-                    raise Failed(f"{peer.name} refused our greeting: {told[:200].decode(errors='replace')}")
+                    raise Failed(f"{peer.name} refused our greeting: {response[:200].decode(errors='replace')}")
                 seen = f"status {status}"
             except (OSError, WireError, ValueError) as problem:
                 seen = str(problem)
             if self._late():
-                raise Failed(f"{peer.name} did not answer within {self._patience:g} s; last: {seen}")
-            with self._news:
+                raise Failed(f"{peer.name} did not answer within {self._time_left:g} s; last: {seen}")
+            with self._received_event:
                 known = peer.name in self._greeted
-                self._news.wait_for(lambda: not known and peer.name in self._greeted, pause)  # noqa: B023 - at once
+                self._received_event.wait_for(lambda: not known and peer.name in self._greeted, pause)  # noqa: B023 - at once
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
     def _send_bulk(self, peer: Peer) -> None:
         digest = hashlib.sha256()
         size = self._task.mbytes * _MEGABYTE
-        patience = max(_CALL_SECONDS, self._deadline - time.monotonic())
+        timeout = max(_CALL_SECONDS, self._deadline - time.monotonic())
         try:
             url = f"http://{peer.endpoint}/bulk"
-            status, told = call(url, self._bulk(size, digest), size + 4096, patience, "application/octet-stream")
+            status, response = call(url, self._bulk(size, digest), size + 4096, timeout, "application/octet-stream")
         except (OSError, WireError) as problem:
             raise Failed(f"{self._task.mbytes} MB to {peer.name} did not arrive: {problem}") from problem
-        if status != 200 or told.decode(errors="replace") != digest.hexdigest():
+        if status != 200 or response.decode(errors="replace") != digest.hexdigest():
             raise Failed(f"{self._task.mbytes} MB to {peer.name} arrived changed: status {status}")
 
     def _bulk(self, size: int, digest: hashlib._Hash) -> Iterator[bytes]:
@@ -113,41 +113,41 @@ class Conversation:
             if mute:
                 held.append(connection)
                 continue
-            threading.Thread(target=self._hear, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._read_message, args=(connection,), daemon=True).start()
 
-    def _hear(self, connection: socket.socket) -> None:
+    def _read_message(self, connection: socket.socket) -> None:
         with connection:
-            connection.settimeout(PATIENCE)
+            connection.settimeout(PARTNER_TIMEOUT)
             try:
                 head = read_head(connection)
                 path = head.first.split(" ")[1] if head.first.count(" ") == 2 else ""
                 if path.endswith("/greet"):
                     pieces: list[bytes] = []
                     read_body(connection, head, pieces.append)
-                    self._hear_greeting(connection, b"".join(pieces))
+                    self._read_greeting(connection, b"".join(pieces))
                 elif path.endswith("/bulk"):
-                    self._hear_bulk(connection, head)
+                    self._read_bulk(connection, head)
                 else:
                     answer(connection, 404, b'"nothing here"')
             except (OSError, WireError):
                 return  # the caller went away; it calls again if it still wants something
 
-    def _hear_greeting(self, connection: socket.socket, body: bytes) -> None:
+    def _read_greeting(self, connection: socket.socket, body: bytes) -> None:
         try:
-            told = json.loads(body)
-            right = told["task"] == self._task.id and told["to"] == self._task.self.name
-            known = right and told["from"] in {peer.name for peer in self._task.peers}
+            greeting = json.loads(body)
+            right = greeting["task"] == self._task.id and greeting["to"] == self._task.self.name
+            known = right and greeting["from"] in {peer.name for peer in self._task.peers}
         except (ValueError, KeyError, TypeError):
             known = False
         if not known:
             answer(connection, 409, json.dumps(f"{self._task.self.name} expects no such greeting").encode())
             return
         answer(connection, 200, body)
-        with self._news:
-            self._greeted.add(told["from"])
-            self._news.notify_all()
+        with self._received_event:
+            self._greeted.add(greeting["from"])
+            self._received_event.notify_all()
 
-    def _hear_bulk(self, connection: socket.socket, head: Head) -> None:
+    def _read_bulk(self, connection: socket.socket, head: Head) -> None:
         digest = hashlib.sha256()
         start = bytearray()
 
@@ -160,15 +160,15 @@ class Conversation:
 
         read_body(connection, head, take)
         answer(connection, 200, digest.hexdigest().encode())
-        with self._news:
+        with self._received_event:
             self._delivered.add(bytes(start).rstrip().decode(errors="replace"))
-            self._news.notify_all()
+            self._received_event.notify_all()
 
     # Time.
 
     @property
-    def _patience(self) -> float:
-        return PATIENCE + self._task.seconds
+    def _time_left(self) -> float:
+        return PARTNER_TIMEOUT + self._task.seconds
 
     def _late(self) -> bool:
         return time.monotonic() >= self._deadline

@@ -61,7 +61,7 @@ def parse(text: str) -> Task:
     whole = _object(text, "the configuration")
     cluster = _object(whole.get("task_cluster_def") or "", "task_cluster_def")
     ports = _object(whole.get("allocated_ports") or "", "allocated_ports")
-    wishes = _object(whole.get("task_input_config") or "{}", "task_input_config")
+    options = _object(whole.get("task_input_config") or "{}", "task_input_config")
     try:
         peers = tuple(_peers(cluster))
         own = _own(cluster)
@@ -70,7 +70,7 @@ def parse(text: str) -> Task:
         raise BadConfig(f"task_cluster_def or allocated_ports lacks something: {problem!r}") from problem
     except StopIteration as problem:
         raise BadConfig(f"allocated_ports has no port named {PORT}") from problem
-    mode, seconds, mbytes = _wishes(wishes, own.party)
+    mode, seconds, mbytes = _options(options, own.party)
     others = tuple(peer for peer in peers if peer != own)
     return Task(
         str(whole.get("task_id") or ""),
@@ -111,9 +111,9 @@ def _own(cluster: dict[str, Any]) -> Peer:
     raise BadConfig(f"the party {party['name']} has no service named {PORT}")
 
 
-def _wishes(wishes: dict[str, Any], own: str) -> tuple[str, float, int]:
-    mode, party = wishes.get("mode", "ok"), wishes.get("party", "")
-    seconds, mbytes = wishes.get("seconds", 0), wishes.get("mbytes", 0)
+def _options(options: dict[str, Any], own: str) -> tuple[str, float, int]:
+    mode, party = options.get("mode", "ok"), options.get("party", "")
+    seconds, mbytes = options.get("seconds", 0), options.get("mbytes", 0)
     if mode not in MODES:
         raise BadConfig(f"task_input_config: mode is one of {', '.join(MODES)}, not {mode!r}")
     if not isinstance(party, str):

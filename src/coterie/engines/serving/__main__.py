@@ -68,13 +68,13 @@ class Handler(BaseHTTPRequestHandler):
         elif path == "/health":
             self._answer(200 if self.server.healthy else 503, {"ready": self.server.healthy})
         elif path == "/ask":
-            told = {name: ask(endpoint) for name, endpoint in self.server.settings.partners.items()}
-            self._answer(502 if any("error" in each for each in told.values()) else 200, told)
+            answers = {name: ask(endpoint) for name, endpoint in self.server.settings.partners.items()}
+            self._answer(502 if any("error" in each for each in answers.values()) else 200, answers)
         else:
             self._answer(404, {"error": "there is /, /health and /ask"})
 
-    def _answer(self, status: int, told: Any) -> None:
-        body = json.dumps(told).encode()
+    def _answer(self, status: int, document: Any) -> None:
+        body = json.dumps(document).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -91,10 +91,10 @@ def ask(endpoint: str) -> dict[str, Any]:
     """Where `http_proxy` is set the call goes there, as with any other program."""
     try:
         with urllib.request.urlopen(f"http://{endpoint}/", timeout=_ASK_SECONDS) as answer:
-            told = json.loads(answer.read(_LARGEST))
+            answer_body = json.loads(answer.read(_LARGEST))
     except (OSError, ValueError) as problem:
         return {"error": str(problem)}
-    return told if isinstance(told, dict) else {"error": "not an answer of this service"}
+    return answer_body if isinstance(answer_body, dict) else {"error": "not an answer of this service"}
 
 
 def main(words: list[str]) -> int:

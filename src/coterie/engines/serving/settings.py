@@ -45,7 +45,7 @@ def parse(text: str) -> Settings:
     whole = _object(text, "the configuration")
     cluster = _object(whole.get("cluster_def") or "", "cluster_def")
     ports = _object(whole.get("allocated_ports") or "", "allocated_ports")
-    wishes = _object(whole.get("input_config") or "{}", "input_config")
+    options = _object(whole.get("input_config") or "{}", "input_config")
     try:
         parties = cluster["parties"]
         place = cluster["selfPartyIdx"]
@@ -67,9 +67,9 @@ def parse(text: str) -> Settings:
         str(own.get("role") or ""),
         port,
         partners,
-        str(wishes.get("greeting", "hello")),
-        _seconds(wishes, "warmup", 0.0),
-        _seconds(wishes, "drain", 2.0),
+        str(options.get("greeting", "hello")),
+        _seconds(options, "warmup", 0.0),
+        _seconds(options, "drain", 2.0),
     )
 
 
@@ -87,8 +87,8 @@ def _object(text: Any, what: str) -> dict[str, Any]:
     return found
 
 
-def _seconds(wishes: dict[str, Any], name: str, default: float) -> float:
-    value = wishes.get(name, default)
+def _seconds(options: dict[str, Any], name: str, default: float) -> float:
+    value = options.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 3600:
         raise BadConfig(f"input_config: {name} is a number of seconds")
     return float(value)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
-from coterie.kube.agent.node.registration import NodeKeeper
+from coterie.kube.agent.node.registration import NodeRegistration
 from coterie.kube.agent.plugin import AgentPlugin
-from coterie.kube.agent.pods.garbage import GarbageCollector
+from coterie.kube.agent.pods.garbage import NodeGarbageCollector
 from coterie.kube.agent.pods.manager import PodManager
 from coterie.kube.agent.runtimes.protocol import PodRuntime
 from coterie.kube.agent.settings import AgentSettings
@@ -61,9 +61,9 @@ class Agent:
 
     runtime: RuntimeService
     events: EventRecorder
-    node: NodeKeeper
+    node: NodeRegistration
     pods: PodManager
-    garbage: GarbageCollector
+    garbage: NodeGarbageCollector
 
     @property
     def groups(self) -> list[list[Runnable]]:
@@ -81,9 +81,9 @@ def make(
 ) -> Agent:
     """`informers` must be running (or be started before the agent's groups)."""
     events = EventRecorder(client, "agent", instance=settings.node_name, clock=clock)
-    node = NodeKeeper(client, settings, runtime.name, clock, images=lambda: node_images(runtime), plugins=plugins)
+    node = NodeRegistration(client, settings, runtime.name, clock, images=lambda: node_images(runtime), plugins=plugins)
     pods = PodManager(client, informers, runtime, settings, events, clock, tuple(plugins), node.allocatable)
-    garbage = GarbageCollector(settings, pods.known_uids, clock)
+    garbage = NodeGarbageCollector(settings, pods.known_uids, clock)
     return Agent(RuntimeService(runtime), events, node, pods, garbage)
 
 

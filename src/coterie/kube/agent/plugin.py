@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from coterie.kube.agent.node.facts import MachineFacts
-from coterie.kube.agent.pods.downward import NodeFacts
+from coterie.kube.agent.pods.downward import DownwardNodeInfo
 from coterie.kube.agent.pods.environment import Lookup
 from coterie.kube.agent.runtimes.protocol import Mount
 from coterie.kube.agent.volumes.volumes import PodVolumes
@@ -65,7 +65,7 @@ class AgentPlugin(Protocol):
     def pod_references(self, pod: Object) -> set[tuple[str, str]]:
         """(kind, name) of ConfigMaps and Secrets that the pod needs, besides those it names itself."""
 
-    async def prepare_pod(self, pod: Object, directory: Path, facts: NodeFacts) -> None:
+    async def prepare_pod(self, pod: Object, directory: Path, facts: DownwardNodeInfo) -> None:
         """`directory` is the pod's own. Raises PluginProblem or OSError."""
 
     async def container_additions(
@@ -75,7 +75,7 @@ class AgentPlugin(Protocol):
         variables: Mapping[str, str],
         volumes: PodVolumes,
         lookup: Lookup,
-        facts: NodeFacts,
+        facts: DownwardNodeInfo,
         directory: Path,
     ) -> ContainerAdditions:
         """Raises ConfigProblem; ApiError or TransportError when something has to be asked for and cannot be."""

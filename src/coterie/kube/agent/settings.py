@@ -47,7 +47,7 @@ class PressureSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSettings:
+class NodeObjectSettings:
     """The Node object and its heartbeat."""
 
     lease_seconds: int = 40
@@ -123,7 +123,7 @@ class DnsSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class LogSettings:
+class PodLogSettings:
     """What happens to the output of pods that are gone."""
 
     max_age_days: float = 30.0
@@ -146,10 +146,10 @@ class AgentSettings:
     """Who the machine is; empty: the system's. Tests with several "machines" set it."""
     capacity: CapacitySettings = CapacitySettings()
     pressure: PressureSettings = PressureSettings()
-    node: NodeSettings = field(default_factory=NodeSettings)
+    node: NodeObjectSettings = field(default_factory=NodeObjectSettings)
     pods: PodSettings = PodSettings()
     dns: DnsSettings = DnsSettings()
-    logs: LogSettings = LogSettings()
+    logs: PodLogSettings = PodLogSettings()
 
     @property
     def pods_directory(self) -> Path:

@@ -30,12 +30,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 Status = dict[str, Any]
-MAX_TOLD = 100
+MAX_SHOWN = 100
 """Faults of one object that are told one by one: nobody reads more, and a small object can have very many."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class StatusCause:
     """One reason inside `Status.details.causes`; `field` is a path such as `spec.containers[0].image`."""
 
     reason: str
@@ -63,7 +63,7 @@ class ApiError(Exception):
         group: str = "",
         kind: str = "",
         uid: str = "",
-        causes: Sequence[Cause] = (),
+        causes: Sequence[StatusCause] = (),
         retry_after: int = 0,
     ) -> None:
         super().__init__(message)
@@ -204,7 +204,9 @@ def from_status(status: Status, code: int = 0) -> ApiError:
     code = int(status.get("code") or code or 500)
     cls = _BY_REASON.get(status.get("reason") or "") or _BY_CODE.get(code, InternalError)
     details = status.get("details") or {}
-    causes = [Cause(c.get("reason", ""), c.get("message", ""), c.get("field", "")) for c in details.get("causes") or ()]
+    causes = [
+        StatusCause(c.get("reason", ""), c.get("message", ""), c.get("field", "")) for c in details.get("causes") or ()
+    ]
     if cls is Conflict and any(cause.reason == "FieldManagerConflict" for cause in causes):
         cls = ApplyConflict
     return cls(
@@ -229,8 +231,8 @@ class FieldError:
     def __str__(self) -> str:
         return f"{self.field}: {self.detail}"
 
-    def cause(self) -> Cause:
-        return Cause(self.reason, self.detail, self.field)
+    def cause(self) -> StatusCause:
+        return StatusCause(self.reason, self.detail, self.field)
 
 
 def required(field: str, why: str = "") -> FieldError:
@@ -287,10 +289,10 @@ def show_value(value: object) -> str:
 
 def invalid_object(kind: str, group: str, name: str, errors: Sequence[FieldError]) -> Invalid:
     """The 422 that carries the field errors of one object, worded as Kubernetes words it."""
-    causes = [error.cause() for error in errors[:MAX_TOLD]]
-    texts = [str(error) for error in errors[:MAX_TOLD]]
-    if len(errors) > MAX_TOLD:
-        texts.append(f"and {len(errors) - MAX_TOLD} more")
-    told = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
+    causes = [error.cause() for error in errors[:MAX_SHOWN]]
+    texts = [str(error) for error in errors[:MAX_SHOWN]]
+    if len(errors) > MAX_SHOWN:
+        texts.append(f"and {len(errors) - MAX_SHOWN} more")
+    message = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
     shown = f"{kind}.{group}" if group else kind
-    return Invalid(f'{shown} "{name}" is invalid: {told}', name=name, group=group, kind=kind, causes=causes)
+    return Invalid(f'{shown} "{name}" is invalid: {message}', name=name, group=group, kind=kind, causes=causes)

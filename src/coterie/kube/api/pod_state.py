@@ -14,7 +14,7 @@ DISRUPTION_TARGET = "DisruptionTarget"
 _LOG_KEPT = 1500
 
 
-def moment(text: str | None) -> datetime | None:
+def parse_time(text: str | None) -> datetime | None:
     """A timestamp of an object; None when it is missing or nobody can read it."""
     if not text:
         return None
@@ -37,7 +37,7 @@ def ready_since(pod: Pod) -> datetime | None:
     condition = ready_condition(pod)
     if condition is None or condition.status != "True":
         return None
-    return moment(condition.last_transition_time)
+    return parse_time(condition.last_transition_time)
 
 
 def is_active(pod: Pod) -> bool:
@@ -66,7 +66,7 @@ def restarts(pod: Pod) -> int:
     return sum(status.restart_count for status in container_statuses(pod))
 
 
-def last_words(pod: Pod) -> tuple[str, str]:
+def termination_message(pod: Pod) -> tuple[str, str]:
     """Which container ended badly and how, for everybody; and what it printed last, for its own people only."""
     for status in container_statuses(pod):
         ended: Mapping[str, Any] = (
@@ -78,10 +78,10 @@ def last_words(pod: Pod) -> tuple[str, str]:
         signal = f", signal {ended['signal']}" if ended.get("signal") else ""
         reason = f" ({ended['reason']}{signal})" if ended.get("reason") else ""
         return f"container {status.name} exited with {code}{reason}", str(ended.get("message") or "")[-_LOG_KEPT:]
-    return told(pod.status.reason or "Failed", pod.status.message), ""
+    return reason_and_message(pod.status.reason or "Failed", pod.status.message), ""
 
 
-def told(reason: str, message: object) -> str:
+def reason_and_message(reason: str, message: object) -> str:
     return f"{reason}: {message}" if message else reason
 
 
@@ -90,14 +90,14 @@ def finished_at(pod: Pod, now: datetime) -> datetime:
     ends = [
         end
         for status in container_statuses(pod)
-        if (end := moment(((status.state or {}).get("terminated") or {}).get("finishedAt"))) is not None
+        if (end := parse_time(((status.state or {}).get("terminated") or {}).get("finishedAt"))) is not None
     ]
     if ends:
         return max(ends)
     condition = ready_condition(pod)
-    if condition is not None and condition.status == "False" and (at := moment(condition.last_transition_time)):
+    if condition is not None and condition.status == "False" and (at := parse_time(condition.last_transition_time)):
         return at
-    deleted = moment(pod.metadata.deletion_timestamp)
+    deleted = parse_time(pod.metadata.deletion_timestamp)
     if deleted is not None:
         return deleted - timedelta(seconds=pod.metadata.deletion_grace_period_seconds or 0)
     return now

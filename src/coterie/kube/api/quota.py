@@ -165,24 +165,24 @@ def pod_resources(pod: Object, kind: str) -> Usage:
     spec = pod.get("spec") or {}
     together: Usage = {}
     for container in spec.get("containers") or ():
-        together = _sum(together, _asked(container, kind))
+        together = _sum(together, _requested(container, kind))
     sidecars: Usage = {}
     starting: Usage = {}
     for container in spec.get("initContainers") or ():
-        asked = _asked(container, kind)
+        asked = _requested(container, kind)
         if container.get("restartPolicy") == "Always":
             sidecars = _sum(sidecars, asked)
             starting = _greatest(starting, sidecars)
         else:
             starting = _greatest(starting, _sum(sidecars, asked))
     total = _greatest(_sum(together, sidecars), starting)
-    total |= _asked(spec, kind)  # what is set for the pod as a whole replaces the sum
+    total |= _requested(spec, kind)  # what is set for the pod as a whole replaces the sum
     overhead = {name: quantity.parse(value) for name, value in (spec.get("overhead") or {}).items()}
     # A limit that is not set stays unlimited: overhead is added only to those that are.
     return _sum(total, overhead if kind == "requests" else {n: v for n, v in overhead.items() if n in total})
 
 
-def _asked(holder: Object, kind: str) -> Usage:
+def _requested(holder: Object, kind: str) -> Usage:
     asked = (holder.get("resources") or {}).get(kind) or {}
     return {name: quantity.parse(value) for name, value in asked.items()}
 

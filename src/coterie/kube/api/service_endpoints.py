@@ -61,7 +61,7 @@ def dns_hostname(service: Service, pod: Pod) -> str:
     return pod.spec.hostname if same else ""
 
 
-def what_counts(pod: Pod) -> tuple[object, ...]:
+def endpoint_relevant_fields(pod: Pod) -> tuple[object, ...]:
     """All of a pod that endpoints depend on: when this is the same, nothing has to be written."""
     return (
         pod.metadata.labels,

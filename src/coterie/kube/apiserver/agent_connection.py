@@ -29,13 +29,13 @@ Check = Callable[[bytes, str], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class AgentAddress:
     node: str
     host: str
     port: int
 
 
-def address_of(node: Object) -> Address:
+def address_of(node: Object) -> AgentAddress:
     """Where the agent of a node listens, from its status."""
     status = node.get("status") or {}
     name = node["metadata"]["name"]
@@ -44,14 +44,14 @@ def address_of(node: Object) -> Address:
     host = by_type.get("InternalIP") or by_type.get("ExternalIP") or by_type.get("Hostname")
     if not host or not port:
         raise errors.ServiceUnavailable(f"node {name} has not reported an address and port of its agent yet")
-    return Address(name, host, int(port))
+    return AgentAddress(name, host, int(port))
 
 
-class NotVerified(errors.ServiceUnavailable):
+class AgentNotVerified(errors.ServiceUnavailable):
     """Something answers at the agent's address, and nothing says that it is the agent."""
 
 
-async def connect(address: Address, tls: ssl.SSLContext | None, check: Check | None = None) -> Connection:
+async def connect(address: AgentAddress, tls: ssl.SSLContext | None, check: Check | None = None) -> AgentConnection:
     """`check` looks at the certificate where the context does not; it is asked before anything is sent."""
     try:
         reader, writer = await asyncio.wait_for(
@@ -65,25 +65,25 @@ async def connect(address: Address, tls: ssl.SSLContext | None, check: Check | N
             f"the agent of node {address.node} does not answer at {address.host}:{address.port} "
             f"({type(problem).__name__}); check that the node is running"
         ) from problem
-    if check is not None and (fault := check(_shown(writer), address.host)):
+    if check is not None and (fault := check(_peer_certificate(writer), address.host)):
         writer.close()
         raise _not_verified(address, fault)
-    return Connection(address, reader, writer)
+    return AgentConnection(address, reader, writer)
 
 
-def _shown(writer: asyncio.StreamWriter) -> bytes:
+def _peer_certificate(writer: asyncio.StreamWriter) -> bytes:
     session = writer.get_extra_info("ssl_object")
     return (session.getpeercert(binary_form=True) if session is not None else None) or b""
 
 
-def _not_verified(address: Address, why: str) -> NotVerified:
-    return NotVerified(
+def _not_verified(address: AgentAddress, why: str) -> AgentNotVerified:
+    return AgentNotVerified(
         f"what answers at {address.host}:{address.port} is not shown to be the agent of node {address.node} ({why})"
     )
 
 
-class Connection:
-    def __init__(self, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+class AgentConnection:
+    def __init__(self, address: AgentAddress, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.address = address
         self.reader = reader
         self.writer = writer
@@ -137,7 +137,7 @@ class Connection:
             async with asyncio.timeout(_ERROR_TIMEOUT):
                 text = await self.read(body, _MAX_ERROR_BODY)
         except (OSError, TimeoutError, httptools.HttpParserError) as problem:
-            log.debug("A refusal broke off", node=self.address.node, problem=str(problem))
+            log.debug("Response aborted while refusing a request", node=self.address.node, problem=str(problem))
         finally:
             self.close()
         message = text.decode("utf-8", "replace").strip() or f"the agent answered {status}"

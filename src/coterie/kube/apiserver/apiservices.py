@@ -12,13 +12,13 @@ from coterie.base.clock import Clock, rfc3339
 from coterie.kube.api.resources import Resource
 from coterie.kube.apiserver import discovery
 from coterie.kube.apiserver.state.collection import Collection
-from coterie.kube.apiserver.state.entry import Entry, encode
-from coterie.kube.apiserver.state.state import State, Write
+from coterie.kube.apiserver.state.entry import ObjectEntry, encode
+from coterie.kube.apiserver.state.state import ObjectWrite, ResourceStorage
 
 KEY = "/registry/apiregistration.k8s.io/apiservices"
 
 
-async def reconcile(state: State, resources: Callable[[], Sequence[Resource]], clock: Clock) -> None:
+async def reconcile(state: ResourceStorage, resources: Callable[[], Sequence[Resource]], clock: Clock) -> None:
     """Create what is missing and delete what is not served any more."""
     collection = state.collection(KEY)
     services = discovery.apiservices(resources(), rfc3339(clock.now()))
@@ -31,12 +31,12 @@ async def reconcile(state: State, resources: Callable[[], Sequence[Resource]], c
             await state.modify(collection, "", entry.name, _delete)
 
 
-def _create(service: dict[str, Any], collection: Collection) -> Callable[[Entry | None], Write | None]:
-    def decide(entry: Entry | None) -> Write | None:
-        return Write(encode(service, collection.api_version, collection.kind)) if entry is None else None
+def _create(service: dict[str, Any], collection: Collection) -> Callable[[ObjectEntry | None], ObjectWrite | None]:
+    def decide(entry: ObjectEntry | None) -> ObjectWrite | None:
+        return ObjectWrite(encode(service, collection.api_version, collection.kind)) if entry is None else None
 
     return decide
 
 
-def _delete(entry: Entry | None) -> Write | None:
-    return Write(None) if entry is not None else None
+def _delete(entry: ObjectEntry | None) -> ObjectWrite | None:
+    return ObjectWrite(None) if entry is not None else None

@@ -27,7 +27,7 @@ READ_VERBS = frozenset({"get", "list", "watch", "head", "options"})
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectReference:
+class AuditObjectReference:
     group: str = ""
     version: str = ""
     resource: str = ""
@@ -50,7 +50,7 @@ class AuditEvent:
     """Address of the peer."""
     duration: float = 0.0
     """Seconds from arrival to answer."""
-    object: ObjectReference | None = None
+    object: AuditObjectReference | None = None
     impersonator: UserInfo | None = None
     """Who really asked, when it was somebody else."""
     user_agent: str = ""
@@ -90,7 +90,7 @@ def _user(user: UserInfo) -> dict[str, Any]:
     return out
 
 
-def _reference(ref: ObjectReference) -> dict[str, str]:
+def _reference(ref: AuditObjectReference) -> dict[str, str]:
     parts = {
         "resource": ref.resource,
         "namespace": ref.namespace,

@@ -88,7 +88,7 @@ def duplicate_fields(body: bytes) -> list[str]:
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: dict[str, Any] = {}
         for key, value in items:
-            if key in seen and len(found) < errors.MAX_TOLD:
+            if key in seen and len(found) < errors.MAX_SHOWN:
                 found.append(key[:_LONGEST_KEY])
             seen[key] = value
         return seen

@@ -6,20 +6,20 @@ from coterie.http.messages import Request, UserInfo
 from coterie.kube.api import errors
 from coterie.kube.api.resources import Resource
 from coterie.kube.apiserver.kinds import Strategy
-from coterie.kube.apiserver.paths import Target
+from coterie.kube.apiserver.paths import RequestInfo
 from coterie.kube.apiserver.state.collection import Collection
-from coterie.kube.apiserver.state.entry import Entry, View
+from coterie.kube.apiserver.state.entry import ObjectEntry, VersionView
 
 
-class Call:
+class ResourceRequest:
     __slots__ = ("collection", "request", "strategy", "target", "user", "verb", "view", "warnings")
 
     def __init__(
         self,
         request: Request,
-        target: Target,
+        target: RequestInfo,
         verb: str,
-        view: View,
+        view: VersionView,
         collection: Collection,
         strategy: Strategy,
         user: UserInfo,
@@ -45,7 +45,7 @@ class Call:
     def name(self) -> str:
         return self.target.name
 
-    def entry(self) -> Entry:
+    def entry(self) -> ObjectEntry:
         """The object the request names; NotFound if it does not exist."""
         entry = self.collection.get(self.target.namespace, self.target.name)
         if entry is None:

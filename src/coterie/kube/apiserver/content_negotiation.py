@@ -9,7 +9,7 @@ from coterie.kube.api import errors
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class NegotiatedFormat:
     """`shape` is plain, table or partial (metadata only); `version` is that of meta.k8s.io for the latter two."""
 
     shape: str = "plain"
@@ -17,7 +17,7 @@ class Want:
     yaml: bool = False
 
 
-PLAIN = Want()
+PLAIN = NegotiatedFormat()
 _SHAPES: dict[tuple[str, str | None, str | None], str] = {
     (kind, "meta.k8s.io", version): shape
     for kind, shape in (
@@ -30,14 +30,14 @@ _SHAPES: dict[tuple[str, str | None, str | None], str] = {
 _JSON_LIKE = frozenset(("application/json", "application/*", "*/*"))
 
 
-def negotiate(header: str) -> Want:
+def negotiate(header: str) -> NegotiatedFormat:
     if not header or header == "application/json" or header == "*/*":
         return PLAIN
     return _negotiate(header[:2048])
 
 
 @lru_cache(maxsize=256)
-def _negotiate(header: str) -> Want:
+def _negotiate(header: str) -> NegotiatedFormat:
     """The first acceptable form in the client's order of quality (clients list what they prefer first)."""
     offers: list[tuple[float, int, str, dict[str, str]]] = []
     for index, part in enumerate(header.split(",")):
@@ -55,9 +55,9 @@ def _negotiate(header: str) -> Want:
             if media in _JSON_LIKE:
                 return PLAIN
             if media == "application/yaml":
-                return Want(yaml=True)
+                return NegotiatedFormat(yaml=True)
         elif media == "application/json" and (shape, options.get("g"), options.get("v")) in _SHAPES:
-            return Want(_SHAPES[(shape, options["g"], options["v"])], options["v"])
+            return NegotiatedFormat(_SHAPES[(shape, options["g"], options["v"])], options["v"])
     raise errors.NotAcceptable(
         "only the following media types are accepted: application/json, application/yaml, "
         "application/json;as=Table;v=v1;g=meta.k8s.io, application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"

@@ -1,6 +1,6 @@
 """Custom resources: a CustomResourceDefinition becomes served resources the moment it is durable.
 
-Names and schemas are judged before the write (`Definitions.admit`), so a stored definition can always be served; its
+Names and schemas are judged before the write (`CrdRegistry.admit`), so a stored definition can always be served; its
 conditions NamesAccepted and Established are part of that same write. Conversion between versions is `None`: the
 stored fields under another apiVersion.
 """
@@ -17,12 +17,12 @@ from coterie.kube.api import errors
 from coterie.kube.api.resources import ALL_VERBS, SCALE, STATUS, Resource, Subresource
 from coterie.kube.api.schema import structural, structural_check
 from coterie.kube.api.schema.node import Schema
-from coterie.kube.apiserver.admission.chain import Attempt
+from coterie.kube.apiserver.admission.chain import AdmissionRequest
 from coterie.kube.apiserver.bootstrap import LOOPBACK
 from coterie.kube.apiserver.kinds import ANYTHING, CustomStrategy, Strategy
-from coterie.kube.apiserver.state.entry import Entry, View, head_of
-from coterie.kube.apiserver.state.state import State
-from coterie.kube.apiserver.state.watching import Change
+from coterie.kube.apiserver.state.entry import ObjectEntry, VersionView, head_of
+from coterie.kube.apiserver.state.state import ResourceStorage
+from coterie.kube.apiserver.state.watching import StoredChange
 from coterie.kube.apiserver.tables.jsonpath import PathError, compile_path
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def resources_of(crd: Object) -> list[tuple[Resource, Object]]:
     return out
 
 
-def _schema_of(entry: Entry, version: str) -> Object:
+def _schema_of(entry: ObjectEntry, version: str) -> Object:
     """Read anew from the stored bytes: as Python objects the schemas of all definitions would be a megabyte."""
     found = next(each for each in entry.load()["spec"]["versions"] if each["name"] == version)
     schema: Object = (found.get("schema") or {}).get("openAPIV3Schema") or ANYTHING
@@ -84,12 +84,12 @@ def _bad_columns(columns: Sequence[Object]) -> Iterator[tuple[int, str, PathErro
             yield place, text, problem
 
 
-class Definitions:
+class CrdRegistry:
     """Keeps what is served in step with the stored CustomResourceDefinitions."""
 
     def __init__(
         self,
-        state: State,
+        state: ResourceStorage,
         strategies: dict[tuple[str, str, str], Strategy],
         object_meta: Schema,
         clock: Clock,
@@ -106,7 +106,7 @@ class Definitions:
 
     # -- admission ----------------------------------------------------------------------------------------------
 
-    def admit(self, attempt: Attempt) -> None:
+    def admit(self, attempt: AdmissionRequest) -> None:
         """An admission step: refuse schemas that cannot be served, set the conditions of those that can."""
         if attempt.verb == "create" and attempt.resource.group_resource in self._ending:
             raise errors.MethodNotAllowed("create not allowed while custom resource definition is terminating")
@@ -193,7 +193,7 @@ class Definitions:
 
     # -- serving ------------------------------------------------------------------------------------------------
 
-    def observe(self, changes: Sequence[Change]) -> None:
+    def observe(self, changes: Sequence[StoredChange]) -> None:
         for change in changes:
             if change.kind == "DELETED":
                 self._withdraw(change.entry.name)
@@ -201,7 +201,7 @@ class Definitions:
                 self.serve(change.entry)
         self._changed()
 
-    def serve(self, entry: Entry) -> None:
+    def serve(self, entry: ObjectEntry) -> None:
         crd, name = entry.load(), entry.name
         if "deletionTimestamp" in crd["metadata"]:
             self._ending.add(name)
@@ -220,7 +220,7 @@ class Definitions:
             self._strategies[(resource.group, resource.version, resource.plural)] = CustomStrategy(
                 resource, version, partial(_schema_of, entry, resource.version), self._object_meta
             )
-            self._state.serve(View(resource, storage_head=head))
+            self._state.serve(VersionView(resource, storage_head=head))
         if wanted:
             first = wanted[0][0]
             self._state.set_storage(first.key, first.storage_api_version, first.kind)

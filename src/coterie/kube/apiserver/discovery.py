@@ -91,13 +91,13 @@ def api_group(resources: Sequence[Resource], group: str) -> Json | None:
 
 
 def _group(group: str, versions: Sequence[str]) -> Json:
-    told = [{"groupVersion": f"{group}/{version}", "version": version} for version in versions]
-    return {"name": group, "versions": told, "preferredVersion": told[0]}
+    version_entries = [{"groupVersion": f"{group}/{version}", "version": version} for version in versions]
+    return {"name": group, "versions": version_entries, "preferredVersion": version_entries[0]}
 
 
 def api_resource_list(resources: Sequence[Resource], group: str, version: str) -> Json | None:
     """`/api/v1` and `/apis/<group>/<version>`."""
-    told: list[Json] = []
+    entries: list[Json] = []
     for resource in _of(resources, group, version):
         entry: Json = {
             "name": resource.plural,
@@ -110,12 +110,12 @@ def api_resource_list(resources: Sequence[Resource], group: str, version: str) -
             entry["shortNames"] = resource.short_names
         if resource.categories:
             entry["categories"] = resource.categories
-        told.append(entry)
-        told.extend(_plain_subresource(resource, sub) for sub in sorted(resource.subresources, key=lambda s: s.name))
-    if not told:
+        entries.append(entry)
+        entries.extend(_plain_subresource(resource, sub) for sub in sorted(resource.subresources, key=lambda s: s.name))
+    if not entries:
         return None
     group_version = f"{group}/{version}" if group else version
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": told}
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": entries}
 
 
 def _plain_subresource(resource: Resource, sub: Subresource) -> Json:

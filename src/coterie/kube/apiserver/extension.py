@@ -24,7 +24,7 @@ from coterie.kube.apiserver.auth.default_roles import RoleRules
 from coterie.kube.apiserver.auth.nodes import NodeOwnership
 
 if TYPE_CHECKING:
-    from coterie.kube.apiserver.state.state import State
+    from coterie.kube.apiserver.state.state import ResourceStorage
 
 Object = dict[str, Any]
 
@@ -58,8 +58,8 @@ class ApiServerExtension:
     namespaces: tuple[str, ...] = ()
     definitions: DefinitionSource | None = None
     roles: RoleRules = RoleRules()  # noqa: RUF009 - frozen
-    admission: Callable[[State, Clock], Sequence[Step]] = field(default=lambda state, clock: ())
+    admission: Callable[[ResourceStorage, Clock], Sequence[Step]] = field(default=lambda state, clock: ())
     node_ownership: NodeOwnership | None = None
     configmap_annotations: tuple[str, ...] = ()
     """Annotations of a pod that name ConfigMaps which its node may read."""
-    agent_verifier: Callable[[State, Clock], AgentVerifier] | None = None
+    agent_verifier: Callable[[ResourceStorage, Clock], AgentVerifier] | None = None

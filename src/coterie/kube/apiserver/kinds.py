@@ -224,9 +224,9 @@ def _without_bookkeeping(obj: Object, has_status: bool) -> Object:
 def _unknown(paths: list[str], validation: str) -> list[str]:
     if not paths or validation == "Ignore":
         return []
-    told = [f'unknown field "{path[:_LONGEST_PATH]}"' for path in paths[: errors.MAX_TOLD]]
-    if len(paths) > errors.MAX_TOLD:
-        told.append(f"{len(paths) - errors.MAX_TOLD} more unknown fields")
+    messages = [f'unknown field "{path[:_LONGEST_PATH]}"' for path in paths[: errors.MAX_SHOWN]]
+    if len(paths) > errors.MAX_SHOWN:
+        messages.append(f"{len(paths) - errors.MAX_SHOWN} more unknown fields")
     if validation == "Strict":
-        raise errors.BadRequest("strict decoding error: " + ", ".join(told))
-    return told
+        raise errors.BadRequest("strict decoding error: " + ", ".join(messages))
+    return messages

@@ -124,8 +124,8 @@ def write_options(request: Request) -> WriteOptions:
     manager = request.param("fieldManager") if request.query else ""
     if len(manager) > _MAX_MANAGER or not manager.isprintable():
         raise errors.Invalid(f"fieldManager: must be printable and at most {_MAX_MANAGER} characters long")
-    said = request.param("fieldValidation") if request.query else ""
-    validation = said or "Warn"
+    field_validation = request.param("fieldValidation") if request.query else ""
+    validation = field_validation or "Warn"
     if validation not in ("Strict", "Warn", "Ignore"):
         raise errors.Invalid(
             f'fieldValidation: Unsupported value: "{validation[:64]}": supported values: "Ignore", "Warn", "Strict"'
@@ -135,7 +135,7 @@ def write_options(request: Request) -> WriteOptions:
         manager=manager or _agent_name(request),
         explicit_manager=bool(manager),
         validation=validation,
-        explicit_validation=bool(said),
+        explicit_validation=bool(field_validation),
         force=boolean(request, "force"),
     )
 

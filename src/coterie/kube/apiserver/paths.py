@@ -7,7 +7,7 @@ from typing import NamedTuple
 _VERB_OF_METHOD = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
-class Target(NamedTuple):
+class RequestInfo(NamedTuple):
     """What a request is about. `resource` is empty for paths that are no API objects."""
 
     verb: str
@@ -19,7 +19,7 @@ class Target(NamedTuple):
     subresource: str = ""
 
 
-def parse(method: str, path: str) -> Target | None:
+def parse(method: str, path: str) -> RequestInfo | None:
     """The target of a path below /api/v1 or /apis/<group>/<version>; None for every other path.
 
     The verb of a GET without a name is `list`; whether it is a `watch` only the query tells.
@@ -51,7 +51,7 @@ def parse(method: str, path: str) -> Target | None:
             verb = "get" if name else "list"
     elif verb == "delete" and not name:
         verb = "deletecollection"
-    return Target(verb, group, version, namespace, resource, name, subresource)
+    return RequestInfo(verb, group, version, namespace, resource, name, subresource)
 
 
 _NAMESPACE_SUBRESOURCES = frozenset(("status", "finalize"))

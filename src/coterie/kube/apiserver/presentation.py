@@ -14,9 +14,9 @@ import yaml
 from coterie.base.clock import Clock
 from coterie.http.messages import Response
 from coterie.kube.api import errors
-from coterie.kube.apiserver.call import Call
-from coterie.kube.apiserver.content_negotiation import Want
-from coterie.kube.apiserver.state.entry import Entry, View
+from coterie.kube.apiserver.call import ResourceRequest
+from coterie.kube.apiserver.content_negotiation import NegotiatedFormat
+from coterie.kube.apiserver.state.entry import ObjectEntry, VersionView
 from coterie.kube.apiserver.state.watching import Encode
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Presenter:
 
     # -- one ----------------------------------------------------------------------------------------------------
 
-    def one(self, call: Call, raw: bytes, want: Want, status: int = 200) -> Response:
+    def one(self, call: ResourceRequest, raw: bytes, want: NegotiatedFormat, status: int = 200) -> Response:
         headers = _warnings(call.warnings) if call.warnings else []
         body = call.view.render(raw)
         if want.shape == "plain":
@@ -50,7 +50,13 @@ class Presenter:
     # -- many ---------------------------------------------------------------------------------------------------
 
     def many(
-        self, call: Call, entries: Sequence[Entry], want: Want, revision: int, token: str, remaining: int
+        self,
+        call: ResourceRequest,
+        entries: Sequence[ObjectEntry],
+        want: NegotiatedFormat,
+        revision: int,
+        token: str,
+        remaining: int,
     ) -> Response:
         view = call.view
         if want.shape == "table":
@@ -85,7 +91,7 @@ class Presenter:
 
     # -- events -------------------------------------------------------------------------------------------------
 
-    def watch_encoder(self, call: Call, want: Want) -> tuple[Encode, Hashable]:
+    def watch_encoder(self, call: ResourceRequest, want: NegotiatedFormat) -> tuple[Encode, Hashable]:
         """How events are written for this client, and what identifies that way: equal keys, equal bytes."""
         view = call.view
         key: tuple[object, ...] = (view, want.shape, want.version)
@@ -93,19 +99,19 @@ class Presenter:
             return _plain_events(view), key
         if want.shape == "partial":
 
-            def partial(kind: str, entry: Entry, first: bool) -> bytes:
+            def partial(kind: str, entry: ObjectEntry, first: bool) -> bytes:
                 return _event(kind, _partial(view.render(entry.raw), want.version))
 
             return partial, key
         builder, include = call.strategy.table, _include(call)
 
-        def table(kind: str, entry: Entry, first: bool) -> bytes:
+        def table(kind: str, entry: ObjectEntry, first: bool) -> bytes:
             row = builder.row_json(view.render(entry.raw), "", self._moment(), include)
             return _event(kind, builder.table([row], resource_version=str(entry.revision), no_headers=not first))
 
         return table, (*key, include)
 
-    def bookmark_encoder(self, call: Call, want: Want) -> Callable[[int, bool], bytes]:
+    def bookmark_encoder(self, call: ResourceRequest, want: NegotiatedFormat) -> Callable[[int, bool], bytes]:
         """A bookmark is an object of the watched kind with nothing in it but a resourceVersion."""
         resource, strategy = call.resource, call.strategy
 
@@ -129,7 +135,7 @@ class Presenter:
         return self._clock.now().timestamp()
 
 
-def _plain_events(view: View) -> Encode:
+def _plain_events(view: VersionView) -> Encode:
     if view.is_storage:
         return lambda kind, entry, first: _event(kind, entry.raw)
     return lambda kind, entry, first: _event(kind, view.render(entry.raw))
@@ -144,7 +150,7 @@ def _partial(body: bytes, version: str) -> bytes:
     return orjson.dumps({"kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{version}", "metadata": metadata})
 
 
-def _include(call: Call) -> Include:
+def _include(call: ResourceRequest) -> Include:
     include = call.request.param("includeObject") if call.request.query else ""
     if not include:
         return "Metadata"

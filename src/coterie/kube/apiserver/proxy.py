@@ -20,7 +20,7 @@ from coterie.http.messages import Response, Sink, TunnelSink
 from coterie.http.server import Tasks
 from coterie.kube.api import errors
 from coterie.kube.apiserver import agent_connection
-from coterie.kube.apiserver.call import Call
+from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.extension import AgentVerifier
 from coterie.kube.apiserver.state.collection import Collection
 
@@ -59,7 +59,7 @@ class NodeProxy:
         self._verifiers = tuple(verifiers)
         self._owner_label = owner_label
 
-    async def stream(self, call: Call) -> Response:
+    async def stream(self, call: ResourceRequest) -> Response:
         """exec, attach, portforward: an upgraded connection."""
         pod = call.entry().load()
         kind, request = call.target.subresource, call.request
@@ -90,7 +90,7 @@ class NodeProxy:
         passed = [(name, value) for name, value in answered.items() if name != "content-length"]
         return Response(101, headers=passed, upgrade=_Pipe(connection, self._tasks))
 
-    async def log(self, call: Call) -> Response:
+    async def log(self, call: ResourceRequest) -> Response:
         pod = call.entry().load()
         request = call.request
         container = choose_container(pod, request.param("container"))
@@ -121,19 +121,19 @@ class NodeProxy:
         finally:
             connection.close()
 
-    async def _connect(self, address: agent_connection.Address, owner: str) -> agent_connection.Connection:
+    async def _connect(self, address: agent_connection.AgentAddress, owner: str) -> agent_connection.AgentConnection:
         """To an agent with a certificate of our authority, or one that a verifier accepts for the owner. For a pod that is
         its own namespace: what a Node says of itself must not decide who gets to see the pod's input and output."""
         try:
             return await agent_connection.connect(address, self._client_tls())
-        except agent_connection.NotVerified:
+        except agent_connection.AgentNotVerified:
             for verifier in self._verifiers:
                 check = verifier.check(owner)
                 if check is not None:
                     return await agent_connection.connect(address, verifier.tls(), check)
             raise
 
-    def _agent_of(self, call: Call, pod: Object) -> agent_connection.Address:
+    def _agent_of(self, call: ResourceRequest, pod: Object) -> agent_connection.AgentAddress:
         node = (pod.get("spec") or {}).get("nodeName")
         if not node:
             raise errors.BadRequest(f"pod {call.name} does not have a host assigned")
@@ -168,7 +168,7 @@ def choose_container(pod: Object, asked: str) -> str:
 class _Pipe:
     """Copies bytes between a client's tunnel and an agent's connection."""
 
-    def __init__(self, connection: agent_connection.Connection, tasks: Tasks) -> None:
+    def __init__(self, connection: agent_connection.AgentConnection, tasks: Tasks) -> None:
         self._connection = connection
         self._tasks = tasks
         self._sink: TunnelSink | None = None
@@ -207,7 +207,7 @@ class _Pipe:
                 sink.write(data)
                 await sink.drain()
         except OSError as problem:
-            log.debug("A tunnel broke", node=self._connection.address.node, problem=str(problem))
+            log.debug("Tunnel aborted", node=self._connection.address.node, problem=str(problem))
         finally:
             self._copying = None
             sink.close()
@@ -216,7 +216,7 @@ class _Pipe:
 class _BodyRelay:
     """Copies the body of an agent's answer (a log, perhaps one that is followed) into our answer."""
 
-    def __init__(self, connection: agent_connection.Connection, body: agent_connection.Body, tasks: Tasks) -> None:
+    def __init__(self, connection: agent_connection.AgentConnection, body: agent_connection.Body, tasks: Tasks) -> None:
         self._connection = connection
         self._body = body
         self._tasks = tasks
@@ -238,7 +238,7 @@ class _BodyRelay:
                 await sink.drain()
             whole = self._body.complete or self._body.open_ended
         except (OSError, httptools.HttpParserError) as problem:
-            log.debug("A log broke off", node=self._connection.address.node, problem=str(problem))
+            log.debug("Log stream aborted", node=self._connection.address.node, problem=str(problem))
         self._copying = None
         if whole:
             sink.close()

@@ -26,7 +26,7 @@ import orjson
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.http.errors import HttpProblem
 from coterie.http.messages import Request, Response, UserInfo
 from coterie.http.server import Tasks
@@ -36,19 +36,19 @@ from coterie.kube.api.schema import builtin as builtin_schemas
 from coterie.kube.api.selectors import parse_field_selector
 from coterie.kube.api.status_response import status_response
 from coterie.kube.apiserver import apiservices, bodies, bootstrap, discovery, options, paths, usage
-from coterie.kube.apiserver.admission.chain import Admission, Attempt
+from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest
 from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_request
 from coterie.kube.apiserver.admission.quotas import Quotas
 from coterie.kube.apiserver.admission.steps import LimitRanges, NamespaceLifecycle, Priorities, ServiceAccounts
-from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditSink, ObjectReference
+from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditObjectReference, AuditSink
 from coterie.kube.apiserver.auth import grants, reviews
 from coterie.kube.apiserver.auth.authn import Authenticator
 from coterie.kube.apiserver.auth.nodes import NodeAuthorizer
 from coterie.kube.apiserver.auth.rbac import forbidden
 from coterie.kube.apiserver.auth.rules import Attributes
 from coterie.kube.apiserver.auth.tokens import Lookups, TokenSigner, request_token
-from coterie.kube.apiserver.call import Call
-from coterie.kube.apiserver.crds import Definitions
+from coterie.kube.apiserver.call import ResourceRequest
+from coterie.kube.apiserver.crds import CrdRegistry
 from coterie.kube.apiserver.extension import ApiServerExtension
 from coterie.kube.apiserver.kinds import EventStrategy, Strategy
 from coterie.kube.apiserver.metrics import Metrics
@@ -56,21 +56,21 @@ from coterie.kube.apiserver.openapi.service import OpenApi
 from coterie.kube.apiserver.presentation import Presenter
 from coterie.kube.apiserver.proxy import NodeProxy
 from coterie.kube.apiserver.state.collection import Collection
-from coterie.kube.apiserver.state.entry import View, head_of
-from coterie.kube.apiserver.state.state import ROOT, State
-from coterie.kube.apiserver.state.watching import Change
-from coterie.kube.apiserver.verbs.delete import Deleter
-from coterie.kube.apiserver.verbs.eviction import Evictions
-from coterie.kube.apiserver.verbs.read import Reader
+from coterie.kube.apiserver.state.entry import VersionView, head_of
+from coterie.kube.apiserver.state.state import ROOT, ResourceStorage
+from coterie.kube.apiserver.state.watching import StoredChange
+from coterie.kube.apiserver.verbs.delete import DeleteVerbs
+from coterie.kube.apiserver.verbs.eviction import EvictionVerb
+from coterie.kube.apiserver.verbs.read import ReadVerbs
 from coterie.kube.apiserver.verbs.subresources import Subresources
 from coterie.kube.apiserver.verbs.watch import WatchVerb
-from coterie.kube.apiserver.verbs.write import Writer
+from coterie.kube.apiserver.verbs.write import WriteVerbs
 from coterie.kube.store.protocol import Store, StoreError
 
 log = logger("apiserver")
 
 Object = dict[str, Any]
-Verb = Callable[[Call], Response | Awaitable[Response]]
+Verb = Callable[[ResourceRequest], Response | Awaitable[Response]]
 _CRDS = "/registry/apiextensions.k8s.io/customresourcedefinitions"
 _RBAC = "/registry/rbac.authorization.k8s.io/"
 _SELECTING = frozenset(("list", "watch", "deletecollection"))
@@ -87,7 +87,7 @@ class Settings:
 
     signer: TokenSigner | None = None
     """Signs and checks service-account tokens; without it there are none."""
-    static_tokens: Sequence[tuple[Secret, UserInfo]] = ()
+    static_tokens: Sequence[tuple[SecretValue, UserInfo]] = ()
     audit_sinks: Sequence[AuditSink] = ()
     extensions: Sequence[ApiServerExtension] = ()
     """What a product on top of the platform adds: kinds, roles, admission steps (`extension.py`)."""
@@ -107,13 +107,13 @@ class ApiServer:
         self.ready = False
         self._loaded = False
         """Between start and stop the collections hold what the store holds; outside no object may be asked for."""
-        self.state = State(store)
+        self.state = ResourceStorage(store)
         self._store = store
         self._strategies: dict[tuple[str, str, str], Strategy] = {}
         self._tasks = Tasks()
-        self._catalogue_news = asyncio.Event()
+        self._catalogue_event = asyncio.Event()
         self._schemas = schemas = builtin_schemas.load()
-        self._definitions = Definitions(
+        self._definitions = CrdRegistry(
             self.state, self._strategies, schemas.object_meta, clock, self._catalogue_changed
         )
         for resource in BUILTIN:
@@ -156,9 +156,9 @@ class ApiServer:
         head = head_of(resource.storage_api_version, resource.kind)
         if convert.is_converted(resource):
             to_view, to_storage = partial(convert.from_storage, resource), partial(convert.to_storage, resource)
-            self.state.serve(View(resource, storage_head=head, to_view=to_view, to_storage=to_storage))
+            self.state.serve(VersionView(resource, storage_head=head, to_view=to_view, to_storage=to_storage))
         else:
-            self.state.serve(View(resource, storage_head=head))
+            self.state.serve(VersionView(resource, storage_head=head))
         schema = schemas[resource.schema_name]
         stored = schemas[f"{resource.storage_api_version}/{resource.kind}"]
         kind = EventStrategy if resource.plural == "events" else Strategy
@@ -181,13 +181,13 @@ class ApiServer:
                 Quotas(core("resourcequotas"), lambda attempt: self.state.collection(attempt.resource.key)),
             )
         )
-        reader = Reader(self.state, presenter)
+        reader = ReadVerbs(self.state, presenter)
         self._watch = WatchVerb(self.state, presenter, reader, self._tasks)
-        writer = Writer(self.state, self._admission, presenter, self.clock)
-        deleter = Deleter(self.state, presenter, self._schemas["v1/DeleteOptions"], self.clock)
+        writer = WriteVerbs(self.state, self._admission, presenter, self.clock)
+        deleter = DeleteVerbs(self.state, presenter, self._schemas["v1/DeleteOptions"], self.clock)
         subs = Subresources(writer, self._schemas, self.clock)
         budgets = self.state.collection("/registry/policy/poddisruptionbudgets")
-        evictions = Evictions(self.state, deleter, budgets, self._schemas["policy/v1/Eviction"], self.clock)
+        evictions = EvictionVerb(self.state, deleter, budgets, self._schemas["policy/v1/Eviction"], self.clock)
         ownership = self.authorizer.ownership
         proxy = NodeProxy(
             core("nodes"),
@@ -274,12 +274,12 @@ class ApiServer:
                     await self._store.compact(target)
                 await self._renew_event_lease()
             except StoreError as problem:
-                log.error("The store was not tidied up; it is tried again later", error=problem)
+                log.error("Store compaction failed; trying again later", error=problem)
 
     async def _follow_catalogue(self) -> None:
         while True:
-            await self._catalogue_news.wait()
-            self._catalogue_news.clear()
+            await self._catalogue_event.wait()
+            self._catalogue_event.clear()
             await apiservices.reconcile(self.state, self.resources, self.clock)
 
     async def _renew_event_lease(self) -> None:
@@ -312,7 +312,7 @@ class ApiServer:
         return self._finish(request, target, answer, started)
 
     async def _finish(
-        self, request: Request, target: paths.Target | None, pending: Awaitable[Response], started: float
+        self, request: Request, target: paths.RequestInfo | None, pending: Awaitable[Response], started: float
     ) -> Response:
         try:
             answer = await pending
@@ -325,7 +325,7 @@ class ApiServer:
         self._answered(request, target, answer, started)
         return answer
 
-    def _answered(self, request: Request, target: paths.Target | None, answer: Response, started: float) -> None:
+    def _answered(self, request: Request, target: paths.RequestInfo | None, answer: Response, started: float) -> None:
         seconds = perf_counter() - started
         if target is None:
             self.metrics.request(request.method.lower(), "", "", "", answer.status, seconds)
@@ -341,7 +341,7 @@ class ApiServer:
                     code=answer.status,
                     source=request.peer.address,
                     duration=seconds,
-                    object=ObjectReference(
+                    object=AuditObjectReference(
                         target.group, target.version, target.resource, target.subresource, target.namespace, target.name
                     ),
                     impersonator=request.impersonator,
@@ -350,7 +350,7 @@ class ApiServer:
                 )
             )
 
-    def _counted_as(self, target: paths.Target) -> tuple[str, str, str]:
+    def _counted_as(self, target: paths.RequestInfo) -> tuple[str, str, str]:
         """Group, resource and sub-resource of what exists; what does not exist must not grow the page of metrics."""
         key = (target.group, target.version, target.resource)
         view = self.state.view(*key)
@@ -367,7 +367,7 @@ class ApiServer:
             user = request.user = self.authenticator.authenticate(request)
         return user
 
-    def _objects_request(self, request: Request, target: paths.Target) -> Response | Awaitable[Response]:
+    def _objects_request(self, request: Request, target: paths.RequestInfo) -> Response | Awaitable[Response]:
         if not self._loaded:
             raise errors.ServiceUnavailable("the server is starting or stopping", retry_after=1)
         user = self._user(request)
@@ -397,7 +397,7 @@ class ApiServer:
                 raise _not_allowed()
         if not target.subresource and target.verb in _NEEDS_NAME and _NEEDS_NAME[target.verb] != bool(target.name):
             raise _not_allowed()
-        call = Call(
+        call = ResourceRequest(
             request, target, target.verb, view, self.state.collection(resource.key), self._strategies[key], user
         )
         if target.subresource:
@@ -448,7 +448,7 @@ class ApiServer:
     # -- answers that are no stored objects ---------------------------------------------------------------------
 
     def _virtual_request(
-        self, request: Request, target: paths.Target, resource: Resource, user: UserInfo
+        self, request: Request, target: paths.RequestInfo, resource: Resource, user: UserInfo
     ) -> Response | Awaitable[Response]:
         if resource.group == usage.GROUP:
             if target.verb not in resource.verbs or target.subresource:
@@ -477,7 +477,7 @@ class ApiServer:
         return _json(answer, 201)
 
     def _bind_by_collection(
-        self, request: Request, target: paths.Target, body: Object, user: UserInfo
+        self, request: Request, target: paths.RequestInfo, body: Object, user: UserInfo
     ) -> Response | Awaitable[Response]:
         """POST bindings: the older form of POST pods/x/binding."""
         metadata = body.get("metadata")
@@ -488,12 +488,14 @@ class ApiServer:
         view = self.state.view(*pods)
         assert view is not None
         named = target._replace(resource="pods", name=name, subresource="binding")
-        return self._bind(Call(request, named, "create", view, self._collection("pods"), self._strategies[pods], user))
+        return self._bind(
+            ResourceRequest(request, named, "create", view, self._collection("pods"), self._strategies[pods], user)
+        )
 
     def _read(self, request: Request, kind: str, schema_name: str) -> Object:
         return bodies.read_kind(request.body, request.headers.get("content-type", ""), kind, self._schemas[schema_name])
 
-    async def _request_token(self, call: Call) -> Response:
+    async def _request_token(self, call: ResourceRequest) -> Response:
         signer = self.settings.signer
         if signer is None:
             raise errors.ServiceUnavailable("this server was started without a key to sign service-account tokens")
@@ -502,7 +504,7 @@ class ApiServer:
         check_token_request(self.authorizer, call.user, call.namespace, call.name, body)
         return _json(request_token(body, account, signer, self._lookups, self.clock.now()), 201)
 
-    def _no_escalation(self, attempt: Attempt) -> None:
+    def _no_escalation(self, attempt: AdmissionRequest) -> None:
         """Nobody can hand out rights that he does not have himself."""
         if attempt.resource.group != "rbac.authorization.k8s.io" or attempt.subresource:
             return
@@ -543,8 +545,8 @@ class ApiServer:
         for kind, plural in (("ServiceAccount", "serviceaccounts"), ("Secret", "secrets"), ("Pod", "pods"), ("Node", "nodes")):  # fmt: skip
             self.state.observe(f"/registry/core/{plural}", self._forget_tokens(kind))
 
-    def _forget_tokens(self, kind: str) -> Callable[[Sequence[Change]], None]:
-        def forget(changes: Sequence[Change]) -> None:
+    def _forget_tokens(self, kind: str) -> Callable[[Sequence[StoredChange]], None]:
+        def forget(changes: Sequence[StoredChange]) -> None:
             for change in changes:
                 if change.kind != "ADDED":
                     self.authenticator.invalidate(kind, change.entry.namespace, change.entry.name)
@@ -554,7 +556,7 @@ class ApiServer:
     def _catalogue_changed(self) -> None:
         self._discovery.invalidate()
         self._openapi.invalidate()
-        self._catalogue_news.set()
+        self._catalogue_event.set()
 
     def _describe_metrics(self) -> None:
         gauge = self.metrics.gauge
@@ -568,7 +570,7 @@ class ApiServer:
         gauge("coterie_store_compacted_revision", "History below is gone.", lambda: [("", self._store.compacted)])
 
 
-def _maybe_watch(request: Request, target: paths.Target) -> paths.Target:
+def _maybe_watch(request: Request, target: paths.RequestInfo) -> paths.RequestInfo:
     """Only the query tells a watch from a list; a watch of one name is a watch with that name as filter."""
     return target._replace(verb="watch") if options.boolean(request, "watch") else target
 

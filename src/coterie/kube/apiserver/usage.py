@@ -17,10 +17,10 @@ from coterie.kube.api import errors, quantity, selectors
 from coterie.kube.api.resources import Resource
 from coterie.kube.apiserver import options
 from coterie.kube.apiserver.call import not_found
-from coterie.kube.apiserver.paths import Target
+from coterie.kube.apiserver.paths import RequestInfo
 from coterie.kube.apiserver.proxy import NodeProxy
 from coterie.kube.apiserver.state.collection import Collection
-from coterie.kube.apiserver.state.entry import Entry
+from coterie.kube.apiserver.state.entry import ObjectEntry
 
 Object = dict[str, Any]
 GROUP = "metrics.k8s.io"
@@ -35,7 +35,7 @@ class UsageApi:
         self._proxy = proxy
         self._clock = clock
 
-    async def respond(self, request: Request, target: Target, resource: Resource) -> Response:
+    async def respond(self, request: Request, target: RequestInfo, resource: Resource) -> Response:
         asked = options.list_options(request)
         labels = selectors.parse_label_selector(asked.label_selector)
         collection = self._nodes if resource.plural == "nodes" else self._pods
@@ -43,7 +43,7 @@ class UsageApi:
             entry = collection.get(target.namespace, target.name)
             if entry is None:
                 raise not_found(resource, target.name)
-            entries: Sequence[Entry] = [entry]
+            entries: Sequence[ObjectEntry] = [entry]
         else:
             entries = [each for each in collection.entries(target.namespace) if labels.matches(each.labels)]
         summaries = await self._summaries(self._nodes_of(entries, resource))
@@ -56,7 +56,7 @@ class UsageApi:
         if target.name:
             if not items:
                 raise errors.NotFound(
-                    f'{resource.plural[:-1]} metrics for "{target.name}" are not available yet: its agent told none',
+                    f'{resource.plural[:-1]} metrics for "{target.name}" are not available yet: its agent has not reported any',
                     name=target.name,
                     group=GROUP,
                     kind=resource.plural,
@@ -65,14 +65,14 @@ class UsageApi:
         listed = {"kind": resource.list_kind, "apiVersion": resource.api_version, "metadata": {}, "items": items}
         return Response(200, orjson.dumps(listed))
 
-    def _nodes_of(self, entries: Sequence[Entry], resource: Resource) -> list[Entry]:
+    def _nodes_of(self, entries: Sequence[ObjectEntry], resource: Resource) -> list[ObjectEntry]:
         if resource.plural == "nodes":
             return list(entries)
         names = {(entry.load().get("spec") or {}).get("nodeName") for entry in entries}
         return [node for name in sorted(filter(None, names)) if (node := self._nodes.get("", name)) is not None]
 
-    async def _summaries(self, nodes: Sequence[Entry]) -> dict[str, Object]:
-        async def one(node: Entry) -> tuple[str, Object] | None:
+    async def _summaries(self, nodes: Sequence[ObjectEntry]) -> dict[str, Object]:
+        async def one(node: ObjectEntry) -> tuple[str, Object] | None:
             try:
                 return node.name, await self._proxy.get_json(node.load(), "/stats/summary")
             except errors.ApiError:
@@ -81,7 +81,7 @@ class UsageApi:
         return dict(found for found in await asyncio.gather(*map(one, nodes)) if found is not None)
 
 
-def _node_metrics(node: Entry, summary: Object, now: str) -> Object:
+def _node_metrics(node: ObjectEntry, summary: Object, now: str) -> Object:
     return {
         "kind": "NodeMetrics",
         "apiVersion": f"{GROUP}/v1beta1",
@@ -92,7 +92,7 @@ def _node_metrics(node: Entry, summary: Object, now: str) -> Object:
     }
 
 
-def _pod_metrics(pod: Entry, summary: Object, now: str) -> Object:
+def _pod_metrics(pod: ObjectEntry, summary: Object, now: str) -> Object:
     return {
         "kind": "PodMetrics",
         "apiVersion": f"{GROUP}/v1beta1",
@@ -103,7 +103,7 @@ def _pod_metrics(pod: Entry, summary: Object, now: str) -> Object:
     }
 
 
-def _metadata(entry: Entry, now: str) -> Object:
+def _metadata(entry: ObjectEntry, now: str) -> Object:
     metadata: Object = {"name": entry.name, "creationTimestamp": now}
     if entry.namespace:
         metadata["namespace"] = entry.namespace

@@ -19,10 +19,10 @@ import orjson
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.kube.api.errors import ApiError, Conflict, Expired, Gone, from_status
 from coterie.kube.api.meta import Object
-from coterie.kube.api.types.kind import Kind, Page
+from coterie.kube.api.types.kind import Kind, ListPage
 from coterie.kube.api.types.overlay import overlay
 from coterie.kube.client.requests import CONTENT_TYPES, PatchType, Propagation, delete_options, path, query
-from coterie.kube.client.transport import Call, LineStream, Reply, Transport, Unreadable
+from coterie.kube.client.transport import LineStream, Transport, TransportRequest, TransportResponse, UnreadableResponse
 from coterie.kube.client.watch import Watch
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ _WATCH_SILENCE = 30.0
 class Reader(Protocol):
     async def get(self, kind: Kind[T], name: str, namespace: str = "", *, subresource: str = "") -> T: ...
 
-    async def list(self, kind: Kind[T], namespace: str = "", *, labels: str = "", fields: str = "") -> Page[T]: ...
+    async def list(self, kind: Kind[T], namespace: str = "", *, labels: str = "", fields: str = "") -> ListPage[T]: ...
 
     async def watch(
         self, kind: Kind[T], namespace: str = "", *, resource_version: str = "", labels: str = "", fields: str = ""
@@ -91,7 +91,7 @@ class Client:
     ) -> T:
         if not name:
             raise ValueError(f"get {kind}: a name is needed")
-        call = Call(
+        call = TransportRequest(
             "GET",
             path(kind.resource, namespace, name, subresource),
             query(resourceVersion=resource_version),
@@ -110,7 +110,7 @@ class Client:
         continue_: str = "",
         resource_version: str = "",
         version_match: str = "",
-    ) -> Page[T]:
+    ) -> ListPage[T]:
         """One page of a list, as asked for."""
         asked = query(
             **{"continue": continue_},
@@ -120,7 +120,7 @@ class Client:
             resourceVersion=resource_version,
             resourceVersionMatch=version_match,
         )
-        call = Call("GET", path(kind.resource, namespace), asked, {"Accept": kind.accept_list})
+        call = TransportRequest("GET", path(kind.resource, namespace), asked, {"Accept": kind.accept_list})
         return _decoded(kind.decode_list, await self.send(call))
 
     async def list(
@@ -132,7 +132,7 @@ class Client:
         fields: str = "",
         resource_version: str = "",
         page_size: int = PAGE_SIZE,
-    ) -> Page[T]:
+    ) -> ListPage[T]:
         """All objects, fetched page by page from one snapshot."""
         first = await self.page(
             kind, namespace, labels=labels, fields=fields, limit=page_size, resource_version=resource_version
@@ -150,7 +150,7 @@ class Client:
                 return await self.page(kind, namespace, labels=labels, fields=fields)
             items += page.items
             broken += page.broken
-        return Page(items, first.resource_version, broken=tuple(broken))
+        return ListPage(items, first.resource_version, broken=tuple(broken))
 
     async def watch(
         self,
@@ -177,7 +177,7 @@ class Client:
         )
         silence = timeout + _WATCH_SILENCE if timeout else None
         headers = {"Accept": kind.accept}
-        call = Call("GET", path(kind.resource, namespace), asked, headers, stream=True, timeout=silence)
+        call = TransportRequest("GET", path(kind.resource, namespace), asked, headers, stream=True, timeout=silence)
         return Watch(kind, await self.stream(call))
 
     # Writing.
@@ -318,7 +318,7 @@ class Client:
         asked = query(fieldSelector=fields, labelSelector=labels)
         body = delete_options(propagation=propagation, grace=grace)
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
-        return _json(await self.send(Call("DELETE", path(kind.resource, namespace), asked, headers, body)))
+        return _json(await self.send(TransportRequest("DELETE", path(kind.resource, namespace), asked, headers, body)))
 
     async def scale(self, kind: Kind[Any], name: str, namespace: str, replicas: int | None = None) -> int:
         """The wanted number of replicas; given one, sets it first."""
@@ -333,14 +333,16 @@ class Client:
 
     async def raw(
         self, method: str, path: str, query: str = "", body: bytes = b"", headers: Mapping[str, str] | None = None
-    ) -> Reply:
+    ) -> TransportResponse:
         """Any request; refusals are raised as everywhere."""
-        return await self._answered(Call(method, path, query, headers or {"Accept": "application/json"}, body))
+        return await self._answered(
+            TransportRequest(method, path, query, headers or {"Accept": "application/json"}, body)
+        )
 
-    async def send(self, call: Call) -> bytes:
+    async def send(self, call: TransportRequest) -> bytes:
         return (await self._answered(call)).body
 
-    async def stream(self, call: Call) -> LineStream:
+    async def stream(self, call: TransportRequest) -> LineStream:
         lines = (await self._answered(call)).lines
         if lines is None:
             raise TypeError(f"{call.method} {call.path}: the transport did not open a stream")
@@ -349,7 +351,7 @@ class Client:
     async def close(self) -> None:
         await self.transport.close()
 
-    async def _answered(self, call: Call) -> Reply:
+    async def _answered(self, call: TransportRequest) -> TransportResponse:
         for attempt in range(_BUSY_ATTEMPTS):
             reply = await self.transport.send(call)
             if reply.status < 400:
@@ -373,14 +375,14 @@ class Client:
         manager: bool = True,
         accept: str = "application/json",
         field_manager: str = "",
-    ) -> Call:
+    ) -> TransportRequest:
         asked = query(
             dryRun="All" if dry_run else "",
             fieldManager=(field_manager or self.field_manager) if manager else "",
             fieldValidation=self.field_validation if manager else "",
             force=force,
         )
-        return Call(method, path, asked, {"Accept": accept, "Content-Type": content_type}, body)
+        return TransportRequest(method, path, asked, {"Accept": accept, "Content-Type": content_type}, body)
 
 
 async def retry_on_conflict(attempt: Callable[[], Awaitable[R]], attempts: int = _CONFLICT_ATTEMPTS) -> R:
@@ -397,7 +399,7 @@ async def retry_on_conflict(attempt: Callable[[], Awaitable[R]], attempts: int =
     return await attempt()
 
 
-def error_of(reply: Reply) -> ApiError:
+def error_of(reply: TransportResponse) -> ApiError:
     """The error that an answer of 400 or more stands for, whatever its body is."""
     status: Any = None
     if reply.body[:1] == b"{":
@@ -411,14 +413,14 @@ def error_of(reply: Reply) -> ApiError:
     return from_status(status, reply.status)
 
 
-def _busy_for(reply: Reply, error: ApiError) -> float | None:
+def _busy_for(reply: TransportResponse, error: ApiError) -> float | None:
     """Seconds to wait before asking again, or None when asking again is no use."""
-    told = reply.headers.get("retry-after", "")
-    if reply.status == 429 or (reply.status >= 500 and told):
+    retry_after = reply.headers.get("retry-after", "")
+    if reply.status == 429 or (reply.status >= 500 and retry_after):
         # An eviction refused by a disruption budget is a 429 too, but an answer and not a request to slow down.
         if any(cause.reason == "DisruptionBudget" for cause in error.causes):
             return None
-        return float(told) if told.isdigit() else float(error.retry_after or 1)
+        return float(retry_after) if retry_after.isdigit() else float(error.retry_after or 1)
     return None
 
 
@@ -426,13 +428,13 @@ def _decoded(decode: Callable[[bytes], R], body: bytes) -> R:
     try:
         return decode(body)
     except ValueError as error:
-        raise Unreadable(f"the server's answer cannot be read: {error}") from error
+        raise UnreadableResponse(f"the server's answer cannot be read: {error}") from error
 
 
 def _json(body: bytes) -> Object:
     value = _decoded(orjson.loads, body or b"{}")
     if not isinstance(value, dict):
-        raise Unreadable("the server's answer is not a JSON object")
+        raise UnreadableResponse("the server's answer is not a JSON object")
     return value
 
 

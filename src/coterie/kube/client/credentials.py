@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock, parse_rfc3339
-from coterie.kube.client.kubeconfig import Connection, ExecCredential
+from coterie.kube.client.kubeconfig import ClusterConnection, ExecCredential
 from coterie.kube.client.transport import CredentialsError
 
 _FILE_FRESH_FOR = 60.0
@@ -31,7 +31,7 @@ class Credentials(Protocol):
         """The server answered 401: forget what was cached. True when asking again may give another answer."""
 
 
-class Fixed:
+class StaticCredentials:
     def __init__(self, value: str) -> None:
         self._value = value
 
@@ -65,10 +65,10 @@ class TokenFile:
         return before != float("-inf")
 
 
-class Program:
+class ExecPlugin:
     """A client.authentication.k8s.io plug-in. Client certificates from a plug-in are not supported, tokens are."""
 
-    def __init__(self, spec: ExecCredential, connection: Connection, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, spec: ExecCredential, connection: ClusterConnection, clock: Clock = SYSTEM_CLOCK) -> None:
         self._spec = spec
         self._connection = connection
         self._clock = clock
@@ -133,15 +133,15 @@ def _parse_answer(name: str, output: bytes) -> tuple[str, datetime | None]:
     return f"Bearer {token}", expires
 
 
-def credentials_for(connection: Connection, clock: Clock = SYSTEM_CLOCK) -> Credentials:
+def credentials_for(connection: ClusterConnection, clock: Clock = SYSTEM_CLOCK) -> Credentials:
     """In kubectl's order: a token, a token file, user and password, a program."""
     if connection.token_file and not connection.token:
         return TokenFile(Path(connection.token_file), clock)
     if connection.token:
-        return Fixed(f"Bearer {connection.token}")
+        return StaticCredentials(f"Bearer {connection.token}")
     if connection.username:
         pair = base64.b64encode(f"{connection.username}:{connection.password}".encode()).decode()
-        return Fixed(f"Basic {pair}")
+        return StaticCredentials(f"Basic {pair}")
     if connection.exec:
-        return Program(connection.exec, connection, clock)
-    return Fixed("")
+        return ExecPlugin(connection.exec, connection, clock)
+    return StaticCredentials("")

@@ -2,7 +2,7 @@
 
 The aggregated form (two requests) is asked for first; a server that does not know it answers the plain group list, and
 then each group version is asked by itself. A group whose answer fails (an aggregated API that is down) is left out and
-named in `Catalogue.failed`: who deletes or counts "everything" must know that it did not see everything.
+named in `RestMapper.failed`: who deletes or counts "everything" must know that it did not see everything.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class UnknownResource(LookupError):
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class RestMapper:
     """All resources of a server. Groups and versions stand in the server's order of preference."""
 
     resources: tuple[Resource, ...]
@@ -87,7 +87,7 @@ class Catalogue:
         return list(chosen.values())
 
 
-async def discover(client: Client) -> Catalogue:
+async def discover(client: Client) -> RestMapper:
     core = await _get(client, "/api")
     groups = await _get(client, "/apis")
     if core.get("kind") == "APIGroupDiscoveryList" and groups.get("kind") == "APIGroupDiscoveryList":
@@ -106,7 +106,7 @@ async def discover(client: Client) -> Catalogue:
             failed.append(f"{group}/{version}" if group else version)
             continue
         resources += _from_plain(group, version, document.get("resources") or ())
-    return Catalogue(tuple(resources), tuple(failed))
+    return RestMapper(tuple(resources), tuple(failed))
 
 
 async def _get(client: Client, path: str) -> dict[str, Any]:
@@ -115,7 +115,7 @@ async def _get(client: Client, path: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _from_aggregated(items: Iterable[Mapping[str, Any]]) -> Catalogue:
+def _from_aggregated(items: Iterable[Mapping[str, Any]]) -> RestMapper:
     resources: list[Resource] = []
     failed: list[str] = []
     for item in items:
@@ -125,7 +125,7 @@ def _from_aggregated(items: Iterable[Mapping[str, Any]]) -> Catalogue:
             if entry.get("freshness") == "Stale":
                 failed.append(f"{group}/{version}" if group else version)
             resources += [_aggregated_resource(group, version, r) for r in entry.get("resources") or ()]
-    return Catalogue(tuple(resources), tuple(failed))
+    return RestMapper(tuple(resources), tuple(failed))
 
 
 def _aggregated_resource(group: str, version: str, entry: Mapping[str, Any]) -> Resource:

@@ -1,4 +1,4 @@
-"""A fake server is a function: `Call -> Reply`. For tests of whatever stands on the client.
+"""A fake server is a function: `TransportRequest -> TransportResponse`. For tests of whatever stands on the client.
 
 transport = FakeTransport(lambda call: json_reply({"kind": "Pod", ...}))
 stream = FakeStream();  stream.send({"type": "ADDED", "object": pod});  stream.end()
@@ -14,20 +14,20 @@ from typing import Any
 import orjson
 
 from coterie.kube.api.errors import ApiError
-from coterie.kube.client.transport import Call, Disconnected, Reply, TransportError
+from coterie.kube.client.transport import Disconnected, TransportError, TransportRequest, TransportResponse
 
-Answer = Reply | Awaitable[Reply]
+Answer = TransportResponse | Awaitable[TransportResponse]
 
 
 class FakeTransport:
     """Remembers the calls; an `ApiError` raised by the function becomes the `Status` a server would send."""
 
-    def __init__(self, answer: Callable[[Call], Answer]) -> None:
+    def __init__(self, answer: Callable[[TransportRequest], Answer]) -> None:
         self._answer = answer
-        self.calls: list[Call] = []
+        self.calls: list[TransportRequest] = []
         self.closed = False
 
-    async def send(self, call: Call) -> Reply:
+    async def send(self, call: TransportRequest) -> TransportResponse:
         self.calls.append(call)
         try:
             reply = self._answer(call)
@@ -44,11 +44,11 @@ class FakeTransport:
         return [f"{c.method} {c.path}" + (f"?{c.query}" if c.query else "") for c in self.calls]
 
 
-def script(*replies: Reply | ApiError | TransportError) -> Callable[[Call], Reply]:
+def script(*replies: TransportResponse | ApiError | TransportError) -> Callable[[TransportRequest], TransportResponse]:
     """Answers one after the other; a call too many is an error of the test."""
     waiting = list(replies)
 
-    def answer(call: Call) -> Reply:
+    def answer(call: TransportRequest) -> TransportResponse:
         if not waiting:
             raise AssertionError(f"no answer left for {call.method} {call.path}?{call.query}")
         reply = waiting.pop(0)
@@ -59,12 +59,12 @@ def script(*replies: Reply | ApiError | TransportError) -> Callable[[Call], Repl
     return answer
 
 
-def json_reply(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Reply:
-    return Reply(status, {"content-type": "application/json", **(headers or {})}, orjson.dumps(value))
+def json_reply(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> TransportResponse:
+    return TransportResponse(status, {"content-type": "application/json", **(headers or {})}, orjson.dumps(value))
 
 
-def stream_reply(stream: FakeStream) -> Reply:
-    return Reply(200, {"content-type": "application/json"}, lines=stream)
+def stream_reply(stream: FakeStream) -> TransportResponse:
+    return TransportResponse(200, {"content-type": "application/json"}, lines=stream)
 
 
 class FakeStream:

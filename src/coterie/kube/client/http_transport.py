@@ -22,8 +22,15 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.lazy_import import lazy_import
 from coterie.http import plain_client
 from coterie.kube.client.credentials import Credentials, credentials_for
-from coterie.kube.client.kubeconfig import Connection
-from coterie.kube.client.transport import Call, Disconnected, LineSplitter, NoAnswerInTime, NotSent, Reply
+from coterie.kube.client.kubeconfig import ClusterConnection
+from coterie.kube.client.transport import (
+    Disconnected,
+    LineSplitter,
+    NotSent,
+    ResponseTimeout,
+    TransportRequest,
+    TransportResponse,
+)
 
 if TYPE_CHECKING:
     from coterie.kube.client import tls_carrier
@@ -34,8 +41,10 @@ _PATH_SAFE = "/:@!$&'()*+,;=-._~"
 
 
 class Carrier(Protocol):
-    async def send(self, call: Call, target: str, headers: dict[str, str], limit: float | None) -> Reply:
-        """`target` is the percent-encoded path and query, `limit` the seconds of `Call.timeout`."""
+    async def send(
+        self, call: TransportRequest, target: str, headers: dict[str, str], limit: float | None
+    ) -> TransportResponse:
+        """`target` is the percent-encoded path and query, `limit` the seconds of `TransportRequest.timeout`."""
 
     async def close(self) -> None: ...
 
@@ -43,7 +52,7 @@ class Carrier(Protocol):
 class HttpTransport:
     def __init__(
         self,
-        connection: Connection,
+        connection: ClusterConnection,
         *,
         timeout: float = 30.0,
         user_agent: str = "coterie",
@@ -64,13 +73,13 @@ class HttpTransport:
         self._carrier: Carrier | None = None
         self._closed = False
 
-    async def send(self, call: Call) -> Reply:
+    async def send(self, call: TransportRequest) -> TransportResponse:
         reply = await self._send_once(call)
         if reply.status == 401 and self._credentials.refused():
             reply = await self._send_once(call)
         return reply
 
-    async def _send_once(self, call: Call) -> Reply:
+    async def _send_once(self, call: TransportRequest) -> TransportResponse:
         headers = {**self._headers, **call.headers}
         authorization = await self._credentials.authorization()
         if authorization:
@@ -109,18 +118,20 @@ class PlainCarrier:
         self._host = urlsplit(origin).netloc
         self._pool = plain_client.Pool(place)
 
-    async def send(self, call: Call, target: str, headers: dict[str, str], limit: float | None) -> Reply:
+    async def send(
+        self, call: TransportRequest, target: str, headers: dict[str, str], limit: float | None
+    ) -> TransportResponse:
         try:
             async with asyncio.timeout(limit):
                 response = await self._pool.request(call.method, target, {"Host": self._host, **headers}, call.body)
                 if call.stream and response.status < 300:
-                    return Reply(response.status, response.headers, lines=_PlainLines(response, limit))
+                    return TransportResponse(response.status, response.headers, lines=_PlainLines(response, limit))
                 with contextlib.closing(response):
-                    return Reply(response.status, response.headers, await response.read())
+                    return TransportResponse(response.status, response.headers, await response.read())
         except plain_client.NotConnected as error:
             raise NotSent(f"cannot connect to {self._origin}: {error}") from error
         except TimeoutError as error:
-            raise NoAnswerInTime(f"{call.method} {call.path}: no answer in time") from error
+            raise ResponseTimeout(f"{call.method} {call.path}: no answer in time") from error
         except plain_client.Broken as error:
             raise Disconnected(f"{call.method} {call.path}: {error}") from error
 
@@ -129,7 +140,7 @@ class PlainCarrier:
 
 
 class _PlainLines:
-    def __init__(self, response: plain_client.Response, limit: float | None) -> None:
+    def __init__(self, response: plain_client.PlainResponse, limit: float | None) -> None:
         self._response = response
         self._limit = limit
         self._splitter = LineSplitter()
@@ -142,7 +153,7 @@ class _PlainLines:
             async with asyncio.timeout(self._limit):
                 return await self._response.chunk()
         except TimeoutError as error:
-            raise NoAnswerInTime("the server was silent for too long") from error
+            raise ResponseTimeout("the server was silent for too long") from error
         except plain_client.Broken as error:
             raise Disconnected(f"the stream broke: {error}") from error
 
@@ -161,7 +172,7 @@ class _PlainLines:
         await asyncio.sleep(0)  # the socket itself is closed in the next turn of the loop
 
 
-def tls_context(connection: Connection) -> ssl.SSLContext:
+def tls_context(connection: ClusterConnection) -> ssl.SSLContext:
     """Who we trust and who we are. Without a CA of its own the system's authorities count."""
     if connection.ca:
         context = ssl.create_default_context(cadata=connection.ca.decode("ascii", "replace"))

@@ -12,7 +12,13 @@ import inspect
 from collections.abc import Mapping
 
 from coterie.http.messages import Handler, Peer, Request, Response, Stream, UserInfo
-from coterie.kube.client.transport import Call, Disconnected, LineSplitter, NoAnswerInTime, Reply
+from coterie.kube.client.transport import (
+    Disconnected,
+    LineSplitter,
+    ResponseTimeout,
+    TransportRequest,
+    TransportResponse,
+)
 
 _LOW_WATER = 64 * 1024
 
@@ -26,7 +32,7 @@ class InProcessTransport:
         self._pipes: set[_Pipe] = set()
         self._closed = False
 
-    async def send(self, call: Call) -> Reply:
+    async def send(self, call: TransportRequest) -> TransportResponse:
         if self._closed:
             raise Disconnected("the transport is closed")
         request = Request(
@@ -43,24 +49,24 @@ class InProcessTransport:
                 async with asyncio.timeout(timeout):
                     answer = await answer
             except TimeoutError as error:
-                raise NoAnswerInTime(f"{call.method} {call.path}: no answer within {timeout} s") from error
+                raise ResponseTimeout(f"{call.method} {call.path}: no answer within {timeout} s") from error
         return await self._reply(call, answer)
 
-    async def _reply(self, call: Call, response: Response) -> Reply:
+    async def _reply(self, call: TransportRequest, response: Response) -> TransportResponse:
         headers = {name.lower(): value for name, value in response.headers}
         headers.setdefault("content-type", response.content_type)
         if response.stream is None:
             if call.stream and response.status < 300:
-                return Reply(response.status, headers, lines=_Finished(response.body))
-            return Reply(response.status, headers, response.body)
+                return TransportResponse(response.status, headers, lines=_Finished(response.body))
+            return TransportResponse(response.status, headers, response.body)
         pipe = _Pipe(response.stream, self._pipes)
         self._pipes.add(pipe)
         response.stream.opened(pipe)
         reader = _Reader(pipe)
         if call.stream and response.status < 300:
-            return Reply(response.status, headers, lines=reader)
+            return TransportResponse(response.status, headers, lines=reader)
         try:
-            return Reply(response.status, headers, await reader.read_all())
+            return TransportResponse(response.status, headers, await reader.read_all())
         finally:
             pipe.close()
 

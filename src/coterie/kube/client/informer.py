@@ -23,7 +23,7 @@ from coterie.kube.client.reflector import RETRY, Reflector
 T = TypeVar("T")
 
 
-class Change(NamedTuple, Generic[T]):
+class ObjectChange(NamedTuple, Generic[T]):
     """`object` is the new state, or the last known one of a deletion; `old` is there for updates only.
 
     A resync is an update whose old and new are the same.
@@ -34,7 +34,7 @@ class Change(NamedTuple, Generic[T]):
     old: T | None = None
 
 
-Handler = Callable[[Change[T]], None]
+Handler = Callable[[ObjectChange[T]], None]
 
 
 class Informer(Generic[T]):
@@ -82,7 +82,7 @@ class Informer(Generic[T]):
         """Returns what removes it again."""
         self._handlers.append(handler)
         for obj in self.cache.list():
-            handler(Change("added", obj))
+            handler(ObjectChange("added", obj))
         return lambda: self._handlers.remove(handler)
 
     async def run(self) -> None:
@@ -96,7 +96,7 @@ class Informer(Generic[T]):
         while True:
             await self._clock.sleep(self._resync)
             for obj in self.cache.list():
-                self._tell(Change("updated", obj, obj))
+                self._notify(ObjectChange("updated", obj, obj))
 
     # What the reflector delivers.
 
@@ -133,13 +133,13 @@ class Informer(Generic[T]):
         if self._transform is not None:
             obj = self._transform(obj)
         self.cache.put(key, obj)
-        self._tell(Change("added", obj) if old is None else Change("updated", obj, old))
+        self._notify(ObjectChange("added", obj) if old is None else ObjectChange("updated", obj, old))
 
     def _remove(self, key: ObjectKey, last: T | None = None) -> None:
         old = self.cache.remove(key)
         if old is not None:
-            self._tell(Change("deleted", last if last is not None else old))
+            self._notify(ObjectChange("deleted", last if last is not None else old))
 
-    def _tell(self, change: Change[T]) -> None:
+    def _notify(self, change: ObjectChange[T]) -> None:
         for handler in self._handlers:
             handler(change)

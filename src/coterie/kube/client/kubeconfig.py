@@ -38,7 +38,7 @@ class ExecCredential:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ClusterConnection:
     """Everything needed to reach and be known by one API server."""
 
     server: str
@@ -66,7 +66,7 @@ class Kubeconfig:
     contexts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     current_context: str = ""
 
-    def resolve(self, context: str = "") -> Connection:
+    def resolve(self, context: str = "") -> ClusterConnection:
         name = context or self.current_context
         if not name:
             raise KubeconfigError("no context given and the kubeconfig has no current-context")
@@ -77,7 +77,7 @@ class Kubeconfig:
         server = str(cluster.get("server") or "").rstrip("/")
         if not server.startswith(("https://", "http://")):
             raise KubeconfigError(f'cluster of context "{name}": server must be an http or https URL')
-        return Connection(
+        return ClusterConnection(
             server=server,
             namespace=str(chosen.get("namespace") or "default"),
             ca=_data_or_file(cluster, "certificate-authority"),
@@ -186,7 +186,7 @@ def load(paths: Sequence[Path] = (), environ: Mapping[str, str] = os.environ) ->
     return merged
 
 
-def in_cluster(environ: Mapping[str, str] = os.environ, directory: Path = _SERVICE_ACCOUNT) -> Connection:
+def in_cluster(environ: Mapping[str, str] = os.environ, directory: Path = _SERVICE_ACCOUNT) -> ClusterConnection:
     """How a pod reaches the API: its service account's files. The token file is read again as it changes."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "")
     token_file = directory / "token"
@@ -194,7 +194,7 @@ def in_cluster(environ: Mapping[str, str] = os.environ, directory: Path = _SERVI
         raise KubeconfigError("not in a pod: no service account token or KUBERNETES_SERVICE_HOST is not set")
     shown = f"[{host}]" if ":" in host else host
     namespace_file, ca_file = directory / "namespace", directory / "ca.crt"
-    return Connection(
+    return ClusterConnection(
         server=f"https://{shown}:{port}",
         namespace=(namespace_file.read_text().strip() if namespace_file.is_file() else "") or "default",
         ca=ca_file.read_bytes() if ca_file.is_file() else b"",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from coterie.kube.api.meta import Object
-from coterie.kube.api.types.kind import Kind, Page
+from coterie.kube.api.types.kind import Kind, ListPage
 from coterie.kube.client.client import Client
 from coterie.kube.client.requests import PatchType, Propagation
 from coterie.kube.client.watch import Watch
@@ -33,7 +33,7 @@ class Namespaced:
     async def get(self, kind: Kind[T], name: str, namespace: str = "", *, subresource: str = "") -> T:
         return await self._client.get(kind, name, self._ours(kind, namespace), subresource=subresource)
 
-    async def list(self, kind: Kind[T], namespace: str = "", *, labels: str = "", fields: str = "") -> Page[T]:
+    async def list(self, kind: Kind[T], namespace: str = "", *, labels: str = "", fields: str = "") -> ListPage[T]:
         return await self._client.list(kind, self._ours(kind, namespace), labels=labels, fields=fields)
 
     async def watch(

@@ -25,7 +25,7 @@ from coterie.kube.api.meta import ObjectKey
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
-from coterie.kube.client.watch import Bookmark, Broken, Changed, Watch
+from coterie.kube.client.watch import Bookmark, Changed, UndecodableObject, Watch
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -125,7 +125,7 @@ class Reflector(Generic[T]):
                         found.pop(key, None)
                     else:
                         found[key] = event.object
-                elif isinstance(event, Broken):
+                elif isinstance(event, UndecodableObject):
                     self._unreadable(event.key, event.why)
                 elif event.initial_end:
                     self._replace(list(found.values()), event.resource_version)
@@ -166,7 +166,7 @@ class Reflector(Generic[T]):
         self.resource_version = version
         self._backoff.succeeded()
 
-    def _deliver(self, events: Sequence[Changed[T] | Bookmark | Broken]) -> None:
+    def _deliver(self, events: Sequence[Changed[T] | Bookmark | UndecodableObject]) -> None:
         receiver, version_of = self._receiver, self._kind.version
         for event in events:
             if isinstance(event, Changed):

@@ -32,9 +32,16 @@ from coterie.kube.apiserver.agent_connection import Body
 from coterie.kube.client.client import Client, error_of
 from coterie.kube.client.credentials import Credentials, credentials_for
 from coterie.kube.client.http_transport import tls_context
-from coterie.kube.client.kubeconfig import Connection
+from coterie.kube.client.kubeconfig import ClusterConnection
 from coterie.kube.client.requests import path, query
-from coterie.kube.client.transport import ByteStream, Call, Disconnected, NoAnswerInTime, NotSent, Reply
+from coterie.kube.client.transport import (
+    ByteStream,
+    Disconnected,
+    NotSent,
+    ResponseTimeout,
+    TransportRequest,
+    TransportResponse,
+)
 
 STDIN, STDOUT, STDERR, ERROR, RESIZE = 0, 1, 2, 3, 4
 _CLOSE: Final = 255
@@ -72,7 +79,7 @@ async def log_stream(
         sinceSeconds=since_seconds,
         sinceTime=since_time,
     )
-    call = Call("GET", path(_PODS, namespace, pod, "log"), asked, {"Accept": "*/*"}, stream=True)
+    call = TransportRequest("GET", path(_PODS, namespace, pod, "log"), asked, {"Accept": "*/*"}, stream=True)
     stream = await client.stream(call)
     try:
         if isinstance(stream, ByteStream):
@@ -195,7 +202,7 @@ def _read_status(data: bytes) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def exec_stream(
-    connection: Connection,
+    connection: ClusterConnection,
     pod: str,
     namespace: str,
     command: Sequence[str],
@@ -220,14 +227,14 @@ async def exec_stream(
         async with asyncio.timeout(timeout):
             remote = await _upgrade(connection, where, credentials or credentials_for(connection))
     except TimeoutError as error:
-        raise NoAnswerInTime(f"exec in {pod}: no answer in time") from error
+        raise ResponseTimeout(f"exec in {pod}: no answer in time") from error
     try:
         yield remote
     finally:
         await remote.close()
 
 
-async def _upgrade(connection: Connection, where: str, credentials: Credentials) -> Remote:
+async def _upgrade(connection: ClusterConnection, where: str, credentials: Credentials) -> Remote:
     """Request a WebSocket. Refusals are raised as everywhere."""
     if connection.proxy_url:
         raise NotSent("commands cannot be run through a proxy yet; use `coterie kubectl exec`")
@@ -264,7 +271,7 @@ async def _upgrade(connection: Connection, where: str, credentials: Credentials)
         writer.write(f"GET {parts.path.rstrip('/')}{where} HTTP/1.1\r\n{head}\r\n".encode("latin-1"))
         status, answered = _read_head(await reader.readuntil(b"\r\n\r\n"))
         if status != 101:
-            raise error_of(Reply(status, answered, await _read_body(reader, status, answered)))
+            raise error_of(TransportResponse(status, answered, await _read_body(reader, status, answered)))
         protocol = answered.get("sec-websocket-protocol", "")
         if answered.get("sec-websocket-accept") != accept_key(key) or protocol not in _PROTOCOLS:
             raise Disconnected("the server does not speak the protocol of remote commands")

@@ -1,4 +1,4 @@
-"""Requests with TLS, or through a proxy: aiohttp carries them. Loaded by the first of them (see `http.py`)."""
+"""Requests with TLS, or through a proxy: aiohttp carries them. Loaded by the first of them (see `http_transport.py`)."""
 
 from __future__ import annotations
 
@@ -8,22 +8,31 @@ import ssl
 import aiohttp
 from yarl import URL
 
-from coterie.http.client_sessions import part, tcp_connector
-from coterie.kube.client.kubeconfig import Connection
-from coterie.kube.client.transport import Call, Disconnected, LineSplitter, NoAnswerInTime, NotSent, Reply
+from coterie.http.client_sessions import close_session, tcp_connector
+from coterie.kube.client.kubeconfig import ClusterConnection
+from coterie.kube.client.transport import (
+    Disconnected,
+    LineSplitter,
+    NotSent,
+    ResponseTimeout,
+    TransportRequest,
+    TransportResponse,
+)
 
 _CONNECT_TIMEOUT = 10.0
 _QUESTIONS = frozenset(("GET", "HEAD"))
 
 
 class SecureCarrier:
-    def __init__(self, origin: str, connection: Connection, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, origin: str, connection: ClusterConnection, tls: ssl.SSLContext | None) -> None:
         self._origin = origin
         self._connection = connection
         self._ssl = tls
         self._session: aiohttp.ClientSession | None = None
 
-    async def send(self, call: Call, target: str, headers: dict[str, str], limit: float | None) -> Reply:
+    async def send(
+        self, call: TransportRequest, target: str, headers: dict[str, str], limit: float | None
+    ) -> TransportResponse:
         try:
             response = await self._open_session().request(
                 call.method,
@@ -37,13 +46,13 @@ class SecureCarrier:
             )
             answered = {name.lower(): value for name, value in response.headers.items()}
             if call.stream and response.status < 300:
-                return Reply(response.status, answered, lines=_SecureLines(response))
+                return TransportResponse(response.status, answered, lines=_SecureLines(response))
             async with response:
-                return Reply(response.status, answered, await response.read())
+                return TransportResponse(response.status, answered, await response.read())
         except aiohttp.ClientConnectorError as error:
             raise NotSent(f"cannot connect to {self._origin}: {error.os_error or error}") from error
         except TimeoutError as error:
-            raise NoAnswerInTime(f"{call.method} {call.path}: no answer in time") from error
+            raise ResponseTimeout(f"{call.method} {call.path}: no answer in time") from error
         except (aiohttp.ClientError, ConnectionError) as error:
             raise Disconnected(f"{call.method} {call.path}: {error or type(error).__name__}") from error
 
@@ -58,11 +67,11 @@ class SecureCarrier:
 
     async def close(self) -> None:
         if self._session is not None:
-            await part(self._session)
+            await close_session(self._session)
             self._session = None
 
 
-def _timeouts(call: Call, limit: float | None) -> aiohttp.ClientTimeout:
+def _timeouts(call: TransportRequest, limit: float | None) -> aiohttp.ClientTimeout:
     if call.stream:
         return aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=limit)
     return aiohttp.ClientTimeout(total=limit, sock_connect=_CONNECT_TIMEOUT)
@@ -78,7 +87,7 @@ class _SecureLines:
         try:
             return await self._response.content.readany()
         except TimeoutError as error:
-            raise NoAnswerInTime("the server was silent for too long") from error
+            raise ResponseTimeout("the server was silent for too long") from error
         except (aiohttp.ClientError, ConnectionError) as error:
             raise Disconnected(f"the stream broke: {error or type(error).__name__}") from error
 

@@ -27,7 +27,7 @@ class Disconnected(TransportError):
     """The connection broke; whether the request was carried out is unknown."""
 
 
-class NoAnswerInTime(TransportError):
+class ResponseTimeout(TransportError):
     """The time for the request is over; whether it was carried out is unknown."""
 
 
@@ -35,12 +35,12 @@ class CredentialsError(TransportError):
     """The credentials for the request could not be had: a missing file, a failing credential program."""
 
 
-class Unreadable(TransportError):
+class UnreadableResponse(TransportError):
     """The answer came but is not what was asked for: not JSON, or not of the expected shape."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TransportRequest:
     """One request. `path` is not percent-encoded, `query` is; `stream` asks for lines instead of a body."""
 
     method: str
@@ -76,7 +76,7 @@ class ByteStream(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class TransportResponse:
     """One answer; header names are lower-case. `lines` is there only for a streamed call that succeeded."""
 
     status: int
@@ -86,7 +86,7 @@ class Reply:
 
 
 class Transport(Protocol):
-    async def send(self, call: Call) -> Reply: ...
+    async def send(self, call: TransportRequest) -> TransportResponse: ...
 
     async def close(self) -> None: ...
 

@@ -37,7 +37,7 @@ class Bookmark(NamedTuple):
     initial_end: bool = False
 
 
-class Broken(NamedTuple):
+class UndecodableObject(NamedTuple):
     """An object that does not have the shape of its type: it exists, but cannot be shown."""
 
     key: ObjectKey
@@ -62,7 +62,7 @@ class _Mark(msgspec.Struct, frozen=True):
 _envelopes = msgspec.json.Decoder(_Envelope)
 _marks = msgspec.json.Decoder(_Mark)
 
-WatchEvent = Changed[T] | Bookmark | Broken
+WatchEvent = Changed[T] | Bookmark | UndecodableObject
 
 
 def decode_event(kind: Kind[T], line: bytes) -> WatchEvent[T]:
@@ -79,7 +79,7 @@ def decode_event(kind: Kind[T], line: bytes) -> WatchEvent[T]:
     try:
         return Changed(envelope.type, kind.decode(envelope.object))
     except ValueError as error:
-        return Broken(identify(envelope.object), envelope.type == "DELETED", str(error))
+        return UndecodableObject(identify(envelope.object), envelope.type == "DELETED", str(error))
 
 
 class Watch(Generic[T]):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from coterie.kube.client.http_transport import HttpTransport
-from coterie.kube.client.kubeconfig import Connection
-from coterie.kube.client.transport import Call, Transport
+from coterie.kube.client.kubeconfig import ClusterConnection
+from coterie.kube.client.transport import Transport, TransportRequest
 
 
-def through(path: Path) -> HttpTransport:
-    return HttpTransport(Connection(server="http://node"), socket=path)
+def child_transport(path: Path) -> HttpTransport:
+    return HttpTransport(ClusterConnection(server="http://node"), socket=path)
 
 
-async def tell(transport: Transport, what: str) -> None:
+async def notify_parent(transport: Transport, what: str) -> None:
     """READY when the doors are open, USED while they are in use."""
-    await transport.send(Call("POST", what))
+    await transport.send(TransportRequest("POST", what))

@@ -19,9 +19,9 @@ import orjson
 
 from coterie.http.messages import Request, Response
 from coterie.http.server import HttpServer
-from coterie.http.streamed_body import Broken, Pumped
+from coterie.http.streamed_body import StreamedBody, TruncatedBody
 from coterie.kube.api.status_response import status_response
-from coterie.kube.client.transport import ByteStream, Call, LineStream, Transport, TransportError
+from coterie.kube.client.transport import ByteStream, LineStream, Transport, TransportError, TransportRequest
 
 READY = "/ready"
 USED = "/used"
@@ -33,7 +33,7 @@ Allowed = Callable[[str, str, str], bool]
 """Of method, path and query."""
 
 
-class ApiDoor:
+class ChildApiListener:
     """The node's end; the child's is in `apisocket`."""
 
     def __init__(
@@ -53,7 +53,7 @@ class ApiDoor:
         self._who = who
         self._allowed = allowed
         self._asked = asked
-        self._told = {READY: ready, USED: used}
+        self._notifications = {READY: ready, USED: used}
         self._http = HttpServer(self._handle, problem_response=status_response)
 
     async def open(self) -> None:
@@ -64,15 +64,15 @@ class ApiDoor:
         self.path.unlink(missing_ok=True)
 
     async def _handle(self, request: Request) -> Response:
-        if request.path in self._told:
-            self._told[request.path]()
+        if request.path in self._notifications:
+            self._notifications[request.path]()
             return Response(body=b"{}")
         if not self._allowed(request.method, request.path, request.query):
             return Response(403, _status(403, "Forbidden", f"{self._who} does not {request.method} {request.path}"))
         self._asked()
         headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
         endless = request.method == "GET" and is_endless(request.query)
-        call = Call(request.method, request.path, request.query, headers, request.body, stream=endless)
+        call = TransportRequest(request.method, request.path, request.query, headers, request.body, stream=endless)
         try:
             reply = await self._transport.send(call)
         except TransportError as problem:
@@ -80,7 +80,9 @@ class ApiDoor:
         kind = reply.headers.get("content-type", "application/json")
         if reply.lines is not None:
             return Response(
-                reply.status, content_type=kind, stream=Pumped(_Carried(reply.lines), self._http.tasks, "api watch")
+                reply.status,
+                content_type=kind,
+                stream=StreamedBody(_Carried(reply.lines), self._http.tasks, "api watch"),
             )
         after = reply.headers.get("retry-after")
         return Response(reply.status, reply.body, kind, [("Retry-After", after)] if after else [])
@@ -123,7 +125,7 @@ class _Carried:
             else:
                 data = b"".join(line + b"\n" for line in await self._lines.read())
         except TransportError as problem:
-            raise Broken(str(problem)) from problem
+            raise TruncatedBody(str(problem)) from problem
         if not data:
             raise StopAsyncIteration
         return data

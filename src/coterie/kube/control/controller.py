@@ -22,7 +22,7 @@ from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
 from coterie.kube.api.errors import Conflict
 from coterie.kube.api.meta import ApiObject, ObjectKey, key_of
-from coterie.kube.client.informer import Change, Informer
+from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kube.control.queue import RETRY, QueueClosed, WorkQueue
 
 K = TypeVar("K", bound=Hashable)
@@ -126,14 +126,16 @@ class Controller(Generic[K]):
         self.queue.close()
         self.queue.discard_waiting()
 
-    def _handler(self, watch: Watches[T, K]) -> Callable[[Change[T]], None]:
-        def handle(change: Change[T]) -> None:
+    def _handler(self, watch: Watches[T, K]) -> Callable[[ObjectChange[T]], None]:
+        def handle(change: ObjectChange[T]) -> None:
             try:
                 keys = list(watch.keys(change.object))
                 if change.old is not None and change.old is not change.object:
                     keys += watch.keys(change.old)
             except Exception as error:  # noqa: BLE001 - one odd object must not stop the informer others share
-                self._log.error("Cannot tell whom a change concerns", error=error, trace=True, of=watch.informer.name)
+                self._log.error(
+                    "Cannot map a change to reconcile keys", error=error, trace=True, of=watch.informer.name
+                )
                 return
             gone = own_key(change.object) if change.type == "deleted" else ()
             for key in keys:
@@ -162,9 +164,7 @@ class Controller(Generic[K]):
         except Conflict as error:
             # Somebody else was faster: an everyday event, and the new state is on its way to us.
             self.counters.failed += 1
-            self._log.debug(
-                "Lost a race; trying again", why=str(error), key=str(key), seconds=round(queue.retry(key), 3)
-            )
+            self._log.debug("Conflict; trying again", why=str(error), key=str(key), seconds=round(queue.retry(key), 3))
         except Exception as error:  # noqa: BLE001 - whatever went wrong with one key, the others go on
             self.counters.failed += 1
             wait = queue.retry(key)

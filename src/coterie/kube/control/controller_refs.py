@@ -5,7 +5,7 @@
     carries another controller's reference  not ours
     carries none, matches                   adopted, unless it or the owner is going away
 
-`sort_out` decides, `Claimer` writes. Before the first adoption the owner is read from the server itself: the cache may
+`sort_claims` decides, `Claimer` writes. Before the first adoption the owner is read from the server itself: the cache may
 not know yet that it is gone, and an object adopted for a ghost would be collected as garbage.
 """
 
@@ -57,7 +57,7 @@ class Selecting(Protocol):
     def spec(self) -> Any: ...
 
 
-def concerned(meta: ObjectMeta, kind: str, group: str, owners: Iterable[Selecting]) -> list[ObjectKey]:
+def owners_to_enqueue(meta: ObjectMeta, kind: str, group: str, owners: Iterable[Selecting]) -> list[ObjectKey]:
     """Keys of the owners that must look at an object: its controller; for an orphan all that might adopt it."""
     owner = controller_of(meta)
     if owner is not None:
@@ -75,7 +75,7 @@ class Claims(Generic[T]):
     release: Sequence[T]
 
 
-def sort_out(owner: ObjectMeta, selector: LabelSelector, found: Iterable[T]) -> Claims[T]:
+def sort_claims(owner: ObjectMeta, selector: LabelSelector, found: Iterable[T]) -> Claims[T]:
     ours: list[T] = []
     adopt: list[T] = []
     release: list[T] = []
@@ -120,7 +120,7 @@ class Claimer:
 
     async def claim(self, owner: ObjectMeta, selector: LabelSelector, found: Iterable[T]) -> list[T]:
         """The objects that are the owner's, after adopting and releasing what has to be."""
-        claims = sort_out(owner, selector, found)
+        claims = sort_claims(owner, selector, found)
         ours = list(claims.ours)
         for obj in claims.release:
             await self._release(owner, obj)

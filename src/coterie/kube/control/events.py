@@ -40,7 +40,7 @@ EventType = Literal["Normal", "Warning"]
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class PendingEvent:
     regarding: ObjectReference
     type: EventType
     reason: str
@@ -106,8 +106,8 @@ class EventRecorder:
         self._component = component
         self._instance = instance or component
         self._clock = clock
-        self._notes: deque[Note] = deque()
-        self._waiting: deque[tuple[float, Note]] = deque()
+        self._notes: deque[PendingEvent] = deque()
+        self._waiting: deque[tuple[float, PendingEvent]] = deque()
         self._changed = asyncio.Event()
         self._stopping = False
         self._known: OrderedDict[tuple[str, ...], _Written] = OrderedDict()
@@ -130,7 +130,7 @@ class EventRecorder:
         if self._stopping or len(self._notes) + len(self._waiting) >= _QUEUE or not self._allowed(reference):
             self.dropped += 1
             return
-        note = Note(reference, type, reason, message[:_MESSAGE_LIMIT], self._clock.now(), action)
+        note = PendingEvent(reference, type, reason, message[:_MESSAGE_LIMIT], self._clock.now(), action)
         if after > 0:
             self._waiting.append((self._clock.monotonic() + after, note))
         else:
@@ -164,7 +164,7 @@ class EventRecorder:
     def _release(self) -> float | None:
         """Moves what has waited long enough; the seconds until the next one has."""
         now = self._clock.monotonic()
-        kept: deque[tuple[float, Note]] = deque()
+        kept: deque[tuple[float, PendingEvent]] = deque()
         for due, note in self._waiting:
             if due <= now or self._stopping:
                 self._notes.append(note)
@@ -202,7 +202,7 @@ class EventRecorder:
         bucket.tokens -= 1
         return True
 
-    async def _write(self, note: Note) -> None:
+    async def _write(self, note: PendingEvent) -> None:
         message, key = self._melted(note)
         for attempt in range(_ATTEMPTS):
             try:
@@ -221,7 +221,7 @@ class EventRecorder:
                 return
         self.dropped += 1
 
-    def _melted(self, note: Note) -> tuple[str, tuple[str, ...]]:
+    def _melted(self, note: PendingEvent) -> tuple[str, tuple[str, ...]]:
         """The message to write and the identity of its event."""
         about = note.regarding
         base = (
@@ -243,7 +243,7 @@ class EventRecorder:
             return note.message, (*base, note.message)
         return f"(combined from similar events): {note.message}", base
 
-    async def _write_once(self, note: Note, message: str, key: tuple[str, ...]) -> None:
+    async def _write_once(self, note: PendingEvent, message: str, key: tuple[str, ...]) -> None:
         namespace = note.regarding.namespace or "default"
         known = self._known.get(key)
         if known is not None:
@@ -260,7 +260,7 @@ class EventRecorder:
         await self._client.create(_PLAIN, self._event(note, name, namespace, message))
         _remember(self._known, key, _Written(name, 1))
 
-    def _event(self, note: Note, name: str, namespace: str, message: str) -> Object:
+    def _event(self, note: PendingEvent, name: str, namespace: str, message: str) -> Object:
         about = note.regarding
         involved = {
             "apiVersion": about.api_version,

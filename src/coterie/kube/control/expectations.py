@@ -16,16 +16,18 @@ from coterie.kube.client.informer import Informer
 
 K = TypeVar("K", bound=Hashable)
 
-PATIENCE = 300.0
+EXPECTATION_TIMEOUT = 300.0
 """Seconds after which an expectation is dropped: better to act on an old cache than never again."""
 _MANY = 4096
 
 
 class Expectations(Generic[K]):
-    def __init__(self, informer: Informer[Any], clock: Clock = SYSTEM_CLOCK, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, informer: Informer[Any], clock: Clock = SYSTEM_CLOCK, timeout: float = EXPECTATION_TIMEOUT
+    ) -> None:
         self._informer = informer
         self._clock = clock
-        self._patience = patience
+        self._timeout = timeout
         self._wanted: dict[K, tuple[int, float]] = {}
 
     def expect(self, key: K, version: str) -> None:
@@ -34,7 +36,7 @@ class Expectations(Generic[K]):
         if number is not None:
             known = self._wanted.get(key)
             highest = number if known is None else max(number, known[0])
-            self._wanted[key] = (highest, self._clock.monotonic() + self._patience)
+            self._wanted[key] = (highest, self._clock.monotonic() + self._timeout)
             if len(self._wanted) > _MANY:
                 self._sweep()
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coterie.base.tasks import TaskOwner
-from coterie.kube.client.informer import Change, Informer
+from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kube.control.manager import Runnable, Stoppable
 
 
-class Dormant:
+class LazyController:
     """`make` gives the parts; it is called once, when one of the informers has seen an object."""
 
     def __init__(self, name: str, wakers: Sequence[Informer[Any]], make: Callable[[], Sequence[Runnable]]) -> None:
@@ -29,7 +29,7 @@ class Dormant:
         self._stopped = asyncio.Event()
 
     @property
-    def awake(self) -> bool:
+    def started(self) -> bool:
         return bool(self._parts)
 
     def stop(self) -> None:
@@ -40,7 +40,7 @@ class Dormant:
                 part.stop()
 
     async def run(self) -> None:
-        removers = [waker.add_handler(self._wake) for waker in self._wakers]
+        removers = [waker.add_handler(self._start) for waker in self._wakers]
         try:
             for waker in self._wakers:
                 await waker.ready.wait()
@@ -68,5 +68,5 @@ class Dormant:
             await part.ready.wait()
         self.ready.set()
 
-    def _wake(self, _: Change[Any]) -> None:
+    def _start(self, _: ObjectChange[Any]) -> None:
         self._called.set()

@@ -39,7 +39,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedLease:
     """A lease as a candidate saw it change last, by the candidate's own clock."""
 
     holder: str
@@ -50,7 +50,7 @@ class Seen:
 Decision = Literal["renew", "take", "wait"]
 
 
-def decide(spec: Object, identity: str, seen: Seen, now: float, default_duration: float) -> Decision:
+def decide(spec: Object, identity: str, seen: ObservedLease, now: float, default_duration: float) -> Decision:
     """Whether the lease is ours, free, or somebody's."""
     holder = spec.get("holderIdentity") or ""
     if holder == identity:
@@ -79,7 +79,7 @@ class LeaderElection:
         self._identity = identity
         self._timing = timing or Timing()
         self._clock = clock
-        self._seen = Seen("", "", clock.monotonic())
+        self._seen = ObservedLease("", "", clock.monotonic())
         self._log = logger("control.leader").bind(lease=f"{namespace}/{name}", identity=identity)
 
     async def acquire(self) -> None:
@@ -103,7 +103,7 @@ class LeaderElection:
                 elif self._seen.holder not in ("", self._identity) or (
                     self._clock.monotonic() - renewed_at >= self._timing.renew_deadline
                 ):
-                    self._log.warning("Lost the lead", holder=self._seen.holder)
+                    self._log.warning("Lost leadership", holder=self._seen.holder)
                     return
         finally:
             self.leading.clear()
@@ -129,9 +129,9 @@ class LeaderElection:
                 now = rfc3339_micro(self._clock.now())
                 lease["spec"] = {**spec, "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": now}
                 await self._client.update(_PLAIN, lease)
-                self._log.info("Gave the lead up")
+                self._log.info("Released leadership")
         except (ApiError, TransportError) as error:
-            self._log.warning("Could not give the lease up; it will run out", error=error)
+            self._log.warning("Could not release the lease; it will expire", error=error)
 
     async def _try(self) -> bool:
         """Take or renew the lease once; True when it is ours afterwards."""
@@ -186,7 +186,7 @@ class LeaderElection:
     def _notice(self, spec: Object) -> None:
         holder, renewed = spec.get("holderIdentity") or "", spec.get("renewTime") or ""
         if (holder, renewed) != (self._seen.holder, self._seen.renewed):
-            self._seen = Seen(holder, renewed, self._clock.monotonic())
+            self._seen = ObservedLease(holder, renewed, self._clock.monotonic())
 
 
 class LeaderElected:

@@ -36,7 +36,7 @@ class Stoppable(Protocol):
         """Finish what is being done and return from `run`; cancellation comes only when that takes too long."""
 
 
-class Failed(Exception):
+class RunnableFailed(Exception):
     """A runnable failed or ended early; the error itself is the cause."""
 
     def __init__(self, name: str, why: str) -> None:
@@ -44,7 +44,7 @@ class Failed(Exception):
         self.runnable = name
 
 
-class Job:
+class RunOnce:
     """A runnable that is done when it returns: a migration, a bootstrap. Ready when done."""
 
     finite = True
@@ -59,7 +59,7 @@ class Job:
         self.ready.set()
 
 
-class Service:
+class RunForever:
     """A runnable made of a function that runs for ever; ready as soon as it runs."""
 
     def __init__(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -92,7 +92,7 @@ class Manager:
         self._clock = clock
         self._stop = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], Runnable] = {}
-        self._failure: Failed | None = None
+        self._failure: RunnableFailed | None = None
 
     @property
     def waiting_for(self) -> list[str]:
@@ -124,14 +124,14 @@ class Manager:
         if task.cancelled():
             if self._stop.is_set():
                 return
-            failure = Failed(runnable.name, "was cancelled")
+            failure = RunnableFailed(runnable.name, "was cancelled")
         elif (error := task.exception()) is not None:
-            failure = Failed(runnable.name, f"{type(error).__name__}: {error}")
+            failure = RunnableFailed(runnable.name, f"{type(error).__name__}: {error}")
             failure.__cause__ = error
         elif self._stop.is_set() or getattr(runnable, "finite", False):
             return
         else:
-            failure = Failed(runnable.name, "ended by itself")
+            failure = RunnableFailed(runnable.name, "ended by itself")
         _log.error("Runnable failed; stopping the rest", error=failure.__cause__ or failure, runnable=runnable.name)
         self._failure = self._failure or failure
         self._stop.set()
@@ -152,7 +152,7 @@ class Manager:
             if self._stop.is_set():
                 return False
             if not runnable.ready.is_set():
-                self._failure = Failed(runnable.name, f"was not ready within {self._ready_timeout:g} s")
+                self._failure = RunnableFailed(runnable.name, f"was not ready within {self._ready_timeout:g} s")
                 self._stop.set()
                 return False
         return True

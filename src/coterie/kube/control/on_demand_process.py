@@ -27,10 +27,10 @@ from coterie.base.backoff import Policy
 from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.base.log_rotation import STANDARD, Rotation
-from coterie.base.process import Exit, ProcessSpec, Supervised
+from coterie.base.process import ProcessExit, ProcessSpec, Supervised
 from coterie.base.tasks import TaskOwner
 from coterie.kube.client.transport import Transport
-from coterie.kube.control.child_api_listener import Allowed, ApiDoor, private_socket
+from coterie.kube.control.child_api_listener import Allowed, ChildApiListener, private_socket
 
 log = logger("child")
 
@@ -42,7 +42,7 @@ the data mesh is larger than the rest of the node."""
 _RESTART = Policy(first=0.2, factor=2.0, limit=10.0, jitter=0.2)
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _CHUNK = 1 << 20
-_LOOK = 10.0
+_POLL_SECONDS = 10.0
 _REMEMBERED = 10.0
 """Seconds for which we know our own connections to the child."""
 _VERSION_4 = "::ffff:"
@@ -56,7 +56,7 @@ Dial = Callable[[], Awaitable[socket.socket]]
 
 
 @dataclass(frozen=True, slots=True)
-class ChildPlan:
+class OnDemandProcessSpec:
     name: str
     """Of the process and its log."""
     who: str
@@ -78,12 +78,12 @@ class ChildPlan:
     log_rotation: Rotation = STANDARD
 
 
-class HeldChild:
+class OnDemandProcess:
     """The ports are held from the beginning. Raises OSError when one cannot be had."""
 
     def __init__(
         self,
-        plan: ChildPlan,
+        plan: OnDemandProcessSpec,
         transport: Transport,
         allowed: Allowed,
         clock: Clock,
@@ -98,7 +98,7 @@ class HeldChild:
         self._clock = clock
         self._idle = idle
         self._in_use = in_use
-        self._door = ApiDoor(
+        self._api_listener = ChildApiListener(
             plan.api, transport, who=plan.who, allowed=allowed, ready=self._announced, used=self._called, asked=self._asked
         )  # fmt: skip
         self._needed = asyncio.Event()
@@ -113,13 +113,13 @@ class HeldChild:
         self._passing: set[tuple[str, int]] = set()
         self._always = False
         self._held: list[socket.socket] = []
-        self._hold()
+        self._listen()
 
-    def _hold(self) -> None:
+    def _listen(self) -> None:
         try:
             for place in self._plan.ports:
-                self._held.append(listener_handover.hold(*place))
-        except listener_handover.CannotHold:
+                self._held.append(listener_handover.listen_until_handover(*place))
+        except listener_handover.HandoverUnsupported:
             # An old kernel: the child is there from the beginning.
             listener_handover.close(*self._held)
             self._held, self._always = [], True
@@ -153,7 +153,7 @@ class HeldChild:
     async def run(self) -> None:
         listening: list[socket.socket] = []
         try:
-            await self._door.open()
+            await self._api_listener.open()
             listening = [private_socket(path) for path in self._plan.sockets]
             async with TaskOwner(self._plan.name) as owner:
                 owner.start("child", self._keep(), endless=True)
@@ -169,7 +169,7 @@ class HeldChild:
             listener_handover.close(*self._held, *listening)
             for path in self._plan.sockets:
                 path.unlink(missing_ok=True)
-            await self._door.close()
+            await self._api_listener.close()
 
     # The child.
 
@@ -177,7 +177,7 @@ class HeldChild:
         self.need()
         self._serving.set()
 
-    def _exited(self, _: Exit) -> None:
+    def _exited(self, _: ProcessExit) -> None:
         self._serving.clear()
 
     async def _keep(self) -> None:
@@ -186,16 +186,16 @@ class HeldChild:
                 await self._needed.wait()
             life = asyncio.ensure_future(self._child.run())
             try:
-                while self._always or self._wanted():
-                    await self._clock.sleep(min(self._idle, _LOOK))
-                log.info("Nobody needs it; it sleeps", child=self._plan.name)
+                while self._always or self._is_needed():
+                    await self._clock.sleep(min(self._idle, _POLL_SECONDS))
+                log.info("Idle; process stopped", child=self._plan.name)
                 self._used = False
                 await self._child.stop()
             finally:
                 life.cancel()
                 await asyncio.gather(life, return_exceptions=True)
 
-    def _wanted(self) -> bool:
+    def _is_needed(self) -> bool:
         if self._waiting or self._in_use():
             self._last_need = self._clock.monotonic()
         elif self._clock.monotonic() - self._last_need > (self._idle if self._used else min(self._idle, UNUSED)):
@@ -224,7 +224,7 @@ class HeldChild:
             try:
                 return await asyncio.get_running_loop().sock_accept(bound)
             except OSError as problem:
-                log.warning("A connection cannot be taken", child=self._plan.name, error=problem)
+                log.warning("Connection cannot be accepted", child=self._plan.name, error=problem)
                 await self._clock.sleep(_BREATH)
 
     def _receive(self, early: socket.socket, dial: Dial, owner: TaskOwner) -> None:
@@ -281,7 +281,7 @@ async def _to_socket(path: Path) -> socket.socket:
     return made
 
 
-def _spec(plan: ChildPlan) -> ProcessSpec:
+def _spec(plan: OnDemandProcessSpec) -> ProcessSpec:
     options = {**plan.options, "--api": str(plan.api)}
     return ProcessSpec(
         plan.name,

@@ -51,13 +51,13 @@ def pod_from_template(kind: Kind[Any], owner: ObjectMeta, template: Mapping[str,
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PodBatchResult:
     done: int = 0
     refused: ApiError | None = None
     """The first refusal, if there was one."""
 
 
-async def slow_start(count: int, attempt: Callable[[int], Awaitable[None]]) -> Outcome:
+async def slow_start(count: int, attempt: Callable[[int], Awaitable[None]]) -> PodBatchResult:
     """Call `attempt(i)` for each number below `count`, in batches that double while all goes well."""
     done, size = 0, 1
     while done < count:
@@ -71,12 +71,12 @@ async def slow_start(count: int, attempt: Callable[[int], Awaitable[None]]) -> O
         if failures:
             first = failures[0]
             assert isinstance(first, ApiError)
-            return Outcome(done, first)
+            return PodBatchResult(done, first)
         size *= 2
-    return Outcome(done)
+    return PodBatchResult(done)
 
 
-class PodWork:
+class PodControl:
     """Creates and deletes pods of owners of one kind and tells about it in events of the owner."""
 
     def __init__(
@@ -92,24 +92,24 @@ class PodWork:
         self._events = events
         self._written = written
 
-    async def create(self, owner: ApiObject, pods: Sequence[Object]) -> Outcome:
+    async def create(self, owner: ApiObject, pods: Sequence[Object]) -> PodBatchResult:
         async def one(i: int) -> None:
             try:
                 made = await self._client.create(_PLAIN, pods[i])
             except ApiError as error:
                 if not namespace_is_going(error):
-                    self.tell(owner, "Warning", "FailedCreate", f"Error creating: {error.message}")
+                    self.record_event(owner, "Warning", "FailedCreate", f"Error creating: {error.message}")
                 raise
             meta = made["metadata"]
             self._written(owner.metadata, meta.get("resourceVersion") or "")
-            self.tell(owner, "Normal", "SuccessfulCreate", f"Created pod: {meta['name']}")
+            self.record_event(owner, "Normal", "SuccessfulCreate", f"Created pod: {meta['name']}")
 
         outcome = await slow_start(len(pods), one)
         if outcome.refused is not None and namespace_is_going(outcome.refused):
-            return Outcome(outcome.done)  # nothing can be created there any more, and nothing needs to
+            return PodBatchResult(outcome.done)  # nothing can be created there any more, and nothing needs to
         return outcome
 
-    async def delete(self, owner: ApiObject, pods: Sequence[Pod]) -> Outcome:
+    async def delete(self, owner: ApiObject, pods: Sequence[Pod]) -> PodBatchResult:
         results = await asyncio.gather(*(self._delete(owner, pod) for pod in pods), return_exceptions=True)
         refused: ApiError | None = None
         for result in results:
@@ -117,7 +117,7 @@ class PodWork:
                 refused = refused or result
             elif isinstance(result, BaseException):
                 raise result
-        return Outcome(sum(result is None for result in results), refused)
+        return PodBatchResult(sum(result is None for result in results), refused)
 
     async def _delete(self, owner: ApiObject, pod: Pod) -> None:
         meta = pod.metadata
@@ -128,12 +128,12 @@ class PodWork:
         except Conflict:
             raise  # another pod of this name: our cache is behind
         except ApiError as error:
-            self.tell(owner, "Warning", "FailedDelete", f"Error deleting: {error.message}")
+            self.record_event(owner, "Warning", "FailedDelete", f"Error deleting: {error.message}")
             raise
         self._written(owner.metadata, (gone.get("metadata") or {}).get("resourceVersion") or "")
-        self.tell(owner, "Normal", "SuccessfulDelete", f"Deleted pod: {meta.name}")
+        self.record_event(owner, "Normal", "SuccessfulDelete", f"Deleted pod: {meta.name}")
 
-    def tell(self, owner: ApiObject, type: str, reason: str, message: str) -> None:
+    def record_event(self, owner: ApiObject, type: str, reason: str, message: str) -> None:
         if self._events is not None:
             resource = self._kind.resource
             about = reference_to(owner, api_version=resource.api_version, kind=resource.kind)

@@ -16,7 +16,7 @@ from coterie.kube.client.client import Client
 T = TypeVar("T", bound=ApiObject)
 
 
-def exactly(obj: ApiObject) -> dict[str, str]:
+def preconditions(obj: ApiObject) -> dict[str, str]:
     """The metadata of such a patch."""
     return {"uid": obj.metadata.uid, "resourceVersion": obj.metadata.resource_version}
 
@@ -28,7 +28,7 @@ async def write_status(client: Client, kind: Kind[T], obj: T, before: Model, aft
         return False
     meta = obj.metadata
     try:
-        await client.patch_status(kind, meta.name, meta.namespace, {"metadata": exactly(obj), "status": change})
+        await client.patch_status(kind, meta.name, meta.namespace, {"metadata": preconditions(obj), "status": change})
     except NotFound:
         return False
     return True
@@ -39,7 +39,7 @@ async def write(client: Client, kind: Kind[T], obj: T, patch: Object) -> None:
     if not patch:
         return
     meta = obj.metadata
-    body: dict[str, Any] = {**patch, "metadata": {**patch.get("metadata", {}), **exactly(obj)}}
+    body: dict[str, Any] = {**patch, "metadata": {**patch.get("metadata", {}), **preconditions(obj)}}
     try:
         await client.patch(kind, meta.name, meta.namespace, body)
     except NotFound:

@@ -81,7 +81,7 @@ class WorkQueue(Generic[K]):
         return len(self._working)
 
     @property
-    def later(self) -> int:
+    def delayed(self) -> int:
         """Keys that come back at a later time."""
         return len(self._deadlines)
 

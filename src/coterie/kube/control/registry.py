@@ -19,7 +19,7 @@ from coterie.kube.api.types.kind import Kind
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder
-from coterie.kube.control.lazy_controller import Dormant
+from coterie.kube.control.lazy_controller import LazyController
 from coterie.kube.control.manager import Runnable
 
 Provided = Mapping[str, Callable[[], Any]]
@@ -57,9 +57,9 @@ def build(
         events = EventRecorder(client, spec.events, clock=clock)
         return [events, module.make(client, informers, events=events, clock=clock, **options)]
 
-    def lazy(spec: ControllerSpec) -> Dormant:
+    def lazy(spec: ControllerSpec) -> LazyController:
         wakers = [informers.get(kind, spec.namespace) for kind in spec.wakes_for]
-        return Dormant(spec.name, wakers, lambda: made(spec))
+        return LazyController(spec.name, wakers, lambda: made(spec))
 
     started = [runnable for spec in chosen if not spec.wakes_for for runnable in made(spec)]
     return [*started, *(lazy(spec) for spec in chosen if spec.wakes_for)]

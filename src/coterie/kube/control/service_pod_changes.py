@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from coterie.kube.api.meta import ObjectKey
-from coterie.kube.api.service_endpoints import selects, what_counts
+from coterie.kube.api.service_endpoints import endpoint_relevant_fields, selects
 from coterie.kube.api.types.network import Service
 from coterie.kube.api.types.pods import Pod
-from coterie.kube.client.informer import Change, Informer
+from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kube.control.controller import Controller
 
 SETTLE = 0.05
@@ -16,9 +16,9 @@ SETTLE = 0.05
 def follow_pods(
     controller: Controller[ObjectKey], services: Informer[Service], pods: Informer[Pod], settle: float = SETTLE
 ) -> None:
-    def changed(change: Change[Pod]) -> None:
+    def changed(change: ObjectChange[Pod]) -> None:
         new, old = change.object, change.old
-        if old is not None and what_counts(old) == what_counts(new):
+        if old is not None and endpoint_relevant_fields(old) == endpoint_relevant_fields(new):
             return
         states = (new,) if old is None else (new, old)
         for service in services.cache.list(new.metadata.namespace):

@@ -19,7 +19,7 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
 from coterie.kube.control.events import BRIEF, EventRecorder
 from coterie.kube.scheduler.effects import Bind, Effect, Evict, PluginEffect, Report
-from coterie.kube.scheduler.engine import Engine
+from coterie.kube.scheduler.engine import SchedulingEngine
 from coterie.kube.scheduler.facts import PodFacts
 from coterie.kube.scheduler.plugin import SchedulerPlugin
 
@@ -33,7 +33,7 @@ class Applier:
     def __init__(
         self,
         client: Client,
-        engine: Engine,
+        engine: SchedulingEngine,
         pods: Cache[Pod],
         events: EventRecorder,
         clock: Clock,

@@ -19,7 +19,7 @@ from coterie.kube.api.types.pods import Pod
 from coterie.kube.api.types.policy import PodDisruptionBudget
 from coterie.kube.scheduler.effects import Bind, Effect, Evict
 from coterie.kube.scheduler.facts import PodFacts, node_facts, pod_facts
-from coterie.kube.scheduler.filters import Cause
+from coterie.kube.scheduler.filters import UnschedulableCause
 from coterie.kube.scheduler.plan import (
     SAMPLING,
     UNSCHEDULABLE_REASON,
@@ -39,7 +39,7 @@ SCHEDULER_NAMES = frozenset(("default-scheduler",))
 _REMEMBERED_FAILURES = 1024
 
 
-class Engine:
+class SchedulingEngine:
     def __init__(
         self,
         monotonic: Callable[[], float],
@@ -96,7 +96,7 @@ class Engine:
 
     def namespace_seen(self, namespace: Namespace) -> None:
         if self.snapshot.set_namespace(namespace.metadata.name, namespace.metadata.labels or {}):
-            self.queue.wake(Cause.NEIGHBOURS | Cause.GANG, lambda _: True)
+            self.queue.wake(UnschedulableCause.NEIGHBOURS | UnschedulableCause.GANG, lambda _: True)
 
     def namespace_gone(self, name: str) -> None:
         self.snapshot.set_namespace(name, None)
@@ -215,12 +215,18 @@ class Engine:
             touched, freed = self._touched, self.state.freed
             self._touched, self.state.freed = set(), set()
             if touched:
-                self.queue.wake(Cause.FACE | Cause.ROOM | Cause.NEIGHBOURS, lambda key: self._helps(key, touched))
+                self.queue.wake(
+                    UnschedulableCause.FACE | UnschedulableCause.ROOM | UnschedulableCause.NEIGHBOURS,
+                    lambda key: self._helps(key, touched),
+                )
             if freed:
-                self.queue.wake(Cause.ROOM | Cause.NEIGHBOURS, lambda key: self._helps(key, freed, patiently=True))
+                self.queue.wake(
+                    UnschedulableCause.ROOM | UnschedulableCause.NEIGHBOURS,
+                    lambda key: self._helps(key, freed, patiently=True),
+                )
         if self._arrived:
             arrived, self._arrived = self._arrived, []
-            self.queue.wake(Cause.NEIGHBOURS, lambda key: self._waits_for(key, arrived))
+            self.queue.wake(UnschedulableCause.NEIGHBOURS, lambda key: self._waits_for(key, arrived))
 
     def _helps(self, key: str, nodes: Iterable[str], *, patiently: bool = False) -> bool:
         pod = self.state.pending.get(key)
@@ -290,7 +296,7 @@ class Engine:
             return None
         alike = (pod.static, pod.cpu, pod.memory, pod.others, pod.ports, pod.priority, pod.preempts)
         # Pods that keep others away do so by namespace and labels.
-        return (*alike, pod.namespace, tuple(pod.labels.items())) if self.snapshot.wishes else alike
+        return (*alike, pod.namespace, tuple(pod.labels.items())) if self.snapshot.preferred_terms else alike
 
     def _known_failure(self, alike: Hashable) -> Unschedulable | None:
         known = self._failures.get(alike) if alike is not None else None
@@ -307,7 +313,7 @@ class Engine:
         for pod in pods:
             if pod.uid in self.state.pending:
                 self.state.report(pod, UNSCHEDULABLE_REASON, why)
-        self.queue.wait(key, Cause.GANG, self.state.now())
+        self.queue.wait(key, UnschedulableCause.GANG, self.state.now())
         return True
 
     def _facts(self, pod: Pod) -> PodFacts:

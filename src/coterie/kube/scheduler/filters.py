@@ -1,7 +1,7 @@
 """Which nodes a pod may not go to, and why; every filter answers with the words a person reads in the pod's condition.
 
 Static filters look at the pod's demand and the node's face alone. Counting filters look at what runs on one node.
-Neighbour filters (`neighbours.py`) look at the whole cluster. Each reason also says what kind of change could lift it, so
+Neighbour filters (`pod_affinity.py`) look at the whole cluster. Each reason also says what kind of change could lift it, so
 that a waiting pod is woken by such changes and sleeps through the others.
 """
 
@@ -15,7 +15,7 @@ from coterie.kube.scheduler.node_state import NodeState
 from coterie.kube.scheduler.terms import StaticDemand, tolerates, untolerated
 
 
-class Cause(IntFlag):
+class UnschedulableCause(IntFlag):
     """What stands in the way of a pod, by what could remove it."""
 
     FACE = 1
@@ -52,18 +52,18 @@ def insufficient(resource: str) -> str:
     return f"Insufficient {resource}"
 
 
-def cause_of(reason: str) -> Cause:
+def cause_of(reason: str) -> UnschedulableCause:
     if reason in (NO_PORTS, TOO_MANY_PODS) or reason.startswith("Insufficient "):
-        return Cause.ROOM
+        return UnschedulableCause.ROOM
     if reason in _NEIGHBOUR_REASONS:
         # A relabelled node can make a topology that was missing.
-        return Cause.NEIGHBOURS | Cause.FACE
-    return Cause.FACE
+        return UnschedulableCause.NEIGHBOURS | UnschedulableCause.FACE
+    return UnschedulableCause.FACE
 
 
 def may_be_preempted(reason: str) -> bool:
     """Whether fewer pods on the node could lift it."""
-    return cause_of(reason) is Cause.ROOM or reason in (ANTI_AFFINITY, ANTI_AFFINITY_OF_OTHERS, SKEWED)
+    return cause_of(reason) is UnschedulableCause.ROOM or reason in (ANTI_AFFINITY, ANTI_AFFINITY_OF_OTHERS, SKEWED)
 
 
 def static_rejection(node: NodeFacts, demand: StaticDemand) -> str | None:

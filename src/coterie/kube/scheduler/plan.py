@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coterie.kube.scheduler.facts import NodeFacts, PodFacts
-from coterie.kube.scheduler.filters import Cause, cause_of, fits, insufficient, shortages, static_rejection
+from coterie.kube.scheduler.filters import UnschedulableCause, cause_of, fits, insufficient, shortages, static_rejection
 from coterie.kube.scheduler.node_state import NodeState
 from coterie.kube.scheduler.pod_affinity import Neighbourhood, examine
 from coterie.kube.scheduler.scores import best
@@ -28,7 +28,7 @@ class Sampling:
     share: float = 0.05
     least: int = 100
 
-    def wanted(self, nodes: int) -> int:
+    def sample_size(self, nodes: int) -> int:
         return max(self.least, int(nodes * self.share))
 
 
@@ -46,7 +46,7 @@ class Placement:
 class Unschedulable:
     nodes: int
     reasons: Mapping[str, int]
-    causes: Cause
+    causes: UnschedulableCause
     reason: str = UNSCHEDULABLE_REASON
     """Another one when some node lacks nothing but an extended resource that has a reason of its own."""
 
@@ -69,7 +69,7 @@ def plan(
         for node in candidates.nodes:
             if node.name == nominated and node_takes(node, pod, neighbourhood):
                 return Placement(nominated, cursor, 1)
-    feasible, visited = _search(candidates.nodes, pod, neighbourhood, cursor, sampling.wanted(len(snapshot)))
+    feasible, visited = _search(candidates.nodes, pod, neighbourhood, cursor, sampling.sample_size(len(snapshot)))
     if not feasible:
         return _explain(snapshot, pod, candidates.rejected, candidates.nodes, neighbourhood)
     return Placement(best(snapshot, pod, feasible).name, cursor + visited, len(feasible))
@@ -136,7 +136,7 @@ def _explain(
         if len(found) == 1:
             condition_reason = alone.get(found[0]) or condition_reason
     # With no node at all, any node that comes may do.
-    causes = Cause.FACE
+    causes = UnschedulableCause.FACE
     for reason in reasons:
         causes |= cause_of(reason)
     return Unschedulable(len(snapshot), dict(reasons), causes, condition_reason)

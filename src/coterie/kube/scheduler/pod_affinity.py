@@ -54,7 +54,7 @@ class Neighbourhood:
 
 
 def examine(snapshot: Snapshot, pod: PodFacts) -> Neighbourhood | None:
-    forbidden = _forbidden(snapshot, pod) if snapshot.wishes else ()
+    forbidden = _forbidden(snapshot, pod) if snapshot.preferred_terms else ()
     terms = pod.terms
     if terms is NO_TERMS:
         return Neighbourhood((), (), forbidden, ()) if forbidden else None
@@ -96,9 +96,9 @@ def _all_values(snapshot: Snapshot, pod: PodFacts, key: str) -> frozenset[str]:
 
 def _forbidden(snapshot: Snapshot, pod: PodFacts) -> tuple[tuple[str, frozenset[str]], ...]:
     out = []
-    for wish, nodes in snapshot.wishes_about(pod):
-        if wish.weight == 0:
-            key = wish.term.topology_key
+    for placed, nodes in snapshot.preferences_about(pod):
+        if placed.weight == 0:
+            key = placed.term.topology_key
             values = frozenset(v for v in (snapshot.label(node, key) for node in nodes) if v is not None)
             if values:
                 out.append((key, values))

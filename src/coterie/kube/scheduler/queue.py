@@ -19,9 +19,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from coterie.base.backoff import Policy, base_delay
-from coterie.kube.scheduler.filters import Cause
+from coterie.kube.scheduler.filters import UnschedulableCause
 
-Order = tuple[int, str, str]
+QueueOrder = tuple[int, str, str]
 """(-priority, creation time, namespace/name); RFC 3339 text sorts by time."""
 
 BACKOFF = Policy(first=1.0, factor=2.0, limit=10.0, jitter=0.0)
@@ -30,11 +30,11 @@ FLUSH_AFTER = 300.0
 
 
 @dataclass(slots=True)
-class Entry:
+class QueuedPod:
     key: str
-    order: Order
+    order: QueueOrder
     attempts: int = 0
-    causes: Cause = Cause.ERROR
+    causes: UnschedulableCause = UnschedulableCause.ERROR
     group: Hashable = None
     state: str = "active"
     token: int = 0
@@ -44,13 +44,13 @@ class Entry:
 
 class SchedulingQueue:
     def __init__(self, backoff: Policy = BACKOFF, flush_after: float = FLUSH_AFTER) -> None:
-        self._entries: dict[str, Entry] = {}
-        self._active: list[tuple[Order, int, str]] = []
+        self._entries: dict[str, QueuedPod] = {}
+        self._active: list[tuple[QueueOrder, int, str]] = []
         self._timed: list[tuple[float, int, str]] = []
-        self._waiting: dict[str, Entry] = {}
-        self._single: dict[str, Entry] = {}
+        self._waiting: dict[str, QueuedPod] = {}
+        self._single: dict[str, QueuedPod] = {}
         """Those of the waiting that are in no group."""
-        self._groups: dict[Hashable, list[tuple[Order, int, str]]] = {}
+        self._groups: dict[Hashable, list[tuple[QueueOrder, int, str]]] = {}
         self._tokens = 0
         self._backoff = backoff
         self._flush_after = flush_after
@@ -72,11 +72,11 @@ class SchedulingQueue:
             out[entry.state] += 1
         return out
 
-    def put(self, key: str, order: Order) -> None:
+    def put(self, key: str, order: QueueOrder) -> None:
         """Try it as soon as its turn comes; for new entries and for those whose object changed."""
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = Entry(key, order)
+            entry = self._entries[key] = QueuedPod(key, order)
         elif entry.state == "active":
             if entry.order == order:
                 return
@@ -93,7 +93,7 @@ class SchedulingQueue:
                 # It was woken for its whole group and goes without having tried.
                 self.wake_next(entry.group)
 
-    def pop(self, now: float) -> Entry | None:
+    def pop(self, now: float) -> QueuedPod | None:
         """The next to try. It stays known until `remove`, `wait` or `retry_later`."""
         self._due(now)
         while self._active:
@@ -115,7 +115,7 @@ class SchedulingQueue:
             entry.attempts += 1
             entry.token = -1
 
-    def wait(self, key: str, causes: Cause, now: float, group: Hashable = None) -> None:
+    def wait(self, key: str, causes: UnschedulableCause, now: float, group: Hashable = None) -> None:
         """It does not fit. Until a change may help, it is left alone."""
         entry = self._entries.get(key)
         if entry is None:
@@ -137,10 +137,10 @@ class SchedulingQueue:
         entry.state = "backoff"
         self._at(self.backoff_ends(entry) if at is None else max(at, now), entry)
 
-    def backoff_ends(self, entry: Entry) -> float:
+    def backoff_ends(self, entry: QueuedPod) -> float:
         return entry.tried_at + base_delay(self._backoff, entry.attempts - 1)
 
-    def wake(self, causes: Cause, helps: Callable[[str], bool]) -> int:
+    def wake(self, causes: UnschedulableCause, helps: Callable[[str], bool]) -> int:
         """Something changed that lifts such causes. `helps` looks closer at each that waits for one of them."""
         first = [self._first(group) for group in list(self._groups)]
         asked = [entry for entry in (*first, *self._single.values()) if entry is not None and entry.causes & causes]
@@ -203,7 +203,7 @@ class SchedulingQueue:
             heapq.heappop(self._active)
         return False
 
-    def _first(self, group: Hashable) -> Entry | None:
+    def _first(self, group: Hashable) -> QueuedPod | None:
         """Who of a group is to be tried first."""
         heap = self._groups.get(group)
         while heap:
@@ -215,18 +215,18 @@ class SchedulingQueue:
         self._groups.pop(group, None)
         return None
 
-    def _activate(self, entry: Entry) -> None:
+    def _activate(self, entry: QueuedPod) -> None:
         self._leave(entry)
         entry.state = "active"
         self._tokens += 1
         entry.token = self._tokens
         heapq.heappush(self._active, (entry.order, entry.token, entry.key))
 
-    def _leave(self, entry: Entry) -> None:
+    def _leave(self, entry: QueuedPod) -> None:
         self._waiting.pop(entry.key, None)
         self._single.pop(entry.key, None)
 
-    def _at(self, when: float, entry: Entry) -> None:
+    def _at(self, when: float, entry: QueuedPod) -> None:
         self._tokens += 1
         entry.token = self._tokens
         heapq.heappush(self._timed, (when, entry.token, entry.key))

@@ -22,14 +22,14 @@ from coterie.kube.api.types.nodes import NODES
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.api.types.policy import POD_DISRUPTION_BUDGETS
 from coterie.kube.client.client import Client
-from coterie.kube.client.informer import Change, Informer
+from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.leader import LeaderElected, LeaderElection
 from coterie.kube.control.manager import Runnable
 from coterie.kube.scheduler.apply import Applier
 from coterie.kube.scheduler.effects import Effect, PluginEffect
-from coterie.kube.scheduler.engine import SCHEDULER_NAMES, Engine
+from coterie.kube.scheduler.engine import SCHEDULER_NAMES, SchedulingEngine
 from coterie.kube.scheduler.plan import SAMPLING, Sampling
 from coterie.kube.scheduler.plugin import SchedulerPlugin
 
@@ -50,7 +50,7 @@ class Scheduler:
         self,
         client: Client,
         informers: Informers,
-        engine: Engine,
+        engine: SchedulingEngine,
         events: EventRecorder,
         *,
         clock: Clock = SYSTEM_CLOCK,
@@ -69,7 +69,7 @@ class Scheduler:
         self._budgets = informers.get(POD_DISRUPTION_BUDGETS)
         self._watches = [watch for plugin in plugins for watch in plugin.watches(informers)]
         self._applier = Applier(client, engine, self._pods.cache, events, clock, plugins)
-        self._lanes = [_Lane() for _ in range(workers)]
+        self._lanes = [_EffectQueue() for _ in range(workers)]
         self._plugin_effects: dict[ObjectKey, deque[Effect]] = {}
         self._owner = TaskOwner(self.name)
         self._log = logger("scheduler")
@@ -110,15 +110,15 @@ class Scheduler:
         return [*removers, *(self._on(watch.informer, watch.seen, watch.gone) for watch in self._watches)]
 
     def _on(self, informer: Informer[T], seen: Callable[[T], None], gone: Callable[[T], None]) -> Callable[[], None]:
-        def changed(change: Change[T]) -> None:
-            with _Odd(self._log, informer.kind.key(change.object)):
+        def changed(change: ObjectChange[T]) -> None:
+            with _SkipUnreadable(self._log, informer.kind.key(change.object)):
                 (gone if change.type == "deleted" else seen)(change.object)
             self._changed.set()
 
         return informer.add_handler(changed)
 
-    def _pod_changed(self, change: Change[Pod]) -> None:
-        with _Odd(self._log, change.object.key):
+    def _pod_changed(self, change: ObjectChange[Pod]) -> None:
+        with _SkipUnreadable(self._log, change.object.key):
             if change.type == "deleted":
                 self.engine.pod_gone(change.object)
                 self._events.retract(change.object.metadata.uid)
@@ -183,13 +183,13 @@ class Scheduler:
         finally:
             del self._plugin_effects[key]
 
-    async def _work(self, lane: _Lane) -> None:
+    async def _work(self, lane: _EffectQueue) -> None:
         while (effect := await lane.get()) is not None:
             await self._applier.apply(effect)
             self._changed.set()  # the engine may have been told of a failure
 
 
-class _Lane:
+class _EffectQueue:
     """Effects that are done in order."""
 
     def __init__(self) -> None:
@@ -215,7 +215,7 @@ class _Lane:
         self._changed.set()
 
 
-class _Odd:
+class _SkipUnreadable:
     """One object that cannot be understood (a quantity beyond all numbers) must not stop the informer others share."""
 
     def __init__(self, log: Any, key: ObjectKey) -> None:
@@ -242,7 +242,7 @@ def make(
     sampling: Sampling = SAMPLING,
     plugins: Sequence[SchedulerPlugin] = (),
 ) -> Scheduler:
-    engine = Engine(clock.monotonic, names=names, sampling=sampling, seed=seed, plugins=plugins)
+    engine = SchedulingEngine(clock.monotonic, names=names, sampling=sampling, seed=seed, plugins=plugins)
     events = EventRecorder(client, "default-scheduler", clock=clock)
     return Scheduler(client, informers, engine, events, clock=clock, plugins=plugins)
 

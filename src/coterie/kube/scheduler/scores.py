@@ -61,7 +61,7 @@ def _views(snapshot: Snapshot, pod: PodFacts, nodes: Sequence[NodeState]) -> Ite
     if mates:
         yield _SPREAD, fewer_is_better([mates.get(node.name, 0) for node in nodes])
     if pod.preferred_nodes:
-        yield _NODE_AFFINITY, more_is_better([_node_wishes(pod, _facts(node)) for node in nodes])
+        yield _NODE_AFFINITY, more_is_better([_preferred_node_score(pod, _facts(node)) for node in nodes])
     if snapshot.soft_taints:
         yield _TAINTS, fewer_is_better([_discouraging(pod, _facts(node)) for node in nodes])
     if pod.terms is not NO_TERMS:
@@ -100,7 +100,7 @@ def _free_share(node: NodeState, name: str, amount: int) -> float:
     return max(0.0, 100.0 * (1 - (node.others.get(name, 0) + amount) / offered)) if offered else 0.0
 
 
-def _node_wishes(pod: PodFacts, node: NodeFacts) -> int:
+def _preferred_node_score(pod: PodFacts, node: NodeFacts) -> int:
     return sum(weight for weight, term in pod.preferred_nodes if term.matches(node.name, node.labels))
 
 
@@ -119,13 +119,13 @@ def _attraction(snapshot: Snapshot, pod: PodFacts) -> list[Callable[[NodeFacts],
     for weight, term in pod.terms.preferred:
         for value, count in snapshot.tally(term.neighbours, term.topology_key).items():
             found[(term.topology_key, value)] = found.get((term.topology_key, value), 0) + weight * count
-    for wish, nodes in snapshot.wishes_about(pod):
-        if wish.weight:
-            key = wish.term.topology_key
+    for placed, nodes in snapshot.preferences_about(pod):
+        if placed.weight:
+            key = placed.term.topology_key
             for name, count in nodes.items():
                 value_at = snapshot.label(name, key)
                 if value_at is not None:
-                    found[(key, value_at)] = found.get((key, value_at), 0) + wish.weight * count
+                    found[(key, value_at)] = found.get((key, value_at), 0) + placed.weight * count
     by_key: dict[str, dict[str, int]] = {}
     for (key, value), weight in found.items():
         by_key.setdefault(key, {})[value] = weight

@@ -47,7 +47,7 @@ class PlacedTerm(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Domains:
+class TopologyDomains:
     values: frozenset[str]
     nodes: frozenset[str]
 
@@ -62,7 +62,7 @@ class Snapshot:
         self.places: dict[str, NodeState] = {}
         """Where each pod (by uid) is."""
         self.owners: dict[str, dict[str, int]] = {}
-        self.wishes: dict[PlacedTerm, dict[str, int]] = {}
+        self.preferred_terms: dict[PlacedTerm, dict[str, int]] = {}
         self.namespaces: dict[str, Labels] = {}
         self.nominations: dict[str, str] = {}
         self.priorities: Counter[int] = Counter()
@@ -71,10 +71,10 @@ class Snapshot:
         self.soft_taints = 0
         """How many nodes have taints that only discourage."""
         self._candidates: OrderedDict[StaticDemand, Candidates] = OrderedDict()
-        self._domains: dict[tuple[str, StaticDemand, bool, bool], Domains] = {}
+        self._domains: dict[tuple[str, StaticDemand, bool, bool], TopologyDomains] = {}
         self._matches: OrderedDict[Neighbours, dict[str, int]] = OrderedDict()
         self._counted: LabelIndex[Neighbours] = LabelIndex()
-        self._wished: LabelIndex[PlacedTerm] = LabelIndex()
+        self._preferred_index: LabelIndex[PlacedTerm] = LabelIndex()
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -204,7 +204,7 @@ class Snapshot:
             self._matches.move_to_end(neighbours)
         return found
 
-    def domains(self, key: str, demand: StaticDemand, honor_affinity: bool, honor_taints: bool) -> Domains:
+    def domains(self, key: str, demand: StaticDemand, honor_affinity: bool, honor_taints: bool) -> TopologyDomains:
         """Values of the topology label, among the nodes that count for a spread constraint."""
         asked = (key, demand, honor_affinity, honor_taints)
         found = self._domains.get(asked)
@@ -222,7 +222,7 @@ class Snapshot:
                 names.add(facts.name)
             if len(self._domains) > _CACHED_DEMANDS:
                 self._domains.clear()
-            found = self._domains[asked] = Domains(frozenset(values), frozenset(names))
+            found = self._domains[asked] = TopologyDomains(frozenset(values), frozenset(names))
         return found
 
     def label(self, node: str, key: str) -> str | None:
@@ -238,11 +238,11 @@ class Snapshot:
                 out[value] = out.get(value, 0) + count
         return out
 
-    def wishes_about(self, pod: PodFacts) -> Iterator[tuple[PlacedTerm, Mapping[str, int]]]:
+    def preferences_about(self, pod: PodFacts) -> Iterator[tuple[PlacedTerm, Mapping[str, int]]]:
         """What pods that are placed wish concerning this one, and how many on which node."""
-        for wish in self._wished.about(pod.labels):
-            if wish.term.neighbours.match(pod.namespace, pod.labels, self.namespaces):
-                yield wish, self.wishes[wish]
+        for placed in self._preferred_index.about(pod.labels):
+            if placed.term.neighbours.match(pod.namespace, pod.labels, self.namespaces):
+                yield placed, self.preferred_terms[placed]
 
     # Inside.
 
@@ -263,12 +263,12 @@ class Snapshot:
         terms = pod.terms
         if terms is not NO_TERMS:
             for term in terms.anti:
-                self._wish(PlacedTerm(term, 0), node, sign)
+                self._count_preference(PlacedTerm(term, 0), node, sign)
             for term in terms.affinity:
-                self._wish(PlacedTerm(term, _HARD_AFFINITY_WEIGHT), node, sign)
+                self._count_preference(PlacedTerm(term, _HARD_AFFINITY_WEIGHT), node, sign)
             for weight, term in terms.preferred:
                 if weight:
-                    self._wish(PlacedTerm(term, weight), node, sign)
+                    self._count_preference(PlacedTerm(term, weight), node, sign)
         for neighbours in self._counted.about(pod.labels):
             if neighbours.match(pod.namespace, pod.labels, self.namespaces):
                 counts = self._matches[neighbours]
@@ -276,12 +276,12 @@ class Snapshot:
                 if not counts[node]:
                     del counts[node]
 
-    def _wish(self, wish: PlacedTerm, node: str, sign: int) -> None:
-        known = wish in self.wishes
-        _change(self.wishes, wish, node, sign)
-        if known != (wish in self.wishes):
-            selector = wish.term.neighbours.selector
-            (self._wished.discard if known else self._wished.add)(selector, wish)
+    def _count_preference(self, placed: PlacedTerm, node: str, sign: int) -> None:
+        known = placed in self.preferred_terms
+        _change(self.preferred_terms, placed, node, sign)
+        if known != (placed in self.preferred_terms):
+            selector = placed.term.neighbours.selector
+            (self._preferred_index.discard if known else self._preferred_index.add)(selector, placed)
 
 
 def _counts_alike(one: PodFacts, other: PodFacts) -> bool:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from coterie.kube.store.protocol import Event, Listener, SlowWatcher, StoreError
+from coterie.kube.store.protocol import Listener, SlowWatcher, StoreError, StoreEvent
 
 
 class Broadcast:
@@ -30,29 +30,31 @@ class Broadcast:
         self._listeners = {**self._listeners, token: listener}
 
         def unsubscribe() -> None:
-            self._listeners = {other: heard for other, heard in self._listeners.items() if other is not token}
+            self._listeners = {
+                other: each_listener for other, each_listener in self._listeners.items() if other is not token
+            }
 
         return unsubscribe
 
-    def publish(self, events: Sequence[Event]) -> None:
+    def publish(self, events: Sequence[StoreEvent]) -> None:
         """Everyone hears every batch; a listener's fault is raised only after all have heard it."""
         with ExitStack() as stack:
             for listener in reversed(self._listeners.values()):
                 stack.callback(listener, events)
 
 
-class Mailbox:
+class WatcherQueue:
     """What one watcher has not taken yet."""
 
     def __init__(self, prefix: str, limit: int) -> None:
         self.prefix = prefix
         self.error: StoreError | None = None
         self._limit = limit
-        self._batches: deque[Sequence[Event]] = deque()
+        self._batches: deque[Sequence[StoreEvent]] = deque()
         self._size = 0
         self._waiter: asyncio.Future[None] | None = None
 
-    def put(self, batch: Sequence[Event]) -> None:
+    def put(self, batch: Sequence[StoreEvent]) -> None:
         # One batch alone is always taken, however big: dropping for it would drop the watcher again and again.
         if self._size and self._size + len(batch) > self._limit:
             self._batches.clear()
@@ -68,7 +70,7 @@ class Mailbox:
             self.error = error
             self._wake()
 
-    async def take(self) -> Sequence[Event]:
+    async def take(self) -> Sequence[StoreEvent]:
         while not self._batches:
             if self.error is not None:
                 raise self.error
@@ -83,30 +85,30 @@ class Mailbox:
             self._waiter.set_result(None)
 
 
-class Mailboxes:
+class WatcherQueues:
     """All mailboxes, by prefix. `deliver` is a listener like any other."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._by_prefix: dict[str, list[Mailbox]] = {}
+        self._by_prefix: dict[str, list[WatcherQueue]] = {}
 
     def __len__(self) -> int:
         return sum(len(boxes) for boxes in self._by_prefix.values())
 
-    def open(self, prefix: str) -> Mailbox:
-        box = Mailbox(prefix, self._limit)
+    def open(self, prefix: str) -> WatcherQueue:
+        box = WatcherQueue(prefix, self._limit)
         self._by_prefix.setdefault(prefix, []).append(box)
         return box
 
-    def close(self, box: Mailbox) -> None:
+    def close(self, box: WatcherQueue) -> None:
         boxes = self._by_prefix.get(box.prefix, [])
         if box in boxes:
             boxes.remove(box)
             if not boxes:
                 del self._by_prefix[box.prefix]
 
-    def deliver(self, events: Sequence[Event]) -> None:
-        slow: list[Mailbox] = []
+    def deliver(self, events: Sequence[StoreEvent]) -> None:
+        slow: list[WatcherQueue] = []
         for prefix, boxes in self._by_prefix.items():
             batch = tuple(event for event in events if event.key.startswith(prefix))
             if not batch:

@@ -16,23 +16,23 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
-from coterie.kube.store.broadcast import Broadcast, Mailboxes
+from coterie.kube.store.broadcast import Broadcast, WatcherQueues
 from coterie.kube.store.expiry import Expiry
-from coterie.kube.store.leases import Lease
-from coterie.kube.store.ledger import Ledger, Write
+from coterie.kube.store.leases import StoreLease
+from coterie.kube.store.ledger import Ledger, PendingWrite
 from coterie.kube.store.protocol import (
     Compacted,
-    Delete,
-    Event,
+    DeleteOp,
     FutureRevision,
     Listener,
     Op,
-    Page,
-    Record,
+    RecordPage,
     StoreClosed,
     StoreError,
+    StoreEvent,
+    StoreRecord,
 )
-from coterie.kube.store.rows import Row, event_of, record_of
+from coterie.kube.store.rows import StoreRow, event_of, record_of
 
 WATCH_LIMIT = 20_000
 """Events that may wait for one watcher before it is dropped."""
@@ -50,11 +50,11 @@ class LoggedStore(ABC):
         self._compacted = 0
         self._refusal = _NOT_OPEN
         """Why nothing can be asked of the store; empty while it is open."""
-        self._waiting: list[Write] = []
-        self._unsettled: deque[Write] = deque()
+        self._waiting: list[PendingWrite] = []
+        self._unsettled: deque[PendingWrite] = deque()
         self._flush_due = False
         self._broadcast = Broadcast()
-        self._mailboxes = Mailboxes(watch_limit)
+        self._mailboxes = WatcherQueues(watch_limit)
         self._unplug: Callable[[], None] | None = None
         self._compacting = asyncio.Lock()
         self._expiry = Expiry(self._ledger.leases, clock, self._end_lease)
@@ -72,19 +72,19 @@ class LoggedStore(ABC):
         """Return when every write handed to `_persist` is settled and the log is released."""
 
     @abstractmethod
-    def _persist(self, writes: list[Write]) -> None:
+    def _persist(self, writes: list[PendingWrite]) -> None:
         """Make the writes durable, together or not at all, and answer `_settled` or `_failed` in the same order."""
 
     @abstractmethod
-    async def _load(self, key: str, revision: int) -> Row | None:
+    async def _load(self, key: str, revision: int) -> StoreRow | None:
         """The newest row of the key that is not newer than `revision`."""
 
     @abstractmethod
-    async def _load_page(self, prefix: str, revision: int, after: str, limit: int) -> list[Row]:
+    async def _load_page(self, prefix: str, revision: int, after: str, limit: int) -> list[StoreRow]:
         """As `scan`, `limit` rows at most (0: all)."""
 
     @abstractmethod
-    async def _load_history(self, prefix: str, after: int, upto: int, limit: int) -> list[Row]:
+    async def _load_history(self, prefix: str, after: int, upto: int, limit: int) -> list[StoreRow]:
         """The first `limit` rows with after < revision <= upto, by revision."""
 
     @abstractmethod
@@ -137,7 +137,7 @@ class LoggedStore(ABC):
     async def commit(self, ops: Sequence[Op]) -> list[int]:
         return await self.submit(ops)
 
-    def _enqueue(self, write: Write) -> asyncio.Future[list[int]]:
+    def _enqueue(self, write: PendingWrite) -> asyncio.Future[list[int]]:
         write.future = future = self._loop.create_future()
         self._unsettled.append(write)
         self._waiting.append(write)
@@ -182,15 +182,15 @@ class LoggedStore(ABC):
 
     # Reading.
 
-    async def get(self, key: str, revision: int = 0) -> Record | None:
+    async def get(self, key: str, revision: int = 0) -> StoreRecord | None:
         _, row = await self._snapshot(revision, lambda at: self._load(key, at))
         return None if row is None or row.deleted else record_of(row)
 
-    async def scan(self, prefix: str, *, revision: int = 0, after: str = "", limit: int = 0) -> Page:
+    async def scan(self, prefix: str, *, revision: int = 0, after: str = "", limit: int = 0) -> RecordPage:
         wanted = limit + 1 if limit else 0
         at, rows = await self._snapshot(revision, lambda at: self._load_page(prefix, at, after, wanted))
         more = bool(limit) and len(rows) > limit
-        return Page(at, [record_of(row) for row in (rows[:limit] if more else rows)], more)
+        return RecordPage(at, [record_of(row) for row in (rows[:limit] if more else rows)], more)
 
     async def _snapshot(self, revision: int, load: Callable[[int], Awaitable[T]]) -> tuple[int, T]:
         """Read as of `revision`. Compaction may run meanwhile: its mark moves before the first row goes, so a read is
@@ -219,7 +219,7 @@ class LoggedStore(ABC):
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         return self._broadcast.subscribe(listener)
 
-    async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Sequence[Event], None]:
+    async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Sequence[StoreEvent], None]:
         self._check_open()
         if after_revision > self._revision:
             raise FutureRevision(after_revision, self._revision)
@@ -247,7 +247,7 @@ class LoggedStore(ABC):
                 self._unplug()
                 self._unplug = None
 
-    async def _replay(self, prefix: str, cursor: int, upto: int) -> tuple[list[Event], int]:
+    async def _replay(self, prefix: str, cursor: int, upto: int) -> tuple[list[StoreEvent], int]:
         """Events after `cursor`, and how far they reach."""
         self._check_open()
         if cursor < self._compacted:
@@ -296,5 +296,5 @@ class LoggedStore(ABC):
         self._check_open()
         await self._end_lease(self._ledger.leases.find(lease))
 
-    def _end_lease(self, lease: Lease) -> asyncio.Future[list[int]]:
-        return self._enqueue(self._ledger.end(lease, [Delete(key) for key in sorted(lease.keys)]))
+    def _end_lease(self, lease: StoreLease) -> asyncio.Future[list[int]]:
+        return self._enqueue(self._ledger.end(lease, [DeleteOp(key) for key in sorted(lease.keys)]))

@@ -13,14 +13,16 @@ from typing import Any
 
 from coterie.base.clock import Clock
 from coterie.base.tasks import TaskOwner
-from coterie.kube.store.leases import Lease, Leases
+from coterie.kube.store.leases import StoreLease, StoreLeases
 from coterie.kube.store.protocol import StoreClosed
 
 _RETRY_SECONDS = 1.0
 
 
 class Expiry:
-    def __init__(self, leases: Leases, clock: Clock, end: Callable[[Lease], asyncio.Future[list[int]]]) -> None:
+    def __init__(
+        self, leases: StoreLeases, clock: Clock, end: Callable[[StoreLease], asyncio.Future[list[int]]]
+    ) -> None:
         self._leases = leases
         self._clock = clock
         self._end = end
@@ -40,13 +42,13 @@ class Expiry:
                 return
             self._alarm.cancel()
         self._rings_at = rings_at
-        self._alarm = self._tasks.start("lease-expiry", self._ring())
+        self._alarm = self._tasks.start("lease-expiry", self._on_alarm())
 
     async def close(self) -> None:
         self._closed = True
         await self._tasks.close()
 
-    async def _ring(self) -> None:
+    async def _on_alarm(self) -> None:
         await self._clock.sleep(self._rings_at - self._clock.monotonic())
         self._alarm = None
         for lease in self._leases.due(self._clock.monotonic()):

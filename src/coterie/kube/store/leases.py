@@ -18,7 +18,7 @@ _ROUNDING = 1e-9
 """A sleep of (deadline - now) may end an ulp early; without slack the expiry would spin on that ulp."""
 
 
-class Lease:
+class StoreLease:
     __slots__ = ("deadline", "id", "keys", "ttl")
 
     def __init__(self, id: int, ttl: float, deadline: float) -> None:
@@ -28,9 +28,9 @@ class Lease:
         self.keys: set[str] = set()
 
 
-class Leases:
+class StoreLeases:
     def __init__(self) -> None:
-        self.granted: dict[int, Lease] = {}
+        self.granted: dict[int, StoreLease] = {}
         self.last = 0
         """The highest id ever given, so that none is given twice."""
         self._deadlines: list[tuple[float, int]] = []
@@ -38,20 +38,20 @@ class Leases:
     def restore(self, leases: Iterable[tuple[int, float]], last: int, now: float) -> None:
         """Take over what a file remembers; everybody gets the full ttl again."""
         for id, ttl in leases:
-            self.add(Lease(id, ttl, now + ttl))
+            self.add(StoreLease(id, ttl, now + ttl))
         self.last = max([last, *self.granted])
 
-    def new(self, ttl: float, now: float) -> Lease:
+    def new(self, ttl: float, now: float) -> StoreLease:
         self.last += 1
-        lease = Lease(self.last, ttl, now + ttl)
+        lease = StoreLease(self.last, ttl, now + ttl)
         self.add(lease)
         return lease
 
-    def add(self, lease: Lease) -> None:
+    def add(self, lease: StoreLease) -> None:
         self.granted[lease.id] = lease
         heapq.heappush(self._deadlines, (lease.deadline, lease.id))
 
-    def find(self, id: int) -> Lease:
+    def find(self, id: int) -> StoreLease:
         lease = self.granted.get(id)
         if lease is None:
             raise LeaseNotFound(f"lease {id} expired, was revoked or never existed")
@@ -73,7 +73,7 @@ class Leases:
         if new:
             self.granted[new].keys.add(key)
 
-    def due(self, now: float) -> list[Lease]:
+    def due(self, now: float) -> list[StoreLease]:
         """Leases that are over. They stay listed until their end is written."""
         return [lease for lease in self.granted.values() if lease.deadline <= now + _ROUNDING]
 

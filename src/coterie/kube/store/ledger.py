@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from coterie.kube.store.leases import Lease, Leases
-from coterie.kube.store.protocol import CompareFailed, Op, Put
-from coterie.kube.store.rows import Row, check_key
+from coterie.kube.store.leases import StoreLease, StoreLeases
+from coterie.kube.store.protocol import CompareFailed, Op, PutOp
+from coterie.kube.store.rows import StoreRow, check_key
 
 Head = tuple[int, int, int]
 """Revision, created and lease of a key that exists."""
@@ -22,18 +22,18 @@ _NOTHING: Head = (0, 0, 0)
 _ANY = -1
 
 
-class Write:
+class PendingWrite:
     """What one `submit` changes; all of it reaches the disk or nothing."""
 
     __slots__ = ("before", "ended", "future", "granted", "rows")
 
     future: asyncio.Future[list[int]]
 
-    def __init__(self, rows: list[Row], before: list[Head]) -> None:
+    def __init__(self, rows: list[StoreRow], before: list[Head]) -> None:
         self.rows = rows
         self.before = before
-        self.granted: Lease | None = None
-        self.ended: Lease | None = None
+        self.granted: StoreLease | None = None
+        self.ended: StoreLease | None = None
 
 
 class Ledger:
@@ -41,7 +41,7 @@ class Ledger:
         self.heads: dict[str, Head] = {}
         self.last = 0
         """The newest revision given out, durable or not."""
-        self.leases = Leases()
+        self.leases = StoreLeases()
 
     def restore(self, heads: Iterable[tuple[str, int, int, int]], revision: int) -> None:
         """Take over what a file holds. Leases are restored before."""
@@ -51,13 +51,13 @@ class Ledger:
             if head[2]:
                 self.leases.move(key, 0, head[2])
 
-    def decide(self, ops: Sequence[Op]) -> Write:
+    def decide(self, ops: Sequence[Op]) -> PendingWrite:
         """Give each op its revision. If one does not hold, nothing has changed."""
         heads = self.heads
         revision = self.last
-        rows: list[Row] = []
+        rows: list[StoreRow] = []
         before: list[Head] = []
-        write = Write(rows, before)
+        write = PendingWrite(rows, before)
         decided = False
         try:
             for op in ops:
@@ -66,7 +66,7 @@ class Ledger:
                 old = heads.get(key, _NOTHING)
                 actual, created, old_lease = old
                 revision += 1
-                if isinstance(op, Put):
+                if isinstance(op, PutOp):
                     if expect is not None and expect != actual:
                         raise CompareFailed(len(rows), key, expect, actual)
                     if type(op.value) is not bytes:  # found late, on the writer's thread, it would close the store
@@ -80,14 +80,14 @@ class Ledger:
                             self.leases.find(lease)
                         self.leases.move(key, old_lease, lease)
                     heads[key] = (revision, created, lease)
-                    rows.append(Row(revision, key, created, actual, 0, lease, op.value, None))
+                    rows.append(StoreRow(revision, key, created, actual, 0, lease, op.value, None))
                 else:
                     if not actual or (expect is not None and expect != actual):
                         raise CompareFailed(len(rows), key, _ANY if expect is None else expect, actual)
                     if old_lease:
                         self.leases.move(key, old_lease, 0)
                     del heads[key]
-                    rows.append(Row(revision, key, created, actual, 1, 0, None, None))
+                    rows.append(StoreRow(revision, key, created, actual, 1, 0, None, None))
                 before.append(old)
             decided = True
         finally:
@@ -96,17 +96,17 @@ class Ledger:
         self.last = revision
         return write
 
-    def grant(self, lease: Lease) -> Write:
-        write = Write([], [])
+    def grant(self, lease: StoreLease) -> PendingWrite:
+        write = PendingWrite([], [])
         write.granted = lease
         return write
 
-    def end(self, lease: Lease, deletes: Sequence[Op]) -> Write:
+    def end(self, lease: StoreLease, deletes: Sequence[Op]) -> PendingWrite:
         write = self.decide(deletes)
         write.ended = self.leases.granted.pop(lease.id)
         return write
 
-    def undo(self, writes: Sequence[Write], durable: int) -> None:
+    def undo(self, writes: Sequence[PendingWrite], durable: int) -> None:
         """Forget writes that did not reach the disk: all that are not settled, oldest first."""
         for write in reversed(writes):
             if write.ended is not None:
@@ -116,7 +116,7 @@ class Ledger:
                 del self.leases.granted[write.granted.id]
         self.last = durable
 
-    def _undo_rows(self, write: Write) -> None:
+    def _undo_rows(self, write: PendingWrite) -> None:
         for row, old in zip(reversed(write.rows), reversed(write.before), strict=True):
             if old[2] != row.lease:
                 self.leases.move(row.key, row.lease, old[2])

@@ -14,8 +14,8 @@ from operator import attrgetter
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.kube.store.blobs import BLOB_THRESHOLD, MemoryBlobs
 from coterie.kube.store.core import WATCH_LIMIT, LoggedStore
-from coterie.kube.store.ledger import Write
-from coterie.kube.store.rows import Row, prefix_end
+from coterie.kube.store.ledger import PendingWrite
+from coterie.kube.store.rows import StoreRow, prefix_end
 
 _revision = attrgetter("revision")
 
@@ -27,8 +27,8 @@ class MemoryStore(LoggedStore):
         super().__init__(clock=clock, watch_limit=watch_limit)
         self._threshold = blob_threshold
         self._blobs = MemoryBlobs()
-        self._log: list[Row] = []
-        self._by_key: dict[str, list[Row]] = {}
+        self._log: list[StoreRow] = []
+        self._by_key: dict[str, list[StoreRow]] = {}
         self._keys: list[str] = []
         """All keys that have rows, sorted."""
 
@@ -38,13 +38,13 @@ class MemoryStore(LoggedStore):
     async def _stop(self) -> None:
         """Writes are settled as soon as they are flushed."""
 
-    def _persist(self, writes: list[Write]) -> None:
+    def _persist(self, writes: list[PendingWrite]) -> None:
         for write in writes:
             for row in write.rows:
                 self._append(row)
         self._settled(len(writes))
 
-    def _append(self, row: Row) -> None:
+    def _append(self, row: StoreRow) -> None:
         if row.value is not None and len(row.value) > self._threshold:
             row = row._replace(value=None, digest=self._blobs.put(row.value))
         self._log.append(row)
@@ -55,24 +55,24 @@ class MemoryStore(LoggedStore):
         else:
             rows.append(row)
 
-    def _whole(self, row: Row) -> Row:
+    def _whole(self, row: StoreRow) -> StoreRow:
         return row if row.digest is None else row._replace(value=self._blobs.get(row.digest))
 
-    def _at(self, key: str, revision: int) -> Row | None:
+    def _at(self, key: str, revision: int) -> StoreRow | None:
         rows = self._by_key.get(key, [])
         found = bisect_right(rows, revision, key=_revision)
         return self._whole(rows[found - 1]) if found else None
 
-    async def _load(self, key: str, revision: int) -> Row | None:
+    async def _load(self, key: str, revision: int) -> StoreRow | None:
         await asyncio.sleep(0)
         return self._at(key, revision)
 
-    async def _load_page(self, prefix: str, revision: int, after: str, limit: int) -> list[Row]:
+    async def _load_page(self, prefix: str, revision: int, after: str, limit: int) -> list[StoreRow]:
         await asyncio.sleep(0)
         first = bisect_right(self._keys, after) if after >= prefix else bisect_left(self._keys, prefix)
         end = prefix_end(prefix)
         stop = len(self._keys) if end is None else bisect_left(self._keys, end)
-        page: list[Row] = []
+        page: list[StoreRow] = []
         for at in range(first, stop):
             row = self._at(self._keys[at], revision)
             if row is not None and not row.deleted:
@@ -81,9 +81,9 @@ class MemoryStore(LoggedStore):
                     break
         return page
 
-    async def _load_history(self, prefix: str, after: int, upto: int, limit: int) -> list[Row]:
+    async def _load_history(self, prefix: str, after: int, upto: int, limit: int) -> list[StoreRow]:
         await asyncio.sleep(0)
-        page: list[Row] = []
+        page: list[StoreRow] = []
         for at in range(bisect_right(self._log, after, key=_revision), len(self._log)):
             row = self._log[at]
             if row.revision > upto or len(page) == limit:

@@ -58,7 +58,7 @@ class StoreClosed(StoreError):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class StoreRecord:
     key: str
     value: bytes
     revision: int
@@ -69,7 +69,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class PutOp:
     key: str
     value: bytes
     expect: int | None = None
@@ -78,17 +78,17 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class DeleteOp:
     key: str
     expect: int | None = None
     """As for Put. Deleting a key that does not exist with expect=None raises CompareFailed(actual=0)."""
 
 
-Op = Put | Delete
+Op = PutOp | DeleteOp
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class StoreEvent:
     """One change. `value` is None for a deletion, `created` then tells the incarnation that ended.
 
     `previous` is the revision that the key had before, 0 when this change created it. It is a number and not a record,
@@ -103,15 +103,15 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class RecordPage:
     revision: int
     """The revision this list is a snapshot of."""
-    records: list[Record]
+    records: list[StoreRecord]
     more: bool
     """True when `limit` cut the list: go on with after=<last key> and revision=<this revision>."""
 
 
-Listener = Callable[[Sequence[Event]], None]
+Listener = Callable[[Sequence[StoreEvent]], None]
 
 
 class Store(Protocol):
@@ -128,9 +128,9 @@ class Store(Protocol):
     async def close(self) -> None:
         """Finish writes that were accepted, end watches, release the files."""
 
-    async def get(self, key: str, revision: int = 0) -> Record | None: ...
+    async def get(self, key: str, revision: int = 0) -> StoreRecord | None: ...
 
-    async def scan(self, prefix: str, *, revision: int = 0, after: str = "", limit: int = 0) -> Page:
+    async def scan(self, prefix: str, *, revision: int = 0, after: str = "", limit: int = 0) -> RecordPage:
         """Records whose key starts with prefix, sorted by key, as they were at `revision`."""
 
     async def commit(self, ops: Sequence[Op]) -> list[int]:
@@ -150,7 +150,7 @@ class Store(Protocol):
         resolve: a cache fed this way holds a write when its writer goes on. Returns what ends the subscription.
         """
 
-    def watch(self, prefix: str, after_revision: int) -> AsyncIterator[Sequence[Event]]:
+    def watch(self, prefix: str, after_revision: int) -> AsyncIterator[Sequence[StoreEvent]]:
         """Batches of events with revision > after_revision, in order, without gap or duplicate.
 
         Raises Compacted at the first step if history is gone, FutureRevision if after_revision is newer than the

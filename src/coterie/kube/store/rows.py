@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from coterie.kube.store.protocol import Event, Record, StoreError
+from coterie.kube.store.protocol import StoreError, StoreEvent, StoreRecord
 
 
-class Row(NamedTuple):
+class StoreRow(NamedTuple):
     """Field order is column order: a row is bound to the SQL statement as it is."""
 
     revision: int
@@ -25,12 +25,12 @@ class Row(NamedTuple):
     digest: bytes | None
 
 
-def record_of(row: Row) -> Record:
-    return Record(row.key, row.value or b"", row.revision, row.created, row.lease)
+def record_of(row: StoreRow) -> StoreRecord:
+    return StoreRecord(row.key, row.value or b"", row.revision, row.created, row.lease)
 
 
-def event_of(row: Row) -> Event:
-    return Event(row.key, row.revision, None if row.deleted else row.value or b"", row.created, row.previous)
+def event_of(row: StoreRow) -> StoreEvent:
+    return StoreEvent(row.key, row.revision, None if row.deleted else row.value or b"", row.created, row.previous)
 
 
 def check_key(key: str) -> None:

@@ -19,12 +19,12 @@ from pathlib import Path
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.kube.store.blobs import BLOB_THRESHOLD, FileBlobs
 from coterie.kube.store.core import WATCH_LIMIT, LoggedStore
-from coterie.kube.store.ledger import Write
+from coterie.kube.store.ledger import PendingWrite
 from coterie.kube.store.protocol import StoreError
-from coterie.kube.store.rows import Row
+from coterie.kube.store.rows import StoreRow
 from coterie.kube.store.sqlite_file import StoreFile
 from coterie.kube.store.sqlite_reader import Readers
-from coterie.kube.store.sqlite_writer import Writer
+from coterie.kube.store.sqlite_writer import SqliteWriter
 
 _SWITCH_SECONDS = 0.001
 _DROP_BATCH = 1000
@@ -52,7 +52,7 @@ class SqliteStore(LoggedStore):
         self._max_bytes = max_bytes
         self._blobs = FileBlobs(self._path.with_name(self._path.name + ".blobs"))
         self._readers: Readers
-        self._writer: Writer
+        self._writer: SqliteWriter
 
     async def _start(self) -> None:
         # The writer wants the interpreter's lock a few times for each transaction. A loop whose turns are shorter than
@@ -66,7 +66,7 @@ class SqliteStore(LoggedStore):
         self._ledger.leases.restore(content.leases, content.last_lease, self._clock.monotonic())
         self._ledger.restore(content.heads, content.revision)
         self._readers = Readers(self._path, self._blobs, self._reader_threads)
-        self._writer = Writer(file, self._blobs, self._threshold, settled=self._settled, failed=self._failed)
+        self._writer = SqliteWriter(file, self._blobs, self._threshold, settled=self._settled, failed=self._failed)
 
     def _open_file(self) -> StoreFile:
         file = StoreFile(self._path, self._max_bytes)
@@ -82,20 +82,20 @@ class SqliteStore(LoggedStore):
         await self._readers.close()
         await self._writer.stop()
 
-    def _persist(self, writes: list[Write]) -> None:
+    def _persist(self, writes: list[PendingWrite]) -> None:
         self._writer.write(writes)
 
     def _failed(self, reason: str, final: bool) -> None:
         super()._failed(reason, final)
         self._writer.next_generation()
 
-    async def _load(self, key: str, revision: int) -> Row | None:
+    async def _load(self, key: str, revision: int) -> StoreRow | None:
         return await self._readers.newest(key, revision)
 
-    async def _load_page(self, prefix: str, revision: int, after: str, limit: int) -> list[Row]:
+    async def _load_page(self, prefix: str, revision: int, after: str, limit: int) -> list[StoreRow]:
         return await self._readers.page(prefix, revision, after, limit)
 
-    async def _load_history(self, prefix: str, after: int, upto: int, limit: int) -> list[Row]:
+    async def _load_history(self, prefix: str, after: int, upto: int, limit: int) -> list[StoreRow]:
         return await self._readers.history(prefix, after, upto, limit)
 
     async def _mark_compacted(self, revision: int) -> None:

@@ -56,7 +56,7 @@ _PASSING = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_N
 _PASSING_EXTENDED = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE})
 
 
-def explain(error: sqlite3.Error | OSError) -> tuple[str, bool]:
+def explain_error(error: sqlite3.Error | OSError) -> tuple[str, bool]:
     """A sentence for the caller, and whether the fault is final."""
     if isinstance(error, OSError):  # of a blob: its file is written anew the next time, nothing depends on this one
         return f"the write did not reach the disk: {error.strerror}", False
@@ -66,7 +66,7 @@ def explain(error: sqlite3.Error | OSError) -> tuple[str, bool]:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class StoreContent:
     """What a file held when it was opened."""
 
     revision: int
@@ -122,7 +122,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=512, timeout=5.0)
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, max_bytes: int) -> Content:
+def _prepare(connection: sqlite3.Connection, path: Path, max_bytes: int) -> StoreContent:
     _check_identity(connection, path)
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
@@ -166,11 +166,11 @@ def _tables(connection: sqlite3.Connection) -> int:
     return int(count)
 
 
-def _content(connection: sqlite3.Connection) -> Content:
+def _content(connection: sqlite3.Connection) -> StoreContent:
     (newest,) = connection.execute("SELECT coalesce(max(revision), 0) FROM log").fetchone()
     (compacted,) = connection.execute("SELECT number FROM meta WHERE name = 'compacted'").fetchone()
     last_lease = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'leases'").fetchone()
-    return Content(
+    return StoreContent(
         revision=max(newest, compacted),
         compacted=compacted,
         heads=connection.execute(_HEADS).fetchall(),

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from coterie.kube.store.blobs import BlobError, Blobs
 from coterie.kube.store.protocol import StoreError
-from coterie.kube.store.rows import Row, prefix_end
+from coterie.kube.store.rows import StoreRow, prefix_end
 
 T = TypeVar("T")
 
@@ -34,13 +34,13 @@ class Readers:
         while not self._idle.empty():
             self._idle.get().close()
 
-    async def newest(self, key: str, revision: int) -> Row | None:
+    async def newest(self, key: str, revision: int) -> StoreRow | None:
         rows = await self._rows(
             "SELECT * FROM log WHERE key = ? AND revision <= ? ORDER BY revision DESC LIMIT 1", [key, revision]
         )
         return rows[0] if rows else None
 
-    async def page(self, prefix: str, revision: int, after: str, limit: int) -> list[Row]:
+    async def page(self, prefix: str, revision: int, after: str, limit: int) -> list[StoreRow]:
         where, values = _within(prefix, after)
         # The inner query walks the index alone, in order of keys; CROSS JOIN keeps it the outer loop, so rows come out
         # in that order and a limit stops the walk. An ORDER BY outside would sort again, whole values with it: six
@@ -54,7 +54,7 @@ class Readers:
             [*values, revision, limit or -1],
         )
 
-    async def history(self, prefix: str, after: int, upto: int, limit: int) -> list[Row]:
+    async def history(self, prefix: str, after: int, upto: int, limit: int) -> list[StoreRow]:
         where, values = _within(prefix, "")
         # The plus keeps SQLite from the index on keys: rows are wanted in order of revision.
         return await self._rows(
@@ -63,9 +63,9 @@ class Readers:
             [after, upto, *values, limit],
         )
 
-    async def _rows(self, sql: str, values: list[Any]) -> list[Row]:
-        def read(connection: sqlite3.Connection) -> list[Row]:
-            return [self._whole(Row._make(row)) for row in connection.execute(sql, values).fetchall()]
+    async def _rows(self, sql: str, values: list[Any]) -> list[StoreRow]:
+        def read(connection: sqlite3.Connection) -> list[StoreRow]:
+            return [self._whole(StoreRow._make(row)) for row in connection.execute(sql, values).fetchall()]
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._with_connection, read)
 
@@ -86,7 +86,7 @@ class Readers:
         except UnicodeEncodeError as error:
             raise StoreError("a key must be valid Unicode text") from error
 
-    def _whole(self, row: Row) -> Row:
+    def _whole(self, row: StoreRow) -> StoreRow:
         if row.digest is None:
             return row
         try:

@@ -25,10 +25,10 @@ from typing import Any
 
 from coterie.base.log import logger
 from coterie.kube.store.blobs import Blobs
-from coterie.kube.store.ledger import Write
+from coterie.kube.store.ledger import PendingWrite
 from coterie.kube.store.protocol import StoreClosed, StoreError
-from coterie.kube.store.rows import Row
-from coterie.kube.store.sqlite_file import StoreFile, explain
+from coterie.kube.store.rows import StoreRow
+from coterie.kube.store.sqlite_file import StoreFile, explain_error
 
 _ROWS_PER_STATEMENT = 256
 _WRITES_PER_TRANSACTION = 2048
@@ -42,7 +42,7 @@ Job = Callable[[sqlite3.Connection], Any]
 class _Batch:
     __slots__ = ("generation", "writes")
 
-    def __init__(self, generation: int, writes: list[Write]) -> None:
+    def __init__(self, generation: int, writes: list[PendingWrite]) -> None:
         self.generation = generation
         self.writes = writes
 
@@ -55,7 +55,7 @@ class _Task:
         self.future = future
 
 
-class Writer:
+class SqliteWriter:
     def __init__(
         self,
         file: StoreFile,
@@ -89,7 +89,7 @@ class Writer:
 
     # On the event loop.
 
-    def write(self, writes: list[Write]) -> None:
+    def write(self, writes: list[PendingWrite]) -> None:
         self._queue.put(_Batch(self._generation, writes))
 
     def next_generation(self) -> None:
@@ -124,8 +124,8 @@ class Writer:
             # Also if a fault of ours ends the thread: nobody may wait forever for an answer.
             self._file.close()
             if not finished:
-                self._tell(self._failed, "the store's writer failed; see the log", True)
-            self._tell(self._end)
+                self._call_in_loop(self._failed, "the store's writer failed; see the log", True)
+            self._call_in_loop(self._end)
 
     def _end(self) -> None:
         if not self._ended.done():
@@ -144,7 +144,7 @@ class Writer:
             elif item.generation > self._failed_generation:
                 self._write(item.generation, self._gather(item))
 
-    def _gather(self, first: _Batch) -> list[Write]:
+    def _gather(self, first: _Batch) -> list[PendingWrite]:
         writes = list(first.writes)
         while len(writes) < _WRITES_PER_TRANSACTION:
             try:
@@ -157,18 +157,18 @@ class Writer:
             writes += item.writes
         return writes
 
-    def _write(self, generation: int, writes: list[Write]) -> None:
+    def _write(self, generation: int, writes: list[PendingWrite]) -> None:
         try:
             self._transact(writes)
         except (sqlite3.Error, OSError) as error:
             reason, final = self._roll_back(error)
             self._failed_generation = _NEVER if final else generation
             _log.error("Writes failed", reason=reason, writes=len(writes), final=final)
-            self._tell(self._failed, reason, final)
+            self._call_in_loop(self._failed, reason, final)
         else:
-            self._tell(self._settled, len(writes))
+            self._call_in_loop(self._settled, len(writes))
 
-    def _transact(self, writes: list[Write]) -> None:
+    def _transact(self, writes: list[PendingWrite]) -> None:
         rows = [
             row if row.value is None or len(row.value) <= self._threshold else self._put_aside(row)
             for write in writes
@@ -191,7 +191,7 @@ class Writer:
             execute(_insert(len(chunk)), list(chain.from_iterable(chunk)))
         execute("COMMIT")
 
-    def _put_aside(self, row: Row) -> Row:
+    def _put_aside(self, row: StoreRow) -> StoreRow:
         assert row.value is not None
         return row._replace(value=None, digest=self._blobs.put(row.value))
 
@@ -206,14 +206,14 @@ class Writer:
             except (sqlite3.Error, OSError) as error:
                 reason, final = self._roll_back(error)
                 failure = StoreClosed(reason) if final else StoreError(reason)
-                _log.error("Upkeep failed", reason=reason, final=final)
+                _log.error("Store maintenance failed", reason=reason, final=final)
                 if final:
                     self._failed_generation = _NEVER
-                    self._tell(self._failed, reason, True)
-        self._tell(_answer, task.future, result, failure)
+                    self._call_in_loop(self._failed, reason, True)
+        self._call_in_loop(_answer, task.future, result, failure)
 
     def _roll_back(self, error: sqlite3.Error | OSError) -> tuple[str, bool]:
-        reason, final = explain(error)
+        reason, final = explain_error(error)
         try:
             self._connection.rollback()
         except sqlite3.Error:
@@ -222,7 +222,7 @@ class Writer:
             self._final = reason
         return reason, final
 
-    def _tell(self, callback: Callable[..., None], *args: Any) -> None:
+    def _call_in_loop(self, callback: Callable[..., None], *args: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:

@@ -28,12 +28,12 @@ _OF_CONTAINERS = (
 )  # fmt: skip
 
 
-class KitFault(Exception):
+class EngineTemplateError(Exception):
     """It cannot be made as it is; the message is a sentence for a status."""
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class EnginePort:
     name: str
     protocol: str
     scope: str
@@ -44,13 +44,13 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineTemplate:
     image: str
     image_id: str
     spec: Object = field(repr=False)
     """Kuscia's pod spec."""
     replicas: int
-    ports: tuple[Port, ...]
+    ports: tuple[EnginePort, ...]
     policy: Mapping[str, Any] | None
     """Kuscia's network policy."""
     config_templates: Mapping[str, str] = field(repr=False)
@@ -64,22 +64,22 @@ def engine_of(
     images: Mapping[str, AppImage],
     reference: str,
     role: str,
-    wished: Mapping[str, Any] | None,
+    overrides: Mapping[str, Any] | None,
     replicas: int | None,
     *,
     by_name: bool = False,
-) -> Engine:
-    """`wished`, `replicas`: of the party; `by_name`: its containers are laid over those of the same name, not the same
+) -> EngineTemplate:
+    """`overrides`, `replicas`: of the party; `by_name`: its containers are laid over those of the same name, not the same
     place. KitFault when the AppImage, or something for the role, is missing."""
     image = images.get(reference)
     if image is None:
-        raise KitFault(f'there is no AppImage "{reference}"')
+        raise EngineTemplateError(f'there is no AppImage "{reference}"')
     chosen = choose_template(image.spec.deploy_templates, role)
     if chosen is None:
-        raise KitFault(f'AppImage "{reference}" has nothing for the role "{role}"')
-    spec = merged(chosen.spec, wished or {}, by_name=by_name)
+        raise EngineTemplateError(f'AppImage "{reference}" has nothing for the role "{role}"')
+    spec = merged(chosen.spec, overrides or {}, by_name=by_name)
     name = image.spec.image
-    return Engine(
+    return EngineTemplate(
         image=f"{name.name}:{name.tag}",
         image_id=name.id,
         spec=spec,
@@ -90,21 +90,21 @@ def engine_of(
     )
 
 
-def _ports(containers: list[Object], image: str) -> tuple[Port, ...]:
+def _ports(containers: list[Object], image: str) -> tuple[EnginePort, ...]:
     found = [
-        Port(port["name"], port.get("protocol") or "HTTP", port.get("scope") or LOCAL)
+        EnginePort(port["name"], port.get("protocol") or "HTTP", port.get("scope") or LOCAL)
         for container in containers
         for port in container.get("ports") or ()
     ]
     names = [port.name for port in found]
     for name in names:
         if names.count(name) > 1:
-            raise KitFault(f'AppImage "{image}" names the port "{name}" twice in one template')
+            raise EngineTemplateError(f'AppImage "{image}" names the port "{name}" twice in one template')
     return tuple(found)
 
 
 def access_of(
-    own: str, parties: Sequence[tuple[str, str]], policy: Mapping[str, Any] | None, ports: Iterable[Port]
+    own: str, parties: Sequence[tuple[str, str]], policy: Mapping[str, Any] | None, ports: Iterable[EnginePort]
 ) -> dict[str, frozenset[str]]:
     """Port name -> domains that may call. `parties`: all of them, (domain, role)."""
     if policy is None or len(parties) == 1:
@@ -145,12 +145,12 @@ def service_name(owner: str, port: str) -> str:
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any], *, by_name: bool = False) -> Object:
     """Containers by their place in the list or by name; lists of variables by name, the rest field by field."""
-    wishes = over.get("containers") or ()
-    named = {each.get("name"): each for each in wishes}
+    overrides = over.get("containers") or ()
+    named = {each.get("name"): each for each in overrides}
     containers = [
         _laid_over(
             container,
-            named.get(container["name"], {}) if by_name else wishes[place] if place < len(wishes) else {},
+            named.get(container["name"], {}) if by_name else overrides[place] if place < len(overrides) else {},
         )
         for place, container in enumerate(base.get("containers") or ())
     ]
@@ -257,7 +257,7 @@ def cluster_define(parties: list[Object], place: int, endpoint: int) -> Object:
     return {"parties": parties, "selfPartyIdx": place, "selfEndpointIdx": endpoint}
 
 
-def allocated_ports(ports: Iterable[Port], numbers: Mapping[str, Any]) -> Object:
+def allocated_ports(ports: Iterable[EnginePort], numbers: Mapping[str, Any]) -> Object:
     return {
         "ports": [
             {"name": port.name, "port": numbers[port.name], "scope": port.scope, "protocol": port.protocol}

@@ -40,7 +40,7 @@ _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028",
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class DataUse:
     """What a task wants to do with a table."""
 
     data: str
@@ -58,7 +58,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class GrantRefusal:
     limit: str
     """The field that stands against it, as `useCount`."""
     sentence: str
@@ -68,9 +68,9 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class GrantDecision:
     grant: DomainDataGrant | None
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[GrantRefusal, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -81,66 +81,70 @@ class Decision:
 
 
 def decide(
-    grants: Sequence[DomainDataGrant], use: Use, owner: str, now: datetime, key: PublicKey | None = None
-) -> Decision:
+    grants: Sequence[DomainDataGrant], use: DataUse, owner: str, now: datetime, key: PublicKey | None = None
+) -> GrantDecision:
     """`grants`: those of the owner's namespace. `key`: the owner's, to check signatures by; None: they are not checked."""
-    refusals: list[Refusal] = []
+    refusals: list[GrantRefusal] = []
     covering: list[DomainDataGrant] = []
     for grant in sorted(grants, key=lambda each: each.metadata.name):
         if grant.spec.domain_data_id != use.data or grant.spec.author != owner:
             continue
-        refusal = refused(grant, use, now, key)
+        refusal = refusals_of(grant, use, now, key)
         if refusal is None:
             covering.append(grant)
         else:
             refusals.append(refusal)
     if covering:
         # One without a count first: others are kept for uses that have nothing else.
-        return Decision(min(covering, key=lambda each: (each.limit.use_count > 0, each.metadata.name)))
+        return GrantDecision(min(covering, key=lambda each: (each.limit.use_count > 0, each.metadata.name)))
     if not refusals:
         sentence = f'"{use.initiator}" began the task and has no grant for "{use.data}" of "{owner}"'
-        refusals.append(Refusal("grant", sentence))
-    return Decision(None, tuple(refusals))
+        refusals.append(GrantRefusal("grant", sentence))
+    return GrantDecision(None, tuple(refusals))
 
 
-def refused(grant: DomainDataGrant, use: Use, now: datetime, key: PublicKey | None = None) -> Refusal | None:
+def refusals_of(
+    grant: DomainDataGrant, use: DataUse, now: datetime, key: PublicKey | None = None
+) -> GrantRefusal | None:
     """The first thing that stands against the use; None: the grant covers it."""
     return next(_against(grant, use, now, key), None)
 
 
-def _against(grant: DomainDataGrant, use: Use, now: datetime, key: PublicKey | None) -> Iterator[Refusal]:
+def _against(grant: DomainDataGrant, use: DataUse, now: datetime, key: PublicKey | None) -> Iterator[GrantRefusal]:
     spec, limit, name = grant.spec, grant.limit, f'grant "{grant.metadata.name}"'
     if grant.metadata.deleting:
-        yield Refusal("grant", f"{name} is being revoked")
+        yield GrantRefusal("grant", f"{name} is being revoked")
     if limit.initiator and limit.initiator != use.initiator:
-        yield Refusal("initiator", f'{name} is for tasks of "{limit.initiator}", not of "{use.initiator}"')
+        yield GrantRefusal("initiator", f'{name} is for tasks of "{limit.initiator}", not of "{use.initiator}"')
     elif spec.grant_domain != use.initiator and not (limit.initiator and spec.grant_domain in use.parties):
-        yield Refusal("grantDomain", f'{name} is for "{spec.grant_domain}", not for "{use.initiator}"')
+        yield GrantRefusal("grantDomain", f'{name} is for "{spec.grant_domain}", not for "{use.initiator}"')
     if key is not None and spec.signature and not signature_good(spec, key):
-        yield Refusal("signature", f"{name} bears a signature that is not the owner's")
+        yield GrantRefusal("signature", f"{name} bears a signature that is not the owner's")
     ends = parse_rfc3339(limit.expiration_time) if limit.expiration_time else None
     if ends is not None and now >= ends:
-        yield Refusal("expirationTime", f"{name} ended at {limit.expiration_time}")
+        yield GrantRefusal("expirationTime", f"{name} ended at {limit.expiration_time}")
     if limit.use_count > 0 and len(grant.uses) >= limit.use_count and use.mode != METADATA:
-        yield Refusal("useCount", f"{name} was used {len(grant.uses)} times and may be used {limit.use_count} times")
+        yield GrantRefusal(
+            "useCount", f"{name} was used {len(grant.uses)} times and may be used {limit.use_count} times"
+        )
     if limit.flow_id and limit.flow_id != use.flow:
-        yield Refusal("flowID", f'{name} is for flow "{limit.flow_id}", not "{use.flow}"')
+        yield GrantRefusal("flowID", f'{name} is for flow "{limit.flow_id}", not "{use.flow}"')
     if limit.components and not set(limit.components) & set(use.components):
         asked = use.components[0] if use.components else "an unknown one"
-        yield Refusal("components", f"{name} is for component {', '.join(limit.components)}, not {asked}")
+        yield GrantRefusal("components", f"{name} is for component {', '.join(limit.components)}, not {asked}")
     modes = limit.grant_mode or ()
     if modes and use.mode not in modes and not (use.mode == METADATA or NORMAL in modes):
-        yield Refusal("grantMode", f"{name} is for {', '.join(modes)}, not {use.mode}")
+        yield GrantRefusal("grantMode", f"{name} is for {', '.join(modes)}, not {use.mode}")
     columns = granted_columns(grant)
     if columns is None:
         if limit.input_config and not _same_input(limit.input_config, use.input_config):
-            yield Refusal("inputConfig", f"{name} is for another task input")
+            yield GrantRefusal("inputConfig", f"{name} is for another task input")
         return
     beyond = [each for each in use.columns or () if each not in columns]
     if beyond:
-        yield Refusal("columns", f"{name} does not give column {', '.join(beyond)}")
+        yield GrantRefusal("columns", f"{name} does not give column {', '.join(beyond)}")
     if use.mode == FILE:
-        yield Refusal("columns", f"{name} gives some columns only, not the file")
+        yield GrantRefusal("columns", f"{name} gives some columns only, not the file")
 
 
 def granted_columns(grant: DomainDataGrant) -> frozenset[str] | None:
@@ -210,8 +214,8 @@ def data_named(input_config: str, known: Collection[str]) -> tuple[str, ...]:
 
 
 def check_task(
-    use: Use, owner: str, datas: Sequence[DomainData], grants: Sequence[DomainDataGrant], now: datetime
-) -> tuple[Refusal, ...]:
+    use: DataUse, owner: str, datas: Sequence[DomainData], grants: Sequence[DomainDataGrant], now: datetime
+) -> tuple[GrantRefusal, ...]:
     """Why a task must not start in the owner's domain; empty: nothing stands against it.
 
     `use.input_config` is looked through for the owner's tables (`use.data` is not looked at). Results of earlier jobs of
@@ -220,11 +224,11 @@ def check_task(
     if use.initiator == owner:
         return ()
     own = {each.metadata.name: each for each in datas if each.spec.author == owner}
-    out: list[Refusal] = []
+    out: list[GrantRefusal] = []
     for name in data_named(use.input_config, own.keys()):
         if mark(own[name].metadata.annotations, labels.COTERIE_MADE_FOR) == use.initiator:
             continue
-        wanted = Use(name, use.initiator, use.parties, use.components, use.flow, use.input_config)
+        wanted = DataUse(name, use.initiator, use.parties, use.components, use.flow, use.input_config)
         out += decide(grants, wanted, owner, now).refusals
     return tuple(out)
 
@@ -268,4 +272,4 @@ def signature_good(spec: DomainDataGrantSpec, key: PublicKey) -> bool:
         signature = base64.b64decode(spec.signature, validate=True)
     except (binascii.Error, ValueError):
         return False
-    return signatures.good(signature, signed_text(spec), key)
+    return signatures.is_valid(signature, signed_text(spec), key)

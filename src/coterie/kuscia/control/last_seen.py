@@ -12,15 +12,15 @@ from collections.abc import Hashable
 from datetime import datetime
 
 from coterie.base.clock import Clock
-from coterie.kube.api.pod_state import moment
-from coterie.kube.client.informer import Change, Informer
+from coterie.kube.api.pod_state import parse_time
+from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kuscia.api.types.domain import Gateway
 
 GATEWAY_LIFE = 180.0
 """Seconds after its last heartbeat for which a gateway counts as live."""
 
 
-class Sightings:
+class LastSeen:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._seen: dict[Hashable, tuple[Hashable, float]] = {}
@@ -46,9 +46,9 @@ class LiveGateways:
 
     def __init__(self, gateways: Informer[Gateway], clock: Clock, life: float = GATEWAY_LIFE) -> None:
         self._cache = gateways.cache
-        self._sightings = Sightings(clock)
+        self._last_seen = LastSeen(clock)
         self._life = life
-        self._told: dict[str, frozenset[str]] = {}
+        self._reported: dict[str, frozenset[str]] = {}
         gateways.add_handler(self._changed)
 
     def of(self, namespace: str) -> dict[str, float]:
@@ -58,23 +58,23 @@ class LiveGateways:
             left = self.left(gateway)
             if left > 0:
                 out[gateway.metadata.name] = left
-        self._told[namespace] = frozenset(out)
+        self._reported[namespace] = frozenset(out)
         return out
 
     def left(self, gateway: Gateway) -> float:
         if gateway.status is None or gateway.metadata.deleting:
             return 0.0
         beat = gateway.status.heartbeat_time
-        return self._life - self._sightings.age(gateway.metadata.uid, beat, moment(beat))
+        return self._life - self._last_seen.age(gateway.metadata.uid, beat, parse_time(beat))
 
-    def news(self, namespace: str) -> bool:
+    def has_changed(self, namespace: str) -> bool:
         """Whether others are live now than those that somebody was last told of. Heartbeats alone are no news."""
-        before = self._told.get(namespace)
+        before = self._reported.get(namespace)
         return before != frozenset(self.of(namespace))
 
-    def _changed(self, change: Change[Gateway]) -> None:
+    def _changed(self, change: ObjectChange[Gateway]) -> None:
         # Seen as it arrives, not when somebody next asks: ages must not depend on who asks.
         if change.type == "deleted":
-            self._sightings.forget(change.object.metadata.uid)
+            self._last_seen.forget(change.object.metadata.uid)
         else:
             self.left(change.object)

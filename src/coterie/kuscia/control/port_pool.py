@@ -22,11 +22,11 @@ from random import Random
 
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.pods import PODS, Pod
-from coterie.kube.client.informer import Change
+from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.pod_hooks import PodHookProblem
 from coterie.kuscia.api import labels
-from coterie.kuscia.api.engine_template import KitFault
+from coterie.kuscia.api.engine_template import EngineTemplateError
 from coterie.kuscia.api.types.job import PartyAllocatedPorts
 
 _TRIES = 10
@@ -65,7 +65,7 @@ class PortPool:
             for number in (party.named_port or {}).values():
                 self._take(owner, party.domain_id, number)
 
-    def follow(self, change: Change[Pod]) -> None:
+    def follow(self, change: ObjectChange[Pod]) -> None:
         """Pods with numbers of their own have them until they end or are gone."""
         pod = change.object
         meta = pod.metadata
@@ -111,7 +111,7 @@ class PortPool:
         lacking = [name for name, number in declared.items() if taken.get(number, set()) - {deployment}]
         try:
             found = self._free(domain, len(lacking))
-        except KitFault as problem:
+        except EngineTemplateError as problem:
             raise PodHookProblem(str(problem)) from problem
         numbers = {**declared, **dict(zip(lacking, found, strict=True))}
         for number in numbers.values():
@@ -130,7 +130,7 @@ class PortPool:
         if len(found) < count:
             found = self._unlike(own.keys(), count)
         if len(found) < count:
-            raise KitFault(f"domain {domain} has no free ports left")
+            raise EngineTemplateError(f"domain {domain} has no free ports left")
         return found
 
     def _unlike(self, taken: Set[int], count: int) -> list[int]:

@@ -11,7 +11,7 @@ from coterie.base import child_logging, memory
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.kube.client.client import Client
-from coterie.kube.control.child_api_client import tell, through
+from coterie.kube.control.child_api_client import child_transport, notify_parent
 from coterie.kube.control.child_api_listener import READY
 from coterie.kuscia.datamesh.grpc_server import quiet
 from coterie.kuscia.datamesh.server import DataMesh
@@ -26,10 +26,10 @@ async def serve(settings: MeshSettings, api: Path) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    transport = through(api)
+    transport = child_transport(api)
     try:
         async with DataMesh.of(settings, Client(transport, field_manager="datamesh"), open_source, SYSTEM_CLOCK):
-            await tell(transport, READY)
+            await notify_parent(transport, READY)
             async with child_logging.following():
                 await stop.wait()
     finally:
@@ -49,7 +49,7 @@ def main() -> None:
     chosen = parser.parse_args()
     child_logging.configure()
     quiet()
-    memory.keep(_KEPT)
+    memory.raise_trim_threshold(_KEPT)
     settings = MeshSettings(chosen.domain, DomainPaths(chosen.home), chosen.address, chosen.http, chosen.grpc)
     asyncio.run(serve(settings, chosen.api))
 

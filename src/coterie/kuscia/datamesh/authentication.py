@@ -22,15 +22,15 @@ from coterie.kube.client.client import Reader
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api import grants, labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS
-from coterie.kuscia.datamesh.errors import Code, Kind, MeshProblem, NotPermitted
-from coterie.kuscia.identity.engine_certificates import Engine
+from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode, NotPermitted
+from coterie.kuscia.identity.engine_certificates import EngineIdentity
 
 _KEPT = 512
 _LARGEST_INPUT = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class EngineCaller:
     """An engine that runs now, and what for."""
 
     domain: str
@@ -51,22 +51,26 @@ class Caller:
         return self.initiator == self.domain
 
     @property
-    def told(self) -> str:
+    def describe(self) -> str:
         return f"task {self.task}" if self.task else f"pod {self.pod}"
 
 
-class Callers:
+class EngineAuthenticator:
     def __init__(self, client: Reader, domain: str) -> None:
         self._client = client
         self._domain = domain
-        self._known: OrderedDict[str, Caller] = OrderedDict()
+        self._known: OrderedDict[str, EngineCaller] = OrderedDict()
 
-    async def find(self, engine: Engine | None) -> Caller:
+    async def find(self, engine: EngineIdentity | None) -> EngineCaller:
         """Raises MeshProblem: unknown, not ours, or gone."""
         if engine is None:
-            raise NotPermitted(Code.INVALID, "the certificate names no pod; engines have theirs in kuscia/certs")
+            raise NotPermitted(
+                MeshErrorCode.INVALID, "the certificate names no pod; engines have theirs in kuscia/certs"
+            )
         if engine.domain != self._domain:
-            raise NotPermitted(Code.INVALID, f'the certificate is of domain "{engine.domain}", not "{self._domain}"')
+            raise NotPermitted(
+                MeshErrorCode.INVALID, f'the certificate is of domain "{engine.domain}", not "{self._domain}"'
+            )
         try:
             pod = await self._client.get(PODS, engine.pod, self._domain)
         except NotFound:
@@ -75,7 +79,7 @@ class Callers:
             raise unavailable(problem) from problem
         if pod is None or pod.metadata.uid != engine.uid or pod.ended:
             self._known.pop(engine.uid, None)
-            raise NotPermitted(Code.INVALID, f'pod "{engine.pod}" of the certificate does not run any more')
+            raise NotPermitted(MeshErrorCode.INVALID, f'pod "{engine.pod}" of the certificate does not run any more')
         known = self._known.get(engine.uid)
         if known is None:
             known = self._known[engine.uid] = await self._look_up(pod)
@@ -83,19 +87,19 @@ class Callers:
                 self._known.popitem(last=False)
         return known
 
-    async def _look_up(self, pod: Pod) -> Caller:
+    async def _look_up(self, pod: Pod) -> EngineCaller:
         marks = pod.metadata.annotations
         task, job = grants.mark(marks, labels.KUSCIA_TASK_ID), grants.mark(marks, labels.KUSCIA_JOB_ID)
         initiator = grants.mark(marks, labels.KUSCIA_INITIATOR) or ("" if task else self._domain)
         if not initiator:
-            raise NotPermitted(Code.INVALID, f'pod "{pod.metadata.name}" does not say who began its task')
+            raise NotPermitted(MeshErrorCode.INVALID, f'pod "{pod.metadata.name}" does not say who began its task')
         try:
             values = await self._values(grants.mark(marks, labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM))
             flow = grants.mark(marks, labels.COTERIE_FLOW) or await self._flow(job)
         except (ApiError, TransportError) as problem:
             raise unavailable(problem) from problem
         text = _input_of(values)
-        return Caller(
+        return EngineCaller(
             domain=self._domain,
             pod=pod.metadata.name,
             uid=pod.metadata.uid,
@@ -126,8 +130,10 @@ class Callers:
             return ""
 
 
-def unavailable(problem: Exception) -> MeshProblem:
-    return MeshProblem(Code.UNEXPECTED, f"the domain's API cannot be asked: {problem}", Kind.UNAVAILABLE)
+def unavailable(problem: Exception) -> MeshError:
+    return MeshError(
+        MeshErrorCode.UNEXPECTED, f"the domain's API cannot be asked: {problem}", GrpcStatusName.UNAVAILABLE
+    )
 
 
 def _parties_of(values: ConfigMap | None) -> frozenset[str]:
@@ -146,10 +152,10 @@ def _input_of(values: ConfigMap | None) -> str:
     packed = (values.binary_data or {}).get("TASK_INPUT_CONFIG")
     if plain is not None or packed is None:
         return plain or ""
-    told = grants.mark(values.metadata.annotations, labels.KUSCIA_CONFIG_VALUE_COMPRESS_FIELDS)
+    annotation = grants.mark(values.metadata.annotations, labels.KUSCIA_CONFIG_VALUE_COMPRESS_FIELDS)
     try:
         data = base64.b64decode(packed, validate=True)
-        if "TASK_INPUT_CONFIG" in told:
+        if "TASK_INPUT_CONFIG" in annotation:
             opener = zlib.decompressobj()
             data = opener.decompress(data, _LARGEST_INPUT)
         return data.decode()

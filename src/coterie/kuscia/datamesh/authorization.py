@@ -27,16 +27,16 @@ from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api import grants, labels
-from coterie.kuscia.api.grants import Use
+from coterie.kuscia.api.grants import DataUse
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, METADATA, NORMAL, READY, DomainData, DomainDataGrant
-from coterie.kuscia.datamesh.authentication import Caller, unavailable
-from coterie.kuscia.datamesh.catalogue import Catalogue
-from coterie.kuscia.datamesh.errors import Code, NotPermitted
+from coterie.kuscia.datamesh.authentication import EngineCaller, unavailable
+from coterie.kuscia.datamesh.catalogue import DataCatalogue
+from coterie.kuscia.datamesh.errors import MeshErrorCode, NotPermitted
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
 log = logger("datamesh.grants")
 
-_PATIENCE = 10.0
+_API_OUTAGE_LIMIT = 10.0
 """Seconds for which rows may flow while the API cannot be asked."""
 _KEPT_WITHOUT_COUNT = 1000
 """Uses that are kept on a grant without a count; one with a count keeps all, for they are the count."""
@@ -46,9 +46,9 @@ _KEPT_WITHOUT_COUNT = 1000
 class Permit:
     """The caller may. `grant`: by which grant, None where none is needed."""
 
-    caller: Caller
+    caller: EngineCaller
     data: DomainData
-    use: Use
+    use: DataUse
     grant: DomainDataGrant | None = None
 
     @property
@@ -57,9 +57,9 @@ class Permit:
         return grants.granted_columns(self.grant) if self.grant is not None else None
 
 
-class Permits:
+class DataAuthorizer:
     def __init__(
-        self, client: Client, catalogue: Catalogue, identity: DomainIdentity, clock: Clock, *, every: float
+        self, client: Client, catalogue: DataCatalogue, identity: DomainIdentity, clock: Clock, *, every: float
     ) -> None:
         self._client = client
         self._catalogue = catalogue
@@ -69,25 +69,27 @@ class Permits:
         self._every = every
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def look(self, caller: Caller, data: DomainData, code: Code) -> Permit:
+    async def permit_metadata(self, caller: EngineCaller, data: DomainData, code: MeshErrorCode) -> Permit:
         """To know what the data is."""
         if data.spec.author != self._domain:
             # A copy that its owner sent us to know of.
             return Permit(caller, data, _use(caller, data, (), METADATA))
         if registered_by(caller, data):
             return Permit(caller, data, _use(caller, data, (), METADATA))
-        return await self._decided(caller, data, _use(caller, data, (), METADATA), code)
+        return await self._permit(caller, data, _use(caller, data, (), METADATA), code)
 
-    async def read(self, caller: Caller, data: DomainData, columns: tuple[str, ...], mode: str = NORMAL) -> Permit:
+    async def read(
+        self, caller: EngineCaller, data: DomainData, columns: tuple[str, ...], mode: str = NORMAL
+    ) -> Permit:
         """To read these columns. Nothing is counted yet."""
         if data.spec.author != self._domain:
             raise NotPermitted(
-                Code.QUERY_DATA,
+                MeshErrorCode.QUERY_DATA,
                 f'"{data.metadata.name}" lies at its owner "{data.spec.author}"; its engines read it there',
             )
-        return await self._decided(caller, data, _use(caller, data, columns, mode), Code.QUERY_DATA)
+        return await self._permit(caller, data, _use(caller, data, columns, mode), MeshErrorCode.QUERY_DATA)
 
-    async def _decided(self, caller: Caller, data: DomainData, use: Use, code: Code) -> Permit:
+    async def _permit(self, caller: EngineCaller, data: DomainData, use: DataUse, code: MeshErrorCode) -> Permit:
         if caller.at_home or made_by(caller, data):
             return Permit(caller, data, use)
         found = await self._catalogue.grants_of(data.metadata.name)
@@ -96,7 +98,7 @@ class Permits:
             log.warning(
                 "Use of data refused", data=use.data, initiator=use.initiator, task=caller.task, why=decision.sentence
             )
-            raise NotPermitted(code, f"{caller.told} may not use {use.data}: {decision.sentence}")
+            raise NotPermitted(code, f"{caller.describe} may not use {use.data}: {decision.sentence}")
         return Permit(caller, data, use, decision.grant)
 
     # Uses.
@@ -104,11 +106,11 @@ class Permits:
     async def begin(self, permit: Permit) -> Permit:
         """Count the use. The grants are read and judged anew; the one that counts may be another than before."""
         if permit.grant is None:
-            return await self._decided(permit.caller, permit.data, permit.use, Code.QUERY_DATA)
+            return await self._permit(permit.caller, permit.data, permit.use, MeshErrorCode.QUERY_DATA)
         # One after the other for each table: those of this process need not lose races against each other.
         async with self._turns[permit.use.data]:
             while True:
-                now = await self._decided(permit.caller, permit.data, permit.use, Code.QUERY_DATA)
+                now = await self._permit(permit.caller, permit.data, permit.use, MeshErrorCode.QUERY_DATA)
                 if now.grant is None:
                     return now
                 try:
@@ -170,7 +172,7 @@ class Permits:
                 return
             except (ApiError, TransportError):
                 silent_since = silent_since if silent_since is not None else self._clock.monotonic()
-                if self._clock.monotonic() - silent_since > _PATIENCE:
+                if self._clock.monotonic() - silent_since > _API_OUTAGE_LIMIT:
                     ended.set_result(f'whether grant "{name}" still holds cannot be asked')
                 continue
             silent_since = None
@@ -178,29 +180,31 @@ class Permits:
                 ended.set_result(f'grant "{name}" was revoked')
                 return
             # The use under way was counted; only whether it may go on is looked at.
-            reason = grants.refused(without_count(now), permit.use, self._clock.now(), self._key)
+            reason = grants.refusals_of(without_count(now), permit.use, self._clock.now(), self._key)
             if reason is not None:
                 ended.set_result(str(reason))
 
     # Writing.
 
-    def write(self, caller: Caller, data: DomainData, code: Code) -> None:
+    def write(self, caller: EngineCaller, data: DomainData, code: MeshErrorCode) -> None:
         """To replace or remove what is there."""
         if data.spec.author != self._domain:
             raise NotPermitted(code, f'"{data.metadata.name}" is of "{data.spec.author}"')
         if not caller.at_home and grants.mark(data.metadata.annotations, labels.COTERIE_MADE_FOR) != caller.initiator:
             raise NotPermitted(
                 code,
-                f'{caller.told} of "{caller.initiator}" may not change "{data.metadata.name}", '
+                f'{caller.describe} of "{caller.initiator}" may not change "{data.metadata.name}", '
                 "which no task of that domain made",
             )
 
-    def grant(self, caller: Caller, code: Code) -> None:
+    def grant(self, caller: EngineCaller, code: MeshErrorCode) -> None:
         """To give, change or take grants."""
         if not caller.at_home:
-            raise NotPermitted(code, f'{caller.told} of "{caller.initiator}" may not touch grants of "{self._domain}"')
+            raise NotPermitted(
+                code, f'{caller.describe} of "{caller.initiator}" may not touch grants of "{self._domain}"'
+            )
 
-    def marks(self, caller: Caller) -> dict[str, str]:
+    def marks(self, caller: EngineCaller) -> dict[str, str]:
         """What new data says about its maker."""
         marks = {labels.COTERIE_MADE_FOR: caller.initiator}
         if caller.job:
@@ -210,7 +214,7 @@ class Permits:
         return marks
 
 
-def made_by(caller: Caller, data: DomainData) -> bool:
+def made_by(caller: EngineCaller, data: DomainData) -> bool:
     """The caller's own job, or its flow, wrote it through a data mesh."""
     marks = data.metadata.annotations
     written = grants.mark(marks, labels.COTERIE_WRITTEN_BY)
@@ -219,18 +223,18 @@ def made_by(caller: Caller, data: DomainData) -> bool:
     return written == caller.job or bool(caller.flow and grants.mark(marks, labels.COTERIE_FLOW) == caller.flow)
 
 
-def registered_by(caller: Caller, data: DomainData) -> bool:
+def registered_by(caller: EngineCaller, data: DomainData) -> bool:
     """The caller's own job, or its flow, told us of it: what is known of it is what they said, also where nothing of it
     was written here, as of a report, or of a result that another party has."""
     marks = data.metadata.annotations
     if grants.mark(marks, labels.COTERIE_MADE_FOR) != caller.initiator:
         return False
-    told = ((caller.job, labels.COTERIE_MADE_BY), (caller.flow, labels.COTERIE_FLOW))
-    return any(wanted and grants.mark(marks, label) == wanted for wanted, label in told)
+    pairs = ((caller.job, labels.COTERIE_MADE_BY), (caller.flow, labels.COTERIE_FLOW))
+    return any(wanted and grants.mark(marks, label) == wanted for wanted, label in pairs)
 
 
-def _use(caller: Caller, data: DomainData, columns: tuple[str, ...], mode: str) -> Use:
-    return Use(
+def _use(caller: EngineCaller, data: DomainData, columns: tuple[str, ...], mode: str) -> DataUse:
+    return DataUse(
         data=data.metadata.name,
         initiator=caller.initiator,
         parties=caller.parties,

@@ -30,13 +30,13 @@ from coterie.kuscia.api.types.data import (
     DomainDataSource,
 )
 from coterie.kuscia.datamesh import columns
-from coterie.kuscia.datamesh.errors import Code, Kind, MeshProblem
+from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 from coterie.kuscia.sources import catalogue_entries, grant_entries, sealed_sources
 from coterie.kuscia.sources.protocol import SourceInfo
 
 
-class Catalogue:
+class DataCatalogue:
     def __init__(self, client: Client, identity: DomainIdentity) -> None:
         self._client = client
         self._identity = identity
@@ -44,12 +44,12 @@ class Catalogue:
 
     # Data.
 
-    async def data(self, name: str, code: Code = Code.GET_DATA) -> DomainData:
+    async def data(self, name: str, code: MeshErrorCode = MeshErrorCode.GET_DATA) -> DomainData:
         _check_name("domaindata_id", name)
         try:
             return await self._client.get(DOMAIN_DATAS, name, self.domain)
         except NotFound as problem:
-            raise MeshProblem(code, f'there is no DomainData "{name}"', Kind.NOT_FOUND) from problem
+            raise MeshError(code, f'there is no DomainData "{name}"', GrpcStatusName.NOT_FOUND) from problem
         except (ApiError, TransportError) as problem:
             raise _refused(code, problem) from problem
 
@@ -61,13 +61,13 @@ class Catalogue:
         except NotFound:
             return None
         except (ApiError, TransportError) as problem:
-            raise _refused(Code.GET_DATA, problem) from problem
+            raise _refused(MeshErrorCode.GET_DATA, problem) from problem
 
     async def all_data(self) -> Sequence[DomainData]:
         try:
             return (await self._client.list(DOMAIN_DATAS, self.domain)).items
         except (ApiError, TransportError) as problem:
-            raise _refused(Code.GET_DATA, problem) from problem
+            raise _refused(MeshErrorCode.GET_DATA, problem) from problem
 
     async def create_data(self, name: str, spec: Mapping[str, Any], marks: Mapping[str, str]) -> str:
         """The new one's name. `spec`: what was asked for, as the API has it; what is missing gets its default."""
@@ -77,7 +77,7 @@ class Catalogue:
         try:
             await self._client.create(DOMAIN_DATAS.as_dynamic, catalogue_entries.entry(name, full, marks), self.domain)
         except (ApiError, TransportError) as problem:
-            raise _refused(Code.CREATE_DATA, problem) from problem
+            raise _refused(MeshErrorCode.CREATE_DATA, problem) from problem
         return name
 
     async def update_data(self, data: DomainData, spec: Mapping[str, Any]) -> None:
@@ -92,17 +92,17 @@ class Catalogue:
         try:
             await self._client.patch(DOMAIN_DATAS, name, self.domain, patch)
         except (ApiError, TransportError) as problem:
-            raise _refused(Code.PATCH_DATA, problem) from problem
+            raise _refused(MeshErrorCode.PATCH_DATA, problem) from problem
 
     async def delete_data(self, data: DomainData) -> None:
         try:
             await self._client.delete(DOMAIN_DATAS, data.metadata.name, self.domain, uid=data.metadata.uid)
         except (ApiError, TransportError) as problem:
-            raise _refused(Code.DELETE_DATA, problem) from problem
+            raise _refused(MeshErrorCode.DELETE_DATA, problem) from problem
 
     async def _complete(self, name: str, given: Mapping[str, Any]) -> Object:
         source = await self.source(catalogue_entries.chosen_source(given))
-        with _told():
+        with _mesh_errors():
             full = catalogue_entries.completed(given, name, self.domain, source.spec.type)
         if full["type"] == "table":
             columns.schema_of(msgspec.convert(full.get("columns") or (), tuple[DataColumn, ...]))
@@ -115,11 +115,11 @@ class Catalogue:
         try:
             return await self._client.get(DOMAIN_DATA_SOURCES, name or DEFAULT_SOURCE, self.domain)
         except NotFound as problem:
-            raise MeshProblem(
-                Code.SOURCE_NOT_THERE, f'there is no DomainDataSource "{name}"', Kind.NOT_FOUND
+            raise MeshError(
+                MeshErrorCode.SOURCE_NOT_THERE, f'there is no DomainDataSource "{name}"', GrpcStatusName.NOT_FOUND
             ) from problem
         except (ApiError, TransportError) as problem:
-            raise _refused(Code.GET_SOURCE, problem) from problem
+            raise _refused(MeshErrorCode.GET_SOURCE, problem) from problem
 
     async def source_info(self, name: str) -> SourceInfo:
         """With secrets; stays inside of the data mesh."""
@@ -129,11 +129,13 @@ class Catalogue:
                 sealed_sources.source_info, source, self._identity.key, await self._configs(source)
             )
         except sealed_sources.NotReadable as problem:
-            raise MeshProblem(Code.DECODE_INFO, str(problem), Kind.FAILED_PRECONDITION) from None
+            raise MeshError(MeshErrorCode.DECODE_INFO, str(problem), GrpcStatusName.FAILED_PRECONDITION) from None
 
     async def shown_info(self, source: DomainDataSource) -> Object:
         """What engines are told. A path only where they may go there themselves."""
-        info = await asyncio.to_thread(sealed_sources.shown, source, self._identity.key, await self._configs(source))
+        info = await asyncio.to_thread(
+            sealed_sources.public_settings, source, self._identity.key, await self._configs(source)
+        )
         return {part: fields for part, fields in info.items() if part != "localfs" or source.spec.access_directly}
 
     async def _configs(self, source: DomainDataSource) -> Mapping[str, str]:
@@ -144,7 +146,7 @@ class Catalogue:
         except NotFound:
             return {}
         except (ApiError, TransportError) as problem:
-            raise _refused(Code.GET_SOURCE, problem) from problem
+            raise _refused(MeshErrorCode.GET_SOURCE, problem) from problem
 
     # Grants.
 
@@ -153,7 +155,7 @@ class Catalogue:
         try:
             found = (await self._client.list(DOMAIN_DATA_GRANTS, self.domain)).items
         except (ApiError, TransportError) as problem:
-            raise _refused(Code.QUERY_GRANT, problem) from problem
+            raise _refused(MeshErrorCode.QUERY_GRANT, problem) from problem
         return [each for each in found if each.spec.domain_data_id == data and each.spec.author == self.domain]
 
     async def grant(self, name: str) -> DomainDataGrant:
@@ -162,40 +164,40 @@ class Catalogue:
             return await self._client.get(DOMAIN_DATA_GRANTS, name, self.domain)
         except NotFound as problem:
             sentence = f'there is no DomainDataGrant "{name}"'
-            raise MeshProblem(Code.GRANT_NOT_THERE, sentence, Kind.NOT_FOUND) from problem
+            raise MeshError(MeshErrorCode.GRANT_NOT_THERE, sentence, GrpcStatusName.NOT_FOUND) from problem
         except (ApiError, TransportError) as problem:
-            raise _refused(Code.QUERY_GRANT, problem) from problem
+            raise _refused(MeshErrorCode.QUERY_GRANT, problem) from problem
 
     async def create_grant(self, name: str, spec: Mapping[str, Any]) -> str:
         name = name or grant_entries.new_name()
         _check_name("domaindatagrant_id", name)
-        await self.data(str(spec.get("domainDataID") or ""), Code.CREATE_GRANT)
+        await self.data(str(spec.get("domainDataID") or ""), MeshErrorCode.CREATE_GRANT)
         signed = self.signed({**spec, "author": self.domain})
         try:
             await self._client.create(DOMAIN_DATA_GRANTS.as_dynamic, grant_entries.grant(name, signed), self.domain)
         except AlreadyExists as problem:
-            raise MeshProblem(Code.GRANT_EXISTS, f'there is a DomainDataGrant "{name}" already') from problem
+            raise MeshError(MeshErrorCode.GRANT_EXISTS, f'there is a DomainDataGrant "{name}" already') from problem
         except (ApiError, TransportError) as problem:
-            raise _refused(Code.CREATE_GRANT, problem) from problem
+            raise _refused(MeshErrorCode.CREATE_GRANT, problem) from problem
         return name
 
     async def update_grant(self, grant: DomainDataGrant, spec: Mapping[str, Any]) -> None:
-        merged = {**msgspec.to_builtins(grant.spec), **catalogue_entries.given(spec)}
+        merged = {**msgspec.to_builtins(grant.spec), **catalogue_entries.without_empty(spec)}
         steps = grant_entries.change(grant, self.signed({**merged, "author": self.domain}))
         try:
             await self._client.patch(DOMAIN_DATA_GRANTS, grant.metadata.name, self.domain, steps, type="json")
         except (ApiError, TransportError) as problem:
-            raise _refused(Code.UPDATE_GRANT, problem) from problem
+            raise _refused(MeshErrorCode.UPDATE_GRANT, problem) from problem
 
     async def delete_grant(self, grant: DomainDataGrant) -> None:
         try:
             await self._client.delete(DOMAIN_DATA_GRANTS, grant.metadata.name, self.domain, uid=grant.metadata.uid)
         except (ApiError, TransportError) as problem:
-            raise _refused(Code.DELETE_GRANT, problem) from problem
+            raise _refused(MeshErrorCode.DELETE_GRANT, problem) from problem
 
     def signed(self, spec: Mapping[str, Any]) -> Object:
         """The spec of a grant with the domain's signature."""
-        with _told():
+        with _mesh_errors():
             return grant_entries.signed(grant_entries.completed(spec), self._identity.key)
 
 
@@ -203,24 +205,25 @@ class Catalogue:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _mesh_errors() -> Iterator[None]:
     try:
         yield
-    except catalogue_entries.BadEntry as problem:
-        raise MeshProblem(Code.INVALID, str(problem)) from problem
+    except catalogue_entries.InvalidEntry as problem:
+        raise MeshError(MeshErrorCode.INVALID, str(problem)) from problem
 
 
 def _check_name(field: str, name: str) -> None:
     if not name:
-        raise MeshProblem(Code.INVALID, f"{field} is missing")
+        raise MeshError(MeshErrorCode.INVALID, f"{field} is missing")
     if dns_subdomain_faults(name):
-        raise MeshProblem(
-            Code.INVALID, f'{field} "{name[:100]}" is no valid name; take lower-case letters, digits, "-" and "."'
+        raise MeshError(
+            MeshErrorCode.INVALID,
+            f'{field} "{name[:100]}" is no valid name; take lower-case letters, digits, "-" and "."',
         )
 
 
-def _refused(code: Code, problem: Exception) -> MeshProblem:
+def _refused(code: MeshErrorCode, problem: Exception) -> MeshError:
     if isinstance(problem, Invalid):
-        return MeshProblem(Code.INVALID, str(problem))
-    kind = Kind.INTERNAL if isinstance(problem, ApiError) else Kind.UNAVAILABLE
-    return MeshProblem(code, f"the domain's API refuses: {problem}", kind)
+        return MeshError(MeshErrorCode.INVALID, str(problem))
+    kind = GrpcStatusName.INTERNAL if isinstance(problem, ApiError) else GrpcStatusName.UNAVAILABLE
+    return MeshError(code, f"the domain's API refuses: {problem}", kind)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from coterie.kuscia.api.types.data import DataColumn
-from coterie.kuscia.datamesh.errors import Code, Kind, MeshProblem
+from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode
 from coterie.kuscia.sources.types import arrow_of
 
 RAW_SCHEMA = pa.schema([pa.field("data", pa.binary())])
@@ -19,8 +19,10 @@ def schema_of(columns: Sequence[DataColumn], kind: str = "") -> pa.Schema:
     for column in columns:
         found = arrow_of(column.type)
         if found is None:
-            raise MeshProblem(
-                Code.INVALID, f'column "{column.name}" is of the unknown type "{column.type}"', Kind.FAILED_PRECONDITION
+            raise MeshError(
+                MeshErrorCode.INVALID,
+                f'column "{column.name}" is of the unknown type "{column.type}"',
+                GrpcStatusName.FAILED_PRECONDITION,
             )
         fields.append(pa.field(column.name, found, nullable=not column.not_nullable))
     return pa.schema(fields, metadata={"type": kind} if kind else None)
@@ -33,5 +35,5 @@ def selected(columns: Sequence[DataColumn], asked: Sequence[str]) -> tuple[DataC
     known = {each.name: each for each in columns}
     missing = [name for name in asked if name not in known]
     if missing:
-        raise MeshProblem(Code.INVALID, f"there is no column {', '.join(missing)}; there are {', '.join(known)}")
+        raise MeshError(MeshErrorCode.INVALID, f"there is no column {', '.join(missing)}; there are {', '.join(known)}")
     return tuple(known[name] for name in dict.fromkeys(asked))

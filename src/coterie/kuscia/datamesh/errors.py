@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum, StrEnum
 
 
-class Code(IntEnum):
+class MeshErrorCode(IntEnum):
     OK = 0
     INVALID = 12100
     UNEXPECTED = 12101
@@ -28,7 +28,7 @@ class Code(IntEnum):
     GRANT_NOT_THERE = 12405
 
 
-class Kind(StrEnum):
+class GrpcStatusName(StrEnum):
     """As gRPC spells them."""
 
     INVALID_ARGUMENT = "INVALID_ARGUMENT"
@@ -40,17 +40,19 @@ class Kind(StrEnum):
     INTERNAL = "INTERNAL"
 
 
-class MeshProblem(Exception):
+class MeshError(Exception):
     """The message is a sentence for the caller; it holds no secret."""
 
-    def __init__(self, code: Code, message: str, kind: Kind = Kind.INVALID_ARGUMENT) -> None:
+    def __init__(
+        self, code: MeshErrorCode, message: str, kind: GrpcStatusName = GrpcStatusName.INVALID_ARGUMENT
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.kind = kind
 
 
-class NotPermitted(MeshProblem):
+class NotPermitted(MeshError):
     """The caller may not; the message names the limit."""
 
-    def __init__(self, code: Code, message: str) -> None:
-        super().__init__(code, message, Kind.PERMISSION_DENIED)
+    def __init__(self, code: MeshErrorCode, message: str) -> None:
+        super().__init__(code, message, GrpcStatusName.PERMISSION_DENIED)

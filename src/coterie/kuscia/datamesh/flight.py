@@ -23,23 +23,23 @@ from coterie.base.log import logger
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import FILE, NORMAL, DomainData
 from coterie.kuscia.datamesh import columns, flight_messages, messages
-from coterie.kuscia.datamesh.authentication import Caller
-from coterie.kuscia.datamesh.authorization import Permit, Permits
-from coterie.kuscia.datamesh.catalogue import Catalogue
-from coterie.kuscia.datamesh.errors import Code, Kind, MeshProblem, NotPermitted
-from coterie.kuscia.datamesh.locations import Places
-from coterie.kuscia.datamesh.services import Operation
+from coterie.kuscia.datamesh.authentication import EngineCaller
+from coterie.kuscia.datamesh.authorization import DataAuthorizer, Permit
+from coterie.kuscia.datamesh.catalogue import DataCatalogue
+from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode, NotPermitted
+from coterie.kuscia.datamesh.locations import DataLocations
+from coterie.kuscia.datamesh.services import MeshOperation
 from coterie.kuscia.datamesh.tickets import Tickets
 from coterie.kuscia.sources.catalogue_entries import file_format
 from coterie.kuscia.sources.protocol import (
-    NotAllowed,
-    NotThere,
-    Place,
-    ReadOptions,
-    Source,
+    DataLocation,
+    DataNotFound,
+    DataSource,
     SourceError,
-    Unreachable,
-    WriteOptions,
+    SourceForbidden,
+    SourceUnreachable,
+    TableReadOptions,
+    TableWriteOptions,
 )
 
 log = logger("datamesh.flight")
@@ -57,60 +57,65 @@ _ACTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class PreparedRead:
     permit: Permit
-    place: Place
+    place: DataLocation
     schema: pa.Schema
-    options: ReadOptions
+    options: TableReadOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class PreparedWrite:
     data: str
-    place: Place
-    options: WriteOptions
+    place: DataLocation
+    options: TableWriteOptions
 
 
 class Flight:
     def __init__(
-        self, catalogue: Catalogue, permits: Permits, places: Places, operations: Sequence[Operation], clock: Clock
+        self,
+        catalogue: DataCatalogue,
+        permits: DataAuthorizer,
+        places: DataLocations,
+        operations: Sequence[MeshOperation],
+        clock: Clock,
     ) -> None:
         self._catalogue = catalogue
         self._permits = permits
         self._places = places
         self._actions = {f"Action{each.method}Request": each for each in operations if each.method in _ACTIONS}
-        self.tickets: Tickets[Reading | Writing] = Tickets(clock)
+        self.tickets: Tickets[PreparedRead | PreparedWrite] = Tickets(clock)
 
     # Asking.
 
-    async def schema(self, caller: Caller, descriptor: Any) -> Any:
+    async def schema(self, caller: EngineCaller, descriptor: Any) -> Any:
         """SchemaResult."""
         name, data = _command(descriptor)
         if name != "CommandGetDomainDataSchema":
-            raise MeshProblem(Code.INVALID, f"GetSchema takes CommandGetDomainDataSchema, not {name}")
+            raise MeshError(MeshErrorCode.INVALID, f"GetSchema takes CommandGetDomainDataSchema, not {name}")
         found = await self._catalogue.data(_parsed(name, data).domaindata_id)
-        permit = await self._permits.look(caller, found, Code.QUERY_DATA)
+        permit = await self._permits.permit_metadata(caller, found, MeshErrorCode.QUERY_DATA)
         chosen = [each for each in found.spec.columns or () if permit.columns is None or each.name in permit.columns]
         schema = columns.schema_of(chosen, found.spec.type)
         return messages.flight("SchemaResult")(schema=schema.serialize().to_pybytes())
 
-    async def info(self, caller: Caller, descriptor: Any) -> Any:
+    async def info(self, caller: EngineCaller, descriptor: Any) -> Any:
         """FlightInfo."""
         name, data = _command(descriptor)
-        kept: Reading | Writing
+        kept: PreparedRead | PreparedWrite
         match name:
             case "CommandDomainDataQuery":
                 kept, schema = await self._query(caller, _parsed(name, data))
             case "CommandDomainDataUpdate":
                 kept, schema = await self._update(caller, _parsed(name, data))
             case "CommandDataSourceSqlQuery":
-                raise MeshProblem(
-                    Code.INVALID,
+                raise MeshError(
+                    MeshErrorCode.INVALID,
                     "SQL is answered by external data proxies only, because grants cannot be checked on it",
-                    Kind.UNIMPLEMENTED,
+                    GrpcStatusName.UNIMPLEMENTED,
                 )
             case _:
-                raise MeshProblem(Code.INVALID, f"GetFlightInfo does not take {name}")
+                raise MeshError(MeshErrorCode.INVALID, f"GetFlightInfo does not take {name}")
         ticket = self.tickets.issue(caller, kept)
         return messages.flight("FlightInfo")(
             schema=schema.serialize().to_pybytes(),
@@ -120,7 +125,7 @@ class Flight:
             total_bytes=-1,
         )
 
-    async def _query(self, caller: Caller, query: Any) -> tuple[Reading, pa.Schema]:
+    async def _query(self, caller: EngineCaller, query: Any) -> tuple[PreparedRead, pa.Schema]:
         found = await self._catalogue.data(query.domaindata_id)
         declared = found.spec.columns or ()
         raw = query.content_type == messages.RAW
@@ -129,42 +134,44 @@ class Flight:
         permit = await self._permits.read(caller, found, names, FILE if raw else NORMAL)
         if not raw and not declared:
             sentence = f"{found.metadata.name} has no columns here: its rows are at another party, or it is no table"
-            raise MeshProblem(Code.INVALID, sentence, Kind.FAILED_PRECONDITION)
+            raise MeshError(MeshErrorCode.INVALID, sentence, GrpcStatusName.FAILED_PRECONDITION)
         schema = columns.schema_of(declared, found.spec.type)
-        options = ReadOptions(columns=() if raw else names, raw=raw)
+        options = TableReadOptions(columns=() if raw else names, raw=raw)
         shown = columns.RAW_SCHEMA if raw else columns.schema_of(chosen, found.spec.type)
-        return Reading(permit, _place(found, query.partition_spec), schema, options), shown
+        return PreparedRead(permit, _place(found, query.partition_spec), schema, options), shown
 
-    async def _update(self, caller: Caller, update: Any) -> tuple[Writing, pa.Schema]:
+    async def _update(self, caller: EngineCaller, update: Any) -> tuple[PreparedWrite, pa.Schema]:
         wanted = update.domaindata_id or update.domaindata_request.domaindata_id
         if update.HasField("domaindata_request") and (not wanted or await self._catalogue.find_data(wanted) is None):
             answer = await self._actions["ActionCreateDomainDataRequest"].run(caller, update.domaindata_request)
             if answer.status.code:
-                raise MeshProblem(Code(answer.status.code), answer.status.message)
+                raise MeshError(MeshErrorCode(answer.status.code), answer.status.message)
             wanted = answer.data.domaindata_id
         found = await self._catalogue.data(wanted)
         await self._may_write(caller, found)
         raw = update.content_type == messages.RAW
         delimiter = update.file_write_options.csv_options.field_delimiter or ","
         schema = columns.RAW_SCHEMA if raw else columns.schema_of(found.spec.columns or (), found.spec.type)
-        options = WriteOptions(delimiter=delimiter, raw=raw)
-        return Writing(wanted, _place(found, update.partition_spec), options), schema
+        options = TableWriteOptions(delimiter=delimiter, raw=raw)
+        return PreparedWrite(wanted, _place(found, update.partition_spec), options), schema
 
-    async def _may_write(self, caller: Caller, data: DomainData) -> None:
-        self._permits.write(caller, data, Code.PATCH_DATA)
+    async def _may_write(self, caller: EngineCaller, data: DomainData) -> None:
+        self._permits.write(caller, data, MeshErrorCode.PATCH_DATA)
         if not caller.at_home:
-            await self._places.check_writable(caller, data, Code.PATCH_DATA)
+            await self._places.check_writable(caller, data, MeshErrorCode.PATCH_DATA)
 
     # Fetching.
 
-    async def get(self, caller: Caller, ticket: bytes) -> AsyncIterator[bytes]:
+    async def get(self, caller: EngineCaller, ticket: bytes) -> AsyncIterator[bytes]:
         """Messages, the schema first."""
         kept = self.tickets.redeem(caller, ticket)
-        if not isinstance(kept, Reading):
-            raise MeshProblem(Code.INVALID, "the ticket is for writing; call GetFlightInfo with CommandDomainDataQuery")
+        if not isinstance(kept, PreparedRead):
+            raise MeshError(
+                MeshErrorCode.INVALID, "the ticket is for writing; call GetFlightInfo with CommandDomainDataQuery"
+            )
         now = await self._catalogue.data(kept.permit.use.data)
         if (now.metadata.uid, now.spec) != (kept.permit.data.metadata.uid, kept.permit.data.spec):
-            raise MeshProblem(Code.INVALID, f"{now.metadata.name} changed since GetFlightInfo; call it again")
+            raise MeshError(MeshErrorCode.INVALID, f"{now.metadata.name} changed since GetFlightInfo; call it again")
         opened = await self._places.source(now)
         permit = await self._permits.begin(kept.permit)
         async with self._permits.held(permit) as ended, aclosing(self._messages(opened, kept)) as found:
@@ -172,34 +179,34 @@ class Flight:
                 message = await _unless(ended, found)
                 if ended.done():
                     log.warning("A read was stopped", data=permit.use.data, task=caller.task, why=ended.result())
-                    raise NotPermitted(Code.QUERY_DATA, f"the read was stopped: {ended.result()}")
+                    raise NotPermitted(MeshErrorCode.QUERY_DATA, f"the read was stopped: {ended.result()}")
                 if message is None:
                     return
                 yield message
 
-    async def _messages(self, source: Source, kept: Reading) -> AsyncGenerator[bytes, None]:
+    async def _messages(self, source: DataSource, kept: PreparedRead) -> AsyncGenerator[bytes, None]:
         try:
-            async with aclosing(_ahead(_encoded(source, kept), "datamesh/read")) as coming:
+            async with aclosing(_prefetched(_encoded(source, kept), "datamesh/read")) as coming:
                 async for message in coming:
                     yield message
         except SourceError as problem:
-            raise _told(problem) from problem
+            raise _mesh_error(problem) from problem
         finally:
-            await asyncio.to_thread(memory.give_back)
+            await asyncio.to_thread(memory.trim)
 
     # Bringing.
 
-    async def put(self, caller: Caller, incoming: AsyncIterator[bytes]) -> None:
+    async def put(self, caller: EngineCaller, incoming: AsyncIterator[bytes]) -> None:
         first = await anext(incoming, None)
         if first is None:
-            raise MeshProblem(Code.INVALID, "DoPut brought nothing")
+            raise MeshError(MeshErrorCode.INVALID, "DoPut brought nothing")
         try:
             parts = flight_messages.parse(first)
             descriptor = messages.flight("FlightDescriptor").FromString(bytes(parts.descriptor))
             kept = self.tickets.redeem(caller, descriptor.cmd)
-            if not isinstance(kept, Writing):
-                raise MeshProblem(
-                    Code.INVALID, "the ticket is for reading; call GetFlightInfo with CommandDomainDataUpdate"
+            if not isinstance(kept, PreparedWrite):
+                raise MeshError(
+                    MeshErrorCode.INVALID, "the ticket is for reading; call GetFlightInfo with CommandDomainDataUpdate"
                 )
             schema = flight_messages.schema_in(flight_messages.ipc_message(parts))
             # Things may have changed since the ticket was given.
@@ -209,31 +216,33 @@ class Flight:
             async with (
                 await self._places.source(data) as source,
                 source.write(kept.place, wanted, kept.options) as sink,
-                aclosing(_ahead(_decoded(incoming, schema, wanted), "datamesh/write")) as coming,
+                aclosing(_prefetched(_decoded(incoming, schema, wanted), "datamesh/write")) as coming,
             ):
                 async for batch in coming:
                     await sink.put(batch)
-        except (flight_messages.Malformed, DecodeError) as problem:
-            raise MeshProblem(Code.INVALID, str(problem)) from problem
+        except (flight_messages.MalformedFlightData, DecodeError) as problem:
+            raise MeshError(MeshErrorCode.INVALID, str(problem)) from problem
         except SourceError as problem:
-            raise _told(problem) from problem
+            raise _mesh_error(problem) from problem
         finally:
-            await asyncio.to_thread(memory.give_back)
+            await asyncio.to_thread(memory.trim)
         marks = {labels.COTERIE_WRITTEN_BY: caller.job or caller.pod}
         await self._catalogue.mark_data(kept.data, marks)
         log.info("Data written", data=kept.data, task=caller.task)
 
     # Everything else.
 
-    async def action(self, caller: Caller, action: Any) -> Any:
+    async def action(self, caller: EngineCaller, action: Any) -> Any:
         """Result."""
         operation = self._actions.get(action.type)
         if operation is None:
-            raise MeshProblem(Code.INVALID, f'there is no action "{action.type}"', Kind.UNIMPLEMENTED)
+            raise MeshError(MeshErrorCode.INVALID, f'there is no action "{action.type}"', GrpcStatusName.UNIMPLEMENTED)
         try:
             request = operation.request.FromString(action.body)
         except DecodeError as problem:
-            raise MeshProblem(Code.INVALID, f"the body of {action.type} is no {operation.method}Request") from problem
+            raise MeshError(
+                MeshErrorCode.INVALID, f"the body of {action.type} is no {operation.method}Request"
+            ) from problem
         return messages.flight("Result")(body=(await operation.run(caller, request)).SerializeToString())
 
 
@@ -241,21 +250,23 @@ def _command(descriptor: Any) -> tuple[str, bytes]:
     try:
         return messages.unpacked(descriptor.cmd)
     except ValueError as problem:
-        raise MeshProblem(Code.INVALID, f"the descriptor's command: {problem}") from problem
+        raise MeshError(MeshErrorCode.INVALID, f"the descriptor's command: {problem}") from problem
 
 
 def _parsed(name: str, data: bytes) -> Any:
     try:
         return messages.mesh(name).FromString(data)
     except DecodeError as problem:
-        raise MeshProblem(Code.INVALID, f"not a {name}") from problem
+        raise MeshError(MeshErrorCode.INVALID, f"not a {name}") from problem
 
 
-def _place(data: DomainData, partition: str) -> Place:
-    return Place(data.spec.relative_uri, file_format(data.spec.file_format), partition, data.spec.attributes or {})
+def _place(data: DomainData, partition: str) -> DataLocation:
+    return DataLocation(
+        data.spec.relative_uri, file_format(data.spec.file_format), partition, data.spec.attributes or {}
+    )
 
 
-async def _ahead(made: AsyncGenerator[T, None], name: str) -> AsyncGenerator[T, None]:
+async def _prefetched(made: AsyncGenerator[T, None], name: str) -> AsyncGenerator[T, None]:
     """The same; the next are made while one is used."""
     ready: asyncio.Queue[T | None] = asyncio.Queue(_AHEAD)
 
@@ -279,7 +290,7 @@ async def _ahead(made: AsyncGenerator[T, None], name: str) -> AsyncGenerator[T, 
         await asyncio.gather(filling, return_exceptions=True)
 
 
-async def _encoded(source: Source, kept: Reading) -> AsyncGenerator[bytes, None]:
+async def _encoded(source: DataSource, kept: PreparedRead) -> AsyncGenerator[bytes, None]:
     schema = None if kept.options.raw else kept.schema
     async with source, source.read(kept.place, schema, kept.options) as batches:
         announced = False
@@ -302,7 +313,7 @@ async def _decoded(
             yield await asyncio.to_thread(_rows, parts, schema, wanted)
 
 
-def _read_schema(kept: Reading) -> pa.Schema:
+def _read_schema(kept: PreparedRead) -> pa.Schema:
     if kept.options.raw:
         return columns.RAW_SCHEMA
     return pa.schema([kept.schema.field(name) for name in kept.options.columns], metadata=kept.schema.metadata)
@@ -331,16 +342,16 @@ def _written_schema(data: DomainData, brought: pa.Schema, *, raw: bool) -> pa.Sc
     if raw:
         # Whatever its name: Kuscia reads it as "data", and its own client writes it as "binary_data".
         if len(brought.names) != 1 or not _is_binary(brought.field(0).type):
-            raise MeshProblem(Code.INVALID, "raw content comes in one binary column")
+            raise MeshError(MeshErrorCode.INVALID, "raw content comes in one binary column")
         return columns.RAW_SCHEMA
     if any(pa.types.is_dictionary(each.type) for each in brought):
-        raise MeshProblem(Code.INVALID, "dictionary-encoded columns are not taken; decode them first")
+        raise MeshError(MeshErrorCode.INVALID, "dictionary-encoded columns are not taken; decode them first")
     declared = columns.schema_of(data.spec.columns or ())
     if not declared.names:
         return brought.remove_metadata()
     if sorted(declared.names) != sorted(brought.names):
-        raise MeshProblem(
-            Code.INVALID,
+        raise MeshError(
+            MeshErrorCode.INVALID,
             f"columns {', '.join(brought.names)} were brought, "
             f"but {data.metadata.name} has {', '.join(declared.names)}",
         )
@@ -360,15 +371,15 @@ def _rows(parts: flight_messages.Parts, schema: pa.Schema, wanted: pa.Schema) ->
     try:
         return batch.select(wanted.names).cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as problem:
-        raise flight_messages.Malformed(f"a value does not fit its declared type: {problem}") from problem
+        raise flight_messages.MalformedFlightData(f"a value does not fit its declared type: {problem}") from problem
 
 
-def _told(problem: SourceError) -> MeshProblem:
+def _mesh_error(problem: SourceError) -> MeshError:
     match problem:
-        case NotThere():
-            return MeshProblem(Code.QUERY_DATA, str(problem), Kind.NOT_FOUND)
-        case NotAllowed():
-            return NotPermitted(Code.QUERY_DATA, str(problem))
-        case Unreachable():
-            return MeshProblem(Code.QUERY_SOURCE, str(problem), Kind.UNAVAILABLE)
-    return MeshProblem(Code.QUERY_DATA, str(problem), Kind.FAILED_PRECONDITION)
+        case DataNotFound():
+            return MeshError(MeshErrorCode.QUERY_DATA, str(problem), GrpcStatusName.NOT_FOUND)
+        case SourceForbidden():
+            return NotPermitted(MeshErrorCode.QUERY_DATA, str(problem))
+        case SourceUnreachable():
+            return MeshError(MeshErrorCode.QUERY_SOURCE, str(problem), GrpcStatusName.UNAVAILABLE)
+    return MeshError(MeshErrorCode.QUERY_DATA, str(problem), GrpcStatusName.FAILED_PRECONDITION)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from coterie.base.protobuf_wire import LENGTH, WireError, encode_varint, fields
+from coterie.base.protobuf_wire import LENGTH, ProtobufError, encode_varint, fields
 
 TARGET = 3 << 20
 """Bytes of rows in one message."""
@@ -28,7 +28,7 @@ _prefix = struct.Struct("<Ii")
 _ALIGNED = 8
 
 
-class Malformed(ValueError):
+class MalformedFlightData(ValueError):
     """The bytes are no FlightData."""
 
 
@@ -92,8 +92,8 @@ def parse(data: bytes) -> Parts:
                 body = value
             elif number == _DESCRIPTOR:
                 descriptor = value
-    except WireError as problem:
-        raise Malformed(str(problem)) from problem
+    except ProtobufError as problem:
+        raise MalformedFlightData(str(problem)) from problem
     return Parts(descriptor, header, body)
 
 
@@ -105,7 +105,7 @@ def ipc_message(parts: Parts) -> pa.ipc.Message:
     try:
         return pa.ipc.read_message(pa.PythonFile(_Pieces(memoryview(start), parts.body), mode="r"))
     except (pa.ArrowInvalid, OSError) as problem:
-        raise Malformed(f"not a message of Arrow: {problem}") from problem
+        raise MalformedFlightData(f"not a message of Arrow: {problem}") from problem
 
 
 class _Pieces:
@@ -130,7 +130,7 @@ def schema_in(message: pa.ipc.Message) -> pa.Schema:
     try:
         return pa.ipc.read_schema(message)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as problem:
-        raise Malformed(f"not a schema: {problem}") from problem
+        raise MalformedFlightData(f"not a schema: {problem}") from problem
 
 
 def batch_in(message: pa.ipc.Message, schema: pa.Schema) -> pa.RecordBatch:
@@ -139,5 +139,5 @@ def batch_in(message: pa.ipc.Message, schema: pa.Schema) -> pa.RecordBatch:
         batch = pa.ipc.read_record_batch(message, schema)
         batch.validate(full=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as problem:
-        raise Malformed(f"not rows of the announced schema: {problem}") from problem
+        raise MalformedFlightData(f"not rows of the announced schema: {problem}") from problem
     return batch

@@ -20,12 +20,12 @@ from coterie.base import pki
 from coterie.base.log import logger
 from coterie.base.pki import PkiError
 from coterie.kuscia.datamesh import messages
-from coterie.kuscia.datamesh.authentication import Caller, Callers
-from coterie.kuscia.datamesh.errors import Code, Kind, MeshProblem
+from coterie.kuscia.datamesh.authentication import EngineAuthenticator, EngineCaller
+from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode
 from coterie.kuscia.datamesh.flight import Flight
-from coterie.kuscia.datamesh.services import Operation
+from coterie.kuscia.datamesh.services import MeshOperation
 from coterie.kuscia.identity import engine_certificates
-from coterie.kuscia.identity.engine_certificates import Engine
+from coterie.kuscia.identity.engine_certificates import EngineIdentity
 
 log = logger("datamesh.grpc")
 
@@ -42,7 +42,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class GrpcServer:
-    def __init__(self, callers: Callers, operations: Sequence[Operation], flight: Flight) -> None:
+    def __init__(self, callers: EngineAuthenticator, operations: Sequence[MeshOperation], flight: Flight) -> None:
         self._callers = callers
         self._operations = operations
         self._flight = flight
@@ -81,8 +81,8 @@ class GrpcServer:
 
     def _flights(self) -> list[grpc.GenericRpcHandler]:
         descriptor, flight = messages.flight("FlightDescriptor"), self._flight
-        schema = functools.partial(self._asked, descriptor, flight.schema)
-        info = functools.partial(self._asked, descriptor, flight.info)
+        schema = functools.partial(self._handle, descriptor, flight.schema)
+        info = functools.partial(self._handle, descriptor, flight.info)
         methods: dict[str, Any] = {
             "GetSchema": grpc.unary_unary_rpc_method_handler(schema),
             "GetFlightInfo": grpc.unary_unary_rpc_method_handler(info),
@@ -92,28 +92,28 @@ class GrpcServer:
         }
         return [grpc.method_handlers_generic_handler(_FLIGHT, methods)]
 
-    async def _unary(self, operation: Operation, data: bytes, context: Context) -> bytes:
-        async def work(caller: Caller) -> bytes:
+    async def _unary(self, operation: MeshOperation, data: bytes, context: Context) -> bytes:
+        async def work(caller: EngineCaller) -> bytes:
             answer = await operation.run(caller, _parsed(operation.request, data))
             return bytes(answer.SerializeToString())
 
         return bytes(await self._called(context, work))
 
-    async def _asked(
-        self, request: Any, work: Callable[[Caller, Any], Awaitable[Any]], data: bytes, context: Any
+    async def _handle(
+        self, request: Any, work: Callable[[EngineCaller, Any], Awaitable[Any]], data: bytes, context: Any
     ) -> bytes:
-        async def asked(caller: Caller) -> bytes:
+        async def asked(caller: EngineCaller) -> bytes:
             return bytes((await work(caller, _parsed(request, data))).SerializeToString())
 
         return bytes(await self._called(context, asked))
 
     async def _action(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
-        yield await self._asked(messages.flight("Action"), self._flight.action, data, context)
+        yield await self._handle(messages.flight("Action"), self._flight.action, data, context)
 
     async def _get(self, data: bytes, context: Context) -> None:
         """Writes into the context: a stream that is stopped must end with an error, not just end."""
 
-        async def work(caller: Caller) -> None:
+        async def work(caller: EngineCaller) -> None:
             ticket = _parsed(messages.flight("Ticket"), data).ticket
             async for message in self._flight.get(caller, ticket):
                 await context.write(message)
@@ -121,19 +121,21 @@ class GrpcServer:
         await self._called(context, work)
 
     async def _put(self, incoming: AsyncIterator[bytes], context: Context) -> None:
-        async def work(caller: Caller) -> None:
+        async def work(caller: EngineCaller) -> None:
             await self._flight.put(caller, incoming)
 
         await self._called(context, work)
 
-    async def _called(self, context: Context, work: Callable[[Caller], Awaitable[Any]]) -> Any:
+    async def _called(self, context: Context, work: Callable[[EngineCaller], Awaitable[Any]]) -> Any:
         try:
             return await work(await self._callers.find(engine_of(context)))
-        except MeshProblem as problem:
+        except MeshError as problem:
             failure = problem
         except Exception as error:  # noqa: BLE001 - gRPC would tell the caller its text, whatever stands in it
             log.error("A call failed", error=error, trace=True)
-            failure = MeshProblem(Code.UNEXPECTED, "the data mesh failed; its log says more", Kind.INTERNAL)
+            failure = MeshError(
+                MeshErrorCode.UNEXPECTED, "internal error of the data mesh; see its log", GrpcStatusName.INTERNAL
+            )
         await context.abort(grpc.StatusCode[failure.kind], f"{int(failure.code)}: {failure}")
 
 
@@ -141,16 +143,16 @@ def _parsed(kind: Any, data: bytes) -> Any:
     try:
         return kind.FromString(data)
     except DecodeError as problem:
-        raise MeshProblem(Code.INVALID, f"not a {kind.DESCRIPTOR.name}") from problem
+        raise MeshError(MeshErrorCode.INVALID, f"not a {kind.DESCRIPTOR.name}") from problem
 
 
-def engine_of(context: Any) -> Engine | None:
+def engine_of(context: Any) -> EngineIdentity | None:
     found = context.auth_context().get("x509_pem_cert") or ()
     return _engine(bytes(found[0])) if found else None
 
 
 @functools.lru_cache(maxsize=1024)
-def _engine(pem: bytes) -> Engine | None:
+def _engine(pem: bytes) -> EngineIdentity | None:
     try:
         return engine_certificates.engine_of(pki.load_certificate(pem))
     except (PkiError, ValueError):

@@ -10,9 +10,9 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
 from coterie.http.messages import Request, Response, UserInfo
-from coterie.kuscia.datamesh.authentication import Callers
-from coterie.kuscia.datamesh.errors import Kind, MeshProblem
-from coterie.kuscia.datamesh.services import Operation
+from coterie.kuscia.datamesh.authentication import EngineAuthenticator
+from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError
+from coterie.kuscia.datamesh.services import MeshOperation
 from coterie.kuscia.identity.engine_certificates import engine_named
 
 _PROTOBUF = "application/x-protobuf"
@@ -21,7 +21,7 @@ _HEALTH = "/healthZ"
 
 
 class HttpHandler:
-    def __init__(self, callers: Callers, operations: Sequence[Operation]) -> None:
+    def __init__(self, callers: EngineAuthenticator, operations: Sequence[MeshOperation]) -> None:
         self._callers = callers
         self._operations = {each.path: each for each in operations}
 
@@ -35,8 +35,8 @@ class HttpHandler:
             return _failed(405, "only POST is taken here")
         try:
             caller = await self._callers.find(engine_named(_uris(request.peer.certificate_user)))
-        except MeshProblem as problem:
-            return _failed(503 if problem.kind is Kind.UNAVAILABLE else 401, str(problem), int(problem.code))
+        except MeshError as problem:
+            return _failed(503 if problem.kind is GrpcStatusName.UNAVAILABLE else 401, str(problem), int(problem.code))
         protobuf = request.headers.get("content-type", "").split(";")[0].strip() == _PROTOBUF
         try:
             if protobuf:

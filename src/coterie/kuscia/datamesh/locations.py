@@ -12,33 +12,41 @@ from typing import Any
 
 from coterie.kuscia.api import grants, labels
 from coterie.kuscia.api.types.data import DEFAULT_SOURCE, DomainData
-from coterie.kuscia.datamesh.authentication import Caller
-from coterie.kuscia.datamesh.catalogue import Catalogue
-from coterie.kuscia.datamesh.errors import Code, Kind, MeshProblem, NotPermitted
+from coterie.kuscia.datamesh.authentication import EngineCaller
+from coterie.kuscia.datamesh.catalogue import DataCatalogue
+from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode, NotPermitted
 from coterie.kuscia.sources import sealed_sources
 from coterie.kuscia.sources.catalogue_entries import file_format
-from coterie.kuscia.sources.protocol import NotAllowed, NotThere, Place, Source, SourceError, SourceInfo, Unreachable
+from coterie.kuscia.sources.protocol import (
+    DataLocation,
+    DataNotFound,
+    DataSource,
+    SourceError,
+    SourceForbidden,
+    SourceInfo,
+    SourceUnreachable,
+)
 
-Opener = Callable[[SourceInfo], Source]
+Opener = Callable[[SourceInfo], DataSource]
 
 
-class Places:
-    def __init__(self, catalogue: Catalogue, open_source: Opener) -> None:
+class DataLocations:
+    def __init__(self, catalogue: DataCatalogue, open_source: Opener) -> None:
         self._catalogue = catalogue
         self._open = open_source
 
-    async def source(self, data: DomainData) -> Source:
+    async def source(self, data: DomainData) -> DataSource:
         """Not yet entered. MeshProblem when nobody here can open it."""
-        return self.opened(await self._catalogue.source_info(data.spec.data_source))
+        return self.open_source(await self._catalogue.source_info(data.spec.data_source))
 
-    def opened(self, info: SourceInfo) -> Source:
+    def open_source(self, info: SourceInfo) -> DataSource:
         try:
             return self._open(info)
         except SourceError as problem:
             sentence = f'data source type "{info.kind}" cannot be opened without data proxy: {problem}'
-            raise MeshProblem(Code.QUERY_SOURCE, sentence) from problem
+            raise MeshError(MeshErrorCode.QUERY_SOURCE, sentence) from problem
 
-    async def check_free(self, caller: Caller, spec: Mapping[str, Any], name: str, code: Code) -> None:
+    async def check_free(self, caller: EngineCaller, spec: Mapping[str, Any], name: str, code: MeshErrorCode) -> None:
         """For a new entry of a task that another domain began. Raises NotPermitted."""
         uri = str(spec.get("relativeURI") or name)
         if not uri:
@@ -46,18 +54,18 @@ class Places:
         chosen = str(spec.get("dataSource") or DEFAULT_SOURCE)
         info = await self._catalogue.source_info(chosen)
         await self._check_catalogue(caller, info, chosen, uri, name, code)
-        await self._check_source(info, Place(uri, file_format(str(spec.get("fileFormat") or ""))), code)
+        await self._check_source(info, DataLocation(uri, file_format(str(spec.get("fileFormat") or ""))), code)
 
-    async def check_writable(self, caller: Caller, data: DomainData, code: Code) -> None:
+    async def check_writable(self, caller: EngineCaller, data: DomainData, code: MeshErrorCode) -> None:
         """Before a task that another domain began writes."""
         uri, chosen = data.spec.relative_uri, data.spec.data_source
         info = await self._catalogue.source_info(chosen)
         await self._check_catalogue(caller, info, chosen, uri, data.metadata.name, code)
         if not grants.mark(data.metadata.annotations, labels.COTERIE_WRITTEN_BY):
-            await self._check_source(info, Place(uri, file_format(data.spec.file_format)), code)
+            await self._check_source(info, DataLocation(uri, file_format(data.spec.file_format)), code)
 
     async def _check_catalogue(
-        self, caller: Caller, info: SourceInfo, chosen: str, uri: str, name: str, code: Code
+        self, caller: EngineCaller, info: SourceInfo, chosen: str, uri: str, name: str, code: MeshErrorCode
     ) -> None:
         infos = {chosen: info}
         here = sealed_sources.location(info, uri)
@@ -71,21 +79,23 @@ class Places:
             if source not in infos:
                 try:
                     infos[source] = await self._catalogue.source_info(source)
-                except MeshProblem as problem:
-                    if problem.kind is not Kind.NOT_FOUND:
+                except MeshError as problem:
+                    if problem.kind is not GrpcStatusName.NOT_FOUND:
                         raise
                     continue
             if sealed_sources.overlap(here, sealed_sources.location(infos[source], other.spec.relative_uri)):
-                raise NotPermitted(code, f'{caller.told} of "{caller.initiator}" may not write to {uri}: it is taken')
+                raise NotPermitted(
+                    code, f'{caller.describe} of "{caller.initiator}" may not write to {uri}: it is taken'
+                )
 
-    async def _check_source(self, info: SourceInfo, place: Place, code: Code) -> None:
+    async def _check_source(self, info: SourceInfo, place: DataLocation, code: MeshErrorCode) -> None:
         try:
-            async with self.opened(info) as source:
+            async with self.open_source(info) as source:
                 await source.schema(place)
-        except NotThere:
+        except DataNotFound:
             return
-        except (NotAllowed, Unreachable) as problem:
-            raise MeshProblem(code, str(problem)) from problem
+        except (SourceForbidden, SourceUnreachable) as problem:
+            raise MeshError(code, str(problem)) from problem
         except SourceError:
             pass  # whatever lies there cannot be read as what was asked for; it is there all the same
         raise NotPermitted(code, f"{place.uri} is taken; choose another relative_uri")

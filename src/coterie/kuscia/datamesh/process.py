@@ -17,17 +17,17 @@ from coterie.base.tasks import TaskOwner
 from coterie.kube.api.errors import ApiError
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.client.client import Client
-from coterie.kube.client.informer import Change
+from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.client.transport import TransportError
-from coterie.kube.control.on_demand_process import IDLE, ChildPlan, HeldChild
+from coterie.kube.control.on_demand_process import IDLE, OnDemandProcess, OnDemandProcessSpec
 from coterie.kuscia.api import labels
 from coterie.kuscia.datamesh.settings import MeshSettings
 from coterie.kuscia.sources.source_creation import ensure_default_source
 
 log = logger("datamesh")
 
-_PATIENCE = Policy(first=0.2, factor=2.0, limit=10.0)
+_BACKOFF = Policy(first=0.2, factor=2.0, limit=10.0)
 _GROUP = "/apis/kuscia.secretflow/v1alpha1/namespaces"
 _NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
 
@@ -46,7 +46,7 @@ def allowed(method: str, path: str, query: str, domain: str) -> bool:
     return method == "GET" and any(re.fullmatch(each, path) for each in seen)
 
 
-class MeshChild:
+class DataMeshProcess:
     """A Runnable, ready as soon as the ports are held. OSError when one cannot be had."""
 
     name = "datamesh"
@@ -73,7 +73,9 @@ class MeshChild:
             return allowed(method, path, query, settings.domain)
 
         plan = _plan(settings, run)
-        self._held = HeldChild(plan, client.transport, passes, clock, idle=idle, in_use=lambda: bool(self._engines))
+        self._held = OnDemandProcess(
+            plan, client.transport, passes, clock, idle=idle, in_use=lambda: bool(self._engines)
+        )
 
     @property
     def ready(self) -> asyncio.Event:
@@ -89,11 +91,11 @@ class MeshChild:
 
     async def run(self) -> None:
         async with TaskOwner(self.name) as owner:
-            self._pods.add_handler(self._seen)
+            self._pods.add_handler(self._pod_changed)
             owner.start("default-source", self._default_source(), vital=False)
             await self._held.run()
 
-    def _seen(self, change: Change[Pod]) -> None:
+    def _pod_changed(self, change: ObjectChange[Pod]) -> None:
         pod = change.object
         if pod.metadata.namespace != self.settings.domain:
             return
@@ -106,7 +108,7 @@ class MeshChild:
 
     async def _default_source(self) -> None:
         """Until it is there; the API may be away for a while."""
-        paths, backoff = self.settings.paths, Backoff(_PATIENCE)
+        paths, backoff = self.settings.paths, Backoff(_BACKOFF)
         key = pki.public_key_of(pki.load_certificate(paths.domain_certificate.read_bytes()))
         assert isinstance(key, rsa.RSAPublicKey), "identity.ensure makes RSA keys only"
         while True:
@@ -118,9 +120,9 @@ class MeshChild:
                 await self._clock.sleep(backoff.failed())
 
 
-def _plan(settings: MeshSettings, run: Path) -> ChildPlan:
+def _plan(settings: MeshSettings, run: Path) -> OnDemandProcessSpec:
     ports = (settings.http_port, settings.grpc_port)
-    return ChildPlan(
+    return OnDemandProcessSpec(
         name="datamesh",
         who="a data mesh",
         module="coterie.kuscia.datamesh",

@@ -20,12 +20,12 @@ from coterie.http.server import HttpServer
 from coterie.kube.api.status_response import status_response
 from coterie.kube.client.client import Client
 from coterie.kuscia.datamesh import grpc_server, http_server
-from coterie.kuscia.datamesh.authentication import Callers
-from coterie.kuscia.datamesh.authorization import Permits
-from coterie.kuscia.datamesh.catalogue import Catalogue
+from coterie.kuscia.datamesh.authentication import EngineAuthenticator
+from coterie.kuscia.datamesh.authorization import DataAuthorizer
+from coterie.kuscia.datamesh.catalogue import DataCatalogue
 from coterie.kuscia.datamesh.flight import Flight
-from coterie.kuscia.datamesh.locations import Opener, Places
-from coterie.kuscia.datamesh.services import Services
+from coterie.kuscia.datamesh.locations import DataLocations, Opener
+from coterie.kuscia.datamesh.services import MeshServices
 from coterie.kuscia.datamesh.settings import MeshSettings
 from coterie.kuscia.identity import domain_identity as identities
 from coterie.kuscia.identity.domain_identity import DomainIdentity
@@ -36,13 +36,13 @@ _GRACE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class ServerKeys:
+class MeshServerKeys:
     certificate: Path
     key: Path
     authority: Path
 
     @classmethod
-    def ensure(cls, paths: DomainPaths, address: str, now: datetime) -> ServerKeys:
+    def ensure(cls, paths: DomainPaths, address: str, now: datetime) -> MeshServerKeys:
         """`var/certs/DataMesh.crt`, signed by the domain's authority. PkiError or OSError without one."""
         authority = pki.Authority(
             pki.load_certificate(paths.ca_certificate.read_bytes()),
@@ -66,12 +66,12 @@ class DataMesh:
         self, settings: MeshSettings, client: Client, identity: DomainIdentity, open_source: Opener, clock: Clock
     ) -> None:
         self._settings = settings
-        self._keys = ServerKeys.ensure(settings.paths, settings.address, clock.now())
-        self.catalogue = Catalogue(client, identity)
-        permits = Permits(client, self.catalogue, identity, clock, every=settings.look_again)
-        places = Places(self.catalogue, open_source)
-        callers = Callers(client, identity.domain)
-        operations = Services(self.catalogue, permits, places).operations()
+        self._keys = MeshServerKeys.ensure(settings.paths, settings.address, clock.now())
+        self.catalogue = DataCatalogue(client, identity)
+        permits = DataAuthorizer(client, self.catalogue, identity, clock, every=settings.recheck_seconds)
+        places = DataLocations(self.catalogue, open_source)
+        callers = EngineAuthenticator(client, identity.domain)
+        operations = MeshServices(self.catalogue, permits, places).operations()
         self.flight = Flight(self.catalogue, permits, places, operations, clock)
         self._grpc = grpc_server.GrpcServer(callers, operations, self.flight)
         self._http = HttpServer(
@@ -92,7 +92,7 @@ class DataMesh:
             *(each.read_bytes() for each in (keys.certificate, keys.key, keys.authority))
         )
         self.grpc_port = await self._grpc.start(f"{host}:{settings.grpc_port}", credentials)
-        bound = listener_handover.shared(settings.address, settings.http_port)
+        bound = listener_handover.listen_shared(settings.address, settings.http_port)
         self.http_port = bound.getsockname()[1]
         await self._http.serve(bound, keys.context())
         log.info("The data mesh is served", address=settings.address, grpc=self.grpc_port, http=self.http_port)

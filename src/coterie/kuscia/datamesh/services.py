@@ -17,20 +17,20 @@ from coterie.base.log import logger
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api.types.data import DomainData, DomainDataGrant
 from coterie.kuscia.datamesh import messages
-from coterie.kuscia.datamesh.authentication import Caller
-from coterie.kuscia.datamesh.authorization import Permits
-from coterie.kuscia.datamesh.catalogue import Catalogue
-from coterie.kuscia.datamesh.errors import Code, MeshProblem
-from coterie.kuscia.datamesh.locations import Places
+from coterie.kuscia.datamesh.authentication import EngineCaller
+from coterie.kuscia.datamesh.authorization import DataAuthorizer
+from coterie.kuscia.datamesh.catalogue import DataCatalogue
+from coterie.kuscia.datamesh.errors import MeshError, MeshErrorCode
+from coterie.kuscia.datamesh.locations import DataLocations
 from coterie.kuscia.sources import catalogue_entries, grant_entries
 
 log = logger("datamesh")
 
-Work = Callable[[Caller, Any], Awaitable[Object]]
+Work = Callable[[EngineCaller, Any], Awaitable[Object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class MeshOperation:
     service: str
     method: str
     path: str
@@ -45,81 +45,81 @@ class Operation:
     def response(self) -> Any:
         return messages.mesh(f"{self.method}Response")
 
-    async def run(self, caller: Caller, request: Any) -> Any:
+    async def run(self, caller: EngineCaller, request: Any) -> Any:
         try:
             data = await self.work(caller, request)
-        except MeshProblem as problem:
+        except MeshError as problem:
             return self.failed(problem)
         return json_format.ParseDict({"status": {"message": "success"}, **data}, self.response())
 
-    def failed(self, problem: MeshProblem) -> Any:
+    def failed(self, problem: MeshError) -> Any:
         log.info("Refused", method=self.method, code=int(problem.code), why=str(problem))
         return self.response(status=messages.Status(code=int(problem.code), message=str(problem)))
 
 
-class Services:
-    def __init__(self, catalogue: Catalogue, permits: Permits, places: Places) -> None:
+class MeshServices:
+    def __init__(self, catalogue: DataCatalogue, permits: DataAuthorizer, places: DataLocations) -> None:
         self._catalogue = catalogue
         self._permits = permits
         self._places = places
 
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[MeshOperation]:
         base = "/api/v1/datamesh"
         data, source, grant = "DomainDataService", "DomainDataSourceService", "DomainDataGrantService"
         return [
-            Operation(data, "CreateDomainData", f"{base}/domaindata/create", self.create_data),
-            Operation(data, "UpdateDomainData", f"{base}/domaindata/update", self.update_data),
-            Operation(data, "QueryDomainData", f"{base}/domaindata/query", self.query_data),
-            Operation(data, "DeleteDomainData", f"{base}/domaindata/delete", self.delete_data),
-            Operation(source, "QueryDomainDataSource", f"{base}/domaindatasource/query", self.query_source),
-            Operation(grant, "CreateDomainDataGrant", f"{base}/domaindatagrant/create", self.create_grant),
-            Operation(grant, "UpdateDomainDataGrant", f"{base}/domaindatagrant/update", self.update_grant),
-            Operation(grant, "QueryDomainDataGrant", f"{base}/domaindatagrant/query", self.query_grant),
-            Operation(grant, "DeleteDomainDataGrant", f"{base}/domaindatagrant/delete", self.delete_grant),
+            MeshOperation(data, "CreateDomainData", f"{base}/domaindata/create", self.create_data),
+            MeshOperation(data, "UpdateDomainData", f"{base}/domaindata/update", self.update_data),
+            MeshOperation(data, "QueryDomainData", f"{base}/domaindata/query", self.query_data),
+            MeshOperation(data, "DeleteDomainData", f"{base}/domaindata/delete", self.delete_data),
+            MeshOperation(source, "QueryDomainDataSource", f"{base}/domaindatasource/query", self.query_source),
+            MeshOperation(grant, "CreateDomainDataGrant", f"{base}/domaindatagrant/create", self.create_grant),
+            MeshOperation(grant, "UpdateDomainDataGrant", f"{base}/domaindatagrant/update", self.update_grant),
+            MeshOperation(grant, "QueryDomainDataGrant", f"{base}/domaindatagrant/query", self.query_grant),
+            MeshOperation(grant, "DeleteDomainDataGrant", f"{base}/domaindatagrant/delete", self.delete_grant),
         ]
 
     # Data.
 
-    async def create_data(self, caller: Caller, request: Any) -> Object:
-        spec, name = _asked(catalogue_entries.asked, request), request.domaindata_id
+    async def create_data(self, caller: EngineCaller, request: Any) -> Object:
+        spec, name = _parse_request(catalogue_entries.spec_of_request, request), request.domaindata_id
         before = await self._catalogue.find_data(name) if name else None
         if before is not None:
-            await self._update(caller, before, spec, Code.CREATE_DATA)
+            await self._update(caller, before, spec, MeshErrorCode.CREATE_DATA)
         else:
             if not caller.at_home:
-                await self._places.check_free(caller, spec, name, Code.CREATE_DATA)
+                await self._places.check_free(caller, spec, name, MeshErrorCode.CREATE_DATA)
             name = await self._catalogue.create_data(name, spec, self._permits.marks(caller))
         return {"data": {"domaindata_id": name}}
 
-    async def update_data(self, caller: Caller, request: Any) -> Object:
+    async def update_data(self, caller: EngineCaller, request: Any) -> Object:
         before = await self._catalogue.data(request.domaindata_id)
-        await self._update(caller, before, _asked(catalogue_entries.asked, request), Code.PATCH_DATA)
+        await self._update(
+            caller, before, _parse_request(catalogue_entries.spec_of_request, request), MeshErrorCode.PATCH_DATA
+        )
         return {}
 
-    async def _update(self, caller: Caller, before: DomainData, spec: Object, code: Code) -> None:
+    async def _update(self, caller: EngineCaller, before: DomainData, spec: Object, code: MeshErrorCode) -> None:
         self._permits.write(caller, before, code)
         moved = (spec.get("relativeURI") or before.spec.relative_uri, spec.get("dataSource") or before.spec.data_source)
         if not caller.at_home and moved != (before.spec.relative_uri, before.spec.data_source):
             # What was written by the job stays where it was; elsewhere may lie what it may not read.
-            raise MeshProblem(
-                code, "relative_uri and datasource_id of what a task made cannot be changed; make another"
-            )
+            raise MeshError(code, "relative_uri and datasource_id of what a task made cannot be changed; make another")
         await self._catalogue.update_data(before, spec)
 
-    async def query_data(self, caller: Caller, request: Any) -> Object:
-        found = await self._catalogue.data(request.domaindata_id, Code.QUERY_DATA)
-        permit = await self._permits.look(caller, found, Code.QUERY_DATA)
-        return {"data": catalogue_entries.told(found, permit.columns)}
+    async def query_data(self, caller: EngineCaller, request: Any) -> Object:
+        found = await self._catalogue.data(request.domaindata_id, MeshErrorCode.QUERY_DATA)
+        permit = await self._permits.permit_metadata(caller, found, MeshErrorCode.QUERY_DATA)
+        return {"data": catalogue_entries.data_response(found, permit.columns)}
 
-    async def delete_data(self, caller: Caller, request: Any) -> Object:
-        found = await self._catalogue.data(request.domaindata_id, Code.DELETE_DATA)
-        self._permits.write(caller, found, Code.DELETE_DATA)
+    async def delete_data(self, caller: EngineCaller, request: Any) -> Object:
+        found = await self._catalogue.data(request.domaindata_id, MeshErrorCode.DELETE_DATA)
+        self._permits.write(caller, found, MeshErrorCode.DELETE_DATA)
         await self._catalogue.delete_data(found)
         return {}
 
     # Sources.
 
-    async def query_source(self, caller: Caller, request: Any) -> Object:
+    async def query_source(self, caller: EngineCaller, request: Any) -> Object:
         source = await self._catalogue.source(request.datasource_id)
         spec, info = source.spec, await self._catalogue.shown_info(source)
         # Whoever goes to the files passes no grant. So a partner's task comes to us, and engines know how to do both.
@@ -140,40 +140,42 @@ class Services:
 
     # Grants.
 
-    async def create_grant(self, caller: Caller, request: Any) -> Object:
-        self._permits.grant(caller, Code.CREATE_GRANT)
-        name = await self._catalogue.create_grant(request.domaindatagrant_id, _asked(_grant, request))
+    async def create_grant(self, caller: EngineCaller, request: Any) -> Object:
+        self._permits.grant(caller, MeshErrorCode.CREATE_GRANT)
+        name = await self._catalogue.create_grant(request.domaindatagrant_id, _parse_request(_grant, request))
         return {"data": {"domaindatagrant_id": name}}
 
-    async def update_grant(self, caller: Caller, request: Any) -> Object:
-        self._permits.grant(caller, Code.UPDATE_GRANT)
-        await self._catalogue.update_grant(await self._own_grant(request, Code.UPDATE_GRANT), _asked(_grant, request))
+    async def update_grant(self, caller: EngineCaller, request: Any) -> Object:
+        self._permits.grant(caller, MeshErrorCode.UPDATE_GRANT)
+        await self._catalogue.update_grant(
+            await self._own_grant(request, MeshErrorCode.UPDATE_GRANT), _parse_request(_grant, request)
+        )
         return {}
 
-    async def query_grant(self, caller: Caller, request: Any) -> Object:
+    async def query_grant(self, caller: EngineCaller, request: Any) -> Object:
         found = await self._catalogue.grant(request.domaindatagrant_id)
         if found.spec.grant_domain != caller.initiator:
-            self._permits.grant(caller, Code.QUERY_GRANT)
-        return {"data": grant_entries.told(found, grant_entries.SECOND)}
+            self._permits.grant(caller, MeshErrorCode.QUERY_GRANT)
+        return {"data": grant_entries.grant_response(found, grant_entries.SECOND)}
 
-    async def delete_grant(self, caller: Caller, request: Any) -> Object:
-        self._permits.grant(caller, Code.DELETE_GRANT)
-        await self._catalogue.delete_grant(await self._own_grant(request, Code.DELETE_GRANT))
+    async def delete_grant(self, caller: EngineCaller, request: Any) -> Object:
+        self._permits.grant(caller, MeshErrorCode.DELETE_GRANT)
+        await self._catalogue.delete_grant(await self._own_grant(request, MeshErrorCode.DELETE_GRANT))
         return {}
 
-    async def _own_grant(self, request: Any, code: Code) -> DomainDataGrant:
+    async def _own_grant(self, request: Any, code: MeshErrorCode) -> DomainDataGrant:
         found = await self._catalogue.grant(request.domaindatagrant_id)
         if found.spec.author != self._catalogue.domain:
-            raise MeshProblem(code, f'the grant is of "{found.spec.author}", which alone can change it')
+            raise MeshError(code, f'the grant is of "{found.spec.author}", which alone can change it')
         return found
 
 
-def _asked(reader: Callable[[Any], Object], request: Any) -> Object:
+def _parse_request(reader: Callable[[Any], Object], request: Any) -> Object:
     try:
         return reader(request)
-    except catalogue_entries.BadEntry as problem:
-        raise MeshProblem(Code.INVALID, str(problem)) from problem
+    except catalogue_entries.InvalidEntry as problem:
+        raise MeshError(MeshErrorCode.INVALID, str(problem)) from problem
 
 
 def _grant(request: Any) -> Object:
-    return grant_entries.asked(request, grant_entries.SECOND)
+    return grant_entries.spec_of_request(request, grant_entries.SECOND)

@@ -17,6 +17,6 @@ class MeshSettings:
     address: str = "127.0.0.1"
     http_port: int = HTTP_PORT
     grpc_port: int = GRPC_PORT
-    look_again: float = 1.0
+    recheck_seconds: float = 1.0
     """Seconds between two looks at a grant while rows flow."""
     log_rotation: Rotation = STANDARD

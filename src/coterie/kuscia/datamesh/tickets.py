@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from coterie.base.clock import Clock
-from coterie.kuscia.datamesh.authentication import Caller
-from coterie.kuscia.datamesh.errors import Code, MeshProblem
+from coterie.kuscia.datamesh.authentication import EngineCaller
+from coterie.kuscia.datamesh.errors import MeshError, MeshErrorCode
 
 LIFE = 600.0
 _MOST = 20_000
@@ -33,7 +33,7 @@ class Tickets(Generic[T]):
         self._sweep()
         return len(self._kept)
 
-    def issue(self, caller: Caller, what: T) -> bytes:
+    def issue(self, caller: EngineCaller, what: T) -> bytes:
         self._sweep()
         if len(self._kept) >= _MOST:
             self._kept.pop(next(iter(self._kept)))
@@ -41,11 +41,13 @@ class Tickets(Generic[T]):
         self._kept[name] = _Kept(what, caller.uid, self._clock.monotonic() + LIFE)
         return name.encode()
 
-    def redeem(self, caller: Caller, ticket: bytes) -> T:
+    def redeem(self, caller: EngineCaller, ticket: bytes) -> T:
         """May be done again until it ends. Raises MeshProblem; somebody else's ticket is like one that never was."""
         found = self._kept.get(ticket.decode("ascii", "replace"))
         if found is None or found.ends <= self._clock.monotonic() or found.uid != caller.uid:
-            raise MeshProblem(Code.INVALID, "the ticket is unknown or older than ten minutes; call GetFlightInfo again")
+            raise MeshError(
+                MeshErrorCode.INVALID, "the ticket is unknown or older than ten minutes; call GetFlightInfo again"
+            )
         return found.what
 
     def _sweep(self) -> None:

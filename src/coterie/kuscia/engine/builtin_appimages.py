@@ -15,7 +15,7 @@ from coterie.base.log import logger
 from coterie.kube.api.errors import AlreadyExists, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
-from coterie.kube.control.manager import Job
+from coterie.kube.control.manager import RunOnce
 from coterie.kuscia.api.types.job import APP_IMAGES
 
 log = logger("engines")
@@ -98,13 +98,13 @@ SAMPLE_SERVING = _service("sample-serving", "serving", "serve")
 ENGINES: tuple[Object, ...] = (SAMPLE, SAMPLE_SERVING)
 
 
-def engines_known(client: Client) -> Job:
+def engines_known(client: Client) -> RunOnce:
     """A job of every control plane: ready when the API has the built-in engines."""
 
     async def keep() -> None:
         await ensure_engines(client)
 
-    return Job("engines", keep)
+    return RunOnce("engines", keep)
 
 
 async def ensure_engines(client: Client, engines: tuple[Object, ...] = ENGINES) -> None:
@@ -119,13 +119,13 @@ async def _ensure(client: Client, wanted: Object) -> None:
     except NotFound:
         try:
             await client.create(kind, marked(wanted))
-            log.info("A built-in engine is known to the API now", engine=name)
+            log.info("Built-in engine registered", engine=name)
         except AlreadyExists:
             return  # somebody was quicker
         return
     if outdated(found, wanted):
         await client.modify(kind, name, "", lambda found: _renewed(found, wanted))
-        log.info("A built-in engine follows this version", engine=name)
+        log.info("Built-in engine updated", engine=name)
 
 
 def marked(engine: Object) -> Object:

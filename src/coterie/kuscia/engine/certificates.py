@@ -10,7 +10,7 @@ from coterie.base.clock import Clock
 from coterie.base.paths import DomainPaths
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.volumes import atomic
-from coterie.kube.agent.volumes.atomic import Content
+from coterie.kube.agent.volumes.atomic import FileContent
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import labels
 from coterie.kuscia.identity import engine_certificates
@@ -42,7 +42,7 @@ def variables(pod: Object) -> dict[str, str]:
     return {variable: f"{PLACE}/{file}" for variable, file in named}
 
 
-class Issuer:
+class EngineCertificateIssuer:
     """Makes certificates with the domain's authority, which is read when the first engine comes."""
 
     def __init__(self, paths: DomainPaths, domain: str, clock: Clock) -> None:
@@ -68,21 +68,21 @@ class Issuer:
             self._authority = pki.Authority(pki.load_certificate(self._paths.ca_certificate.read_bytes()), key)
         engine = engine_in(pod, self._domain)
         now = self._clock.now()
-        files = {TRUSTED[1]: Content(pki.certificate_pem(self._authority.certificate), _PUBLIC)}
+        files = {TRUSTED[1]: FileContent(pki.certificate_pem(self._authority.certificate), _PUBLIC)}
         made = []
         if serves(pod):
             made.append((SERVER, engine_certificates.issue_server_pair(self._authority, engine, addresses, now)))
         if calls(pod):
             made.append((CLIENT, engine_certificates.issue_client_pair(self._authority, engine, now)))
         for names, pair in made:
-            files[names[0][1]] = Content(pair.certificate, _PUBLIC)
-            files[names[1][1]] = Content(pair.key, _PUBLIC if owner is None else _PRIVATE)
+            files[names[0][1]] = FileContent(pair.certificate, _PUBLIC)
+            files[names[1][1]] = FileContent(pair.key, _PUBLIC if owner is None else _PRIVATE)
         atomic.write(directory, files, owner=owner)
 
 
-def engine_in(pod: Object, domain: str) -> engine_certificates.Engine:
+def engine_in(pod: Object, domain: str) -> engine_certificates.EngineIdentity:
     marks = pod["metadata"].get("annotations") or {}
-    return engine_certificates.Engine(
+    return engine_certificates.EngineIdentity(
         domain=domain,
         pod=pod_model.key_of(pod).name,
         uid=pod_model.uid_of(pod),

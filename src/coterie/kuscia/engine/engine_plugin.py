@@ -15,20 +15,20 @@ from coterie.base.pki import PkiError
 from coterie.kube.agent.node.facts import MachineFacts
 from coterie.kube.agent.plugin import ContainerAdditions, NodeAdditions, PluginProblem
 from coterie.kube.agent.pods import pod_model
-from coterie.kube.agent.pods.downward import ConfigProblem, NodeFacts, NoSuchConfig
+from coterie.kube.agent.pods.downward import ConfigProblem, DownwardNodeInfo, NoSuchConfig
 from coterie.kube.agent.pods.environment import Lookup
 from coterie.kube.agent.runtimes.protocol import Mount
 from coterie.kube.agent.volumes import atomic
-from coterie.kube.agent.volumes.atomic import Content
+from coterie.kube.agent.volumes.atomic import FileContent
 from coterie.kube.agent.volumes.volumes import PodVolumes, user_of
 from coterie.kube.api import quantity
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import labels
 from coterie.kuscia.engine import certificates
-from coterie.kuscia.engine.certificates import Issuer
+from coterie.kuscia.engine.certificates import EngineCertificateIssuer
 from coterie.kuscia.engine.templates import template, values
 from coterie.kuscia.engine.templates.config_store import ConfigStore
-from coterie.kuscia.engine.templates.errors import TemplateProblem
+from coterie.kuscia.engine.templates.errors import TemplateError
 from coterie.kuscia.engine.templates.template import Template
 
 DATA_PLACE = "/home/kuscia/var/storage/data"
@@ -76,7 +76,7 @@ class EngineSettings:
 class EnginePlugin:
     name = "kuscia-engine"
 
-    def __init__(self, settings: EngineSettings, issuer: Issuer, store: ConfigStore) -> None:
+    def __init__(self, settings: EngineSettings, issuer: EngineCertificateIssuer, store: ConfigStore) -> None:
         self._domain = settings.domain
         self._settings = settings
         self._issuer = issuer
@@ -108,7 +108,7 @@ class EnginePlugin:
         name = annotations.get(labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM) or ""
         return {("ConfigMap", name)} if name and annotations.get(labels.KUSCIA_CONFIG_TEMPLATE_VOLUMES) else set()
 
-    async def prepare_pod(self, pod: Object, directory: Path, facts: NodeFacts) -> None:
+    async def prepare_pod(self, pod: Object, directory: Path, facts: DownwardNodeInfo) -> None:
         if self.is_engine(pod) and self._issuer.able:
             addresses = (facts.pod_ip or "127.0.0.1",)
             try:
@@ -129,7 +129,7 @@ class EnginePlugin:
         variables: Mapping[str, str],
         volumes: PodVolumes,
         lookup: Lookup,
-        facts: NodeFacts,
+        facts: DownwardNodeInfo,
         directory: Path,
     ) -> ContainerAdditions:
         found: dict[str, str] = {}
@@ -161,10 +161,10 @@ class EnginePlugin:
             wanted = frozenset().union(*(each.names for each in templates.values()))
             known = await self._values(pod, wanted, variables, marks, lookup)
             payload = {
-                name: Content(_filled(name, each, known).encode("utf-8", "replace"), 0o444)
+                name: FileContent(_filled(name, each, known).encode("utf-8", "replace"), 0o444)
                 for name, each in templates.items()
             }
-        except TemplateProblem as problem:
+        except TemplateError as problem:
             raise NoSuchConfig(str(problem)) from problem
         home = volumes.directory / RENDERED / container["name"] / volume
         atomic.write(home, payload, owner=user_of(pod))
@@ -198,7 +198,7 @@ def _asked_for(mounted: list[Object], files: Mapping[str, bytes]) -> list[tuple[
     inside = {each.get("subPath") or "" for each in mounted}
     for name in inside - {""}:
         if name not in files:
-            raise TemplateProblem(f'there is no config template "{name}"; see configTemplates of the AppImage')
+            raise TemplateError(f'there is no config template "{name}"; see configTemplates of the AppImage')
     return [(name, data) for name, data in files.items() if "" in inside or name in inside]
 
 
@@ -206,16 +206,16 @@ def _template(name: str, data: bytes) -> Template:
     try:
         return template.parse(data.decode())
     except UnicodeDecodeError as problem:
-        raise TemplateProblem(f"config template {name} is not text in UTF-8") from problem
-    except TemplateProblem as problem:
-        raise TemplateProblem(f"config template {name}: {problem}") from problem
+        raise TemplateError(f"config template {name} is not text in UTF-8") from problem
+    except TemplateError as problem:
+        raise TemplateError(f"config template {name}: {problem}") from problem
 
 
 def _filled(name: str, parsed: Template, known: Mapping[str, str]) -> str:
     try:
         return template.render(parsed, known)
-    except TemplateProblem as problem:
-        raise TemplateProblem(f"config template {name}: {problem}") from problem
+    except TemplateError as problem:
+        raise TemplateError(f"config template {name}: {problem}") from problem
 
 
 # Limits.
@@ -223,10 +223,10 @@ def _filled(name: str, parsed: Template, known: Mapping[str, str]) -> str:
 _LIMITS = ("CONTAINER_CPU_LIMIT", "CONTAINER_MEM_LIMIT")
 
 
-def limits(container: Object, facts: NodeFacts) -> dict[str, str]:
+def limits(container: Object, facts: DownwardNodeInfo) -> dict[str, str]:
     """What the container may use, as engines size their pools by it."""
-    told = (container.get("resources") or {}).get("limits") or {}
-    cpu, memory = told.get("cpu"), told.get("memory")
+    amounts = (container.get("resources") or {}).get("limits") or {}
+    cpu, memory = amounts.get("cpu"), amounts.get("memory")
     if cpu is not None:
         cores = str(-(-quantity.parse(cpu).milli_value() // 1000))
     else:

@@ -10,7 +10,7 @@ from coterie.base.clock import Clock
 from coterie.kube.apiserver.auth.default_roles import RoleRules
 from coterie.kube.apiserver.auth.nodes import NodeOwnership
 from coterie.kube.apiserver.extension import ApiServerExtension, Object
-from coterie.kube.apiserver.state.state import State
+from coterie.kube.apiserver.state.state import ResourceStorage
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.definitions import crds
 from coterie.kuscia.api.types.job import CROSS_DOMAIN
@@ -49,7 +49,7 @@ _ROLES = RoleRules(
 def apiserver_extension(agent_tls: Callable[[], ssl.SSLContext | None] = lambda: None) -> ApiServerExtension:
     """`agent_tls`: TLS towards agents of registered domains: shows our certificate; theirs is checked by `agent_trust`."""
 
-    def verifier(state: State, clock: Clock) -> DomainAgents:
+    def verifier(state: ResourceStorage, clock: Clock) -> DomainAgents:
         return DomainAgents(partial(state.find_collection, DOMAINS_KEY), agent_tls, clock)
 
     return ApiServerExtension(

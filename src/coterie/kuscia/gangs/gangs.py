@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from coterie.kube.api.meta import ObjectKey
 from coterie.kube.scheduler.facts import PodFacts
 from coterie.kube.scheduler.plan import SAMPLING, Placement, Sampling, Unschedulable, plan
-from coterie.kube.scheduler.queue import Order
+from coterie.kube.scheduler.queue import QueueOrder
 from coterie.kube.scheduler.snapshot import Snapshot
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.task_resource import TaskResource
@@ -45,14 +45,14 @@ class TaskFacts:
 
 
 @dataclass(slots=True)
-class Member:
+class GangMember:
     pod: PodFacts
     node: str = ""
     """Where it is bound; empty while it waits."""
 
 
 @dataclass(slots=True)
-class Hold:
+class GangHold:
     """Room taken for pods that may not be bound yet."""
 
     placed: dict[str, str]
@@ -67,9 +67,9 @@ class Hold:
 @dataclass(slots=True)
 class Gang:
     key: ObjectKey
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, GangMember] = field(default_factory=dict)
     task: TaskFacts | None = None
-    hold: Hold | None = None
+    hold: GangHold | None = None
     giving_up: bool = False
     """The room was given back, and the TaskResource does not say so yet."""
 
@@ -95,7 +95,7 @@ class Gang:
         return self.task.group if self.task is not None else ""
 
     @property
-    def order(self) -> Order:
+    def queue_order(self) -> QueueOrder:
         priority = max((m.pod.priority for m in self.members.values()), default=0)
         if self.task is None:
             created = min((m.pod.created for m in self.members.values()), default="")

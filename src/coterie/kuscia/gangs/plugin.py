@@ -26,7 +26,7 @@ from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource
 from coterie.kuscia.gangs.effects import PLUGIN, MarkFailed, MarkReserved
 from coterie.kuscia.gangs.gangs import FAILED, RESERVED, RESERVING, Gang, task_facts
-from coterie.kuscia.gangs.reservations import Reservations
+from coterie.kuscia.gangs.reservations import GangReservations
 
 BANDWIDTH_REASON = "BandwidthInsufficient"
 _PARTNER = "partner"
@@ -44,10 +44,10 @@ class GangPlugin:
     def __init__(self, *, hold_seconds: float = 30.0) -> None:
         """`hold_seconds`: how long room is held when the TaskResource does not say."""
         self._hold_seconds = hold_seconds
-        self._reservations: Reservations | None = None
+        self._reservations: GangReservations | None = None
 
     @property
-    def reservations(self) -> Reservations:
+    def reservations(self) -> GangReservations:
         assert self._reservations is not None, "the engine asks for the placer first"
         return self._reservations
 
@@ -68,8 +68,8 @@ class GangPlugin:
             group or (meta.labels or {}).get(labels.KUSCIA_TASK_RESOURCE_GROUP_UID, ""),
         )
 
-    def placer(self, state: SchedulerState) -> Reservations:
-        self._reservations = Reservations(state, hold_seconds=self._hold_seconds)
+    def placer(self, state: SchedulerState) -> GangReservations:
+        self._reservations = GangReservations(state, hold_seconds=self._hold_seconds)
         return self._reservations
 
     def watches(self, informers: Informers) -> Sequence[PluginWatch]:

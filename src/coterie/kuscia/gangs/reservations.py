@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from coterie.kube.api.meta import ObjectKey
 from coterie.kube.scheduler.effects import Bind
 from coterie.kube.scheduler.facts import PodFacts
-from coterie.kube.scheduler.filters import Cause
+from coterie.kube.scheduler.filters import UnschedulableCause
 from coterie.kube.scheduler.plan import UNSCHEDULABLE_REASON, could_take
 from coterie.kube.scheduler.state import SchedulerState
 from coterie.kuscia.gangs.effects import MarkFailed, MarkReserved
@@ -28,9 +28,9 @@ from coterie.kuscia.gangs.gangs import (
     RESERVING,
     SCHEDULABLE,
     Gang,
+    GangHold,
+    GangMember,
     GangPlan,
-    Hold,
-    Member,
     TaskFacts,
     goes_first,
     not_reserved_message,
@@ -42,12 +42,12 @@ _RIVALS = 32
 """Holds that one attempt considers to claim."""
 
 
-class Reservations:
-    def __init__(self, state: SchedulerState, *, hold_seconds: float = 30.0, patience: float = 1 / 3) -> None:
-        """`hold_seconds` when the TaskResource says nothing; `patience` as a share of the hold."""
+class GangReservations:
+    def __init__(self, state: SchedulerState, *, hold_seconds: float = 30.0, claim_after: float = 1 / 3) -> None:
+        """`hold_seconds` when the TaskResource says nothing; `claim_after` as a share of the hold."""
         self._state = state
         self._hold_seconds = hold_seconds
-        self._patience = patience
+        self._claim_after = claim_after
         self.gangs: dict[ObjectKey, Gang] = {}
         self._by_id: dict[str, Gang] = {}
         self._deadlines: list[tuple[float, ObjectKey]] = []
@@ -57,13 +57,13 @@ class Reservations:
 
     def member_pending(self, pod: PodFacts) -> None:
         gang = self._gang(_key(pod))
-        gang.members[pod.uid] = Member(pod)
+        gang.members[pod.uid] = GangMember(pod)
         if gang.hold is None:
-            self._state.queue.put(gang.id, gang.order)
+            self._state.queue.put(gang.id, gang.queue_order)
 
     def member_bound(self, pod: PodFacts, node: str) -> None:
         gang = self._gang(_key(pod))
-        gang.members[pod.uid] = Member(pod, node)
+        gang.members[pod.uid] = GangMember(pod, node)
         if gang.hold is not None:
             gang.hold.placed.pop(pod.uid, None)
         if not self._unplaced(gang):
@@ -93,7 +93,7 @@ class Reservations:
             if task.phase == RESERVING and (before is None or before.phase != RESERVING):
                 self._state.queue.forgive(gang.id)
             if self._unplaced(gang):
-                self._state.queue.put(gang.id, gang.order)
+                self._state.queue.put(gang.id, gang.queue_order)
 
     def task_gone(self, key: ObjectKey) -> None:
         gang = self.gangs.get(key)
@@ -150,7 +150,7 @@ class Reservations:
             return
         state.assumed.update(found.placed)
         if gang.task.phase == SCHEDULABLE:
-            gang.hold = Hold(found.placed, state.now(), state.now())
+            gang.hold = GangHold(found.placed, state.now(), state.now())
             self._bind(gang, found)
         elif found.placed:
             self._hold(gang, found)
@@ -219,7 +219,7 @@ class Reservations:
     def _refuse(self, gang: Gang, waiting: Iterable[PodFacts], why: str) -> None:
         for pod in waiting:
             self._state.report(pod, UNSCHEDULABLE_REASON, why)
-        self._state.queue.wait(gang.id, Cause.GANG, self._state.now())
+        self._state.queue.wait(gang.id, UnschedulableCause.GANG, self._state.now())
 
     def _report_failures(self, gang: Gang, found: GangPlan, of: int, needed: int) -> None:
         state = self._state
@@ -242,7 +242,7 @@ class Reservations:
         assert gang.task is not None
         now = self._state.now()
         seconds = gang.task.hold_seconds or self._hold_seconds
-        gang.hold = Hold(dict(found.placed), now, now + seconds)
+        gang.hold = GangHold(dict(found.placed), now, now + seconds)
         self.held[gang.key] = gang
         heapq.heappush(self._deadlines, (gang.hold.deadline, gang.key))
         for pod, why in found.failures:
@@ -264,7 +264,7 @@ class Reservations:
                 state.report(pod, why.reason, why.message)
             state.queue.wait(gang.id, _causes(found), state.now())
         elif left:
-            state.queue.put(gang.id, gang.order)
+            state.queue.put(gang.id, gang.queue_order)
 
     def _give_up(self, gang: Gang, why: str, claimant: ObjectKey | None = None) -> None:
         """Ask for the end of the hold; it ends when the TaskResource says so."""
@@ -288,8 +288,8 @@ class Reservations:
         if mark:
             gang.giving_up = True
             state.effects.append(MarkFailed(gang.key, message))
-        state.queue.put(gang.id, gang.order)
-        state.queue.wait(gang.id, Cause.GANG, state.now())
+        state.queue.put(gang.id, gang.queue_order)
+        state.queue.wait(gang.id, UnschedulableCause.GANG, state.now())
         if claimant is not None and claimant.hold is None and claimant.id in state.queue:
             # At once, before anybody else takes what was given for it.
             state.queue.take(claimant.id, state.now())
@@ -341,7 +341,7 @@ class Reservations:
         if fair > state.now():
             return fair
         for rival in giving:
-            self._give_up(rival, f'gave way to the pods of task resource "{gang.key}"', gang.key)
+            self._give_up(rival, f'yielded to the pods of task resource "{gang.key}"', gang.key)
         return None
 
     def _rivals(self, gang: Gang, pods: Sequence[PodFacts]) -> list[Gang]:
@@ -365,7 +365,7 @@ class Reservations:
     def _fair_until(self, gang: Gang) -> float:
         hold = gang.hold
         assert hold is not None
-        return hold.since + self._patience * (hold.deadline - hold.since)
+        return hold.since + self._claim_after * (hold.deadline - hold.since)
 
 
 def _key(pod: PodFacts) -> ObjectKey:
@@ -373,8 +373,8 @@ def _key(pod: PodFacts) -> ObjectKey:
     return pod.gang
 
 
-def _causes(found: GangPlan) -> Cause:
-    causes = Cause.GANG
+def _causes(found: GangPlan) -> UnschedulableCause:
+    causes = UnschedulableCause.GANG
     for _, why in found.failures:
         causes |= why.causes
     return causes

@@ -95,8 +95,8 @@ def refusals(log: str, limit: int = 5) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))[-limit:]
 
 
-def last_words(log: str) -> str:
-    """Why Envoy gave up, from the end of its log; empty when it does not say."""
+def log_tail(log: str) -> str:
+    """Why Envoy exited repeatedly; giving up, from the end of its log; empty when it does not say."""
     found = [match[1].split("{", 1)[0].strip()[:500] for match in _GAVE_UP.finditer(log)]
     return found[-1] if found else ""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kube.api.errors import ApiError
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.core import SERVICE_ACCOUNTS
@@ -30,11 +30,11 @@ _RETRY = 2.0
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    token: Secret
+    token: SecretValue
     renew_at: float
 
 
-class Bearers:
+class BearerTokens:
     """A Runnable. `want` says for whom; `on_change` is called when what `current` answers has changed."""
 
     name = "gateway-credentials"
@@ -48,12 +48,12 @@ class Bearers:
         self._tried: set[str] = set()
         self._held: dict[str, _Held] = {}
         self._retry_at: dict[str, float] = {}
-        self._news = asyncio.Event()
+        self._wanted_event = asyncio.Event()
         self._settled = asyncio.Event()
         self._log = logger("gateway.credentials")
 
     @property
-    def current(self) -> Mapping[str, Secret]:
+    def current(self) -> Mapping[str, SecretValue]:
         return {domain: held.token for domain, held in self._held.items() if domain in self._wanted}
 
     def want(self, domains: Iterable[str]) -> None:
@@ -62,7 +62,7 @@ class Bearers:
             return
         self._wanted = wanted
         self._settled.clear()
-        self._news.set()
+        self._wanted_event.set()
 
     async def settled(self) -> None:
         """Until each wanted domain has its token, or could not get one now."""
@@ -73,13 +73,13 @@ class Bearers:
     async def run(self) -> None:
         self.ready.set()
         while True:
-            self._news.clear()
+            self._wanted_event.clear()
             await self._renew()
             self._settled.set()
             await self._until(self._next_due())
 
     async def _until(self, moment: float | None) -> None:
-        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._news.wait())]
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._wanted_event.wait())]
         if moment is not None:
             waits.append(asyncio.ensure_future(self._clock.sleep(max(0.0, moment - self._clock.monotonic()))))
         try:
@@ -125,6 +125,6 @@ class Bearers:
             self._retry_at[domain] = self._clock.monotonic() + _RETRY
             return False
         life = float((answer.get("spec") or {}).get("expirationSeconds") or LIFE)
-        self._held[domain] = _Held(Secret(answer["status"]["token"]), self._clock.monotonic() + life * _RENEW_AT)
+        self._held[domain] = _Held(SecretValue(answer["status"]["token"]), self._clock.monotonic() + life * _RENEW_AT)
         self._retry_at.pop(domain, None)
         return True

@@ -13,17 +13,17 @@ from pathlib import Path
 from coterie.base import pki
 from coterie.base.files import private_directory, read_bytes_or_none, write_atomic
 from coterie.kuscia.api.types.domain import DomainRoute, MtlsConfig
-from coterie.kuscia.gateway.model import KeyPair, Problem
+from coterie.kuscia.gateway.model import KeyPair, SnapshotProblem
 
 
-class ClientKeys:
+class ClientKeyFiles:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    def of(self, routes: Iterable[DomainRoute], domain: str) -> tuple[dict[str, KeyPair], list[Problem]]:
+    def of(self, routes: Iterable[DomainRoute], domain: str) -> tuple[dict[str, KeyPair], list[SnapshotProblem]]:
         """By the route's name, for routes that we dial and that bring a pair; what is no pair is a problem."""
         pairs: dict[str, KeyPair] = {}
-        problems: list[Problem] = []
+        problems: list[SnapshotProblem] = []
         for route in routes:
             config = route.spec.mtls_config
             if route.spec.source != domain or config is None or not config.source_client_private_key:
@@ -32,7 +32,9 @@ class ClientKeys:
             try:
                 pairs[name] = self._kept(name, config)
             except (binascii.Error, pki.PkiError) as error:
-                problems.append(Problem(f"route {name}", f"mTLSConfig holds no usable client certificate: {error}"))
+                problems.append(
+                    SnapshotProblem(f"route {name}", f"mTLSConfig holds no usable client certificate: {error}")
+                )
         self._forget({path for pair in pairs.values() for path in (pair.certificate, pair.key)})
         return pairs, problems
 

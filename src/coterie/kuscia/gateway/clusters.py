@@ -13,7 +13,15 @@ from collections.abc import Sequence
 from coterie.kuscia.gateway import tls
 from coterie.kuscia.gateway.crypt import config as crypt
 from coterie.kuscia.gateway.egress import outbound_name
-from coterie.kuscia.gateway.model import Address, Inputs, Problem, Route, RoutePort, Service, Tuning
+from coterie.kuscia.gateway.model import (
+    DomainService,
+    Route,
+    RoutePort,
+    SnapshotInputs,
+    SnapshotProblem,
+    SocketAddress,
+    Tuning,
+)
 from coterie.kuscia.gateway.names import HTTP_OPTIONS, Json, T, address, seconds
 from coterie.kuscia.gateway.snapshot_cache import remembered
 
@@ -34,18 +42,18 @@ ENDPOINT_KEY = "%UPSTREAM_METADATA(envoy.lb:hash_key)%"
 """In a header: the key of the endpoint that answered, under which it stands on the ring."""
 
 
-def service_name(service: Service) -> str:
+def service_name(service: DomainService) -> str:
     """The cluster that leads to it."""
     if not is_direct(service):
         return f"service-{service.name}"
     return _DIRECT_HTTP2 if service.protocol.http2 else DIRECT
 
 
-def is_direct(service: Service) -> bool:
+def is_direct(service: DomainService) -> bool:
     return len(service.endpoints) == 1 and not service.protocol.tls and tls.is_address(service.endpoints[0].host)
 
 
-def clusters(inputs: Inputs) -> tuple[list[Json], list[Problem]]:
+def clusters(inputs: SnapshotInputs) -> tuple[list[Json], list[SnapshotProblem]]:
     """Those of partners whom we dial, of our services and of the handshake.
 
     A port that must not be called has no cluster, and a problem says why.
@@ -53,7 +61,7 @@ def clusters(inputs: Inputs) -> tuple[list[Json], list[Problem]]:
     found = [cluster(HANDSHAKE, [inputs.handshake], _LOCAL_CONNECT_SECONDS, {}), *_direct()]
     if inputs.crypt is not None:
         found.append(crypt.cluster(inputs.crypt))
-    problems: list[Problem] = []
+    problems: list[SnapshotProblem] = []
     for route in inputs.outbound:
         if not route.host or route.via or route.tunnel:
             continue
@@ -68,7 +76,7 @@ def clusters(inputs: Inputs) -> tuple[list[Json], list[Problem]]:
 
 
 def _partner(tuning: Tuning, route: Route, port: RoutePort, socket: Json | None) -> Json:
-    target = Address(route.host, port.port)
+    target = SocketAddress(route.host, port.port)
     made = cluster(outbound_name(route, port), [target], tuning.connect_seconds, hop_options(tuning, port))
     made["upstream_connection_options"] = {
         "tcp_keepalive": {"keepalive_time": 60, "keepalive_interval": 15, "keepalive_probes": 4}
@@ -122,7 +130,7 @@ def _direct() -> list[Json]:
 
 
 @remembered
-def _service(service: Service) -> Json:
+def _service(service: DomainService) -> Json:
     """Remembered: of a thousand services one changes at a time. Nobody may change what is handed out."""
     options: Json = {}  # HTTP/1.1
     if service.protocol.http2:
@@ -138,12 +146,12 @@ def _service(service: Service) -> Json:
     return made
 
 
-def _key(service: Service, endpoint: Json) -> str:
+def _key(service: DomainService, endpoint: Json) -> str:
     """What callers are told of an endpoint: always the same, and not where it is."""
     return hashlib.sha256(f"{service.name}/{endpoint['endpoint']['hostname']}".encode()).hexdigest()[:16]
 
 
-def cluster(name: str, endpoints: Sequence[Address], connect: float, options: Json) -> Json:
+def cluster(name: str, endpoints: Sequence[SocketAddress], connect: float, options: Json) -> Json:
     fixed = all(each.is_socket or tls.is_address(each.host) for each in endpoints)
     made: Json = {
         "name": name,
@@ -172,7 +180,7 @@ def _breakers(many: int) -> Json:
     return {"thresholds": [limits]}
 
 
-def _endpoint(target: Address) -> Json:
+def _endpoint(target: SocketAddress) -> Json:
     # The host name is what `auto_host_rewrite` puts into the request.
     name = "localhost" if target.is_socket else str(target)
     return {"endpoint": {"address": address(target.host, target.port), "hostname": name}}

@@ -8,7 +8,7 @@ relayed      as the carrier's route   the carrier reads it and sends it on in ou
 
 from __future__ import annotations
 
-from coterie.kuscia.gateway.model import NOOP_TOKEN, Authentication, Inputs, Route, RoutePort
+from coterie.kuscia.gateway.model import NOOP_TOKEN, Authentication, Route, RoutePort, SnapshotInputs
 from coterie.kuscia.gateway.names import HOST, PROTOCOL, SOURCE, TOKEN, Json, header, literal
 
 TUNNEL = RoutePort("tunnel", 0, tls=True)
@@ -19,11 +19,11 @@ def outbound_name(route: Route, port: RoutePort) -> str:
     return f"{route.source}-to-{route.destination}-{port.name}"
 
 
-def end_to_end(inputs: Inputs, route: Route) -> bool:
+def end_to_end(inputs: SnapshotInputs, route: Route) -> bool:
     return bool(route.via) and not inputs.relayed(route)
 
 
-def carrier(inputs: Inputs, route: Route) -> Route | None:
+def carrier(inputs: SnapshotInputs, route: Route) -> Route | None:
     """The route that carries this one; itself when nobody has to."""
     if not route.via:
         return route
@@ -31,12 +31,12 @@ def carrier(inputs: Inputs, route: Route) -> Route | None:
     return found if found is not None and not found.via else None
 
 
-def sender(inputs: Inputs, route: Route) -> Route | None:
+def sender(inputs: SnapshotInputs, route: Route) -> Route | None:
     """The route whose clusters and tokens this one's requests use."""
     return route if end_to_end(inputs, route) else carrier(inputs, route)
 
 
-def ways(inputs: Inputs, route: Route) -> tuple[RoutePort, ...]:
+def ways(inputs: SnapshotInputs, route: Route) -> tuple[RoutePort, ...]:
     if end_to_end(inputs, route):
         return (TRANSIT,)
     if route.tunnel:
@@ -44,7 +44,7 @@ def ways(inputs: Inputs, route: Route) -> tuple[RoutePort, ...]:
     return route.ports if route.host else ()
 
 
-def live_ways(inputs: Inputs, route: Route, live: frozenset[str]) -> list[RoutePort]:
+def live_ways(inputs: SnapshotInputs, route: Route, live: frozenset[str]) -> list[RoutePort]:
     return [port for port in ways(inputs, route) if outbound_name(route, port) in live]
 
 
@@ -52,12 +52,12 @@ def lacks_token(route: Route) -> bool:
     return route.authentication is Authentication.TOKEN and not route.tokens
 
 
-def introduction(inputs: Inputs, route: Route) -> list[Json]:
+def introduction(inputs: SnapshotInputs, route: Route) -> list[Json]:
     """Headers that say who we are, as the next gateway reads them."""
     return [*own_name(inputs), *credentials(route)]
 
 
-def own_name(inputs: Inputs) -> list[Json]:
+def own_name(inputs: SnapshotInputs) -> list[Json]:
     return [header(SOURCE, inputs.domain), header(HOST, f"%REQ({HOST}?:authority)%")]
 
 

@@ -29,21 +29,21 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.files import private_directory, write_atomic
 from coterie.base.log import logger
 from coterie.base.log_rotation import STANDARD, Rotation, is_full, move_aside
-from coterie.base.process import Exit, ProcessSpec, Supervised
+from coterie.base.process import ProcessExit, ProcessSpec, Supervised
 from coterie.base.tasks import TaskOwner
-from coterie.kuscia.gateway.admin import INOTIFY_ADVICE, Admin, AdminError, Readback, last_words, pending, refusals
+from coterie.kuscia.gateway.admin import INOTIFY_ADVICE, Admin, AdminError, Readback, log_tail, pending, refusals
 from coterie.kuscia.gateway.bootstrap import FIRST_LOG_LEVEL, arguments, bootstrap
-from coterie.kuscia.gateway.model import Problem, Tuning
+from coterie.kuscia.gateway.model import SnapshotProblem, Tuning
 from coterie.kuscia.gateway.orphaned_envoy import end, ended, running
-from coterie.kuscia.gateway.snapshot import CLUSTERS_FILE, LISTENERS_FILE, Resources
+from coterie.kuscia.gateway.snapshot import CLUSTERS_FILE, LISTENERS_FILE, EnvoyResources
 from coterie.kuscia.gateway.xds import XdsFiles, bridged
 
 _log = logger("gateway.envoy")
 _RESTART = Policy(first=0.1, factor=2.0, limit=10.0, jitter=0.2)
 _LOG_TAIL = 64 << 10
-_LAST_WORDS = 8 << 10
+_LOG_TAIL_BYTES = 8 << 10
 _SETTLE = 2.0
-_LOOK_CLOSER = 0.1
+_FAST_POLL_SECONDS = 0.1
 _WRITTEN_DOWN = 2.0
 LOG_LEVELS = {"DEBUG": "info", "INFO": "warning", "WARN": "warning", "ERROR": "error"}
 """Envoy's level for each of the node's. At `debug` Envoy prints the headers of all requests, with the tokens in them."""
@@ -69,7 +69,7 @@ class EnvoySettings:
     log_level: str = "INFO"
     """The node's: one of LOG_LEVELS."""
     log_rotation: Rotation = STANDARD
-    look_every: float = 5.0
+    poll_seconds: float = 5.0
     """How often liveness and log sizes are looked at."""
 
     @property
@@ -114,13 +114,13 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayStatus:
+class EnvoyStatus:
     live: bool
     pid: int | None
     adopted: bool
     restarts: int
     last: Applied | None
-    problems: tuple[Problem, ...]
+    problems: tuple[SnapshotProblem, ...]
     connections: int = 0
 
 
@@ -128,7 +128,7 @@ class Envoy:
     """A Runnable; ready when Envoy is live with the configuration it was given."""
 
     def __init__(
-        self, settings: EnvoySettings, resources: Resources | None = None, *, clock: Clock = SYSTEM_CLOCK
+        self, settings: EnvoySettings, resources: EnvoyResources | None = None, *, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self.name = "gateway"
         self.ready = asyncio.Event()
@@ -178,12 +178,12 @@ class Envoy:
         self._level = FIRST_LOG_LEVEL
         write_atomic(self.settings.pid_file, str(pid), durable=False)
 
-    def _ended(self, how: Exit) -> None:
+    def _ended(self, how: ProcessExit) -> None:
         """Restarts alone would not help where the machine refuses something: people must know what."""
-        words = last_words(_end_of(self.settings.log)) or last_words(_end_of(self.settings.early_log))
+        words = log_tail(_end_of(self.settings.log)) or log_tail(_end_of(self.settings.early_log))
         if how.code != 0 and not self._stop.is_set() and words:
             advice = INOTIFY_ADVICE if "inotify" in words else "see its log"
-            self._log.error("Envoy gave up", why=words, do=advice, log=str(self.settings.log))
+            self._log.error("Envoy exited repeatedly; giving up", why=words, do=advice, log=str(self.settings.log))
 
     # ---- life ----
 
@@ -259,7 +259,7 @@ class Envoy:
         if pid is None:
             return None
         if same and await self.admin.live():
-            self._log.info("Running Envoy taken over", pid=pid)
+            self._log.info("Adopted the running Envoy", pid=pid)
             return pid
         self._log.info("Envoy of an earlier start is replaced", pid=pid)
         await end(pid, self.settings.stop_seconds)
@@ -275,13 +275,13 @@ class Envoy:
                     self.ready.set()
                 await self._follow_level()
                 await self._rotate()
-                await self._clock.sleep(self.settings.look_every)
+                await self._clock.sleep(self.settings.poll_seconds)
             else:
                 self.ready.clear()
                 await self._clock.sleep(0.05)
 
     def log_at(self, level: str) -> None:
-        """The node's new level; Envoy follows within `look_every`."""
+        """The node's new level; Envoy follows within `poll_seconds`."""
         self._wanted_level = LOG_LEVELS[level]
 
     async def _follow_level(self) -> None:
@@ -319,7 +319,7 @@ class Envoy:
 
     # ---- configuration ----
 
-    async def begin(self, resources: Resources) -> Applied:
+    async def begin(self, resources: EnvoyResources) -> Applied:
         """The first configuration of this life; answers when Envoy is live with it. `run` may begin before or after."""
         if self._files is None:
             self._resources, self._clusters = resources, resources.clusters
@@ -330,7 +330,7 @@ class Envoy:
         await self.ready.wait()
         return await self.apply(resources)
 
-    async def apply(self, resources: Resources) -> Applied:
+    async def apply(self, resources: EnvoyResources) -> Applied:
         """Write what changed and wait for Envoy's word on it."""
         async with self._applying:
             started = perf_counter()
@@ -375,7 +375,7 @@ class Envoy:
                 if not missing:
                     await asyncio.wait_for(self.admin.settled(), left)
                     return Applied(True, seconds=perf_counter() - started)
-                if pause >= _LOOK_CLOSER and (refused := await self._refuses()):
+                if pause >= _FAST_POLL_SECONDS and (refused := await self._refuses()):
                     break
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.1)
@@ -391,7 +391,7 @@ class Envoy:
         until = perf_counter() + (_WRITTEN_DOWN if wait else 0.0)
         found = refusals(_since(self.settings.log, self._log_start))
         while not found and perf_counter() < until:
-            await asyncio.sleep(_LOOK_CLOSER)
+            await asyncio.sleep(_FAST_POLL_SECONDS)
             found = refusals(_since(self.settings.log, self._log_start))
         return found
 
@@ -403,11 +403,11 @@ class Envoy:
     def _note(self, applied: Applied) -> Applied:
         self._last = applied
         if applied.refused:
-            self._log.error("Envoy refuses its configuration", files=applied.pending, reasons=applied.reasons)
+            self._log.error("Envoy rejected its configuration", files=applied.pending, reasons=applied.reasons)
         elif not applied.accepted:
             # It restarts, or has much to do: it will read the files.
             self._log.warning(
-                "Envoy has not taken its configuration yet", files=applied.pending, reasons=applied.reasons
+                "Envoy has not accepted its configuration yet", files=applied.pending, reasons=applied.reasons
             )
         return applied
 
@@ -417,11 +417,11 @@ class Envoy:
     def pid(self) -> int | None:
         return self._adopted if self._adopted is not None else self._child.pid
 
-    async def status(self) -> GatewayStatus:
+    async def status(self) -> EnvoyStatus:
         seen: Readback | None = None
         with contextlib.suppress(AdminError):
             seen = await self.admin.readback()
-        return GatewayStatus(
+        return EnvoyStatus(
             live=seen is not None and seen.live,
             pid=self.pid,
             adopted=self._adopted is not None,
@@ -433,7 +433,7 @@ class Envoy:
 
 
 def _end_of(path: Path) -> str:
-    return _since(path, max(0, _size(path) - _LAST_WORDS))
+    return _since(path, max(0, _size(path) - _LOG_TAIL_BYTES))
 
 
 def _size(path: Path) -> int:

@@ -24,7 +24,7 @@ from coterie.kuscia.api.types.domain import GATEWAYS, DomainRoute
 from coterie.kuscia.gateway.admin import Admin, AdminError
 from coterie.kuscia.gateway.clusters import DIRECT
 from coterie.kuscia.gateway.settings import GatewaySettings
-from coterie.kuscia.gateway.snapshot_inputs import World
+from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
 _PLAIN = GATEWAYS.as_dynamic
@@ -91,7 +91,7 @@ class Heartbeat:
         settings: GatewaySettings,
         identity: DomainIdentity,
         admin: Admin,
-        world: Callable[[], World],
+        world: Callable[[], GatewayObjects],
         *,
         address: str,
         version: str,
@@ -116,14 +116,14 @@ class Heartbeat:
         self.ready.set()
         while True:
             # Soon again after a failure: routes wait for gateways.
-            await self._clock.sleep(EVERY if await self._beat() else _RETRY)
+            await self._clock.sleep(EVERY if await self._heartbeat_once() else _RETRY)
 
-    async def _beat(self) -> bool:
+    async def _heartbeat_once(self) -> bool:
         try:
             await self._write(await self._status())
         except (ApiError, TransportError) as error:
             if not self._failing:
-                self._log.warning("The gateway's sign of life cannot be written; trying on", error=error)
+                self._log.warning("Gateway heartbeat cannot be written; trying again", error=error)
             self._failing = True
             return False
         self._failing = False
@@ -135,8 +135,10 @@ class Heartbeat:
         except AdminError:
             members = {}  # Envoy restarts: we are alive, and nothing is known to be reachable
         world = self._world()
-        told = network_status(members, world.routes, world.services, world.endpoints.values(), self._settings.domain)
-        return {**self._lasting, "heartbeatTime": rfc3339(self._clock.now()), "networkStatus": told}
+        network_state = network_status(
+            members, world.routes, world.services, world.endpoints.values(), self._settings.domain
+        )
+        return {**self._lasting, "heartbeatTime": rfc3339(self._clock.now()), "networkStatus": network_state}
 
     async def _write(self, status: Object) -> None:
         name, namespace = self._settings.instance, self._settings.domain

@@ -22,7 +22,7 @@ from typing import Any
 
 from coterie.base.pki import PkiError, fingerprint, load_certificate
 from coterie.kuscia.gateway.matching import by_header, by_sender, then, verdict
-from coterie.kuscia.gateway.model import NOOP_TOKEN, Authentication, Inputs, Problem, Protocol, Route
+from coterie.kuscia.gateway.model import NOOP_TOKEN, Authentication, Protocol, Route, SnapshotInputs, SnapshotProblem
 from coterie.kuscia.gateway.names import (
     EARLY_MUTATION,
     HANDSHAKE_CLUSTER,
@@ -46,7 +46,7 @@ UNAUTHORIZED = "unauthorized"
 """The rule by which `auth` refuses; its name tells that refusal from the others."""
 _ANYONE: Json = {"any": True}
 _LET_IN = verdict("known", "ALLOW")
-_STRANGER = verdict(UNAUTHORIZED, "DENY")
+_UNKNOWN_CALLER = verdict(UNAUTHORIZED, "DENY")
 _NOT_SO = verdict("none", "DENY")
 
 
@@ -78,12 +78,12 @@ def internal_mutations(domain: str) -> list[Json]:
     return [*({"remove": each} for each in forgotten), _set(ORIGIN, domain)]
 
 
-def pins(route: Route) -> tuple[tuple[str, ...], Problem | None]:
+def pins(route: Route) -> tuple[tuple[str, ...], SnapshotProblem | None]:
     """The fingerprints of the partner's certificates."""
     try:
         return tuple(sorted({_pin(pem) for pem in route.certificates})), None
     except PkiError as error:
-        return (), Problem(about(route), f"the partner's certificate: {error}")
+        return (), SnapshotProblem(about(route), f"the partner's certificate: {error}")
 
 
 @lru_cache(maxsize=4096)
@@ -96,7 +96,7 @@ def about(route: Route) -> str:
     return f"route {route.source}-{route.destination}"
 
 
-def auth_config(inputs: Inputs) -> tuple[Json, list[Problem]]:
+def auth_config(inputs: SnapshotInputs) -> tuple[Json, list[SnapshotProblem]]:
     """The table of keys: each source with its accepted tokens (and certificates), and what it may then claim.
 
     Everybody else is refused. A relayed source comes with its carrier's key, and the carrier may speak for it.
@@ -106,7 +106,7 @@ def auth_config(inputs: Inputs) -> tuple[Json, list[Problem]]:
         if inputs.relayed(route):
             carried.setdefault(route.via, set()).add(route.source)
     known: dict[str, dict[str, Json]] = {}
-    problems: list[Problem] = []
+    problems: list[SnapshotProblem] = []
     for route in inputs.inbound:
         if inputs.relayed(route):
             continue
@@ -115,37 +115,39 @@ def auth_config(inputs: Inputs) -> tuple[Json, list[Problem]]:
         problems += [*([problem] if problem is not None else []), *unreadable]
         if keys:
             known.setdefault(route.source, {}).update(dict.fromkeys(keys, allowed))
-    sources = {source: then(by_header(PEER_KEY, keys, _STRANGER)) for source, keys in known.items()}
-    return {"@type": RBAC, "matcher": by_header(SOURCE, sources, _STRANGER)}, problems
+    sources = {source: then(by_header(PEER_KEY, keys, _UNKNOWN_CALLER)) for source, keys in known.items()}
+    return {"@type": RBAC, "matcher": by_header(SOURCE, sources, _UNKNOWN_CALLER)}, problems
 
 
-def _keys(route: Route, protocol: Protocol) -> tuple[list[str], Problem | None]:
+def _keys(route: Route, protocol: Protocol) -> tuple[list[str], SnapshotProblem | None]:
     certificates: tuple[str, ...] = ("",)
     if protocol is Protocol.MTLS:
         certificates, problem = pins(route)
         if problem is not None:
             return [], problem
         if not certificates:
-            return [], Problem(
+            return [], SnapshotProblem(
                 about(route), f"protocol MTLS, and no certificate of {route.source} is known that counts today"
             )
     if route.authentication is Authentication.TOKEN:
         tokens = [token.reveal() for token in route.tokens if token]
         if NOOP_TOKEN in tokens:
-            return [], Problem(about(route), f"{NOOP_TOKEN!r} is no token")
+            return [], SnapshotProblem(about(route), f"{NOOP_TOKEN!r} is no token")
     elif route.authentication is Authentication.MTLS and protocol is not Protocol.MTLS:
-        return [], Problem(about(route), "authenticated by certificate, but this gateway does not ask for certificates")
+        return [], SnapshotProblem(
+            about(route), "authenticated by certificate, but this gateway does not ask for certificates"
+        )
     else:
         tokens = [NOOP_TOKEN]
     return [_SEPARATOR.join((pin, route.source, token)) for pin in certificates for token in tokens], None
 
 
-def _claims(route: Route, carried: set[str]) -> tuple[Json, list[Problem]]:
+def _claims(route: Route, carried: set[str]) -> tuple[Json, list[SnapshotProblem]]:
     """A source speaks for itself and for those whose route names it as carrier, from the addresses it may call from."""
     allowed, problems = _LET_IN, []
     if route.source_addresses:
         ranges, wrong = _ranges(route.source_addresses)
-        problems = [Problem(about(route), f"{each!r} is neither address nor CIDR block") for each in wrong]
+        problems = [SnapshotProblem(about(route), f"{each!r} is neither address nor CIDR block") for each in wrong]
         # When none is readable the list allows nobody, rather than everybody.
         allowed = then(by_sender(ranges, _LET_IN, _NOT_SO))
     return then(by_header(ORIGIN, dict.fromkeys((route.source, *carried), allowed), _NOT_SO)), problems

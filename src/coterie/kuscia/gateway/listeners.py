@@ -11,8 +11,8 @@ from pathlib import Path
 from coterie.kuscia.gateway import identity, tls, transit, tunnel
 from coterie.kuscia.gateway.clusters import http2_options
 from coterie.kuscia.gateway.crypt import config as crypt
-from coterie.kuscia.gateway.crypt.exchange import Side
-from coterie.kuscia.gateway.model import Address, Inputs
+from coterie.kuscia.gateway.crypt.exchange import RouteSide
+from coterie.kuscia.gateway.model import SnapshotInputs, SocketAddress
 from coterie.kuscia.gateway.names import (
     ACCESS_FILTER,
     AUTH_FILTER,
@@ -59,38 +59,38 @@ def filter_file(directory: Path, name: str) -> Path:
     return directory / f"ecds-{name}.json"
 
 
-def listeners(inputs: Inputs) -> list[Json]:
+def listeners(inputs: SnapshotInputs) -> list[Json]:
     found = [_internal(inputs)]
     if inputs.external is not None:
         found.append(_external(inputs, inputs.external))
     behind = _external_manager(inputs)
-    found += [*tunnel.dialling_listeners(inputs, behind), *transit.door_listeners(inputs, behind)]
+    found += [*tunnel.dialling_listeners(inputs, behind), *transit.inner_listeners(inputs, behind)]
     log = [_access_log(inputs.logs / f"{INTERNAL}.log", INTERNAL_LOG)] if inputs.tuning.access_logs else []
     found += transit.source_listeners(inputs, route_file(inputs.directory, transit.SIDE), log)
     return sorted(found, key=lambda each: str(each["name"]))
 
 
-def _external(inputs: Inputs, where: Address) -> Json:
+def _external(inputs: SnapshotInputs, where: SocketAddress) -> Json:
     listener = _listener(EXTERNAL, where, _external_manager(inputs), tls.downstream(inputs))
     if inputs.tuning.access_logs:
         # What ends before there is a request would leave no trace: plain text, a certificate that nobody knows.
         failed = _access_log(inputs.logs / f"{EXTERNAL}.log", FAILED_LOG)
         listener["access_log"] = [failed | {"filter": _cel(_NOT_THROUGH)}]
-    if (door := tunnel.door(inputs)) is not None:
-        listener["filter_chains"].append(door)
+    if (filter_chain := tunnel.reverse_tunnel_filter_chain(inputs)) is not None:
+        listener["filter_chains"].append(filter_chain)
         inspector = {"name": "envoy.filters.listener.tls_inspector", "typed_config": {"@type": TLS_INSPECTOR}}
         listener["listener_filters"] = [inspector]
         listener["listener_filters_timeout"] = seconds(inputs.tuning.headers_seconds)
     return listener
 
 
-def _external_manager(inputs: Inputs) -> Json:
+def _external_manager(inputs: SnapshotInputs) -> Json:
     """What stands behind the public port, and behind the tunnels that stand in for one."""
     filters = [
         _discovered(inputs, AUTH_FILTER),
         # Only on the virtual hosts that bring rules: those of services have them in their routes, which costs less.
         {"name": ACCESS_FILTER, "typed_config": identity.deny_all(), "disabled": True},
-        *_crypt(inputs, Side.SERVE),
+        *_crypt(inputs, RouteSide.SERVE),
     ]
     return _manager(inputs, EXTERNAL, filters, identity.external_mutations(), EXTERNAL_LOG) | {
         "http2_protocol_options": http2_options(inputs.tuning) | {"max_concurrent_streams": 1024},
@@ -99,10 +99,10 @@ def _external_manager(inputs: Inputs) -> Json:
     }
 
 
-def _internal(inputs: Inputs) -> Json:
+def _internal(inputs: SnapshotInputs) -> Json:
     # Only on the routes that bring a limit.
     limiter: Json = {"name": BANDWIDTH_FILTER, "typed_config": bandwidth(None), "disabled": True}
-    filters: list[Json] = [limiter, *_crypt(inputs, Side.CALL)]
+    filters: list[Json] = [limiter, *_crypt(inputs, RouteSide.CALL)]
     mutations = identity.internal_mutations(inputs.domain)
     manager = _manager(inputs, INTERNAL, filters, mutations, INTERNAL_LOG) | {
         "http_protocol_options": {"accept_http_10": True},
@@ -111,11 +111,11 @@ def _internal(inputs: Inputs) -> Json:
     return _listener(INTERNAL, inputs.internal, manager, None)
 
 
-def _crypt(inputs: Inputs, side: Side) -> list[Json]:
+def _crypt(inputs: SnapshotInputs, side: RouteSide) -> list[Json]:
     return crypt.http_filters(side) if inputs.crypt is not None else []
 
 
-def _listener(name: str, where: Address, manager: Json, socket: Json | None) -> Json:
+def _listener(name: str, where: SocketAddress, manager: Json, socket: Json | None) -> Json:
     chain: Json = {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
     if socket is not None:
         chain["transport_socket"] = socket
@@ -129,7 +129,7 @@ def _listener(name: str, where: Address, manager: Json, socket: Json | None) -> 
     }
 
 
-def _manager(inputs: Inputs, side: str, filters: list[Json], mutations: list[Json], log: str) -> Json:
+def _manager(inputs: SnapshotInputs, side: str, filters: list[Json], mutations: list[Json], log: str) -> Json:
     return {
         "@type": HCM,
         "stat_prefix": side,
@@ -157,7 +157,7 @@ def _manager(inputs: Inputs, side: str, filters: list[Json], mutations: list[Jso
     }
 
 
-def _local_replies(inputs: Inputs, side: str) -> Json:
+def _local_replies(inputs: SnapshotInputs, side: str) -> Json:
     """Errors that this gateway itself answers say so. A lite knows its master's gateway by exactly this 401."""
     because = header(ERROR, cause(inputs, side, "%RESPONSE_CODE_DETAILS%"), "ADD_IF_ABSENT")
     unauthorized: Json = {
@@ -199,7 +199,7 @@ def _access_log(path: Path, line: str) -> Json:
     return {"name": "file", "typed_config": config}
 
 
-def _discovered(inputs: Inputs, name: str) -> Json:
+def _discovered(inputs: SnapshotInputs, name: str) -> Json:
     """A rule filter whose settings lie in a file. Until they were read once, nothing passes."""
     source = file_source(filter_file(inputs.directory, name))
     return {"name": name, "config_discovery": {"config_source": source, "type_urls": [RBAC]}}

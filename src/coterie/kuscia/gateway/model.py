@@ -5,7 +5,7 @@
     services ───┼──> Inputs ──> snapshot      inbound when we are its destination
     keys, ports ┘
 
-Nothing here knows of Envoy or of API objects (`objects.py` makes routes and services from those). Tokens are `Secret`s;
+Nothing here knows of Envoy or of API objects (`objects.py` makes routes and services from those). Tokens are `SecretValue`s;
 private keys are only ever named by their file.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 
 MASTER = "master"
 """The name under which a control plane is reached besides its own domain's."""
@@ -53,7 +53,7 @@ class ServiceProtocol(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Address:
+class SocketAddress:
     host: str
     """Or the path of a Unix socket, which has no port."""
     port: int
@@ -102,7 +102,7 @@ class Route:
     passes on an encrypted connection of the source's own. None: hop by hop only where our own port is plain text."""
     tunnel: bool = False
     """The destination cannot be dialled, it dials us (Kuscia's REVERSE-TUNNEL)."""
-    tokens: tuple[Secret, ...] = ()
+    tokens: tuple[SecretValue, ...] = ()
     """Newest last. The source sends the newest, the destination accepts all."""
     revisions: tuple[int, ...] = ()
     """Of the tokens, in their order. Only body encryption needs them: they tell the partner which key was taken."""
@@ -133,11 +133,11 @@ class Affinity:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class DomainService:
     """A service of our own domain."""
 
     name: str
-    endpoints: tuple[Address, ...] = ()
+    endpoints: tuple[SocketAddress, ...] = ()
     protocol: ServiceProtocol = ServiceProtocol.HTTP
     access: frozenset[str] | None = None
     """Domains that may call; None: every authenticated one."""
@@ -146,7 +146,7 @@ class Service:
     affinity: Affinity = Affinity()
     aliases: tuple[str, ...] = ()
     """Further domain names under which it is known, e.g. `master`."""
-    credentials: tuple[tuple[str, Secret], ...] | None = None
+    credentials: tuple[tuple[str, SecretValue], ...] | None = None
     """By domain, the `Authorization` with which its calls go on, whatever they brought. With such a list a domain that
     is not in it does not get through, and neither does one for which another speaks."""
 
@@ -155,7 +155,7 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class BandwidthLimit:
+class TaskBandwidthLimit:
     """All calls of one task's services to one destination together, requests and responses each."""
 
     task: str
@@ -197,12 +197,12 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class SnapshotInputs:
     domain: str
-    internal: Address
-    external: Address | None
+    internal: SocketAddress
+    external: SocketAddress | None
     """None: the domain has no public port."""
-    handshake: Address
+    handshake: SocketAddress
     """Where our own handshake and registration server listens."""
     directory: Path
     """Where the configuration files lie, since they name each other."""
@@ -221,10 +221,10 @@ class Inputs:
     aliases: tuple[str, ...] = ()
     """Further names of our own domain: a control plane is `master` too."""
     routes: tuple[Route, ...] = ()
-    services: tuple[Service, ...] = ()
-    limits: tuple[BandwidthLimit, ...] = ()
+    services: tuple[DomainService, ...] = ()
+    limits: tuple[TaskBandwidthLimit, ...] = ()
     transit: tuple[TransitGrant, ...] = ()
-    sisters: tuple[Address, ...] = ()
+    peer_gateways: tuple[SocketAddress, ...] = ()
     """The internal addresses of our domain's other live gateways: a tunnel may end at one of them."""
     crypt: Path | None = None
     """The socket of the child process that encrypts bodies; None: there is none, and routes that ask for it are refused."""
@@ -251,7 +251,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Problem:
+class SnapshotProblem:
     """Something that was asked for and is refused, in words for the object's status."""
 
     about: str

@@ -1,6 +1,6 @@
 """Routes and services as the gateway knows them, read from API objects. Pure.
 
-What cannot be read is a `Problem` and no half of it is used. What an object leaves open is read as Kuscia reads it, with
+What cannot be read is a `SnapshotProblem` and no half of it is used. What an object leaves open is read as Kuscia reads it, with
 two exceptions on the safe side: an access list that is there and empty opens the service to nobody, and addresses in
 `sourceWhiteIPList` count.
 """
@@ -13,21 +13,21 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types import network
 from coterie.kuscia.api import labels
 from coterie.kuscia.gateway.model import (
-    Address,
     Affinity,
     Authentication,
-    BandwidthLimit,
+    DomainService,
     KeyPair,
-    Problem,
     Route,
     RoutePort,
-    Service,
     ServiceProtocol,
+    SnapshotProblem,
+    SocketAddress,
+    TaskBandwidthLimit,
 )
 
 _SCOPE_DOMAIN = "Domain"
@@ -41,7 +41,7 @@ _HOW_CARRIED = {labels.COTERIE_HOP_BY_HOP: True, labels.COTERIE_END_TO_END: Fals
 
 def service_of(
     service: network.Service, endpoints: network.Endpoints | None, *, aliases: Sequence[str] = ()
-) -> Service | Problem | None:
+) -> DomainService | SnapshotProblem | None:
     """None: the service is for one pod only and no matter of the gateway."""
     about = f"service {service.metadata.name}"
     annotations = service.metadata.annotations or {}
@@ -51,10 +51,10 @@ def service_of(
     try:
         protocol = ServiceProtocol((annotations.get(labels.KUSCIA_PROTOCOL) or "HTTP").upper())
     except ValueError:
-        return Problem(
+        return SnapshotProblem(
             about, f"protocol {annotations[labels.KUSCIA_PROTOCOL]!r} is none of {', '.join(ServiceProtocol)}"
         )
-    return Service(
+    return DomainService(
         service.metadata.name,
         _external(service, protocol) or _addresses(service, endpoints),
         protocol,
@@ -65,18 +65,18 @@ def service_of(
     )
 
 
-def _external(service: network.Service, protocol: ServiceProtocol) -> tuple[Address, ...]:
+def _external(service: network.Service, protocol: ServiceProtocol) -> tuple[SocketAddress, ...]:
     if service.spec.type != "ExternalName" or not service.spec.external_name:
         return ()
     ports = service.spec.ports or ()
-    return (Address(service.spec.external_name, ports[0].port if ports else 443 if protocol.tls else 80),)
+    return (SocketAddress(service.spec.external_name, ports[0].port if ports else 443 if protocol.tls else 80),)
 
 
-def _addresses(service: network.Service, endpoints: network.Endpoints | None) -> tuple[Address, ...]:
+def _addresses(service: network.Service, endpoints: network.Endpoints | None) -> tuple[SocketAddress, ...]:
     """The addresses of the service's first port."""
     wanted = service.spec.ports[0].name if service.spec.ports else None
     found = {
-        Address(address.ip, port.port)
+        SocketAddress(address.ip, port.port)
         for subset in (endpoints.subsets if endpoints is not None else None) or ()
         for port in (subset.ports or ())
         if port.port is not None and wanted in (None, port.name)
@@ -97,7 +97,7 @@ def _affinity(service: network.Service, annotations: Mapping[str, str]) -> Affin
     return Affinity(service.spec.session_affinity == "ClientIP", cookie, life if cookie else 0)
 
 
-def limits_of(services: Iterable[network.Service]) -> tuple[BandwidthLimit, ...]:
+def limits_of(services: Iterable[network.Service]) -> tuple[TaskBandwidthLimit, ...]:
     """One per task and destination; when the services of a task disagree, the lowest."""
     found: dict[tuple[str, str], int] = {}
     for service in services:
@@ -109,18 +109,18 @@ def limits_of(services: Iterable[network.Service]) -> tuple[BandwidthLimit, ...]
             pair = (task, key.removeprefix(labels.KUSCIA_BANDWIDTH_LIMIT_PREFIX))
             if limit := int(value):
                 found[pair] = min(limit, found.get(pair, limit))
-    return tuple(BandwidthLimit(task, destination, limit) for (task, destination), limit in sorted(found.items()))
+    return tuple(TaskBandwidthLimit(task, destination, limit) for (task, destination), limit in sorted(found.items()))
 
 
 def route_of(
     domain_route: Object,
     *,
-    tokens: Sequence[Secret] = (),
+    tokens: Sequence[SecretValue] = (),
     certificates: Sequence[str] = (),
     client: KeyPair | None = None,
     unverified: bool = False,
     aliases: Sequence[str] = (),
-) -> Route | Problem:
+) -> Route | SnapshotProblem:
     """`tokens`: those in force, in clear, newest last. `certificates`: what is known of the partner (PEM), e.g. its
     Domain's. The private key inside `mTLSConfig` is not read; who holds it keeps it in a file and gives `client`."""
     spec: Mapping[str, Any] = domain_route.get("spec") or {}
@@ -134,10 +134,10 @@ def route_of(
         authority = _pem(mtls, "tlsCA")
         shown = _pem(mtls, "sourceClientCert")
     except ValueError as error:
-        return Problem(about, str(error))
+        return SnapshotProblem(about, str(error))
     via = str((transit.get("domain") or {}).get("domainID") or "") if transit and method == _THIRD_DOMAIN else ""
     if transit and method == _THIRD_DOMAIN and not via:
-        return Problem(about, "transit through a third domain, and none is named")
+        return SnapshotProblem(about, "transit through a third domain, and none is named")
     endpoint = spec.get("endpoint") or {}
     annotations: Mapping[str, str] = domain_route.get("metadata", {}).get("annotations") or {}
     # The client certificate is the partner's only on the destination's side.

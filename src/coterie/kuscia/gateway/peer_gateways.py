@@ -2,7 +2,7 @@
 
     pod -> any gateway -> cluster <us>-to-<partner>-gateways -> the gateway that has the tunnel -> partner
 
-Each gateway asks itself and its sisters every two seconds whether the partner answers there, through the tunnel itself, and
+Each gateway asks itself and its peer gateways every two seconds whether the partner answers there, through the tunnel itself, and
 leads calls where it does: to itself first. Gateways reach each other by their internal addresses, in plain text: whoever
 can reach those is this domain anyway.
 
@@ -12,7 +12,7 @@ Only calls of our own pods find a sister. What we carry for others goes down a t
 from __future__ import annotations
 
 from coterie.kuscia.gateway.clusters import cluster, http2_options
-from coterie.kuscia.gateway.model import Address, Inputs, Route
+from coterie.kuscia.gateway.model import Route, SnapshotInputs, SocketAddress
 from coterie.kuscia.gateway.names import HANDSHAKE_SERVICE, TUNNEL_HERE, Json, header
 from coterie.kuscia.gateway.service_hosts import ALL, send_to
 from coterie.kuscia.gateway.tunnel import obstacle
@@ -22,24 +22,26 @@ def _shared_name(route: Route) -> str:
     return f"{route.source}-to-{route.destination}-gateways"
 
 
-def clusters(inputs: Inputs) -> list[Json]:
+def clusters(inputs: SnapshotInputs) -> list[Json]:
     """For each tunnelled destination: our domain's gateways at which it answers now."""
-    if not inputs.sisters:
+    if not inputs.peer_gateways:
         return []
     mine = inputs.internal
     # A listener on all addresses is not itself an address.
-    own = Address("::1" if ":" in mine.host else "127.0.0.1", mine.port) if mine.host in ("0.0.0.0", "::") else mine
+    own = (
+        SocketAddress("::1" if ":" in mine.host else "127.0.0.1", mine.port) if mine.host in ("0.0.0.0", "::") else mine
+    )
     tunnelled = (route for route in inputs.outbound if route.tunnel and not route.via)
     return [_gateways(inputs, route, own) for route in tunnelled if not obstacle(inputs, route)]
 
 
-def _gateways(inputs: Inputs, route: Route, own: Address) -> Json:
+def _gateways(inputs: SnapshotInputs, route: Route, own: SocketAddress) -> Json:
     options: Json = {
         "use_downstream_protocol_config": {
             "http_protocol_options": {}, "http2_protocol_options": http2_options(inputs.tuning),
         }
     }  # fmt: skip
-    made = cluster(_shared_name(route), [own, *sorted({*inputs.sisters} - {own})], 5.0, options)
+    made = cluster(_shared_name(route), [own, *sorted({*inputs.peer_gateways} - {own})], 5.0, options)
     ((first, *others),) = (each["lb_endpoints"] for each in made["load_assignment"]["endpoints"])
     made["load_assignment"]["endpoints"] = [
         {"priority": 0, "lb_endpoints": [first]},
@@ -58,13 +60,13 @@ def _gateways(inputs: Inputs, route: Route, own: Address) -> Json:
     return made | {"health_checks": [every | check], "common_lb_config": {"healthy_panic_threshold": {"value": 0}}}
 
 
-def among_gateways(inputs: Inputs, carrier: Route | None, host: Json) -> Json:
-    """The virtual host of a destination where we have sisters, when a tunnel leads to it or to its carrier.
+def among_gateways(inputs: SnapshotInputs, carrier: Route | None, host: Json) -> Json:
+    """The virtual host of a destination where we have peer gateways, when a tunnel leads to it or to its carrier.
 
     What comes marked goes down the tunnel here or nowhere, so that gateways never send each other round in circles.
     What our pods send is marked and goes to the gateway that has the tunnel, which names us and limits and encrypts.
     """
-    if carrier is None or not carrier.tunnel or not inputs.sisters:
+    if carrier is None or not carrier.tunnel or not inputs.peer_gateways:
         return host
     marked = {"name": TUNNEL_HERE, "present_match": True}
     naming = host.pop("request_headers_to_add", [])

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from coterie.kuscia.gateway import peer_gateways, transit, tunnel
 from coterie.kuscia.gateway.clusters import HANDSHAKE
 from coterie.kuscia.gateway.crypt import routing as crypt
-from coterie.kuscia.gateway.crypt.exchange import Side
+from coterie.kuscia.gateway.crypt.exchange import RouteSide
 from coterie.kuscia.gateway.egress import (
     carrier,
     credentials,
@@ -35,7 +35,14 @@ from coterie.kuscia.gateway.egress import (
     ways,
 )
 from coterie.kuscia.gateway.identity import about, access_of_domains, without_secrets
-from coterie.kuscia.gateway.model import BandwidthLimit, Inputs, Problem, Route, RoutePort, Service
+from coterie.kuscia.gateway.model import (
+    DomainService,
+    Route,
+    RoutePort,
+    SnapshotInputs,
+    SnapshotProblem,
+    TaskBandwidthLimit,
+)
 from coterie.kuscia.gateway.names import (
     ACCESS_FILTER,
     AUTH_FILTER,
@@ -55,11 +62,11 @@ from coterie.kuscia.gateway.names import (
 from coterie.kuscia.gateway.service_hosts import (
     ALL,
     NOT_OPENED,
-    place_of,
     refusal,
     send_to,
     service_for_own,
     service_for_partners,
+    service_host_context,
 )
 
 EXTERNAL = "external"
@@ -67,16 +74,16 @@ INTERNAL = "internal"
 _HANDSHAKE_PATHS = ("/handshake", "/register")
 
 
-def external_routes(inputs: Inputs, live: frozenset[str]) -> Json:
+def external_routes(inputs: SnapshotInputs, live: frozenset[str]) -> Json:
     """`live`: names of the clusters there are."""
     decorating = tuple(route for route in inputs.inbound if route.headers and not inputs.relayed(route))
-    place = place_of(inputs)
+    place = service_host_context(inputs)
     opened = (service_for_partners(place, each, decorating) for each in _services(inputs) if not each.domain_only)
     hosts = [
         *(crypt.for_partners(each, inputs) for each in opened),
         *_carried(inputs, live),
         *transit.carrier_hosts(inputs, live),
-        *transit.door_hosts(inputs),
+        *transit.inner_hosts(inputs),
         tunnel.poll_refusal(inputs),
         _closed(inputs),
     ]
@@ -85,11 +92,11 @@ def external_routes(inputs: Inputs, live: frozenset[str]) -> Json:
     return _table(inputs, EXTERNAL, listed) | {"vhost_header": HOST}
 
 
-def internal_routes(inputs: Inputs, live: frozenset[str]) -> tuple[Json, list[Problem]]:
+def internal_routes(inputs: SnapshotInputs, live: frozenset[str]) -> tuple[Json, list[SnapshotProblem]]:
     hosts = [_handshake_host(inputs, outside=False)]
-    place = place_of(inputs)
+    place = service_host_context(inputs)
     hosts += [service_for_own(place, each) for each in _services(inputs)]
-    problems: list[Problem] = []
+    problems: list[SnapshotProblem] = []
     for route in inputs.outbound:
         host, problem = _to_partner(inputs, route, live)
         hosts.append(host)
@@ -98,7 +105,7 @@ def internal_routes(inputs: Inputs, live: frozenset[str]) -> tuple[Json, list[Pr
     return _table(inputs, INTERNAL, hosts) | {"request_headers_to_add": own_name(inputs)}, problems
 
 
-def transit_routes(inputs: Inputs, live: frozenset[str]) -> Json:
+def transit_routes(inputs: SnapshotInputs, live: frozenset[str]) -> Json:
     """What becomes of the connections that a carrier passes on for us."""
     return {
         "name": transit.SIDE,
@@ -107,16 +114,16 @@ def transit_routes(inputs: Inputs, live: frozenset[str]) -> Json:
     }
 
 
-def hop(inputs: Inputs, side: str) -> str:
+def hop(inputs: SnapshotInputs, side: str) -> str:
     """How this gateway is called in error messages."""
     return f"{inputs.domain}/{inputs.instance}/{side}"
 
 
-def cause(inputs: Inputs, side: str, message: str) -> str:
+def cause(inputs: SnapshotInputs, side: str, message: str) -> str:
     return f"<{hop(inputs, side)} $cause$ {message}>"
 
 
-def _table(inputs: Inputs, side: str, hosts: list[Json]) -> Json:
+def _table(inputs: SnapshotInputs, side: str, hosts: list[Json]) -> Json:
     return {
         "name": side,
         "ignore_port_in_host_matching": True,
@@ -143,14 +150,14 @@ def _distinct(hosts: Iterable[Json]) -> Iterable[Json]:
             yield {**host, "domains": domains}
 
 
-def _services(inputs: Inputs) -> list[Service]:
+def _services(inputs: SnapshotInputs) -> list[DomainService]:
     return sorted(inputs.services, key=lambda each: each.name)
 
 
 # ---- handshake ----
 
 
-def _handshake_host(inputs: Inputs, *, outside: bool) -> Json:
+def _handshake_host(inputs: SnapshotInputs, *, outside: bool) -> Json:
     off: Json = {"@type": FILTER_CONFIG, "disabled": True}
     host: Json = {
         "name": "handshake",
@@ -171,12 +178,12 @@ def _handshake_host(inputs: Inputs, *, outside: bool) -> Json:
 # ---- partners ----
 
 
-def _to_partner(inputs: Inputs, route: Route, live: frozenset[str]) -> tuple[Json, Problem | None]:
+def _to_partner(inputs: SnapshotInputs, route: Route, live: frozenset[str]) -> tuple[Json, SnapshotProblem | None]:
     host: Json = {"name": f"{route.source}-to-{route.destination}", "domains": _partner_domains(route)}
     why = _refused(inputs, route, live)
     if why:
         host["routes"] = [{"match": ALL, **refusal(503, f"{about(route)}: {why}")}]
-        return host, Problem(about(route), why)
+        return host, SnapshotProblem(about(route), why)
     leaving = sender(inputs, route)
     assert leaving is not None
     ports = live_ways(inputs, leaving, live)
@@ -193,7 +200,7 @@ def _partner_domains(route: Route) -> list[str]:
     return [f"*.{name}.svc" for name in dict.fromkeys((route.destination, *route.aliases))]
 
 
-def _refused(inputs: Inputs, route: Route, live: frozenset[str]) -> str:
+def _refused(inputs: SnapshotInputs, route: Route, live: frozenset[str]) -> str:
     """Why nothing may be sent; empty when it may."""
     if why := crypt.refused(inputs, route):
         return why
@@ -218,7 +225,7 @@ def _waiting(route: Route) -> list[Json]:
     return [{"match": ALL, **refusal(503, f"{about(route)}: no token has been agreed on yet")}]
 
 
-def _data(inputs: Inputs, route: Route, leaving: Route, ports: Sequence[RoutePort]) -> list[Json]:
+def _data(inputs: SnapshotInputs, route: Route, leaving: Route, ports: Sequence[RoutePort]) -> list[Json]:
     # A task whose name begins with another's comes first.
     limits = sorted(
         (each for each in inputs.limits if each.destination == route.destination and each.kib_per_second > 0),
@@ -228,16 +235,16 @@ def _data(inputs: Inputs, route: Route, leaving: Route, ports: Sequence[RoutePor
         made for limit in limits for made in _forward(inputs, leaving, ports, only=f"{limit.task}-", limit=limit)
     ]
     made = [*limited, *_forward(inputs, leaving, ports)]
-    return [crypt.encrypted(each, route, Side.CALL) for each in made] if route.body_encryption else made
+    return [crypt.encrypted(each, route, RouteSide.CALL) for each in made] if route.body_encryption else made
 
 
 def _forward(
-    inputs: Inputs,
+    inputs: SnapshotInputs,
     leaving: Route,
     ports: Sequence[RoutePort],
     *,
     only: str = "",
-    limit: BandwidthLimit | None = None,
+    limit: TaskBandwidthLimit | None = None,
 ) -> list[Json]:
     """One route per port: gRPC goes to a gRPC port, the rest to the other. A single port takes everything.
 
@@ -266,7 +273,7 @@ def _forward(
     return made
 
 
-def bandwidth(limit: BandwidthLimit | None) -> Json:
+def bandwidth(limit: TaskBandwidthLimit | None) -> Json:
     if limit is None:
         return {"@type": BANDWIDTH, "stat_prefix": "unlimited", "enable_mode": "DISABLED"}
     return {
@@ -278,7 +285,7 @@ def bandwidth(limit: BandwidthLimit | None) -> Json:
     }
 
 
-def _carried(inputs: Inputs, live: frozenset[str]) -> Iterable[Json]:
+def _carried(inputs: SnapshotInputs, live: frozenset[str]) -> Iterable[Json]:
     """For a partner on its way to a third domain, hop by hop. It stays the origin; we are the sender."""
     for route in inputs.outbound:
         granted = [grant.source for grant in inputs.transit if grant.destination == route.destination]
@@ -294,7 +301,7 @@ def _carried(inputs: Inputs, live: frozenset[str]) -> Iterable[Json]:
         }
 
 
-def _closed(inputs: Inputs) -> Json:
+def _closed(inputs: SnapshotInputs) -> Json:
     """Who asks from outside does not learn whether there is no such service or none for him.
 
     The rules refuse all of it. A CONNECT that led to an answer of our own would end the whole connection, so its route has
@@ -310,7 +317,7 @@ def _closed(inputs: Inputs) -> Json:
     }
 
 
-def _nowhere(inputs: Inputs) -> Json:
+def _nowhere(inputs: SnapshotInputs) -> Json:
     message = cause(inputs, INTERNAL, 'Service "%REQ(:authority)%" not found.')
     return {
         "name": "nowhere",

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kuscia.gateway.clusters import ENDPOINT_KEY, NEVER_ARRIVED, is_direct, service_name
-from coterie.kuscia.gateway.model import Inputs, Route, Service
+from coterie.kuscia.gateway.model import DomainService, Route, SnapshotInputs
 from coterie.kuscia.gateway.names import APPEND, ORIGIN, PREVIOUS_HOSTS, SESSION, SOURCE, Json, header, literal, seconds
 from coterie.kuscia.gateway.snapshot_cache import remembered
 
@@ -20,7 +20,7 @@ _AUTHORIZATION = "authorization"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServiceHostContext:
     """What a service's virtual hosts take from their surroundings; with it and the service they are remembered."""
 
     domain: str
@@ -28,17 +28,17 @@ class Place:
     idle_seconds: float
 
 
-def place_of(inputs: Inputs) -> Place:
-    return Place(inputs.domain, inputs.aliases, inputs.tuning.idle_stream_seconds)
+def service_host_context(inputs: SnapshotInputs) -> ServiceHostContext:
+    return ServiceHostContext(inputs.domain, inputs.aliases, inputs.tuning.idle_stream_seconds)
 
 
-def _service_domains(place: Place, service: Service) -> list[str]:
+def _service_domains(place: ServiceHostContext, service: DomainService) -> list[str]:
     names = dict.fromkeys((place.domain, *place.aliases, *service.aliases))
     return [f"{service.name}.{name}.svc" for name in names]
 
 
 @remembered
-def service_for_partners(place: Place, service: Service, decorating: tuple[Route, ...]) -> Json:
+def service_for_partners(place: ServiceHostContext, service: DomainService, decorating: tuple[Route, ...]) -> Json:
     """Headers that a route adds for one source are a route of their own that matches this source."""
     if service.credentials is not None:
         return _with_credentials(place, service, service.credentials, decorating)
@@ -49,7 +49,7 @@ def service_for_partners(place: Place, service: Service, decorating: tuple[Route
     }
 
 
-def _opened_routes(place: Place, service: Service, decorating: tuple[Route, ...]) -> list[Json]:
+def _opened_routes(place: ServiceHostContext, service: DomainService, decorating: tuple[Route, ...]) -> list[Json]:
     """Routes are chosen before `auth` ran, but nobody gets past it with a false name.
 
     Without a list every authenticated domain is let in, with an empty one nobody.
@@ -73,7 +73,10 @@ def _opened_routes(place: Place, service: Service, decorating: tuple[Route, ...]
 
 
 def _with_credentials(
-    place: Place, service: Service, credentials: tuple[tuple[str, Secret], ...], decorating: tuple[Route, ...]
+    place: ServiceHostContext,
+    service: DomainService,
+    credentials: tuple[tuple[str, SecretValue], ...],
+    decorating: tuple[Route, ...],
 ) -> Json:
     """Each caller gets its own credential, and only when it speaks for itself."""
     added = {route.source: route.headers for route in decorating}
@@ -96,7 +99,7 @@ def _with_credentials(
 
 
 @remembered
-def service_for_own(place: Place, service: Service) -> Json:
+def service_for_own(place: ServiceHostContext, service: DomainService) -> Json:
     return {
         "name": f"service-{service.name}-internal",
         "domains": [service.name, *_service_domains(place, service)],
@@ -104,7 +107,7 @@ def service_for_own(place: Place, service: Service) -> Json:
     }
 
 
-def _reach(place: Place, service: Service) -> Json:
+def _reach(place: ServiceHostContext, service: DomainService) -> Json:
     if not service.endpoints:
         return refusal(503, f'Service "{service.name}" has no endpoints.')
     if is_direct(service):
@@ -123,7 +126,7 @@ def _reach(place: Place, service: Service) -> Json:
     return {"route": action}
 
 
-def _session(service: Service) -> list[Json]:
+def _session(service: DomainService) -> list[Json]:
     policies: list[Json] = [{"header": {"header_name": SESSION}, "terminal": True}]
     if service.affinity.cookie:
         policies.append({"cookie": {"name": service.affinity.cookie}, "terminal": True})
@@ -132,7 +135,7 @@ def _session(service: Service) -> list[Json]:
     return policies
 
 
-def _session_cookie(service: Service) -> Json:
+def _session_cookie(service: DomainService) -> Json:
     """Leads back to the endpoint that answered: the ring has a point for each endpoint under exactly this text.
 
     A cookie that Envoy makes up itself is the same for all calls of one connection, and a partner's gateway sends the calls

@@ -7,12 +7,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from coterie.base.log_rotation import STANDARD, Rotation
-from coterie.base.secret import Secret
-from coterie.kuscia.gateway.model import Address, KeyPair, Protocol
+from coterie.base.secret import SecretValue
+from coterie.kuscia.gateway.model import KeyPair, Protocol, SocketAddress
 
-INTERNAL = Address("127.0.0.1", 80)
-EXTERNAL = Address("0.0.0.0", 1080)
-HANDSHAKE = Address("127.0.0.1", 1054)
+INTERNAL = SocketAddress("127.0.0.1", 80)
+EXTERNAL = SocketAddress("0.0.0.0", 1080)
+HANDSHAKE = SocketAddress("127.0.0.1", 1054)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +49,24 @@ class GatewaySettings:
     """Name of the Gateway object: the machine's host name in lower case unless configured."""
     enabled: bool = True
     """False: a control plane without a way to partners, and no Envoy beside it."""
-    internal: Address = INTERNAL
-    external: Address | None = EXTERNAL
+    internal: SocketAddress = INTERNAL
+    external: SocketAddress | None = EXTERNAL
     """None: the domain has no public port; partners reach it through tunnels that it dials."""
-    handshake: Address = HANDSHAKE
+    handshake: SocketAddress = HANDSHAKE
     """Only our own Envoy comes here."""
     protocol: Protocol = Protocol.MTLS
     external_tls: ExternalTls | None = None
     control_plane: bool = True
     """master and autonomy: we are `master` too, lites register here, the API is a service of ours."""
-    reporter: Address | None = None
+    reporter: SocketAddress | None = None
     """Where engines' progress is heard, on a control plane."""
-    kuscia_api: Address | None = None
+    kuscia_api: SocketAddress | None = None
     """Where KusciaAPI takes what lites send, on a control plane."""
     workers: int = 1
     """Envoy's worker threads."""
     master: MasterEndpoint | None = None
     """lite only."""
-    deploy_token: Secret | None = field(default=None)
+    deploy_token: SecretValue | None = field(default=None)
     """lite only: used once, to register."""
     log_level: str = "INFO"
     """The node's; Envoy's follows."""

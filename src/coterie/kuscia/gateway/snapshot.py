@@ -13,7 +13,7 @@ from coterie.kuscia.gateway import identity, peer_gateways, tls, transit, tunnel
 from coterie.kuscia.gateway.clusters import clusters
 from coterie.kuscia.gateway.crypt import routing as crypt
 from coterie.kuscia.gateway.listeners import filter_file, listeners, route_file
-from coterie.kuscia.gateway.model import Inputs, Problem, Protocol
+from coterie.kuscia.gateway.model import Protocol, SnapshotInputs, SnapshotProblem
 from coterie.kuscia.gateway.names import AUTH_FILTER, CLUSTER, EXTENSION, LISTENER, ROUTES, SECRET, Json
 from coterie.kuscia.gateway.routes import EXTERNAL, INTERNAL, external_routes, internal_routes, transit_routes
 from coterie.kuscia.gateway.snapshot_cache import forget_unused
@@ -23,12 +23,12 @@ LISTENERS_FILE = "lds.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Resources:
+class EnvoyResources:
     """Envoy's resources by the file they lie in, in the order in which the files must be written."""
 
     files: dict[str, tuple[Json, ...]] = field(repr=False)
     """Not shown by repr: tokens are in there."""
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[SnapshotProblem, ...] = ()
 
     @property
     def clusters(self) -> tuple[Json, ...]:
@@ -43,7 +43,7 @@ class NoIdentity(ValueError):
     """TLS was asked for without a certificate of our own."""
 
 
-def snapshot(inputs: Inputs) -> Resources:
+def snapshot(inputs: SnapshotInputs) -> EnvoyResources:
     if inputs.identity is None and inputs.protocol is not Protocol.NOTLS and inputs.external is not None:
         raise NoIdentity(f"domain {inputs.domain}: protocol {inputs.protocol} needs the domain's certificate and key")
     auth, key_problems = identity.auth_config(inputs)
@@ -53,7 +53,7 @@ def snapshot(inputs: Inputs) -> Resources:
             *direct,
             *transit.source_clusters(inputs),
             *transit.carrier_clusters(inputs),
-            *transit.door_clusters(inputs),
+            *transit.inner_clusters(inputs),
             *tunnel.accepting_clusters(inputs),
             *peer_gateways.clusters(inputs),
             *tunnel.dialling_clusters(inputs),
@@ -83,7 +83,7 @@ def snapshot(inputs: Inputs) -> Resources:
         *tunnel.dialling(inputs)[1],
     }
     forget_unused()
-    return Resources(files, tuple(sorted(problems)))
+    return EnvoyResources(files, tuple(sorted(problems)))
 
 
 def _by_name(found: list[Json]) -> list[Json]:

@@ -28,7 +28,7 @@ import msgspec
 
 from coterie.base import pki
 from coterie.base.paths import DomainPaths
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kube.api.types import network
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domainroutes import route_faults
@@ -36,15 +36,15 @@ from coterie.kuscia.api.types.domain import KUSCIA_PROTOCOL, Domain, DomainRoute
 from coterie.kuscia.gateway.certificate_validity import next_change, out_of_date
 from coterie.kuscia.gateway.model import (
     MASTER,
-    Address,
-    Inputs,
+    DomainService,
     KeyPair,
-    Problem,
     Protocol,
     Route,
     RoutePort,
-    Service,
     ServiceProtocol,
+    SnapshotInputs,
+    SnapshotProblem,
+    SocketAddress,
 )
 from coterie.kuscia.gateway.objects import limits_of, route_of, service_of
 from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
@@ -60,7 +60,7 @@ _LONGEST_RUN = 90
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class GatewayPaths:
     """Where the gateway's files lie."""
 
     directory: Path
@@ -70,7 +70,7 @@ class Places:
     logs: Path
 
     @classmethod
-    def of(cls, paths: DomainPaths) -> Places:
+    def of(cls, paths: DomainPaths) -> GatewayPaths:
         return cls(paths.var / "gateway", _short(paths.run / "gateway", paths.home), paths.logs / "envoy")
 
 
@@ -82,7 +82,7 @@ def _short(wanted: Path, home: Path) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class GatewayObjects:
     """What is there now. Objects are those of our own namespace, except Domains."""
 
     routes: Sequence[DomainRoute] = ()
@@ -91,15 +91,15 @@ class World:
     """By name."""
     domains: Mapping[str, Domain] = field(default_factory=dict)
     """By name; empty where we may not read them (a lite)."""
-    sisters: Sequence[Gateway] = ()
+    peer_gateways: Sequence[Gateway] = ()
     """Our domain's other live gateways."""
-    tokens: Mapping[str, tuple[tuple[int, Secret], ...]] = field(default_factory=dict)
+    tokens: Mapping[str, tuple[tuple[int, SecretValue], ...]] = field(default_factory=dict)
     """Of routes by name: those in force, in clear, with their revisions, newest last."""
     clients: Mapping[str, KeyPair] = field(default_factory=dict)
     """Of routes by name: the client certificate that the route itself brought."""
-    bearers: Mapping[str, Secret] = field(default_factory=dict)
+    bearers: Mapping[str, SecretValue] = field(default_factory=dict)
     """By domain: the credential of its service account."""
-    api: Address | None = None
+    api: SocketAddress | None = None
     """Where our own API listens; None where there is none."""
     crypt: Path | None = None
     """The socket of the process that encrypts bodies."""
@@ -107,7 +107,7 @@ class World:
     """A lite's way to its control plane, as agreed on before any object could be read."""
 
 
-class Memory:
+class InputCache:
     """What was made of which objects: of a thousand services one changes at a time, and objects are never changed in place."""
 
     def __init__(self) -> None:
@@ -134,18 +134,18 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def inputs_of(
-    world: World,
+    world: GatewayObjects,
     settings: GatewaySettings,
     identity: DomainIdentity,
-    places: Places,
+    places: GatewayPaths,
     *,
     version: str = "",
-    memory: Memory | None = None,
+    memory: InputCache | None = None,
     now: datetime | None = None,
-) -> tuple[Inputs, list[Problem]]:
+) -> tuple[SnapshotInputs, list[SnapshotProblem]]:
     """What cannot be read is left out, and a problem says why. `now`: partners' certificates count by their dates."""
-    remembered = memory or Memory()
-    problems: list[Problem] = []
+    remembered = memory or InputCache()
+    problems: list[SnapshotProblem] = []
     routes = _routes(world, settings, remembered, problems)
     if now is not None:
         remembered.until = next_change((pem for route in routes for pem in route.certificates), now)
@@ -156,12 +156,12 @@ def inputs_of(
         services.append(_api(world, settings.domain, routes, world.api))
     for name, address in _for_lites(settings).items():
         services = [each for each in services if each.name != name]
-        services.append(Service(name, (address,), access=_lites(world, settings.domain)))
+        services.append(DomainService(name, (address,), access=_lites(world, settings.domain)))
     remembered.keep_only(
         {("route", each.metadata.name) for each in world.routes}
         | {("service", each.metadata.name) for each in world.services}
     )
-    inputs = Inputs(
+    inputs = SnapshotInputs(
         domain=settings.domain,
         internal=settings.internal,
         external=settings.external,
@@ -181,7 +181,7 @@ def inputs_of(
         services=tuple(services),
         crypt=world.crypt,
         limits=limits_of(world.services),
-        sisters=_sisters(world.sisters, settings.internal.port),
+        peer_gateways=_peer_gateways(world.peer_gateways, settings.internal.port),
         transit=tuple(grant for each in world.routes if not each.metadata.deleting for grant in grants_of(each)),
     )
     return inputs, problems
@@ -192,30 +192,36 @@ def _fingerprint(certificate: str) -> str:
     return pki.fingerprint(pki.load_certificate(certificate.encode()))
 
 
-def _sisters(gateways: Iterable[Gateway], port: int) -> tuple[Address, ...]:
+def _peer_gateways(gateways: Iterable[Gateway], port: int) -> tuple[SocketAddress, ...]:
     found = {each.status.address for each in gateways if each.status is not None and each.status.address}
-    return tuple(Address(host, port) for host in sorted(found))
+    return tuple(SocketAddress(host, port) for host in sorted(found))
 
 
 # ---- services ----
 
 
-def _services(world: World, settings: GatewaySettings, memory: Memory, problems: list[Problem]) -> list[Service]:
-    found: list[Service] = []
+def _services(
+    world: GatewayObjects, settings: GatewaySettings, memory: InputCache, problems: list[SnapshotProblem]
+) -> list[DomainService]:
+    found: list[DomainService] = []
     for each in world.services:
         if each.metadata.deleting:
             continue
         name = each.metadata.name
         given = (each, world.endpoints.get(name))
         made = memory.recall("service", name, given, lambda given=given: service_of(*given))  # type: ignore[misc]
-        if isinstance(made, Problem):
+        if isinstance(made, SnapshotProblem):
             problems.append(made)
         elif made is not None:
             found.append(made)
         if name == API_SERVICE and settings.control_plane:
-            problems.append(Problem(f"service {name}", "this name is the control plane's own API's; take another one"))
+            problems.append(
+                SnapshotProblem(f"service {name}", "this name is the control plane's own API's; take another one")
+            )
         if name in _for_lites(settings):
-            problems.append(Problem(f"service {name}", "this name is the control plane's own; take another one"))
+            problems.append(
+                SnapshotProblem(f"service {name}", "this name is the control plane's own; take another one")
+            )
     return found
 
 
@@ -241,19 +247,19 @@ def _may_call(domain: Domain) -> bool:
     return own_master and KUSCIA_PROTOCOL in (domain.spec.inter_conn_protocols or (KUSCIA_PROTOCOL,))
 
 
-def _api(world: World, ours: str, routes: Iterable[Route], address: Address) -> Service:
+def _api(world: GatewayObjects, ours: str, routes: Iterable[Route], address: SocketAddress) -> DomainService:
     allowed = api_callers(world.routes, world.domains, ours)
-    credentials: dict[str, Secret] = {}
+    credentials: dict[str, SecretValue] = {}
     for route in routes:
         if route.destination != ours or route.source not in allowed:
             continue
         # What somebody wrote into the route wins: that is how Kuscia's control planes do it.
         written = next((value for key, value in route.headers if key.lower() == _AUTHORIZATION), "")
         if written:
-            credentials[route.source] = Secret(written)
+            credentials[route.source] = SecretValue(written)
         elif route.source in world.bearers:
-            credentials[route.source] = Secret(f"Bearer {world.bearers[route.source].reveal()}")
-    return Service(
+            credentials[route.source] = SecretValue(f"Bearer {world.bearers[route.source].reveal()}")
+    return DomainService(
         API_SERVICE,
         (address,),
         ServiceProtocol.HTTPS,
@@ -262,13 +268,13 @@ def _api(world: World, ours: str, routes: Iterable[Route], address: Address) -> 
     )
 
 
-def _for_lites(settings: GatewaySettings) -> dict[str, Address]:
+def _for_lites(settings: GatewaySettings) -> dict[str, SocketAddress]:
     """What our own domain and the lites may call by name; partners' engines have their own control plane for it."""
     found = {REPORTER_SERVICE: settings.reporter, KUSCIA_API_SERVICE: settings.kuscia_api}
     return {name: address for name, address in found.items() if address is not None and settings.control_plane}
 
 
-def _lites(world: World, ours: str) -> frozenset[str]:
+def _lites(world: GatewayObjects, ours: str) -> frozenset[str]:
     lites = {name for name, domain in world.domains.items() if not domain.partner}
     return api_callers(world.routes, world.domains, ours) & lites
 
@@ -276,7 +282,9 @@ def _lites(world: World, ours: str) -> frozenset[str]:
 # ---- routes ----
 
 
-def _routes(world: World, settings: GatewaySettings, memory: Memory, problems: list[Problem]) -> list[Route]:
+def _routes(
+    world: GatewayObjects, settings: GatewaySettings, memory: InputCache, problems: list[SnapshotProblem]
+) -> list[Route]:
     found: list[Route] = []
     for each in world.routes:
         if each.metadata.deleting or settings.domain not in (each.spec.source, each.spec.destination):
@@ -292,14 +300,14 @@ def _routes(world: World, settings: GatewaySettings, memory: Memory, problems: l
             given,
             lambda each=each, certificate=certificate: _route(world, settings, each, certificate),  # type: ignore[misc]
         )
-        if isinstance(made, Problem):
+        if isinstance(made, SnapshotProblem):
             problems.append(made)
         else:
             found.append(made)
     return found if world.master is None else _led(found, world.master)
 
 
-def _in_time(route: Route, ours: str, now: datetime, problems: list[Problem]) -> Route:
+def _in_time(route: Route, ours: str, now: datetime, problems: list[SnapshotProblem]) -> Route:
     """Without certificates that do not count today. On the way out Envoy itself refuses them, and we only say so."""
     wrong = {pem: why for pem in route.certificates if (why := out_of_date(pem, now))}
     if not wrong:
@@ -308,7 +316,9 @@ def _in_time(route: Route, ours: str, now: datetime, problems: list[Problem]) ->
     partner = route.source if inbound else route.destination
     about = f"route {route.source}-{route.destination}"
     problems += [
-        Problem(about, f"the certificate of {partner} {why}; get a new one from {partner} and put it into its Domain")
+        SnapshotProblem(
+            about, f"the certificate of {partner} {why}; get a new one from {partner} and put it into its Domain"
+        )
         for why in wrong.values()
     ]
     return (
@@ -334,11 +344,13 @@ def _led(found: list[Route], agreed: Route) -> list[Route]:
     return [*others, known]
 
 
-def _route(world: World, settings: GatewaySettings, each: DomainRoute, certificate: tuple[str, ...]) -> Route | Problem:
+def _route(
+    world: GatewayObjects, settings: GatewaySettings, each: DomainRoute, certificate: tuple[str, ...]
+) -> Route | SnapshotProblem:
     name = each.metadata.name
     if faults := route_faults(each.spec, dials=False):
         # One thing that Envoy does not take would keep every later change from it.
-        return Problem(f"route {name}", "; ".join(faults))
+        return SnapshotProblem(f"route {name}", "; ".join(faults))
     opened = world.tokens.get(name, ())
     made = route_of(
         {
@@ -349,7 +361,7 @@ def _route(world: World, settings: GatewaySettings, each: DomainRoute, certifica
         certificates=certificate,
         client=world.clients.get(name),
     )
-    if isinstance(made, Problem):
+    if isinstance(made, SnapshotProblem):
         return made
     made = replace(made, revisions=tuple(revision for revision, _ in opened))
     if made.source != settings.domain:
@@ -371,7 +383,7 @@ def to_master(route: Route, endpoint: MasterEndpoint) -> Route:
 
 def _partner_certificate(
     route: DomainRoute, domains: Mapping[str, Domain], ours: str
-) -> tuple[tuple[str, ...], Problem | None]:
+) -> tuple[tuple[str, ...], SnapshotProblem | None]:
     """From the partner's Domain, or, where that may not be read, from what the control plane put on the route."""
     spec = route.spec
     partner = spec.destination if spec.source == ours else spec.source
@@ -384,7 +396,7 @@ def _partner_certificate(
         return (_pem(text),), None
     except (binascii.Error, UnicodeDecodeError):
         about = f"route {spec.source}-{spec.destination}"
-        return (), Problem(about, f"the certificate of {partner} is not base64 of PEM")
+        return (), SnapshotProblem(about, f"the certificate of {partner} is not base64 of PEM")
 
 
 @lru_cache(maxsize=4096)

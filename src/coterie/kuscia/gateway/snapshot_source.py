@@ -18,23 +18,23 @@ from dataclasses import dataclass, replace
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kube.api.meta import ApiObject
 from coterie.kube.api.types.core import ObjectReference
 from coterie.kube.api.types.network import SERVICES
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, GATEWAYS, DomainRoute
-from coterie.kuscia.gateway.bearer import Bearers
-from coterie.kuscia.gateway.client_certificates import ClientKeys
+from coterie.kuscia.gateway.bearer import BearerTokens
+from coterie.kuscia.gateway.client_certificates import ClientKeyFiles
 from coterie.kuscia.gateway.crypt.keys import keys_of
-from coterie.kuscia.gateway.crypt.process import CryptChild
+from coterie.kuscia.gateway.crypt.process import BodyEncryptionProcess
 from coterie.kuscia.gateway.envoy import Applied, Envoy
-from coterie.kuscia.gateway.model import Address, Inputs, Problem, Route
+from coterie.kuscia.gateway.model import Route, SnapshotInputs, SnapshotProblem, SocketAddress
 from coterie.kuscia.gateway.settings import GatewaySettings
-from coterie.kuscia.gateway.snapshot import CLUSTERS_FILE, LISTENERS_FILE, Resources, snapshot
-from coterie.kuscia.gateway.snapshot_inputs import Memory, Places, World, api_callers, inputs_of
-from coterie.kuscia.gateway.watched_objects import Watching
+from coterie.kuscia.gateway.snapshot import CLUSTERS_FILE, LISTENERS_FILE, EnvoyResources, snapshot
+from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects, GatewayPaths, InputCache, api_callers, inputs_of
+from coterie.kuscia.gateway.watched_objects import WatchedObjects
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
 _QUIET = 0.005
@@ -45,28 +45,28 @@ _RETRY = 1.0
 _MANY = 50
 """Objects from which on a snapshot is made beside the event loop instead of in it."""
 
-Tokens = tuple[tuple[int, Secret], ...]
+Tokens = tuple[tuple[int, SecretValue], ...]
 TokensOf = Callable[[DomainRoute], Tokens]
 """The tokens in force of a route of ours, opened, with their revisions, newest last."""
 OnLoaded = Callable[[str, int, str], None]
 """Told when Envoy accepts all tokens of a route that leads to us: the route's name, its newest revision, its uid."""
 
 
-Made = tuple[World, Inputs, Resources, frozenset[Problem]]
+Made = tuple[GatewayObjects, SnapshotInputs, EnvoyResources, frozenset[SnapshotProblem]]
 
 
-class GatewayFault(Exception):
+class SnapshotSourceError(Exception):
     """The gateway cannot begin its work; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
-class FeedStatus:
+class SnapshotSourceStatus:
     applied: Applied | None = None
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[SnapshotProblem, ...] = ()
     changes: int = 0
 
 
-class Feed:
+class SnapshotSource:
     """A Runnable; ready when Envoy serves the first complete configuration."""
 
     name = "gateway-feed"
@@ -77,20 +77,20 @@ class Feed:
         envoy: Envoy,
         settings: GatewaySettings,
         identity: DomainIdentity,
-        places: Places,
+        places: GatewayPaths,
         *,
         tokens_of: TokensOf,
         on_loaded: OnLoaded | None = None,
-        bearers: Bearers | None = None,
-        crypt: CryptChild | None = None,
-        api: Callable[[], Address | None] = lambda: None,
+        bearers: BearerTokens | None = None,
+        crypt: BodyEncryptionProcess | None = None,
+        api: Callable[[], SocketAddress | None] = lambda: None,
         master: Callable[[], Route | None] = lambda: None,
         events: EventRecorder | None = None,
         version: str = "",
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.ready = asyncio.Event()
-        self.status = FeedStatus()
+        self.status = SnapshotSourceStatus()
         self._envoy = envoy
         self._settings = settings
         self._identity = identity
@@ -104,34 +104,34 @@ class Feed:
         self._events = events
         self._version = version
         self._clock = clock
-        self._memory = Memory()
+        self._memory = InputCache()
         self._opened: dict[str, tuple[DomainRoute, Tokens]] = {}
-        self._keys = ClientKeys(places.run / "clients")
-        self._news = asyncio.Event()
+        self._keys = ClientKeyFiles(places.run / "clients")
+        self._change_event = asyncio.Event()
         self._count = 0
         self._urgent = False
-        self._last: Inputs | None = None
-        self._good: Resources | None = None
-        self._told: frozenset[Problem] = frozenset()
+        self._last: SnapshotInputs | None = None
+        self._good: EnvoyResources | None = None
+        self._reported: frozenset[SnapshotProblem] = frozenset()
         self._log = logger("gateway.feed").bind(domain=settings.domain)
-        self._watching = Watching(informers, settings, self.poke, clock, self._out_of_date)
+        self._watching = WatchedObjects(informers, settings, self.notify_change, clock, self._out_of_date)
 
-    def poke(self, urgent: bool = True) -> None:
+    def notify_change(self, urgent: bool = True) -> None:
         """Something changed: look again soon."""
         self._count += 1
         self._urgent |= urgent
-        self._news.set()
+        self._change_event.set()
 
-    def known_as(self, identity: DomainIdentity) -> None:
+    def set_identity(self, identity: DomainIdentity) -> None:
         """The domain has another certificate now: a lite gets its own from the master, after the start."""
         self._identity = identity
-        self.poke()
+        self.notify_change()
 
     def _out_of_date(self) -> bool:
         """Whether time alone has changed what Envoy should know."""
         return self._memory.until is not None and self._clock.now() > self._memory.until
 
-    def world(self) -> World:
+    def world(self) -> GatewayObjects:
         """What is there now, without tokens and credentials."""
         return self._watching.world()
 
@@ -141,9 +141,9 @@ class Feed:
             await self._begin()
             self.ready.set()
             while True:
-                await self._news.wait()
+                await self._change_event.wait()
                 await self._gathered()
-                self._news.clear()
+                self._change_event.clear()
                 self._urgent = False
                 await self._follow()
         finally:
@@ -165,29 +165,29 @@ class Feed:
         if self._bearers is not None:
             self._bearers.want(api_callers(world.routes, world.domains, self._settings.domain))
             await self._bearers.settled()
-        self._news.clear()
+        self._change_event.clear()
         world, inputs, resources, problems = await self._made()
-        self._tell(problems)
+        self._report_problems(problems)
         await self._give_keys(inputs)
         applied = await self._envoy.begin(resources)
         if applied.refused and LISTENERS_FILE in applied.pending:
             ports = ", ".join(str(each) for each in (inputs.internal, inputs.external) if each is not None)
             why = "; ".join(applied.reasons) or "Envoy does not say why"
-            raise GatewayFault(
+            raise SnapshotSourceError(
                 f"the gateway of {inputs.domain} cannot listen on {ports} ({why}); free these ports or configure others"
             )
         await self._settle(world, inputs, resources, applied)
 
     async def _follow(self) -> None:
         world, inputs, resources, problems = await self._made()
-        self._tell(problems)
+        self._report_problems(problems)
         if inputs == self._last:
             self._report(world)
             return
         await self._give_keys(inputs)
         await self._settle(world, inputs, resources, await self._envoy.apply(resources))
 
-    async def _give_keys(self, inputs: Inputs) -> None:
+    async def _give_keys(self, inputs: SnapshotInputs) -> None:
         """First, so that no request meets a child that knows less than Envoy does."""
         if self._crypt is not None:
             await self._crypt.update(keys_of(inputs))
@@ -203,7 +203,7 @@ class Feed:
             return await asyncio.to_thread(self._make, world)
         return self._make(world)
 
-    def _make(self, world: World) -> Made:
+    def _make(self, world: GatewayObjects) -> Made:
         clients, unwritten = self._keys.of(world.routes, self._settings.domain)
         full = replace(world, tokens=self._open(world), clients=clients)
         inputs, unread = inputs_of(
@@ -219,7 +219,7 @@ class Feed:
         resources = snapshot(inputs) if known is None else known
         return full, inputs, resources, frozenset((*resources.problems, *unwritten, *unread))
 
-    def _open(self, world: World) -> dict[str, Tokens]:
+    def _open(self, world: GatewayObjects) -> dict[str, Tokens]:
         """Opening costs a private key operation: done once for each state of a route."""
         known = self._opened
         self._opened = {
@@ -230,7 +230,9 @@ class Feed:
         }
         return {name: tokens for name, (_, tokens) in self._opened.items()}
 
-    async def _settle(self, world: World, inputs: Inputs, resources: Resources, applied: Applied) -> None:
+    async def _settle(
+        self, world: GatewayObjects, inputs: SnapshotInputs, resources: EnvoyResources, applied: Applied
+    ) -> None:
         """Make something of Envoy's word."""
         self.status = replace(self.status, applied=applied, changes=self.status.changes + 1)
         if applied.accepted:
@@ -241,14 +243,14 @@ class Feed:
         if not applied.refused:
             # It restarts, or has much to do: the files are there, and it will read them.
             await self._clock.sleep(_RETRY)
-            self.poke()
+            self.notify_change()
             return
         why = "; ".join(applied.reasons) or "Envoy does not say why"
         self._warn(self._gateway(), "ConfigurationRefused", f"Envoy refuses {', '.join(applied.pending)}: {why}")
         if self._good is not None:
             await self._envoy.apply(_put_back(resources, self._good, applied.pending))
 
-    def _report(self, world: World) -> None:
+    def _report(self, world: GatewayObjects) -> None:
         """Partners wait for this: a new token is told to its source when each of our gateways takes it."""
         for route in world.routes:
             newest = route.token_status.newest
@@ -259,17 +261,17 @@ class Feed:
 
     # ---- telling ----
 
-    def _tell(self, now: frozenset[Problem]) -> None:
+    def _report_problems(self, now: frozenset[SnapshotProblem]) -> None:
         """Each problem once, for as long as it lasts."""
         self.status = replace(self.status, problems=tuple(sorted(now)))
-        for problem in sorted(now - self._told):
-            self._log.warning("Something that was asked for is refused", about=problem.about, why=problem.message)
+        for problem in sorted(now - self._reported):
+            self._log.warning("Requested configuration rejected", about=problem.about, why=problem.message)
             self._warn(self._subject(problem), "GatewayRefused", problem.message)
-        for problem in sorted(self._told - now):
-            self._log.info("Something that was refused is settled", about=problem.about, why=problem.message)
-        self._told = now
+        for problem in sorted(self._reported - now):
+            self._log.info("Rejected configuration resolved", about=problem.about, why=problem.message)
+        self._reported = now
 
-    def _subject(self, problem: Problem) -> ObjectReference:
+    def _subject(self, problem: SnapshotProblem) -> ObjectReference:
         kind, _, name = problem.about.partition(" ")
         found: ApiObject | None = None
         if kind == "route" and (found := self._watching.route(name)) is not None:
@@ -294,7 +296,7 @@ class Feed:
             self._events.warning(about, reason, message)
 
 
-def _put_back(wanted: Resources, good: Resources, refused: tuple[str, ...]) -> Resources:
+def _put_back(wanted: EnvoyResources, good: EnvoyResources, refused: tuple[str, ...]) -> EnvoyResources:
     """What Envoy refused as it was before. Of clusters and listeners it takes the good ones and leaves only the others."""
     whole = [name for name in refused if name in good.files and name not in (CLUSTERS_FILE, LISTENERS_FILE)]
     return replace(wanted, files={**wanted.files, **{name: good.files[name] for name in whole}})

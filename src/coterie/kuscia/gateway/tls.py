@@ -2,7 +2,7 @@
 
 Partners' certificates are pinned as a whole. Trusting a bundle of them and reading the names inside would not do: each
 partner could then sign a certificate that carries another's name, and be believed. Their dates are Envoy's to look at,
-except where they mean nothing (dates.py); whoever is let in without a look by Envoy is looked at by inputs.py.
+except where they mean nothing (certificate_validity.py); whoever is let in without a look by Envoy is looked at by snapshot_inputs.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from coterie.kuscia.gateway.certificate_validity import is_undated
 from coterie.kuscia.gateway.identity import about, pins
-from coterie.kuscia.gateway.model import Inputs, KeyPair, Problem, Protocol, Route, RoutePort
+from coterie.kuscia.gateway.model import KeyPair, Protocol, Route, RoutePort, SnapshotInputs, SnapshotProblem
 from coterie.kuscia.gateway.names import DOWNSTREAM_TLS, UPSTREAM_TLS, Json, file_source
 
 OWN = "own"
@@ -29,7 +29,7 @@ def secret_file(directory: Path, name: str) -> Path:
     return directory / f"sds-{name}.json"
 
 
-def secrets(inputs: Inputs) -> dict[str, Json]:
+def secrets(inputs: SnapshotInputs) -> dict[str, Json]:
     """By name; each lies in a file of its own, because Envoy takes exactly one from a file."""
     found: dict[str, Json] = {}
     if inputs.identity is not None:
@@ -63,7 +63,7 @@ def _key_pair(name: str, pair: KeyPair) -> Json:
     }
 
 
-def peers_context(inputs: Inputs) -> Json:
+def peers_context(inputs: SnapshotInputs) -> Json:
     """Certificates that clients may show. With newcomers the pin is checked by the caller's key, one step later.
 
     They may show any, and are always asked: a connection on which none was asked for, because nobody was known yet, would
@@ -93,14 +93,14 @@ def _ended(pem: str) -> str:
     return pem if pem.endswith("\n") else pem + "\n"
 
 
-def downstream(inputs: Inputs) -> Json | None:
+def downstream(inputs: SnapshotInputs) -> Json | None:
     """The external listener's side; None: plain text was asked for."""
     if inputs.protocol is Protocol.NOTLS:
         return None
     return serving(inputs, OWN if inputs.shown is None else SHOWN)
 
 
-def serving(inputs: Inputs, certificate: str = OWN) -> Json:
+def serving(inputs: SnapshotInputs, certificate: str = OWN) -> Json:
     """Our side of a connection that a partner's calls come along."""
     common = _own(inputs, certificate) | {"alpn_protocols": ["h2", "http/1.1"]}
     context: Json = {"@type": DOWNSTREAM_TLS, "common_tls_context": common}
@@ -110,14 +110,14 @@ def serving(inputs: Inputs, certificate: str = OWN) -> Json:
     return {"name": "envoy.transport_sockets.tls", "typed_config": context}
 
 
-def tunnel_downstream(inputs: Inputs) -> Json:
+def tunnel_downstream(inputs: SnapshotInputs) -> Json:
     """For those who open a tunnel: they show who they are, whatever the protocol says of others."""
     common = _own(inputs) | {"validation_context_sds_secret_config": _secret(inputs, TUNNELS)}
     context: Json = {"@type": DOWNSTREAM_TLS, "common_tls_context": common, "require_client_certificate": True}
     return {"name": "envoy.transport_sockets.tls", "typed_config": context}
 
 
-def tunnel_upstream(inputs: Inputs, back: Route, server_name: str) -> Json | None:
+def tunnel_upstream(inputs: SnapshotInputs, back: Route, server_name: str) -> Json | None:
     """For opening one: as the domain itself, since the tunnel is known by that certificate."""
     made, _ = upstream(inputs, replace(back, client=None), RoutePort("tunnel", 0, tls=True))
     if made is not None:
@@ -125,15 +125,15 @@ def tunnel_upstream(inputs: Inputs, back: Route, server_name: str) -> Json | Non
     return made
 
 
-def _own(inputs: Inputs, certificate: str = OWN) -> Json:
+def _own(inputs: SnapshotInputs, certificate: str = OWN) -> Json:
     return {"tls_params": _PARAMETERS, "tls_certificate_sds_secret_configs": [_secret(inputs, certificate)]}
 
 
-def _secret(inputs: Inputs, name: str) -> Json:
+def _secret(inputs: SnapshotInputs, name: str) -> Json:
     return {"name": name, "sds_config": file_source(secret_file(inputs.directory, name))}
 
 
-def upstream(inputs: Inputs, route: Route, port: RoutePort) -> tuple[Json | None, Problem | None]:
+def upstream(inputs: SnapshotInputs, route: Route, port: RoutePort) -> tuple[Json | None, SnapshotProblem | None]:
     """Our side of a connection to a partner. A partner that nothing vouches for is not called at all."""
     if not port.tls:
         return None, None
@@ -150,7 +150,7 @@ def upstream(inputs: Inputs, route: Route, port: RoutePort) -> tuple[Json | None
             validation |= {"verify_certificate_hash": list(hashes)} | _undated(route.certificates)
         common["validation_context"] = validation
     elif not route.unverified:
-        return None, Problem(
+        return None, SnapshotProblem(
             about(route), f"TLS, and neither a certificate of {route.destination} nor its authority is known"
         )
     context: Json = {"@type": UPSTREAM_TLS, "common_tls_context": common}

@@ -15,7 +15,7 @@ Where bob has no public port and dials joe, joe cannot dial him: the CONNECT goe
 A chain is longer when joe's own route to bob goes through another domain: joe then passes the CONNECT on under his own
 name, and that domain has to grant it to joe.
 
-Whoever may be carried stands in `Inputs.transit`. `grants_of` reads it from the carrier's own route to the destination;
+Whoever may be carried stands in `SnapshotInputs.transit`. `grants_of` reads it from the carrier's own route to the destination;
 nobody else can write there, and without it nobody is carried.
 """
 
@@ -37,7 +37,7 @@ from coterie.kuscia.gateway.egress import (
     outbound_name,
 )
 from coterie.kuscia.gateway.identity import access_of_domains, pins
-from coterie.kuscia.gateway.model import Address, Inputs, Problem, Route, RoutePort, TransitGrant
+from coterie.kuscia.gateway.model import Route, RoutePort, SnapshotInputs, SnapshotProblem, SocketAddress, TransitGrant
 from coterie.kuscia.gateway.names import (
     ACCESS_FILTER,
     HCM,
@@ -51,7 +51,7 @@ from coterie.kuscia.gateway.names import (
 )
 
 SIDE = "transit"
-DOOR = "door"
+_INNER_LISTENER = "door"
 _MATCH: Json = {"connect_matcher": {}}
 
 
@@ -69,7 +69,7 @@ def host_of(domain: str) -> str:
     return f"transit.{domain}"
 
 
-def obstacle(inputs: Inputs, route: Route) -> str:
+def obstacle(inputs: SnapshotInputs, route: Route) -> str:
     """Why a connection of our own cannot be carried; empty when it can."""
     if not pins(route)[0]:
         return (
@@ -90,12 +90,12 @@ def _opening(ports: Iterable[RoutePort]) -> RoutePort | None:
 # ---- the source ----
 
 
-def carried_out(inputs: Inputs) -> list[Route]:
+def carried_out(inputs: SnapshotInputs) -> list[Route]:
     asked = (each for each in inputs.outbound if end_to_end(inputs, each))
     return [each for each in asked if carrier(inputs, each) is not None and not obstacle(inputs, each)]
 
 
-def source_clusters(inputs: Inputs) -> list[Json]:
+def source_clusters(inputs: SnapshotInputs) -> list[Json]:
     found = []
     for route in carried_out(inputs):
         socket, problem = tls.upstream(inputs, route, TRANSIT)
@@ -122,7 +122,7 @@ def _listener_name(route: Route) -> str:
     return f"{SIDE}-to-{route.destination}"
 
 
-def source_listeners(inputs: Inputs, route_file: object, access_log: list[Json]) -> list[Json]:
+def source_listeners(inputs: SnapshotInputs, route_file: object, access_log: list[Json]) -> list[Json]:
     found = [_entrance(route) for route in carried_out(inputs)]
     if found:
         manager: Json = {
@@ -155,7 +155,7 @@ def _inside(name: str, network_filter: Json) -> Json:
     return {"name": name, "internal_listener": {}, "filter_chains": [{"filters": [network_filter]}]}
 
 
-def source_hosts(inputs: Inputs, live: frozenset[str]) -> list[Json]:
+def source_hosts(inputs: SnapshotInputs, live: frozenset[str]) -> list[Json]:
     """The virtual hosts of `transit`."""
     found = []
     for route in carried_out(inputs):
@@ -166,7 +166,7 @@ def source_hosts(inputs: Inputs, live: frozenset[str]) -> list[Json]:
     return found
 
 
-def _onwards(inputs: Inputs, destination: str, leaving: Route, live: frozenset[str]) -> Json | None:
+def _onwards(inputs: SnapshotInputs, destination: str, leaving: Route, live: frozenset[str]) -> Json | None:
     """A CONNECT to the destination goes to the next gateway, in our name."""
     port = _opening(live_ways(inputs, leaving, live))
     if port is None or lacks_token(leaving):
@@ -180,7 +180,7 @@ def _onwards(inputs: Inputs, destination: str, leaving: Route, live: frozenset[s
     }
 
 
-def _connect(inputs: Inputs, target: str, config: Json | None = None) -> Json:
+def _connect(inputs: SnapshotInputs, target: str, config: Json | None = None) -> Json:
     upgrade: Json = {"upgrade_type": "CONNECT", "enabled": True}
     if config is not None:
         upgrade["connect_config"] = config
@@ -195,17 +195,19 @@ def _connect(inputs: Inputs, target: str, config: Json | None = None) -> Json:
 # ---- the carrier ----
 
 
-def _granted(inputs: Inputs) -> dict[str, list[str]]:
+def _granted(inputs: SnapshotInputs) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for grant in sorted(inputs.transit):
         found.setdefault(grant.destination, []).append(grant.source)
     return found
 
 
-def carrier_problems(inputs: Inputs) -> list[Problem]:
+def carrier_problems(inputs: SnapshotInputs) -> list[SnapshotProblem]:
     reached = {each.destination for each in inputs.outbound}
     return [
-        Problem(f"transit {grant.source}-{grant.destination}", f"there is no route of ours to {grant.destination}")
+        SnapshotProblem(
+            f"transit {grant.source}-{grant.destination}", f"there is no route of ours to {grant.destination}"
+        )
         for grant in inputs.transit
         if grant.destination not in reached
     ]
@@ -215,23 +217,23 @@ def _pipe_name(route: Route) -> str:
     return f"{route.source}-to-{route.destination}-carried"
 
 
-def _pipe(inputs: Inputs, route: Route) -> RoutePort | None:
+def _pipe(inputs: SnapshotInputs, route: Route) -> RoutePort | None:
     """The port of a destination's gateway at which TLS begins, where we dial it ourselves."""
     if route.via or route.tunnel or not route.host:
         return None
     return _opening(port for port in route.ports if port.tls)
 
 
-def carrier_clusters(inputs: Inputs) -> list[Json]:
+def carrier_clusters(inputs: SnapshotInputs) -> list[Json]:
     granted = _granted(inputs)
     return [
-        cluster(_pipe_name(route), [Address(route.host, port.port)], inputs.tuning.connect_seconds, {})
+        cluster(_pipe_name(route), [SocketAddress(route.host, port.port)], inputs.tuning.connect_seconds, {})
         for route in inputs.outbound
         if route.destination in granted and (port := _pipe(inputs, route)) is not None
     ]
 
 
-def carrier_hosts(inputs: Inputs, live: frozenset[str]) -> list[Json]:
+def carrier_hosts(inputs: SnapshotInputs, live: frozenset[str]) -> list[Json]:
     """At the public port: CONNECTs of those who may pass."""
     granted = _granted(inputs)
     found = []
@@ -245,7 +247,7 @@ def carrier_hosts(inputs: Inputs, live: frozenset[str]) -> list[Json]:
     return found
 
 
-def _pass_on(inputs: Inputs, route: Route, live: frozenset[str]) -> Json | None:
+def _pass_on(inputs: SnapshotInputs, route: Route, live: frozenset[str]) -> Json | None:
     if _pipe(inputs, route) is not None:
         return {
             "name": f"{SIDE}-connect-{route.destination}",
@@ -261,32 +263,32 @@ def _pass_on(inputs: Inputs, route: Route, live: frozenset[str]) -> Json | None:
 # ---- a destination that its carrier cannot dial ----
 
 
-def _tunnelled_carriers(inputs: Inputs) -> set[str]:
+def _tunnelled_carriers(inputs: SnapshotInputs) -> set[str]:
     dialled = {route.source for route in inputs.inbound if route.tunnel and not route.via}
     return {route.via for route in inputs.inbound if end_to_end(inputs, route)} & dialled
 
 
-def door_clusters(inputs: Inputs) -> list[Json]:
-    return [_through(DOOR, DOOR, {})] if _tunnelled_carriers(inputs) else []
+def inner_clusters(inputs: SnapshotInputs) -> list[Json]:
+    return [_through(_INNER_LISTENER, _INNER_LISTENER, {})] if _tunnelled_carriers(inputs) else []
 
 
-def door_listeners(inputs: Inputs, manager: Json) -> list[Json]:
+def inner_listeners(inputs: SnapshotInputs, manager: Json) -> list[Json]:
     """`manager`: what a public port of ours would have behind its TLS."""
     if not _tunnelled_carriers(inputs):
         return []
-    made = _inside(DOOR, {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager})
+    made = _inside(_INNER_LISTENER, {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager})
     made["filter_chains"][0]["transport_socket"] = tls.serving(inputs)
     return [made]
 
 
-def door_hosts(inputs: Inputs) -> list[Json]:
+def inner_hosts(inputs: SnapshotInputs) -> list[Json]:
     carriers = _tunnelled_carriers(inputs)
     if not carriers:
         return []
     host: Json = {
-        "name": f"{SIDE}-{DOOR}",
+        "name": f"{SIDE}-{_INNER_LISTENER}",
         "domains": [host_of(inputs.domain)],
-        "routes": [{"match": _MATCH, "route": _connect(inputs, DOOR, {})}],
+        "routes": [{"match": _MATCH, "route": _connect(inputs, _INNER_LISTENER, {})}],
         "typed_per_filter_config": {ACCESS_FILTER: access_of_domains(carriers)},
     }
     return [host]

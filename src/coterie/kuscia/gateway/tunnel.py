@@ -13,7 +13,7 @@ calls. The name is a fingerprint because a name that a partner chooses would let
 
 Only HTTP/2 is spoken inside, whatever the calls themselves speak.
 
-Where alice has several gateways, a tunnel ends at one of them: `sisters.py`.
+Where alice has several gateways, a tunnel ends at one of them: `peer_gateways.py`.
 
 Kuscia's gateways do not dial such tunnels, they ask for calls by polling `receiver.<domain>.svc`; that is answered by a
 refusal that says so.
@@ -25,7 +25,7 @@ from coterie.kuscia.gateway import tls
 from coterie.kuscia.gateway.clusters import cluster, http2_options
 from coterie.kuscia.gateway.egress import TUNNEL, outbound_name
 from coterie.kuscia.gateway.identity import about, access_of_anyone, pins
-from coterie.kuscia.gateway.model import Address, Inputs, Problem, Route, RoutePort
+from coterie.kuscia.gateway.model import Route, RoutePort, SnapshotInputs, SnapshotProblem, SocketAddress
 from coterie.kuscia.gateway.names import (
     ACCESS_FILTER,
     COMPOSITE_CLUSTER,
@@ -49,7 +49,7 @@ def server_name(domain: str) -> str:
 # ---- the public side ----
 
 
-def door(inputs: Inputs) -> Json | None:
+def reverse_tunnel_filter_chain(inputs: SnapshotInputs) -> Json | None:
     """The filter chain at the public port, the same whether there are tunnels or not."""
     if inputs.identity is None:
         return None
@@ -67,7 +67,7 @@ def door(inputs: Inputs) -> Json | None:
     }
 
 
-def obstacle(inputs: Inputs, route: Route) -> str:
+def obstacle(inputs: SnapshotInputs, route: Route) -> str:
     """Why no tunnel of the destination's can end here; empty when one can."""
     if inputs.external is None:
         return f"{route.destination} is to open a tunnel to us, and we have no public port either"
@@ -78,7 +78,7 @@ def obstacle(inputs: Inputs, route: Route) -> str:
     return ""
 
 
-def accepting_clusters(inputs: Inputs) -> list[Json]:
+def accepting_clusters(inputs: SnapshotInputs) -> list[Json]:
     found = []
     for route in inputs.outbound:
         if route.tunnel and not route.via and not obstacle(inputs, route):
@@ -88,7 +88,7 @@ def accepting_clusters(inputs: Inputs) -> list[Json]:
     return found
 
 
-def _reverse(inputs: Inputs, route: Route, socket: Json | None) -> list[Json]:
+def _reverse(inputs: SnapshotInputs, route: Route, socket: Json | None) -> list[Json]:
     """One for each certificate of the partner's; while it changes from one to the other they are tried in turn."""
     name, known = outbound_name(route, TUNNEL), pins(route)[0]
     names = {pin: name if len(known) == 1 else f"{name}-{pin[:16]}" for pin in known}
@@ -106,14 +106,14 @@ def _reverse(inputs: Inputs, route: Route, socket: Json | None) -> list[Json]:
     return found
 
 
-def _provided(inputs: Inputs, name: str, kind: str, config: Json) -> Json:
+def _provided(inputs: SnapshotInputs, name: str, kind: str, config: Json) -> Json:
     """A cluster of a kind that finds its endpoints by itself."""
     made = cluster(name, (), inputs.tuning.connect_seconds, {})
     del made["load_assignment"]
     return made | {"lb_policy": "CLUSTER_PROVIDED", "cluster_type": {"name": kind, "typed_config": config}}
 
 
-def poll_refusal(inputs: Inputs) -> Json:
+def poll_refusal(inputs: SnapshotInputs) -> Json:
     message = "This gateway is no receiver to poll. To be called without a public port, dial it: see REVERSE-TUNNEL."
     return {
         "name": "receiver",
@@ -126,7 +126,7 @@ def poll_refusal(inputs: Inputs) -> Json:
 # ---- the side that dials ----
 
 
-def _dialled(inputs: Inputs, route: Route) -> tuple[Route, RoutePort] | str:
+def _dialled(inputs: SnapshotInputs, route: Route) -> tuple[Route, RoutePort] | str:
     """Our route to the partner and its port, or why it cannot be dialled."""
     back = next((each for each in inputs.outbound if each.destination == route.source), None)
     if back is None or back.via or back.tunnel or not back.host:
@@ -147,7 +147,7 @@ def _secured(port: RoutePort) -> RoutePort:
     return RoutePort(port.name, port.port, tls=True)
 
 
-def dialling(inputs: Inputs) -> tuple[list[tuple[Route, Route, RoutePort]], list[Problem]]:
+def dialling(inputs: SnapshotInputs) -> tuple[list[tuple[Route, Route, RoutePort]], list[SnapshotProblem]]:
     """The tunnels we open: the route whose calls come along, and the way to the partner."""
     found, problems = [], []
     for route in inputs.inbound:
@@ -155,7 +155,7 @@ def dialling(inputs: Inputs) -> tuple[list[tuple[Route, Route, RoutePort]], list
             continue
         way = _dialled(inputs, route)
         if isinstance(way, str):
-            problems.append(Problem(about(route), way))
+            problems.append(SnapshotProblem(about(route), way))
         else:
             found.append((route, *way))
     return found, problems
@@ -165,20 +165,20 @@ def _name(route: Route) -> str:
     return f"tunnel-to-{route.source}"
 
 
-def dialling_clusters(inputs: Inputs) -> list[Json]:
+def dialling_clusters(inputs: SnapshotInputs) -> list[Json]:
     found = []
     for route, back, port in dialling(inputs)[0]:
-        made = cluster(_name(route), [Address(back.host, port.port)], inputs.tuning.connect_seconds, {})
+        made = cluster(_name(route), [SocketAddress(back.host, port.port)], inputs.tuning.connect_seconds, {})
         found.append(made | {"transport_socket": tls.tunnel_upstream(inputs, back, server_name(route.source))})
     return found
 
 
-def dialling_listeners(inputs: Inputs, manager: Json) -> list[Json]:
+def dialling_listeners(inputs: SnapshotInputs, manager: Json) -> list[Json]:
     """`manager`: what a public port of ours would have behind its TLS."""
     return [_listener(inputs, route, manager) for route, _, _ in dialling(inputs)[0]]
 
 
-def _listener(inputs: Inputs, route: Route, manager: Json) -> Json:
+def _listener(inputs: SnapshotInputs, route: Route, manager: Json) -> Json:
     own, count = inputs.fingerprint, inputs.tuning.tunnel_connections
     where = f"rc://{own}:{own}:coterie@{_name(route)}:{count}"
     return {

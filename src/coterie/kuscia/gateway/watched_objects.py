@@ -13,32 +13,32 @@ from typing import Any
 from coterie.base.clock import Clock
 from coterie.kube.api.types import network
 from coterie.kube.api.types.network import ENDPOINTS, SERVICES
-from coterie.kube.client.informer import Change, Informer
+from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, DOMAINS, GATEWAYS, Domain, DomainRoute, Gateway
 from coterie.kuscia.control.last_seen import LiveGateways
 from coterie.kuscia.gateway.settings import GatewaySettings
-from coterie.kuscia.gateway.snapshot_inputs import World
+from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects
 
-SISTER_LIFE = 30.0
+PEER_GATEWAY_LIFE = 30.0
 """Seconds after its last heartbeat for which another gateway of our domain is sent anything."""
 
 
-class Watching:
-    """`on_news` is called for each change that may matter, and told whether it is urgent. `due`: whether it must be called
+class WatchedObjects:
+    """`on_change` is called for each change that may matter, and told whether it is urgent. `due`: whether it must be called
     though no object changed."""
 
     def __init__(
         self,
         informers: Informers,
         settings: GatewaySettings,
-        on_news: Callable[[bool], None],
+        on_change: Callable[[bool], None],
         clock: Clock,
         due: Callable[[], bool] = lambda: False,
     ) -> None:
         self._domain = settings.domain
         self._instance = settings.instance
-        self._on_news = on_news
+        self._notify = on_change
         self._due = due
         where = "" if settings.control_plane else settings.domain
         self._routes: Informer[DomainRoute] = informers.get(DOMAIN_ROUTES, where)
@@ -46,15 +46,15 @@ class Watching:
         self._endpoints: Informer[network.Endpoints] = informers.get(ENDPOINTS, where)
         self._gateways: Informer[Gateway] = informers.get(GATEWAYS, where)
         self._domains: Informer[Domain] | None = informers.get(DOMAINS) if settings.control_plane else None
-        self._live = LiveGateways(self._gateways, clock, SISTER_LIFE)
+        self._live = LiveGateways(self._gateways, clock, PEER_GATEWAY_LIFE)
         self._undo = [
-            self._routes.add_handler(lambda change: self._heard(change, route_matters)),
-            self._services.add_handler(self._heard_of_service),
-            self._endpoints.add_handler(lambda change: self._heard(change, endpoints_matter)),
-            self._gateways.add_handler(self._heard_of_gateway),
+            self._routes.add_handler(lambda change: self._on_change(change, route_matters)),
+            self._services.add_handler(self._service_changed),
+            self._endpoints.add_handler(lambda change: self._on_change(change, endpoints_matter)),
+            self._gateways.add_handler(self._gateway_changed),
         ]
         if self._domains is not None:
-            self._undo.append(self._domains.add_handler(self._heard_of_domain))
+            self._undo.append(self._domains.add_handler(self._domain_changed))
 
     @property
     def _all(self) -> list[Informer[Any]]:
@@ -73,16 +73,16 @@ class Watching:
         for undo in self._undo:
             undo()
 
-    def world(self) -> World:
+    def world(self) -> GatewayObjects:
         """Without tokens and credentials, which are others' to add."""
         domain = self._domain
         live = self._live.of(domain)
-        return World(
+        return GatewayObjects(
             routes=self._routes.cache.list(domain),
             services=self._services.cache.list(domain),
             endpoints={each.metadata.name: each for each in self._endpoints.cache.list(domain)},
             domains={each.metadata.name: each for each in self._domains.cache.list()} if self._domains else {},
-            sisters=[
+            peer_gateways=[
                 each
                 for each in self._gateways.cache.list(domain)
                 if each.metadata.name in live and each.metadata.name != self._instance
@@ -95,24 +95,24 @@ class Watching:
     def service(self, name: str) -> network.Service | None:
         return self._services.cache.get(name, self._domain)
 
-    def _heard(self, change: Change[Any], matters: Callable[[Any, Any], bool], urgent: bool = True) -> None:
+    def _on_change(self, change: ObjectChange[Any], matters: Callable[[Any, Any], bool], urgent: bool = True) -> None:
         if change.object.metadata.namespace != self._domain:
             return
         if change.old is None or matters(change.old, change.object):
-            self._on_news(urgent)
+            self._notify(urgent)
 
-    def _heard_of_service(self, change: Change[network.Service]) -> None:
+    def _service_changed(self, change: ObjectChange[network.Service]) -> None:
         endpoints = self._endpoints.cache.get(change.object.metadata.name, self._domain)
-        self._heard(change, service_matters, change.old is not None or can_be_called(change.object, endpoints))
+        self._on_change(change, service_matters, change.old is not None or can_be_called(change.object, endpoints))
 
-    def _heard_of_gateway(self, change: Change[Gateway]) -> None:
+    def _gateway_changed(self, change: ObjectChange[Gateway]) -> None:
         # Our own heartbeat is the clock by which a sister that fell silent is noticed, and a certificate that ended.
-        if change.object.metadata.namespace == self._domain and (self._live.news(self._domain) or self._due()):
-            self._on_news(True)
+        if change.object.metadata.namespace == self._domain and (self._live.has_changed(self._domain) or self._due()):
+            self._notify(True)
 
-    def _heard_of_domain(self, change: Change[Domain]) -> None:
+    def _domain_changed(self, change: ObjectChange[Domain]) -> None:
         if change.old is None or domain_matters(change.old, change.object):
-            self._on_news(True)
+            self._notify(True)
 
 
 def route_matters(old: DomainRoute, new: DomainRoute) -> bool:

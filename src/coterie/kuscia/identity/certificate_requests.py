@@ -85,16 +85,21 @@ def name_fault(name: str, domain: str) -> str:
 
     TLS libraries still take a common name for the host's when there are no alternative names.
     """
-    told = name.strip().rstrip(".").casefold()
-    if not told:
+    normalised = name.strip().rstrip(".").casefold()
+    if not normalised:
         return "must be given"
     if name != name.strip():
         return "must not begin or end with a space"
-    if told == domain.casefold():
+    if normalised == domain.casefold():
         return f'"{domain}" is the domain itself, whose certificate is var/certs/domain.crt; choose another name'
-    if told.endswith(PORT_NAME.casefold()):
+    if normalised.endswith(PORT_NAME.casefold()):
         return f"names that end in {PORT_NAME} are the gateway's own"
-    if "*" in told or told == "svc" or told.endswith((".svc", ".svc.cluster.local")) or told in _SERVERS:
+    if (
+        "*" in normalised
+        or normalised == "svc"
+        or normalised.endswith((".svc", ".svc.cluster.local"))
+        or normalised in _SERVERS
+    ):
         return "is a name under which services of the domain are reached; choose another"
     return ""
 

@@ -24,7 +24,7 @@ from coterie.base import files, pki
 from coterie.base.log import logger
 from coterie.base.paths import DomainPaths
 from coterie.base.pki import PkiError
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 
 log = logger("identity")
 
@@ -49,7 +49,7 @@ class DomainIdentity:
         return self.key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.PKCS1)
 
 
-def ensure(paths: DomainPaths, domain: str, given: Secret | None, now: datetime) -> DomainIdentity:
+def ensure(paths: DomainPaths, domain: str, given: SecretValue | None, now: datetime) -> DomainIdentity:
     """The identity in `var/certs`, with what is missing made.
 
     `given`: the key (PEM) from the configuration. PkiError when it is another one than the files hold: taking it
@@ -104,18 +104,18 @@ def store_certificate(paths: DomainPaths, pem: str | bytes) -> DomainIdentity:
     return DomainIdentity(domain, paths.domain_certificate, paths.domain_key, content.decode(), key)
 
 
-def api_token(identity: DomainIdentity) -> Secret:
+def api_token(identity: DomainIdentity) -> SecretValue:
     """What callers of KusciaAPI show: Kuscia derives it from the domain's key, so it is the same after a reinstallation."""
     signature = identity.key.sign(identity.domain.encode(), padding.PKCS1v15(), hashes.SHA256())
-    return Secret(base64.b64encode(signature).decode()[:_TOKEN_LENGTH])
+    return SecretValue(base64.b64encode(signature).decode()[:_TOKEN_LENGTH])
 
 
-def ensure_api_token(paths: DomainPaths, identity: DomainIdentity) -> Secret:
+def ensure_api_token(paths: DomainPaths, identity: DomainIdentity) -> SecretValue:
     """The token in `var/certs/token`, which an operator may have chosen; written when missing."""
     kept = files.read_bytes_or_none(paths.api_token)
     if kept is not None and kept.strip():
         _tighten(paths.api_token)
-        return Secret(kept.strip())
+        return SecretValue(kept.strip())
     made = api_token(identity)
     files.write_atomic(paths.api_token, made.reveal())
     return made
@@ -135,7 +135,7 @@ def load_domain_key(pem: bytes, *, thorough: bool = True) -> rsa.RSAPrivateKey:
     return key
 
 
-def _key(paths: DomainPaths, given: Secret | None) -> rsa.RSAPrivateKey:
+def _key(paths: DomainPaths, given: SecretValue | None) -> rsa.RSAPrivateKey:
     """The key in the file, else the one that is given, else a new one. Nothing is written."""
     kept = files.read_bytes_or_none(paths.domain_key)
     wanted = _named("domainKeyData", given.reveal().encode(), thorough=kept is None) if given is not None else None
@@ -170,7 +170,9 @@ def _check_certificate(paths: DomainPaths, content: bytes, key: rsa.RSAPrivateKe
     ends = certificate.not_valid_after_utc
     # One that a master issued may have ended on the day it was made (see store_certificate).
     if certificate.issuer == certificate.subject and ends - now < _WARN_BEFORE:
-        log.warning("The domain's certificate ends; partners will need a new one", file=name, ends=ends.isoformat())
+        log.warning(
+            "The domain's certificate expires soon; partners will need the new one", file=name, ends=ends.isoformat()
+        )
 
 
 def _check_authority(paths: DomainPaths, key: rsa.RSAPrivateKey) -> None:

@@ -35,7 +35,7 @@ _UNIT = "external"
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineIdentity:
     """A pod of a domain, and what it works on."""
 
     domain: str
@@ -56,19 +56,21 @@ class EnginePair:
         return "EnginePair(******)"
 
 
-def issue_server_pair(authority: Authority, engine: Engine, addresses: Sequence[str], now: datetime) -> EnginePair:
+def issue_server_pair(
+    authority: Authority, engine: EngineIdentity, addresses: Sequence[str], now: datetime
+) -> EnginePair:
     """For the pod's own ports; `addresses`: the pod's, first of all."""
     names: list[x509.GeneralName] = [x509.DNSName("*.svc")]
     names += [x509.IPAddress(ipaddress.ip_address(each)) for each in dict.fromkeys((*addresses, "127.0.0.1"))]
     return _pair(authority, addresses[0], engine, names, ExtendedKeyUsageOID.SERVER_AUTH, now)
 
 
-def issue_client_pair(authority: Authority, engine: Engine, now: datetime) -> EnginePair:
+def issue_client_pair(authority: Authority, engine: EngineIdentity, now: datetime) -> EnginePair:
     """For calls to the domain's own services."""
     return _pair(authority, engine.pod, engine, [], ExtendedKeyUsageOID.CLIENT_AUTH, now)
 
 
-def engine_of(certificate: x509.Certificate) -> Engine | None:
+def engine_of(certificate: x509.Certificate) -> EngineIdentity | None:
     """Whose certificate it is; None: not an engine's. The caller has checked who signed it."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -77,7 +79,7 @@ def engine_of(certificate: x509.Certificate) -> Engine | None:
     return engine_named(names.get_values_for_type(x509.UniformResourceIdentifier))
 
 
-def engine_named(uris: Iterable[str]) -> Engine | None:
+def engine_named(uris: Iterable[str]) -> EngineIdentity | None:
     """As `engine_of`, from the alternative names alone."""
     domain, known = "", {}
     for uri in uris:
@@ -89,13 +91,15 @@ def engine_named(uris: Iterable[str]) -> Engine | None:
     pod, slash, uid = known.get("pod", "").partition("/")
     if not domain or not slash:
         return None
-    return Engine(domain, unquote(pod), unquote(uid), unquote(known.get("task", "")), unquote(known.get("job", "")))
+    return EngineIdentity(
+        domain, unquote(pod), unquote(uid), unquote(known.get("task", "")), unquote(known.get("job", ""))
+    )
 
 
 def _pair(
     authority: Authority,
     common_name: str,
-    engine: Engine,
+    engine: EngineIdentity,
     names: list[x509.GeneralName],
     use: x509.ObjectIdentifier,
     now: datetime,
@@ -113,7 +117,7 @@ def _pair(
     return EnginePair(pki.certificate_pem(builder.sign(authority.key, hashes.SHA256())), pki.key_pem(key))
 
 
-def _uris(engine: Engine) -> list[x509.GeneralName]:
+def _uris(engine: EngineIdentity) -> list[x509.GeneralName]:
     parts = {"pod": f"{quote(engine.pod, safe='')}/{quote(engine.uid, safe='')}"}
     parts |= {"task": quote(engine.task, safe="")} if engine.task else {}
     parts |= {"job": quote(engine.job, safe="")} if engine.job else {}

@@ -29,7 +29,7 @@ def by_name(obj: Object) -> tuple[str, ...]:
     return (obj["metadata"]["name"],)
 
 
-class GrantedData:
+class GrantedDataReconciler:
     """One kind of one host."""
 
     def __init__(
@@ -100,7 +100,7 @@ class GrantedData:
             except (AlreadyExists, NotFound):
                 return  # the cache is behind, or the namespace is on its way
         elif not self._ours(there):
-            self._log.warning("Something else has that name here; it is left alone", name=meta["name"], domain=grantee)
+            self._log.warning("Another object has that name; not overwritten", name=meta["name"], domain=grantee)
             return
         elif change := difference(there["spec"], body["spec"]):
             patch = {"metadata": {"labels": body["metadata"]["labels"]}, "spec": change}
@@ -133,7 +133,7 @@ def make(
 ) -> list[Controller[ObjectKey]]:
     out = []
     for kind in KINDS:
-        part = GrantedData(kind, host, namespace, remote_informers, local, local_informers)
+        part = GrantedDataReconciler(kind, host, namespace, remote_informers, local, local_informers)
         watches: list[Watches[Any, ObjectKey]] = [
             Watches(part.shown, part.keys),
             Watches(part.copies, part.keys_of_copy),

@@ -78,7 +78,7 @@ def summary_of(deployment: KusciaDeployment, master: str, theirs: tuple[str, ...
     }
 
 
-def told_by_host(
+def status_from_host(
     own: KusciaDeploymentStatus, there: KusciaDeploymentStatus | None, theirs: Iterable[str]
 ) -> KusciaDeploymentStatus:
     """How the whole is, and all parties but the partner's own."""
@@ -94,11 +94,11 @@ def told_by_host(
     )
 
 
-def heard(own: PartyStatuses, told: PartyStatuses, others: Iterable[str]) -> PartyStatuses:
+def merge_partner_statuses(own: PartyStatuses, reported: PartyStatuses, others: Iterable[str]) -> PartyStatuses:
     """Our own view with what is told about `others`, who are not ours."""
     named = set(others)
     out = {domain: each for domain, each in own.items() if domain not in named}
-    out |= {domain: each for domain, each in told.items() if domain in named}
+    out |= {domain: each for domain, each in reported.items() if domain in named}
     return dict(sorted(out.items()))
 
 
@@ -125,7 +125,7 @@ def working_copy(mirror: Object, host: str, namespace: str) -> Object:
     return {"metadata": meta, "spec": mirror["spec"]}
 
 
-def not_carried_out(mirror: Object, ours: Iterable[str], reason: str, sentence: str) -> PartyStatuses:
+def refused_statuses(mirror: Object, ours: Iterable[str], reason: str, sentence: str) -> PartyStatuses:
     """What a member tells of its own parties when it does not run them."""
     hosted = set(ours)
     why = DeploymentCondition(type=FAILURE, status="True", reason=reason, message=sentence)
@@ -147,8 +147,8 @@ def not_carried_out(mirror: Object, ours: Iterable[str], reason: str, sentence: 
     return out
 
 
-def was_withdrawn(told: Mapping[str, Mapping[str, PartyDeploymentStatus]], ours: Iterable[str]) -> bool:
+def was_withdrawn(reported: Mapping[str, Mapping[str, PartyDeploymentStatus]], ours: Iterable[str]) -> bool:
     """Whether we have left it: then it is not taken up again."""
-    entries = [entry for domain in ours for entry in told.get(domain, {}).values()]
+    entries = [entry for domain in ours for entry in reported.get(domain, {}).values()]
     found: list[Any] = [find_condition(entry.conditions, FAILURE) for entry in entries]
     return bool(found) and all(each is not None and each.reason == WITHDRAWN for each in found)

@@ -27,7 +27,7 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches
 from coterie.kube.control.finalizers import add_finalizer, delete_with_finalizer, remove_finalizer
-from coterie.kube.control.lazy_controller import Dormant
+from coterie.kube.control.lazy_controller import LazyController
 from coterie.kube.control.preconditions import write, write_status
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own
@@ -67,11 +67,13 @@ class _Side:
     def _ours(self, name: str) -> bool:
         return is_own(self.domains.cache.get(name))
 
-    async def _hear(self, deployment: KusciaDeployment, told: PartyStatuses, others: tuple[str, ...]) -> None:
+    async def _merge_reported(
+        self, deployment: KusciaDeployment, reported: PartyStatuses, others: tuple[str, ...]
+    ) -> None:
         """Put others' words into our own deployment; its controller makes the whole's phase of them."""
         if deployment.status is None:
             return  # its controller has not looked at it yet
-        known = words.heard(deployment.party_statuses, told, others) or None
+        known = words.merge_partner_statuses(deployment.party_statuses, reported, others) or None
         status = replace(deployment.status, party_deployment_statuses=known)
         await write_status(self._local, KUSCIA_DEPLOYMENTS, deployment, deployment.status, status)
 
@@ -136,7 +138,7 @@ class ServingHost(_Side):
         body = words.mirror_of(plain, master, theirs)
         try:
             await self._local.create(_PLAIN, body)
-            self._log.info("A deployment is shown to a partner", deployment=meta.name, partner=master)
+            self._log.info("Deployment mirrored to a partner", deployment=meta.name, partner=master)
         except AlreadyExists:
             await self._local.modify(_PLAIN, meta.name, master, lambda old: _as_shown(old, body))
         except NotFound:
@@ -156,10 +158,10 @@ class ServingHost(_Side):
     async def _exchange(
         self, deployment: KusciaDeployment, summary: KusciaDeploymentSummary, theirs: tuple[str, ...]
     ) -> None:
-        await self._hear(deployment, summary.party_statuses, theirs)
+        await self._merge_reported(deployment, summary.party_statuses, theirs)
         if deployment.status is not None:
-            told = words.told_by_host(deployment.status, summary.status, theirs)
-            await write(self._local, KUSCIA_DEPLOYMENT_SUMMARIES, summary, _status_patch(summary.status, told))
+            reported = words.status_from_host(deployment.status, summary.status, theirs)
+            await write(self._local, KUSCIA_DEPLOYMENT_SUMMARIES, summary, _status_patch(summary.status, reported))
 
     async def _withdraw(self, deployment: KusciaDeployment, masters: set[str]) -> Result:
         meta = deployment.metadata
@@ -168,7 +170,7 @@ class ServingHost(_Side):
         for namespace in sorted(masters):
             await self._hide(meta.name, namespace)
         await remove_finalizer(self._local, KUSCIA_DEPLOYMENTS, meta.name, meta.namespace, FINALIZER, uid=meta.uid)
-        self._log.info("A deployment is withdrawn from its partners", deployment=meta.name)
+        self._log.info("Deployment mirror removed from the partners", deployment=meta.name)
         return DONE
 
     async def _hide(self, name: str, namespace: str) -> None:
@@ -218,7 +220,7 @@ class ServingMember(_Side):
             return DONE
         if shown is None and summary is None:
             if deployment is not None:
-                await self._let_go(deployment)
+                await self._withdraw_copy(deployment)
             return DONE
         if shown is None or summary is None:
             return DONE  # half of it is on its way
@@ -258,13 +260,13 @@ class ServingMember(_Side):
                 raise
             await self._refuse(shown, summary, words.REFUSED, status_message(error))
             return
-        self._log.info("A partner's deployment is taken up", deployment=body["metadata"]["name"])
+        self._log.info("Accepted a partner's deployment", deployment=body["metadata"]["name"])
 
     async def _refuse(self, shown: Object, summary: KusciaDeploymentSummary, reason: str, sentence: str) -> None:
         """The host waits for us: it is told that we do not, and why."""
         ours = self._hosted(shown)
-        told = words.not_carried_out(shown, ours, reason, sentence)
-        if await self._tell(summary, told, ours):
+        statuses = words.refused_statuses(shown, ours, reason, sentence)
+        if await self._report_own(summary, statuses, ours):
             self._log.warning("A partner's deployment is not run", deployment=summary.metadata.name, why=sentence)
 
     async def _keep_equal(self, deployment: KusciaDeployment, shown: Object) -> bool:
@@ -283,19 +285,21 @@ class ServingMember(_Side):
     async def _exchange(self, deployment: KusciaDeployment, summary: KusciaDeploymentSummary) -> None:
         named = words.parties_of(deployment)
         ours = tuple(name for name in named if self._ours(name))
-        await self._hear(deployment, summary.party_statuses, tuple(name for name in named if name not in ours))
+        await self._merge_reported(
+            deployment, summary.party_statuses, tuple(name for name in named if name not in ours)
+        )
         if deployment.status is not None:
-            await self._tell(summary, deployment.party_statuses, ours)
+            await self._report_own(summary, deployment.party_statuses, ours)
 
-    async def _tell(self, summary: KusciaDeploymentSummary, own: PartyStatuses, ours: tuple[str, ...]) -> bool:
+    async def _report_own(self, summary: KusciaDeploymentSummary, own: PartyStatuses, ours: tuple[str, ...]) -> bool:
         """Put words about our own parties into the summary; False when they were there."""
-        known = words.heard(summary.party_statuses, own, ours)
+        known = words.merge_partner_statuses(summary.party_statuses, own, ours)
         before = summary.status or KusciaDeploymentStatus(total_parties=0, available_parties=0)
         patch = _status_patch(summary.status, replace(before, party_deployment_statuses=known or None))
         await write(self._remote, KUSCIA_DEPLOYMENT_SUMMARIES, summary, patch)
         return bool(patch)
 
-    async def _let_go(self, deployment: KusciaDeployment) -> None:
+    async def _withdraw_copy(self, deployment: KusciaDeployment) -> None:
         """The host withdrew it."""
         self._log.info("A partner's deployment was withdrawn", deployment=deployment.metadata.name)
         await delete_with_finalizer(self._local, KUSCIA_DEPLOYMENTS, deployment.metadata, FINALIZER)
@@ -314,14 +318,14 @@ def _key(obj: Any) -> list[ObjectKey]:
     return [ObjectKey(CROSS_DOMAIN, name)]
 
 
-def make_host(client: Client, informers: Informers, *, workers: int = 2, clock: Clock = SYSTEM_CLOCK) -> Dormant:
+def make_host(client: Client, informers: Informers, *, workers: int = 2, clock: Clock = SYSTEM_CLOCK) -> LazyController:
     def awaken() -> list[Controller[ObjectKey]]:
         side = ServingHost(client, informers)
         watches: list[Watches[Any, ObjectKey]] = [Watches(side.deployments, _key), Watches(side.summaries, _key)]
         name = "interconn-host-deployments"
         return [Controller(name, side.reconcile, watches, workers=workers, clock=clock)]
 
-    return Dormant("interconn-host-deployments", [informers.get(KUSCIA_DEPLOYMENTS, CROSS_DOMAIN)], awaken)
+    return LazyController("interconn-host-deployments", [informers.get(KUSCIA_DEPLOYMENTS, CROSS_DOMAIN)], awaken)
 
 
 def make_member(
@@ -334,7 +338,7 @@ def make_member(
     *,
     workers: int = 2,
     clock: Clock = SYSTEM_CLOCK,
-) -> Dormant:
+) -> LazyController:
     name = f"interconn-{host}-deployments"
 
     def awaken() -> list[Controller[ObjectKey]]:
@@ -348,4 +352,4 @@ def make_member(
 
     # What the host withdrew while we were away is seen by our own copy only.
     wakers: list[Any] = [remote_informers.get(_PLAIN, namespace), local_informers.get(KUSCIA_DEPLOYMENTS, CROSS_DOMAIN)]
-    return Dormant(name, wakers, awaken)
+    return LazyController(name, wakers, awaken)

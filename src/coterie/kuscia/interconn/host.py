@@ -34,11 +34,11 @@ from coterie.kuscia.api.types.job import (
     KUSCIA_TASK_SUMMARIES,
     KUSCIA_TASKS,
     JobPhase,
+    JobStage,
     KusciaJob,
     KusciaJobSummary,
     KusciaTask,
     KusciaTaskSummary,
-    Stage,
     TaskPhase,
     TaskSummaryStatus,
 )
@@ -62,7 +62,7 @@ def by_group(reservation: TaskResource) -> tuple[str, ...]:
     return (name,) if name else ()
 
 
-class Host:
+class HostReconciler:
     def __init__(self, client: Client, informers: Informers, clock: Clock) -> None:
         self._client = client
         self._clock = clock
@@ -107,7 +107,7 @@ class Host:
 
     async def _show(self, job: KusciaJob, master: str, parties: tuple[str, ...]) -> bool:
         """Mirror and summary; False when the partner has no namespace here yet."""
-        if job_mirror.stage_of(job.metadata.labels) in (Stage.STOP, Stage.CANCEL):
+        if job_mirror.stage_of(job.metadata.labels) in (JobStage.STOP, JobStage.CANCEL):
             return True
         plain = await self._client.get(KUSCIA_JOBS.as_dynamic, job.metadata.name, job.metadata.namespace)
         made = (
@@ -116,7 +116,7 @@ class Host:
         )
         if not all(await asyncio.gather(*(self._made(kind, body) for kind, body in made))):
             return False
-        self._log.info("A job is shown to a partner", job=job.metadata.name, partner=master)
+        self._log.info("Job mirrored to a partner", job=job.metadata.name, partner=master)
         return True
 
     async def _made(self, kind: Kind[Object], body: Object) -> bool:
@@ -132,16 +132,16 @@ class Host:
         self, job: KusciaJob, summary: KusciaJobSummary, parties: tuple[str, ...]
     ) -> tuple[KusciaJob, float | None]:
         """The job as it is afterwards, and the seconds after which what is not told yet is due."""
-        if (ordered := job_mirror.newer_order(job, summary)) is not None:
+        if (ordered := job_mirror.newer_command_from(job, summary)) is not None:
             await write(self._client, KUSCIA_JOBS, job, {"metadata": {"labels": ordered}})
             return job, None  # its own event brings us back with everything else
-        heard = job_mirror.job_status_from(job.status, summary.status, parties)
-        await write_status(self._client, KUSCIA_JOBS, job, job.status, heard)
+        merged = job_mirror.job_status_from(job.status, summary.status, parties)
+        await write_status(self._client, KUSCIA_JOBS, job, job.status, merged)
         patch: dict[str, Any] = {}
-        if (told := job_mirror.order_to_tell(job, summary)) is not None:
-            patch["metadata"] = {"labels": told[0]}
-            patch["spec"] = {"stage": told[1].stage, "stageTrigger": told[1].stage_trigger}
-        told_status = job_mirror.summary_status(heard, summary.status, parties)
+        if (newer := job_mirror.newer_command_for(job, summary)) is not None:
+            patch["metadata"] = {"labels": newer[0]}
+            patch["spec"] = {"stage": newer[1].stage, "stageTrigger": newer[1].stage_trigger}
+        told_status = job_mirror.summary_status(merged, summary.status, parties)
         status = changes(summary.status, told_status)
         pause = None
         if status is not None:
@@ -152,7 +152,7 @@ class Host:
         if pause is None:
             self._later.clear(summary.key)
         await write(self._client, KUSCIA_JOB_SUMMARIES, summary, patch)
-        return (job if heard == job.status else replace(job, status=heard)), pause
+        return (job if merged == job.status else replace(job, status=merged)), pause
 
     async def _withdraw(self, job: KusciaJob, masters: set[str]) -> Result:
         meta = job.metadata
@@ -163,7 +163,7 @@ class Host:
             for kind in (KUSCIA_JOBS, KUSCIA_JOB_SUMMARIES):
                 await self._delete(kind, meta.name, namespace)
         await remove_finalizer(self._client, KUSCIA_JOBS, meta.name, meta.namespace, FINALIZER, uid=meta.uid)
-        self._log.info("A job is withdrawn from its partners", job=meta.name)
+        self._log.info("Job mirror removed from the partners", job=meta.name)
         return DONE
 
     # Tasks.
@@ -204,23 +204,23 @@ class Host:
         """The seconds after which what is not told yet is due."""
         there = summary.status
         known = task.status.party_task_status
-        heard = job_mirror.parties_from(known, there.party_task_status, theirs)
+        merged = job_mirror.parties_from(known, there.party_task_status, theirs)
         status = job_mirror.task_summary_status(task, there, theirs)
         status = await self._exchange_reservations(task, status, theirs)
         change = changes(there, status)
-        quiet_here = job_mirror.only_progress(known, heard)
+        quiet_here = job_mirror.only_progress(known, merged)
         quiet_there = (
             job_mirror.only_progress(there.party_task_status, status.party_task_status)
             and only_begins(there.resource_status, status.resource_status)
             and not (status.phase == TaskPhase.FAILED and there.phase != status.phase)
         )
         pause = None
-        if (heard != known and quiet_here) or (change is not None and quiet_there):
+        if (merged != known and quiet_here) or (change is not None and quiet_there):
             pause = self._later.wait(summary.key)
         if pause is None:
             self._later.clear(summary.key)
         if pause is None or not quiet_here:
-            heard_status = replace(task.status, party_task_status=heard)
+            heard_status = replace(task.status, party_task_status=merged)
             await write_status(self._client, KUSCIA_TASKS, task, task.status, heard_status)
         if change is not None and (pause is None or not quiet_there):
             await write(self._client, KUSCIA_TASK_SUMMARIES, summary, {"status": change})
@@ -232,10 +232,10 @@ class Host:
         owned = self.reservations.cache.by_index(BY_GROUP, task.metadata.name)
         kept = [each for each in owned if each.metadata.namespace in theirs]
         now = rfc3339(self._clock.now())
-        told = await exchange(
+        reported = await exchange(
             self._client, kept, status.resource_status, host_step, lambda domain: f"{domain} told so", now
         )
-        return replace(status, resource_status=told)
+        return replace(status, resource_status=reported)
 
     # Small things.
 
@@ -267,7 +267,7 @@ def reservation_key(reservation: TaskResource) -> list[ObjectKey]:
 def make(
     client: Client, informers: Informers, *, workers: int = 4, clock: Clock = SYSTEM_CLOCK
 ) -> list[Controller[ObjectKey]]:
-    host = Host(client, informers, clock)
+    host = HostReconciler(client, informers, clock)
     jobs: list[Watches[Any, ObjectKey]] = [Watches(host.jobs, job_key), Watches(host.job_summaries, job_key)]
     tasks: list[Watches[Any, ObjectKey]] = [
         Watches(host.tasks, task_key),

@@ -23,13 +23,13 @@ from coterie.kuscia.api.jobs.phases import JOB_ENDED, TASK_ENDED
 from coterie.kuscia.api.types.domain import Domain
 from coterie.kuscia.api.types.job import (
     CROSS_DOMAIN,
-    JobStatus,
+    JobStage,
     JobSummarySpec,
     KusciaJob,
+    KusciaJobStatus,
     KusciaJobSummary,
     KusciaTask,
     PartyTaskStatus,
-    Stage,
     TaskPhase,
     TaskSummaryStatus,
 )
@@ -66,7 +66,7 @@ def version_of(meta_labels: Mapping[str, str] | None) -> int:
 
 
 def stage_of(meta_labels: Mapping[str, str] | None) -> str:
-    return (meta_labels or {}).get(labels.KUSCIA_JOB_STAGE, "") or str(Stage.CREATE)
+    return (meta_labels or {}).get(labels.KUSCIA_JOB_STAGE, "") or str(JobStage.CREATE)
 
 
 def custom_fields(meta_labels: Mapping[str, str] | None) -> dict[str, str]:
@@ -110,7 +110,7 @@ def job_summary_of(job: KusciaJob, master: str, parties: tuple[str, ...]) -> Obj
             },
         },
         "spec": {"stage": stage_of(meta.labels), "stageTrigger": _trigger(job)},
-        "status": msgspec.to_builtins(summary_status(job.status, JobStatus(), parties)),
+        "status": msgspec.to_builtins(summary_status(job.status, KusciaJobStatus(), parties)),
     }
 
 
@@ -118,7 +118,7 @@ def _trigger(job: KusciaJob) -> str:
     return (job.metadata.labels or {}).get(labels.KUSCIA_JOB_STAGE_TRIGGER, "") or job.spec.initiator
 
 
-def summary_status(own: JobStatus, there: JobStatus, parties: tuple[str, ...]) -> JobStatus:
+def summary_status(own: KusciaJobStatus, there: KusciaJobStatus, parties: tuple[str, ...]) -> KusciaJobStatus:
     """What the host writes: how the job is, and everybody's word except that of the partner's own domains."""
     return replace(
         there,
@@ -128,12 +128,12 @@ def summary_status(own: JobStatus, there: JobStatus, parties: tuple[str, ...]) -
         task_status=own.task_status,
         start_time=own.start_time,
         completion_time=own.completion_time,
-        approve_status=_mixed(own.approve_status, there.approve_status, parties),
-        stage_status=_mixed(own.stage_status, there.stage_status, parties),
+        approve_status=_merge_by_owner(own.approve_status, there.approve_status, parties),
+        stage_status=_merge_by_owner(own.stage_status, there.stage_status, parties),
     )
 
 
-def _mixed(
+def _merge_by_owner(
     ours: Mapping[str, str] | None, theirs: Mapping[str, str] | None, partner: Iterable[str]
 ) -> dict[str, str] | None:
     """Of the partner's domains what it says itself, of all others what we say."""
@@ -143,7 +143,7 @@ def _mixed(
     return dict(sorted(out.items())) or None
 
 
-def only_informs(before: JobStatus, after: JobStatus) -> bool:
+def only_informs(before: KusciaJobStatus, after: KusciaJobStatus) -> bool:
     """Whether a summary would say nothing that a member acts on: words and ends it does, how far tasks are it sees itself."""
     kept = replace(
         after,
@@ -156,32 +156,32 @@ def only_informs(before: JobStatus, after: JobStatus) -> bool:
     return kept == before and not (after.phase != before.phase and after.phase in JOB_ENDED)
 
 
-def newer_order(job: KusciaJob, summary: KusciaJobSummary) -> Object | None:
+def newer_command_from(job: KusciaJob, summary: KusciaJobSummary) -> Object | None:
     """Labels for our job when the summary carries a newer command; a cancelled job stays cancelled."""
     theirs = version_of(summary.metadata.labels)
-    if theirs <= version_of(job.metadata.labels) or stage_of(job.metadata.labels) == Stage.CANCEL:
+    if theirs <= version_of(job.metadata.labels) or stage_of(job.metadata.labels) == JobStage.CANCEL:
         return None
     return {
-        labels.KUSCIA_JOB_STAGE: summary.spec.stage or str(Stage.CREATE),
+        labels.KUSCIA_JOB_STAGE: summary.spec.stage or str(JobStage.CREATE),
         labels.KUSCIA_JOB_STAGE_VERSION: str(theirs),
         labels.KUSCIA_JOB_STAGE_TRIGGER: summary.spec.stage_trigger,
     }
 
 
-def order_to_tell(job: KusciaJob, summary: KusciaJobSummary) -> tuple[Object, JobSummarySpec] | None:
+def newer_command_for(job: KusciaJob, summary: KusciaJobSummary) -> tuple[Object, JobSummarySpec] | None:
     """Labels and spec for the summary when our job carries a newer command."""
     ours = version_of(job.metadata.labels)
     if ours <= version_of(summary.metadata.labels):
         return None
-    told = JobSummarySpec(stage=stage_of(job.metadata.labels), stage_trigger=_trigger(job))
-    return {labels.KUSCIA_JOB_STAGE_VERSION: str(ours)}, told
+    spec = JobSummarySpec(stage=stage_of(job.metadata.labels), stage_trigger=_trigger(job))
+    return {labels.KUSCIA_JOB_STAGE_VERSION: str(ours)}, spec
 
 
-def job_status_from(own: JobStatus, summary: JobStatus, others: Iterable[str]) -> JobStatus:
+def job_status_from(own: KusciaJobStatus, summary: KusciaJobStatus, others: Iterable[str]) -> KusciaJobStatus:
     """Our job with what the summary says about `others`, who are not ours."""
     named = tuple(others)
     created = {
-        key: tuple(told for told in each if told.domain_id in named)
+        key: tuple(party_status for party_status in each if party_status.domain_id in named)
         for key, each in (summary.party_task_create_status or {}).items()
     }
     merged = {**(own.party_task_create_status or {}), **{key: each for key, each in created.items() if each}}
@@ -226,13 +226,13 @@ def working_copy(mirror: Object, host: str, namespace: str, ours: Iterable[str])
     return {"metadata": meta, "spec": {**mirror["spec"], "tasks": tasks}}
 
 
-def member_status(own: JobStatus, there: JobStatus, ours: Iterable[str]) -> JobStatus:
+def member_status(own: KusciaJobStatus, there: KusciaJobStatus, ours: Iterable[str]) -> KusciaJobStatus:
     """What a member writes into the summary: the words of its own domains, nothing else."""
     named = tuple(ours)
     created = {
-        key: told
+        key: own_entries
         for key, each in (own.party_task_create_status or {}).items()
-        if (told := tuple(entry for entry in each if entry.domain_id in named))
+        if (own_entries := tuple(entry for entry in each if entry.domain_id in named))
     }
     return replace(
         there,
@@ -246,17 +246,17 @@ def member_status(own: JobStatus, there: JobStatus, ours: Iterable[str]) -> JobS
 
 
 def parties_from(
-    own: tuple[PartyTaskStatus, ...] | None, told: tuple[PartyTaskStatus, ...] | None, named: Iterable[str]
+    own: tuple[PartyTaskStatus, ...] | None, reported: tuple[PartyTaskStatus, ...] | None, named: Iterable[str]
 ) -> tuple[PartyTaskStatus, ...] | None:
     """`own` with what is told about the parties of `named` domains. Who has ended stays so."""
     domains = set(named)
-    news = {(party.domain_id, party.role): party for party in told or () if party.domain_id in domains}
+    reported_parties = {(party.domain_id, party.role): party for party in reported or () if party.domain_id in domains}
     out = [
-        news.pop((party.domain_id, party.role), party) if party.phase not in TASK_ENDED else party
+        reported_parties.pop((party.domain_id, party.role), party) if party.phase not in TASK_ENDED else party
         for party in own or ()
     ]
     known = {(party.domain_id, party.role) for party in out}
-    out += [party for key, party in news.items() if key not in known]
+    out += [party for key, party in reported_parties.items() if key not in known]
     return tuple(out) or None
 
 

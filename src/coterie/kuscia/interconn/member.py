@@ -43,13 +43,13 @@ from coterie.kuscia.api.types.job import (
     KUSCIA_JOBS,
     KUSCIA_TASK_SUMMARIES,
     KUSCIA_TASKS,
+    JobStage,
     JobSummarySpec,
     KusciaJob,
     KusciaJobSummary,
     KusciaTask,
     KusciaTaskSummary,
     PartyTaskStatus,
-    Stage,
     TaskPhase,
     TaskSummaryStatus,
 )
@@ -68,7 +68,7 @@ def by_job(summary: KusciaTaskSummary) -> tuple[str, ...]:
     return (summary.spec.job_id,)
 
 
-class Member:
+class MemberReconciler:
     """`host`: the partner's control plane; `namespace`: ours in its cluster."""
 
     def __init__(
@@ -108,10 +108,10 @@ class Member:
             return DONE
         if shown is None and summary is None:
             if job is not None:
-                await self._let_go(job)
+                await self._withdraw_copy(job)
             return DONE
         if job is None:
-            if shown is not None and summary is not None and self._wanted(summary):
+            if shown is not None and summary is not None and self._should_run(summary):
                 await self._copy(shown, summary)
             return DONE
         if job.metadata.deleting:
@@ -128,10 +128,10 @@ class Member:
         return is_own(self.domains.cache.get(name))
 
     @staticmethod
-    def _wanted(summary: KusciaJobSummary) -> bool:
+    def _should_run(summary: KusciaJobSummary) -> bool:
         """A job that is over, or was stopped (also by us, who then deleted our copy), is not begun here any more."""
         over = bool(summary.status.completion_time) or summary.status.phase in JOB_ENDED
-        return not over and summary.spec.stage not in (Stage.STOP, Stage.CANCEL)
+        return not over and summary.spec.stage not in (JobStage.STOP, JobStage.CANCEL)
 
     async def _copy(self, shown: dict[str, Any], summary: KusciaJobSummary) -> None:
         parties = dict.fromkeys(party["domainID"] for task in shown["spec"]["tasks"] for party in task["parties"])
@@ -151,21 +151,21 @@ class Member:
                 raise
             await self._refuse(summary, shown, status_message(error))
             return
-        self._log.info("A partner's job is taken up", job=body["metadata"]["name"])
+        self._log.info("Accepted a partner's job", job=body["metadata"]["name"])
 
     async def _refuse(self, summary: KusciaJobSummary, shown: dict[str, Any], sentence: str) -> None:
         """The host waits for us: it is told that we cannot, and why."""
         asked = shown["metadata"]["annotations"].get(labels.KUSCIA_INTERCONN_KUSCIA_PARTIES, "").split("_")
         parties = [party for party in asked if party]
-        told = tuple(
+        statuses = tuple(
             PartyTaskStatus(domain_id=party, phase=str(TaskPhase.FAILED), message=sentence) for party in parties
         )
         status = replace(
             summary.status,
-            stage_status={**(summary.status.stage_status or {}), **dict.fromkeys(parties, Stage.CREATE.failed)},
+            stage_status={**(summary.status.stage_status or {}), **dict.fromkeys(parties, JobStage.CREATE.failed)},
             party_task_create_status={
                 **(summary.status.party_task_create_status or {}),
-                summary.metadata.name: told,
+                summary.metadata.name: statuses,
             },
         )
         change = changes(summary.status, status)
@@ -177,20 +177,20 @@ class Member:
         parties = job.spec.party_domains
         ours = tuple(party for party in parties if self._ours(party))
         others = tuple({*(party for party in parties if party not in ours), job.spec.initiator})
-        if (ordered := job_mirror.newer_order(job, summary)) is not None:
+        if (ordered := job_mirror.newer_command_from(job, summary)) is not None:
             await write(self._local, KUSCIA_JOBS, job, {"metadata": {"labels": ordered}})
             return  # its own event brings us back with everything else
         named = self._task_ids(job)
         if named is not None:
             await self._name_tasks(job, named)
             return
-        heard = job_mirror.job_status_from(job.status, summary.status, others)
-        await write_status(self._local, KUSCIA_JOBS, job, job.status, heard)
+        merged = job_mirror.job_status_from(job.status, summary.status, others)
+        await write_status(self._local, KUSCIA_JOBS, job, job.status, merged)
         patch: dict[str, Any] = {}
-        if (told := job_mirror.order_to_tell(job, summary)) is not None:
-            patch["metadata"] = {"labels": told[0]}
-            patch["spec"] = {"stage": told[1].stage, "stageTrigger": told[1].stage_trigger}
-        status = changes(summary.status, job_mirror.member_status(heard, summary.status, ours))
+        if (newer := job_mirror.newer_command_for(job, summary)) is not None:
+            patch["metadata"] = {"labels": newer[0]}
+            patch["spec"] = {"stage": newer[1].stage, "stageTrigger": newer[1].stage_trigger}
+        status = changes(summary.status, job_mirror.member_status(merged, summary.status, ours))
         if status is not None:
             patch["status"] = status
         await write(self._remote, KUSCIA_JOB_SUMMARIES, summary, patch)
@@ -200,13 +200,13 @@ class Member:
         given = {
             summary.spec.alias: summary.metadata.name
             for summary in self.task_summaries.cache.by_index(BY_JOB, job.metadata.name)
-            if not self._old_news(job, summary)
+            if not self._is_outdated(job, summary)
         }
         lacking = {task.alias: given[task.alias] for task in job.spec.tasks if task.alias in given and not task.task_id}
         return lacking or None
 
     @staticmethod
-    def _old_news(job: KusciaJob, summary: KusciaTaskSummary) -> bool:
+    def _is_outdated(job: KusciaJob, summary: KusciaTaskSummary) -> bool:
         """What is told of a task from before the last restart, unless it succeeded: then it is not begun anew."""
         if summary.status.phase == TaskPhase.SUCCEEDED:
             return False
@@ -234,7 +234,7 @@ class Member:
         patch = {"metadata": meta, "spec": {"tasks": tasks}}
         await self._local.patch(KUSCIA_JOBS, job.metadata.name, job.metadata.namespace, patch)
 
-    async def _let_go(self, job: KusciaJob) -> None:
+    async def _withdraw_copy(self, job: KusciaJob) -> None:
         """The host withdrew the job."""
         self._log.info("A partner's job was withdrawn", job=job.metadata.name)
         await delete_with_finalizer(self._local, KUSCIA_JOBS, job.metadata, FINALIZER)
@@ -244,12 +244,12 @@ class Member:
         meta = job.metadata
         if not meta.has_finalizer(FINALIZER):
             return
-        if summary is not None and self._wanted(summary):
+        if summary is not None and self._should_run(summary):
             version = max(job_mirror.version_of(meta.labels), job_mirror.version_of(summary.metadata.labels)) + 1
-            told = JobSummarySpec(stage=str(Stage.STOP), stage_trigger=self._namespace)
+            spec = JobSummarySpec(stage=str(JobStage.STOP), stage_trigger=self._namespace)
             patch = {
                 "metadata": {"labels": {labels.KUSCIA_JOB_STAGE_VERSION: str(version)}},
-                "spec": {"stage": told.stage, "stageTrigger": told.stage_trigger},
+                "spec": {"stage": spec.stage, "stageTrigger": spec.stage_trigger},
             }
             await write(self._remote, KUSCIA_JOB_SUMMARIES, summary, patch)
         await remove_finalizer(self._local, KUSCIA_JOBS, meta.name, meta.namespace, FINALIZER, uid=meta.uid)
@@ -261,12 +261,12 @@ class Member:
         if summary is None:
             return DONE
         job = self.jobs.cache.get(summary.spec.job_id, CROSS_DOMAIN)
-        if job is None or not self._follows(job) or self._old_news(job, summary):
+        if job is None or not self._follows(job) or self._is_outdated(job, summary):
             return DONE
         task = self.tasks.cache.get(key.name, CROSS_DOMAIN)
         if task is None:
             if job.status.phase in JOB_ENDED:
-                await self._tell_failed(job, summary)
+                await self._report_failed(job, summary)
             return DONE
         if task.metadata.deleting or not self._of(task, job):
             return DONE
@@ -290,18 +290,20 @@ class Member:
     def _of(task: KusciaTask, job: KusciaJob) -> bool:
         return (task.metadata.labels or {}).get(labels.KUSCIA_JOB_UID) == job.metadata.uid
 
-    async def _tell_failed(self, job: KusciaJob, summary: KusciaTaskSummary) -> None:
+    async def _report_failed(self, job: KusciaJob, summary: KusciaTaskSummary) -> None:
         """Our job ended without this task, which the host may still be waiting for."""
         template = next((each for each in job.spec.tasks if each.alias == summary.spec.alias), None)
         if template is None or summary.status.phase in TASK_ENDED:
             return
         why = f"the job ended here: {job.status.message or job.status.phase}"
-        told = tuple(
+        statuses = tuple(
             PartyTaskStatus(domain_id=party.domain_id, role=party.role, phase=str(TaskPhase.FAILED), message=why)
             for party in template.parties
             if self._ours(party.domain_id)
         )
-        parties = job_mirror.parties_from(summary.status.party_task_status, told, [party.domain_id for party in told])
+        parties = job_mirror.parties_from(
+            summary.status.party_task_status, statuses, [party.domain_id for party in statuses]
+        )
         await self._write_task(summary, replace(summary.status, party_task_status=parties))
 
     async def _exchange_task(self, task: KusciaTask, summary: KusciaTaskSummary) -> float | None:
@@ -311,15 +313,15 @@ class Member:
         # Of a task that succeeded even our own words are taken back, which we may have forgotten by restarting.
         succeeded = summary.status.phase == TaskPhase.SUCCEEDED
         others = named if succeeded else tuple(party for party in named if party not in ours)
-        heard = job_mirror.parties_from(task.status.party_task_status, summary.status.party_task_status, others)
-        status = replace(task.status, party_task_status=heard)
+        merged = job_mirror.parties_from(task.status.party_task_status, summary.status.party_task_status, others)
+        status = replace(task.status, party_task_status=merged)
         if summary.status.phase == TaskPhase.FAILED and task.status.phase not in TASK_ENDED and task.status.phase:
             status = job_mirror.fail_own(
                 status, ours, f"the initiator ended the task: {summary.status.reason or 'failed'}"
             )
         there = summary.status
-        told = job_mirror.parties_from(there.party_task_status, status.party_task_status, ours)
-        after = replace(there, party_task_status=told) if not succeeded else there
+        reported = job_mirror.parties_from(there.party_task_status, status.party_task_status, ours)
+        after = replace(there, party_task_status=reported) if not succeeded else there
         if not succeeded:
             first = job_mirror.HOST_TASK_UID in (summary.metadata.labels or {})
             after = await self._exchange_reservations(task, after, ours, first)
@@ -327,7 +329,8 @@ class Member:
         news_here = bool(task.status.phase) and status != task.status
         quiet_here = job_mirror.only_progress(task.status.party_task_status, status.party_task_status)
         quiet_there = (
-            job_mirror.only_progress(there.party_task_status, told) and after.resource_status == there.resource_status
+            job_mirror.only_progress(there.party_task_status, reported)
+            and after.resource_status == there.resource_status
         )
         pause = None
         if (news_here and quiet_here) or (after != there and quiet_there):
@@ -346,15 +349,15 @@ class Member:
         owned = self.reservations.cache.by_index(BY_GROUP, task.metadata.name)
         kept = [each for each in owned if each.metadata.namespace in ours]
         now = rfc3339(self._clock.now())
-        told = await exchange(
+        reported = await exchange(
             self._local,
             kept,
             status.resource_status,
             partial(member_step, first=first),
-            lambda _: "the initiator told so",
+            lambda _: "the initiator reported it",
             now,
         )
-        return replace(status, resource_status=told)
+        return replace(status, resource_status=reported)
 
     async def _write_task(self, summary: KusciaTaskSummary, status: TaskSummaryStatus) -> None:
         change = changes(summary.status, status)
@@ -397,7 +400,7 @@ def make(
     workers: int = 4,
     clock: Clock = SYSTEM_CLOCK,
 ) -> list[Controller[ObjectKey]]:
-    member = Member(host, namespace, remote, remote_informers, local, local_informers, clock)
+    member = MemberReconciler(host, namespace, remote, remote_informers, local, local_informers, clock)
     jobs: list[Watches[Any, ObjectKey]] = [
         Watches(member.mirrors, member.keys_of_mirror),
         Watches(member.job_summaries, member.keys_of_job),

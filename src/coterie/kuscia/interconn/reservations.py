@@ -39,7 +39,7 @@ _HOST_SAYS = (ReservationPhase.RESERVING, ReservationPhase.SCHEDULABLE)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReservationStep:
     """What one side does next; both empty when they agree."""
 
     own: ReservationPhase | None = None
@@ -48,27 +48,25 @@ class Step:
     """What the summary says from now on."""
 
 
-def host_step(own: TaskResource, entry: ReservationOfParty | None, now: str) -> Step:
+def host_step(own: TaskResource, entry: ReservationOfParty | None, now: str) -> ReservationStep:
     version = own.metadata.resource_version
     phase = ReservationPhase(own.status.phase or ReservationPhase.RESERVING)
     if entry is None or entry.host_task_resource_name not in ("", own.metadata.name):
         # There is none yet, or it is of an earlier group of the same task.
-        return Step(entry=_said_by_host(ReservationOfParty(role=own.spec.role), own, phase, now))
+        return ReservationStep(entry=_host_entry(ReservationOfParty(role=own.spec.role), own, phase, now))
     answered = entry.host_task_resource_version == version
     if phase in (ReservationPhase.PENDING, ReservationPhase.RESERVING) and entry.phase == ReservationPhase.RESERVED:
-        return Step(own=ReservationPhase.RESERVED)
+        return ReservationStep(own=ReservationPhase.RESERVED)
     if entry.phase == ReservationPhase.FAILED and phase is not ReservationPhase.FAILED:
         known = answered or phase is ReservationPhase.RESERVED
         if known:
-            return Step(own=ReservationPhase.FAILED)
+            return ReservationStep(own=ReservationPhase.FAILED)
     if phase in _HOST_SAYS and entry.phase != phase and not answered:
-        return Step(entry=_said_by_host(entry, own, phase, now))
-    return Step()
+        return ReservationStep(entry=_host_entry(entry, own, phase, now))
+    return ReservationStep()
 
 
-def _said_by_host(
-    entry: ReservationOfParty, own: TaskResource, phase: ReservationPhase, now: str
-) -> ReservationOfParty:
+def _host_entry(entry: ReservationOfParty, own: TaskResource, phase: ReservationPhase, now: str) -> ReservationOfParty:
     return replace(
         entry,
         phase=str(phase),
@@ -78,16 +76,18 @@ def _said_by_host(
     )
 
 
-def member_step(own: TaskResource, entry: ReservationOfParty | None, now: str, *, first: bool = False) -> Step:
+def member_step(
+    own: TaskResource, entry: ReservationOfParty | None, now: str, *, first: bool = False
+) -> ReservationStep:
     """`first`: the host takes our word also before it has begun to count, so that it need not write that it has."""
     version = own.metadata.resource_version
     phase = ReservationPhase(own.status.phase or ReservationPhase.RESERVING)
     if entry is None:
         if not first or phase is not ReservationPhase.RESERVED:
-            return Step()
+            return ReservationStep()
         entry = ReservationOfParty(role=own.spec.role, phase=str(ReservationPhase.RESERVING))
-    said = entry.member_task_resource_version == version
-    told = replace(
+    is_reported = entry.member_task_resource_version == version
+    updated = replace(
         entry,
         phase=str(phase),
         member_task_resource_name=own.metadata.name,
@@ -96,16 +96,16 @@ def member_step(own: TaskResource, entry: ReservationOfParty | None, now: str, *
     )
     if entry.phase == ReservationPhase.RESERVING:
         if phase is ReservationPhase.RESERVED:
-            return Step(entry=told)
+            return ReservationStep(entry=updated)
         if phase is ReservationPhase.FAILED:
-            return Step(own=ReservationPhase.RESERVING) if said else Step(entry=told)
+            return ReservationStep(own=ReservationPhase.RESERVING) if is_reported else ReservationStep(entry=updated)
     elif entry.phase == ReservationPhase.SCHEDULABLE and phase in _OPEN:
-        return Step(own=ReservationPhase.SCHEDULABLE)
+        return ReservationStep(own=ReservationPhase.SCHEDULABLE)
     elif entry.phase in (ReservationPhase.SCHEDULABLE, ReservationPhase.RESERVED) and phase is ReservationPhase.FAILED:
-        return Step(entry=told)
-    elif entry.phase == ReservationPhase.FAILED and phase in _OPEN and not said:
-        return Step(own=ReservationPhase.FAILED)
-    return Step()
+        return ReservationStep(entry=updated)
+    elif entry.phase == ReservationPhase.FAILED and phase in _OPEN and not is_reported:
+        return ReservationStep(own=ReservationPhase.FAILED)
+    return ReservationStep()
 
 
 def only_begins(
@@ -127,15 +127,15 @@ def only_begins(
 async def exchange(
     client: Client,
     owned: Iterable[TaskResource],
-    told: Mapping[str, tuple[ReservationOfParty, ...]] | None,
-    step: Callable[[TaskResource, ReservationOfParty | None, str], Step],
+    reported: Mapping[str, tuple[ReservationOfParty, ...]] | None,
+    step: Callable[[TaskResource, ReservationOfParty | None, str], ReservationStep],
     why: Callable[[str], str],
     now: str,
 ) -> dict[str, tuple[ReservationOfParty, ...]] | None:
     """Moves the reservations that one side keeps by what is told of them; answers what is told from now on.
 
     `why`: the reason of a move, by domain."""
-    out = dict(told or {})
+    out = dict(reported or {})
     for own in owned:
         domain, role = own.metadata.namespace, own.spec.role
         entries = out.get(domain, ())

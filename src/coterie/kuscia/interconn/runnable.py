@@ -11,7 +11,7 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
 from coterie.kube.client.client import Client
-from coterie.kube.client.informer import Change
+from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
 from coterie.kuscia.api.types.domain import INTEROP_CONFIGS, InteropConfig
@@ -22,7 +22,7 @@ Connect = Callable[[str], Client]
 """The API of a partner's control plane, as its gateway lets us have it."""
 
 
-class Followers:
+class MemberRunners:
     """A Runnable: keeps a follower for each pair of host and member that the InteropConfigs name."""
 
     name = "interconn"
@@ -58,7 +58,7 @@ class Followers:
         finally:
             remove()
 
-    def _note(self, _: Change[InteropConfig]) -> None:
+    def _note(self, _: ObjectChange[InteropConfig]) -> None:
         self._changed.set()
 
     async def _adjust(self, owner: TaskOwner) -> None:
@@ -99,5 +99,5 @@ def make(client: Client, informers: Informers, connect: Connect, *, clock: Clock
     return [
         *host.make(client, informers, clock=clock),
         deployments.make_host(client, informers, clock=clock),
-        Followers(client, informers, connect, clock),
+        MemberRunners(client, informers, connect, clock),
     ]

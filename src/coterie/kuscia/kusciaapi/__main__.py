@@ -13,23 +13,23 @@ from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import Transport, TransportError
-from coterie.kube.control.child_api_client import tell, through
+from coterie.kube.control.child_api_client import child_transport, notify_parent
 from coterie.kube.control.child_api_listener import READY, USED
 from coterie.kuscia.identity import domain_identity as identities
-from coterie.kuscia.kusciaapi.dispatcher import Desk
+from coterie.kuscia.kusciaapi.dispatcher import Dispatcher
 from coterie.kuscia.kusciaapi.grpc_frontend import quiet
-from coterie.kuscia.kusciaapi.operations import Here, Mode
-from coterie.kuscia.kusciaapi.server import Doors
+from coterie.kuscia.kusciaapi.operations import Mode, OperationContext
+from coterie.kuscia.kusciaapi.server import KusciaApiServer
 from coterie.kuscia.kusciaapi.settings import KusciaApiSettings, Protection, Timeouts
 from coterie.kuscia.kusciaapi.table import CONF_MANAGER, OPERATIONS
 
 
-async def serve(settings: KusciaApiSettings, api: Path, beat: float) -> None:
+async def serve(settings: KusciaApiSettings, api: Path, interval: float) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    transport = through(api)
-    here = Here(
+    transport = child_transport(api)
+    here = OperationContext(
         Client(transport, field_manager="kusciaapi"),
         settings.domain,
         Mode(settings.mode),
@@ -38,9 +38,9 @@ async def serve(settings: KusciaApiSettings, api: Path, beat: float) -> None:
         SYSTEM_CLOCK,
     )
     try:
-        async with Doors(settings, here, OPERATIONS, CONF_MANAGER) as doors:
-            await tell(transport, READY)
-            telling = asyncio.create_task(tell_of_use(doors.desk, transport, beat), name="use")
+        async with KusciaApiServer(settings, here, OPERATIONS, CONF_MANAGER) as server:
+            await notify_parent(transport, READY)
+            telling = asyncio.create_task(notify_use(server.dispatcher, transport, interval), name="use")
             try:
                 async with child_logging.following():
                     await stop.wait()
@@ -51,15 +51,15 @@ async def serve(settings: KusciaApiSettings, api: Path, beat: float) -> None:
         await transport.close()
 
 
-async def tell_of_use(desk: Desk, transport: Transport, beat: float) -> None:
+async def notify_use(dispatcher: Dispatcher, transport: Transport, interval: float) -> None:
     """Only we know whether somebody calls: connections come to us directly."""
     seen = 0
     while True:
-        await asyncio.sleep(beat)
-        if desk.under_way or desk.served != seen:
-            seen = desk.served
+        await asyncio.sleep(interval)
+        if dispatcher.under_way or dispatcher.served != seen:
+            seen = dispatcher.served
             with contextlib.suppress(TransportError):  # the node hears of it the next time
-                await tell(transport, USED)
+                await notify_parent(transport, USED)
 
 
 def main() -> None:

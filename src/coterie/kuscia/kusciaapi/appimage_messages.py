@@ -159,13 +159,13 @@ def _template(template: Any, before: Mapping[str, Any]) -> Object:
     spec: Object = {"containers": [_container(each, old.get(each.name) or {}) for each in template.containers]}
     if template.restart_policy:
         spec["restartPolicy"] = template.restart_policy
-    out: Object = {"name": template.name, "spec": _kept(spec, old_spec, "affinity")}
+    out: Object = {"name": template.name, "spec": _with_kept_fields(spec, old_spec, "affinity")}
     if template.role:
         out["role"] = template.role
     if template.replicas:
         # On the wire 0 cannot be told from nothing said, and nothing said means one pod.
         out["replicas"] = template.replicas
-    return _kept(out, before, "networkPolicy")
+    return _with_kept_fields(out, before, "networkPolicy")
 
 
 def _container(container: Any, before: Mapping[str, Any]) -> Object:
@@ -179,39 +179,39 @@ def _container(container: Any, before: Mapping[str, Any]) -> Object:
         if "terminationGracePeriodSeconds" in probe:
             # 64 bits are a text in the JSON of protobuf.
             probe["terminationGracePeriodSeconds"] = int(probe["terminationGracePeriodSeconds"])
-    return _kept(out, before, "securityContext", "metricProbe")
+    return _with_kept_fields(out, before, "securityContext", "metricProbe")
 
 
-def _kept(out: Object, before: Mapping[str, Any], *names: str) -> Object:
+def _with_kept_fields(out: Object, before: Mapping[str, Any], *names: str) -> Object:
     return {**out, **{name: before[name] for name in names if before.get(name)}}
 
 
 # Answers.
 
 
-def told(obj: Mapping[str, Any]) -> Object:
+def image_response(obj: Mapping[str, Any]) -> Object:
     """`obj`: an AppImage as plain data, which may say more than an answer can."""
     spec = obj["spec"]
     return {
         "name": obj["metadata"]["name"],
         "image": {key: value for key, value in spec["image"].items() if key in ("name", "tag", "id", "sign")},
         "config_templates": spec.get("configTemplates") or {},
-        "deploy_templates": [_template_told(each) for each in spec.get("deployTemplates") or ()],
+        "deploy_templates": [_template_response(each) for each in spec.get("deployTemplates") or ()],
     }
 
 
-def _template_told(template: Mapping[str, Any]) -> Object:
+def _template_response(template: Mapping[str, Any]) -> Object:
     spec, replicas = template.get("spec") or {}, template.get("replicas")
     return {
         "name": template.get("name") or "",
         "role": template.get("role") or "",
         "replicas": DEFAULT_REPLICAS if replicas is None else replicas,
         "restart_policy": spec.get("restartPolicy") or "",
-        "containers": [_container_told(each) for each in spec.get("containers") or ()],
+        "containers": [_container_response(each) for each in spec.get("containers") or ()],
     }
 
 
-def _container_told(container: Mapping[str, Any]) -> Object:
+def _container_response(container: Mapping[str, Any]) -> Object:
     out = _picked(container, "name", "command", "args", "workingDir", "configVolumeMounts", "imagePullPolicy")
     out["ports"] = [_picked(each, "name", "protocol", "scope") for each in container.get("ports") or ()]
     out["env"] = [_picked(each, "name", "value") for each in container.get("env") or ()]
@@ -227,11 +227,11 @@ def _container_told(container: Mapping[str, Any]) -> Object:
     }
     for name in _JSON_PROBES:
         if container.get(name):
-            out[name] = _probe_told(container[name])
+            out[name] = _probe_response(container[name])
     return out
 
 
-def _probe_told(probe: Mapping[str, Any]) -> Object:
+def _probe_response(probe: Mapping[str, Any]) -> Object:
     out = dict(probe)
     for action in ("httpGet", "tcpSocket"):
         if out.get(action):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coterie.kuscia.kusciaapi.codes import Code, Refused
+from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused
 
 
 class Role(StrEnum):
@@ -18,7 +18,7 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class ApiCaller:
     role: Role = Role.MASTER
     domain: str = ""
     """Of callers with the role `domain`."""
@@ -33,7 +33,7 @@ class Caller:
     def must_be_one_of(self, *domains: str, to: str) -> None:
         """Refused (11102) unless the caller is the operator or one of these domains. `to`: "query job x"."""
         if not self.is_one_of(*domains):
-            raise Refused(Code.PERMISSION, f"domain {self.domain} may not {to}")
+            raise CallRefused(ApiErrorCode.PERMISSION, f"domain {self.domain} may not {to}")
 
 
-OPERATOR = Caller()
+OPERATOR = ApiCaller()

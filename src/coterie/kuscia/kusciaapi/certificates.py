@@ -15,10 +15,10 @@ from coterie.kube.api.meta import Object
 from coterie.kube.api.names import dns_label_faults
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.kusciaapi import messages
-from coterie.kuscia.kusciaapi.authorization import Caller
+from coterie.kuscia.kusciaapi.authorization import ApiCaller
 from coterie.kuscia.kusciaapi.certificate_input import encoded
-from coterie.kuscia.kusciaapi.codes import Code, Refused
-from coterie.kuscia.kusciaapi.operations import Here, Mode, Operation
+from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused
+from coterie.kuscia.kusciaapi.operations import ApiOperation, Mode, OperationContext
 
 if TYPE_CHECKING:
     from coterie.base import pki
@@ -31,13 +31,13 @@ DAY = 86400
 PKCS1, PKCS8 = "PKCS#1", "PKCS#8"
 
 
-async def generate(here: Here, caller: Caller, request: Any) -> Object:
-    subject, life, form = _wanted(here, request)
+async def generate(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
+    subject, life, form = _parse_request(here, request)
     await _check_no_domain(here, subject.common_name)
-    return await asyncio.to_thread(_made, here, subject, life, form)
+    return await asyncio.to_thread(_issue, here, subject, life, form)
 
 
-async def _check_no_domain(here: Here, name: str) -> None:
+async def _check_no_domain(here: OperationContext, name: str) -> None:
     """What a master signs for its lites looks just the same. A lite's signature means nothing for other domains."""
     if here.mode is Mode.LITE or dns_label_faults(name.casefold()):
         return
@@ -48,19 +48,21 @@ async def _check_no_domain(here: Here, name: str) -> None:
     raise _bad("common_name", f'"{name}" is a domain; choose another name')
 
 
-def _made(here: Here, subject: certificate_requests.Subject, life: timedelta, form: str) -> Object:
+def _issue(here: OperationContext, subject: certificate_requests.Subject, life: timedelta, form: str) -> Object:
     if subject.common_name.strip().rstrip(".").casefold() in _names_of_servers(here):
         raise _bad("common_name", "is a name under which a server of this node is reached; choose another")
     try:
         parent, authority = _issuers(here)
         key, certificate = certificate_requests.issue(authority, subject, life, here.clock.now())
     except (OSError, pki.PkiError) as problem:
-        raise Refused(Code.GENERATE_CERTIFICATE, f"the domain cannot sign certificates: {problem}") from problem
+        raise CallRefused(
+            ApiErrorCode.GENERATE_CERTIFICATE, f"the domain cannot sign certificates: {problem}"
+        ) from problem
     chain = [encoded(pki.certificate_pem(each)) for each in (certificate, parent)]
     return {"key": encoded(pki.key_pem(key, pkcs1=form == PKCS1)), "cert_chain": chain}
 
 
-def _names_of_servers(here: Here) -> set[str]:
+def _names_of_servers(here: OperationContext) -> set[str]:
     """All that the certificates of this node's own servers are for: operators give them further names."""
     found: set[str] = set()
     for path in here.paths.certs.rglob("*.crt"):
@@ -72,7 +74,7 @@ def _names_of_servers(here: Here) -> set[str]:
     return found
 
 
-def _issuers(here: Here) -> tuple[Any, pki.Authority]:
+def _issuers(here: OperationContext) -> tuple[Any, pki.Authority]:
     """What is shown as the signer, and what signs. Both are of the domain's one key and name."""
     authority = pki.load_certificate(here.paths.ca_certificate.read_bytes())
     parent = authority
@@ -87,7 +89,7 @@ def _issuers(here: Here) -> tuple[Any, pki.Authority]:
 # Requests. Pure.
 
 
-def _wanted(here: Here, request: Any) -> tuple[certificate_requests.Subject, timedelta, str]:
+def _parse_request(here: OperationContext, request: Any) -> tuple[certificate_requests.Subject, timedelta, str]:
     subject = certificate_requests.Subject(
         common_name=request.common_name,
         country=request.country,
@@ -107,27 +109,27 @@ def _wanted(here: Here, request: Any) -> tuple[certificate_requests.Subject, tim
     return subject, timedelta(seconds=request.duration_sec or DAY), request.key_type or PKCS1
 
 
-def _bad(field: str, problem: str) -> Refused:
-    return Refused(Code.BAD_CERTIFICATE_REQUEST, f"{field}: {problem}")
+def _bad(field: str, problem: str) -> CallRefused:
+    return CallRefused(ApiErrorCode.BAD_CERTIFICATE_REQUEST, f"{field}: {problem}")
 
 
 OPERATIONS = (
-    Operation(
+    ApiOperation(
         "CertificateService",
         "GenerateKeyCerts",
         "/api/v1/certificate/generate",
-        Code.GENERATE_CERTIFICATE,
+        ApiErrorCode.GENERATE_CERTIFICATE,
         generate,
         secret=True,
     ),
 )
 
 CONFMANAGER_OPERATIONS = tuple(
-    Operation(
+    ApiOperation(
         "CertificateService",
         "GenerateKeyCerts",
         path,
-        Code.GENERATE_CERTIFICATE,
+        ApiErrorCode.GENERATE_CERTIFICATE,
         generate,
         secret=True,
         package=messages.CONFMANAGER,

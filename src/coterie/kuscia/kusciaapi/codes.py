@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Any
 
 
-class Code(IntEnum):
+class ApiErrorCode(IntEnum):
     SUCCESS = 0
     # Common.
     VALIDATION = 11100
@@ -98,11 +98,15 @@ class Code(IntEnum):
     GENERATE_CERTIFICATE = 2200
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """A call that is not carried out. The message is a sentence for the caller and holds no secret."""
 
     def __init__(
-        self, code: Code, message: str, details: Sequence[tuple[Code, str]] = (), found: Mapping[str, Any] | None = None
+        self,
+        code: ApiErrorCode,
+        message: str,
+        details: Sequence[tuple[ApiErrorCode, str]] = (),
+        found: Mapping[str, Any] | None = None,
     ) -> None:
         """`details`: for each item of a batch that failed, why; `found`: what the answer has of the others."""
         super().__init__(message)
@@ -111,6 +115,6 @@ class Refused(Exception):
         self.found = dict(found or {})
 
 
-def invalid(field: str, problem: str) -> Refused:
+def invalid(field: str, problem: str) -> CallRefused:
     """A field of the request cannot be taken: `invalid("tasks[0].alias", "must be given")`."""
-    return Refused(Code.VALIDATION, f"{field}: {problem}")
+    return CallRefused(ApiErrorCode.VALIDATION, f"{field}: {problem}")

@@ -20,11 +20,11 @@ from coterie.kube.api.rules.config import MAX_SIZE
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.client.client import retry_on_conflict
 from coterie.kuscia.api.types.domain import DOMAIN_CONFIG
-from coterie.kuscia.identity.sealing import NotOpened, opened, sealed
-from coterie.kuscia.kusciaapi.authorization import Caller
+from coterie.kuscia.identity.sealing import DecryptionError, decrypt_with, encrypt_for
+from coterie.kuscia.kusciaapi.authorization import ApiCaller
 from coterie.kuscia.kusciaapi.certificate_input import encoded
-from coterie.kuscia.kusciaapi.codes import Code, Refused, invalid
-from coterie.kuscia.kusciaapi.operations import Here, Operation
+from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused, invalid
+from coterie.kuscia.kusciaapi.operations import ApiOperation, OperationContext
 from coterie.kuscia.kusciaapi.request_checks import find
 
 PUBLIC_KEY = "domain-public-key"
@@ -33,52 +33,54 @@ _LONGEST_KEY = 256
 _ATTEMPTS = 100
 """Each lost race is somebody else's progress, so this many only fail when that many write at once."""
 
-Change = Callable[[Mapping[str, str]], Mapping[str, str | None]]
+ConfigChange = Callable[[Mapping[str, str]], Mapping[str, str | None]]
 """From what is there to what is to be set; None removes."""
 
 
-async def create(here: Here, caller: Caller, request: Any) -> Object:
-    new = await _sealed(here, _given(request), Code.CREATE_CONFIG)
+async def create(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
+    new = await _sealed(here, _values_of_request(request), ApiErrorCode.CREATE_CONFIG)
 
     def change(there: Mapping[str, str]) -> Mapping[str, str | None]:
         for key in new:
             if key in there:
-                raise Refused(Code.CREATE_CONFIG, f'key "{key}" exists already; update it, or delete it first')
+                raise CallRefused(
+                    ApiErrorCode.CREATE_CONFIG, f'key "{key}" exists already; update it, or delete it first'
+                )
         return new
 
-    await _write(here, change, Code.CREATE_CONFIG)
+    await _write(here, change, ApiErrorCode.CREATE_CONFIG)
     return {}
 
 
-async def update(here: Here, caller: Caller, request: Any) -> Object:
-    new = await _sealed(here, _given(request), Code.UPDATE_CONFIG)
-    await _write(here, lambda there: new, Code.UPDATE_CONFIG)
+async def update(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
+    new = await _sealed(here, _values_of_request(request), ApiErrorCode.UPDATE_CONFIG)
+    await _write(here, lambda there: new, ApiErrorCode.UPDATE_CONFIG)
     return {}
 
 
-async def delete(here: Here, caller: Caller, request: Any) -> Object:
+async def delete(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     """Keys that are not there are as good as deleted."""
     keys = _keys(request, writing=True)
-    await _write(here, lambda there: {key: None for key in keys if key in there}, Code.DELETE_CONFIG)
+    await _write(here, lambda there: {key: None for key in keys if key in there}, ApiErrorCode.DELETE_CONFIG)
     return {}
 
 
-async def query(here: Here, caller: Caller, request: Any) -> Object:
+async def query(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     _check_key("key", request.key)
-    values = await _opened(here, [request.key], Code.QUERY_CONFIG)
+    values = await _decrypted_values(here, [request.key], ApiErrorCode.QUERY_CONFIG)
     return {"key": request.key, "value": values.get(request.key, "")}
 
 
-async def batch_query(here: Here, caller: Caller, request: Any) -> Object:
+async def batch_query(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     keys = _keys(request, writing=False)
-    values = await _opened(here, keys, Code.BATCH_QUERY_CONFIG)
+    values = await _decrypted_values(here, keys, ApiErrorCode.BATCH_QUERY_CONFIG)
     return {"data": [{"key": key, "value": values.get(key, "")} for key in keys]}
 
 
 # The store.
 
 
-async def _write(here: Here, change: Change, code: Code) -> None:
+async def _write(here: OperationContext, change: ConfigChange, code: ApiErrorCode) -> None:
     async def attempt() -> None:
         found = await find(here, CONFIG_MAPS, DOMAIN_CONFIG, here.domain)
         if found is None:
@@ -96,7 +98,7 @@ async def _write(here: Here, change: Change, code: Code) -> None:
     await retry_on_conflict(attempt, _ATTEMPTS)
 
 
-async def _make(here: Here) -> None:
+async def _make(here: OperationContext) -> None:
     """The domain controller makes it with the domain; somebody may have removed it since."""
     obj = {"metadata": {"name": DOMAIN_CONFIG, "namespace": here.domain}}
     try:
@@ -105,13 +107,13 @@ async def _make(here: Here) -> None:
         return
 
 
-async def _sealed(here: Here, values: Mapping[str, str], code: Code) -> dict[str, str]:
+async def _sealed(here: OperationContext, values: Mapping[str, str], code: ApiErrorCode) -> dict[str, str]:
     _check_room(values, code)  # before the work
     key = here.identity.key.public_key()
-    return await asyncio.to_thread(lambda: {name: sealed(value, key) for name, value in values.items()})
+    return await asyncio.to_thread(lambda: {name: encrypt_for(value, key) for name, value in values.items()})
 
 
-async def _opened(here: Here, keys: Iterable[str], code: Code) -> dict[str, str]:
+async def _decrypted_values(here: OperationContext, keys: Iterable[str], code: ApiErrorCode) -> dict[str, str]:
     wanted = set(keys)
     found = await find(here, CONFIG_MAPS, DOMAIN_CONFIG, here.domain)
     data = {name: text for name, text in ((found and found.data) or {}).items() if name in wanted}
@@ -120,22 +122,22 @@ async def _opened(here: Here, keys: Iterable[str], code: Code) -> dict[str, str]
     return values | ({PUBLIC_KEY: encoded(here.identity.public_key_pem)} if PUBLIC_KEY in wanted else {})
 
 
-def _open(here: Here, data: Mapping[str, str], code: Code) -> dict[str, str]:
+def _open(here: OperationContext, data: Mapping[str, str], code: ApiErrorCode) -> dict[str, str]:
     out = {}
     for name, text in data.items():
         try:
-            out[name] = opened(text, here.identity.key)
-        except NotOpened:
+            out[name] = decrypt_with(text, here.identity.key)
+        except DecryptionError:
             # Without the cause, which might quote what was opened.
             why = f'the value of "{name}" is not encrypted with the domain\'s present key; set it again'
-            raise Refused(code, why) from None
+            raise CallRefused(code, why) from None
     return out
 
 
 # Requests. Pure.
 
 
-def _given(request: Any) -> dict[str, str]:
+def _values_of_request(request: Any) -> dict[str, str]:
     if not request.data:
         raise invalid("data", "must hold at least one key")
     out: dict[str, str] = {}
@@ -167,10 +169,10 @@ def _check_key(field: str, key: str, *, writing: bool = False) -> None:
         raise invalid(field, f"{PUBLIC_KEY} is the domain's own and cannot be changed")
 
 
-def _check_room(values: Mapping[str, str | None], code: Code) -> None:
+def _check_room(values: Mapping[str, str | None], code: ApiErrorCode) -> None:
     size = sum(len(key) + len(value.encode()) for key, value in values.items() if value is not None)
     if size > MAX_SIZE:
-        raise Refused(
+        raise CallRefused(
             code,
             f"the config store would take {size} bytes and can hold {MAX_SIZE} "
             "(values take nearly twice their length); "
@@ -179,15 +181,21 @@ def _check_room(values: Mapping[str, str | None], code: Code) -> None:
 
 
 OPERATIONS = (
-    Operation("ConfigService", "CreateConfig", "/api/v1/config/create", Code.CREATE_CONFIG, create, secret=True),
-    Operation("ConfigService", "QueryConfig", "/api/v1/config/query", Code.QUERY_CONFIG, query, secret=True),
-    Operation("ConfigService", "UpdateConfig", "/api/v1/config/update", Code.UPDATE_CONFIG, update, secret=True),
-    Operation("ConfigService", "DeleteConfig", "/api/v1/config/delete", Code.DELETE_CONFIG, delete, secret=True),
-    Operation(
+    ApiOperation(
+        "ConfigService", "CreateConfig", "/api/v1/config/create", ApiErrorCode.CREATE_CONFIG, create, secret=True
+    ),
+    ApiOperation("ConfigService", "QueryConfig", "/api/v1/config/query", ApiErrorCode.QUERY_CONFIG, query, secret=True),
+    ApiOperation(
+        "ConfigService", "UpdateConfig", "/api/v1/config/update", ApiErrorCode.UPDATE_CONFIG, update, secret=True
+    ),
+    ApiOperation(
+        "ConfigService", "DeleteConfig", "/api/v1/config/delete", ApiErrorCode.DELETE_CONFIG, delete, secret=True
+    ),
+    ApiOperation(
         "ConfigService",
         "BatchQueryConfig",
         "/api/v1/config/batchQuery",
-        Code.BATCH_QUERY_CONFIG,
+        ApiErrorCode.BATCH_QUERY_CONFIG,
         batch_query,
         secret=True,
     ),

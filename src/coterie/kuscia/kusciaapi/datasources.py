@@ -21,10 +21,10 @@ from coterie.kube.client.client import retry_on_conflict
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import DOMAIN_DATA_SOURCES, SOURCE_TYPES, DomainDataSource
 from coterie.kuscia.api.types.domain import DOMAIN_CONFIG
-from coterie.kuscia.kusciaapi.authorization import Caller
-from coterie.kuscia.kusciaapi.codes import Code, Refused, invalid
+from coterie.kuscia.kusciaapi.authorization import ApiCaller
+from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused, invalid
 from coterie.kuscia.kusciaapi.domains import check_name
-from coterie.kuscia.kusciaapi.operations import Here, Mode, Operation
+from coterie.kuscia.kusciaapi.operations import ApiOperation, Mode, OperationContext
 from coterie.kuscia.kusciaapi.request_checks import check_object_name, find, find_all, page
 from coterie.kuscia.sources import sealed_sources
 from coterie.kuscia.sources.source_creation import PART, source_object
@@ -39,7 +39,7 @@ _NEEDED = {
 _SIGNATURES = ("", "s3v2", "s3v4")
 
 
-async def create(here: Here, caller: Caller, request: Any) -> Object:
+async def create(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     domain, kind = request.domain_id, request.type
     _check_domain(here, domain)
     if request.datasource_id:
@@ -49,16 +49,18 @@ async def create(here: Here, caller: Caller, request: Any) -> Object:
     if not request.info_key and not request.HasField("info"):
         raise invalid("info", "or info_key must be given")
     name = request.datasource_id or f"{kind}-{uuid.uuid4().hex}"
-    obj = await _made(here, name, kind, request)
+    obj = await _source_of_request(here, name, kind, request)
     obj["spec"] |= {"name": request.name or name, "accessDirectly": request.access_directly}
     try:
         await here.client.create(DOMAIN_DATA_SOURCES.as_dynamic, obj, domain)
     except AlreadyExists as problem:
-        raise Refused(Code.SOURCE_EXISTS, f'DomainDataSource "{name}" of {domain} exists already') from problem
+        raise CallRefused(
+            ApiErrorCode.SOURCE_EXISTS, f'DomainDataSource "{name}" of {domain} exists already'
+        ) from problem
     return {"data": {"datasource_id": name}}
 
 
-async def update(here: Here, caller: Caller, request: Any) -> Object:
+async def update(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     """What the request does not say stays; settings are replaced as a whole, so that none goes to another server."""
     domain, name = request.domain_id, request.datasource_id
     _check_domain(here, domain)
@@ -75,14 +77,14 @@ async def update(here: Here, caller: Caller, request: Any) -> Object:
     return {}
 
 
-async def _change(here: Here, before: DomainDataSource, request: Any) -> Object:
+async def _change(here: OperationContext, before: DomainDataSource, request: Any) -> Object:
     """The patch for what the request says, if nobody wrote meanwhile."""
     name, kind = before.metadata.name, request.type or before.spec.type
     if kind not in SOURCE_TYPES:
         raise invalid("type", f"must be one of {', '.join(SOURCE_TYPES)}")
     spec: Object = {}
     if request.info_key or request.HasField("info"):
-        made = await _made(here, name, kind, request)
+        made = await _source_of_request(here, name, kind, request)
         spec = {"infoKey": None, "data": None, **made["spec"]}
         if "data" in made["spec"] and before.spec.data:
             spec["data"] = {**dict.fromkeys(before.spec.data), **made["spec"]["data"]}
@@ -97,7 +99,7 @@ async def _change(here: Here, before: DomainDataSource, request: Any) -> Object:
     return {"metadata": {"labels": marks, "resourceVersion": before.metadata.resource_version}, "spec": spec}
 
 
-async def delete(here: Here, caller: Caller, request: Any) -> Object:
+async def delete(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     """One that is not there is as good as deleted."""
     domain, name = request.domain_id, request.datasource_id
     _check_domain(here, domain)
@@ -109,14 +111,14 @@ async def delete(here: Here, caller: Caller, request: Any) -> Object:
     return {}
 
 
-async def query(here: Here, caller: Caller, request: Any) -> Object:
+async def query(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     domain, name = request.domain_id, request.datasource_id
     _check_domain(here, domain)
     check_object_name("datasource_id", name)
-    return {"data": (await _told(here, [await get_source(here, domain, name)]))[0]}
+    return {"data": (await _responses(here, [await get_source(here, domain, name)]))[0]}
 
 
-async def batch_query(here: Here, caller: Caller, request: Any) -> Object:
+async def batch_query(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     """Those that exist."""
     if not request.data:
         raise invalid("data", "must name at least one data source")
@@ -124,26 +126,26 @@ async def batch_query(here: Here, caller: Caller, request: Any) -> Object:
         _check_domain(here, asked.domain_id, f"data[{index}].")
         check_object_name(f"data[{index}].datasource_id", asked.datasource_id)
     wanted = ((asked.datasource_id, asked.domain_id) for asked in request.data)
-    return {"data": {"datasource_list": await _told(here, await find_all(here, DOMAIN_DATA_SOURCES, wanted))}}
+    return {"data": {"datasource_list": await _responses(here, await find_all(here, DOMAIN_DATA_SOURCES, wanted))}}
 
 
-async def list_(here: Here, caller: Caller, request: Any) -> Object:
+async def list_(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     _check_domain(here, request.domain_id)
     found, token = await page(here, DOMAIN_DATA_SOURCES, request.domain_id, request.page_size, request.page_token)
-    return {"data": {"datasource_list": await _told(here, found), "next_page_token": token}}
+    return {"data": {"datasource_list": await _responses(here, found), "next_page_token": token}}
 
 
-async def settings_of(here: Here, sources: Iterable[DomainDataSource]) -> dict[str, str]:
+async def settings_of(here: OperationContext, sources: Iterable[DomainDataSource]) -> dict[str, str]:
     """What the config store holds, sealed, when one of the sources has its settings there."""
     return await _config_store(here) if any(each.spec.info_key for each in sources) else {}
 
 
-async def _config_store(here: Here) -> dict[str, str]:
+async def _config_store(here: OperationContext) -> dict[str, str]:
     found = await find(here, CONFIG_MAPS, DOMAIN_CONFIG, here.domain)
     return (found.data or {}) if found is not None else {}
 
 
-def _check_domain(here: Here, domain: str, at: str = "") -> None:
+def _check_domain(here: OperationContext, domain: str, at: str = "") -> None:
     check_name(f"{at}domain_id", domain)
     if here.mode is Mode.MASTER:
         raise invalid(f"{at}domain_id", f"a master has no data sources; ask {domain} itself")
@@ -151,21 +153,21 @@ def _check_domain(here: Here, domain: str, at: str = "") -> None:
         raise invalid(f"{at}domain_id", f"must be {here.domain}: the data sources of others are with them")
 
 
-async def get_source(here: Here, domain: str, name: str) -> DomainDataSource:
+async def get_source(here: OperationContext, domain: str, name: str) -> DomainDataSource:
     found = await find(here, DOMAIN_DATA_SOURCES, name, domain)
     if found is None:
         raise _missing(domain, name)
     return found
 
 
-def _missing(domain: str, name: str) -> Refused:
-    return Refused(Code.NO_SOURCE, f'there is no DomainDataSource "{name}" of {domain}')
+def _missing(domain: str, name: str) -> CallRefused:
+    return CallRefused(ApiErrorCode.NO_SOURCE, f'there is no DomainDataSource "{name}" of {domain}')
 
 
 # Settings.
 
 
-async def _made(here: Here, name: str, kind: str, request: Any) -> Object:
+async def _source_of_request(here: OperationContext, name: str, kind: str, request: Any) -> Object:
     """The object with the settings that the request brings; a key of the config store goes before settings."""
     key = here.identity.key.public_key()
     if request.info_key:
@@ -199,16 +201,16 @@ def info_of(message: Any, kind: str) -> Object:
     return found
 
 
-async def _told(here: Here, sources: list[DomainDataSource]) -> list[Object]:
+async def _responses(here: OperationContext, sources: list[DomainDataSource]) -> list[Object]:
     settings = await settings_of(here, sources)
 
-    def told() -> list[Object]:
-        return [_one_told(each, sealed_sources.shown(each, here.identity.key, settings)) for each in sources]
+    def respond() -> list[Object]:
+        return [_response(each, sealed_sources.public_settings(each, here.identity.key, settings)) for each in sources]
 
-    return await asyncio.to_thread(told)
+    return await asyncio.to_thread(respond)
 
 
-def _one_told(source: DomainDataSource, info: Object) -> Object:
+def _response(source: DomainDataSource, info: Object) -> Object:
     spec = source.spec
     return {
         "domain_id": source.metadata.namespace,
@@ -224,10 +226,16 @@ def _one_told(source: DomainDataSource, info: Object) -> Object:
 
 _SERVICE, _BASE = "DomainDataSourceService", "/api/v1/domaindatasource"
 OPERATIONS = (
-    Operation(_SERVICE, "CreateDomainDataSource", f"{_BASE}/create", Code.CREATE_SOURCE, create, secret=True),
-    Operation(_SERVICE, "UpdateDomainDataSource", f"{_BASE}/update", Code.UPDATE_SOURCE, update, secret=True),
-    Operation(_SERVICE, "DeleteDomainDataSource", f"{_BASE}/delete", Code.DELETE_SOURCE, delete),
-    Operation(_SERVICE, "QueryDomainDataSource", f"{_BASE}/query", Code.QUERY_SOURCE, query),
-    Operation(_SERVICE, "BatchQueryDomainDataSource", f"{_BASE}/batchQuery", Code.BATCH_QUERY_SOURCE, batch_query),
-    Operation(_SERVICE, "ListDomainDataSource", f"{_BASE}/list", Code.LIST_SOURCE, list_),
+    ApiOperation(
+        _SERVICE, "CreateDomainDataSource", f"{_BASE}/create", ApiErrorCode.CREATE_SOURCE, create, secret=True
+    ),
+    ApiOperation(
+        _SERVICE, "UpdateDomainDataSource", f"{_BASE}/update", ApiErrorCode.UPDATE_SOURCE, update, secret=True
+    ),
+    ApiOperation(_SERVICE, "DeleteDomainDataSource", f"{_BASE}/delete", ApiErrorCode.DELETE_SOURCE, delete),
+    ApiOperation(_SERVICE, "QueryDomainDataSource", f"{_BASE}/query", ApiErrorCode.QUERY_SOURCE, query),
+    ApiOperation(
+        _SERVICE, "BatchQueryDomainDataSource", f"{_BASE}/batchQuery", ApiErrorCode.BATCH_QUERY_SOURCE, batch_query
+    ),
+    ApiOperation(_SERVICE, "ListDomainDataSource", f"{_BASE}/list", ApiErrorCode.LIST_SOURCE, list_),
 )

@@ -11,18 +11,18 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 from coterie.base.log import logger
-from coterie.kuscia.kusciaapi.authorization import Caller
-from coterie.kuscia.kusciaapi.codes import Code, Refused
-from coterie.kuscia.kusciaapi.master_forwarding import Forwarder
-from coterie.kuscia.kusciaapi.operations import Here, Mode, OnLite, Operation
+from coterie.kuscia.kusciaapi.authorization import ApiCaller
+from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused
+from coterie.kuscia.kusciaapi.master_forwarding import MasterForwarder
+from coterie.kuscia.kusciaapi.operations import ApiOperation, Mode, OnLite, OperationContext
 
 log = logger("kusciaapi")
 
 _FAILED = "KusciaAPI failed inside; its log has the details"
 
 
-class Desk:
-    def __init__(self, here: Here, forwarder: Forwarder | None = None) -> None:
+class Dispatcher:
+    def __init__(self, here: OperationContext, forwarder: MasterForwarder | None = None) -> None:
         """`forwarder`: of a lite."""
         self.here = here
         self._forwarder = forwarder
@@ -30,20 +30,20 @@ class Desk:
         self.served = 0
         """Calls that began so far."""
 
-    async def answer(self, operation: Operation, caller: Caller, request: Any) -> Any:
+    async def answer(self, operation: ApiOperation, caller: ApiCaller, request: Any) -> Any:
         with self._counted():
             try:
                 if self._forwarder is None or not self._leaves(operation):
                     return await operation.run(self.here, caller, request)
                 operation.check(self.here, caller)
                 return await self._forwarder.ask(operation, request)
-            except Refused as problem:
+            except CallRefused as problem:
                 return operation.failed(problem)
             except Exception as error:  # noqa: BLE001 - the edge of one call: report, answer, serve the others
                 log.error("A call failed", error=error, trace=True, method=operation.method)
-                return operation.failed(Refused(Code.UNEXPECTED, _FAILED))
+                return operation.failed(CallRefused(ApiErrorCode.UNEXPECTED, _FAILED))
 
-    async def pieces(self, operation: Operation, caller: Caller, request: Any) -> AsyncGenerator[Any, None]:
+    async def pieces(self, operation: ApiOperation, caller: ApiCaller, request: Any) -> AsyncGenerator[Any, None]:
         """Refused when something fails and the response has no field to say so; else the last piece tells."""
         with self._counted():
             try:
@@ -56,16 +56,16 @@ class Desk:
                     async for piece in found:
                         yield piece
                 return
-            except Refused as problem:
+            except CallRefused as problem:
                 failure = problem
             except Exception as error:  # noqa: BLE001 - as above
                 log.error("A stream failed", error=error, trace=True, method=operation.method)
-                failure = Refused(Code.UNEXPECTED, _FAILED)
-        if not operation.tells_status:
+                failure = CallRefused(ApiErrorCode.UNEXPECTED, _FAILED)
+        if not operation.reports_status:
             raise failure
         yield operation.failed(failure)
 
-    def _leaves(self, operation: Operation) -> bool:
+    def _leaves(self, operation: ApiOperation) -> bool:
         return self.here.mode is Mode.LITE and operation.on_lite is OnLite.FORWARD
 
     @contextlib.contextmanager

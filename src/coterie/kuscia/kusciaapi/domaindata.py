@@ -14,13 +14,13 @@ from coterie.kube.api.meta import Object
 from coterie.kube.client.client import retry_on_conflict
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import DOMAIN_DATAS, DomainData, DomainDataSource
-from coterie.kuscia.kusciaapi.authorization import Caller
-from coterie.kuscia.kusciaapi.codes import Code, Refused, invalid
+from coterie.kuscia.kusciaapi.authorization import ApiCaller
+from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused, invalid
 from coterie.kuscia.kusciaapi.datasources import get_source, settings_of
-from coterie.kuscia.kusciaapi.operations import Here, Mode, Operation
+from coterie.kuscia.kusciaapi.operations import ApiOperation, Mode, OperationContext
 from coterie.kuscia.kusciaapi.request_checks import check_domain, check_known, check_object_name, find, find_all, page
 from coterie.kuscia.sources import catalogue_entries, sealed_sources
-from coterie.kuscia.sources.protocol import NotThere, Place, SourceError, SourceInfo
+from coterie.kuscia.sources.protocol import DataLocation, DataNotFound, SourceError, SourceInfo
 
 if TYPE_CHECKING:
     from coterie.kuscia.sources import source_registry
@@ -30,14 +30,14 @@ else:
 AVAILABLE = "Available"
 
 
-async def create(here: Here, caller: Caller, request: Any) -> Object:
+async def create(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     """An entry that exists is updated."""
     domain, name = request.domain_id, request.domaindata_id
     check_domain(here, caller, domain, "domain_id", "create data")
     for field in ("type", "relative_uri"):
         if not getattr(request, field):
             raise invalid(field, "must be given")
-    spec = _asked(request)
+    spec = _spec_of_request(request)
     if name:
         check_object_name("domaindata_id", name)
     await check_known(here, domain)
@@ -49,20 +49,20 @@ async def create(here: Here, caller: Caller, request: Any) -> Object:
     try:
         await here.client.create(DOMAIN_DATAS.as_dynamic, catalogue_entries.entry(name, full, {}), domain)
     except AlreadyExists as problem:
-        raise Refused(Code.DATA_EXISTS, f'DomainData "{name}" of {domain} exists already') from problem
+        raise CallRefused(ApiErrorCode.DATA_EXISTS, f'DomainData "{name}" of {domain} exists already') from problem
     return {"data": {"domaindata_id": name}}
 
 
-async def update(here: Here, caller: Caller, request: Any) -> Object:
+async def update(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     """What the request leaves empty stays as it is."""
     domain, name = request.domain_id, request.domaindata_id
     check_domain(here, caller, domain, "domain_id", "update data")
     check_object_name("domaindata_id", name)
-    spec = _asked(request)
+    spec = _spec_of_request(request)
 
     async def attempt() -> None:
         before = await get(here, domain, name)
-        _check_own(before, Code.PATCH_DATA)
+        _check_own(before, ApiErrorCode.PATCH_DATA)
         full = await _completed(here, domain, name, catalogue_entries.merged(before, spec))
         await here.client.patch(DOMAIN_DATAS, name, domain, catalogue_entries.change(before, full))
 
@@ -73,7 +73,7 @@ async def update(here: Here, caller: Caller, request: Any) -> Object:
     return {}
 
 
-async def delete(here: Here, caller: Caller, request: Any) -> Object:
+async def delete(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     domain, name = request.domain_id, request.domaindata_id
     check_domain(here, caller, domain, "domain_id", "delete data")
     check_object_name("domaindata_id", name)
@@ -81,28 +81,28 @@ async def delete(here: Here, caller: Caller, request: Any) -> Object:
     return {}
 
 
-async def delete_with_raw(here: Here, caller: Caller, request: Any) -> Object:
+async def delete_with_raw(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     """The data first: what cannot be removed stays known."""
     domain, name = request.domain_id, request.domaindata_id
     check_domain(here, caller, domain, "domain_id", "delete data")
     check_object_name("domaindata_id", name)
     if here.mode is Mode.MASTER or domain != here.domain:
-        raise Refused(Code.DELETE_DATA, f"the data lies at {domain}; ask its own node, which can remove it")
+        raise CallRefused(ApiErrorCode.DELETE_DATA, f"the data lies at {domain}; ask its own node, which can remove it")
     found = await get(here, domain, name)
-    _check_own(found, Code.DELETE_DATA)
+    _check_own(found, ApiErrorCode.DELETE_DATA)
     await _remove_raw(here, found, await get_source(here, domain, found.spec.data_source))
     await _delete(here, found)
     return {}
 
 
-async def query(here: Here, caller: Caller, request: Any) -> Object:
+async def query(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     asked = request.data
     check_domain(here, caller, asked.domain_id, "data.domain_id", "query data")
     check_object_name("data.domaindata_id", asked.domaindata_id)
-    return {"data": _told(await get(here, asked.domain_id, asked.domaindata_id))}
+    return {"data": _response(await get(here, asked.domain_id, asked.domaindata_id))}
 
 
-async def batch_query(here: Here, caller: Caller, request: Any) -> Object:
+async def batch_query(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     """Those that exist."""
     if not request.data:
         raise invalid("data", "must name at least one DomainData")
@@ -110,10 +110,10 @@ async def batch_query(here: Here, caller: Caller, request: Any) -> Object:
         check_domain(here, caller, asked.domain_id, f"data[{index}].domain_id", "query data")
         check_object_name(f"data[{index}].domaindata_id", asked.domaindata_id)
     found = await find_all(here, DOMAIN_DATAS, ((asked.domaindata_id, asked.domain_id) for asked in request.data))
-    return {"data": {"domaindata_list": [_told(each) for each in found]}}
+    return {"data": {"domaindata_list": [_response(each) for each in found]}}
 
 
-async def list_(here: Here, caller: Caller, request: Any) -> Object:
+async def list_(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     asked = request.data
     check_domain(here, caller, asked.domain_id, "data.domain_id", "list data")
     await check_known(here, asked.domain_id)
@@ -123,18 +123,18 @@ async def list_(here: Here, caller: Caller, request: Any) -> Object:
     }
     selector = ",".join(f"{key}={catalogue_entries.label(value)}" for key, value in wanted.items() if value)
     found, token = await page(here, DOMAIN_DATAS, asked.domain_id, asked.page_size, asked.page_token, "data.", selector)
-    return {"data": {"domaindata_list": [_told(each) for each in found], "next_page_token": token}}
+    return {"data": {"domaindata_list": [_response(each) for each in found], "next_page_token": token}}
 
 
-async def get(here: Here, domain: str, name: str) -> DomainData:
+async def get(here: OperationContext, domain: str, name: str) -> DomainData:
     found = await find(here, DOMAIN_DATAS, name, domain)
     if found is None:
         raise _missing(domain, name)
     return found
 
 
-def _missing(domain: str, name: str) -> Refused:
-    return Refused(Code.NO_DATA, f'there is no DomainData "{name}" of {domain}')
+def _missing(domain: str, name: str) -> CallRefused:
+    return CallRefused(ApiErrorCode.NO_DATA, f'there is no DomainData "{name}" of {domain}')
 
 
 def is_copy(data: DomainData) -> bool:
@@ -143,17 +143,17 @@ def is_copy(data: DomainData) -> bool:
     return labels.KUSCIA_OWNER_REFERENCES in marks and data.spec.author != data.metadata.namespace
 
 
-def _check_own(data: DomainData, code: Code) -> None:
+def _check_own(data: DomainData, code: ApiErrorCode) -> None:
     if is_copy(data):
-        raise Refused(
+        raise CallRefused(
             code, f'"{data.metadata.name}" is a copy of what {data.spec.author} granted, and only changed there'
         )
 
 
-def _asked(request: Any) -> Object:
+def _spec_of_request(request: Any) -> Object:
     try:
-        spec = catalogue_entries.asked(request)
-    except catalogue_entries.BadEntry as problem:
+        spec = catalogue_entries.spec_of_request(request)
+    except catalogue_entries.InvalidEntry as problem:
         raise invalid(problem.field, problem.problem) from problem
     if request.relative_uri:
         spec["relativeURI"] = request.relative_uri.lstrip("/")
@@ -162,17 +162,17 @@ def _asked(request: Any) -> Object:
     return spec
 
 
-async def _completed(here: Here, domain: str, name: str, spec: Object) -> Object:
+async def _completed(here: OperationContext, domain: str, name: str, spec: Object) -> Object:
     chosen = catalogue_entries.chosen_source(spec)
     check_object_name("datasource_id", chosen)
     source = await get_source(here, domain, chosen)
     try:
         return catalogue_entries.completed(spec, name, domain, source.spec.type)
-    except catalogue_entries.BadEntry as problem:
+    except catalogue_entries.InvalidEntry as problem:
         raise invalid(problem.field, problem.problem) from problem
 
 
-async def _delete(here: Here, data: DomainData) -> None:
+async def _delete(here: OperationContext, data: DomainData) -> None:
     meta = data.metadata
     try:
         await here.client.delete(DOMAIN_DATAS, meta.name, meta.namespace, uid=meta.uid)
@@ -180,17 +180,17 @@ async def _delete(here: Here, data: DomainData) -> None:
         raise _missing(meta.namespace, meta.name) from problem
 
 
-def _told(data: DomainData) -> Object:
-    return {**catalogue_entries.told(data), "domain_id": data.metadata.namespace, "status": AVAILABLE}
+def _response(data: DomainData) -> Object:
+    return {**catalogue_entries.data_response(data), "domain_id": data.metadata.namespace, "status": AVAILABLE}
 
 
 # The data itself.
 
 
-async def _remove_raw(here: Here, data: DomainData, source: DomainDataSource) -> None:
+async def _remove_raw(here: OperationContext, data: DomainData, source: DomainDataSource) -> None:
     if source.spec.type not in sealed_sources.BUILT_IN:
-        raise Refused(
-            Code.DELETE_DATA,
+        raise CallRefused(
+            ApiErrorCode.DELETE_DATA,
             f"data in a source of type {source.spec.type} cannot be removed here; remove it there and use delete",
         )
     try:
@@ -200,13 +200,13 @@ async def _remove_raw(here: Here, data: DomainData, source: DomainDataSource) ->
         info, place = _removable(info, data, str(here.paths.data))
         async with source_registry.open_source(info) as opened:
             await opened.delete(place)
-    except NotThere:
+    except DataNotFound:
         return
     except SourceError as problem:
-        raise Refused(Code.DELETE_DATA, f"the data cannot be removed: {problem}") from problem
+        raise CallRefused(ApiErrorCode.DELETE_DATA, f"the data cannot be removed: {problem}") from problem
 
 
-def _removable(info: SourceInfo, data: DomainData, root: str) -> tuple[SourceInfo, Place]:
+def _removable(info: SourceInfo, data: DomainData, root: str) -> tuple[SourceInfo, DataLocation]:
     """Files only below the domain's own data directory, seen from there: a source may have been led anywhere."""
     uri = data.spec.relative_uri
     if info.kind == "localfs":
@@ -217,24 +217,26 @@ def _removable(info: SourceInfo, data: DomainData, root: str) -> tuple[SourceInf
                 "it lies outside of the domain's data directory; remove it yourself and use delete"
             ) from problem
         info, uri = replace(info, path=root), f"{below}/{uri}"
-    return info, Place(uri, catalogue_entries.file_format(data.spec.file_format), "", data.spec.attributes or {})
+    return info, DataLocation(uri, catalogue_entries.file_format(data.spec.file_format), "", data.spec.attributes or {})
 
 
 _SERVICE, _BASE = "DomainDataService", "/api/v1/domaindata"
 OPERATIONS = (
-    Operation(_SERVICE, "CreateDomainData", f"{_BASE}/create", Code.CREATE_DATA, create, for_domains=True),
-    Operation(_SERVICE, "UpdateDomainData", f"{_BASE}/update", Code.PATCH_DATA, update, for_domains=True),
-    Operation(_SERVICE, "DeleteDomainData", f"{_BASE}/delete", Code.DELETE_DATA, delete, for_domains=True),
-    Operation(
+    ApiOperation(_SERVICE, "CreateDomainData", f"{_BASE}/create", ApiErrorCode.CREATE_DATA, create, for_domains=True),
+    ApiOperation(_SERVICE, "UpdateDomainData", f"{_BASE}/update", ApiErrorCode.PATCH_DATA, update, for_domains=True),
+    ApiOperation(_SERVICE, "DeleteDomainData", f"{_BASE}/delete", ApiErrorCode.DELETE_DATA, delete, for_domains=True),
+    ApiOperation(
         _SERVICE,
         "DeleteDomainDataAndRaw",
         f"{_BASE}/deleteDataAndRaw",
-        Code.DELETE_DATA,
+        ApiErrorCode.DELETE_DATA,
         delete_with_raw,
         request_name="DeleteDomainDataRequest",
         response_name="DeleteDomainDataResponse",
     ),
-    Operation(_SERVICE, "QueryDomainData", f"{_BASE}/query", Code.GET_DATA, query, for_domains=True),
-    Operation(_SERVICE, "BatchQueryDomainData", f"{_BASE}/batchQuery", Code.GET_DATA, batch_query, for_domains=True),
-    Operation(_SERVICE, "ListDomainData", f"{_BASE}/list", Code.LIST_DATA, list_, for_domains=True),
+    ApiOperation(_SERVICE, "QueryDomainData", f"{_BASE}/query", ApiErrorCode.GET_DATA, query, for_domains=True),
+    ApiOperation(
+        _SERVICE, "BatchQueryDomainData", f"{_BASE}/batchQuery", ApiErrorCode.GET_DATA, batch_query, for_domains=True
+    ),
+    ApiOperation(_SERVICE, "ListDomainData", f"{_BASE}/list", ApiErrorCode.LIST_DATA, list_, for_domains=True),
 )

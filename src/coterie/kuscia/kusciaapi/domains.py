@@ -26,16 +26,16 @@ from coterie.kuscia.api.types.domain import (
     DomainNodeStatus,
     DomainSpec,
 )
-from coterie.kuscia.kusciaapi.authorization import Caller
+from coterie.kuscia.kusciaapi.authorization import ApiCaller
 from coterie.kuscia.kusciaapi.certificate_input import NotACertificate, domain_certificate, encoded
-from coterie.kuscia.kusciaapi.codes import Code, Refused, invalid
-from coterie.kuscia.kusciaapi.operations import Here, OnLite, Operation
+from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused, invalid
+from coterie.kuscia.kusciaapi.operations import ApiOperation, OnLite, OperationContext
 
 MASTER = "master"
 """Not a domain: whoever asks for it gets the certificate of the authority here."""
 
 
-async def create(here: Here, caller: Caller, request: Any) -> Object:
+async def create(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     name = request.domain_id
     check_name("domain_id", name)
     if name in RESERVED_DOMAINS:
@@ -46,20 +46,20 @@ async def create(here: Here, caller: Caller, request: Any) -> Object:
     try:
         await here.client.create(DOMAINS.as_dynamic, obj)
     except AlreadyExists as problem:
-        raise Refused(Code.DOMAIN_EXISTS, f'domain "{name}" exists already') from problem
+        raise CallRefused(ApiErrorCode.DOMAIN_EXISTS, f'domain "{name}" exists already') from problem
     return {}
 
 
-async def query(here: Here, caller: Caller, request: Any) -> Object:
+async def query(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     name = request.domain_id
     if name == MASTER:
         return {"data": _authority(here)}
     check_name("domain_id", name)
     caller.must_be_one_of(name, to=f"query domain {name}")
-    return {"data": _told(await known_domain(here, name))}
+    return {"data": _response(await known_domain(here, name))}
 
 
-async def batch_query(here: Here, caller: Caller, request: Any) -> Object:
+async def batch_query(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     if not request.domain_ids:
         raise invalid("domain_ids", "must name at least one domain")
     for index, name in enumerate(request.domain_ids):
@@ -67,13 +67,13 @@ async def batch_query(here: Here, caller: Caller, request: Any) -> Object:
         if name != MASTER:
             caller.must_be_one_of(name, to=f"query domain {name}")
     found = {
-        name: _authority(here) if name == MASTER else _told(await known_domain(here, name))
+        name: _authority(here) if name == MASTER else _response(await known_domain(here, name))
         for name in dict.fromkeys(request.domain_ids)
     }
     return {"data": {"domains": [_brief(found[name]) for name in request.domain_ids]}}
 
 
-async def update(here: Here, caller: Caller, request: Any) -> Object:
+async def update(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     """What the request leaves empty stays as it is."""
     name = request.domain_id
     check_name("domain_id", name)
@@ -83,7 +83,7 @@ async def update(here: Here, caller: Caller, request: Any) -> Object:
         spec = _updated(found.spec, request)
         if not caller.everything and msgspec.structs.replace(spec, cert=found.spec.cert) != found.spec:
             # Else a partner could make itself one of our own domains, with accounts and tokens.
-            raise Refused(Code.PERMISSION, f"domain {caller.domain} may change nothing but its certificate")
+            raise CallRefused(ApiErrorCode.PERMISSION, f"domain {caller.domain} may change nothing but its certificate")
         if name == here.domain:
             _check_own(here, spec)
         return msgspec.structs.replace(found, spec=spec)
@@ -97,11 +97,13 @@ async def update(here: Here, caller: Caller, request: Any) -> Object:
     return {}
 
 
-async def delete(here: Here, caller: Caller, request: Any) -> Object:
+async def delete(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     name = request.domain_id
     check_name("domain_id", name)
     if name == here.domain:
-        raise Refused(Code.DELETE_DOMAIN, f'"{name}" is the domain of this node itself and cannot be deleted')
+        raise CallRefused(
+            ApiErrorCode.DELETE_DOMAIN, f'"{name}" is the domain of this node itself and cannot be deleted'
+        )
     try:
         await here.client.delete(DOMAINS, name)
     except NotFound as problem:
@@ -109,14 +111,14 @@ async def delete(here: Here, caller: Caller, request: Any) -> Object:
     return {}
 
 
-async def known_domain(here: Here, name: str) -> Domain:
+async def known_domain(here: OperationContext, name: str) -> Domain:
     try:
         return await here.client.get(DOMAINS, name)
     except NotFound as problem:
         raise _no_domain(name) from problem
 
 
-async def _check_master(here: Here, name: str, spec: DomainSpec) -> None:
+async def _check_master(here: OperationContext, name: str, spec: DomainSpec) -> None:
     """Whoever lives under another control plane than its own says which, and we must know that one in the same role."""
     if spec.master in ("", name):
         return
@@ -126,11 +128,11 @@ async def _check_master(here: Here, name: str, spec: DomainSpec) -> None:
     except NotFound as problem:
         raise invalid("master_domain_id", f'there is no domain "{spec.master}"; create it first') from problem
     if master.spec.role != spec.role:
-        told = f'has the role "{master.spec.role}", and "{name}" the role "{spec.role}"; they must have the same'
-        raise invalid("master_domain_id", f"{spec.master} {told}")
+        message = f'has the role "{master.spec.role}", and "{name}" the role "{spec.role}"; they must have the same'
+        raise invalid("master_domain_id", f"{spec.master} {message}")
 
 
-def _authority(here: Here) -> Object:
+def _authority(here: OperationContext) -> Object:
     return {"domain_id": MASTER, "cert": encoded(read_bytes_or_none(here.paths.ca_certificate) or b"")}
 
 
@@ -167,7 +169,7 @@ def _updated(spec: DomainSpec, request: Any) -> DomainSpec:
     return msgspec.structs.replace(spec, **given)
 
 
-def _check_own(here: Here, spec: DomainSpec) -> None:
+def _check_own(here: OperationContext, spec: DomainSpec) -> None:
     """A slip of the hand must not cut this domain off from itself."""
     if spec.role:
         raise invalid("role", f'"{here.domain}" is the domain of this node itself and no partner')
@@ -175,11 +177,11 @@ def _check_own(here: Here, spec: DomainSpec) -> None:
         raise invalid("cert", "is of another key than this domain's own; its node puts the right one there")
 
 
-def _no_domain(name: str) -> Refused:
-    return Refused(Code.NO_DOMAIN, f'there is no domain "{name}"')
+def _no_domain(name: str) -> CallRefused:
+    return CallRefused(ApiErrorCode.NO_DOMAIN, f'there is no domain "{name}"')
 
 
-def _told(domain: Domain) -> Object:
+def _response(domain: Domain) -> Object:
     spec, status = domain.spec, domain.status
     out: Object = {
         "domain_id": domain.metadata.name,
@@ -211,53 +213,53 @@ def _times(node: DomainNodeStatus) -> Object:
     }
 
 
-def _brief(told: Object) -> Object:
-    return {name: told[name] for name in ("domain_id", "role", "cert", "node_statuses") if name in told}
+def _brief(response: Object) -> Object:
+    return {name: response[name] for name in ("domain_id", "role", "cert", "node_statuses") if name in response}
 
 
 OPERATIONS = (
-    Operation(
+    ApiOperation(
         "DomainService",
         "CreateDomain",
         "/api/v1/domain/create",
-        Code.CREATE_DOMAIN,
+        ApiErrorCode.CREATE_DOMAIN,
         create,
         on_lite=OnLite.REFUSE,
         secret=True,
     ),
-    Operation(
+    ApiOperation(
         "DomainService",
         "QueryDomain",
         "/api/v1/domain/query",
-        Code.QUERY_DOMAIN,
+        ApiErrorCode.QUERY_DOMAIN,
         query,
         for_domains=True,
         on_lite=OnLite.FORWARD,
         secret=True,
     ),
-    Operation(
+    ApiOperation(
         "DomainService",
         "UpdateDomain",
         "/api/v1/domain/update",
-        Code.UPDATE_DOMAIN,
+        ApiErrorCode.UPDATE_DOMAIN,
         update,
         for_domains=True,
         on_lite=OnLite.FORWARD,
         secret=True,
     ),
-    Operation(
+    ApiOperation(
         "DomainService",
         "DeleteDomain",
         "/api/v1/domain/delete",
-        Code.DELETE_DOMAIN,
+        ApiErrorCode.DELETE_DOMAIN,
         delete,
         on_lite=OnLite.REFUSE,
     ),
-    Operation(
+    ApiOperation(
         "DomainService",
         "BatchQueryDomain",
         "/api/v1/domain/batchQuery",
-        Code.QUERY_DOMAIN_STATUS,
+        ApiErrorCode.QUERY_DOMAIN_STATUS,
         batch_query,
         for_domains=True,
         on_lite=OnLite.FORWARD,

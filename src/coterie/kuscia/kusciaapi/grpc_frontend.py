@@ -14,13 +14,13 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from grpc_reflection.v1alpha import reflection
 
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kuscia.kusciaapi import messages
 from coterie.kuscia.kusciaapi.authorization import OPERATOR
-from coterie.kuscia.kusciaapi.codes import Code, Refused
-from coterie.kuscia.kusciaapi.dispatcher import Desk
-from coterie.kuscia.kusciaapi.operations import Operation
-from coterie.kuscia.kusciaapi.server_certificates import ServerKeys
+from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused
+from coterie.kuscia.kusciaapi.dispatcher import Dispatcher
+from coterie.kuscia.kusciaapi.operations import ApiOperation
+from coterie.kuscia.kusciaapi.server_certificates import KusciaApiServerKeys
 
 _LARGEST_MESSAGE = 256 << 20
 _OPTIONS = [
@@ -29,26 +29,26 @@ _OPTIONS = [
     ("grpc.so_reuseport", 1),
 ]
 _STATUS = {
-    Code.VALIDATION: grpc.StatusCode.INVALID_ARGUMENT,
-    Code.PERMISSION: grpc.StatusCode.PERMISSION_DENIED,
-    Code.CALL_TO_MASTER: grpc.StatusCode.UNAVAILABLE,
-    Code.NOT_ON_LITE: grpc.StatusCode.UNIMPLEMENTED,
-    Code.NOT_ON_MASTER: grpc.StatusCode.UNIMPLEMENTED,
+    ApiErrorCode.VALIDATION: grpc.StatusCode.INVALID_ARGUMENT,
+    ApiErrorCode.PERMISSION: grpc.StatusCode.PERMISSION_DENIED,
+    ApiErrorCode.CALL_TO_MASTER: grpc.StatusCode.UNAVAILABLE,
+    ApiErrorCode.NOT_ON_LITE: grpc.StatusCode.UNIMPLEMENTED,
+    ApiErrorCode.NOT_ON_MASTER: grpc.StatusCode.UNIMPLEMENTED,
 }
 """Of streams whose responses have no field for what went wrong."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class GrpcDoor:
-    def __init__(self, desk: Desk, operations: Sequence[Operation], token: Secret | None) -> None:
+class GrpcFrontend:
+    def __init__(self, dispatcher: Dispatcher, operations: Sequence[ApiOperation], token: SecretValue | None) -> None:
         """`token`: what callers show; None: nothing."""
-        self._desk = desk
+        self._dispatcher = dispatcher
         self._operations = operations
         self._token = token.reveal().encode() if token is not None else None
         self._server: grpc.aio.Server | None = None
 
-    async def start(self, host: str, port: int, keys: ServerKeys | None) -> int:
+    async def start(self, host: str, port: int, keys: KusciaApiServerKeys | None) -> int:
         """The port. `keys`: None for plain text. Raises RuntimeError when it cannot be had."""
         server = grpc.aio.server(options=_OPTIONS)
         services: dict[str, dict[str, Any]] = {}
@@ -73,30 +73,30 @@ class GrpcDoor:
         if self._server is not None:
             await self._server.stop(grace)
 
-    def _handler(self, operation: Operation) -> Any:
+    def _handler(self, operation: ApiOperation) -> Any:
         if operation.stream is not None:
             return grpc.unary_stream_rpc_method_handler(functools.partial(self._streamed, operation))
         return grpc.unary_unary_rpc_method_handler(functools.partial(self._unary, operation))
 
-    async def _unary(self, operation: Operation, data: bytes, context: Context) -> bytes:
+    async def _unary(self, operation: ApiOperation, data: bytes, context: Context) -> bytes:
         request = await self._admitted(operation, data, context)
-        answer = await self._desk.answer(operation, OPERATOR, request)
+        answer = await self._dispatcher.answer(operation, OPERATOR, request)
         return bytes(answer.SerializeToString())
 
-    async def _streamed(self, operation: Operation, data: bytes, context: Context) -> None:
+    async def _streamed(self, operation: ApiOperation, data: bytes, context: Context) -> None:
         """Writes into the context: it waits for slow readers, and is cancelled when the reader leaves."""
         request = await self._admitted(operation, data, context)
-        async with contextlib.aclosing(self._desk.pieces(operation, OPERATOR, request)) as pieces:
+        async with contextlib.aclosing(self._dispatcher.pieces(operation, OPERATOR, request)) as pieces:
             try:
                 async for piece in pieces:
                     await context.write(piece.SerializeToString())
                 return
-            except Refused as problem:
+            except CallRefused as problem:
                 failure = problem
         status = _STATUS.get(failure.code, grpc.StatusCode.UNKNOWN)
         await context.abort(status, f"{int(failure.code)}: {failure}")
 
-    async def _admitted(self, operation: Operation, data: bytes, context: Context) -> Any:
+    async def _admitted(self, operation: ApiOperation, data: bytes, context: Context) -> Any:
         if self._token is not None:
             shown = dict(context.invocation_metadata() or ()).get("token", "")
             if not hmac.compare_digest(shown.encode() if isinstance(shown, str) else shown, self._token):
@@ -109,7 +109,7 @@ class GrpcDoor:
             )
 
 
-def _credentials(keys: ServerKeys) -> grpc.ServerCredentials:
+def _credentials(keys: KusciaApiServerKeys) -> grpc.ServerCredentials:
     pair = (keys.key.read_bytes(), keys.certificate.read_bytes())
     authority = keys.authority.read_bytes() if keys.mutual else None
     return grpc.ssl_server_credentials([pair], root_certificates=authority, require_client_auth=keys.mutual)

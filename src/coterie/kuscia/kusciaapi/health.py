@@ -8,12 +8,12 @@ from coterie.kube.api.errors import ApiError
 from coterie.kube.api.meta import Object
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api.types.domain import DOMAINS
-from coterie.kuscia.kusciaapi.authorization import Caller
-from coterie.kuscia.kusciaapi.codes import Code
-from coterie.kuscia.kusciaapi.operations import Here, Mode, Operation
+from coterie.kuscia.kusciaapi.authorization import ApiCaller
+from coterie.kuscia.kusciaapi.codes import ApiErrorCode
+from coterie.kuscia.kusciaapi.operations import ApiOperation, Mode, OperationContext
 
 
-async def health(here: Here, caller: Caller, request: Any) -> Object:
+async def health(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     """Not ready is an answer, not a failure."""
     if here.mode is Mode.LITE:
         return {"data": {"ready": True}}
@@ -25,11 +25,11 @@ async def health(here: Here, caller: Caller, request: Any) -> Object:
 
 
 OPERATIONS = (
-    Operation(
+    ApiOperation(
         "HealthService",
         "healthZ",
         "/healthZ",
-        Code.UNEXPECTED,
+        ApiErrorCode.UNEXPECTED,
         health,
         request_name="HealthRequest",
         response_name="HealthResponse",

@@ -19,10 +19,10 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
 from coterie import __version__
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.http.messages import Request, Response
-from coterie.http.server import HttpServer, Limits
-from coterie.http.streamed_body import Pumped
+from coterie.http.server import HttpLimits, HttpServer
+from coterie.http.streamed_body import StreamedBody
 from coterie.kube.api.errors import ApiError
 from coterie.kube.api.meta import Object
 from coterie.kube.api.status_response import status_response
@@ -30,23 +30,23 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.kusciaapi import messages, openapi
-from coterie.kuscia.kusciaapi.authorization import OPERATOR, Caller, Role
-from coterie.kuscia.kusciaapi.codes import Code, Refused
-from coterie.kuscia.kusciaapi.dispatcher import Desk
+from coterie.kuscia.kusciaapi.authorization import OPERATOR, ApiCaller, Role
+from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused
+from coterie.kuscia.kusciaapi.dispatcher import Dispatcher
 from coterie.kuscia.kusciaapi.master_forwarding import PROTOBUF
 from coterie.kuscia.kusciaapi.messages import as_text
-from coterie.kuscia.kusciaapi.operations import Operation
+from coterie.kuscia.kusciaapi.operations import ApiOperation
 from coterie.kuscia.kusciaapi.settings import USUAL_TIMEOUTS, Timeouts
 
-LIMITS = Limits(max_body=32 << 20)
+LIMITS = HttpLimits(max_body=32 << 20)
 _ORIGIN, _SOURCE = "kuscia-origin-source", "kuscia-source"
 """Headers that gateways set themselves, whatever a caller wrote into them."""
 
-Recognise = Callable[[Request], Awaitable[Caller | None]]
+Recognise = Callable[[Request], Awaitable[ApiCaller | None]]
 """Who calls; None: nobody that is let in."""
 
 
-def limits(timeouts: Timeouts) -> Limits:
+def limits(timeouts: Timeouts) -> HttpLimits:
     return replace(
         LIMITS,
         header_timeout=timeouts.read or LIMITS.header_timeout,
@@ -56,41 +56,41 @@ def limits(timeouts: Timeouts) -> Limits:
     )
 
 
-class HttpDoor:
+class HttpFrontend:
     def __init__(
         self,
-        desk: Desk,
-        operations: Sequence[Operation],
+        dispatcher: Dispatcher,
+        operations: Sequence[ApiOperation],
         recognise: Recognise,
         timeouts: Timeouts = USUAL_TIMEOUTS,
     ) -> None:
-        self._desk = desk
+        self._dispatcher = dispatcher
         self._operations = {each.path: each for each in operations}
         self._recognise = recognise
         self.server = HttpServer(self._handle, limits=limits(timeouts), problem_response=status_response)
 
     async def _handle(self, request: Request) -> Response:
-        if request.method in ("GET", "HEAD") and (told := self._plain(request.path)) is not None:
-            return _json(told)
+        if request.method in ("GET", "HEAD") and (plain := self._plain(request.path)) is not None:
+            return _json(plain)
         caller = await self._recognise(request)
         if caller is None:
             return Response(401, b"", "")
         operation = self._operations.get(request.path)
         if operation is None:
-            return _json(_told(Code.VALIDATION, f"there is nothing at {request.path}"), 404)
+            return _json(_error_body(ApiErrorCode.VALIDATION, f"there is nothing at {request.path}"), 404)
         if not caller.everything and not operation.for_domains:
             return Response(401, b"", "")
         if request.method != "POST":
-            return _json(_told(Code.VALIDATION, "only POST is taken here"), 405, [("Allow", "POST")])
+            return _json(_error_body(ApiErrorCode.VALIDATION, "only POST is taken here"), 405, [("Allow", "POST")])
         protobuf = request.headers.get("content-type", "").split(";")[0].strip().lower() == PROTOBUF
         try:
             asked = _read(operation, request.body, protobuf)
-        except Refused as problem:
+        except CallRefused as problem:
             return _failed(operation, problem, protobuf)
         if operation.stream is not None:
-            pieces = _texts(self._desk.pieces(operation, caller, asked))
-            return Response(stream=Pumped(pieces, self.server.tasks, f"stream {operation.method}"))
-        answer = await self._desk.answer(operation, caller, asked)
+            pieces = _texts(self._dispatcher.pieces(operation, caller, asked))
+            return Response(stream=StreamedBody(pieces, self.server.tasks, f"stream {operation.method}"))
+        answer = await self._dispatcher.answer(operation, caller, asked)
         return _binary(answer) if protobuf else _json(messages.as_json(answer))
 
     @functools.cached_property
@@ -107,18 +107,18 @@ class HttpDoor:
 # Who calls.
 
 
-def with_token(token: Secret) -> Recognise:
+def with_token(token: SecretValue) -> Recognise:
     """The operator, who knows the token."""
     expected = token.reveal().encode()
 
-    async def recognise(request: Request) -> Caller | None:
+    async def recognise(request: Request) -> ApiCaller | None:
         shown = request.headers.get("token", "").encode("latin-1", "replace")
         return OPERATOR if hmac.compare_digest(shown, expected) else None
 
     return recognise
 
 
-async def anybody(request: Request) -> Caller | None:
+async def anybody(request: Request) -> ApiCaller | None:
     """Whoever got so far: through mutual TLS, or where the owner wants no protection."""
     return OPERATOR
 
@@ -127,7 +127,7 @@ def lites_of(client: Client, own: str) -> Recognise:
     """Domains of this control plane, as the gateway names them. Our own pods come by the gateway too and are not let
     in."""
 
-    async def recognise(request: Request) -> Caller | None:
+    async def recognise(request: Request) -> ApiCaller | None:
         name = request.headers.get(_ORIGIN, "")
         if not name or name == own or request.headers.get(_SOURCE) != name:
             return None
@@ -135,7 +135,7 @@ def lites_of(client: Client, own: str) -> Recognise:
             domain = await client.get(DOMAINS, name)
         except (ApiError, TransportError):
             return None
-        return Caller(Role.DOMAIN, name) if not domain.partner and not domain.metadata.deleting else None
+        return ApiCaller(Role.DOMAIN, name) if not domain.partner and not domain.metadata.deleting else None
 
     return recognise
 
@@ -143,7 +143,7 @@ def lites_of(client: Client, own: str) -> Recognise:
 # Bodies.
 
 
-def _read(operation: Operation, body: bytes, protobuf: bool) -> Any:
+def _read(operation: ApiOperation, body: bytes, protobuf: bool) -> Any:
     """The request; Refused when the body is none."""
     try:
         if protobuf:
@@ -153,12 +153,12 @@ def _read(operation: Operation, body: bytes, protobuf: bool) -> Any:
             raise ValueError("it is not an object")
         return json_format.ParseDict(given, operation.request(), ignore_unknown_fields=True)
     except (DecodeError, json_format.ParseError, ValueError, RecursionError, TypeError) as problem:
-        raise Refused(
-            Code.UNEXPECTED, f"the body is no {operation.request.DESCRIPTOR.name}: {_fault(operation, problem)}"
+        raise CallRefused(
+            ApiErrorCode.UNEXPECTED, f"the body is no {operation.request.DESCRIPTOR.name}: {_fault(operation, problem)}"
         ) from None
 
 
-def _fault(operation: Operation, problem: Exception) -> str:
+def _fault(operation: ApiOperation, problem: Exception) -> str:
     if isinstance(problem, RecursionError):
         return "it nests too deep"
     if operation.secret and not isinstance(problem, json.JSONDecodeError):
@@ -172,19 +172,19 @@ async def _texts(pieces: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, Non
         try:
             async for piece in found:
                 yield messages.event_text(piece)
-        except Refused as problem:
-            yield as_text(_told(problem.code, str(problem)))
+        except CallRefused as problem:
+            yield as_text(_error_body(problem.code, str(problem)))
 
 
-def _failed(operation: Operation, problem: Refused, protobuf: bool) -> Response:
-    if operation.tells_status:
+def _failed(operation: ApiOperation, problem: CallRefused, protobuf: bool) -> Response:
+    if operation.reports_status:
         answer = operation.failed(problem)
     else:
         answer = messages.ErrorResponse(status=messages.Status(code=int(problem.code), message=str(problem)))
     return _binary(answer) if protobuf else _json(messages.as_json(answer))
 
 
-def _told(code: Code, message: str) -> dict[str, Any]:
+def _error_body(code: ApiErrorCode, message: str) -> dict[str, Any]:
     return {"status": {"code": int(code), "message": message, "details": []}}
 
 

@@ -23,12 +23,12 @@ from coterie.kuscia.api.types.job import (
     KUSCIA_JOBS,
     JobParty,
     JobPhase,
-    JobSpec,
+    JobStage,
     KusciaJob,
+    KusciaJobSpec,
     KusciaTask,
     ScheduleConfig,
     ServiceOfTask,
-    Stage,
     TaskPhase,
     TaskTemplate,
 )
@@ -37,8 +37,8 @@ from coterie.kuscia.kusciaapi.codes import invalid
 _UNKNOWN = "Unknown"
 _STATES = {str(phase): str(phase) for phase in JobPhase if phase is not JobPhase.INITIALIZED}
 _DONE = {
-    Stage.STOP: JOB_ENDED,
-    Stage.CANCEL: JOB_FINAL,
+    JobStage.STOP: JOB_ENDED,
+    JobStage.CANCEL: JOB_FINAL,
 }
 _RESOURCES = (("cpu", "cpu"), ("memory", "memory"), ("bandwidth", labels.KUSCIA_BANDWIDTH))
 """(field of JobResource, resource)"""
@@ -79,7 +79,7 @@ def job_object(request: Any) -> Object:
         "maxParallelism": max(1, request.max_parallelism),
         "tasks": [_task(f"tasks[{place}]", task) for place, task in enumerate(request.tasks)],
     }
-    for problem in job_problems(request.job_id, msgspec.convert(spec, JobSpec)):
+    for problem in job_problems(request.job_id, msgspec.convert(spec, KusciaJobSpec)):
         raise invalid(request_field(problem.field), problem.text)
     resource = KUSCIA_JOBS.resource
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
@@ -231,8 +231,8 @@ def _shown_party(party: JobParty) -> Object:
 
 
 def _amounts(resources: ResourceRequirements) -> Object:
-    told = {**(resources.requests or {}), **(resources.limits or {})}
-    return {field: str(told[resource]) for field, resource in _RESOURCES if resource in told}
+    quantities = {**(resources.requests or {}), **(resources.limits or {})}
+    return {field: str(quantities[resource]) for field, resource in _RESOURCES if resource in quantities}
 
 
 def _detail(job: KusciaJob, tasks: Iterable[KusciaTask]) -> Object:
@@ -241,7 +241,7 @@ def _detail(job: KusciaJob, tasks: Iterable[KusciaTask]) -> Object:
     status = job.status
     return {
         "state": _STATES.get(status.phase, _UNKNOWN),
-        "err_msg": status.message or "; ".join(_words(shown)),
+        "err_msg": status.message or "; ".join(_error_messages(shown)),
         "create_time": job.metadata.creation_timestamp or "",
         "start_time": status.start_time or "",
         "end_time": status.completion_time or "",
@@ -251,15 +251,15 @@ def _detail(job: KusciaJob, tasks: Iterable[KusciaTask]) -> Object:
     }
 
 
-def _words(tasks: Iterable[Object]) -> Iterator[str]:
+def _error_messages(tasks: Iterable[Object]) -> Iterator[str]:
     for task in tasks:
         for party in task["parties"]:
             if party["err_msg"]:
                 yield f"Task[{task['alias']}]-Party[{party['domain_id']}]: {party['err_msg']}"
 
 
-def _by_domain(told: Mapping[str, str] | None) -> list[Object]:
-    return [{"domain_id": domain, "state": state} for domain, state in sorted((told or {}).items())]
+def _by_domain(statuses: Mapping[str, str] | None) -> list[Object]:
+    return [{"domain_id": domain, "state": state} for domain, state in sorted((statuses or {}).items())]
 
 
 def _task_status(template: TaskTemplate, task: KusciaTask | None) -> Object:
@@ -267,10 +267,10 @@ def _task_status(template: TaskTemplate, task: KusciaTask | None) -> Object:
     if task is None:
         return {**out, "parties": [_party_status(party, "", "") for party in template.parties]}
     status = task.status
-    told = {(party.domain_id, party.role): party for party in status.party_task_status or ()}
+    party_statuses = {(party.domain_id, party.role): party for party in status.party_task_status or ()}
     parties = []
     for party in template.parties:
-        known = told.get((party.domain_id, party.role))
+        known = party_statuses.get((party.domain_id, party.role))
         shown = _party_status(party, known.phase if known else "", known.message if known else "")
         if endpoints := [_endpoint(service) for service in _services_of(template, party, task)]:
             shown["endpoints"] = endpoints
@@ -323,11 +323,11 @@ def _endpoint(service: ServiceOfTask) -> Object:
 # Commands.
 
 
-def needs_no(job: KusciaJob, stage: Stage) -> bool:
+def needs_no(job: KusciaJob, stage: JobStage) -> bool:
     """Whether a command is answered with success and not given: it has been, or what it asks for is so already."""
     given = (job.metadata.labels or {}).get(labels.KUSCIA_JOB_STAGE) == stage
     phase = job.status.phase
-    deaf = phase in JOB_FINAL or (phase == JobPhase.FAILED and stage is not Stage.RESTART)
+    deaf = phase in JOB_FINAL or (phase == JobPhase.FAILED and stage is not JobStage.RESTART)
     if given and not deaf and not carried_out(job, stage_version(job)):
         return True
     return phase in _DONE.get(stage, ())

@@ -22,11 +22,11 @@ from msgspec.structs import replace
 from coterie.base.clock import Clock
 from coterie.base.tasks import TaskFailed, TaskOwner
 from coterie.kube.client.client import Client
-from coterie.kube.client.informer import Change, Informer
+from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS, KusciaJob, KusciaTask
 from coterie.kuscia.kusciaapi import job_messages, messages
-from coterie.kuscia.kusciaapi.codes import Code, Refused
+from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused
 
 HEARTBEAT = 10.0
 """Seconds of silence after which a watcher is told that nothing happened."""
@@ -47,7 +47,7 @@ ADDED, MODIFIED, DELETED, HEARTBEAT_TYPE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class WatchedJob:
     """A job as watchers see it."""
 
     uid: str
@@ -64,45 +64,45 @@ class Shown:
         return self._events[type]
 
 
-class News(NamedTuple):
+class JobUpdate(NamedTuple):
     type: int
-    job: Shown
+    job: WatchedJob
 
 
-def merged(waiting: tuple[News, ...], new: News) -> tuple[News, ...]:
+def merged(waiting: tuple[JobUpdate, ...], new: JobUpdate) -> tuple[JobUpdate, ...]:
     """What is left to tell of one job: at most that it went, and that another of its name came."""
     if not waiting or new.type == ADDED:
         return (*waiting, new)
     *before, last = waiting
     if new.type == MODIFIED:
-        return (*before, News(last.type, new.job))
+        return (*before, JobUpdate(last.type, new.job))
     return tuple(before) if last.type == ADDED else (*before, new)
 
 
-class Mailbox:
+class JobEventQueue:
     def __init__(self, domain: str) -> None:
         """`domain`: whose jobs are told of; empty: all."""
         self._domain = domain
-        self._waiting: dict[str, tuple[News, ...]] = {}
-        self.stirred = asyncio.Event()
+        self._waiting: dict[str, tuple[JobUpdate, ...]] = {}
+        self.changed = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, type: int, name: str, job: Shown) -> None:
+    def put(self, type: int, name: str, job: WatchedJob) -> None:
         if self._domain and self._domain not in job.domains:
             return
-        left = merged(self._waiting.get(name, ()), News(type, job))
+        left = merged(self._waiting.get(name, ()), JobUpdate(type, job))
         if left:
             self._waiting[name] = left
         else:
             del self._waiting[name]
-        self.stirred.set()
+        self.changed.set()
 
-    def take(self) -> News | None:
+    def take(self) -> JobUpdate | None:
         """The oldest news; None when there are none."""
         if not self._waiting:
-            self.stirred.clear()
+            self.changed.clear()
             return None
         name = next(iter(self._waiting))
         first, *rest = self._waiting.pop(name)
@@ -111,7 +111,7 @@ class Mailbox:
         return first
 
 
-class JobBoard:
+class JobWatchers:
     """The watchers of one server."""
 
     def __init__(self) -> None:
@@ -119,42 +119,42 @@ class JobBoard:
 
     @property
     def watchers(self) -> int:
-        return len(self._following.mailboxes) if self._following is not None else 0
+        return len(self._following.queues) if self._following is not None else 0
 
     async def watch(self, client: Client, clock: Clock, domain: str, seconds: int) -> AsyncGenerator[Any, None]:
         """Events (WatchJobEventResponse) for so many seconds; 0: until the generator is closed."""
-        following, mailbox = self._following, Mailbox(domain)
+        following, queue = self._following, JobEventQueue(domain)
         if following is None or following.failed:
             following = self._following = _Following(client)
-        following.join(mailbox)
-        patience = _Patience(clock, seconds or LONGEST)
+        following.join(queue)
+        timer = _WatchTimer(clock, seconds or LONGEST)
         try:
             async with TaskOwner("watch of jobs") as owner:
-                owner.start("alarm", patience.ring(mailbox.stirred))
-                told = 0
-                while not patience.over:
+                owner.start("alarm", timer.arm(queue.changed))
+                sent = 0
+                while not timer.over:
                     if following.failed:
-                        raise Refused(Code.UNEXPECTED, "jobs cannot be followed any more; watch again")
-                    if (news := mailbox.take()) is not None:
-                        patience.renew()
-                        yield news.job.event(news.type)
-                        told += 1
-                        if told % _SLICE == 0:
+                        raise CallRefused(ApiErrorCode.UNEXPECTED, "jobs cannot be followed any more; watch again")
+                    if (updates := queue.take()) is not None:
+                        timer.renew()
+                        yield updates.job.event(updates.type)
+                        sent += 1
+                        if sent % _SLICE == 0:
                             await asyncio.sleep(0)
-                    elif patience.silent:
-                        patience.renew()
+                    elif timer.silent:
+                        timer.renew()
                         yield _Event(type=HEARTBEAT_TYPE)
                     else:
-                        await mailbox.stirred.wait()
+                        await queue.changed.wait()
         finally:
-            following.mailboxes.discard(mailbox)
-            if not following.mailboxes:
+            following.queues.discard(queue)
+            if not following.queues:
                 if self._following is following:
                     self._following = None
                 await following.close()
 
 
-class _Patience:
+class _WatchTimer:
     """When a watcher is told that nothing happened, and when its time is over. One alarm serves it for as long as it
     watches: most of them find that something happened meanwhile."""
 
@@ -174,7 +174,7 @@ class _Patience:
     def silent(self) -> bool:
         return self._until(self._silence) <= 0
 
-    async def ring(self, bell: asyncio.Event) -> None:
+    async def arm(self, bell: asyncio.Event) -> None:
         while not self.over:
             # Who has not yet taken a heartbeat gets no second one at once.
             await self._clock.sleep(min(self._until(self._end), self._until(self._silence) or HEARTBEAT))
@@ -189,9 +189,9 @@ class _Following:
     """Jobs and tasks as long as somebody watches."""
 
     def __init__(self, client: Client) -> None:
-        self.mailboxes: set[Mailbox] = set()
+        self.queues: set[JobEventQueue] = set()
         self.failed = False
-        self._shown: dict[str, Shown] = {}
+        self._shown: dict[str, WatchedJob] = {}
         self._changed: dict[str, None] = {}
         self._stirred = asyncio.Event()
         self._jobs = Informer(client, KUSCIA_JOBS, namespace=CROSS_DOMAIN, transform=_light_job)
@@ -203,32 +203,32 @@ class _Following:
         self._owner = TaskOwner("kusciaapi/jobs", on_failure=self._break)
         self._owner.start("follow jobs", self._jobs.run(), endless=True)
         self._owner.start("follow tasks", self._tasks.run(), endless=True)
-        self._owner.start("tell", self._tell(), endless=True)
+        self._owner.start("tell", self._publish(), endless=True)
 
-    def join(self, mailbox: Mailbox) -> None:
+    def join(self, queue: JobEventQueue) -> None:
         for name, job in self._shown.items():
-            mailbox.put(ADDED, name, job)
-        self.mailboxes.add(mailbox)
+            queue.put(ADDED, name, job)
+        self.queues.add(queue)
 
     async def close(self) -> None:
         await self._owner.close()
 
     def _break(self, failure: TaskFailed) -> None:
         self.failed = True
-        for mailbox in self.mailboxes:
-            mailbox.stirred.set()
+        for queue in self.queues:
+            queue.changed.set()
 
-    def _job_changed(self, change: Change[KusciaJob]) -> None:
+    def _job_changed(self, change: ObjectChange[KusciaJob]) -> None:
         self._mark(change.object.metadata.name)
 
-    def _task_changed(self, change: Change[KusciaTask]) -> None:
+    def _task_changed(self, change: ObjectChange[KusciaTask]) -> None:
         self._mark((change.object.metadata.annotations or {}).get(labels.KUSCIA_JOB_ID, ""))
 
     def _mark(self, name: str) -> None:
         self._changed[name] = None
         self._stirred.set()
 
-    async def _tell(self) -> None:
+    async def _publish(self) -> None:
         # A job is shown with its tasks: nobody shall be told of it without them.
         await self._jobs.ready.wait()
         await self._tasks.ready.wait()
@@ -249,19 +249,19 @@ class _Following:
             before = None
         if job is None:
             return
-        shown = _shown(job, self._tasks.cache.by_index(_BY_JOB, job.metadata.uid))
+        shown = _watched_job(job, self._tasks.cache.by_index(_BY_JOB, job.metadata.uid))
         if before is None or before.status != shown.status:
             self._shown[name] = shown
             self._put(ADDED if before is None else MODIFIED, name, shown)
 
-    def _put(self, type: int, name: str, job: Shown) -> None:
-        for mailbox in self.mailboxes:
-            mailbox.put(type, name, job)
+    def _put(self, type: int, name: str, job: WatchedJob) -> None:
+        for queue in self.queues:
+            queue.put(type, name, job)
 
 
-def _shown(job: KusciaJob, tasks: Iterable[KusciaTask]) -> Shown:
+def _watched_job(job: KusciaJob, tasks: Iterable[KusciaTask]) -> WatchedJob:
     status = json_format.ParseDict(job_messages.job_status(job, tasks), _Status())
-    return Shown(job.metadata.uid, job_messages.domains_of(job), status)
+    return WatchedJob(job.metadata.uid, job_messages.domains_of(job), status)
 
 
 def _job_uid(task: KusciaTask) -> tuple[str, ...]:

@@ -15,7 +15,14 @@ from coterie.kube.api.errors import AlreadyExists, Conflict, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import retry_on_conflict
 from coterie.kuscia.api import labels
-from coterie.kuscia.api.jobs.commands import answer, approvers, initiates, objection, order, own_parties
+from coterie.kuscia.api.jobs.commands import (
+    approval_patch,
+    approvers,
+    command_error,
+    command_patch,
+    initiates,
+    own_parties,
+)
 from coterie.kuscia.api.jobs.conditions import VALIDATE_FAILED
 from coterie.kuscia.api.jobs.phases import JOB_NEW
 from coterie.kuscia.api.types.job import (
@@ -25,16 +32,16 @@ from coterie.kuscia.api.types.job import (
     KUSCIA_TASKS,
     REJECTED,
     JobPhase,
+    JobStage,
     KusciaJob,
     KusciaTask,
-    Stage,
 )
 from coterie.kuscia.kusciaapi import job_messages
-from coterie.kuscia.kusciaapi.authorization import Caller
-from coterie.kuscia.kusciaapi.codes import Code, Refused, invalid
+from coterie.kuscia.kusciaapi.authorization import ApiCaller
+from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused, invalid
 from coterie.kuscia.kusciaapi.job_messages import named
 from coterie.kuscia.kusciaapi.job_watch import LONGEST
-from coterie.kuscia.kusciaapi.operations import Here, Mode, OnLite, Operation, Work
+from coterie.kuscia.kusciaapi.operations import ApiOperation, Mode, OnLite, OperationContext, Work
 
 log = logger("kusciaapi.jobs")
 
@@ -43,28 +50,30 @@ _FEW = 20
 _ACCEPT, _REJECT = 1, 2
 
 
-async def create(here: Here, caller: Caller, request: Any) -> Object:
+async def create(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     job = job_messages.job_object(request)
     if not caller.is_one_of(request.initiator):
-        raise Refused(Code.PERMISSION, f"domain {caller.domain} may only create jobs that it initiates")
+        raise CallRefused(ApiErrorCode.PERMISSION, f"domain {caller.domain} may only create jobs that it initiates")
     if here.mode is Mode.AUTONOMY and request.initiator != here.domain:
         raise invalid("initiator", f"must be {here.domain}, the domain of this node")
     try:
         await here.client.create(KUSCIA_JOBS.as_dynamic, job)
     except AlreadyExists as problem:
-        raise Refused(Code.CREATE_JOB, f"there is a job {request.job_id} already; choose another job_id") from problem
+        raise CallRefused(
+            ApiErrorCode.CREATE_JOB, f"there is a job {request.job_id} already; choose another job_id"
+        ) from problem
     return {"data": {"job_id": request.job_id}}
 
 
-async def query(here: Here, caller: Caller, request: Any) -> Object:
+async def query(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     name = named("job_id", request.job_id)
-    job = await _found(here, name, Code.QUERY_JOB)
+    job = await _get_job(here, name, ApiErrorCode.QUERY_JOB)
     if not _sees(caller, job):
-        raise _none(name, Code.QUERY_JOB)
+        raise _none(name, ApiErrorCode.QUERY_JOB)
     return {"data": job_messages.job_data(job, await _tasks_of(here, [job]))}
 
 
-async def batch_query(here: Here, caller: Caller, request: Any) -> Object:
+async def batch_query(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     """Which jobs cannot be told of is said of each of them."""
     if not request.job_ids:
         raise invalid("job_ids", "name at least one")
@@ -74,73 +83,75 @@ async def batch_query(here: Here, caller: Caller, request: Any) -> Object:
     jobs = {job.metadata.name: job for job in await _jobs(here, wanted) if _sees(caller, job)}
     if missing := [name for name in wanted if name not in jobs]:
         why = f"there is no job {missing[0]}" if len(missing) == 1 else f"there are no jobs {', '.join(missing)}"
-        each = [(Code.QUERY_JOB_STATUS, f"there is no job {name}") for name in missing]
-        raise Refused(Code.QUERY_JOB_STATUS, why, each)
+        each = [(ApiErrorCode.QUERY_JOB_STATUS, f"there is no job {name}") for name in missing]
+        raise CallRefused(ApiErrorCode.QUERY_JOB_STATUS, why, each)
     by_job: dict[str, list[KusciaTask]] = {}
     for task in await _tasks_of(here, jobs.values()):
         by_job.setdefault((task.metadata.labels or {}).get(labels.KUSCIA_JOB_UID, ""), []).append(task)
-    told = {name: job_messages.job_status(job, by_job.get(job.metadata.uid, ())) for name, job in jobs.items()}
-    return {"data": {"jobs": [told[name] for name in request.job_ids]}}
+    statuses = {name: job_messages.job_status(job, by_job.get(job.metadata.uid, ())) for name, job in jobs.items()}
+    return {"data": {"jobs": [statuses[name] for name in request.job_ids]}}
 
 
-async def delete(here: Here, caller: Caller, request: Any) -> Object:
+async def delete(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     name = named("job_id", request.job_id)
-    job = await _touchable(here, caller, name, Code.DELETE_JOB, "delete")
+    job = await _touchable(here, caller, name, ApiErrorCode.DELETE_JOB, "delete")
     try:
         await here.client.delete(KUSCIA_JOBS, name, CROSS_DOMAIN, uid=job.metadata.uid, propagation="Background")
     except (NotFound, Conflict) as problem:
-        raise _none(name, Code.DELETE_JOB) from problem
+        raise _none(name, ApiErrorCode.DELETE_JOB) from problem
     return {"data": {"job_id": name}}
 
 
-def _command(stage: Stage, failure: Code, not_now: Code) -> Work:
+def _command(stage: JobStage, failure: ApiErrorCode, not_now: ApiErrorCode) -> Work:
     """`not_now`: when the job is in a phase in which the command does nothing."""
 
-    async def give(here: Here, caller: Caller, request: Any) -> Object:
+    async def give(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
         name = named("job_id", request.job_id)
 
         async def attempt() -> None:
             job = await _touchable(here, caller, name, failure, stage.lower())
             if job_messages.needs_no(job, stage):
                 return
-            if why := objection(job, stage):
+            if why := command_error(job, stage):
                 never = job.status.reason == VALIDATE_FAILED
-                raise Refused(failure if never else not_now, why)
-            patch, _ = order(job, stage, _trigger(here, caller, job))
+                raise CallRefused(failure if never else not_now, why)
+            patch, _ = command_patch(job, stage, _trigger(here, caller, job))
             await here.client.patch(KUSCIA_JOBS, name, CROSS_DOMAIN, patch)
 
-        await _written(attempt, name, failure)
+        await _write_with_retry(attempt, name, failure)
         log.info("Command", job=name, stage=str(stage), caller=caller.domain or "operator", reason=request.reason)
         return {"data": {"job_id": name}}
 
     return give
 
 
-async def approve(here: Here, caller: Caller, request: Any) -> Object:
+async def approve(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     name = named("job_id", request.job_id)
     if request.result not in (_ACCEPT, _REJECT):
         raise invalid("result", "must be APPROVE_RESULT_ACCEPT or APPROVE_RESULT_REJECT")
     reject = request.result == _REJECT
 
     async def attempt() -> None:
-        job = await _touchable(here, caller, name, Code.APPROVE_JOB, "approve")
+        job = await _touchable(here, caller, name, ApiErrorCode.APPROVE_JOB, "approve")
         if job.status.phase in JOB_NEW:
-            raise Refused(Code.APPROVE_JOB, f"job {name} is new; wait until it is {JobPhase.AWAITING_APPROVAL}")
+            raise CallRefused(
+                ApiErrorCode.APPROVE_JOB, f"job {name} is new; wait until it is {JobPhase.AWAITING_APPROVAL}"
+            )
         parties = _voters(caller, job)
-        told = job.status.approve_status or {}
-        if all(told.get(party) == (REJECTED if reject else ACCEPTED) for party in parties):
+        approvals = job.status.approve_status or {}
+        if all(approvals.get(party) == (REJECTED if reject else ACCEPTED) for party in parties):
             return
         if job.status.phase != JobPhase.AWAITING_APPROVAL:
             why = f"job {name} is {job.status.phase}; it waits for nobody's approval"
-            raise Refused(Code.APPROVE_JOB, why)
-        await here.client.patch_status(KUSCIA_JOBS, name, CROSS_DOMAIN, answer(job, parties, reject=reject))
+            raise CallRefused(ApiErrorCode.APPROVE_JOB, why)
+        await here.client.patch_status(KUSCIA_JOBS, name, CROSS_DOMAIN, approval_patch(job, parties, reject=reject))
 
-    await _written(attempt, name, Code.APPROVE_JOB)
+    await _write_with_retry(attempt, name, ApiErrorCode.APPROVE_JOB)
     log.info("Answer", job=name, reject=reject, caller=caller.domain or "operator", reason=request.reason)
     return {"data": {"job_id": name}}
 
 
-async def watch(here: Here, caller: Caller, request: Any) -> AsyncGenerator[Any, None]:
+async def watch(here: OperationContext, caller: ApiCaller, request: Any) -> AsyncGenerator[Any, None]:
     if not 0 <= request.timeout_seconds <= LONGEST:
         raise invalid("timeout_seconds", f"must be between 0 and {LONGEST}")
     events = here.jobs.watch(here.client, here.clock, caller.domain, request.timeout_seconds)
@@ -154,28 +165,28 @@ async def watch(here: Here, caller: Caller, request: Any) -> AsyncGenerator[Any,
 # What they share.
 
 
-async def _found(here: Here, name: str, code: Code) -> KusciaJob:
+async def _get_job(here: OperationContext, name: str, code: ApiErrorCode) -> KusciaJob:
     try:
         return await here.client.get(KUSCIA_JOBS, name, CROSS_DOMAIN)
     except NotFound as problem:
         raise _none(name, code) from problem
 
 
-async def _touchable(here: Here, caller: Caller, name: str, code: Code, verb: str) -> KusciaJob:
-    job = await _found(here, name, code)
+async def _touchable(here: OperationContext, caller: ApiCaller, name: str, code: ApiErrorCode, verb: str) -> KusciaJob:
+    job = await _get_job(here, name, code)
     caller.must_be_one_of(*job_messages.domains_of(job), to=f"{verb} job {name}: it takes no part in it")
     return job
 
 
-def _sees(caller: Caller, job: KusciaJob) -> bool:
+def _sees(caller: ApiCaller, job: KusciaJob) -> bool:
     return caller.is_one_of(*job_messages.domains_of(job))
 
 
-def _none(name: str, code: Code) -> Refused:
-    return Refused(code, f"there is no job {name}")
+def _none(name: str, code: ApiErrorCode) -> CallRefused:
+    return CallRefused(code, f"there is no job {name}")
 
 
-async def _jobs(here: Here, names: list[str]) -> list[KusciaJob]:
+async def _jobs(here: OperationContext, names: list[str]) -> list[KusciaJob]:
     """Those of them that exist."""
     if len(names) > _FEW:
         wanted = set(names)
@@ -191,7 +202,7 @@ async def _jobs(here: Here, names: list[str]) -> list[KusciaJob]:
     return [job for job in await asyncio.gather(*map(one, names)) if job is not None]
 
 
-async def _tasks_of(here: Here, jobs: Iterable[KusciaJob]) -> list[KusciaTask]:
+async def _tasks_of(here: OperationContext, jobs: Iterable[KusciaJob]) -> list[KusciaTask]:
     """The tasks of these jobs, in one request; of many jobs, those of others too."""
     uids = [job.metadata.uid for job in jobs]
     if len(uids) > _FEW:
@@ -201,16 +212,16 @@ async def _tasks_of(here: Here, jobs: Iterable[KusciaJob]) -> list[KusciaTask]:
     return (await here.client.list(KUSCIA_TASKS, CROSS_DOMAIN, labels=selector)).items
 
 
-async def _written(attempt: Callable[[], Awaitable[None]], name: str, code: Code) -> None:
+async def _write_with_retry(attempt: Callable[[], Awaitable[None]], name: str, code: ApiErrorCode) -> None:
     try:
         await retry_on_conflict(attempt)
     except Conflict as problem:
-        raise Refused(code, f"job {name} changes too quickly; try again") from problem
+        raise CallRefused(code, f"job {name} changes too quickly; try again") from problem
     except NotFound as problem:
         raise _none(name, code) from problem
 
 
-def _trigger(here: Here, caller: Caller, job: KusciaJob) -> str:
+def _trigger(here: OperationContext, caller: ApiCaller, job: KusciaJob) -> str:
     """In whose name a command is given."""
     if not caller.everything:
         return caller.domain
@@ -218,36 +229,36 @@ def _trigger(here: Here, caller: Caller, job: KusciaJob) -> str:
     return here.domain if here.domain in own else next(iter(own), job.spec.initiator)
 
 
-def _voters(caller: Caller, job: KusciaJob) -> tuple[str, ...]:
+def _voters(caller: ApiCaller, job: KusciaJob) -> tuple[str, ...]:
     """The parties for which this caller may answer."""
     name, parties = job.metadata.name, approvers(job)
     if initiates(job) or not parties:
         why = f"job {name} was started here, by {job.spec.initiator}; the others approve it at theirs"
-        raise Refused(Code.APPROVE_JOB, why)
+        raise CallRefused(ApiErrorCode.APPROVE_JOB, why)
     if caller.everything:
         return parties
     caller.must_be_one_of(*parties, to=f"approve job {name}: it is not asked")
     return (caller.domain,)
 
 
-def _operation(method: str, path: str, failure: Code, work: Work | None = None, **more: Any) -> Operation:
+def _operation(method: str, path: str, failure: ApiErrorCode, work: Work | None = None, **more: Any) -> ApiOperation:
     where = f"/api/v1/job/{path}"
-    return Operation("JobService", method, where, failure, work, for_domains=True, on_lite=OnLite.FORWARD, **more)
+    return ApiOperation("JobService", method, where, failure, work, for_domains=True, on_lite=OnLite.FORWARD, **more)
 
 
-def _stage(stage: Stage, failure: Code, not_now: Code) -> Operation:
+def _stage(stage: JobStage, failure: ApiErrorCode, not_now: ApiErrorCode) -> ApiOperation:
     return _operation(f"{stage}Job", stage.lower(), failure, _command(stage, failure, not_now))
 
 
 OPERATIONS = (
-    _operation("CreateJob", "create", Code.CREATE_JOB, create),
-    _operation("QueryJob", "query", Code.QUERY_JOB, query),
-    _operation("BatchQueryJobStatus", "status/batchQuery", Code.QUERY_JOB_STATUS, batch_query),
-    _stage(Stage.STOP, Code.STOP_JOB, Code.STOP_JOB),
-    _stage(Stage.RESTART, Code.RESTART_JOB, Code.RESTART_NOT_ENDED),
-    _stage(Stage.SUSPEND, Code.SUSPEND_JOB, Code.SUSPEND_NOT_RUNNING),
-    _stage(Stage.CANCEL, Code.CANCEL_JOB, Code.CANCEL_JOB),
-    _operation("DeleteJob", "delete", Code.DELETE_JOB, delete),
-    _operation("ApproveJob", "approve", Code.APPROVE_JOB, approve),
-    _operation("WatchJob", "watch", Code.QUERY_JOB, stream=watch, response_name="WatchJobEventResponse"),
+    _operation("CreateJob", "create", ApiErrorCode.CREATE_JOB, create),
+    _operation("QueryJob", "query", ApiErrorCode.QUERY_JOB, query),
+    _operation("BatchQueryJobStatus", "status/batchQuery", ApiErrorCode.QUERY_JOB_STATUS, batch_query),
+    _stage(JobStage.STOP, ApiErrorCode.STOP_JOB, ApiErrorCode.STOP_JOB),
+    _stage(JobStage.RESTART, ApiErrorCode.RESTART_JOB, ApiErrorCode.RESTART_NOT_ENDED),
+    _stage(JobStage.SUSPEND, ApiErrorCode.SUSPEND_JOB, ApiErrorCode.SUSPEND_NOT_RUNNING),
+    _stage(JobStage.CANCEL, ApiErrorCode.CANCEL_JOB, ApiErrorCode.CANCEL_JOB),
+    _operation("DeleteJob", "delete", ApiErrorCode.DELETE_JOB, delete),
+    _operation("ApproveJob", "approve", ApiErrorCode.APPROVE_JOB, approve),
+    _operation("WatchJob", "watch", ApiErrorCode.QUERY_JOB, stream=watch, response_name="WatchJobEventResponse"),
 )

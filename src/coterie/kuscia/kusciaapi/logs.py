@@ -29,14 +29,14 @@ from coterie.kube.client.streams import log_stream
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_TASKS, KusciaTask
-from coterie.kuscia.kusciaapi.authorization import Caller
-from coterie.kuscia.kusciaapi.codes import Code, Refused, invalid
+from coterie.kuscia.kusciaapi.authorization import ApiCaller
+from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused, invalid
 from coterie.kuscia.kusciaapi.job_messages import named
-from coterie.kuscia.kusciaapi.operations import Here, Mode, OnLite, Operation
+from coterie.kuscia.kusciaapi.operations import ApiOperation, Mode, OnLite, OperationContext
 
 LINES = 100
 """In one answer."""
-PATIENCE = 5.0
+FLUSH_SECONDS = 5.0
 """Seconds after which lines are told although they are fewer."""
 _ASK_AGAIN = 2.0
 """Seconds between two looks at whether a pod that is followed in its file still runs."""
@@ -45,7 +45,7 @@ _SUCCESS = {"message": "success"}
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LogTarget:
     """Which pod of a task."""
 
     domain: str
@@ -54,22 +54,22 @@ class Wanted:
     index: int
 
 
-async def query_log(here: Here, caller: Caller, request: Any) -> AsyncGenerator[Object, None]:
+async def query_log(here: OperationContext, caller: ApiCaller, request: Any) -> AsyncGenerator[Object, None]:
     caller.must_be_one_of(here.domain, to="read logs here: they are of another domain")
-    wanted = _wanted(here.domain, request)
+    wanted = _target_of_request(here.domain, request)
     if request.container:
         named("container", request.container)
-    pieces = await _opened(here, wanted, request)
+    pieces = await _open_log(here, wanted, request)
     async with aclosing(in_pages(pieces, here.clock)) as pages:
         async for page in pages:
             yield {"status": _SUCCESS, "log": page}
 
 
-async def query_node(here: Here, caller: Caller, request: Any) -> Object:
+async def query_node(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     domain = request.domain or caller.domain or ("" if here.mode is Mode.MASTER else here.domain)
     named("domain", domain)
     caller.must_be_one_of(domain, to=f"ask for nodes of {domain}")
-    wanted = _wanted(domain, request)
+    wanted = _target_of_request(domain, request)
     pod = await _pod(here.client, wanted)
     if pod is not None:
         node, address = pod.spec.node_name, pod.status.host_ip
@@ -77,57 +77,59 @@ async def query_node(here: Here, caller: Caller, request: Any) -> Object:
         task = await _task(here.client, wanted.task)
         found = _remembered(task, wanted) if task is not None else {}
         if not found:
-            raise Refused(Code.QUERY_POD_NODE, f"domain {domain} has no such pod of task {wanted.task}")
+            raise CallRefused(ApiErrorCode.QUERY_POD_NODE, f"domain {domain} has no such pod of task {wanted.task}")
         node, address = next(iter(found.values())), ""
     if not node:
-        raise Refused(Code.QUERY_POD_NODE, f"the pod of task {wanted.task} has no node yet; see QueryJob for why")
+        raise CallRefused(
+            ApiErrorCode.QUERY_POD_NODE, f"the pod of task {wanted.task} has no node yet; see QueryJob for why"
+        )
     return {"node_name": node, "node_ip": address or await _address(here.client, node)}
 
 
-def _wanted(domain: str, request: Any) -> Wanted:
+def _target_of_request(domain: str, request: Any) -> LogTarget:
     named("task_id", request.task_id)
     if request.role:
         named("role", request.role)
     if request.replica_idx < 0:
         raise invalid("replica_idx", "must not be negative")
-    return Wanted(domain, request.task_id, request.role, request.replica_idx)
+    return LogTarget(domain, request.task_id, request.role, request.replica_idx)
 
 
 # Finding.
 
 
-async def _pod(client: Client, wanted: Wanted) -> Pod | None:
+async def _pod(client: Client, wanted: LogTarget) -> Pod | None:
     pods = await client.list(PODS, wanted.domain, labels=_TASK_PODS)
-    return chosen(pods.items, wanted)
+    return choose_pod(pods.items, wanted)
 
 
-def chosen(pods: Iterable[Pod], wanted: Wanted) -> Pod | None:
+def choose_pod(pods: Iterable[Pod], wanted: LogTarget) -> Pod | None:
     """Refused when a role must be named."""
     mine = {}
     for pod in pods:
-        told, marks = pod.metadata.labels or {}, pod.metadata.annotations or {}
-        index = told.get(labels.KUSCIA_POD_IDENTITY, "").rpartition("-")[2]
+        pod_marks, marks = pod.metadata.labels or {}, pod.metadata.annotations or {}
+        index = pod_marks.get(labels.KUSCIA_POD_IDENTITY, "").rpartition("-")[2]
         if marks.get(labels.KUSCIA_TASK_ID) == wanted.task and index == str(wanted.index):
-            mine[told.get(labels.KUSCIA_POD_ROLE, "")] = pod
+            mine[pod_marks.get(labels.KUSCIA_POD_ROLE, "")] = pod
     return mine.get(_role(mine, wanted))
 
 
-def _role(roles: Collection[str], wanted: Wanted) -> str:
+def _role(roles: Collection[str], wanted: LogTarget) -> str:
     """The one that is meant: that which was named, or the only one."""
     if wanted.role or len(roles) <= 1:
         return wanted.role or next(iter(roles), "")
-    told = ", ".join(sorted(role or '""' for role in roles))
-    raise invalid("role", f"domain {wanted.domain} has several in task {wanted.task} ({told}); name one")
+    role_names = ", ".join(sorted(role or '""' for role in roles))
+    raise invalid("role", f"domain {wanted.domain} has several in task {wanted.task} ({role_names}); name one")
 
 
-def _remembered(task: KusciaTask, wanted: Wanted) -> dict[str, str]:
+def _remembered(task: KusciaTask, wanted: LogTarget) -> dict[str, str]:
     """Pod -> node, of a pod that is gone, as its task tells."""
-    told: dict[str, tuple[str, str]] = {}
+    ended_pods: dict[str, tuple[str, str]] = {}
     for pod in (task.status.pod_statuses or {}).values():
         role, _, index = f"-{pod.pod_name.removeprefix(f'{task.metadata.name}-')}".rpartition("-")
         if pod.namespace == wanted.domain and index == str(wanted.index):
-            told[role.removeprefix("-")] = (pod.pod_name, pod.node_name)
-    found = told.get(_role(told, wanted))
+            ended_pods[role.removeprefix("-")] = (pod.pod_name, pod.node_name)
+    found = ended_pods.get(_role(ended_pods, wanted))
     return {found[0]: found[1]} if found is not None else {}
 
 
@@ -143,18 +145,20 @@ async def _address(client: Client, node: str) -> str:
         found = await client.get(NODES, node)
     except (NotFound, Forbidden):
         return ""
-    told = {each.type: each.address for each in found.status.addresses or ()}
-    return told.get("InternalIP", "")
+    addresses = {each.type: each.address for each in found.status.addresses or ()}
+    return addresses.get("InternalIP", "")
 
 
 # Opening.
 
 
-async def _opened(here: Here, wanted: Wanted, request: Any) -> AsyncGenerator[bytes, None]:
+async def _open_log(here: OperationContext, wanted: LogTarget, request: Any) -> AsyncGenerator[bytes, None]:
     if request.local:
-        file = _file(_kept(here, wanted, _usual_name(wanted)), request.container)
+        file = _file(_kept_directory(here, wanted, _usual_name(wanted)), request.container)
         if file is None:
-            raise Refused(Code.QUERY_LOG, f"this node keeps no log of task {wanted.task}; leave out `local`")
+            raise CallRefused(
+                ApiErrorCode.QUERY_LOG, f"this node keeps no log of task {wanted.task}; leave out `local`"
+            )
         return read(file, LogOptions(follow=request.follow), lambda: True, here.clock)
     pod = await _pod(here.client, wanted)
     if pod is None:
@@ -167,39 +171,43 @@ async def _opened(here: Here, wanted: Wanted, request: Any) -> AsyncGenerator[by
         # The node cannot be reached through the API; it may be this one.
         file = _file(here.paths.pod_stdout(wanted.domain, name, pod.metadata.uid), container)
         if file is None:
-            raise Refused(Code.QUERY_LOG, f"the log of pod {name} cannot be had: {problem}") from problem
+            raise CallRefused(ApiErrorCode.QUERY_LOG, f"the log of pod {name} cannot be had: {problem}") from problem
         return _followed(here, pod, file) if request.follow else read(file, LogOptions(), lambda: False, here.clock)
     return _again(first, source)
 
 
-async def _of_gone(here: Here, wanted: Wanted, container: str) -> AsyncGenerator[bytes, None]:
+async def _of_gone(here: OperationContext, wanted: LogTarget, container: str) -> AsyncGenerator[bytes, None]:
     task = await _task(here.client, wanted.task)
     if task is None:
         name, node = _usual_name(wanted), ""
     else:
         if all(party.domain_id != wanted.domain for party in task.spec.parties):
-            raise Refused(Code.QUERY_LOG, f"domain {wanted.domain} takes no part in task {wanted.task}")
+            raise CallRefused(ApiErrorCode.QUERY_LOG, f"domain {wanted.domain} takes no part in task {wanted.task}")
         found = _remembered(task, wanted)
         if not found:
-            raise Refused(Code.QUERY_LOG, f"task {wanted.task} has no such pod here, or not yet; see QueryJob")
+            raise CallRefused(
+                ApiErrorCode.QUERY_LOG, f"task {wanted.task} has no such pod here, or not yet; see QueryJob"
+            )
         name, node = next(iter(found.items()))
-    file = _file(_kept(here, wanted, name), container)
+    file = _file(_kept_directory(here, wanted, name), container)
     if file is not None:
         return read(file, LogOptions(), lambda: False, here.clock)
     if task is None:
         hint = "" if wanted.role else "; if the party has a role, name it"
-        raise Refused(Code.QUERY_LOG, f"there is no pod of task {wanted.task}, and this node keeps no log of it{hint}")
+        raise CallRefused(
+            ApiErrorCode.QUERY_LOG, f"there is no pod of task {wanted.task}, and this node keeps no log of it{hint}"
+        )
     where = f"node {node}" if node else "the node it ran on"
-    raise Refused(
-        Code.QUERY_LOG, f"pod {name} is gone, and its log is not on this node; {where} keeps it for some days"
+    raise CallRefused(
+        ApiErrorCode.QUERY_LOG, f"pod {name} is gone, and its log is not on this node; {where} keeps it for some days"
     )
 
 
-def _usual_name(wanted: Wanted) -> str:
+def _usual_name(wanted: LogTarget) -> str:
     return "-".join(part for part in (wanted.task, wanted.role, str(wanted.index)) if part)
 
 
-def _kept(here: Here, wanted: Wanted, pod: str) -> Path | None:
+def _kept_directory(here: OperationContext, wanted: LogTarget, pod: str) -> Path | None:
     """The newest directory with the output of a pod of this name: a task that was done again has the same names."""
     found = here.paths.pod_stdout(wanted.domain, pod, "*")
     return max(found.parent.glob(found.name), key=lambda each: each.stat().st_mtime_ns, default=None)
@@ -230,7 +238,7 @@ async def _again(first: bytes, source: AsyncIterator[bytes]) -> AsyncGenerator[b
             await source.aclose()
 
 
-async def _followed(here: Here, pod: Pod, file: Path) -> AsyncGenerator[bytes, None]:
+async def _followed(here: OperationContext, pod: Pod, file: Path) -> AsyncGenerator[bytes, None]:
     """From the file, to the end of the pod."""
     runs = not pod.ended
 
@@ -267,7 +275,7 @@ async def in_pages(pieces: AsyncGenerator[bytes, None], clock: Clock) -> AsyncGe
         while True:
             reading = reading or owner.start("read", _next(pieces))
             if waiting:
-                alarm = alarm or owner.start("alarm", clock.sleep(PATIENCE))
+                alarm = alarm or owner.start("alarm", clock.sleep(FLUSH_SECONDS))
             await asyncio.wait([task for task in (reading, alarm) if task], return_when=asyncio.FIRST_COMPLETED)
             got: bytes | ApiError | TransportError | None = b""
             least = 1
@@ -296,20 +304,20 @@ async def _next(pieces: AsyncGenerator[bytes, None]) -> bytes | ApiError | Trans
 
 
 OPERATIONS = (
-    Operation(
+    ApiOperation(
         "LogService",
         "QueryLog",
         "/api/v1/log/task/query",
-        Code.QUERY_LOG,
+        ApiErrorCode.QUERY_LOG,
         stream=query_log,
         for_domains=True,
         on_master=False,
     ),
-    Operation(
+    ApiOperation(
         "LogService",
         "QueryPodNode",
         "/api/v1/log/node/query",
-        Code.QUERY_POD_NODE,
+        ApiErrorCode.QUERY_POD_NODE,
         query_node,
         for_domains=True,
         on_lite=OnLite.FORWARD,

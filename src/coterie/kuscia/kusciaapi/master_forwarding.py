@@ -13,41 +13,43 @@ from google.protobuf.message import DecodeError
 
 from coterie.base.json_stream import Objects
 from coterie.kube.client.http_transport import HttpTransport
-from coterie.kube.client.kubeconfig import Connection
-from coterie.kube.client.transport import ByteStream, Call, Reply, TransportError
-from coterie.kube.client.wrappers import Addressed
-from coterie.kuscia.kusciaapi.codes import Code, Refused
-from coterie.kuscia.kusciaapi.operations import Operation
+from coterie.kube.client.kubeconfig import ClusterConnection
+from coterie.kube.client.transport import ByteStream, TransportError, TransportRequest, TransportResponse
+from coterie.kube.client.wrappers import FixedHost
+from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused
+from coterie.kuscia.kusciaapi.operations import ApiOperation
 
 HOST = "kusciaapi.master.svc"
 PROTOBUF = "application/x-protobuf"
-_PATIENCE = 30.0
+_REQUEST_TIMEOUT = 30.0
 
 
-class Forwarder:
+class MasterForwarder:
     def __init__(self, gateway: str) -> None:
         """`gateway`: the own gateway's door for what leaves, `host:port`."""
-        self._transport = Addressed(HttpTransport(Connection(server=f"http://{gateway}"), timeout=_PATIENCE), HOST)
+        self._transport = FixedHost(
+            HttpTransport(ClusterConnection(server=f"http://{gateway}"), timeout=_REQUEST_TIMEOUT), HOST
+        )
 
     async def close(self) -> None:
         await self._transport.close()
 
-    async def ask(self, operation: Operation, request: Any) -> Any:
+    async def ask(self, operation: ApiOperation, request: Any) -> Any:
         reply = await self._send(operation, request, stream=False)
         try:
             return operation.response.FromString(reply.body)
         except DecodeError as problem:
             raise _failed("its answer cannot be read; it may be of another version") from problem
 
-    async def listen(self, operation: Operation, request: Any) -> AsyncGenerator[Any, None]:
+    async def listen(self, operation: ApiOperation, request: Any) -> AsyncGenerator[Any, None]:
         reply = await self._send(operation, request, stream=True)
         lines, objects = reply.lines, Objects()
         assert isinstance(lines, ByteStream), "what HttpTransport gives"
         try:
             while chunk := await lines.chunk():
                 for each in objects.feed(chunk):
-                    if not operation.tells_status and each.keys() == {"status"}:
-                        raise _told(each["status"])
+                    if not operation.reports_status and each.keys() == {"status"}:
+                        raise _refusal_of(each["status"])
                     yield json_format.ParseDict(each, operation.response(), ignore_unknown_fields=True)
         except TransportError as problem:
             raise _failed(str(problem)) from problem
@@ -56,9 +58,11 @@ class Forwarder:
         finally:
             await lines.close()
 
-    async def _send(self, operation: Operation, request: Any, *, stream: bool) -> Reply:
+    async def _send(self, operation: ApiOperation, request: Any, *, stream: bool) -> TransportResponse:
         headers = {"Content-Type": PROTOBUF, "Accept": PROTOBUF}
-        call = Call("POST", operation.path, headers=headers, body=request.SerializeToString(), stream=stream)
+        call = TransportRequest(
+            "POST", operation.path, headers=headers, body=request.SerializeToString(), stream=stream
+        )
         try:
             reply = await self._transport.send(call)
         except TransportError as problem:
@@ -68,13 +72,13 @@ class Forwarder:
         return reply
 
 
-def _failed(why: str) -> Refused:
-    return Refused(Code.CALL_TO_MASTER, f"the master could not be asked: {why}")
+def _failed(why: str) -> CallRefused:
+    return CallRefused(ApiErrorCode.CALL_TO_MASTER, f"the master could not be asked: {why}")
 
 
-def _told(status: Any) -> Refused:
+def _refusal_of(status: Any) -> CallRefused:
     """What the master refused."""
-    return Refused(Code(int(status["code"])), str(status["message"]))
+    return CallRefused(ApiErrorCode(int(status["code"])), str(status["message"]))
 
 
 def _sentence(body: bytes) -> str:

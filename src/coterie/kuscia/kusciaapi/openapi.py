@@ -17,7 +17,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 
 from coterie import __version__
 from coterie.kube.api.meta import Object
-from coterie.kuscia.kusciaapi.operations import OnLite, Operation
+from coterie.kuscia.kusciaapi.operations import ApiOperation, OnLite
 
 VERSION = "3.1.0"
 _ANY = "google.protobuf.Any"
@@ -117,7 +117,7 @@ EITHER: dict[str, tuple[str, ...]] = {
 """Fields of which one is required."""
 
 
-def document(operations: Sequence[Operation]) -> Object:
+def document(operations: Sequence[ApiOperation]) -> Object:
     named: dict[str, Object] = {}
     paths = {each.path: {"post": _operation(each, named)} for each in operations}
     services = dict.fromkeys(each.service for each in operations)
@@ -149,7 +149,7 @@ def document(operations: Sequence[Operation]) -> Object:
     }
 
 
-def _operation(operation: Operation, named: dict[str, Object]) -> Object:
+def _operation(operation: ApiOperation, named: dict[str, Object]) -> Object:
     request, response = operation.request.DESCRIPTOR, operation.response.DESCRIPTOR
     streams = operation.stream is not None
     answer: Object = {
@@ -161,8 +161,8 @@ def _operation(operation: Operation, named: dict[str, Object]) -> Object:
     return {
         "operationId": operation.method,
         "tags": [operation.service],
-        "summary": words(operation.method),
-        "description": _told(operation),
+        "summary": split_camel_case(operation.method),
+        "description": _description(operation),
         "requestBody": {"required": True, "content": _content(request, named)},
         "responses": {
             "200": answer,
@@ -172,18 +172,18 @@ def _operation(operation: Operation, named: dict[str, Object]) -> Object:
     }
 
 
-def _told(operation: Operation) -> str:
-    said = [
+def _description(operation: ApiOperation) -> str:
+    sentences = [
         f"`{operation.service}/{operation.method}` of the gRPC port.",
         _ON_LITE[operation.on_lite],
         "" if operation.on_master else "Not to be had on a master (11105).",
         "Other domains may call it through the gateway, for what is their own." if operation.for_domains else "",
         f"What fails without a code of its own has {int(operation.failure)}.",
     ]
-    return " ".join(filter(None, said))
+    return " ".join(filter(None, sentences))
 
 
-def words(name: str) -> str:
+def split_camel_case(name: str) -> str:
     """`BatchQueryDomainData` -> `Batch query domain data`."""
     return " ".join(re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)).capitalize()
 

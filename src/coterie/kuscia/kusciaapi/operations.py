@@ -27,9 +27,9 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 from coterie.kuscia.kusciaapi import messages
-from coterie.kuscia.kusciaapi.authorization import Caller
-from coterie.kuscia.kusciaapi.codes import Code, Refused
-from coterie.kuscia.kusciaapi.job_watch import JobBoard
+from coterie.kuscia.kusciaapi.authorization import ApiCaller
+from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused
+from coterie.kuscia.kusciaapi.job_watch import JobWatchers
 
 log = logger("kusciaapi")
 
@@ -41,7 +41,7 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class OperationContext:
     """The domain whose API this is."""
 
     client: Client
@@ -50,7 +50,7 @@ class Here:
     paths: DomainPaths
     identity: DomainIdentity
     clock: Clock
-    jobs: JobBoard = field(default_factory=JobBoard, repr=False, compare=False)
+    jobs: JobWatchers = field(default_factory=JobWatchers, repr=False, compare=False)
     """Those who watch jobs."""
 
 
@@ -63,17 +63,17 @@ class OnLite(Enum):
     REFUSE = "refuse"
 
 
-Work = Callable[[Here, Caller, Any], Awaitable[Object]]
-Streaming = Callable[[Here, Caller, Any], AsyncIterator[Any]]
+Work = Callable[[OperationContext, ApiCaller, Any], Awaitable[Object]]
+Streaming = Callable[[OperationContext, ApiCaller, Any], AsyncIterator[Any]]
 """Gives plain data too, or responses where one is made for many callers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ApiOperation:
     service: str
     method: str
     path: str
-    failure: Code
+    failure: ApiErrorCode
     """For what goes wrong without a code of its own."""
     work: Work | None = None
     stream: Streaming | None = None
@@ -98,29 +98,31 @@ class Operation:
         return messages.message(self.response_name or f"{self.method}Response", self.package)
 
     @property
-    def tells_status(self) -> bool:
+    def reports_status(self) -> bool:
         """Whether the response has a field for what went wrong."""
         return "status" in self.response.DESCRIPTOR.fields_by_name
 
-    def check(self, here: Here, caller: Caller) -> None:
+    def check(self, here: OperationContext, caller: ApiCaller) -> None:
         """Refused where this operation is not to be had."""
         if here.mode is Mode.LITE and self.on_lite is OnLite.REFUSE:
-            raise Refused(Code.NOT_ON_LITE, f"{self.method} is not to be had on a lite; ask its master")
+            raise CallRefused(ApiErrorCode.NOT_ON_LITE, f"{self.method} is not to be had on a lite; ask its master")
         if here.mode is Mode.MASTER and not self.on_master:
-            raise Refused(Code.NOT_ON_MASTER, f"{self.method} is not to be had on a master; ask the domain itself")
+            raise CallRefused(
+                ApiErrorCode.NOT_ON_MASTER, f"{self.method} is not to be had on a master; ask the domain itself"
+            )
         if not caller.everything and not self.for_domains:
-            raise Refused(Code.PERMISSION, f"domains may not call {self.method}")
+            raise CallRefused(ApiErrorCode.PERMISSION, f"domains may not call {self.method}")
 
-    async def run(self, here: Here, caller: Caller, request: Any) -> Any:
+    async def run(self, here: OperationContext, caller: ApiCaller, request: Any) -> Any:
         """Of operations with `work`."""
         assert self.work is not None
         try:
             self.check(here, caller)
             return self.answered(await self.work(here, caller, request))
-        except (Refused, ApiError, TransportError) as problem:
+        except (CallRefused, ApiError, TransportError) as problem:
             return self.failed(problem)
 
-    async def pieces(self, here: Here, caller: Caller, request: Any) -> AsyncGenerator[Any, None]:
+    async def pieces(self, here: OperationContext, caller: ApiCaller, request: Any) -> AsyncGenerator[Any, None]:
         """Of operations with `stream`. When something fails the last answer tells why; Refused where it has no field
         for it."""
         assert self.stream is not None
@@ -129,10 +131,10 @@ class Operation:
             self.check(here, caller)
             async for piece in source:
                 yield json_format.ParseDict(piece, self.response()) if isinstance(piece, dict) else piece
-        except (Refused, ApiError, TransportError) as problem:
-            if not self.tells_status:
-                code = problem.code if isinstance(problem, Refused) else self.failure
-                raise Refused(code, str(problem)) from problem
+        except (CallRefused, ApiError, TransportError) as problem:
+            if not self.reports_status:
+                code = problem.code if isinstance(problem, CallRefused) else self.failure
+                raise CallRefused(code, str(problem)) from problem
             yield self.failed(problem)
         finally:
             if isinstance(source, AsyncGenerator):
@@ -141,9 +143,9 @@ class Operation:
     def answered(self, data: Object) -> Any:
         return json_format.ParseDict({"status": {"message": "success"}, **data}, self.response())
 
-    def failed(self, problem: Refused | ApiError | TransportError) -> Any:
-        code, details, found = self.failure, tuple[tuple[Code, str], ...](), dict[str, Any]()
-        if isinstance(problem, Refused):
+    def failed(self, problem: CallRefused | ApiError | TransportError) -> Any:
+        code, details, found = self.failure, tuple[tuple[ApiErrorCode, str], ...](), dict[str, Any]()
+        if isinstance(problem, CallRefused):
             code, details, found = problem.code, problem.details, problem.found
         log.info("Refused", method=self.method, code=int(code), why=str(problem))
         response = json_format.ParseDict(found, self.response())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from coterie.base.clock import Clock
 from coterie.kube.client.client import Client
-from coterie.kube.control.on_demand_process import IDLE, ChildPlan, HeldChild
+from coterie.kube.control.on_demand_process import IDLE, OnDemandProcess, OnDemandProcessSpec
 from coterie.kuscia.api.types.domain import DOMAIN_CONFIG
 from coterie.kuscia.kusciaapi.settings import KusciaApiSettings
 
@@ -52,7 +52,7 @@ def allowed(method: str, path: str, query: str, domain: str) -> bool:
     return method == "GET" and any(re.fullmatch(each, path) for each in _SEEN)
 
 
-class KusciaApiChild:
+class KusciaApiProcess:
     """A Runnable, ready as soon as the doors are open. OSError when a port cannot be had."""
 
     name = "kusciaapi"
@@ -63,7 +63,7 @@ class KusciaApiChild:
         """`run`: where the sockets lie, private and short. `inner`: whether lites may come through the gateway."""
         settings = replace(settings, inner=run / INNER_SOCKET if inner else None)
         self.settings = settings
-        plan = ChildPlan(
+        plan = OnDemandProcessSpec(
             name=self.name,
             who="KusciaAPI",
             module="coterie.kuscia.kusciaapi",
@@ -79,7 +79,7 @@ class KusciaApiChild:
         def passes(method: str, path: str, query: str) -> bool:
             return allowed(method, path, query, settings.domain)
 
-        self._held = HeldChild(plan, client.transport, passes, clock, idle=idle)
+        self._held = OnDemandProcess(plan, client.transport, passes, clock, idle=idle)
 
     @property
     def ready(self) -> asyncio.Event:

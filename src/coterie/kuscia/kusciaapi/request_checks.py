@@ -11,10 +11,10 @@ from coterie.kube.api.errors import BadRequest, Gone, NotFound
 from coterie.kube.api.meta import ObjectMeta
 from coterie.kube.api.names import dns_subdomain_faults
 from coterie.kube.api.types.kind import Kind
-from coterie.kuscia.kusciaapi.authorization import Caller
+from coterie.kuscia.kusciaapi.authorization import ApiCaller
 from coterie.kuscia.kusciaapi.codes import invalid
 from coterie.kuscia.kusciaapi.domains import check_name, known_domain
-from coterie.kuscia.kusciaapi.operations import Here, Mode
+from coterie.kuscia.kusciaapi.operations import Mode, OperationContext
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def check_object_name(field: str, name: str) -> None:
         raise invalid(field, fault)
 
 
-def check_domain(here: Here, caller: Caller, domain: str, field: str, to: str) -> None:
+def check_domain(here: OperationContext, caller: ApiCaller, domain: str, field: str, to: str) -> None:
     """Whether the caller may have this domain's objects, here. `to`: "create data"."""
     check_name(field, domain)
     caller.must_be_one_of(domain, to=f"{to} of {domain}")
@@ -43,20 +43,20 @@ def check_domain(here: Here, caller: Caller, domain: str, field: str, to: str) -
         raise invalid(field, f"must be {here.domain}: a lite has only what is its own")
 
 
-async def check_known(here: Here, domain: str) -> None:
+async def check_known(here: OperationContext, domain: str) -> None:
     """Refused (11305) when there is no such domain. A lite cannot look, and needs not: it has only its own."""
     if domain != here.domain:
         await known_domain(here, domain)
 
 
-async def find(here: Here, kind: Kind[T], name: str, domain: str) -> T | None:
+async def find(here: OperationContext, kind: Kind[T], name: str, domain: str) -> T | None:
     try:
         return await here.client.get(kind, name, domain)
     except NotFound:
         return None
 
 
-async def find_all(here: Here, kind: Kind[T], wanted: Iterable[tuple[str, str]]) -> list[T]:
+async def find_all(here: OperationContext, kind: Kind[T], wanted: Iterable[tuple[str, str]]) -> list[T]:
     """Those that exist. `wanted`: (name, domain)."""
     found: list[T] = []
     for name, domain in wanted:
@@ -70,7 +70,7 @@ async def find_all(here: Here, kind: Kind[T], wanted: Iterable[tuple[str, str]])
 
 
 async def page(
-    here: Here, kind: Kind[T], namespace: str, size: int, token: str, at: str = "", labels: str = ""
+    here: OperationContext, kind: Kind[T], namespace: str, size: int, token: str, at: str = "", labels: str = ""
 ) -> tuple[list[T], str]:
     """One page as the API gives it, all of one moment, and the token of the next; everything when no size is asked for.
 

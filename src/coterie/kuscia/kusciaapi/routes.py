@@ -29,10 +29,10 @@ from coterie.kuscia.api.types.domain import (
     Domain,
     RouteSpec,
 )
-from coterie.kuscia.kusciaapi.authorization import Caller
-from coterie.kuscia.kusciaapi.codes import Code, Refused, invalid
+from coterie.kuscia.kusciaapi.authorization import ApiCaller
+from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused, invalid
 from coterie.kuscia.kusciaapi.domains import check_name, known_domain
-from coterie.kuscia.kusciaapi.operations import Here, OnLite, Operation
+from coterie.kuscia.kusciaapi.operations import ApiOperation, OnLite, OperationContext
 
 _ROLLING_SECONDS = 86400
 """Where nothing is said of tokens they are renewed once a day."""
@@ -56,7 +56,7 @@ _NAMES = {
 _NAMED = re.compile(r"\b(" + "|".join(_NAMES) + r")\b")
 
 
-async def create(here: Here, caller: Caller, request: Any) -> Object:
+async def create(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     source, destination = _ends(request)
     caller.must_be_one_of(destination, to=f"create a route to {destination}")
     found = [await known_domain(here, name) for name in (source, destination)]
@@ -66,17 +66,19 @@ async def create(here: Here, caller: Caller, request: Any) -> Object:
         await known_domain(here, through)
     dials = not found[0].partner and "transit" not in spec and destination != here.domain
     for fault in route_faults(msgspec.convert(spec, RouteSpec), dials=dials):
-        raise Refused(Code.VALIDATION, _NAMED.sub(lambda word: _NAMES[word[0]], fault))
+        raise CallRefused(ApiErrorCode.VALIDATION, _NAMED.sub(lambda word: _NAMES[word[0]], fault))
     name = route_name(source, destination)
     try:
         await here.client.create(CLUSTER_DOMAIN_ROUTES.as_dynamic, {"metadata": {"name": name}, "spec": spec})
     except AlreadyExists as problem:
         if not await retry_on_conflict(lambda: _take_over(here, name, spec)):
-            raise Refused(Code.ROUTE_EXISTS, f'route "{name}" exists already; delete it to make it anew') from problem
+            raise CallRefused(
+                ApiErrorCode.ROUTE_EXISTS, f'route "{name}" exists already; delete it to make it anew'
+            ) from problem
     return {"data": {"name": name}}
 
 
-async def _take_over(here: Here, name: str, spec: Object) -> bool:
+async def _take_over(here: OperationContext, name: str, spec: Object) -> bool:
     """Whether the route there is one that the domain controller made for its source, and is now what was asked for.
 
     Such a route is there as soon as its domain is, and comes back when it is deleted: nobody could ever make another.
@@ -94,7 +96,7 @@ async def _take_over(here: Here, name: str, spec: Object) -> bool:
     return True
 
 
-async def delete(here: Here, caller: Caller, request: Any) -> Object:
+async def delete(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     source, destination = _ends(request)
     caller.must_be_one_of(destination, to=f"delete the route {source} -> {destination}")
     route = await _known(here, source, destination)
@@ -105,13 +107,13 @@ async def delete(here: Here, caller: Caller, request: Any) -> Object:
     return {}
 
 
-async def query(here: Here, caller: Caller, request: Any) -> Object:
+async def query(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     source, destination = _ends(request)
     caller.must_be_one_of(source, destination, to=f"query the route {source} -> {destination}")
-    return {"data": _told(await _known(here, source, destination))}
+    return {"data": _response(await _known(here, source, destination))}
 
 
-async def batch_query_status(here: Here, caller: Caller, request: Any) -> Object:
+async def batch_query_status(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
     if not request.route_keys:
         raise invalid("route_keys", "must name at least one route")
     wanted = [_ends(key, f"route_keys[{index}].") for index, key in enumerate(request.route_keys)]
@@ -121,7 +123,7 @@ async def batch_query_status(here: Here, caller: Caller, request: Any) -> Object
     return {"data": {"routes": [_brief(found[ends]) for ends in wanted]}}
 
 
-async def _known(here: Here, source: str, destination: str) -> ClusterDomainRoute:
+async def _known(here: OperationContext, source: str, destination: str) -> ClusterDomainRoute:
     try:
         found = await here.client.get(CLUSTER_DOMAIN_ROUTES, route_name(source, destination))
     except NotFound as problem:
@@ -221,7 +223,7 @@ def _without_empty(**fields: str) -> Object:
 # To answers. Pure.
 
 
-def _told(route: ClusterDomainRoute) -> Object:
+def _response(route: ClusterDomainRoute) -> Object:
     spec = route.spec
     out: Object = {**_brief(route), "authentication_type": spec.authentication_type}
     if spec.endpoint is not None:
@@ -276,44 +278,44 @@ def _status(route: ClusterDomainRoute) -> Object:
     return {"status": "Failed", "reason": f"{ready.reason}: {ready.message}" if ready.message else ready.reason}
 
 
-def _no_route(source: str, destination: str) -> Refused:
-    return Refused(Code.NO_ROUTE, f"there is no route {source} -> {destination}")
+def _no_route(source: str, destination: str) -> CallRefused:
+    return CallRefused(ApiErrorCode.NO_ROUTE, f"there is no route {source} -> {destination}")
 
 
 OPERATIONS = (
-    Operation(
+    ApiOperation(
         "DomainRouteService",
         "CreateDomainRoute",
         "/api/v1/route/create",
-        Code.CREATE_ROUTE,
+        ApiErrorCode.CREATE_ROUTE,
         create,
         for_domains=True,
         on_lite=OnLite.FORWARD,
         secret=True,
     ),
-    Operation(
+    ApiOperation(
         "DomainRouteService",
         "DeleteDomainRoute",
         "/api/v1/route/delete",
-        Code.DELETE_ROUTE,
+        ApiErrorCode.DELETE_ROUTE,
         delete,
         for_domains=True,
         on_lite=OnLite.FORWARD,
     ),
-    Operation(
+    ApiOperation(
         "DomainRouteService",
         "QueryDomainRoute",
         "/api/v1/route/query",
-        Code.QUERY_ROUTE,
+        ApiErrorCode.QUERY_ROUTE,
         query,
         for_domains=True,
         on_lite=OnLite.FORWARD,
     ),
-    Operation(
+    ApiOperation(
         "DomainRouteService",
         "BatchQueryDomainRouteStatus",
         "/api/v1/route/status/batchQuery",
-        Code.QUERY_ROUTE_STATUS,
+        ApiErrorCode.QUERY_ROUTE_STATUS,
         batch_query_status,
         for_domains=True,
         on_lite=OnLite.FORWARD,

@@ -14,12 +14,12 @@ from coterie.base.log import logger
 from coterie.kube.control.child_api_listener import private_socket
 from coterie.kuscia.identity import domain_identity as identities
 from coterie.kuscia.kusciaapi import health, server_certificates
-from coterie.kuscia.kusciaapi.dispatcher import Desk
-from coterie.kuscia.kusciaapi.grpc_frontend import GrpcDoor
-from coterie.kuscia.kusciaapi.http_frontend import HttpDoor, anybody, lites_of, with_token
-from coterie.kuscia.kusciaapi.master_forwarding import Forwarder
-from coterie.kuscia.kusciaapi.operations import Here, Operation
-from coterie.kuscia.kusciaapi.server_certificates import ServerKeys
+from coterie.kuscia.kusciaapi.dispatcher import Dispatcher
+from coterie.kuscia.kusciaapi.grpc_frontend import GrpcFrontend
+from coterie.kuscia.kusciaapi.http_frontend import HttpFrontend, anybody, lites_of, with_token
+from coterie.kuscia.kusciaapi.master_forwarding import MasterForwarder
+from coterie.kuscia.kusciaapi.operations import ApiOperation, OperationContext
+from coterie.kuscia.kusciaapi.server_certificates import KusciaApiServerKeys
 from coterie.kuscia.kusciaapi.settings import KusciaApiSettings, Protection
 
 log = logger("kusciaapi")
@@ -27,31 +27,35 @@ log = logger("kusciaapi")
 _GRACE = 5.0
 
 
-class Doors:
+class KusciaApiServer:
     def __init__(
         self,
         settings: KusciaApiSettings,
-        here: Here,
-        operations: Sequence[Operation],
-        conf_operations: Sequence[Operation] = (),
+        here: OperationContext,
+        operations: Sequence[ApiOperation],
+        conf_operations: Sequence[ApiOperation] = (),
     ) -> None:
         """`conf_operations`: those of ConfManager."""
         self._settings = settings
-        self._forwarder = Forwarder(settings.gateway) if settings.gateway else None
-        self.desk = desk = Desk(here, self._forwarder)
+        self._forwarder = MasterForwarder(settings.gateway) if settings.gateway else None
+        self.dispatcher = dispatcher = Dispatcher(here, self._forwarder)
         paths, protected = settings.paths, settings.protection is not Protection.NOTLS
         token = identities.ensure_api_token(paths, here.identity) if protected else None
         mutual = settings.protection is Protection.MTLS
-        self._keys = ServerKeys.of(paths, server_certificates.SERVER, mutual=mutual) if protected else None
-        self._conf_keys = ServerKeys.of(paths, server_certificates.CONF_MANAGER, mutual=True)
-        self._http = HttpDoor(desk, operations, with_token(token) if token is not None else anybody, settings.timeouts)
-        self._inner = HttpDoor(desk, operations, lites_of(here.client, here.domain))
-        self._conf_http = HttpDoor(desk, (*conf_operations, *health.OPERATIONS), anybody, settings.conf_timeouts)
-        self._grpc = GrpcDoor(desk, operations, token)
-        self._conf_grpc = GrpcDoor(desk, conf_operations, None)
+        self._keys = KusciaApiServerKeys.of(paths, server_certificates.SERVER, mutual=mutual) if protected else None
+        self._conf_keys = KusciaApiServerKeys.of(paths, server_certificates.CONF_MANAGER, mutual=True)
+        self._http = HttpFrontend(
+            dispatcher, operations, with_token(token) if token is not None else anybody, settings.timeouts
+        )
+        self._inner = HttpFrontend(dispatcher, operations, lites_of(here.client, here.domain))
+        self._conf_http = HttpFrontend(
+            dispatcher, (*conf_operations, *health.OPERATIONS), anybody, settings.conf_timeouts
+        )
+        self._grpc = GrpcFrontend(dispatcher, operations, token)
+        self._conf_grpc = GrpcFrontend(dispatcher, conf_operations, None)
         self.http_port = self.grpc_port = self.conf_http_port = self.conf_grpc_port = 0
 
-    async def __aenter__(self) -> Doors:
+    async def __aenter__(self) -> KusciaApiServer:
         asked = self._settings
         try:
             self.grpc_port = await self._grpc.start(asked.address, asked.grpc_port, self._keys)
@@ -79,8 +83,8 @@ class Doors:
             await self._forwarder.close()
 
 
-async def _open(door: HttpDoor, address: str, port: int, shown: ServerKeys | None) -> int:
-    bound = listener_handover.shared(address, port)
+async def _open(frontend: HttpFrontend, address: str, port: int, shown: KusciaApiServerKeys | None) -> int:
+    bound = listener_handover.listen_shared(address, port)
     number = int(bound.getsockname()[1])
-    await door.server.serve(bound, shown.context() if shown is not None else None)
+    await frontend.server.serve(bound, shown.context() if shown is not None else None)
     return number

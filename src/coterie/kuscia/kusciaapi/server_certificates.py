@@ -44,7 +44,7 @@ def _names(*own: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerKeys:
+class KusciaApiServerKeys:
     """What a port shows, and whom it believes."""
 
     certificate: Path
@@ -53,7 +53,7 @@ class ServerKeys:
     mutual: bool
 
     @classmethod
-    def of(cls, paths: DomainPaths, name: str, *, mutual: bool) -> ServerKeys:
+    def of(cls, paths: DomainPaths, name: str, *, mutual: bool) -> KusciaApiServerKeys:
         return cls(paths.certificate(name), paths.key(name), paths.ca_certificate, mutual)
 
     def context(self) -> ssl.SSLContext:

@@ -74,7 +74,7 @@ def new_party(path: str, serving: str, party: Any, images: Mapping[str, AppImage
     if not party.app_image:
         raise invalid(f"{path}.app_image", "must be given")
     out["appImageRef"] = party.app_image
-    return _with_wishes(path, out, party, images)
+    return _with_overrides(path, out, party, images)
 
 
 def changed_parties(request: Any, before: Sequence[Object], images: Mapping[str, AppImage]) -> list[Object]:
@@ -89,11 +89,11 @@ def changed_parties(request: Any, before: Sequence[Object], images: Mapping[str,
             raise invalid(path, f"{who} is not one of the parties, and none can be added")
         if party.app_image:
             out[place]["appImageRef"] = party.app_image
-        out[place] = _with_wishes(path, out[place], party, images)
+        out[place] = _with_overrides(path, out[place], party, images)
     return out
 
 
-def _with_wishes(path: str, known: Object, party: Any, images: Mapping[str, AppImage]) -> Object:
+def _with_overrides(path: str, known: Object, party: Any, images: Mapping[str, AppImage]) -> Object:
     """What the request says of replicas, updates, resources and names, over what is known."""
     image = images.get(known["appImageRef"])
     if image is None:
@@ -133,13 +133,13 @@ def _strategy(path: str, strategy: Any) -> Object:
         return {"type": RECREATE}
     if kind != ROLLING:
         raise invalid(f"{path}.type", f"must be {RECREATE} or {ROLLING}")
-    told = {
+    limits = {
         "maxSurge": _number(f"{path}.max_surge", strategy.max_surge),
         "maxUnavailable": _number(f"{path}.max_unavailable", strategy.max_unavailable),
     }
-    if {str(each).removesuffix("%").lstrip("0") for each in told.values()} == {""}:
+    if {str(each).removesuffix("%").lstrip("0") for each in limits.values()} == {""}:
         raise invalid(path, "max_surge and max_unavailable cannot both be 0")
-    return {"type": ROLLING, "rollingUpdate": told}
+    return {"type": ROLLING, "rollingUpdate": limits}
 
 
 def _number(field: str, text: str) -> int | str:
@@ -192,21 +192,21 @@ def serving_data(deployment: KusciaDeployment, services: Iterable[Service], *, b
 def _party(party: DeploymentParty) -> Object:
     out: Object = {"domain_id": party.domain_id, "role": party.role, "app_image": party.app_image_ref}
     out["service_name_prefix"] = party.service_name_prefix
-    wished = party.template
-    if wished is None:
+    template = party.template
+    if template is None:
         return out
-    if wished.replicas is not None:
-        out["replicas"] = wished.replicas
-    if wished.strategy:
-        rolling = wished.strategy.get("rollingUpdate") or {}
-        told = {"max_surge": rolling.get("maxSurge"), "max_unavailable": rolling.get("maxUnavailable")}
+    if template.replicas is not None:
+        out["replicas"] = template.replicas
+    if template.strategy:
+        rolling = template.strategy.get("rollingUpdate") or {}
+        limits = {"max_surge": rolling.get("maxSurge"), "max_unavailable": rolling.get("maxUnavailable")}
         out["update_strategy"] = {
-            "type": wished.strategy.get("type") or ROLLING,
-            **{key: str(value) for key, value in told.items() if value is not None},
+            "type": template.strategy.get("type") or ROLLING,
+            **{key: str(value) for key, value in limits.items() if value is not None},
         }
     out["resources"] = [
         {"container_name": each.get("name") or "", **amounts}
-        for each in (wished.spec or {}).get("containers") or ()
+        for each in (template.spec or {}).get("containers") or ()
         if (amounts := _amounts(each.get("resources") or {}))
     ]
     return out

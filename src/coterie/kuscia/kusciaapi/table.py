@@ -16,9 +16,9 @@ from coterie.kuscia.kusciaapi import (
     routes,
     servings,
 )
-from coterie.kuscia.kusciaapi.operations import Operation
+from coterie.kuscia.kusciaapi.operations import ApiOperation
 
-OPERATIONS: tuple[Operation, ...] = (
+OPERATIONS: tuple[ApiOperation, ...] = (
     *health.OPERATIONS,
     *domains.OPERATIONS,
     *routes.OPERATIONS,
@@ -33,5 +33,5 @@ OPERATIONS: tuple[Operation, ...] = (
     *servings.OPERATIONS,
 )
 
-CONF_MANAGER: tuple[Operation, ...] = certificates.CONFMANAGER_OPERATIONS
+CONF_MANAGER: tuple[ApiOperation, ...] = certificates.CONFMANAGER_OPERATIONS
 """What ConfManager has on its own ports."""

@@ -10,35 +10,35 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api.jobs.phases import TASK_ENDED
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_TASKS, KusciaTask
-from coterie.kuscia.reporter.messages import INVALID, NOT_WRITTEN, OK, Verdict
+from coterie.kuscia.reporter.messages import INVALID, NOT_WRITTEN, OK, ReportStatus
 
 log = logger("reporter")
 
 IGNORED = "ignored"
 
 
-def judge(task: KusciaTask, domain: str, progress: float) -> Verdict | None:
+def rejection(task: KusciaTask, domain: str, progress: float) -> ReportStatus | None:
     """Why the report changes nothing; None: it is to be written."""
     if domain not in {party.domain_id for party in task.spec.parties}:
         # The same words as for a task that is not there: nobody learns from us which there are.
         return unknown(task.metadata.name)
     if task.status.phase in TASK_ENDED:
-        return Verdict(OK, f"{IGNORED}: the task has ended")
+        return ReportStatus(OK, f"{IGNORED}: the task has ended")
     if progress <= task.status.progress:
-        return Verdict(OK, f"{IGNORED}: the progress is known to be {task.status.progress:g} already")
+        return ReportStatus(OK, f"{IGNORED}: the progress is known to be {task.status.progress:g} already")
     return None
 
 
-def unknown(name: str) -> Verdict:
-    return Verdict(INVALID, f'the domain takes part in no task "{name}"')
+def unknown(name: str) -> ReportStatus:
+    return ReportStatus(INVALID, f'the domain takes part in no task "{name}"')
 
 
-async def report(client: Client, name: str, domain: str, progress: float) -> Verdict:
-    verdict: Verdict | None = None
+async def report(client: Client, name: str, domain: str, progress: float) -> ReportStatus:
+    verdict: ReportStatus | None = None
 
     def changed(task: KusciaTask) -> KusciaTask:
         nonlocal verdict
-        verdict = judge(task, domain, progress)
+        verdict = rejection(task, domain, progress)
         if verdict is not None:
             return task
         return msgspec.structs.replace(task, status=msgspec.structs.replace(task.status, progress=progress))
@@ -49,5 +49,5 @@ async def report(client: Client, name: str, domain: str, progress: float) -> Ver
         return unknown(name)
     except (ApiError, TransportError) as error:
         log.warning("A task's progress could not be written", task=name, error=error)
-        return Verdict(NOT_WRITTEN, "the progress could not be written; try again later")
-    return verdict or Verdict(OK, "success")
+        return ReportStatus(NOT_WRITTEN, "the progress could not be written; try again later")
+    return verdict or ReportStatus(OK, "success")

@@ -16,17 +16,17 @@ import orjson
 from coterie.base.log import logger
 from coterie.http.errors import HttpProblem
 from coterie.http.messages import Request, Response
-from coterie.http.server import HttpServer, Limits
+from coterie.http.server import HttpLimits, HttpServer
 from coterie.kube.api.status_response import status_response
 from coterie.kube.client.client import Client
-from coterie.kuscia.reporter.messages import INVALID, BadReport, Verdict, encoded, progress_in
+from coterie.kuscia.reporter.messages import INVALID, InvalidReport, ReportStatus, encoded, progress_in
 from coterie.kuscia.reporter.report import report
 
 PORT = 8050
 PATH = "/report/progress"
 _ORIGIN, _SOURCE = "kuscia-origin-source", "kuscia-source"
 _TASK = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-_LIMITS = Limits(max_body=1 << 20, max_body_in_flight=16 << 20, max_connections=1000, body_timeout=20.0)
+_LIMITS = HttpLimits(max_body=1 << 20, max_body_in_flight=16 << 20, max_connections=1000, body_timeout=20.0)
 _READY = orjson.dumps({"status": {"code": 0, "message": "success", "details": []}, "data": {"ready": True}})
 
 
@@ -69,18 +69,18 @@ class Reporter:
         if request.method != "POST":
             return Response(405, b"use POST\n", "text/plain", [("Allow", "POST")])
         kind = request.headers.get("content-type", "")
-        body, kind = encoded(await self._verdict(request, kind), kind)
+        body, kind = encoded(await self._report_status(request, kind), kind)
         return Response(200, body, kind)
 
-    async def _verdict(self, request: Request, kind: str) -> Verdict:
+    async def _report_status(self, request: Request, kind: str) -> ReportStatus:
         headers = request.headers
         try:
             task = request.param("task_id")
             progress = progress_in(request.body, kind)
-        except (BadReport, HttpProblem) as problem:
-            return Verdict(INVALID, str(problem))
+        except (InvalidReport, HttpProblem) as problem:
+            return ReportStatus(INVALID, str(problem))
         if not _TASK.fullmatch(task):
-            return Verdict(INVALID, "say which task it is about: /report/progress?task_id=...")
+            return ReportStatus(INVALID, "say which task it is about: /report/progress?task_id=...")
         domain = headers.get(_ORIGIN) or headers.get(_SOURCE) or self._domain
         return await report(self._client, task, domain, progress)
 

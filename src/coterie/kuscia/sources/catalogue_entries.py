@@ -23,7 +23,7 @@ _NAME_PART = 16
 _FILES = ("localfs", "oss")
 
 
-class BadEntry(ValueError):
+class InvalidEntry(ValueError):
     """`field` cannot be taken; the message is a sentence."""
 
     def __init__(self, field: str, problem: str) -> None:
@@ -39,7 +39,7 @@ def new_name(text: str) -> str:
     return f"{head}-{tail}" if head else f"d{tail}"
 
 
-def given(values: Mapping[str, Any]) -> Object:
+def without_empty(values: Mapping[str, Any]) -> Object:
     """On the wire nothing tells what is empty from what was left out."""
     return {key: value for key, value in values.items() if value not in ("", None, {}, [], ())}
 
@@ -47,11 +47,11 @@ def given(values: Mapping[str, Any]) -> Object:
 # What is asked for.
 
 
-def asked(request: Any) -> Object:
+def spec_of_request(request: Any) -> Object:
     """The spec in a request to create or update; empty where it says nothing."""
     number = request.file_format
     if number not in set(FileFormat):
-        raise BadEntry("file_format", f"{number} is unknown")
+        raise InvalidEntry("file_format", f"{number} is unknown")
     fields = [_column(each) for each in request.partition.fields]
     return {
         "name": request.name,
@@ -81,7 +81,7 @@ def chosen_source(spec: Mapping[str, Any]) -> str:
 
 def completed(spec: Mapping[str, Any], name: str, author: str, source_kind: str) -> Object:
     """With what was left out. BadEntry when it cannot be."""
-    out = given(spec)
+    out = without_empty(spec)
     out.setdefault("name", name)
     out.setdefault("relativeURI", name)
     out.setdefault("type", "unknown")
@@ -97,19 +97,19 @@ def completed(spec: Mapping[str, Any], name: str, author: str, source_kind: str)
 
 def _check(name: str, spec: Mapping[str, Any]) -> None:
     if spec["type"] not in DATA_TYPES:
-        raise BadEntry("type", f'must be one of {", ".join(DATA_TYPES)}, not "{spec["type"]}"')
+        raise InvalidEntry("type", f'must be one of {", ".join(DATA_TYPES)}, not "{spec["type"]}"')
     uri = str(spec["relativeURI"])
     if ".." in uri.split("/") or "\0" in uri:
-        raise BadEntry("relative_uri", "must stay inside of the data source")
+        raise InvalidEntry("relative_uri", "must stay inside of the data source")
     try:
         typed = msgspec.convert(dict(spec), DomainDataSpec)
     except msgspec.ValidationError as problem:
-        raise BadEntry(f'DomainData "{name}"', f"is not complete: {problem}") from problem
+        raise InvalidEntry(f'DomainData "{name}"', f"is not complete: {problem}") from problem
     names = [each.name for each in typed.columns or ()]
     if not all(names):
-        raise BadEntry("columns", "need names")
+        raise InvalidEntry("columns", "need names")
     if len(set(names)) < len(names):
-        raise BadEntry("columns", "must not have the same name")
+        raise InvalidEntry("columns", "must not have the same name")
 
 
 # What the API keeps.
@@ -131,7 +131,7 @@ def entry(name: str, spec: Mapping[str, Any], marks: Mapping[str, str]) -> Objec
 
 def merged(data: DomainData, spec: Mapping[str, Any]) -> Object:
     """What `spec` does not name stays. To be completed."""
-    return {**msgspec.to_builtins(data.spec), **given(spec)}
+    return {**msgspec.to_builtins(data.spec), **without_empty(spec)}
 
 
 def change(data: DomainData, spec: Mapping[str, Any]) -> Object:
@@ -166,7 +166,7 @@ def file_format(text: str) -> FileFormat:
     return FileFormat.__members__.get(text.upper(), FileFormat.UNKNOWN)
 
 
-def told(data: DomainData, only: frozenset[str] | None = None) -> Object:
+def data_response(data: DomainData, only: frozenset[str] | None = None) -> Object:
     """`only`: the columns that may be told."""
     spec = data.spec
     out: Object = {
@@ -176,18 +176,18 @@ def told(data: DomainData, only: frozenset[str] | None = None) -> Object:
         "relative_uri": spec.relative_uri,
         "datasource_id": spec.data_source,
         "attributes": spec.attributes or {},
-        "columns": [_column_told(each) for each in spec.columns or () if only is None or each.name in only],
+        "columns": [_column_response(each) for each in spec.columns or () if only is None or each.name in only],
         "vendor": spec.vendor,
         "file_format": int(file_format(spec.file_format)),
         "author": spec.author,
     }
     if spec.partitions is not None:
-        fields = [_column_told(each) for each in spec.partitions.fields or ()]
+        fields = [_column_response(each) for each in spec.partitions.fields or ()]
         out["partition"] = {"type": spec.partitions.type, "fields": fields}
     return out
 
 
-def _column_told(column: DataColumn) -> Object:
+def _column_response(column: DataColumn) -> Object:
     return {
         "name": column.name,
         "type": column.type,

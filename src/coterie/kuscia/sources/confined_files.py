@@ -13,7 +13,7 @@ import os
 import stat
 from contextlib import suppress
 
-from coterie.kuscia.sources.protocol import NotAllowed
+from coterie.kuscia.sources.protocol import SourceForbidden
 
 _OPENAT2 = 437
 _RESOLVE_BENEATH = 0x08
@@ -33,7 +33,7 @@ def open_beneath(root: int, parts: tuple[str, ...], flags: int) -> int:
         return _openat2(root, path, flags | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.EXDEV, errno.ELOOP):
-            raise NotAllowed(f"{path} leads out of the source") from None
+            raise SourceForbidden(f"{path} leads out of the source") from None
         if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EINVAL):
             raise
     return _step_by_step(root, parts, flags)
@@ -64,7 +64,7 @@ def _step_by_step(root: int, parts: tuple[str, ...], flags: int) -> int:
         return os.open(parts[-1] if parts else ".", flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise NotAllowed(
+            raise SourceForbidden(
                 f"{'/'.join(parts)} is a link; this machine's kernel cannot tell whether it leads out"
             ) from None
         raise
@@ -91,5 +91,5 @@ def make_folders(root: int, parts: tuple[str, ...]) -> int:
 def check_regular(descriptor: int, name: str) -> os.stat_result:
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
-        raise NotAllowed(f"{name} is not a plain file")
+        raise SourceForbidden(f"{name} is not a plain file")
     return found

@@ -12,7 +12,7 @@ _HIGHEST = 65535
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class SourceEndpoint:
     host: str
     """Or the path of a socket."""
     port: int
@@ -24,12 +24,12 @@ def address_of(text: str) -> str:
     return text.partition("?")[0]
 
 
-def endpoint_of(text: str, usual_port: int) -> Endpoint:
+def endpoint_of(text: str, usual_port: int) -> SourceEndpoint:
     """SourceError when it names no place."""
     options = dict(parse_qsl(text.partition("?")[2]))
     address = address_of(text)
     if address.startswith("/"):
-        return Endpoint(address, usual_port, options)
+        return SourceEndpoint(address, usual_port, options)
     host, colon, port = address.rpartition(":")
     bare = address.count(":") > 1 and not address.startswith("[")  # an address of version 6 alone
     if not colon or bare or address.endswith("]"):
@@ -38,7 +38,7 @@ def endpoint_of(text: str, usual_port: int) -> Endpoint:
     good = port.isascii() and port.isdecimal() and 0 < int(port[:6]) <= _HIGHEST
     if not good or not host.strip("[]") or "@" in host:
         raise SourceError("the endpoint of the source is no host:port; set it anew, user and password apart")
-    return Endpoint(host.removeprefix("[").removesuffix("]"), int(port), options)
+    return SourceEndpoint(host.removeprefix("[").removesuffix("]"), int(port), options)
 
 
 def without(text: str, user: str) -> str:

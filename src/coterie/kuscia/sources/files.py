@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from coterie.base.tasks import heard
+from coterie.base.tasks import retrieve_exception
 from coterie.kuscia.sources import formats
 from coterie.kuscia.sources.convert import convert
 from coterie.kuscia.sources.csv_text import SAMPLE, Dialect, guess_csv
@@ -22,34 +22,34 @@ from coterie.kuscia.sources.paths import partition_in, partition_of, parts_of
 from coterie.kuscia.sources.protocol import (
     READ_ALL,
     WRITE_PLAIN,
+    DataLocation,
+    DataNotFound,
+    DataSource,
     FileFormat,
-    NotThere,
-    Place,
-    ReadOptions,
-    Sink,
-    Source,
     SourceError,
-    WriteOptions,
+    TableReadOptions,
+    TableSink,
+    TableWriteOptions,
 )
-from coterie.kuscia.sources.worker_thread import Lane, stepping
+from coterie.kuscia.sources.worker_thread import WorkerThread, stepping
 
 Parts = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFiles:
     parts: Parts
     size: int
     tag: str = ""
     """Which version it is, where the store tells."""
 
 
-class Reading(Protocol):
+class FileReader(Protocol):
     """Opens files for one stream. Its methods block and are called in the stream's thread, but for `interrupt`."""
 
-    def start(self, found: Found, size: int) -> bytes: ...
+    def start(self, found: FoundFiles, size: int) -> bytes: ...
 
-    def open(self, found: Found, random: bool) -> Any:
+    def open(self, found: FoundFiles, random: bool) -> Any:
         """A file that Arrow reads; in order only, unless `random`."""
         ...
 
@@ -58,7 +58,7 @@ class Reading(Protocol):
     def close(self) -> None: ...
 
 
-class Output(Protocol):
+class FileOutput(Protocol):
     """A file that is not there yet."""
 
     file: Any
@@ -76,13 +76,13 @@ class FileStore(Protocol):
 
     async def close(self) -> None: ...
 
-    async def find(self, parts: Parts) -> list[Found]:
+    async def find(self, parts: Parts) -> list[FoundFiles]:
         """The file, or all files of the folder, by name; empty when there is neither."""
         ...
 
-    def reading(self) -> Reading: ...
+    def reading(self) -> FileReader: ...
 
-    async def create(self, parts: Parts) -> Output: ...
+    async def create(self, parts: Parts) -> FileOutput: ...
 
     async def remove(self, parts: Parts) -> None: ...
 
@@ -91,15 +91,15 @@ class FileSource:
     def __init__(self, store: FileStore) -> None:
         self._store = store
 
-    async def __aenter__(self) -> Source:
+    async def __aenter__(self) -> DataSource:
         await self._store.open()
         return self
 
     async def __aexit__(self, *problem: object) -> None:
         await self._store.close()
 
-    async def schema(self, place: Place) -> pa.Schema:
-        reading, lane = self._store.reading(), Lane("schema")
+    async def schema(self, place: DataLocation) -> pa.Schema:
+        reading, lane = self._store.reading(), WorkerThread("schema")
         try:
             found = await self._find(place)
             return await lane.run(lambda: _schema(reading, found, place))
@@ -107,16 +107,16 @@ class FileSource:
             reading.interrupt()
             await lane.finish(reading.close)
 
-    async def _find(self, place: Place) -> list[Found]:
+    async def _find(self, place: DataLocation) -> list[FoundFiles]:
         """Not where it is, but that it is not there, is all a caller learns of other places."""
         found = await self._store.find(_parts(place))
         if not found:
-            raise NotThere(f"there is no file {place.uri}{f' with {place.partition}' if place.partition else ''}")
+            raise DataNotFound(f"there is no file {place.uri}{f' with {place.partition}' if place.partition else ''}")
         return found
 
     @asynccontextmanager
     async def read(
-        self, place: Place, schema: pa.Schema | None, options: ReadOptions = READ_ALL
+        self, place: DataLocation, schema: pa.Schema | None, options: TableReadOptions = READ_ALL
     ) -> AsyncIterator[AsyncIterator[pa.RecordBatch]]:
         raw = options.raw or place.format is FileFormat.BINARY
         declared = schema if schema is not None or raw else await self.schema(place)
@@ -136,7 +136,9 @@ class FileSource:
             yield stream
 
     @asynccontextmanager
-    async def write(self, place: Place, schema: pa.Schema, options: WriteOptions = WRITE_PLAIN) -> AsyncIterator[Sink]:
+    async def write(
+        self, place: DataLocation, schema: pa.Schema, options: TableWriteOptions = WRITE_PLAIN
+    ) -> AsyncIterator[TableSink]:
         found = FileFormat.BINARY if options.raw else formats.by_name(place.format, place.uri)
         dialect = Dialect.of(place.attributes, options.delimiter)
         keys = partition_of(place.partition)
@@ -145,7 +147,7 @@ class FileSource:
         if keys:
             others = await self._store.find(parts)
             parts = (*parts, f"data.{formats.ENDING.get(found, 'bin')}")
-        lane, output = Lane("sink"), await self._store.create(parts)
+        lane, output = WorkerThread("sink"), await self._store.create(parts)
         finished, table, sink = False, None, None
         try:
             table = await lane.run(lambda: formats.writer(output.file, found, inside, dialect))
@@ -167,7 +169,7 @@ class FileSource:
             if other.parts != parts:
                 await self._store.remove(other.parts)
 
-    async def delete(self, place: Place) -> None:
+    async def delete(self, place: DataLocation) -> None:
         for each in await self._find(place):
             await self._store.remove(each.parts)
 
@@ -175,9 +177,9 @@ class FileSource:
 class _FileSink:
     """Makes the text of one batch while that of the last is being written."""
 
-    def __init__(self, lane: Lane, table: formats.TableWriter, output: Output) -> None:
+    def __init__(self, lane: WorkerThread, table: formats.TableWriter, output: FileOutput) -> None:
         self._lane, self._table, self._output = lane, table, output
-        self._behind = Lane("behind")
+        self._behind = WorkerThread("behind")
         self._writing: asyncio.Future[Any] | None = None
 
     async def put(self, batch: pa.RecordBatch) -> None:
@@ -186,7 +188,7 @@ class _FileSink:
         if text:
             self._writing = self._behind.start(lambda: self._output.file.write(text))
             # Whoever gives up does not ask how it went.
-            self._writing.add_done_callback(heard)
+            self._writing.add_done_callback(retrieve_exception)
 
     async def settle(self) -> None:
         """Until what was begun is written. Raises what went wrong with it."""
@@ -208,19 +210,19 @@ def selected(schema: pa.Schema, columns: tuple[str, ...]) -> pa.Schema:
     return pa.schema([schema.field(name) for name in columns]) if columns else schema
 
 
-def _parts(place: Place) -> Parts:
+def _parts(place: DataLocation) -> Parts:
     return (*parts_of(place.uri), *(f"{key}={value}" for key, value in partition_of(place.partition).items()))
 
 
-def _keys(place: Place, found: Found) -> Mapping[str, str]:
+def _keys(place: DataLocation, found: FoundFiles) -> Mapping[str, str]:
     return partition_in(found.parts[len(parts_of(place.uri)) : -1])
 
 
-def _format(reading: Reading, found: Found, place: Place) -> FileFormat:
+def _format(reading: FileReader, found: FoundFiles, place: DataLocation) -> FileFormat:
     return formats.by_content(formats.by_name(place.format, found.parts[-1]), reading.start(found, 64))
 
 
-def _schema(reading: Reading, found: list[Found], place: Place) -> pa.Schema:
+def _schema(reading: FileReader, found: list[FoundFiles], place: DataLocation) -> pa.Schema:
     first = next((each for each in found if each.size), found[0])
     kind = _format(reading, first, place)
     if kind is FileFormat.BINARY:
@@ -235,7 +237,9 @@ def _schema(reading: Reading, found: list[Found], place: Place) -> pa.Schema:
     return schema
 
 
-def _rows(reading: Reading, found: Found, place: Place, schema: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
+def _rows(
+    reading: FileReader, found: FoundFiles, place: DataLocation, schema: pa.Schema, batch_rows: int
+) -> Iterator[pa.RecordBatch]:
     kind = _format(reading, found, place)
     keys = _keys(place, found)
     inside = pa.schema([field for field in schema if field.name not in keys])

@@ -53,7 +53,7 @@ def by_name(declared: FileFormat, name: str) -> FileFormat:
 
 def own_schema(file: pa.NativeFile, found: FileFormat) -> pa.Schema:
     """Of formats that say it themselves."""
-    with _told():
+    with _content_errors():
         if found is FileFormat.PARQUET:
             return parquet.ParquetFile(file).schema_arrow.remove_metadata()
         if found is FileFormat.ORC:
@@ -75,7 +75,7 @@ def read_table(
         yield from read_csv(file, schema, dialect, batch_rows)
         return
     row = 0
-    with _told():
+    with _content_errors():
         for batch in _typed(file, found, schema.names, batch_rows):
             for start in range(0, batch.num_rows, batch_rows):
                 yield fit(batch.slice(start, batch_rows), schema, row + start)
@@ -173,7 +173,7 @@ class _GroupWriter:
         self._enough = BATCH_BYTES if found is FileFormat.IPC else GROUP_BYTES
         self._writer: Any
         self._valve = file = _Valve(file)
-        with _told():
+        with _content_errors():
             if found is FileFormat.PARQUET:
                 self._writer = parquet.ParquetWriter(file, self._stored, compression="zstd")
             elif found is FileFormat.ORC:
@@ -199,7 +199,7 @@ class _GroupWriter:
     def _flush(self) -> None:
         if self._waiting:
             table, self._waiting = pa.Table.from_batches(self._waiting, self._stored), []
-            with _told():
+            with _content_errors():
                 if isinstance(self._writer, orc.ORCWriter):
                     self._writer.write(table)
                 else:
@@ -208,7 +208,7 @@ class _GroupWriter:
 
     def close(self) -> None:
         self._flush()
-        with _told():
+        with _content_errors():
             self._writer.close()
         self._valve.check()
 
@@ -275,7 +275,7 @@ def _stored(field: pa.Field, found: FileFormat) -> pa.Field:
     return field
 
 
-class _told:
+class _content_errors:
     """Arrow's errors about the content of a file, as one of ours."""
 
     def __enter__(self) -> None: ...

@@ -19,7 +19,7 @@ from coterie.base.clock import parse_rfc3339, rfc3339
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import grants, labels
 from coterie.kuscia.api.types.data import DomainDataGrant, DomainDataGrantSpec
-from coterie.kuscia.sources.catalogue_entries import BadEntry, given
+from coterie.kuscia.sources.catalogue_entries import InvalidEntry, without_empty
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import rsa
@@ -32,7 +32,7 @@ def new_name() -> str:
     return f"domaindatagrant-{uuid.uuid4()}"
 
 
-def asked(request: Any, unit: int) -> Object:
+def spec_of_request(request: Any, unit: int) -> Object:
     """The spec in a request to create or update; empty where it says nothing. `unit`: how many make a second."""
     limit = request.limit
     limits: Object = {
@@ -53,21 +53,21 @@ def asked(request: Any, unit: int) -> Object:
 
 def _ends(moment: int, unit: int) -> str | None:
     if not 0 <= moment <= _LATEST * unit:
-        raise BadEntry("limit.expiration_time", "must be a time from 1970 to 9999")
+        raise InvalidEntry("limit.expiration_time", "must be a time from 1970 to 9999")
     return rfc3339(datetime.fromtimestamp(moment // unit, UTC)) if moment else None
 
 
 def _count(uses: int) -> int:
     if uses < 0:
-        raise BadEntry("limit.use_count", "must not be negative")
+        raise InvalidEntry("limit.use_count", "must not be negative")
     return uses
 
 
 def completed(spec: Mapping[str, Any]) -> Object:
     """Without signature. BadEntry when something is missing."""
-    plain = {key: value for key, value in given(spec).items() if key != "signature"}
+    plain = {key: value for key, value in without_empty(spec).items() if key != "signature"}
     if not plain.get("grantDomain") or plain["grantDomain"] == plain["author"]:
-        raise BadEntry("grant_domain", "must name another domain")
+        raise InvalidEntry("grant_domain", "must name another domain")
     _typed(plain)
     return plain
 
@@ -86,7 +86,7 @@ def _typed(spec: Mapping[str, Any]) -> DomainDataGrantSpec:
     try:
         return msgspec.convert(dict(spec), DomainDataGrantSpec)
     except msgspec.ValidationError as problem:
-        raise BadEntry("the grant", f"is not complete: {problem}") from problem
+        raise InvalidEntry("the grant", f"is not complete: {problem}") from problem
 
 
 def grant(name: str, spec: Mapping[str, Any]) -> Object:
@@ -116,7 +116,7 @@ def change(grant: DomainDataGrant, spec: Mapping[str, Any]) -> list[Object]:
     ]
 
 
-def told(grant: DomainDataGrant, unit: int) -> Object:
+def grant_response(grant: DomainDataGrant, unit: int) -> Object:
     spec, limit = grant.spec, grant.limit
     return {
         "domaindatagrant_id": grant.metadata.name,

@@ -18,14 +18,14 @@ from typing import Any
 import pyarrow as pa
 
 from coterie.kuscia.sources.confined_files import check_regular, make_folders, open_beneath
-from coterie.kuscia.sources.files import FileSource, Found, Output, Parts, Reading
+from coterie.kuscia.sources.files import FileOutput, FileReader, FileSource, FoundFiles, Parts
 from coterie.kuscia.sources.paths import STAGING
-from coterie.kuscia.sources.protocol import NotAllowed, Source, SourceError, SourceInfo, Unreachable
+from coterie.kuscia.sources.protocol import DataSource, SourceError, SourceForbidden, SourceInfo, SourceUnreachable
 
 _READ = os.O_RDONLY | os.O_NONBLOCK  # a pipe must not hold us
 
 
-def localfs(info: SourceInfo) -> Source:
+def localfs(info: SourceInfo) -> DataSource:
     if not os.path.isabs(info.path):
         raise SourceError(f"the path {info.path!r} of the source is not absolute; write it from the root")
     return FileSource(LocalStore(info.path))
@@ -40,37 +40,39 @@ class LocalStore:
         try:
             self._root = await asyncio.to_thread(os.open, self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise Unreachable(f"the folder {self._path} of the source cannot be opened: {error.strerror}") from error
+            raise SourceUnreachable(
+                f"the folder {self._path} of the source cannot be opened: {error.strerror}"
+            ) from error
 
     async def close(self) -> None:
         os.close(self._root)
         self._root = -1
 
-    async def find(self, parts: Parts) -> list[Found]:
+    async def find(self, parts: Parts) -> list[FoundFiles]:
         return await asyncio.to_thread(lambda: list(self._find(parts)))
 
-    def _find(self, parts: Parts) -> Iterator[Found]:
+    def _find(self, parts: Parts) -> Iterator[FoundFiles]:
         try:
             descriptor = open_beneath(self._root, parts, _READ)
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            raise _told(error, parts) from error
+            raise _source_error(error, parts) from error
         try:
             try:
                 names = _names(descriptor, parts)
             except NotADirectoryError:
-                yield Found(parts, check_regular(descriptor, "/".join(parts)).st_size)
+                yield FoundFiles(parts, check_regular(descriptor, "/".join(parts)).st_size)
                 return
         finally:
             os.close(descriptor)
         for name in names:
             yield from self._find((*parts, name))
 
-    def reading(self) -> Reading:
+    def reading(self) -> FileReader:
         return _LocalReading(self._root)
 
-    async def create(self, parts: Parts) -> Output:
+    async def create(self, parts: Parts) -> FileOutput:
         return await asyncio.to_thread(_LocalOutput, self._root, parts)
 
     async def remove(self, parts: Parts) -> None:
@@ -92,7 +94,9 @@ def _names(folder: int, parts: Parts) -> list[str]:
         for each in listed:
             if _links_to_folder(each):
                 name = "/".join((*parts, each.name))
-                raise NotAllowed(f"{name} is a link to a folder, inside of a table; put the files themselves there")
+                raise SourceForbidden(
+                    f"{name} is a link to a folder, inside of a table; put the files themselves there"
+                )
     return [each.name for each in listed]
 
 
@@ -108,11 +112,11 @@ class _LocalReading:
         self._root = root
         self._files: list[Any] = []
 
-    def start(self, found: Found, size: int) -> bytes:
+    def start(self, found: FoundFiles, size: int) -> bytes:
         with _errors(found.parts), os.fdopen(self._descriptor(found), "rb") as file:
             return file.read(size)
 
-    def open(self, found: Found, random: bool) -> Any:
+    def open(self, found: FoundFiles, random: bool) -> Any:
         with _errors(found.parts):
             descriptor = self._descriptor(found)
             try:
@@ -122,11 +126,11 @@ class _LocalReading:
                 os.close(descriptor)
         return self._files[-1]
 
-    def _descriptor(self, found: Found) -> int:
+    def _descriptor(self, found: FoundFiles) -> int:
         descriptor = open_beneath(self._root, found.parts, _READ)
         try:
             check_regular(descriptor, "/".join(found.parts))
-        except NotAllowed:
+        except SourceForbidden:
             os.close(descriptor)
             raise
         return descriptor
@@ -146,7 +150,7 @@ class _LocalOutput:
         with _errors(parts):
             self._folder = make_folders(root, parts[:-1])
             try:
-                self.file = _Telling(self._nameless(), parts)
+                self.file = _ErrorTranslatingFile(self._nameless(), parts)
             except OSError:
                 os.close(self._folder)
                 raise
@@ -197,7 +201,7 @@ class _LocalOutput:
         self._folder = -1
 
 
-class _Telling:
+class _ErrorTranslatingFile:
     """A file whose errors are told as ours. Unbuffered: batches are big, and closing must have nothing left to fail
     at."""
 
@@ -239,13 +243,13 @@ def _errors(parts: Parts) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _told(error, parts) from error
+        raise _source_error(error, parts) from error
 
 
-def _told(error: OSError, parts: Parts) -> SourceError:
+def _source_error(error: OSError, parts: Parts) -> SourceError:
     name = "/".join(parts)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return SourceError(f"there is no space left for {name}; make room and write it again")
     if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY):
-        return NotAllowed(f"{name} is a folder, or lies below a file; choose another name")
+        return SourceForbidden(f"{name} is a folder, or lies below a file; choose another name")
     return SourceError(f"{name}: {error.strerror}")

@@ -19,22 +19,22 @@ from coterie.kuscia.sources import mysql_text
 from coterie.kuscia.sources.convert import fit
 from coterie.kuscia.sources.csv_text import Dialect, read_csv
 from coterie.kuscia.sources.files import selected
-from coterie.kuscia.sources.mysql_connection import MySQLLine
+from coterie.kuscia.sources.mysql_connection import MySQLConnection
 from coterie.kuscia.sources.paths import partition_of
 from coterie.kuscia.sources.protocol import (
     READ_ALL,
     WRITE_PLAIN,
-    NotThere,
-    Place,
-    ReadOptions,
-    Sink,
-    Source,
+    DataLocation,
+    DataNotFound,
+    DataSource,
     SourceError,
     SourceInfo,
-    WriteOptions,
+    TableReadOptions,
+    TableSink,
+    TableWriteOptions,
 )
 from coterie.kuscia.sources.sql_types import STAGING, mysql_type, of_mysql, table_name
-from coterie.kuscia.sources.worker_thread import Lane, PulledFile, stepping
+from coterie.kuscia.sources.worker_thread import PulledFile, WorkerThread, stepping
 
 _LONGEST = 64
 _FETCH = 4096
@@ -45,7 +45,7 @@ _COLUMNS = """
 """
 
 
-def mysql(info: SourceInfo) -> Source:
+def mysql(info: SourceInfo) -> DataSource:
     return MySQL(info)
 
 
@@ -53,19 +53,19 @@ class MySQL:
     def __init__(self, info: SourceInfo) -> None:
         self._info = info
 
-    async def __aenter__(self) -> Source:
+    async def __aenter__(self) -> DataSource:
         return self
 
     async def __aexit__(self, *problem: object) -> None:
         pass
 
-    async def schema(self, place: Place) -> pa.Schema:
+    async def schema(self, place: DataLocation) -> pa.Schema:
         async with self._lane() as (lane, line):
             return await lane.run(lambda: _schema(_columns(line, place)))
 
     @asynccontextmanager
-    async def _lane(self) -> AsyncIterator[tuple[Lane, MySQLLine]]:
-        lane, line = Lane("mysql"), MySQLLine(self._info)
+    async def _lane(self) -> AsyncIterator[tuple[WorkerThread, MySQLConnection]]:
+        lane, line = WorkerThread("mysql"), MySQLConnection(self._info)
         try:
             await lane.run(line.connect)
             yield lane, line
@@ -75,10 +75,10 @@ class MySQL:
 
     @asynccontextmanager
     async def read(
-        self, place: Place, schema: pa.Schema | None, options: ReadOptions = READ_ALL
+        self, place: DataLocation, schema: pa.Schema | None, options: TableReadOptions = READ_ALL
     ) -> AsyncIterator[AsyncIterator[pa.RecordBatch]]:
         _no_raw(options.raw)
-        line = MySQLLine(self._info)
+        line = MySQLConnection(self._info)
 
         def batches() -> Iterator[pa.RecordBatch]:
             try:
@@ -97,12 +97,14 @@ class MySQL:
             yield stream
 
     @asynccontextmanager
-    async def write(self, place: Place, schema: pa.Schema, options: WriteOptions = WRITE_PLAIN) -> AsyncIterator[Sink]:
+    async def write(
+        self, place: DataLocation, schema: pa.Schema, options: TableWriteOptions = WRITE_PLAIN
+    ) -> AsyncIterator[TableSink]:
         _no_raw(options.raw)
         name, keys = table_name(place.uri, _LONGEST), partition_of(place.partition)
         whole = pa.schema([*schema, *(pa.field(key, pa.string()) for key in keys if key not in schema.names)])
         staging = STAGING + secrets.token_hex(8)
-        line, lane = MySQLLine(self._info), Lane("mysql")
+        line, lane = MySQLConnection(self._info), WorkerThread("mysql")
         done = False
         try:
             await lane.run(lambda: _begin(line, staging, whole))
@@ -114,7 +116,7 @@ class MySQL:
                 line.interrupt()
             await lane.finish(lambda: _end(self._info, line, "" if done else staging))
 
-    async def delete(self, place: Place) -> None:
+    async def delete(self, place: DataLocation) -> None:
         name, keys = table_name(place.uri, _LONGEST), partition_of(place.partition)
         async with self._lane() as (lane, line):
             table = mysql_text.name(name)
@@ -125,8 +127,8 @@ class MySQL:
 class _InsertSink:
     def __init__(
         self,
-        lane: Lane,
-        line: MySQLLine,
+        lane: WorkerThread,
+        line: MySQLConnection,
         table: str,
         schema: pa.Schema,
         whole: pa.Schema,
@@ -151,13 +153,13 @@ class _InsertSink:
 Columns = list[tuple[str, str, str, bool]]
 
 
-def _columns(line: MySQLLine, place: Place) -> Columns:
+def _columns(line: MySQLConnection, place: DataLocation) -> Columns:
     """From here on the table stays as it is: a writer that replaces it waits until the connection ends."""
     name = table_name(place.uri, _LONGEST)
     try:
         line.query(f"SELECT 1 FROM {mysql_text.name(name)} LIMIT 0")
-    except NotThere:
-        raise NotThere(f"there is no table {place.uri}") from None
+    except DataNotFound:
+        raise DataNotFound(f"there is no table {place.uri}") from None
     rows = line.query(_COLUMNS.format(mysql_text.literal(name)))
     return [(each[0].decode(), each[1].decode(), each[2].decode(), each[3] == b"NO") for each in rows]
 
@@ -166,7 +168,7 @@ def _schema(columns: Columns) -> pa.Schema:
     return pa.schema([pa.field(name, of_mysql(kind, whole), not required) for name, kind, whole, required in columns])
 
 
-def _lines(line: MySQLLine, place: Place, declared: pa.Schema, columns: Columns) -> Any:
+def _lines(line: MySQLConnection, place: DataLocation, declared: pa.Schema, columns: Columns) -> Any:
     """A function that gives some lines of CSV, the header first, at last nothing."""
     kinds = {name: kind for name, kind, _, _ in columns}
     missing = [name for name in declared.names if name not in kinds]
@@ -194,7 +196,7 @@ def _lines(line: MySQLLine, place: Place, declared: pa.Schema, columns: Columns)
     return pull
 
 
-def _begin(line: MySQLLine, staging: str, whole: pa.Schema) -> None:
+def _begin(line: MySQLConnection, staging: str, whole: pa.Schema) -> None:
     line.connect()
     _sweep(line)
     line.query(f"SELECT GET_LOCK({mysql_text.literal(staging)}, 0)")
@@ -205,7 +207,7 @@ def _begin(line: MySQLLine, staging: str, whole: pa.Schema) -> None:
     line.execute(f"CREATE TABLE {mysql_text.name(staging)} ({columns}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
 
 
-def _sweep(line: MySQLLine) -> None:
+def _sweep(line: MySQLConnection) -> None:
     """What killed writers left: a living one holds a lock by its table's name."""
     like = mysql_text.literal(STAGING.replace("_", "|_") + "%")
     found = line.query(
@@ -218,7 +220,7 @@ def _sweep(line: MySQLLine) -> None:
             line.execute(f"DROP TABLE IF EXISTS {mysql_text.name(table)}")
 
 
-def _take_place(line: MySQLLine, staging: str, name: str, whole: pa.Schema, keys: Mapping[str, str]) -> None:
+def _take_place(line: MySQLConnection, staging: str, name: str, whole: pa.Schema, keys: Mapping[str, str]) -> None:
     new, table = mysql_text.name(staging), mysql_text.name(name)
     there = line.query(
         "SELECT 1 FROM information_schema.tables "
@@ -238,11 +240,11 @@ def _take_place(line: MySQLLine, staging: str, name: str, whole: pa.Schema, keys
         line.execute(f"DROP TABLE {old}")
 
 
-def _end(info: SourceInfo, line: MySQLLine, staging: str) -> None:
+def _end(info: SourceInfo, line: MySQLConnection, staging: str) -> None:
     """The interrupted line cannot clean up any more; a fresh one does, if the server is still there."""
     line.close()
     if staging:
-        fresh = MySQLLine(info)
+        fresh = MySQLConnection(info)
         try:
             with suppress(SourceError):
                 fresh.connect()

@@ -16,8 +16,8 @@ import pymysql
 from pymysql.converters import encoders
 from pymysql.cursors import SSCursor
 
-from coterie.kuscia.sources.endpoints import Endpoint, address_of, endpoint_of, without
-from coterie.kuscia.sources.protocol import NotThere, SourceError, SourceInfo, Unreachable
+from coterie.kuscia.sources.endpoints import SourceEndpoint, address_of, endpoint_of, without
+from coterie.kuscia.sources.protocol import DataNotFound, SourceError, SourceInfo, SourceUnreachable
 
 _PORT = 3306
 _AS_THEY_CAME: Any = encoders
@@ -33,10 +33,10 @@ _SESSION = (
 )
 
 
-class MySQLLine:
+class MySQLConnection:
     def __init__(self, info: SourceInfo) -> None:
         self._info = info
-        self._told = f"the database {info.database} at {address_of(info.endpoint)}"
+        self._database_label = f"the database {info.database} at {address_of(info.endpoint)}"
         self._connection: Any = None
         self._handle: socket.socket | None = None
         self._stopped = False
@@ -109,21 +109,27 @@ class MySQLLine:
         except pymysql.err.MySQLError as error:
             code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
             if code in _DENIED:
-                raise Unreachable(f"{self._told} does not let its user in, or not do this ({code})") from error
+                raise SourceUnreachable(
+                    f"{self._database_label} denied its user access or this operation ({code})"
+                ) from error
             if code in _UNKNOWN:
-                raise NotThere("there is no such table") from error
+                raise DataNotFound("there is no such table") from error
             if code in _NO_FIT:
                 raise SourceError(
                     f"a value does not fit its column in MySQL ({code}); see the column's type"
                 ) from error
             if code in _LOST or code == 0:
-                raise Unreachable(f"{self._told} does not answer ({code or type(error).__name__})") from error
-            raise SourceError(f"{self._told}: {without(str(error.args[-1])[:200], self._info.user)}") from error
+                raise SourceUnreachable(
+                    f"{self._database_label} does not answer ({code or type(error).__name__})"
+                ) from error
+            raise SourceError(
+                f"{self._database_label}: {without(str(error.args[-1])[:200], self._info.user)}"
+            ) from error
         except (OSError, EOFError) as error:
-            raise Unreachable(f"{self._told} does not answer: {type(error).__name__}") from error
+            raise SourceUnreachable(f"{self._database_label} does not answer: {type(error).__name__}") from error
 
 
-def _dialled(place: Endpoint) -> socket.socket:
+def _dialled(place: SourceEndpoint) -> socket.socket:
     if not place.host.startswith("/"):
         return socket.create_connection((place.host, place.port), timeout=10)
     local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

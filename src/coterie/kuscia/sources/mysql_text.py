@@ -1,6 +1,6 @@
 """What is said to MySQL and how its answers read: names, literals, cells. Pure.
 
-Sessions run with NO_BACKSLASH_ESCAPES and utf8mb4 (mysqlline.py), so that a text ends only at a quote, and a doubled
+Sessions run with NO_BACKSLASH_ESCAPES and utf8mb4 (mysql_connection.py), so that a text ends only at a quote, and a doubled
 quote is one.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from coterie.kuscia.sources.protocol import NotAllowed, SourceError
+from coterie.kuscia.sources.protocol import SourceError, SourceForbidden
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 STAGING = ".coterie-"
@@ -15,12 +15,12 @@ STAGING = ".coterie-"
 def parts_of(uri: str) -> tuple[str, ...]:
     """`a/b.csv` as its parts. A leading slash is refused: what is named is always below the source's root."""
     if not uri or uri.startswith("/") or "\0" in uri or "\\" in uri:
-        raise NotAllowed(f"{uri!r} is not a relative path; name a place below the source's root")
+        raise SourceForbidden(f"{uri!r} is not a relative path; name a place below the source's root")
     parts = tuple(part for part in uri.split("/") if part not in ("", "."))
     if not parts or ".." in parts:
-        raise NotAllowed(f"{uri!r} leads out of the source; name a place below its root")
+        raise SourceForbidden(f"{uri!r} leads out of the source; name a place below its root")
     if any(part.startswith(STAGING) for part in parts):
-        raise NotAllowed(f"{uri!r} is a file that is being written; choose another name")
+        raise SourceForbidden(f"{uri!r} is a file that is being written; choose another name")
     return parts
 
 

@@ -26,18 +26,18 @@ from coterie.kuscia.sources.paths import partition_of
 from coterie.kuscia.sources.protocol import (
     READ_ALL,
     WRITE_PLAIN,
-    NotThere,
-    Place,
-    ReadOptions,
-    Sink,
-    Source,
+    DataLocation,
+    DataNotFound,
+    DataSource,
     SourceError,
     SourceInfo,
-    Unreachable,
-    WriteOptions,
+    SourceUnreachable,
+    TableReadOptions,
+    TableSink,
+    TableWriteOptions,
 )
 from coterie.kuscia.sources.sql_types import STAGING, of_postgresql, postgresql_type, table_name
-from coterie.kuscia.sources.worker_thread import Lane, LoopFile, stepping
+from coterie.kuscia.sources.worker_thread import LoopFile, WorkerThread, stepping
 
 _LONGEST = 63
 _PORT = 5432
@@ -51,7 +51,7 @@ _COLUMNS = """
 _QUEUE = 8
 
 
-def postgresql(info: SourceInfo) -> Source:
+def postgresql(info: SourceInfo) -> DataSource:
     return PostgreSQL(info)
 
 
@@ -66,9 +66,9 @@ class _Column:
 class PostgreSQL:
     def __init__(self, info: SourceInfo) -> None:
         self._info = info
-        self._told = f"the database {info.database} at {address_of(info.endpoint)}"
+        self._database_label = f"the database {info.database} at {address_of(info.endpoint)}"
 
-    async def __aenter__(self) -> Source:
+    async def __aenter__(self) -> DataSource:
         return self
 
     async def __aexit__(self, *problem: object) -> None:
@@ -101,41 +101,45 @@ class PostgreSQL:
         try:
             yield
         except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
-            raise Unreachable(f"{self._told} does not let its user in; check user, password and name") from error
+            raise SourceUnreachable(
+                f"{self._database_label} denied access to its user; check user, password and name"
+            ) from error
         except (asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError) as error:
-            raise Unreachable(f"{self._told} does not answer: {self._words(error)}") from error
+            raise SourceUnreachable(f"{self._database_label} does not answer: {self._error_message(error)}") from error
         except asyncpg.InsufficientPrivilegeError as error:
-            raise Unreachable(f"{self._told} does not allow its user this: {self._words(error)}") from error
+            raise SourceUnreachable(
+                f"{self._database_label} does not allow its user this: {self._error_message(error)}"
+            ) from error
         except asyncpg.UndefinedTableError as error:
-            raise NotThere("there is no such table") from error
+            raise DataNotFound("there is no such table") from error
         except asyncpg.DataError as error:
             raise SourceError("a value does not fit its column in PostgreSQL: " + type(error).__name__) from error
         except asyncpg.PostgresError as error:
-            raise SourceError(f"{self._told}: {self._words(error)}") from error
+            raise SourceError(f"{self._database_label}: {self._error_message(error)}") from error
         except (OSError, TimeoutError, asyncpg.InterfaceError) as error:
-            raise Unreachable(f"{self._told} does not answer: {type(error).__name__}") from error
+            raise SourceUnreachable(f"{self._database_label} does not answer: {type(error).__name__}") from error
 
-    def _words(self, error: asyncpg.PostgresError) -> str:
+    def _error_message(self, error: asyncpg.PostgresError) -> str:
         return without(str(error.args[0])[:200], self._info.user)
 
-    async def schema(self, place: Place) -> pa.Schema:
+    async def schema(self, place: DataLocation) -> pa.Schema:
         async with self._connected() as connection:
             return _schema(await self._columns(connection, place))
 
-    async def _columns(self, connection: Any, place: Place) -> list[_Column]:
+    async def _columns(self, connection: Any, place: DataLocation) -> list[_Column]:
         """From here on the table stays as it is: a writer that replaces it waits until the connection ends."""
         name = _name(table_name(place.uri, _LONGEST))
         await connection.execute("BEGIN READ ONLY")
         try:
             await connection.execute(f"LOCK TABLE {name} IN ACCESS SHARE MODE")
         except asyncpg.UndefinedTableError:
-            raise NotThere(f"there is no table {place.uri}") from None
+            raise DataNotFound(f"there is no table {place.uri}") from None
         rows = await connection.fetch(_COLUMNS, name)
         return [_Column(*row) for row in rows]
 
     @asynccontextmanager
     async def read(
-        self, place: Place, schema: pa.Schema | None, options: ReadOptions = READ_ALL
+        self, place: DataLocation, schema: pa.Schema | None, options: TableReadOptions = READ_ALL
     ) -> AsyncIterator[AsyncIterator[pa.RecordBatch]]:
         _no_raw(options.raw)
         async with self._connected() as connection:
@@ -145,7 +149,9 @@ class PostgreSQL:
             if missing:
                 raise SourceError(f"there is no column {', '.join(missing)}; there are {', '.join(columns)}")
             wire = pa.schema([_wire(field, columns[field.name]) for field in declared])
-            shown = ", ".join(f"{_shown(field, columns[field.name])} AS {_name(field.name)}" for field in declared)
+            shown = ", ".join(
+                f"{_select_expression(field, columns[field.name])} AS {_name(field.name)}" for field in declared
+            )
             query = f"SELECT {shown} FROM {_name(place.uri)}{_where(partition_of(place.partition))}"
             async with _copied_out(connection, query) as file:
 
@@ -164,7 +170,9 @@ class PostgreSQL:
                 yield batch
 
     @asynccontextmanager
-    async def write(self, place: Place, schema: pa.Schema, options: WriteOptions = WRITE_PLAIN) -> AsyncIterator[Sink]:
+    async def write(
+        self, place: DataLocation, schema: pa.Schema, options: TableWriteOptions = WRITE_PLAIN
+    ) -> AsyncIterator[TableSink]:
         _no_raw(options.raw)
         name, keys = table_name(place.uri, _LONGEST), partition_of(place.partition)
         whole = pa.schema([*schema, *(pa.field(key, pa.string()) for key in keys if key not in schema.names)])
@@ -189,7 +197,7 @@ class PostgreSQL:
                 await connection.execute(f"DROP TABLE IF EXISTS {_name(name)}")
                 await connection.execute(f"ALTER TABLE {_name(target)} RENAME TO {_name(name)}")
 
-    async def delete(self, place: Place) -> None:
+    async def delete(self, place: DataLocation) -> None:
         name, keys = table_name(place.uri, _LONGEST), partition_of(place.partition)
         async with self._connected() as connection:
             table = _name(name)
@@ -234,7 +242,7 @@ class _CopySink:
     ) -> None:
         self._schema, self._whole, self._keys = schema, whole, keys
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(2)
-        self._lane = Lane("copy")
+        self._lane = WorkerThread("copy")
         self._task = asyncio.ensure_future(
             connection.copy_to_table(
                 table, source=self._pieces(), columns=whole.names, format="csv", null="", encoding="utf-8"
@@ -252,7 +260,7 @@ class _CopySink:
         batch = fit(batch, self._schema)
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns |= {key: pa.repeat(value, batch.num_rows) for key, value in self._keys.items()}
-        written = [_written(columns[name], name) for name in self._whole.names]
+        written = [_copy_value(columns[name], name) for name in self._whole.names]
         return bytes(csv_rows(pa.RecordBatch.from_arrays(written, self._whole.names), null="", quote_all=True))
 
     async def _give(self, piece: bytes | None) -> None:
@@ -277,7 +285,7 @@ class _CopySink:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
-def _written(column: pa.Array, name: str) -> pa.Array:
+def _copy_value(column: pa.Array, name: str) -> pa.Array:
     """As PostgreSQL reads it."""
     kind = column.type
     if is_bytes(kind):
@@ -300,7 +308,7 @@ def _wire(field: pa.Field, column: _Column) -> pa.Field:
     return field.with_type(pa.duration("us")) if column.type_name == "interval" else field
 
 
-def _shown(field: pa.Field, column: _Column) -> str:
+def _select_expression(field: pa.Field, column: _Column) -> str:
     """The column as text that `convert` understands."""
     name, kind = _name(column.name), column.type_name
     if kind == "timestamptz":

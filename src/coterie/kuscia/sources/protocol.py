@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 
 if TYPE_CHECKING:
     import pyarrow as pa  # not loaded by those who only make sources
@@ -44,15 +44,15 @@ class SourceError(Exception):
     secrets."""
 
 
-class NotThere(SourceError):
+class DataNotFound(SourceError):
     """There is no such table or file."""
 
 
-class NotAllowed(SourceError):
+class SourceForbidden(SourceError):
     """The place lies outside of what the source opens: `..`, links that lead out, other schemas."""
 
 
-class Unreachable(SourceError):
+class SourceUnreachable(SourceError):
     """The server behind the source does not answer, or does not let us in."""
 
 
@@ -67,17 +67,17 @@ class SourceInfo:
     bucket: str = ""
     prefix: str = ""
     access_key_id: str = ""
-    access_key_secret: Secret | None = None
+    access_key_secret: SecretValue | None = None
     virtual_host: bool = False
     signature: str = "s3v4"
     user: str = ""
-    password: Secret | None = None
+    password: SecretValue | None = None
     database: str = ""
     extra: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DataLocation:
     """Where in the source something lies: a relative path, an object's key, a table's name."""
 
     uri: str
@@ -89,7 +89,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions:
+class TableReadOptions:
     columns: tuple[str, ...] = ()
     """In this order; empty: all of the schema."""
     batch_rows: int = DEFAULT_ROWS
@@ -98,40 +98,42 @@ class ReadOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteOptions:
+class TableWriteOptions:
     delimiter: str = ","
     raw: bool = False
 
 
-READ_ALL = ReadOptions()
-WRITE_PLAIN = WriteOptions()
+READ_ALL = TableReadOptions()
+WRITE_PLAIN = TableWriteOptions()
 
 
-class Sink(Protocol):
+class TableSink(Protocol):
     async def put(self, batch: pa.RecordBatch) -> None: ...
 
 
-class Source(Protocol):
+class DataSource(Protocol):
     """One place for data. Used as `async with source:`; afterwards its connections are closed."""
 
-    async def __aenter__(self) -> Source: ...
+    async def __aenter__(self) -> DataSource: ...
 
     async def __aexit__(self, *problem: object) -> None: ...
 
-    async def schema(self, place: Place) -> pa.Schema:
+    async def schema(self, place: DataLocation) -> pa.Schema:
         """What lies there, guessed where the format does not say (CSV: from its first rows)."""
         ...
 
     def read(
-        self, place: Place, schema: pa.Schema | None, options: ReadOptions = ...
+        self, place: DataLocation, schema: pa.Schema | None, options: TableReadOptions = ...
     ) -> AbstractAsyncContextManager[AsyncIterator[pa.RecordBatch]]:
         """Batches in the declared schema's types, NULLs kept. Columns that are not asked for are not read where the
         format allows. SourceError when a value does not fit its type, with the column and the row."""
         ...
 
-    def write(self, place: Place, schema: pa.Schema, options: WriteOptions = ...) -> AbstractAsyncContextManager[Sink]:
+    def write(
+        self, place: DataLocation, schema: pa.Schema, options: TableWriteOptions = ...
+    ) -> AbstractAsyncContextManager[TableSink]:
         """Replaces what is there, at the end and at once: readers see the old or the new, never half; a failure leaves
         nothing."""
         ...
 
-    async def delete(self, place: Place) -> None: ...
+    async def delete(self, place: DataLocation) -> None: ...

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import aiohttp
 import pyarrow as pa
 
-from coterie.kuscia.sources.files import FileSource, Found, Output, Parts, Reading
-from coterie.kuscia.sources.protocol import NotThere, Source, SourceError, SourceInfo, Unreachable
+from coterie.kuscia.sources.files import FileOutput, FileReader, FileSource, FoundFiles, Parts
+from coterie.kuscia.sources.protocol import DataNotFound, DataSource, SourceError, SourceInfo, SourceUnreachable
 from coterie.kuscia.sources.s3_client import S3Client
 from coterie.kuscia.sources.worker_thread import LoopFile
 
@@ -30,7 +30,7 @@ _RESUMES = 3
 T = TypeVar("T")
 
 
-def s3(info: SourceInfo) -> Source:
+def s3(info: SourceInfo) -> DataSource:
     return FileSource(S3Store(S3Client(info), info.prefix))
 
 
@@ -48,25 +48,25 @@ class S3Store:
     def _key(self, parts: Parts) -> str:
         return self._prefix + "/".join(parts)
 
-    async def find(self, parts: Parts) -> list[Found]:
+    async def find(self, parts: Parts) -> list[FoundFiles]:
         key = self._key(parts)
         whole = await self._client.head(key)
         if whole is not None:
-            return [Found(parts, *whole)]
+            return [FoundFiles(parts, *whole)]
         found = []
         try:
             async for name, size, tag in self._client.listed(f"{key}/"):
                 below = tuple(name.removeprefix(self._prefix).split("/"))
                 if not any(each.startswith((".", "_")) or not each for each in below):
-                    found.append(Found(below, size, tag))
-        except NotThere:
-            raise Unreachable("there is no such bucket; check the source's settings") from None
+                    found.append(FoundFiles(below, size, tag))
+        except DataNotFound:
+            raise SourceUnreachable("there is no such bucket; check the source's settings") from None
         return found
 
-    def reading(self) -> Reading:
+    def reading(self) -> FileReader:
         return _S3Reading(self._client, self._prefix)
 
-    async def create(self, parts: Parts) -> Output:
+    async def create(self, parts: Parts) -> FileOutput:
         return _S3Output(self._client, self._key(parts))
 
     async def remove(self, parts: Parts) -> None:
@@ -81,10 +81,10 @@ class _S3Reading:
         self._streams: list[_Stream] = []
         self._stopped = False
 
-    def start(self, found: Found, size: int) -> bytes:
+    def start(self, found: FoundFiles, size: int) -> bytes:
         return self.ranged(replace(found, tag=""), 0, min(size, found.size))
 
-    def ranged(self, found: Found, start: int, size: int) -> bytes:
+    def ranged(self, found: FoundFiles, start: int, size: int) -> bytes:
         """SourceError when the object is not the version that was found, where that is said."""
         key = self._prefix + "/".join(found.parts)
         return self._in_loop(self._client.get_range(key, found.tag, start, size)) if size > 0 else b""
@@ -100,7 +100,7 @@ class _S3Reading:
         except concurrent.futures.CancelledError:
             raise SourceError("reading was stopped") from None
 
-    def open(self, found: Found, random: bool) -> Any:
+    def open(self, found: FoundFiles, random: bool) -> Any:
         if random:
             return pa.PythonFile(_RangeFile(self, found), mode="r")
         stream = _Stream(self._client, self._prefix + "/".join(found.parts), found)
@@ -122,7 +122,7 @@ class _S3Reading:
 class _Stream:
     """One request whose body is read as it is needed; a broken line is taken up where it broke."""
 
-    def __init__(self, client: S3Client, key: str, found: Found) -> None:
+    def __init__(self, client: S3Client, key: str, found: FoundFiles) -> None:
         self._client, self._key, self._found = client, key, found
         self._position = 0
         self._answer: aiohttp.ClientResponse | None = None
@@ -147,7 +147,7 @@ class _Stream:
                 self._position += len(data)
                 return data
             self.drop()
-        raise Unreachable("the store stopped in the middle of the object")
+        raise SourceUnreachable("the store stopped in the middle of the object")
 
     async def _ask(self) -> None:
         headers = {"range": f"bytes={self._position}-", "if-match": self._found.tag} if self._position else {}
@@ -172,7 +172,7 @@ class _Stream:
 class _RangeFile(io.RawIOBase):
     """Reads of a version's ranges; a little more than asked for, as readers go on where they stopped."""
 
-    def __init__(self, reading: _S3Reading, found: Found) -> None:
+    def __init__(self, reading: _S3Reading, found: FoundFiles) -> None:
         self._reading, self._found = reading, found
         self._position, self._cached_at, self._cached = 0, 0, b""
 

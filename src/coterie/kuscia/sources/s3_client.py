@@ -15,10 +15,10 @@ from xml.etree import ElementTree
 import aiohttp
 from yarl import URL
 
-from coterie.base.secret import Secret
-from coterie.http.client_sessions import part, tcp_connector
+from coterie.base.secret import SecretValue
+from coterie.http.client_sessions import close_session, tcp_connector
 from coterie.kuscia.sources import s3_signing
-from coterie.kuscia.sources.protocol import NotThere, SourceError, SourceInfo, Unreachable
+from coterie.kuscia.sources.protocol import DataNotFound, SourceError, SourceInfo, SourceUnreachable
 
 _ATTEMPTS = 3
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)
@@ -34,8 +34,8 @@ class S3Client:
             raise SourceError(f"{info.bucket!r} is not the name of a bucket")
         self._scheme, self._bucket, self._virtual = split.scheme, info.bucket, info.virtual_host
         self._host = f"{info.bucket}.{split.netloc}" if info.virtual_host else split.netloc
-        self._keys = s3_signing.Keys(
-            info.access_key_id, info.access_key_secret or Secret(""), _region(info, split.netloc)
+        self._keys = s3_signing.S3Keys(
+            info.access_key_id, info.access_key_secret or SecretValue(""), _region(info, split.netloc)
         )
         self._old = info.signature == "s3v2"
         self._session: aiohttp.ClientSession | None = None
@@ -48,7 +48,7 @@ class S3Client:
 
     async def close(self) -> None:
         if self._session is not None:
-            await part(self._session)
+            await close_session(self._session)
 
     @asynccontextmanager
     async def request(
@@ -66,7 +66,7 @@ class S3Client:
                 response = await self._send(method, key, query or {}, body, headers or {})
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 if last:
-                    raise Unreachable(f"{self._host} does not answer: {type(error).__name__}") from error
+                    raise SourceUnreachable(f"{self._host} does not answer: {type(error).__name__}") from error
             else:
                 async with response:
                     if response.status < 500 or last:
@@ -82,7 +82,7 @@ class S3Client:
         quoted = s3_signing.quoted(key)
         resource = f"/{self._bucket}/{quoted}" if key else f"/{self._bucket}" + ("/" if self._virtual else "")
         path = f"/{quoted}" if self._virtual else resource
-        asked = s3_signing.Request(method, self._host, path, query, resource)
+        asked = s3_signing.SignableRequest(method, self._host, path, query, resource)
         now = datetime.now(UTC)
         signed = (
             s3_signing.version2(asked, self._keys, now, headers)
@@ -106,11 +106,13 @@ class S3Client:
             return
         code = _code(await response.read())
         if status == 404:
-            raise NotThere(
+            raise DataNotFound(
                 f"there is no {key or self._bucket}" + (" (no such bucket)" if code == "NoSuchBucket" else "")
             )
         if status in (401, 403):
-            raise Unreachable(f"{self._host} does not let us in ({code or status}); check the source's keys and rights")
+            raise SourceUnreachable(
+                f"{self._host} denied access ({code or status}); check the source's keys and rights"
+            )
         if status == 412:
             raise SourceError(f"{key} was replaced while it was read; read it again")
         raise SourceError(f"{self._host} refused {key}: {status} {code}".rstrip())
@@ -120,7 +122,7 @@ class S3Client:
         try:
             async with self.request("HEAD", key) as response:
                 return int(response.headers.get("Content-Length", "0")), response.headers.get("ETag", "")
-        except NotThere:
+        except DataNotFound:
             return None
 
     async def listed(self, prefix: str) -> AsyncIterator[tuple[str, int, str]]:
@@ -141,7 +143,7 @@ class S3Client:
             try:
                 return await response.read()
             except (aiohttp.ClientError, TimeoutError) as error:
-                raise Unreachable(f"{self._host} stopped answering") from error
+                raise SourceUnreachable(f"{self._host} stopped answering") from error
 
     async def put(self, key: str, body: bytes) -> None:
         async with self.request("PUT", key, body=body):
@@ -178,8 +180,8 @@ class S3Client:
 
 
 def _region(info: SourceInfo, host: str) -> str:
-    told = re.search(r"s3[.-]([a-z]{2}(?:-[a-z]+)+-\d)\.amazonaws\.", host)
-    return info.extra.get("region") or (told.group(1) if told else DEFAULT_REGION)
+    match = re.search(r"s3[.-]([a-z]{2}(?:-[a-z]+)+-\d)\.amazonaws\.", host)
+    return info.extra.get("region") or (match.group(1) if match else DEFAULT_REGION)
 
 
 def _tree(body: bytes) -> ElementTree.Element:

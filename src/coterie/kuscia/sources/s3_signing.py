@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from urllib.parse import quote
 
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 
 _IN_V2 = ("partNumber", "uploadId", "uploads")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SignableRequest:
     method: str
     host: str
     path: str
@@ -28,9 +28,9 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class S3Keys:
     id: str
-    secret: Secret
+    secret: SecretValue
     region: str = "us-west-2"
 
 
@@ -42,7 +42,9 @@ def query_text(query: Mapping[str, str]) -> str:
     return "&".join(f"{quote(key, safe='~')}={quote(value, safe='~')}" for key, value in sorted(query.items()))
 
 
-def version4(request: Request, keys: Keys, now: datetime, body: bytes, extra: Mapping[str, str]) -> dict[str, str]:
+def version4(
+    request: SignableRequest, keys: S3Keys, now: datetime, body: bytes, extra: Mapping[str, str]
+) -> dict[str, str]:
     """The headers to send; those in `extra` are signed too."""
     moment = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
     digest = hashlib.sha256(body).hexdigest()
@@ -70,7 +72,7 @@ def version4(request: Request, keys: Keys, now: datetime, body: bytes, extra: Ma
     return {**headers, "authorization": f"AWS4-HMAC-SHA256 {credential}"}
 
 
-def version2(request: Request, keys: Keys, now: datetime, extra: Mapping[str, str]) -> dict[str, str]:
+def version2(request: SignableRequest, keys: S3Keys, now: datetime, extra: Mapping[str, str]) -> dict[str, str]:
     date = format_datetime(now.astimezone(UTC))
     pieces = [f"{key}={request.query[key]}" if request.query[key] else key for key in _IN_V2 if key in request.query]
     resource = request.resource + ("?" + "&".join(pieces) if pieces else "")

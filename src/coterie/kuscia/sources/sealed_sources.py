@@ -15,11 +15,11 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api.types.data import ENCRYPTED_INFO, DomainDataSource
 from coterie.kuscia.api.types.domain import DOMAIN_CONFIG
-from coterie.kuscia.identity.sealing import NotOpened, opened
+from coterie.kuscia.identity.sealing import DecryptionError, decrypt_with
 from coterie.kuscia.sources.protocol import SourceError, SourceInfo
 from coterie.kuscia.sources.source_creation import DATABASES, PART
 
@@ -51,8 +51,8 @@ def info_of(source: DomainDataSource, key: rsa.RSAPrivateKey, configs: Mapping[s
             )
         return {"localfs": {"path": spec.uri}} if spec.type == "localfs" else {}
     try:
-        parsed = json.loads(opened(text, key))
-    except (NotOpened, ValueError):
+        parsed = json.loads(decrypt_with(text, key))
+    except (DecryptionError, ValueError):
         parsed = None
     if not isinstance(parsed, dict):
         # Without the cause, which might quote what was opened.
@@ -88,11 +88,11 @@ def source_info(source: DomainDataSource, key: rsa.RSAPrivateKey, configs: Mappi
     )
 
 
-def _secret(value: Any) -> Secret | None:
-    return Secret(str(value)) if value else None
+def _secret(value: Any) -> SecretValue | None:
+    return SecretValue(str(value)) if value else None
 
 
-def shown(source: DomainDataSource, key: rsa.RSAPrivateKey, configs: Mapping[str, str]) -> Object:
+def public_settings(source: DomainDataSource, key: rsa.RSAPrivateKey, configs: Mapping[str, str]) -> Object:
     """Of the settings only what is known to open no doors; nothing where they cannot be opened.
 
     People write them, so that a secret may stand under any name.

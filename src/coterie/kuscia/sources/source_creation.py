@@ -14,7 +14,7 @@ from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import DEFAULT_MESH_SOURCE, DEFAULT_SOURCE, DOMAIN_DATA_SOURCES, ENCRYPTED_INFO
-from coterie.kuscia.identity.sealing import sealed
+from coterie.kuscia.identity.sealing import encrypt_for
 
 DATABASES = ("mysql", "postgresql", "hive", "dameng")
 PART = {"localfs": "localfs", "oss": "oss", "odps": "odps", **dict.fromkeys(DATABASES, "database")}
@@ -50,7 +50,7 @@ def source_object(
             "type": kind,
             "uri": uri_of(kind, info),
             "accessDirectly": directly,
-            "data": {ENCRYPTED_INFO: sealed(json.dumps(plain), key)},
+            "data": {ENCRYPTED_INFO: encrypt_for(json.dumps(plain), key)},
         },
     }
 

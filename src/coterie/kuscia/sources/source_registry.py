@@ -12,21 +12,21 @@ from importlib.metadata import entry_points
 from coterie.kuscia.sources.localfs import localfs
 from coterie.kuscia.sources.mysql import mysql
 from coterie.kuscia.sources.postgresql import postgresql
-from coterie.kuscia.sources.protocol import Source, SourceError, SourceInfo
+from coterie.kuscia.sources.protocol import DataSource, SourceError, SourceInfo
 from coterie.kuscia.sources.s3 import s3
 
 GROUP = "coterie.datasources"
-Opener = Callable[[SourceInfo], Source]
+Opener = Callable[[SourceInfo], DataSource]
 BUILT_IN: Mapping[str, Opener] = {"localfs": localfs, "oss": s3, "mysql": mysql, "postgresql": postgresql}
 
 
-def open_source(info: SourceInfo) -> Source:
+def open_source(info: SourceInfo) -> DataSource:
     """Not yet entered. SourceError when nothing opens this kind, or its settings cannot be right."""
     opener = BUILT_IN.get(info.kind)
     if opener is not None:
         return opener(info)
     for plugin in entry_points(group=GROUP, name=info.kind):
-        source: Source = plugin.load()(info)
+        source: DataSource = plugin.load()(info)
         return source
     raise SourceError(f"no source of kind {info.kind!r} is known; there are {', '.join(kinds())}")
 

@@ -10,7 +10,7 @@ import re
 
 import pyarrow as pa
 
-from coterie.kuscia.sources.protocol import NotAllowed, SourceError
+from coterie.kuscia.sources.protocol import SourceError, SourceForbidden
 
 STAGING = "coterie_staging_"
 _DIGITS = {"s": "", "ms": "(3)", "us": "(6)", "ns": "(6)"}
@@ -148,7 +148,7 @@ def _decimal(shown: str) -> pa.DataType:
 def table_name(uri: str, longest: int) -> str:
     """The whole text is one table's name, whatever it contains; what the server would cut off or change is refused."""
     if not uri or "\0" in uri or len(uri.encode()) > longest or uri != uri.strip():
-        raise NotAllowed(f"{uri[:80]!r} cannot be the name of a table")
+        raise SourceForbidden(f"{uri[:80]!r} cannot be the name of a table")
     if uri.startswith(STAGING):
-        raise NotAllowed(f"{uri!r} is a table that is being written; choose another name")
+        raise SourceForbidden(f"{uri!r} is a table that is being written; choose another name")
     return uri

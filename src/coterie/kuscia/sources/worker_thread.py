@@ -18,13 +18,13 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from coterie.base.tasks import heard
+from coterie.base.tasks import retrieve_exception
 from coterie.kuscia.sources.protocol import SourceError
 
 T = TypeVar("T")
 
 
-class Lane:
+class WorkerThread:
     """One thread; what is asked of it happens in order."""
 
     def __init__(self, name: str) -> None:
@@ -48,7 +48,7 @@ async def stepping(
     make: Callable[[], Iterator[pa.RecordBatch]], interrupt: Callable[[], None] = lambda: None
 ) -> AsyncIterator[AsyncIterator[pa.RecordBatch]]:
     """Errors of opening are raised on entering: the first batch is made there."""
-    lane = Lane("source")
+    lane = WorkerThread("source")
     steps: list[Iterator[pa.RecordBatch]] = []
 
     def first() -> pa.RecordBatch | None:
@@ -66,7 +66,7 @@ async def stepping(
         while ahead is not None:
             coming = lane.start(following)
             # Whoever leaves early never asks for it; its end is then nobody's news.
-            coming.add_done_callback(heard)
+            coming.add_done_callback(retrieve_exception)
             yield ahead
             ahead = await coming
 

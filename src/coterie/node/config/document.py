@@ -12,7 +12,7 @@ import yaml
 
 from coterie.base import files
 from coterie.base.paths import DomainPaths, default_root
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kube.agent.settings import CapacitySettings
 from coterie.kube.api.names import dns_subdomain_faults
 from coterie.kuscia.api.types.domain import RESERVED_DOMAINS
@@ -89,7 +89,7 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
     paths = DomainPaths.of(base.absolute(), domain)
     if mode != "master" and top.text("runtime", "runp") != "runp":
         raise top.refused("runtime", f'this version has runp (pods are processes), not "{top.text("runtime")}"')
-    doors = gateway.read(top, mode, domain, paths, ports.lowest_port() if lowest_port is None else lowest_port)
+    section = gateway.read(top, mode, domain, paths, ports.lowest_port() if lowest_port is None else lowest_port)
     join = _join(top, mode)
     collected = top.block("garbageCollection")
     data = collected.block("kusciaDomainDataGC")
@@ -100,10 +100,10 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         mode=mode,
         domain=domain,
         paths=paths,
-        gateway=replace(doors.gateway, log_level=level, log_rotation=rotation.of_node),
-        dns=doors.dns,
-        data_mesh=_data_mesh(top.block("dataMesh"), doors) if mode != "master" else DataMeshConfig(enabled=False),
-        kuscia_api=_kuscia_api(top, doors),
+        gateway=replace(section.gateway, log_level=level, log_rotation=rotation.of_node),
+        dns=section.dns,
+        data_mesh=_data_mesh(top.block("dataMesh"), section) if mode != "master" else DataMeshConfig(enabled=False),
+        kuscia_api=_kuscia_api(top, section),
         domain_key=_domain_key(top),
         log_level=level,
         log_json=top.choice("logFormat", "text", ("text", "json")) == "json",
@@ -115,8 +115,8 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         workload_approve=top.flag("enableWorkloadApprove", False),
         job_gc_hours=collected.block("kusciaJobGC").number("durationHours", 720, 1),
         data_gc_hours=data_hours if data.flag("enable", False) else None,
-        inline_files=doors.inline_files,
-        notices=(*keys.notices(document, mode), *doors.notices),
+        inline_files=section.inline_files,
+        notices=(*keys.notices(document, mode), *section.notices),
     )
 
 
@@ -137,7 +137,7 @@ def _domain(top: Block) -> str:
     return domain
 
 
-def _domain_key(top: Block) -> Secret | None:
+def _domain_key(top: Block) -> SecretValue | None:
     """Only the envelope is looked at here: whether the key is good is found out by who makes the identity of it."""
     key = top.encoded("domainKeyData")
     if key is not None and not _PEM_KEY.match(key.reveal()):
@@ -194,26 +194,26 @@ def _agent(top: Block, *, joins: bool) -> AgentConfig:
     )
 
 
-def _data_mesh(block: Block, doors: gateway.Doors) -> DataMeshConfig:
+def _data_mesh(block: Block, section: gateway.GatewaySection) -> DataMeshConfig:
     default = DataMeshConfig()
     return DataMeshConfig(
-        enabled=block.flag("enabled", doors.gateway.enabled),
-        address=block.address("host", doors.dns.address),
+        enabled=block.flag("enabled", section.gateway.enabled),
+        address=block.address("host", section.dns.address),
         http_port=block.number("httpPort", default.http_port, *PORTS),
         grpc_port=block.number("grpcPort", default.grpc_port, *PORTS),
     )
 
 
-def _kuscia_api(top: Block, doors: gateway.Doors) -> KusciaApiConfig:
+def _kuscia_api(top: Block, section: gateway.GatewaySection) -> KusciaApiConfig:
     default, block, conf = KusciaApiConfig(), top.block("kusciaAPI"), top.block("confManager")
     made = KusciaApiConfig(
-        enabled=block.flag("enabled", doors.gateway.enabled),
-        address=block.address("host", doors.dns.address),
+        enabled=block.flag("enabled", section.gateway.enabled),
+        address=block.address("host", section.dns.address),
         http_port=block.number("HTTPPort", default.http_port, *PORTS),
         grpc_port=block.number("GRPCPort", default.grpc_port, *PORTS),
-        protocol=block.choice("protocol", doors.gateway.protocol, ("MTLS", "TLS", "NOTLS")),
+        protocol=block.choice("protocol", section.gateway.protocol, ("MTLS", "TLS", "NOTLS")),
         names=top.texts("kusciaAPISans", "host names and addresses"),
-        conf_address=conf.address("host", doors.dns.address),
+        conf_address=conf.address("host", section.dns.address),
         conf_http_port=conf.number("HTTPPort", default.conf_http_port, *PORTS),
         conf_grpc_port=conf.number("GRPCPort", default.conf_grpc_port, *PORTS),
         timeouts=Timeouts(read=block.number("readTimeout", 0, 0), idle=block.number("idleTimeout", 0, 0)),

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.base.paths import DomainPaths
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kube.api.names import dns_subdomain_faults
 from coterie.kube.network.dns.settings import Nameserver
-from coterie.kuscia.gateway.model import Address, KeyPair, Protocol
+from coterie.kuscia.gateway.model import KeyPair, Protocol, SocketAddress
 from coterie.kuscia.gateway.settings import ExternalTls, GatewaySettings, MasterEndpoint
 from coterie.node.config.reading import PORTS, Block, ConfigError, is_address
 from coterie.node.config.settings import DnsConfig, InlineFile, Notice
@@ -36,15 +36,15 @@ _NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class GatewaySection:
     gateway: GatewaySettings
     dns: DnsConfig
     inline_files: tuple[InlineFile, ...]
     notices: tuple[Notice, ...]
 
 
-def read(document: Block, mode: str, domain: str, paths: DomainPaths, lowest_port: int) -> Doors:
-    inner, outer = places(
+def read(document: Block, mode: str, domain: str, paths: DomainPaths, lowest_port: int) -> GatewaySection:
+    inner, outer = listen_addresses(
         document.block("agent").text("address", "") if mode != "master" else "",
         document.block("apiServer").text("host", "") if mode != "lite" else "",
     )
@@ -82,10 +82,10 @@ def read(document: Block, mode: str, domain: str, paths: DomainPaths, lowest_por
         port=dns.number("port", usual(dns, DNS_PORT) if enabled else DNS_PORT, *PORTS),
         upstream=_upstream(dns),
     )
-    return Doors(gateway, served, files, tuple(notices))
+    return GatewaySection(gateway, served, files, tuple(notices))
 
 
-def places(*own: str) -> tuple[str, str]:
+def listen_addresses(*own: str) -> tuple[str, str]:
     """(for our own, public): the addresses to listen on, for a node with these addresses."""
     for text in own:
         if not text or text in _ORDINARY or not is_address(text):
@@ -94,11 +94,11 @@ def places(*own: str) -> tuple[str, str]:
     return "127.0.0.1", "0.0.0.0"
 
 
-def _address(block: Block, host: str, port: int) -> Address:
-    return Address(block.address("host", host), block.number("port", port, *PORTS))
+def _address(block: Block, host: str, port: int) -> SocketAddress:
+    return SocketAddress(block.address("host", host), block.number("port", port, *PORTS))
 
 
-def _external(block: Block, host: str) -> Address | None:
+def _external(block: Block, host: str) -> SocketAddress | None:
     value = block.raw("external")
     if value is None and block.has("external"):
         # Elsewhere no value means the default. Here it could as well mean "no port", so nobody's port is opened.
@@ -111,16 +111,16 @@ def _external(block: Block, host: str) -> Address | None:
 
 
 def _check_apart(gateway: GatewaySettings) -> None:
-    doors = {"internal": gateway.internal, "handshake": gateway.handshake, "external": gateway.external}
-    taken: dict[str, Address] = {}
-    for name, door in doors.items():
-        if door is None:
+    listeners = {"internal": gateway.internal, "handshake": gateway.handshake, "external": gateway.external}
+    taken: dict[str, SocketAddress] = {}
+    for name, address in listeners.items():
+        if address is None:
             continue
         for other, before in taken.items():
-            everywhere = {"0.0.0.0", "::"} & {door.host, before.host}
-            if door.port == before.port and (everywhere or door.host == before.host):
-                raise ConfigError(f"gateway.{name}: {door} is the address of gateway.{other} too; take another port")
-        taken[name] = door
+            everywhere = {"0.0.0.0", "::"} & {address.host, before.host}
+            if address.port == before.port and (everywhere or address.host == before.host):
+                raise ConfigError(f"gateway.{name}: {address} is the address of gateway.{other} too; take another port")
+        taken[name] = address
 
 
 def _enabled(block: Block, *, registers: bool) -> bool:
@@ -181,7 +181,7 @@ def _external_tls(
     return ExternalTls(KeyPair(certificate[0], key[0]), authority[0] if authority else None), inline
 
 
-def _file(block: Block, name: str, paths: DomainPaths) -> tuple[Path, Secret | None] | None:
+def _file(block: Block, name: str, paths: DomainPaths) -> tuple[Path, SecretValue | None] | None:
     """A file, or what is to be in one; relative paths lie in var/certs, as in Kuscia's own files."""
     named, content = block.text(f"{name}File", ""), block.encoded(f"{name}Data")
     if named and content:

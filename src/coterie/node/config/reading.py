@@ -11,7 +11,7 @@ import ipaddress
 from collections.abc import Mapping
 from typing import Any
 
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kube.api.quantity import QuantityError, canonical
 
 PORTS = (1, 65535)
@@ -110,17 +110,17 @@ class Block:
         except QuantityError as problem:
             raise self.refused(key, f'"{value}" is not a quantity such as 500m or 4Gi') from problem
 
-    def secret(self, key: str) -> Secret | None:
+    def secret(self, key: str) -> SecretValue | None:
         text = self.text(key, "").strip()
-        return Secret(text) if text else None
+        return SecretValue(text) if text else None
 
-    def encoded(self, key: str) -> Secret | None:
+    def encoded(self, key: str) -> SecretValue | None:
         """A text in base64, as Kuscia has its keys and certificates. Line breaks inside are no matter."""
         text = "".join(self.text(key, "").split())
         if not text:
             return None
         try:
-            return Secret(base64.b64decode(text, validate=True))
+            return SecretValue(base64.b64decode(text, validate=True))
         except (binascii.Error, UnicodeDecodeError):
             # Without the cause: it may quote what was given, and this is a secret.
             raise self.refused(key, "is not a text in base64; take the output of `base64 -w0 FILE`") from None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.paths import DomainPaths
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kube.agent.settings import CapacitySettings
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.kusciaapi.settings import USUAL_TIMEOUTS, Timeouts
@@ -130,7 +130,7 @@ class InlineFile:
     """A file whose content stands in the configuration; whoever runs the node writes it."""
 
     path: Path
-    content: Secret
+    content: SecretValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class NodeSettings:
     dns: DnsConfig = field(default_factory=DnsConfig)
     data_mesh: DataMeshConfig = field(default_factory=DataMeshConfig)
     kuscia_api: KusciaApiConfig = field(default_factory=KusciaApiConfig)
-    domain_key: Secret | None = None
+    domain_key: SecretValue | None = None
     """The domain's RSA key (PEM) when the configuration carries it; None: the one in var/certs, made when missing."""
     log_level: str = "INFO"
     log_json: bool = False

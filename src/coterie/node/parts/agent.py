@@ -8,12 +8,11 @@ from coterie.base.clock import Clock
 from coterie.kube.agent import agent as agents
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.runtimes.runp.settings import RunpSettings
-from coterie.kube.agent.settings import AgentSettings, LogSettings, PodSettings
-from coterie.kube.agent.settings import NodeSettings as NodeObjectSettings
+from coterie.kube.agent.settings import AgentSettings, NodeObjectSettings, PodLogSettings, PodSettings
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
-from coterie.kuscia.engine.certificates import Issuer
+from coterie.kuscia.engine.certificates import EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
 from coterie.kuscia.engine.templates.config_store import DomainConfig, NoConfigStore
 from coterie.kuscia.identity import domain_identity
@@ -69,7 +68,7 @@ def agent_groups(
                 host_paths=chosen.host_paths,
                 allow_privileged=chosen.allow_privileged,
             ),
-            logs=LogSettings(max_age_days=rotation.max_age_days),
+            logs=PodLogSettings(max_age_days=rotation.max_age_days),
         ),
         clock,
         plugins=[_engine_plugin(settings, chosen, client, clock)],
@@ -92,7 +91,7 @@ def engine_settings(settings: NodeSettings, chosen: AgentConfig) -> EngineSettin
 
 
 def _engine_plugin(settings: NodeSettings, chosen: AgentConfig, client: Client, clock: Clock) -> EnginePlugin:
-    issuer = Issuer(settings.paths, settings.domain, clock)
+    issuer = EngineCertificateIssuer(settings.paths, settings.domain, clock)
     return EnginePlugin(engine_settings(settings, chosen), issuer, _config_store(settings, client) or NoConfigStore())
 
 

@@ -12,9 +12,9 @@ from coterie.base.files import private_directory
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
-from coterie.kuscia.datamesh.process import MeshChild
+from coterie.kuscia.datamesh.process import DataMeshProcess
 from coterie.kuscia.datamesh.settings import MeshSettings
-from coterie.kuscia.gateway.snapshot_inputs import Places
+from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
 from coterie.node.config import ConfigError, NodeSettings
 from coterie.node.parts.context import NodeContext
 
@@ -37,9 +37,9 @@ def datamesh_groups(settings: NodeSettings, client: Client, informers: Informers
         log_rotation=settings.logrotate.of_node,
     )
     # Beside the gateway's sockets, whose directory is short enough for a socket's name.
-    run = private_directory(Places.of(paths).run)
+    run = private_directory(GatewayPaths.of(paths).run)
     try:
-        child = MeshChild(mesh, run, client, informers, clock, everywhere=settings.mode != "lite")
+        child = DataMeshProcess(mesh, run, client, informers, clock, everywhere=settings.mode != "lite")
     except OSError as problem:
         raise ConfigError(_cannot_listen(mesh, problem)) from problem
     return [[child]]

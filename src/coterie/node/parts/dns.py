@@ -29,7 +29,7 @@ from coterie.kube.control.manager import Runnable
 from coterie.kube.network.dns.server import DnsServer
 from coterie.kube.network.dns.settings import PORT, Nameserver, ServerSettings, without_self
 from coterie.kube.network.dns.zone import Zone
-from coterie.kube.network.dns.zone_updater import ZoneKeeper
+from coterie.kube.network.dns.zone_updater import ZoneUpdater
 from coterie.kuscia.extensions.dns import GATEWAY_LABEL, GATEWAY_SERVICES, HOST_SERVICES
 from coterie.node.config import ConfigError, NodeSettings
 from coterie.node.parts.context import NodeContext
@@ -52,10 +52,10 @@ def dns_groups(settings: NodeSettings, informers: Informers, clock: Clock) -> li
         # Answers might come from another address than was asked, and pods need one to ask.
         raise ConfigError(f"dns.host: {dns.address} is every address; name one, such as 127.0.0.1")
     # A lite may look into its own namespace only; a control plane watches everything anyway.
-    keeper = ZoneKeeper(_zone(settings), informers, settings.domain if settings.mode == "lite" else "")
+    zone_updater = ZoneUpdater(_zone(settings), informers, settings.domain if settings.mode == "lite" else "")
     upstream = _upstream(settings)
     try:
-        server = DnsServer(ServerSettings(dns.address, dns.port), keeper, upstream, clock)
+        server = DnsServer(ServerSettings(dns.address, dns.port), zone_updater, upstream, clock)
     except OSError as problem:
         raise ConfigError(_cannot_listen(dns.address, dns.port, problem)) from problem
     if dns.port != PORT and settings.agent is not None:

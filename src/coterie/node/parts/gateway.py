@@ -26,20 +26,20 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.manager import Runnable
-from coterie.kuscia.gateway.bearer import Bearers
-from coterie.kuscia.gateway.crypt.process import CryptChild, CryptSettings
+from coterie.kuscia.gateway.bearer import BearerTokens
+from coterie.kuscia.gateway.crypt.process import BodyEncryptionProcess, CryptSettings
 from coterie.kuscia.gateway.envoy import Envoy, EnvoySettings
 from coterie.kuscia.gateway.handshake import negotiator
 from coterie.kuscia.gateway.handshake.effective_tokens import EffectiveTokens, opened_of
-from coterie.kuscia.gateway.handshake.handshake_client import HttpCaller
+from coterie.kuscia.gateway.handshake.handshake_client import HttpHandshakeTransport
 from coterie.kuscia.gateway.handshake.pinned_certificates import domain_certificates, no_certificates
 from coterie.kuscia.gateway.handshake.server import HandshakeServer
 from coterie.kuscia.gateway.heartbeat import Heartbeat
-from coterie.kuscia.gateway.model import Address, Route
-from coterie.kuscia.gateway.registration.server import Registrar
+from coterie.kuscia.gateway.model import Route, SocketAddress
+from coterie.kuscia.gateway.registration.server import RegistrationServer
 from coterie.kuscia.gateway.settings import GatewaySettings
-from coterie.kuscia.gateway.snapshot_inputs import Places
-from coterie.kuscia.gateway.snapshot_source import Feed
+from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
+from coterie.kuscia.gateway.snapshot_source import SnapshotSource
 from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 from coterie.kuscia.reporter.server import Reporter
@@ -57,7 +57,7 @@ class _Calls:
 
     name = "handshake-calls"
 
-    def __init__(self, caller: HttpCaller) -> None:
+    def __init__(self, caller: HttpHandshakeTransport) -> None:
         self.ready = asyncio.Event()
         self._caller = caller
 
@@ -74,23 +74,23 @@ class GatewayParts:
     """A gateway put together; `groups` is what a Manager runs."""
 
     envoy: Envoy
-    feed: Feed
+    feed: SnapshotSource
     groups: list[list[Runnable]]
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
     """Beside the parts of a control plane. The domain's keys must be in their files."""
     if node.settings.kuscia_api.enabled:
-        node.settings = kusciaapi.with_door(node.settings)
+        node.settings = kusciaapi.with_gateway_socket(node.settings)
     settings, client, informers, clock = node.settings, node.client, node.informers, node.clock
     own = domain_identity.load(settings.paths, settings.domain)
     plane = node.get("api", ApiPlane)
 
-    def api() -> Address | None:
-        return Address(*plane.address) if plane.address is not None else None
+    def api() -> SocketAddress | None:
+        return SocketAddress(*plane.address) if plane.address is not None else None
 
     reporter = Reporter(client, settings.domain, settings.gateway.handshake.host)
-    doors = replace(settings.gateway, reporter=Address(*reporter.address))
+    doors = replace(settings.gateway, reporter=SocketAddress(*reporter.address))
     made = gateway_parts(doors, settings.paths, own, client, informers, clock=clock, api=api)
     return [[reporter], *made.groups, interconn_group(doors, client, informers, clock)]
 
@@ -103,13 +103,13 @@ def gateway_parts(
     informers: Informers,
     *,
     clock: Clock,
-    api: Callable[[], Address | None] = lambda: None,
+    api: Callable[[], SocketAddress | None] = lambda: None,
     master: Callable[[], Route | None] = lambda: None,
     address: str = "",
 ) -> GatewayParts:
     """`api`: where our own API listens, on a control plane. `master`: a lite's way to its control plane as it was agreed
     on before any object could be read. `address`: where the domain's other gateways find this one."""
-    places = Places.of(paths)
+    places = GatewayPaths.of(paths)
     _claim(places.run)
     domain, instance = settings.domain, settings.instance
     events = EventRecorder(client, "gateway", instance=instance, clock=clock)
@@ -126,13 +126,13 @@ def gateway_parts(
         ),
         clock=clock,
     )
-    crypt = CryptChild(
+    crypt = BodyEncryptionProcess(
         CryptSettings(domain, places.run, places.logs, logging=paths.logging, log_rotation=settings.log_rotation),
         clock=clock,
     )
-    bearers = Bearers(client, lambda: feed.poke(), clock=clock) if settings.control_plane else None
+    bearers = BearerTokens(client, lambda: feed.notify_change(), clock=clock) if settings.control_plane else None
     effective = EffectiveTokens(client, informers, domain, instance, clock)
-    feed = Feed(
+    feed = SnapshotSource(
         informers,
         envoy,
         settings,
@@ -148,7 +148,7 @@ def gateway_parts(
         version=__version__,
         clock=clock,
     )
-    caller = HttpCaller(settings.internal)
+    caller = HttpHandshakeTransport(settings.internal)
     heartbeat = Heartbeat(
         client,
         settings,
@@ -178,7 +178,7 @@ def _handshake_server(
     """On a control plane lites register there too, and partners' certificates are known."""
     extra: Mapping[str, Handler] = {}
     if settings.control_plane:
-        extra = {"/register": Registrar(client, identity, clock=clock).register}
+        extra = {"/register": RegistrationServer(client, identity, clock=clock).register}
     known = domain_certificates(informers) if settings.control_plane else no_certificates
     return HandshakeServer(
         client,
@@ -197,9 +197,9 @@ def _claim(run: Path) -> None:
     private_directory(run)
     found = run.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise ConfigError(f"{run}: belongs to somebody else; remove it, or choose a shorter root")
+        raise ConfigError(f"{run}: belongs to another process; remove it, or choose a shorter root")
 
 
 def _reached_at(settings: GatewaySettings) -> str:
-    doors = [settings.internal, *((settings.external,) if settings.external is not None else ())]
-    return next((door.host for door in doors if door.host not in _EVERYWHERE), "127.0.0.1")
+    listeners = [settings.internal, *((settings.external,) if settings.external is not None else ())]
+    return next((listener.host for listener in listeners if listener.host not in _EVERYWHERE), "127.0.0.1")

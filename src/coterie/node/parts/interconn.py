@@ -9,16 +9,16 @@ from coterie.base.clock import Clock
 from coterie.kube.client.client import Client
 from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.informers import Informers
-from coterie.kube.client.kubeconfig import Connection
-from coterie.kube.client.wrappers import Addressed
+from coterie.kube.client.kubeconfig import ClusterConnection
+from coterie.kube.client.wrappers import FixedHost
 from coterie.kube.control.manager import Runnable
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.interconn import runnable as interconn
 
 
-def interconn_group(doors: GatewaySettings, client: Client, informers: Informers, clock: Clock) -> list[Runnable]:
+def interconn_group(settings: GatewaySettings, client: Client, informers: Informers, clock: Clock) -> list[Runnable]:
     def connect(host: str) -> Client:
-        way = HttpTransport(Connection(server=f"http://{doors.internal}"))
-        return Client(Addressed(way, f"apiserver.{host}.svc"), field_validation="Ignore", clock=clock)
+        way = HttpTransport(ClusterConnection(server=f"http://{settings.internal}"))
+        return Client(FixedHost(way, f"apiserver.{host}.svc"), field_validation="Ignore", clock=clock)
 
     return interconn.make(client, informers, connect, clock=clock)

@@ -16,10 +16,10 @@ from coterie.base.files import private_directory
 from coterie.base.log import logger
 from coterie.kube.client.client import Client
 from coterie.kube.control.manager import Runnable
-from coterie.kuscia.gateway.model import Address
-from coterie.kuscia.gateway.snapshot_inputs import Places
+from coterie.kuscia.gateway.model import SocketAddress
+from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
 from coterie.kuscia.kusciaapi import server_certificates
-from coterie.kuscia.kusciaapi.process import GATE_SOCKET, KusciaApiChild
+from coterie.kuscia.kusciaapi.process import GATE_SOCKET, KusciaApiProcess
 from coterie.kuscia.kusciaapi.settings import KusciaApiSettings, Protection
 from coterie.node.config import ConfigError, NodeSettings
 from coterie.node.parts.context import NodeContext
@@ -31,12 +31,12 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     return kusciaapi_groups(node.settings, node.client, node.clock)
 
 
-def with_door(settings: NodeSettings) -> NodeSettings:
+def with_gateway_socket(settings: NodeSettings) -> NodeSettings:
     """Of a control plane: its gateway leads lites to KusciaAPI."""
     if not settings.kuscia_api.enabled or not settings.gateway.enabled or settings.mode == "lite":
         return settings
-    door = Address(str(Places.of(settings.paths).run / GATE_SOCKET), 0)
-    return replace(settings, gateway=replace(settings.gateway, kuscia_api=door))
+    socket = SocketAddress(str(GatewayPaths.of(settings.paths).run / GATE_SOCKET), 0)
+    return replace(settings, gateway=replace(settings.gateway, kuscia_api=socket))
 
 
 def kusciaapi_groups(settings: NodeSettings, client: Client, clock: Clock) -> list[list[Runnable]]:
@@ -63,14 +63,14 @@ def kusciaapi_groups(settings: NodeSettings, client: Client, clock: Clock) -> li
     )
     server_certificates.ensure(made, chosen.names, clock.now())
     # Beside the gateway's sockets, whose directory is short enough for a socket's name.
-    run = private_directory(Places.of(paths).run)
+    run = private_directory(GatewayPaths.of(paths).run)
     try:
-        child = KusciaApiChild(made, run, client, clock, inner=settings.gateway.kuscia_api is not None)
+        child = KusciaApiProcess(made, run, client, clock, inner=settings.gateway.kuscia_api is not None)
     except OSError as problem:
         raise ConfigError(_cannot_listen(made, problem)) from problem
     if made.protection is Protection.NOTLS:
         log.warning(
-            "KusciaAPI is plain text and asks for no token: whoever reaches it may do everything",
+            "KusciaAPI is plain text without authentication: anyone who can connect may do everything",
             address=chosen.address,
             http=chosen.http_port,
             grpc=chosen.grpc_port,

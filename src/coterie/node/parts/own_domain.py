@@ -28,7 +28,7 @@ from coterie.base.log import logger
 from coterie.kube.api.errors import AlreadyExists, NotFound
 from coterie.kube.api.meta import ObjectMeta
 from coterie.kube.client.client import Client
-from coterie.kube.control.manager import Job
+from coterie.kube.control.manager import RunOnce
 from coterie.kuscia.api.types.domain import DOMAINS, Domain, DomainSpec
 from coterie.kuscia.gateway.model import Protocol
 from coterie.node.config import ConfigError, NodeSettings
@@ -45,35 +45,35 @@ log = logger("node.owndomain")
 def prepared(settings: NodeSettings, clock: Clock) -> Iterator[None]:
     """The identity is in its files when this block is left; ConfigError with one sentence when that cannot be."""
     _write_inline_files(settings)
-    order = _order(settings, clock)
+    order = _key_request(settings, clock)
     if settings.gateway.enabled:
         # The gateway needs the same libraries in this very process: another one would spare nothing.
         _refuse(domain_keys_process.problem_with(order))
         yield
     else:
-        with _made_elsewhere(order):
+        with _made_by_child(order):
             yield
 
 
 @contextmanager
-def _made_elsewhere(order: Mapping[str, object]) -> Iterator[None]:
+def _made_by_child(request: Mapping[str, object]) -> Iterator[None]:
     maker = subprocess.Popen(
         (sys.executable, "-S", "-m", "coterie.node.domain_keys_process"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         # Without `site`: where this process finds its modules, the other finds them too, and starts faster.
-        env={**os.environ, **parent_death.named(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={**os.environ, **parent_death.parent_environment(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     try:
         assert maker.stdin is not None
-        maker.stdin.write(json.dumps(order).encode())
+        maker.stdin.write(json.dumps(request).encode())
         maker.stdin.close()
         maker.stdin = None
         yield
     finally:
-        said = maker.communicate()[0].decode(errors="replace").strip()
+        output = maker.communicate()[0].decode(errors="replace").strip()
     if maker.returncode:
-        _refuse(said or "the log above says more")
+        _refuse(output or "the log above says more")
 
 
 def _refuse(problem: str) -> None:
@@ -81,7 +81,7 @@ def _refuse(problem: str) -> None:
         raise ConfigError(f"the domain's identity cannot be used: {problem}")
 
 
-def _order(settings: NodeSettings, clock: Clock) -> dict[str, object]:
+def _key_request(settings: NodeSettings, clock: Clock) -> dict[str, object]:
     external = settings.gateway.external_tls
     named = [external.pair.certificate, external.pair.key, external.authority] if external else []
     return {
@@ -106,14 +106,14 @@ def _write_inline_files(settings: NodeSettings) -> None:
             files.write_atomic(given.path, content)
 
 
-def own_domain(client: Client, settings: NodeSettings) -> Job:
+def own_domain(client: Client, settings: NodeSettings) -> RunOnce:
     """Ready when the Domain object of this control plane exists with the certificate that partners shall know."""
 
     async def keep() -> None:
         pem = settings.paths.domain_certificate.read_bytes()
         await ensure_domain(client, settings.domain, base64.b64encode(pem).decode())
 
-    return Job("own-domain", keep)
+    return RunOnce("own-domain", keep)
 
 
 async def ensure_domain(client: Client, name: str, certificate: str) -> None:
@@ -136,4 +136,7 @@ async def ensure_domain(client: Client, name: str, certificate: str) -> None:
             await client.modify(DOMAINS, name, "", with_certificate)
         return
     if before != certificate:
-        log.warning("The own domain has another certificate now; partners need it before they believe us", domain=name)
+        log.warning(
+            "The own domain has another certificate now; partners need it before they accept our connections",
+            domain=name,
+        )

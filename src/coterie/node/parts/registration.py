@@ -22,21 +22,21 @@ from coterie.kube.api.errors import ApiError
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.client.client import Client
 from coterie.kube.client.http_transport import HttpTransport
-from coterie.kube.client.informer import Change
+from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
-from coterie.kube.client.kubeconfig import Connection
+from coterie.kube.client.kubeconfig import ClusterConnection
 from coterie.kube.client.transport import TransportError
-from coterie.kube.client.wrappers import Addressed
-from coterie.kube.control.manager import Job, Runnable
+from coterie.kube.client.wrappers import FixedHost
+from coterie.kube.control.manager import Runnable, RunOnce
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, DomainRoute
 from coterie.kuscia.gateway.envoy import Envoy
 from coterie.kuscia.gateway.handshake import crypto
 from coterie.kuscia.gateway.registration.master_connection import MasterLink
-from coterie.kuscia.gateway.registration.registration_files import Agreed
+from coterie.kuscia.gateway.registration.registration_files import MasterToken
 from coterie.kuscia.gateway.settings import GatewaySettings
-from coterie.kuscia.gateway.snapshot import Resources, snapshot
-from coterie.kuscia.gateway.snapshot_inputs import Places, World, inputs_of
-from coterie.kuscia.gateway.snapshot_source import Feed
+from coterie.kuscia.gateway.snapshot import EnvoyResources, snapshot
+from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects, GatewayPaths, inputs_of
+from coterie.kuscia.gateway.snapshot_source import SnapshotSource
 from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 from coterie.node.parts.agent_endpoint import AgentTls
@@ -48,7 +48,7 @@ log = logger("node.registering")
 
 API_HOST = "apiserver.master.svc"
 _ROOT_CA = "kube-root-ca.crt"
-_PATIENCE = Policy(first=0.2, factor=2.0, limit=10.0)
+_BACKOFF = Policy(first=0.2, factor=2.0, limit=10.0)
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
@@ -58,7 +58,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     assert chosen is not None, "config.parse gives every lite node an agent"
     with prepared(settings, clock):
         pass
-    tie = tied(settings.gateway, paths, domain_identity.load(paths, settings.domain), clock)
+    tie = lite_gateway(settings.gateway, paths, domain_identity.load(paths, settings.domain), clock)
     tls = AgentTls.of_domain(paths, chosen.node_name, chosen.address, clock)
     node.provide("client", tie.client)
     node.provide("informers", tie.informers)
@@ -67,7 +67,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Tie:
+class LiteGateway:
     """A lite's gateway with its way to the control plane, and the API at the end of that way."""
 
     link: MasterLink
@@ -76,60 +76,64 @@ class Tie:
     groups: list[list[Runnable]]
 
 
-def tied(doors: GatewaySettings, paths: DomainPaths, own: DomainIdentity, clock: Clock) -> Tie:
-    client = Client(api_transport(doors), clock=clock)
+def lite_gateway(settings: GatewaySettings, paths: DomainPaths, own: DomainIdentity, clock: Clock) -> LiteGateway:
+    client = Client(api_transport(settings), clock=clock)
     informers = Informers(client)
-    link = MasterLink(doors, own, paths, clock=clock)
+    link = MasterLink(settings, own, paths, clock=clock)
     watch_tokens(informers, link, own)
-    gateway = gateway_parts(doors, paths, own, client, informers, clock=clock, master=lambda: link.route)
+    gateway = gateway_parts(settings, paths, own, client, informers, clock=clock, master=lambda: link.route)
     envoy, feed = gateway.envoy, gateway.feed
-    way = FirstWay(link, envoy, feed, doors, paths)
+    way = BootstrapRoute(link, envoy, feed, settings, paths)
     later = [[each for each in group if each is not envoy] for group in gateway.groups]
-    return Tie(link, client, informers, [[link], [envoy, way], [informers], *later])
+    return LiteGateway(link, client, informers, [[link], [envoy, way], [informers], *later])
 
 
-def api_transport(doors: GatewaySettings) -> Addressed:
+def api_transport(settings: GatewaySettings) -> FixedHost:
     """To the control plane's API, by way of our own gateway."""
-    return Addressed(HttpTransport(Connection(server=f"http://{doors.internal}")), API_HOST)
+    return FixedHost(HttpTransport(ClusterConnection(server=f"http://{settings.internal}")), API_HOST)
 
 
-def first_resources(link: MasterLink, doors: GatewaySettings, paths: DomainPaths) -> Resources:
+def first_resources(link: MasterLink, settings: GatewaySettings, paths: DomainPaths) -> EnvoyResources:
     """What Envoy is told before anything could be read: the way to the master and nothing else."""
-    inputs, _ = inputs_of(World(master=link.route), doors, link.identity, Places.of(paths), version=__version__)
+    inputs, _ = inputs_of(
+        GatewayObjects(master=link.route), settings, link.identity, GatewayPaths.of(paths), version=__version__
+    )
     return snapshot(inputs)
 
 
-class FirstWay:
+class BootstrapRoute:
     """A Runnable: gives Envoy the way to the master until the feed has read the rest; ready when Envoy leads there."""
 
     name = "first-way"
 
-    def __init__(self, link: MasterLink, envoy: Envoy, feed: Feed, doors: GatewaySettings, paths: DomainPaths) -> None:
+    def __init__(
+        self, link: MasterLink, envoy: Envoy, feed: SnapshotSource, settings: GatewaySettings, paths: DomainPaths
+    ) -> None:
         self.ready = asyncio.Event()
         self._link = link
         self._envoy = envoy
         self._feed = feed
-        self._given = (link, doors, paths)
-        self._news = asyncio.Event()
-        link.on_change = self._heard
+        self._inputs = (link, settings, paths)
+        self._change_event = asyncio.Event()
+        link.on_change = self._on_link_change
 
-    def _heard(self) -> None:
-        self._news.set()
-        self._feed.known_as(self._link.identity)
+    def _on_link_change(self) -> None:
+        self._change_event.set()
+        self._feed.set_identity(self._link.identity)
 
     async def run(self) -> None:
         await self._link.ready.wait()
-        self._news.clear()
+        self._change_event.clear()
         await _first(self._envoy.ready, self._envoy.waiting)
         if not self._envoy.ready.is_set():
-            await self._envoy.begin(first_resources(*self._given))
+            await self._envoy.begin(first_resources(*self._inputs))
         self.ready.set()
         while not self._feed.ready.is_set():
-            await _first(self._news, self._feed.ready)
-            if self._news.is_set() and not self._feed.ready.is_set():
-                self._news.clear()
+            await _first(self._change_event, self._feed.ready)
+            if self._change_event.is_set() and not self._feed.ready.is_set():
+                self._change_event.clear()
                 # The API cannot be read without it, so nothing else would bring the new token to Envoy.
-                await self._envoy.apply(first_resources(*self._given))
+                await self._envoy.apply(first_resources(*self._inputs))
         await asyncio.Event().wait()
 
 
@@ -145,31 +149,31 @@ async def _first(*events: asyncio.Event) -> None:
 def watch_tokens(informers: Informers, link: MasterLink, own: DomainIdentity) -> None:
     """The token to the master rolls through its DomainRoute, like all others."""
 
-    def heard(change: Change[DomainRoute]) -> None:
+    def on_change(change: ObjectChange[DomainRoute]) -> None:
         spec = change.object.spec
         if spec.source == own.domain and spec.destination == link.master:
             found = newest_token(change.object, own)
             if found is not None:
                 link.observe(found.token, found.revision)
 
-    informers.get(DOMAIN_ROUTES, own.domain).add_handler(heard)
+    informers.get(DOMAIN_ROUTES, own.domain).add_handler(on_change)
 
 
-def newest_token(route: DomainRoute, own: DomainIdentity) -> Agreed | None:
+def newest_token(route: DomainRoute, own: DomainIdentity) -> MasterToken | None:
     ready = [each for each in route.token_status.tokens or () if each.is_ready]
     if not ready:
         return None
     try:
-        return Agreed(crypto.open_sealed(ready[-1].token, own), ready[-1].revision)
+        return MasterToken(crypto.open_sealed(ready[-1].token, own), ready[-1].revision)
     except crypto.NotDecrypted:
         return None  # of an earlier key of ours; the handshake makes another
 
 
-def authority(client: Client, domain: str, tls: AgentTls, clock: Clock) -> Job:
+def authority(client: Client, domain: str, tls: AgentTls, clock: Clock) -> RunOnce:
     """Whom the agent's endpoint believes: the control plane's authority, from our own namespace, or as it was read last."""
 
     async def read() -> None:
-        backoff = Backoff(_PATIENCE)
+        backoff = Backoff(_BACKOFF)
         while True:
             try:
                 found = await client.get(CONFIG_MAPS, _ROOT_CA, domain)
@@ -182,4 +186,4 @@ def authority(client: Client, domain: str, tls: AgentTls, clock: Clock) -> Job:
                     log.warning("The control plane's authority cannot be read yet", error=error, namespace=domain)
                 await clock.sleep(backoff.failed())
 
-    return Job("control-plane-authority", read)
+    return RunOnce("control-plane-authority", read)

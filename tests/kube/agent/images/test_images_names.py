@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.kube.agent.images.model import HOST, Image, ImageError, argv, normalise, without_registry
+from coterie.kube.agent.images.model import HOST, ImageError, StoredImage, argv, normalise, without_registry
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_registry_is_taken_off(name, plain):
     ],
 )
 def test_command_and_args_follow_kubernetes(command, args, words):
-    assert argv(Image("a:b", "sha256:", HOST, entrypoint=("entry",), cmd=("cmd",)), command, args) == words
+    assert argv(StoredImage("a:b", "sha256:", HOST, entrypoint=("entry",), cmd=("cmd",)), command, args) == words

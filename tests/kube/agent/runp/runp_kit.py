@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.kube.agent.images.store import HOST_IMAGE, remove_tree
-from coterie.kube.agent.runtimes.protocol import ContainerSpec, ContainerState, Limits, PodSandbox
+from coterie.kube.agent.runtimes.protocol import ContainerLimits, ContainerSpec, ContainerState, PodSandbox
 from coterie.kube.agent.runtimes.runp import cgroups
 from coterie.kube.agent.runtimes.runp.client import group_of
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
@@ -141,7 +141,7 @@ def find_shepherd(directory: Path) -> int:
 
 
 def marked_below(directory: Path) -> list[int]:
-    """Inits and programs of the containers that the shepherd of `directory` wrote down."""
+    """Inits and programs of the containers that the supervisor of `directory` wrote down."""
     found = []
     for path in directory.glob("state/*/*.json"):
         if path.name != "pod.json":
@@ -192,4 +192,4 @@ def log_text(path: Path) -> str:
     return "".join(out)
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = ContainerLimits()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from runp_kit import RunpHarness
 
-from coterie.kube.agent.runtimes.protocol import Mount, RuntimeProblem
+from coterie.kube.agent.runtimes.protocol import Mount, RuntimeFailure
 
 pytestmark = pytest.mark.xdist_group("runp")
 DATA = "/home/kuscia/var/storage/data"
@@ -47,5 +47,5 @@ async def test_without_mounts_only_what_may_be_left_out_is(tmp_path: Path) -> No
     async with RunpHarness.opened(tmp_path, without=("namespaces", "groups")) as runp:
         *_, data = files(tmp_path)
         await runp.output("true", mounts=(data,), working_dir="/work")
-        with pytest.raises(RuntimeProblem, match="this machine allows no mounts"):
+        with pytest.raises(RuntimeFailure, match="this machine allows no mounts"):
             await runp.start("true", "other", mounts=(Mount(data.source, data.target),), working_dir="/work")

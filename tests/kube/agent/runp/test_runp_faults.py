@@ -1,4 +1,4 @@
-"""Agents and shepherds killed without warning, disks that are full, shepherds of other versions."""
+"""Agents and supervisors killed without warning, disks that are full, supervisors of other versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from runp_kit import RunpHarness, find_shepherd, log_text
 
 from coterie.kube.agent.runtimes.protocol import Mount
-from coterie.kube.agent.runtimes.runp import shepherd as shepherd_module
+from coterie.kube.agent.runtimes.runp import supervisor as shepherd_module
 from coterie.kube.agent.runtimes.runp import wire
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.kube.agent.images.model import HOST, Image
+from coterie.kube.agent.images.model import HOST, StoredImage
 from coterie.kube.agent.images.store import PYTHON_IMAGE
 from coterie.kube.agent.runtimes.runp.request import program_homes
 
@@ -25,9 +25,9 @@ def test_homes_below_private_directories(tmp_path: Path, program: str, homes: li
         pytest.skip("temporary files lie elsewhere here")
     (tmp_path / "venv" / "bin").mkdir(parents=True)
     place = str(tmp_path).removeprefix("/tmp/")
-    image = Image("engine:1", "", HOST, entrypoint=(program.format(place),))
+    image = StoredImage("engine:1", "", HOST, entrypoint=(program.format(place),))
     assert program_homes(image) == [Path(home.format(place)) for home in homes]
 
 
 def test_an_image_without_a_program_has_no_home() -> None:
-    assert program_homes(Image(PYTHON_IMAGE, "", HOST)) == []
+    assert program_homes(StoredImage(PYTHON_IMAGE, "", HOST)) == []

@@ -15,7 +15,7 @@ from runp_kit import RunpHarness, log_text
 
 from coterie.kube.agent.images import archive
 from coterie.kube.agent.images.store import PYTHON_IMAGE
-from coterie.kube.agent.runtimes.protocol import Mount, RuntimeProblem, Security
+from coterie.kube.agent.runtimes.protocol import Mount, RuntimeFailure, Security
 
 HERE = Path(__file__).parents[4]
 exists = os.path.exists
@@ -153,7 +153,7 @@ async def test_volumes_at_places_that_do_not_exist(fenced, tmp_path):
 
 
 async def test_a_missing_volume_is_told(fenced, tmp_path):
-    with pytest.raises(RuntimeProblem) as problem:
+    with pytest.raises(RuntimeFailure) as problem:
         await fenced.start("true", mounts=(Mount(tmp_path / "missing", "/x"),))
     assert problem.value.reason == "CreateContainerError" and "missing does not exist" in problem.value.message
     await fenced.start("true")  # the same run may be tried again

@@ -11,38 +11,38 @@ from typing import Any
 import pytest
 
 from coterie.kube.agent.runtimes.runp import child
-from coterie.kube.agent.runtimes.runp.launch import Home
+from coterie.kube.agent.runtimes.runp.launch import LaunchContext
 from coterie.kube.agent.runtimes.runp.loop import Loop
 from coterie.kube.agent.runtimes.runp.records import Records
-from coterie.kube.agent.runtimes.runp.run import Run
+from coterie.kube.agent.runtimes.runp.run import ContainerRun
 
 POWERS = {"namespaces": "", "seccomp": False, "cgroup": False, "overlay": False}
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
+def home(tmp_path: Path) -> Iterator[LaunchContext]:
     loop = Loop()
-    made = Home(loop, Records(str(tmp_path)), None, POWERS, str(tmp_path), b"", -1)
+    made = LaunchContext(loop, Records(str(tmp_path)), None, POWERS, str(tmp_path), b"", -1)
     loop.on_child = made.reap
     yield made
 
 
-def a_run(home: Home, tmp_path: Path) -> Run:
+def a_run(home: LaunchContext, tmp_path: Path) -> ContainerRun:
     spec: dict[str, Any] = {
         "uid": "uid-1", "name": "main", "attempt": 0, "image": "i", "image_id": "", "log_path": str(tmp_path / "log"),
         "limits": {"cpu": 0, "shares": 0, "memory": 0, "pids": 0}, "locks": [], "tty": False, "stdin": False, "user": None,
         "log": {"bytes": 1 << 20, "files": 1, "age": 0},
     }  # fmt: skip
     home.records.save("uid-1", "pod", {"uid": "uid-1"}, flush=False)
-    return Run(home, spec, lambda run: None)
+    return ContainerRun(home, spec, lambda run: None)
 
 
-def die(_: child.Birth) -> None:
+def die(_: child.ChildSetup) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_child_killed_before_it_told_its_number_is_a_failed_start(
-    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: LaunchContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child, "start", die)
     run = a_run(home, tmp_path)
@@ -54,7 +54,7 @@ def test_a_child_killed_before_it_told_its_number_is_a_failed_start(
 
 
 def test_who_waits_for_the_end_of_such_a_child_is_told(
-    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: LaunchContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent that was started anew removes a pod whose container the agent before it was just starting."""
     monkeypatch.setattr(child, "start", die)
@@ -69,7 +69,7 @@ def test_who_waits_for_the_end_of_such_a_child_is_told(
 
 
 def test_a_second_agent_that_asks_for_the_same_start_hears_how_it_ended(
-    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: LaunchContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child, "start", die)
     run = a_run(home, tmp_path)
@@ -84,7 +84,7 @@ def test_a_second_agent_that_asks_for_the_same_start_hears_how_it_ended(
 
 
 def test_the_end_of_an_earlier_process_of_the_same_number_is_not_taken_for_its_own(
-    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: LaunchContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fork = os.fork
 
@@ -93,7 +93,7 @@ def test_the_end_of_an_earlier_process_of_the_same_number_is_not_taken_for_its_o
         home._unclaimed[pid] = signal.SIGKILL
         return pid
 
-    def run_to_its_end(birth: child.Birth) -> None:
+    def run_to_its_end(birth: child.ChildSetup) -> None:
         os.write(birth.status, b"P%d\n" % os.getpid())
         os.read(birth.go, 1)
         os._exit(0)

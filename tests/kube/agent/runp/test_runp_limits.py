@@ -10,7 +10,7 @@ import pytest
 from runp_kit import RunpHarness, log_text
 
 from coterie.kube.agent.images.store import PYTHON_IMAGE
-from coterie.kube.agent.runtimes.protocol import Limits
+from coterie.kube.agent.runtimes.protocol import ContainerLimits
 from coterie.kube.agent.runtimes.runp import processes
 
 HOG = "import time\nd = []\nwhile True:\n  d.append(bytearray(4 << 20)); time.sleep(0.002)\n"
@@ -39,32 +39,32 @@ def python(code: str) -> dict[str, object]:
 
 
 async def test_a_memory_hog_is_killed_and_told(grouped):
-    await grouped.start("", limits=Limits(memory_bytes=64 << 20), **python(HOG))
+    await grouped.start("", limits=ContainerLimits(memory_bytes=64 << 20), **python(HOG))
     state = await grouped.ended(seconds=30)
     assert (state.exit_code, state.signal, state.reason) == (137, 9, "OOMKilled")
 
 
 async def test_a_child_out_of_memory_is_told_too(grouped):
     import_free = f"import subprocess, sys\nsys.exit(subprocess.run([sys.executable, '-c', {HOG!r}]).returncode and 3)"
-    await grouped.start("", limits=Limits(memory_bytes=64 << 20), **python(import_free))
+    await grouped.start("", limits=ContainerLimits(memory_bytes=64 << 20), **python(import_free))
     state = await grouped.ended(seconds=30)
     assert state.reason == "OOMKilled" and state.exit_code in (3, 137)
 
 
 async def test_killed_is_not_out_of_memory(grouped):
-    await grouped.start("kill -9 $$", limits=Limits(memory_bytes=64 << 20))
+    await grouped.start("kill -9 $$", limits=ContainerLimits(memory_bytes=64 << 20))
     assert (await grouped.ended()).reason == "Error"
 
 
 async def test_cpu_is_limited(grouped):
-    spec = await grouped.start("", limits=Limits(cpu_milli=200, cpu_shares_milli=100), **python(SPIN))
+    spec = await grouped.start("", limits=ContainerLimits(cpu_milli=200, cpu_shares_milli=100), **python(SPIN))
     await grouped.ended(seconds=20)
     assert float(log_text(spec.log_path)) < 0.45
 
 
 async def test_a_fork_bomb_is_contained(grouped):
     bomb = "import os, time\nwhile True:\n  try:\n    os.fork()\n  except OSError:\n    time.sleep(0.05)\n"
-    await grouped.start("", limits=Limits(pids=20, cpu_milli=500), **python(bomb))
+    await grouped.start("", limits=ContainerLimits(pids=20, cpu_milli=500), **python(bomb))
     await asyncio.sleep(0.5)
     usage = await grouped.runtime.usage("uid-1")
     assert 1 <= usage["main"].pids <= 20

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from coterie.kube.agent.images.model import HOST, Image
+from coterie.kube.agent.images.model import HOST, StoredImage
 from coterie.kube.agent.images.store import ImageStore
-from coterie.kube.agent.runtimes.protocol import ContainerSpec, PodSandbox, RuntimeProblem
+from coterie.kube.agent.runtimes.protocol import ContainerSpec, PodSandbox, RuntimeFailure
 from coterie.kube.agent.runtimes.runp import cgroups, landlock, logs, seccomp, wire
 from coterie.kube.agent.runtimes.runp.request import start_request
 from coterie.kube.agent.runtimes.runp.settings import RunpSettings
@@ -64,7 +64,7 @@ class TestGroups:
         return tmp_path
 
     def test_version_2(self, tree):
-        groups = cgroups.V2(str(tree), "coterie/n")
+        groups = cgroups.CgroupV2(str(tree), "coterie/n")
         groups.missing = []  # a made-up file does not gather the words that are written to it
         groups.create("pod/c.0", 1500, 500, 64 << 20, 10)
         at = tree / "coterie/n/pod/c.0"
@@ -214,20 +214,20 @@ class TestRequest:
         return start_request(settings, ImageStore(tmp_path), image, pod, spec, powers)
 
     def test_nothing_to_run_is_told(self, tmp_path):
-        with pytest.raises(RuntimeProblem) as problem:
-            self.request(tmp_path, Image("i:latest", "", HOST))
+        with pytest.raises(RuntimeFailure) as problem:
+            self.request(tmp_path, StoredImage("i:latest", "", HOST))
         assert problem.value.reason == "CreateContainerConfigError"
 
     def test_own_file_systems_need_namespaces(self, tmp_path):
-        with pytest.raises(RuntimeProblem, match="namespaces"):
-            self.request(tmp_path, Image("i:latest", "", "rootfs", entrypoint=("x",)))
+        with pytest.raises(RuntimeFailure, match="namespaces"):
+            self.request(tmp_path, StoredImage("i:latest", "", "rootfs", entrypoint=("x",)))
 
     def test_layers_are_named_top_first(self, tmp_path):
-        image = Image("i:latest", "sha256:i", "rootfs", entrypoint=("x",), layers=("sha256:low", "sha256:high"))
+        image = StoredImage("i:latest", "sha256:i", "rootfs", entrypoint=("x",), layers=("sha256:low", "sha256:high"))
         root = self.request(tmp_path, image, {"namespaces": "user", "overlay": True})["root"]
         assert root["lowers"] == ["high/fs", "low/fs"] and root["userxattr"] is True
 
     def test_environment_wins_in_order(self, tmp_path):
-        image = Image("i:latest", "", HOST, entrypoint=("x",), env=(("PATH", "/image"), ("A", "image")))
+        image = StoredImage("i:latest", "", HOST, entrypoint=("x",), env=(("PATH", "/image"), ("A", "image")))
         env = dict(self.request(tmp_path, image, env=(("A", "pod"),))["env"])
         assert (env["PATH"], env["A"], env["HOSTNAME"]) == ("/image", "pod", "host")

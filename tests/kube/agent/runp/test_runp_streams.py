@@ -8,10 +8,10 @@ import os
 import pytest
 from runp_kit import RunpHarness, log_text
 
-from coterie.kube.agent.runtimes.protocol import RuntimeProblem, Security, Session
+from coterie.kube.agent.runtimes.protocol import ExecSession, RuntimeFailure, Security
 
 
-async def read_until(session: Session, wanted: bytes, seconds: float = 10.0) -> bytes:
+async def read_until(session: ExecSession, wanted: bytes, seconds: float = 10.0) -> bytes:
     got = b""
     async with asyncio.timeout(seconds):
         while wanted not in got:
@@ -81,7 +81,7 @@ async def test_exec_of_nothing_says_so(runp):
     assert b'exec: "no-such-program": executable file not found in $PATH' in await session.read_stderr()
     assert await session.wait() == 127
     await runp.runtime.stop_pod("uid-1", 0)
-    with pytest.raises(RuntimeProblem, match="not running"):
+    with pytest.raises(RuntimeFailure, match="not running"):
         await runp.runtime.exec("uid-1", "main", ["true"], stdin=False, tty=False)
 
 

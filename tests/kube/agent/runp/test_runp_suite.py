@@ -9,7 +9,7 @@ import pytest
 from runp_kit import RunpHarness
 from runtime_suite import RuntimeSuite
 
-from coterie.kube.agent.runtimes.protocol import Mount, RuntimeProblem
+from coterie.kube.agent.runtimes.protocol import Mount, RuntimeFailure
 
 
 class TestRunpRuntime(RuntimeSuite):
@@ -35,7 +35,7 @@ class TestWithoutIsolation(RuntimeSuite):
         await harness.start("echo written > deep/volume/file", mounts=(mount, Mount(harness.root, "/dev/log")))
         assert (await harness.ended()).exit_code == 0
         assert (harness.root / "shared/file").read_text() == "written\n"
-        with pytest.raises(RuntimeProblem, match="allows no mounts"):
+        with pytest.raises(RuntimeFailure, match="allows no mounts"):
             await harness.start("true", "other", mounts=(Mount(harness.root, "/somewhere"),))
 
     async def test_the_agents_files_are_out_of_reach(self, harness: RunpHarness) -> None:

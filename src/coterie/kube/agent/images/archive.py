@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from coterie.base.files import private_directory
-from coterie.kube.agent.images.model import ROOTFS, Image, ImageError, normalise
+from coterie.kube.agent.images.model import ROOTFS, ImageError, StoredImage, normalise
 from coterie.kube.agent.images.store import ImageStore, remove_tree
 from coterie.kube.agent.images.unpack import unpack
 
@@ -48,7 +48,7 @@ class _Found:
     """Members of the archive, lowest first."""
 
 
-def load(store: ImageStore, file: IO[bytes], name: str = "") -> list[Image]:
+def load(store: ImageStore, file: IO[bytes], name: str = "") -> list[StoredImage]:
     """Add all images of an archive; `name` is for one that bears none. Raises ImageError."""
     try:
         with tarfile.open(fileobj=file, mode="r:*") as archive:
@@ -72,13 +72,13 @@ def _find(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo]) -> list
         repo_tags[Path(entry["Config"]).name.removesuffix(".json")] = tuple(entry.get("RepoTags") or ())
     if "index.json" in members:
         index = json.loads(_small(archive, members, "index.json"))
-        return [_manifest(archive, members, entry, repo_tags) for entry in _chosen(archive, members, index)]
+        return [_manifest(archive, members, entry, repo_tags) for entry in _platform_manifests(archive, members, index)]
     if docker:
         return [_docker(archive, members, entry) for entry in docker]
     raise ImageError("the archive has neither index.json (OCI) nor manifest.json (Docker)")
 
 
-def _chosen(
+def _platform_manifests(
     archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], index: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """The manifests for this machine; an index inside an index is one image for several machines."""
@@ -89,7 +89,7 @@ def _chosen(
         if "index" in entry["mediaType"] or "manifest.list" in entry["mediaType"]:
             inner = json.loads(_blob(archive, members, entry["digest"]))
             named = {"manifests": [{**below, "annotations": annotations} for below in inner["manifests"]]}
-            found += _chosen(archive, members, named)
+            found += _platform_manifests(archive, members, named)
         elif (entry.get("platform") or {}).get("architecture", wanted) == wanted:
             found.append(entry)
     if not found:
@@ -127,7 +127,7 @@ def _docker(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], entry
 
 def _add(
     store: ImageStore, archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], found: _Found, name: str
-) -> list[Image]:
+) -> list[StoredImage]:
     config = json.loads(found.config)
     wanted = _ARCHITECTURES.get(platform.machine(), platform.machine())
     if config.get("architecture", wanted) != wanted:
@@ -146,7 +146,7 @@ def _add(
     identity = f"sha256:{hashlib.sha256(found.config).hexdigest()}"
     return [
         store.save(
-            Image(
+            StoredImage(
                 each,
                 identity,
                 ROOTFS,

@@ -21,7 +21,7 @@ class ImageError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class StoredImage:
     name: str
     """`repository:tag`, normalised."""
     id: str
@@ -68,7 +68,7 @@ def without_registry(name: str) -> str:
     return rest if slash and ("." in first or ":" in first or first == "localhost") else name
 
 
-def argv(image: Image, command: Sequence[str], args: Sequence[str]) -> tuple[str, ...]:
+def argv(image: StoredImage, command: Sequence[str], args: Sequence[str]) -> tuple[str, ...]:
     """A pod's command replaces the entry point and with it the image's arguments; args alone replace the arguments."""
     if command:
         return (*command, *args)

@@ -25,7 +25,7 @@ from typing import Any
 
 import coterie
 from coterie.base.files import PRIVATE_FILE, private_directory, write_atomic
-from coterie.kube.agent.images.model import HOST, ROOTFS, Image, ImageError, normalise, without_registry
+from coterie.kube.agent.images.model import HOST, ROOTFS, ImageError, StoredImage, normalise, without_registry
 
 HOST_IMAGE = "coterie/host:latest"
 PYTHON_IMAGE = "coterie/python:latest"
@@ -41,7 +41,7 @@ class ImageStore:
 
     # ----- reading
 
-    def images(self) -> list[Image]:
+    def images(self) -> list[StoredImage]:
         """All images by name, the built-in ones first."""
         found = list(self._builtin.values())
         if self._refs.is_dir():
@@ -50,7 +50,7 @@ class ImageStore:
                     found.append(_load(path))
         return found
 
-    def find(self, name: str) -> Image | None:
+    def find(self, name: str) -> StoredImage | None:
         """The image of a name; one that names a registry is also found without it. Raises ImageError for nonsense."""
         wanted = normalise(name)
         plain, _, digest = wanted.partition("@")
@@ -60,7 +60,7 @@ class ImageStore:
                 return image
         return None
 
-    def resolve(self, text: str) -> Image:
+    def resolve(self, text: str) -> StoredImage:
         """As a person names it: a name, or the beginning of an id."""
         start = text.removeprefix("sha256:")
         if len(start) >= _SHORTEST_ID and all(c in "0123456789abcdef" for c in start):
@@ -74,7 +74,7 @@ class ImageStore:
             raise ImageError(f'there is no image "{text}"; `coterie image ls` lists them')
         return image
 
-    def _read(self, name: str) -> Image | None:
+    def _read(self, name: str) -> StoredImage | None:
         try:
             return _load(self._path(name))
         except FileNotFoundError:
@@ -83,7 +83,7 @@ class ImageStore:
     def _path(self, name: str) -> Path:
         return self._refs / f"{urllib.parse.quote(name, safe='')}.json"
 
-    def layer_paths(self, image: Image) -> list[Path]:
+    def layer_paths(self, image: StoredImage) -> list[Path]:
         """Unpacked layers, topmost first."""
         return [self.layer(digest) / "fs" for digest in reversed(image.layers)]
 
@@ -92,7 +92,7 @@ class ImageStore:
 
     # ----- changing
 
-    def save(self, image: Image) -> Image:
+    def save(self, image: StoredImage) -> StoredImage:
         """Give a name to an image, taking it from any other that had it."""
         if image.name in self._builtin:
             raise ImageError(f"{image.name} is built in and cannot be replaced")
@@ -109,9 +109,9 @@ class ImageStore:
         args: Sequence[str] = (),
         env: Sequence[tuple[str, str]] = (),
         workdir: str = "",
-    ) -> Image:
+    ) -> StoredImage:
         """A host environment: a command on this machine."""
-        image = Image(
+        image = StoredImage(
             normalise(name), "", HOST, entrypoint=tuple(command), cmd=tuple(args), env=tuple(env), workdir=workdir
         )
         return self.save(replace(image, id=_id_of(image)))
@@ -125,11 +125,11 @@ class ImageStore:
         args: Sequence[str] = (),
         env: Sequence[tuple[str, str]] = (),
         workdir: str = "",
-    ) -> Image:
+    ) -> StoredImage:
         """A root file system that lies somewhere; it is used where it is, and never written to."""
         if not directory.is_dir():
             raise ImageError(f"{directory} is not a directory with a root file system")
-        image = Image(
+        image = StoredImage(
             normalise(name),
             "",
             ROOTFS,
@@ -142,10 +142,10 @@ class ImageStore:
         )
         return self.save(replace(image, id=_id_of(image)))
 
-    def tag(self, source: str, name: str) -> Image:
+    def tag(self, source: str, name: str) -> StoredImage:
         return self.save(replace(self.resolve(source), name=normalise(name)))
 
-    def remove(self, text: str) -> Image:
+    def remove(self, text: str) -> StoredImage:
         """Take a name away, and the layers that no name and no container needs any more."""
         image = self.resolve(text)
         if image.name in self._builtin:
@@ -184,8 +184,8 @@ class ImageStore:
             os.close(handle)
 
 
-def builtin_images() -> tuple[Image, ...]:
-    python = Image(
+def builtin_images() -> tuple[StoredImage, ...]:
+    python = StoredImage(
         PYTHON_IMAGE,
         "",
         HOST,
@@ -197,7 +197,7 @@ def builtin_images() -> tuple[Image, ...]:
         ),
         builtin=True,
     )
-    host = Image(HOST_IMAGE, "", HOST, env=(("PATH", os.environ.get("PATH", os.defpath)),), builtin=True)
+    host = StoredImage(HOST_IMAGE, "", HOST, env=(("PATH", os.environ.get("PATH", os.defpath)),), builtin=True)
     return tuple(replace(image, id=_id_of(image)) for image in (host, python))
 
 
@@ -221,15 +221,15 @@ def remove_tree(path: Path) -> None:
     shutil.rmtree(path, onerror=open_up)
 
 
-def _load(path: Path) -> Image:
+def _load(path: Path) -> StoredImage:
     data = json.loads(path.read_bytes())
     for key in ("entrypoint", "cmd", "layers"):
         data[key] = tuple(data[key])
     data["env"] = tuple((name, value) for name, value in data["env"])
-    return Image(**data)
+    return StoredImage(**data)
 
 
-def _id_of(image: Image) -> str:
+def _id_of(image: StoredImage) -> str:
     """From what the image is, not what it is called. A built-in one is what this machine has: only its name tells."""
     facts = {"builtin": image.name} if image.builtin else {**asdict(image), "name": "", "id": "", "size": 0}
     text = json.dumps(facts, sort_keys=True)

@@ -16,10 +16,10 @@ def capacity(facts: MachineFacts, wanted: CapacitySettings, additions: NodeAddit
     whole_cpu = facts.cpus * 1000
     cpu = min(facts.cpu_quota_milli, whole_cpu) if facts.cpu_quota_milli else whole_cpu
     found = {
-        "cpu": _told(wanted.cpu) or quantity.from_milli(cpu),
-        "memory": _told(wanted.memory) or quantity.from_units(memory, BINARY_SI),
-        "storage": _told(wanted.storage) or quantity.from_units(facts.disk_total, BINARY_SI),
-        "ephemeral-storage": _told(wanted.ephemeral_storage) or quantity.from_units(facts.disk_total, BINARY_SI),
+        "cpu": _configured(wanted.cpu) or quantity.from_milli(cpu),
+        "memory": _configured(wanted.memory) or quantity.from_units(memory, BINARY_SI),
+        "storage": _configured(wanted.storage) or quantity.from_units(facts.disk_total, BINARY_SI),
+        "ephemeral-storage": _configured(wanted.ephemeral_storage) or quantity.from_units(facts.disk_total, BINARY_SI),
         "pods": quantity.from_units(wanted.pods),
         **{name: quantity.from_units(amount) for name, amount in additions.capacity.items()},
     }
@@ -47,5 +47,5 @@ def allocatable(offered: Resources, wanted: CapacitySettings, additions: NodeAdd
     return left
 
 
-def _told(text: str) -> Quantity | None:
+def _configured(text: str) -> Quantity | None:
     return quantity.parse(text) if text else None

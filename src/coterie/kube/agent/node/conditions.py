@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coterie.kube.agent.node.facts import Usage
+from coterie.kube.agent.node.facts import MachineUsage
 from coterie.kube.agent.settings import PressureSettings
 from coterie.kube.api.meta import Object
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ConditionReading:
     """One condition without its times."""
 
     type: str
@@ -20,51 +20,55 @@ class Reading:
     message: str
 
 
-def readings(usage: Usage, limits: PressureSettings, *, runtime_problem: str = "") -> list[Reading]:
+def readings(usage: MachineUsage, limits: PressureSettings, *, runtime_problem: str = "") -> list[ConditionReading]:
     """In the order in which `kubectl describe node` shows them. `runtime_problem`: why pods cannot be run."""
     return [
-        Reading("NetworkUnavailable", "False", "AgentHasNetwork", "pods use the network of this machine"),
+        ConditionReading("NetworkUnavailable", "False", "AgentHasNetwork", "pods use the network of this machine"),
         _memory(usage, limits),
         _disk(usage, limits),
         _out_of_disk(usage, limits),
         _pids(usage, limits),
-        Reading("Ready", "False", "RuntimeNotReady", runtime_problem)
+        ConditionReading("Ready", "False", "RuntimeNotReady", runtime_problem)
         if runtime_problem
-        else Reading("Ready", "True", "AgentReady", "agent is posting ready status"),
+        else ConditionReading("Ready", "True", "AgentReady", "agent is posting ready status"),
     ]
 
 
-def _memory(usage: Usage, limits: PressureSettings) -> Reading:
+def _memory(usage: MachineUsage, limits: PressureSettings) -> ConditionReading:
     if usage.memory_total and usage.memory_used / usage.memory_total >= limits.memory_used:
-        return Reading(
+        return ConditionReading(
             "MemoryPressure", "True", "AgentHasInsufficientMemory", "agent has insufficient memory available"
         )
-    return Reading("MemoryPressure", "False", "AgentHasSufficientMemory", "agent has sufficient memory available")
+    return ConditionReading(
+        "MemoryPressure", "False", "AgentHasSufficientMemory", "agent has sufficient memory available"
+    )
 
 
-def _disk(usage: Usage, limits: PressureSettings) -> Reading:
+def _disk(usage: MachineUsage, limits: PressureSettings) -> ConditionReading:
     full = usage.disk_total and 1 - usage.disk_free / usage.disk_total >= limits.disk_used
     inodes = usage.inodes_total and 1 - usage.inodes_free / usage.inodes_total >= limits.inodes_used
     if (full and usage.disk_free <= limits.disk_free) or inodes:
-        return Reading("DiskPressure", "True", "AgentHasDiskPressure", "agent has disk pressure")
-    return Reading("DiskPressure", "False", "AgentHasNoDiskPressure", "agent has no disk pressure")
+        return ConditionReading("DiskPressure", "True", "AgentHasDiskPressure", "agent has disk pressure")
+    return ConditionReading("DiskPressure", "False", "AgentHasNoDiskPressure", "agent has no disk pressure")
 
 
-def _out_of_disk(usage: Usage, limits: PressureSettings) -> Reading:
+def _out_of_disk(usage: MachineUsage, limits: PressureSettings) -> ConditionReading:
     no_space = usage.disk_total and usage.disk_free <= limits.out_of_disk_free
     no_inodes = usage.inodes_total and usage.inodes_free <= limits.out_of_disk_inodes
     if no_space or no_inodes:
-        return Reading("OutOfDisk", "True", "AgentOutOfDisk", "agent is out of disk space or inodes")
-    return Reading("OutOfDisk", "False", "AgentHasSufficientDisk", "agent has sufficient disk space available")
+        return ConditionReading("OutOfDisk", "True", "AgentOutOfDisk", "agent is out of disk space or inodes")
+    return ConditionReading("OutOfDisk", "False", "AgentHasSufficientDisk", "agent has sufficient disk space available")
 
 
-def _pids(usage: Usage, limits: PressureSettings) -> Reading:
+def _pids(usage: MachineUsage, limits: PressureSettings) -> ConditionReading:
     if usage.pids_limit and usage.pids / usage.pids_limit >= limits.pids_used:
-        return Reading("PIDPressure", "True", "AgentHasInsufficientPID", "agent has insufficient PID available")
-    return Reading("PIDPressure", "False", "AgentHasSufficientPID", "agent has sufficient PID available")
+        return ConditionReading(
+            "PIDPressure", "True", "AgentHasInsufficientPID", "agent has insufficient PID available"
+        )
+    return ConditionReading("PIDPressure", "False", "AgentHasSufficientPID", "agent has sufficient PID available")
 
 
-def conditions(found: Sequence[Reading], before: Sequence[Object], now: str) -> list[Object]:
+def conditions(found: Sequence[ConditionReading], before: Sequence[Object], now: str) -> list[Object]:
     """With times: the heartbeat is now, the transition only moves when the status does."""
     old = {condition.get("type"): condition for condition in before}
     out = []

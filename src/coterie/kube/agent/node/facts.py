@@ -41,7 +41,7 @@ class MachineFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class MachineUsage:
     """How full things are now."""
 
     memory_used: int
@@ -57,7 +57,7 @@ class Usage:
 def measure_machine(disk: Path, root: Path = Path("/"), machine_id: str = "") -> MachineFacts:
     """`root` is where /proc, /sys and /etc hang; tests hand in a directory of their own."""
     info = _meminfo(root)
-    told = _text(root / "etc/machine-id") or _text(root / "var/lib/dbus/machine-id")
+    id_text = _text(root / "etc/machine-id") or _text(root / "var/lib/dbus/machine-id")
     boot = _text(root / "proc/sys/kernel/random/boot_id")
     return MachineFacts(
         cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -66,8 +66,8 @@ def measure_machine(disk: Path, root: Path = Path("/"), machine_id: str = "") ->
         memory_limit=_memory_limit(root),
         disk_total=_disk(disk)[0],
         nic_mbit=_nic_speed(root),
-        machine_id=machine_id or told or boot or uid4(),
-        system_uuid=_text(root / "sys/class/dmi/id/product_uuid") or told or boot,
+        machine_id=machine_id or id_text or boot or uid4(),
+        system_uuid=_text(root / "sys/class/dmi/id/product_uuid") or id_text or boot,
         boot_id=boot,
         kernel=platform.release(),
         os_image=_os_name(root),
@@ -75,7 +75,7 @@ def measure_machine(disk: Path, root: Path = Path("/"), machine_id: str = "") ->
     )
 
 
-def measure_usage(disk: Path, root: Path = Path("/")) -> Usage:
+def measure_usage(disk: Path, root: Path = Path("/")) -> MachineUsage:
     info = _meminfo(root)
     limit = _memory_limit(root)
     total = info.get("MemTotal", 0)
@@ -83,7 +83,7 @@ def measure_usage(disk: Path, root: Path = Path("/")) -> Usage:
     if limit and limit < total:
         used, total = _memory_used(root), limit
     disk_total, disk_free, inodes, inodes_free = _disk(disk)
-    return Usage(
+    return MachineUsage(
         memory_used=used,
         memory_total=total,
         disk_total=disk_total,

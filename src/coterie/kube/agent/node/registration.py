@@ -17,9 +17,9 @@ from coterie.base.clock import Clock, rfc3339, rfc3339_micro
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
 from coterie.kube.agent.node.capacity import Resources, allocatable, capacity
-from coterie.kube.agent.node.conditions import Reading, conditions, readings
+from coterie.kube.agent.node.conditions import ConditionReading, conditions, readings
 from coterie.kube.agent.node.description import NameTaken, check_name, labels, new_node, static_status, wanted_taints
-from coterie.kube.agent.node.facts import MachineFacts, Usage, measure_machine, measure_usage
+from coterie.kube.agent.node.facts import MachineFacts, MachineUsage, measure_machine, measure_usage
 from coterie.kube.agent.plugin import AgentPlugin, merged_node
 from coterie.kube.agent.settings import AgentSettings
 from coterie.kube.api.errors import AlreadyExists, ApiError, Forbidden, NotFound
@@ -37,7 +37,7 @@ _RETRY = Policy(first=0.2, factor=2.0, limit=7.0, jitter=0.3)
 """The limit is well below the lease's duration: one lost request must not make the node look dead."""
 
 
-class NodeKeeper:
+class NodeRegistration:
     """A Runnable; ready when the Node is registered and its status is there."""
 
     name = "node"
@@ -49,7 +49,7 @@ class NodeKeeper:
         runtime: str,
         clock: Clock,
         *,
-        measure: Callable[[], Usage] | None = None,
+        measure: Callable[[], MachineUsage] | None = None,
         facts: MachineFacts | None = None,
         plugins: Sequence[AgentPlugin] = (),
         images: Callable[[], list[Object]] = list,
@@ -73,7 +73,7 @@ class NodeKeeper:
         self._written_at = 0.0
         self._uid = ""
         self._recheck = False
-        self._look = asyncio.Event()
+        self._measure_event = asyncio.Event()
         self._stop = asyncio.Event()
 
     def allocatable(self) -> Mapping[str, str]:
@@ -117,8 +117,8 @@ class NodeKeeper:
             try:
                 node = await self._client.get(_NODES, settings.node_name)
             except Forbidden as problem:
-                told = f"node {settings.node_name} belongs to somebody else; give this agent another name with agent.nodeName"
-                raise NameTaken(told, forever=True) from problem
+                message = f"node {settings.node_name} belongs to somebody else; give this agent another name with agent.nodeName"
+                raise NameTaken(message, forever=True) from problem
             check_name(node, settings, self.facts, self._additions)
             wanted = labels(settings, self.facts, self._additions)
             known = node["metadata"].get("labels") or {}
@@ -152,24 +152,24 @@ class NodeKeeper:
 
     async def _measure_for_ever(self) -> None:
         while True:
-            await self._wait_for_next_look()
+            await self._wait_for_next_measurement()
             await self._persist(self._write_status)
 
-    async def _wait_for_next_look(self) -> None:
+    async def _wait_for_next_measurement(self) -> None:
         waits = {
             asyncio.ensure_future(self._clock.sleep(self._settings.node.measure_seconds)),
-            asyncio.ensure_future(self._look.wait()),
+            asyncio.ensure_future(self._measure_event.wait()),
         }
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
-        self._look.clear()
+        self._measure_event.clear()
 
     def status(self) -> Object:
         """The whole status as of now."""
-        found: list[Reading] = readings(
+        found: list[ConditionReading] = readings(
             self._measure(), self._settings.pressure, runtime_problem=self._runtime_problem()
         )
         now = rfc3339(self._clock.now())
@@ -210,9 +210,9 @@ class NodeKeeper:
             now = self._clock.monotonic()
             # By half: the clock of who judges it began earlier than ours.
             if now - renewed >= self._settings.node.lease_seconds / 2:
-                log.info("The lease was renewed late; telling that the node is there", seconds=round(now - renewed))
+                log.info("The lease was renewed late; writing the node status", seconds=round(now - renewed))
                 self._recheck = True
-                self._look.set()
+                self._measure_event.set()
             renewed = now
             await self._clock.sleep(self._settings.node.renew_seconds)
 
@@ -238,7 +238,7 @@ class NodeKeeper:
         except AlreadyExists:
             await self._client.patch(_LEASES, name, LEASE_NAMESPACE, {"spec": spec})
         self._recheck = True  # a lease goes with its node: look whether that is still there
-        self._look.set()
+        self._measure_event.set()
 
     # Leaving.
 
@@ -249,14 +249,19 @@ class NodeKeeper:
             if how == "delete":
                 await self._client.delete(_NODES, name, uid=self._uid)
             elif how == "cordon":
-                reading = [Reading("Ready", "False", "AgentExit", "the agent was stopped")]
-                told = conditions(reading, self._conditions, rfc3339(self._clock.now()))
+                reading = [ConditionReading("Ready", "False", "AgentExit", "the agent was stopped")]
+                final_conditions = conditions(reading, self._conditions, rfc3339(self._clock.now()))
                 await self._client.patch(_NODES, name, "", {"spec": {"unschedulable": True}})
                 await self._client.patch(
-                    _NODES, name, "", {"status": {"conditions": told}}, type="strategic", subresource="status"
+                    _NODES,
+                    name,
+                    "",
+                    {"status": {"conditions": final_conditions}},
+                    type="strategic",
+                    subresource="status",
                 )
         except (ApiError, TransportError) as error:
-            log.warning("The node could not say goodbye", error=error, node=name)
+            log.warning("Could not mark the node as stopped", error=error, node=name)
 
     async def _persist(self, attempt: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Try until it is done; only a name that is taken for good ends the agent."""
@@ -267,7 +272,7 @@ class NodeKeeper:
                 return
             except (ApiError, TransportError) as error:
                 wait = retry.failed()
-                log.warning("The API cannot be told about the node", error=error, seconds=round(wait, 2))
+                log.warning("Could not write the node to the API", error=error, seconds=round(wait, 2))
                 await self._clock.sleep(wait)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from coterie.kube.agent.pods import pod_model
-from coterie.kube.agent.pods.pod_view import View, anything_runs, init_done, initialized
+from coterie.kube.agent.pods.pod_view import PodView, anything_runs, init_done, initialized
 from coterie.kube.api.meta import Object
 
 OURS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
-def conditions_of(view: View, phase: str, inits: list[Object], main: list[Object], now: str) -> list[Object]:
+def conditions_of(view: PodView, phase: str, inits: list[Object], main: list[Object], now: str) -> list[Object]:
     before = {condition["type"]: condition for condition in pod_model.status_in(view.pod).get("conditions") or ()}
     sidecars = {container["name"] for container in pod_model.sidecars(view.pod)}
     serving = [status for status in inits if status["name"] in sidecars] + main
@@ -31,15 +31,15 @@ def conditions_of(view: View, phase: str, inits: list[Object], main: list[Object
                 "message": view.history.failure.message,
             }
         )
-    told = {condition["type"] for condition in found}
-    found += [condition for kind, condition in before.items() if kind not in told]
+    types = {condition["type"] for condition in found}
+    found += [condition for kind, condition in before.items() if kind not in types]
     return [_since(condition, before.get(condition["type"]), now) for condition in found]
 
 
 _FINAL = ("Succeeded", "Failed")
 
 
-def _initialized(view: View, phase: str) -> Object:
+def _initialized(view: PodView, phase: str) -> Object:
     if phase == "Succeeded":
         return {"type": "Initialized", "status": "True", "reason": "PodCompleted"}
     if initialized(view):
@@ -71,7 +71,7 @@ def _containers_ready(phase: str, serving: list[Object]) -> Object:
     }
 
 
-def _ready(view: View, phase: str, containers_ready: Object, before: dict[str, Object]) -> Object:
+def _ready(view: PodView, phase: str, containers_ready: Object, before: dict[str, Object]) -> Object:
     if containers_ready["status"] != "True":
         return {**containers_ready, "type": "Ready"}
     closed = []
@@ -87,7 +87,7 @@ def _ready(view: View, phase: str, containers_ready: Object, before: dict[str, O
     return {"type": "Ready", "status": "True"}
 
 
-def _has_sandbox(view: View) -> bool:
+def _has_sandbox(view: PodView) -> bool:
     # A pod found running after a restart of the agent has one, although it was not prepared in this life.
     return view.stage == "prepared" or anything_runs(view)
 

@@ -10,7 +10,7 @@ from coterie.base.log import logger
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.downward import ConfigProblem
 from coterie.kube.agent.pods.environment import expand
-from coterie.kube.agent.runtimes.protocol import ContainerSpec, Limits, Mount, Security
+from coterie.kube.agent.runtimes.protocol import ContainerLimits, ContainerSpec, Mount, Security
 from coterie.kube.agent.settings import PodSettings
 from coterie.kube.api import quantity
 from coterie.kube.api.meta import Object
@@ -46,10 +46,10 @@ def container_spec(
     )
 
 
-def limits_of(container: Object, rules: PodSettings) -> Limits:
+def limits_of(container: Object, rules: PodSettings) -> ContainerLimits:
     resources = container.get("resources") or {}
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-    return Limits(
+    return ContainerLimits(
         cpu_milli=quantity.parse(limits["cpu"]).milli_value() if "cpu" in limits else 0,
         memory_bytes=quantity.parse(limits["memory"]).value() if "memory" in limits else 0,
         pids=rules.pids_limit,

@@ -15,25 +15,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from coterie.kube.agent.pods import pod_model
-from coterie.kube.agent.pods.history import Problem
-from coterie.kube.agent.pods.pod_view import NEVER, View, init_done, initialized, will_restart, winding_down
+from coterie.kube.agent.pods.history import StartProblem
+from coterie.kube.agent.pods.pod_view import NEVER, PodView, init_done, initialized, will_restart, winding_down
 from coterie.kube.agent.runtimes.protocol import ContainerState
 from coterie.kube.agent.settings import PodSettings
 from coterie.kube.api.meta import Object
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare:
+class PreparePod:
     """Make the volumes and the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refresh:
+class RefreshVolumes:
     """Bring the volumes up to date."""
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartContainer:
     name: str
     attempt: int
     backoff: float = 0.0
@@ -41,7 +41,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class TellBackoff:
+class ReportBackoff:
     """A container waits for its restart: people should know."""
 
     name: str
@@ -50,7 +50,7 @@ class TellBackoff:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopContainer:
     """preStop hook, SIGTERM, grace, SIGKILL."""
 
     name: str
@@ -59,14 +59,14 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KillContainer:
     """The time is over for a container that is being stopped."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Fail:
+class FailPod:
     """Give the pod up."""
 
     reason: str
@@ -74,20 +74,30 @@ class Fail:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleasePod:
     """The pod is through but stays in the API: free what it holds, keep its logs and states."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class FinishPod:
     """Nothing of the pod runs: remove it here, and from the API if it is there."""
 
 
-Action = Prepare | Refresh | Start | TellBackoff | Stop | Kill | Fail | Release | Finish
+Action = (
+    PreparePod
+    | RefreshVolumes
+    | StartContainer
+    | ReportBackoff
+    | StopContainer
+    | KillContainer
+    | FailPod
+    | ReleasePod
+    | FinishPod
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PodPlan:
     actions: tuple[Action, ...] = ()
     wake_at: float = NEVER
     """When to decide again although nothing changed."""
@@ -101,11 +111,11 @@ class _Draft:
     def wake(self, at: float) -> None:
         self.wake_at = min(self.wake_at, at)
 
-    def plan(self) -> Plan:
-        return Plan(tuple(self.actions), self.wake_at)
+    def plan(self) -> PodPlan:
+        return PodPlan(tuple(self.actions), self.wake_at)
 
 
-def decide(view: View, rules: PodSettings) -> Plan:
+def decide(view: PodView, rules: PodSettings) -> PodPlan:
     draft = _Draft()
     if view.finishing:
         return draft.plan()
@@ -114,7 +124,7 @@ def decide(view: View, rules: PodSettings) -> Plan:
         return draft.plan()
     failure = _given_up(view, rules, draft)
     if failure is not None:
-        return Plan((failure,))
+        return PodPlan((failure,))
     _keep_prepared(view, draft)
     _kill_unhealthy(view, draft)
     if view.stage == "prepared":
@@ -125,26 +135,26 @@ def decide(view: View, rules: PodSettings) -> Plan:
 # Giving up.
 
 
-def _given_up(view: View, rules: PodSettings, draft: _Draft) -> Fail | None:
+def _given_up(view: PodView, rules: PodSettings, draft: _Draft) -> FailPod | None:
     deadline = pod_model.spec_of(view.pod).get("activeDeadlineSeconds")
     if deadline is not None:
         end = view.history.started_at + float(deadline)
         if view.now >= end:
-            return Fail("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+            return FailPod("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
         draft.wake(end)
     if pod_model.restart_policy(view.pod) != "Never" or not rules.start_failure_seconds:
         return None
-    problems: list[tuple[str, Problem | None]] = [("", view.setup)]
+    problems: list[tuple[str, StartProblem | None]] = [("", view.setup)]
     problems += [(container["name"], view.history.of(container["name"]).problem) for container in _all(view)]
     for name, problem in problems:
         if problem is None:
             continue
         end = problem.since + rules.start_failure_seconds
         if problem.final:
-            return Fail(problem.reason, f"container {name} could not be started: {problem.message}")
+            return FailPod(problem.reason, f"container {name} could not be started: {problem.message}")
         if view.now >= end:
             what = f"container {name} could not be started" if name else "the pod could not be set up"
-            return Fail(problem.reason, f"{what} within {rules.start_failure_seconds:g} s: {problem.message}")
+            return FailPod(problem.reason, f"{what} within {rules.start_failure_seconds:g} s: {problem.message}")
         draft.wake(end)
     return None
 
@@ -152,20 +162,20 @@ def _given_up(view: View, rules: PodSettings, draft: _Draft) -> Fail | None:
 # Going on.
 
 
-def _keep_prepared(view: View, draft: _Draft) -> None:
+def _keep_prepared(view: PodView, draft: _Draft) -> None:
     if view.stage == "new":
         if view.setup is None or view.setup.retry_at <= view.now:
-            draft.actions.append(Prepare())
+            draft.actions.append(PreparePod())
         else:
             draft.wake(view.setup.retry_at)
     elif view.stage == "prepared" and view.refresh_at < NEVER:
         if view.refresh_at <= view.now:
-            draft.actions.append(Refresh())
+            draft.actions.append(RefreshVolumes())
         else:
             draft.wake(view.refresh_at)
 
 
-def _kill_unhealthy(view: View, draft: _Draft) -> None:
+def _kill_unhealthy(view: PodView, draft: _Draft) -> None:
     for container in _all(view):
         name = container["name"]
         if view.running(name) is None or name in view.operations:
@@ -173,10 +183,10 @@ def _kill_unhealthy(view: View, draft: _Draft) -> None:
         probed = view.probed(name)
         if probed.failed:
             grace = pod_model.termination_grace(view.pod) if probed.grace is None else probed.grace
-            draft.actions.append(Stop(name, grace, f"Container {name} {probed.failed}"))
+            draft.actions.append(StopContainer(name, grace, f"Container {name} {probed.failed}"))
 
 
-def _start_what_is_due(view: View, rules: PodSettings, draft: _Draft) -> None:
+def _start_what_is_due(view: PodView, rules: PodSettings, draft: _Draft) -> None:
     if initialized(view):
         for container in [*pod_model.sidecars(view.pod), *pod_model.containers(view.pod)]:
             _start(view, rules, draft, container)
@@ -188,7 +198,7 @@ def _start_what_is_due(view: View, rules: PodSettings, draft: _Draft) -> None:
         return  # the next one begins when this one is through
 
 
-def _start(view: View, rules: PodSettings, draft: _Draft, container: Object) -> None:
+def _start(view: PodView, rules: PodSettings, draft: _Draft, container: Object) -> None:
     name = container["name"]
     if name in view.operations or view.running(name) is not None:
         return
@@ -199,17 +209,17 @@ def _start(view: View, rules: PodSettings, draft: _Draft, container: Object) -> 
     pause = pause_before_restart(run, known.backoff, rules)
     due = view.ended(name) + pause if run is not None else 0.0
     if due > view.now:
-        draft.actions.append(TellBackoff(name, view.attempts(name), pause))
+        draft.actions.append(ReportBackoff(name, view.attempts(name), pause))
         draft.wake(due)
         return
     if known.problem is not None and known.problem.retry_at > view.now:
         draft.wake(known.problem.retry_at)
         return
     if any(operation.kind == "starting" for operation in view.operations.values()) or any(
-        isinstance(action, Start) for action in draft.actions
+        isinstance(action, StartContainer) for action in draft.actions
     ):
         return  # one at a time; the end of that start wakes us
-    draft.actions.append(Start(name, view.attempts(name), next_backoff(run, pause, rules)))
+    draft.actions.append(StartContainer(name, view.attempts(name), next_backoff(run, pause, rules)))
 
 
 def pause_before_restart(run: ContainerState | None, backoff: float, rules: PodSettings) -> float:
@@ -229,7 +239,7 @@ def next_backoff(run: ContainerState | None, pause: float, rules: PodSettings) -
 # Ending.
 
 
-def _wind_down(view: View, draft: _Draft) -> None:
+def _wind_down(view: PodView, draft: _Draft) -> None:
     grace = max(1.0, pod_model.termination_grace(view.pod))
     deadline = (view.history.terminating_since or view.now) + grace
     sidecars = [container["name"] for container in pod_model.sidecars(view.pod)]
@@ -248,12 +258,12 @@ def _wind_down(view: View, draft: _Draft) -> None:
     if draft.actions or view.operations or any(view.running(name) for name in view.runs):
         return
     if view.removed or pod_model.deleting(view.pod):
-        draft.actions.append(Finish())
+        draft.actions.append(FinishPod())
     elif not view.released:
-        draft.actions.append(Release())
+        draft.actions.append(ReleasePod())
 
 
-def _stop(view: View, draft: _Draft, names: Sequence[str], deadline: float) -> bool:
+def _stop(view: PodView, draft: _Draft, names: Sequence[str], deadline: float) -> bool:
     """Stop these; says whether any of them still runs."""
     busy = False
     for name in names:
@@ -264,15 +274,15 @@ def _stop(view: View, draft: _Draft, names: Sequence[str], deadline: float) -> b
         busy = True
         if operation is None or operation.kind == "starting":
             # Also in the middle of a postStart hook: the container runs, and it is to end.
-            draft.actions.append(Stop(name, max(1.0, deadline - view.now), f"Stopping container {name}"))
+            draft.actions.append(StopContainer(name, max(1.0, deadline - view.now), f"Stopping container {name}"))
         elif operation.deadline > deadline + 1.0:
             # It was being stopped with more patience than there is now.
             if view.now >= deadline:
-                draft.actions.append(Kill(name))
+                draft.actions.append(KillContainer(name))
             else:
                 draft.wake(deadline)
     return busy
 
 
-def _all(view: View) -> list[Object]:
+def _all(view: PodView) -> list[Object]:
     return list(pod_model.all_containers(view.pod))

@@ -23,7 +23,7 @@ class NoSuchConfig(ConfigProblem):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class DownwardNodeInfo:
     """What the downward API tells beyond the pod itself."""
 
     host_ip: str
@@ -32,7 +32,7 @@ class NodeFacts:
     """Stands in for limits that a container does not set."""
 
 
-def field_value(pod: Object, path: str, node: NodeFacts) -> str:
+def field_value(pod: Object, path: str, node: DownwardNodeInfo) -> str:
     meta, spec = pod["metadata"], pod_model.spec_of(pod)
     keyed = _KEYED.fullmatch(path)
     if keyed:
@@ -54,7 +54,7 @@ def field_value(pod: Object, path: str, node: NodeFacts) -> str:
     raise ConfigProblem(f"the field {path} cannot be handed down to a container")
 
 
-def resource_value(pod: Object, container: Object, reference: Mapping[str, Any], node: NodeFacts) -> str:
+def resource_value(pod: Object, container: Object, reference: Mapping[str, Any], node: DownwardNodeInfo) -> str:
     """`limits.cpu` and the like in whole units of the divisor, rounded up."""
     named = reference.get("containerName")
     if named and named != container.get("name"):
@@ -64,15 +64,15 @@ def resource_value(pod: Object, container: Object, reference: Mapping[str, Any],
         container = other
     group, _, name = str(reference.get("resource") or "").partition(".")
     resources = container.get("resources") or {}
-    told = (resources.get(group) or {}).get(name)
-    if told is None and group == "limits":
-        told = node.allocatable.get(name)
-    if told is None:
-        told = "0"
+    amount = (resources.get(group) or {}).get(name)
+    if amount is None and group == "limits":
+        amount = node.allocatable.get(name)
+    if amount is None:
+        amount = "0"
     divisor = quantity.parse(str(reference.get("divisor") or "1"))
     if not divisor:
         divisor = quantity.from_units(1)
-    return str(-(-quantity.parse(told).nanos // divisor.nanos))
+    return str(-(-quantity.parse(amount).nanos // divisor.nanos))
 
 
 def _quoted(text: str) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from coterie.kube.agent.pods import pod_model
-from coterie.kube.agent.pods.downward import ConfigProblem, NodeFacts, field_value, resource_value
+from coterie.kube.agent.pods.downward import ConfigProblem, DownwardNodeInfo, field_value, resource_value
 from coterie.kube.api.meta import Object
 
 Lookup = Callable[[str, str], Object | None]
@@ -31,7 +31,7 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def variables(
-    pod: Object, container: Object, lookup: Lookup, node: NodeFacts, base: Sequence[tuple[str, str]] = ()
+    pod: Object, container: Object, lookup: Lookup, node: DownwardNodeInfo, base: Sequence[tuple[str, str]] = ()
 ) -> dict[str, str]:
     """All variables in the order in which they are set; later ones win and may refer to earlier ones."""
     found = dict(base)
@@ -63,7 +63,7 @@ def _all_of(source: Object, lookup: Lookup) -> dict[str, str]:
     return {}
 
 
-def _value_from(pod: Object, container: Object, source: Object, lookup: Lookup, node: NodeFacts) -> str | None:
+def _value_from(pod: Object, container: Object, source: Object, lookup: Lookup, node: DownwardNodeInfo) -> str | None:
     if "fieldRef" in source:
         return field_value(pod, source["fieldRef"].get("fieldPath") or "", node)
     if "resourceFieldRef" in source:

@@ -16,7 +16,7 @@ log = logger("agent.garbage")
 _DAY = 86400.0
 
 
-class GarbageCollector:
+class NodeGarbageCollector:
     """A Runnable."""
 
     name = "pod-garbage"

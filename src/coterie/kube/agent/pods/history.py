@@ -25,7 +25,7 @@ log = logger("agent.pods.history")
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class StartProblem:
     """Why something does not start, in the words of a container's waiting state."""
 
     reason: str
@@ -57,7 +57,7 @@ class ContainerHistory:
     """Runs begun so far, counting those that could not be started. The restart count is one less."""
     backoff: float = 0.0
     """The pause that must pass after the end of the newest run before the next."""
-    problem: Problem | None = None
+    problem: StartProblem | None = None
     endings: tuple[Ending, ...] = ()
     """At most two: those that the newest state and the last state may need."""
 
@@ -66,7 +66,7 @@ NEVER_RAN = ContainerHistory()
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class PodFailure:
     """The pod as a whole was given up."""
 
     reason: str
@@ -76,7 +76,7 @@ class Failure:
 @dataclass(frozen=True, slots=True)
 class PodHistory:
     containers: Mapping[str, ContainerHistory] = field(default_factory=dict)
-    failure: Failure | None = None
+    failure: PodFailure | None = None
     terminating_since: float = 0.0
     """When stopping the pod began; 0: it has not."""
     started_at: float = 0.0
@@ -97,7 +97,7 @@ def load(directory: Path) -> PodHistory | None:
     try:
         return msgspec.json.decode(data, type=PodHistory)
     except msgspec.DecodeError as error:
-        log.warning("A pod's history cannot be read and is begun anew", error=error, file=str(directory / FILE))
+        log.warning("A pod's history is unreadable; starting a new one", error=error, file=str(directory / FILE))
         return None
 
 
@@ -111,33 +111,33 @@ def from_status(pod: Object) -> PodHistory:
     status = pod_model.status_in(pod)
     containers: dict[str, ContainerHistory] = {}
     for group in ("initContainerStatuses", "containerStatuses"):
-        for told in status.get(group) or ():
-            found = _container_from_status(told)
+        for container_status in status.get(group) or ():
+            found = _container_from_status(container_status)
             if found is not None:
-                containers[told["name"]] = found
+                containers[container_status["name"]] = found
     failure = None
     if status.get("phase") == "Failed" and status.get("reason"):
-        failure = Failure(status["reason"], status.get("message") or "")
+        failure = PodFailure(status["reason"], status.get("message") or "")
     return PodHistory(containers, failure, 0.0, _moment(status.get("startTime")))
 
 
-def _container_from_status(told: Object) -> ContainerHistory | None:
-    state, last = told.get("state") or {}, told.get("lastState") or {}
-    restarts = int(told.get("restartCount") or 0)
+def _container_from_status(status: Object) -> ContainerHistory | None:
+    state, last = status.get("state") or {}, status.get("lastState") or {}
+    restarts = int(status.get("restartCount") or 0)
     running, ended, before = state.get("running"), state.get("terminated"), last.get("terminated")
     endings: list[Ending] = []
     if before:
         # While a container waits for its restart, the run that ended is the newest one.
         attempt = restarts if not running and not ended else restarts - 1
-        endings.append(_ending(told, before, max(attempt, 0)))
+        endings.append(_ending(status, before, max(attempt, 0)))
     if ended:
-        endings.append(_ending(told, ended, restarts))
+        endings.append(_ending(status, ended, restarts))
     if not running and not endings:
         return None
     return ContainerHistory(attempts=restarts + 1, endings=tuple(endings))
 
 
-def _ending(told: Object, ended: Object, attempt: int) -> Ending:
+def _ending(terminated: Object, ended: Object, attempt: int) -> Ending:
     return Ending(
         attempt,
         int(ended.get("exitCode") or 0),
@@ -145,8 +145,8 @@ def _ending(told: Object, ended: Object, attempt: int) -> Ending:
         ended.get("message") or "",
         _moment(ended.get("startedAt")),
         _moment(ended.get("finishedAt")),
-        told.get("image") or "",
-        told.get("imageID") or "",
+        terminated.get("image") or "",
+        terminated.get("imageID") or "",
     )
 
 

@@ -20,7 +20,7 @@ from coterie.base.tasks import TaskOwner
 from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.worker import PodWorker
-from coterie.kube.agent.pods.worker_context import SteadyTime, Tools
+from coterie.kube.agent.pods.worker_context import SteadyTime, WorkerContext
 from coterie.kube.agent.pods.writer import StatusWriter
 from coterie.kube.agent.probes.checks import Checker
 from coterie.kube.agent.runtimes.protocol import PodRuntime
@@ -29,7 +29,7 @@ from coterie.kube.agent.volumes.objects import ObjectSource
 from coterie.kube.api.meta import Object, ObjectKey
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.client.client import Client
-from coterie.kube.client.informer import Change
+from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.queue import WorkQueue
@@ -67,7 +67,7 @@ class PodManager:
         self._owner = TaskOwner("pod-operations")
         self._writer = StatusWriter(client, clock, settings.pods.status_writers, settings.pods.status_pause)
         self._objects = ObjectSource(client, self._objects_changed)
-        self._tools = Tools(
+        self._tools = WorkerContext(
             client=client,
             runtime=runtime,
             settings=settings,
@@ -156,13 +156,13 @@ class PodManager:
             worker.sync()
         except Exception as error:  # noqa: BLE001 - one pod that breaks the rules must not stop the others
             wait = self._queue.retry(uid)
-            log.error("A pod could not be looked after; trying again", error=error, trace=True, uid=uid, seconds=wait)
+            log.error("Pod sync failed; trying again", error=error, trace=True, uid=uid, seconds=wait)
         else:
             self._queue.forget(uid)
 
     # What changes.
 
-    def _changed(self, change: Change[Object]) -> None:
+    def _changed(self, change: ObjectChange[Object]) -> None:
         pod = change.object
         uid = pod_model.uid_of(pod)
         worker = self._workers.get(uid)

@@ -15,8 +15,8 @@ from coterie.kube.agent.pods.containers import container_spec, termination_mount
 from coterie.kube.agent.pods.downward import ConfigProblem, NoSuchConfig
 from coterie.kube.agent.pods.environment import variables
 from coterie.kube.agent.pods.hosts_files import hosts_file, resolver_file
-from coterie.kube.agent.pods.worker_context import Tools
-from coterie.kube.agent.runtimes.protocol import ContainerState, Mount, PodSandbox, RuntimeProblem
+from coterie.kube.agent.pods.worker_context import WorkerContext
+from coterie.kube.agent.runtimes.protocol import ContainerState, Mount, PodSandbox, RuntimeFailure
 from coterie.kube.agent.volumes.volumes import PodVolumes
 from coterie.kube.api.errors import ApiError, Conflict, NotFound
 from coterie.kube.api.meta import Object
@@ -37,7 +37,7 @@ class OperationFailed(Exception):
         self.final = final
 
 
-async def set_up(tools: Tools, pod: Object, volumes: PodVolumes) -> None:
+async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None:
     uid, key = pod_model.uid_of(pod), pod_model.key_of(pod)
     facts = tools.facts(uid)
     try:
@@ -67,13 +67,15 @@ async def set_up(tools: Tools, pod: Object, volumes: PodVolumes) -> None:
     )
     try:
         await tools.runtime.prepare_pod(sandbox)
-    except RuntimeProblem as problem:
+    except RuntimeFailure as problem:
         raise OperationFailed("FailedCreatePodSandBox", problem.message) from problem
     except OSError as error:
         raise OperationFailed("FailedCreatePodSandBox", str(error)) from error
 
 
-async def start(tools: Tools, pod: Object, container: Object, attempt: int, volumes: PodVolumes) -> ContainerState:
+async def start(
+    tools: WorkerContext, pod: Object, container: Object, attempt: int, volumes: PodVolumes
+) -> ContainerState:
     uid, key = pod_model.uid_of(pod), pod_model.key_of(pod)
     try:
         lookup, facts, home = tools.objects.lookup(key.namespace), tools.facts(uid), tools.directory(uid)
@@ -100,13 +102,13 @@ async def start(tools: Tools, pod: Object, container: Object, attempt: int, volu
     try:
         logs.joinpath(container["name"]).mkdir(parents=True, exist_ok=True)
         return await tools.runtime.start_container(uid, spec)
-    except RuntimeProblem as problem:
+    except RuntimeFailure as problem:
         raise OperationFailed(problem.reason or "CreateContainerError", problem.message) from problem
     except OSError as error:
         raise OperationFailed("CreateContainerError", str(error)) from error
 
 
-async def run_hook(tools: Tools, pod: Object, container: Object, name: str, limit: float) -> str:
+async def run_hook(tools: WorkerContext, pod: Object, container: Object, name: str, limit: float) -> str:
     """Run a lifecycle hook; returns why it failed, or nothing."""
     handler = (container.get("lifecycle") or {}).get(name)
     if not handler:
@@ -115,20 +117,20 @@ async def run_hook(tools: Tools, pod: Object, container: Object, name: str, limi
     return "" if well else seen or "failed"
 
 
-async def stop(tools: Tools, pod: Object, container: Object | None, name: str, grace: float) -> None:
+async def stop(tools: WorkerContext, pod: Object, container: Object | None, name: str, grace: float) -> None:
     """preStop hook and SIGTERM share the grace; the container has a moment even after a hook that took all of it."""
     began = tools.clock.monotonic()
     if container is not None:
         why = await run_hook(tools, pod, container, "preStop", grace)
         if why:
-            tools.tell(pod, "Warning", "FailedPreStopHook", f"PreStopHook failed: {why}", name)
+            tools.record_event(pod, "Warning", "FailedPreStopHook", f"PreStopHook failed: {why}", name)
     left = grace - (tools.clock.monotonic() - began)
     await tools.runtime.stop_container(
         pod_model.uid_of(pod), name, max(left, min(grace, tools.settings.pods.min_grace))
     )
 
 
-async def remove_from_api(tools: Tools, pod: Object) -> None:
+async def remove_from_api(tools: WorkerContext, pod: Object) -> None:
     """The last word on a pod that was deleted: it has ended here. Raises what a later attempt may cure."""
     key = pod_model.key_of(pod)
     try:

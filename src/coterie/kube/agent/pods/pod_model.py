@@ -68,10 +68,10 @@ def deleting(pod: Object) -> bool:
 
 def termination_grace(pod: Object) -> float:
     """Seconds the pod is given to end: what the deletion says, else what the pod says."""
-    told = pod["metadata"].get("deletionGracePeriodSeconds")
-    if told is None:
-        told = spec_of(pod).get("terminationGracePeriodSeconds")
-    return float(DEFAULT_GRACE if told is None else told)
+    seconds = pod["metadata"].get("deletionGracePeriodSeconds")
+    if seconds is None:
+        seconds = spec_of(pod).get("terminationGracePeriodSeconds")
+    return float(DEFAULT_GRACE if seconds is None else seconds)
 
 
 def hostname_of(pod: Object) -> str:

@@ -1,4 +1,4 @@
-"""`View`: all that is known about one pod at one moment. Deciding and reporting look at nothing else.
+"""`PodView`: all that is known about one pod at one moment. Deciding and reporting look at nothing else.
 
 It joins what the runtime saw (runs), what probes found, what was remembered (history), and what is being done right now
 (operations), so that the functions over it are pure and a test can write any situation down as data.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from coterie.kube.agent.pods import pod_model
-from coterie.kube.agent.pods.history import ContainerHistory, Ending, PodHistory, Problem
+from coterie.kube.agent.pods.history import ContainerHistory, Ending, PodHistory, StartProblem
 from coterie.kube.agent.runtimes.protocol import ContainerState, PodState
 from coterie.kube.api.meta import Object
 
@@ -32,7 +32,7 @@ class Probed:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ContainerOperation:
     """Something that is being done to a container and takes its time."""
 
     kind: Literal["starting", "stopping"]
@@ -41,7 +41,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PodView:
     pod: Object
     now: float
     """Seconds since 1970 on a clock that nobody moves (see `manager`)."""
@@ -53,9 +53,9 @@ class View:
     """When the newest run of a container ended, on the clock of `now`."""
     probes: Mapping[str, Probed] = field(default_factory=dict)
     history: PodHistory = PodHistory()  # noqa: RUF009 - frozen
-    operations: Mapping[str, Operation] = field(default_factory=dict)
+    operations: Mapping[str, ContainerOperation] = field(default_factory=dict)
     stage: Literal["new", "preparing", "prepared"] = "new"
-    setup: Problem | None = None
+    setup: StartProblem | None = None
     """Why volumes or the sandbox could not be made."""
     refresh_at: float = NEVER
     """When volumes must be brought up to date."""
@@ -132,21 +132,21 @@ def exit_code(run: ContainerState) -> int:
     return run.exit_code or (128 + run.signal if run.signal else 0)
 
 
-def initialized(view: View) -> bool:
+def initialized(view: PodView) -> bool:
     """Init containers have done their work. Once a main container has run this never becomes false again."""
     if any(view.attempts(container["name"]) for container in pod_model.containers(view.pod)):
         return True
     return all(init_done(view, container) for container in pod_model.init_containers(view.pod))
 
 
-def init_done(view: View, container: Object) -> bool:
+def init_done(view: PodView, container: Object) -> bool:
     if pod_model.is_sidecar(container):
         return view.started(container["name"])
     run = view.newest(container["name"])
     return run is not None and not run.running and exit_code(run) == 0
 
 
-def init_failed(view: View) -> bool:
+def init_failed(view: PodView) -> bool:
     """An init container failed for good."""
     for container in pod_model.init_containers(view.pod):
         run = view.newest(container["name"])
@@ -157,7 +157,7 @@ def init_failed(view: View) -> bool:
     return False
 
 
-def finished(view: View) -> bool:
+def finished(view: PodView) -> bool:
     """All main containers ended and none will run again."""
     if init_failed(view):
         return True
@@ -171,7 +171,7 @@ def finished(view: View) -> bool:
     return True
 
 
-def winding_down(view: View) -> bool:
+def winding_down(view: PodView) -> bool:
     """Nothing is started any more; what still runs is stopped."""
     return (
         view.removed
@@ -182,7 +182,7 @@ def winding_down(view: View) -> bool:
     )
 
 
-def anything_runs(view: View) -> bool:
+def anything_runs(view: PodView) -> bool:
     return any(runs and runs[-1].running for runs in view.runs.values())
 
 

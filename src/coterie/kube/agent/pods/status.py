@@ -15,7 +15,7 @@ from coterie.base.clock import rfc3339
 from coterie.kube.agent.pods import conditions, pod_model
 from coterie.kube.agent.pods.decide import pause_before_restart
 from coterie.kube.agent.pods.pod_view import (
-    View,
+    PodView,
     anything_runs,
     exit_code,
     finished,
@@ -30,7 +30,7 @@ from coterie.kube.api.rules.pods import qos_class
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PodLocation:
     """Where the pod runs."""
 
     runtime: str
@@ -41,7 +41,7 @@ class Place:
     """Termination messages by container and attempt."""
 
 
-def status_of(view: View, place: Place, rules: PodSettings) -> Object:
+def status_of(view: PodView, place: PodLocation, rules: PodSettings) -> Object:
     """The whole status. `view.pod` carries the status before."""
     pod, before = view.pod, pod_model.status_in(view.pod)
     now = rfc3339(datetime.fromtimestamp(view.wall or view.now, UTC))
@@ -68,7 +68,7 @@ def status_of(view: View, place: Place, rules: PodSettings) -> Object:
     return status
 
 
-def phase_of(view: View, main: list[Object]) -> str:
+def phase_of(view: PodView, main: list[Object]) -> str:
     """Pending, Running, Succeeded or Failed. An end is told only when nothing runs any more, and never taken back."""
     before = pod_model.status_in(view.pod).get("phase")
     if before in ("Succeeded", "Failed"):
@@ -86,7 +86,7 @@ def phase_of(view: View, main: list[Object]) -> str:
     return _living_phase(view, main)
 
 
-def _living_phase(view: View, main: list[Object]) -> str:
+def _living_phase(view: PodView, main: list[Object]) -> str:
     if not initialized(view):
         return "Pending"
     never_ran = [s for s in main if s["state"].get("waiting") and not s["lastState"].get("terminated")]
@@ -101,7 +101,9 @@ def _succeeded(status: Object) -> bool:
 # Containers.
 
 
-def _container_status(view: View, place: Place, rules: PodSettings, container: Object, *, init: bool) -> Object:
+def _container_status(
+    view: PodView, place: PodLocation, rules: PodSettings, container: Object, *, init: bool
+) -> Object:
     name = container["name"]
     run = view.newest(name)
     state, last = _states(view, place, rules, container, run, init=init)
@@ -121,7 +123,7 @@ def _container_status(view: View, place: Place, rules: PodSettings, container: O
 
 
 def _states(
-    view: View, place: Place, rules: PodSettings, container: Object, run: ContainerState | None, *, init: bool
+    view: PodView, place: PodLocation, rules: PodSettings, container: Object, run: ContainerState | None, *, init: bool
 ) -> tuple[Object, Object]:
     """(state, lastState)."""
     name = container["name"]
@@ -138,29 +140,29 @@ def _states(
         return {"waiting": {"reason": problem.reason, "message": problem.message}}, ended
     pause = pause_before_restart(run, view.history.of(name).backoff, rules)
     if pause and view.now < view.ended(name) + pause:
-        told = f"back-off {pause:g}s restarting failed container={name} pod={_full_name(view.pod)}"
-        return {"waiting": {"reason": "CrashLoopBackOff", "message": told}}, ended
+        message = f"back-off {pause:g}s restarting failed container={name} pod={_full_name(view.pod)}"
+        return {"waiting": {"reason": "CrashLoopBackOff", "message": message}}, ended
     return ended, last
 
 
-def _is_over(view: View) -> bool:
+def _is_over(view: PodView) -> bool:
     return view.removed or pod_model.deleting(view.pod) or view.history.failure is not None
 
 
-def _waiting(view: View, problem: Any) -> Object:
+def _waiting(view: PodView, problem: Any) -> Object:
     if problem is not None:
         return {"reason": problem.reason, "message": problem.message}
     return {"reason": "PodInitializing" if pod_model.init_containers(view.pod) else "ContainerCreating"}
 
 
-def _last_state(view: View, place: Place, name: str) -> Object:
+def _last_state(view: PodView, place: PodLocation, name: str) -> Object:
     runs = view.runs.get(name, ())
     if len(runs) < 2:
         return {}
     return {"terminated": _terminated(view, place, runs[-2])}
 
 
-def _terminated(view: View, place: Place, run: ContainerState) -> Object:
+def _terminated(view: PodView, place: PodLocation, run: ContainerState) -> Object:
     code = exit_code(run)
     ended: Object = {
         "exitCode": code,
@@ -175,7 +177,7 @@ def _terminated(view: View, place: Place, run: ContainerState) -> Object:
     return ended
 
 
-def _ready(view: View, container: Object, run: ContainerState | None, *, init: bool) -> bool:
+def _ready(view: PodView, container: Object, run: ContainerState | None, *, init: bool) -> bool:
     if run is None:
         return False
     if init and not pod_model.is_sidecar(container):

@@ -22,34 +22,34 @@ from coterie.kube.agent.pods import operations, pod_model
 from coterie.kube.agent.pods.containers import termination_message
 from coterie.kube.agent.pods.decide import (
     Action,
-    Fail,
-    Finish,
-    Kill,
-    Plan,
-    Prepare,
-    Refresh,
-    Release,
-    Start,
-    Stop,
-    TellBackoff,
+    FailPod,
+    FinishPod,
+    KillContainer,
+    PodPlan,
+    PreparePod,
+    RefreshVolumes,
+    ReleasePod,
+    ReportBackoff,
+    StartContainer,
+    StopContainer,
     decide,
 )
 from coterie.kube.agent.pods.downward import ConfigProblem
-from coterie.kube.agent.pods.history import Ending, Failure, PodHistory, Problem
+from coterie.kube.agent.pods.history import Ending, PodFailure, PodHistory, StartProblem
 from coterie.kube.agent.pods.pod_view import (
     NEVER,
-    Operation,
+    ContainerOperation,
+    PodView,
     Probed,
-    View,
     exit_code,
     runs_of,
     winding_down,
     with_lost_runs,
 )
-from coterie.kube.agent.pods.status import Place, status_of
-from coterie.kube.agent.pods.worker_context import Tools
+from coterie.kube.agent.pods.status import PodLocation, status_of
+from coterie.kube.agent.pods.worker_context import WorkerContext
 from coterie.kube.agent.probes.prober import ContainerProber
-from coterie.kube.agent.runtimes.protocol import ContainerState, RuntimeProblem
+from coterie.kube.agent.runtimes.protocol import ContainerState, RuntimeFailure
 from coterie.kube.agent.volumes.tokens import PodTokens
 from coterie.kube.agent.volumes.volumes import PodVolumes
 from coterie.kube.api.errors import ApiError
@@ -60,12 +60,12 @@ log = logger("agent.pods")
 _SETUP_RETRY = Policy(first=0.5, factor=2.0, limit=120.0, jitter=0.0)
 _FINISH_RETRY = Policy(first=0.2, factor=2.0, limit=30.0, jitter=0.2)
 _REMEMBERED_RUNS = 256
-_BROKEN = "the agent met an error of its own; its log says which"
+_BROKEN = "internal error of the agent; see its log"
 _BROKEN_PAUSE = 5.0
 
 
 class PodWorker:
-    def __init__(self, pod: Object, tools: Tools, *, removed: bool = False) -> None:
+    def __init__(self, pod: Object, tools: WorkerContext, *, removed: bool = False) -> None:
         self.pod = pod
         self.uid = pod_model.uid_of(pod)
         self._tools = tools
@@ -75,10 +75,10 @@ class PodWorker:
         self._volumes = PodVolumes(
             directory, tools.objects, PodTokens(tools.client, tools.clock), self._rules, tools.plugin_references
         )
-        self._operations: dict[str, Operation] = {}
+        self._operations: dict[str, ContainerOperation] = {}
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._stage: Literal["new", "preparing", "prepared"] = "new"
-        self._setup: Problem | None = None
+        self._setup: StartProblem | None = None
         self._setup_backoff = Backoff(_SETUP_RETRY)
         self._dirty = False
         self._removed = removed
@@ -87,7 +87,7 @@ class PodWorker:
         self._probers: dict[str, ContainerProber] = {}
         self._ended: dict[tuple[str, int], float] = {}
         self._messages: dict[tuple[str, int], str] = {}
-        self._backoffs_told: set[tuple[str, int]] = set()
+        self._backoffs_reported: set[tuple[str, int]] = set()
         self._written: Object | None = None
         """The status that was last handed to the writer."""
         self._writing = False
@@ -134,8 +134,8 @@ class PodWorker:
     def give_up(self, reason: str, message: str) -> None:
         """Fail the pod: an eviction, or a node that cannot run it."""
         if self.history.failure is None:
-            self._tools.tell(self.pod, "Warning", reason, message)
-            self._remember(replace(self.history, failure=Failure(reason, message)))
+            self._tools.record_event(self.pod, "Warning", reason, message)
+            self._remember(replace(self.history, failure=PodFailure(reason, message)))
 
     async def close(self) -> None:
         """The agent ends: leave the containers alone."""
@@ -150,18 +150,18 @@ class PodWorker:
         if winding_down(view) and not self.history.terminating_since:
             self._remember(replace(self.history, terminating_since=self._tools.time.now()))
             view = self.view()
-        plan: Plan = decide(view, self._rules)
+        plan: PodPlan = decide(view, self._rules)
         for action in plan.actions:
             self._perform(action)
         self._report()
         if plan.wake_at < NEVER:
             self._tools.wake(self.uid, max(0.01, plan.wake_at - self._tools.time.now()))
 
-    def view(self) -> View:
+    def view(self) -> PodView:
         runs = runs_of(self._tools.runtime.pod(self.uid), self.history)
         refresh_in = self._volumes.refresh_in
         now = self._tools.time.now()
-        return View(
+        return PodView(
             pod=self.pod,
             now=now,
             wall=self._tools.clock.now().timestamp(),
@@ -200,12 +200,12 @@ class PodWorker:
         self._forget_old_runs(runs)
 
     def _forget_old_runs(self, runs: Mapping[str, tuple[ContainerState, ...]]) -> None:
-        if len(self._ended) + len(self._messages) + len(self._backoffs_told) < _REMEMBERED_RUNS:
+        if len(self._ended) + len(self._messages) + len(self._backoffs_reported) < _REMEMBERED_RUNS:
             return
         known = {(name, run.attempt) for name, states in runs.items() for run in states[-2:]}
         self._ended = {run: at for run, at in self._ended.items() if run in known}
         self._messages = {run: text for run, text in self._messages.items() if run in known}
-        self._backoffs_told.clear()
+        self._backoffs_reported.clear()
 
     def _message_of(self, name: str, run: ContainerState) -> str:
         container = pod_model.container_named(self.pod, name)
@@ -235,7 +235,7 @@ class PodWorker:
             self._tools.checker,
             self._tools.clock,
             lambda: self._tools.wake(self.uid, 0),
-            lambda reason, message: self._tools.tell(self.pod, "Warning", reason, message, name),
+            lambda reason, message: self._tools.record_event(self.pod, "Warning", reason, message, name),
             age=max(0.0, self._tools.clock.now().timestamp() - run.started_at),
             adopted=self._adopted(name, run),
         )
@@ -247,48 +247,56 @@ class PodWorker:
         wanted = pod_model.container_id(self._tools.runtime.name, self.uid, name, run.attempt)
         status = pod_model.status_in(self.pod)
         for group in ("initContainerStatuses", "containerStatuses"):
-            for told in status.get(group) or ():
-                if told.get("containerID") == wanted and (told.get("state") or {}).get("running"):
-                    return Probed(run.attempt, started=bool(told.get("started")), ready=bool(told.get("ready")))
+            for container_status in status.get(group) or ():
+                if container_status.get("containerID") == wanted and (container_status.get("state") or {}).get(
+                    "running"
+                ):
+                    return Probed(
+                        run.attempt,
+                        started=bool(container_status.get("started")),
+                        ready=bool(container_status.get("ready")),
+                    )
         return None
 
     # Acting.
 
     def _perform(self, action: Action) -> None:
         match action:
-            case Prepare():
+            case PreparePod():
                 self._stage = "preparing"
                 self._run_task("prepare", self._prepare())
-            case Refresh():
+            case RefreshVolumes():
                 if "refresh" not in self._tasks:
                     self._dirty = False
                     self._run_task("refresh", self._refresh())
-            case Start(name):
-                self._operations[name] = Operation("starting")
+            case StartContainer(name):
+                self._operations[name] = ContainerOperation("starting")
                 self._run_task(f"start/{name}", self._start(action))
-            case TellBackoff(name, attempt):
-                if (name, attempt) not in self._backoffs_told:
-                    self._backoffs_told.add((name, attempt))
+            case ReportBackoff(name, attempt):
+                if (name, attempt) not in self._backoffs_reported:
+                    self._backoffs_reported.add((name, attempt))
                     key = pod_model.key_of(self.pod)
-                    told = f"Back-off restarting failed container {name} in pod {key.name}_{key.namespace}({self.uid})"
-                    self._tools.tell(self.pod, "Warning", "BackOff", told, name)
-            case Stop(name, grace, message):
+                    sentence = (
+                        f"Back-off restarting failed container {name} in pod {key.name}_{key.namespace}({self.uid})"
+                    )
+                    self._tools.record_event(self.pod, "Warning", "BackOff", sentence, name)
+            case StopContainer(name, grace, message):
                 starting = self._tasks.get(f"start/{name}")
                 if starting is not None:
                     starting.cancel()
-                self._operations[name] = Operation("stopping", self._tools.time.now() + grace)
-                self._tools.tell(self.pod, "Normal", "Killing", message, name)
+                self._operations[name] = ContainerOperation("stopping", self._tools.time.now() + grace)
+                self._tools.record_event(self.pod, "Normal", "Killing", message, name)
                 self._run_task(f"stop/{name}", self._stop(name, grace))
-            case Kill(name):
-                self._operations[name] = Operation("stopping", self._tools.time.now())
+            case KillContainer(name):
+                self._operations[name] = ContainerOperation("stopping", self._tools.time.now())
                 self._run_task(f"kill/{name}", self._kill(name))
-            case Fail(reason, message):
+            case FailPod(reason, message):
                 self.give_up(reason, message)
                 self._tools.wake(self.uid, 0)
-            case Release():
+            case ReleasePod():
                 self._released = True
-                self._let_go()
-            case Finish():
+                self._release()
+            case FinishPod():
                 self._finishing = True
                 self._run_task("finish", self._finish())
 
@@ -299,10 +307,10 @@ class PodWorker:
             now = self._tools.time.now()
             first = self._setup
             since = first.since if first is not None else now
-            self._setup = Problem(failure.reason, failure.message, since, now + self._setup_backoff.failed())
+            self._setup = StartProblem(failure.reason, failure.message, since, now + self._setup_backoff.failed())
             self._stage = "new"
             if first is None or first.message != failure.message:
-                self._tools.tell(self.pod, "Warning", failure.reason, failure.message)
+                self._tools.record_event(self.pod, "Warning", failure.reason, failure.message)
         else:
             self._setup_backoff.succeeded()
             self._setup = None
@@ -313,13 +321,13 @@ class PodWorker:
         try:
             await self._volumes.make(self.pod, self._tools.facts(self.uid))
         except ConfigProblem as problem:
-            self._tools.tell(self.pod, "Warning", "FailedMount", str(problem))
+            self._tools.record_event(self.pod, "Warning", "FailedMount", str(problem))
         except (OSError, ApiError, TransportError) as error:
-            self._log.warning("Volumes could not be brought up to date", error=error)
+            self._log.warning("Volumes could not be refreshed", error=error)
             self._dirty = True
             self._tools.wake(self.uid, self._setup_backoff.failed())
 
-    async def _start(self, action: Start) -> None:
+    async def _start(self, action: StartContainer) -> None:
         name, attempt = action.name, action.attempt
         container = pod_model.container_named(self.pod, name)
         assert container is not None, "decided from this pod"
@@ -332,18 +340,20 @@ class PodWorker:
                 return
             known = replace(known, attempts=attempt + 1, backoff=action.backoff, problem=None)
             self._remember(self.history.with_container(name, known))
-            self._tools.tell(self.pod, "Normal", "Created", f"Created container {name}", name)
-            self._tools.tell(self.pod, "Normal", "Started", f"Started container {name}", name)
+            self._tools.record_event(self.pod, "Normal", "Created", f"Created container {name}", name)
+            self._tools.record_event(self.pod, "Normal", "Started", f"Started container {name}", name)
             why = await operations.run_hook(self._tools, self.pod, container, "postStart", 3600.0)
             if why:
-                self._tools.tell(self.pod, "Warning", "FailedPostStartHook", f"PostStartHook failed: {why}", name)
-                self._tools.tell(self.pod, "Normal", "Killing", "FailedPostStartHook", name)
+                self._tools.record_event(
+                    self.pod, "Warning", "FailedPostStartHook", f"PostStartHook failed: {why}", name
+                )
+                self._tools.record_event(self.pod, "Normal", "Killing", "FailedPostStartHook", name)
                 await operations.stop(self._tools, self.pod, container, name, pod_model.termination_grace(self.pod))
         finally:
-            if self._operations.get(name) == Operation("starting"):
+            if self._operations.get(name) == ContainerOperation("starting"):
                 del self._operations[name]
 
-    def _start_failed(self, container: Object, action: Start, failure: operations.OperationFailed) -> None:
+    def _start_failed(self, container: Object, action: StartContainer, failure: operations.OperationFailed) -> None:
         name, now = action.name, self._tools.time.now()
         known = self.history.of(name)
         if failure.reason in operations.START_ERRORS:
@@ -356,32 +366,32 @@ class PodWorker:
                 endings=(*known.endings, ending)[-2:],
             )
             self._ended[name, action.attempt] = now
-            self._tools.tell(self.pod, "Warning", "Failed", f"Error: {failure.message}", name)
+            self._tools.record_event(self.pod, "Warning", "Failed", f"Error: {failure.message}", name)
         else:
             before = known.problem
             count = before.count + 1 if before is not None else 1
             pause = min(self._rules.backoff_limit, self._rules.start_retry_first * 2.0 ** min(count - 1, 16))
             since = before.since if before is not None else now
             known = replace(
-                known, problem=Problem(failure.reason, failure.message, since, now + pause, count, failure.final)
+                known, problem=StartProblem(failure.reason, failure.message, since, now + pause, count, failure.final)
             )
             if before is None or before.reason != failure.reason:
                 for reason, message in operations.start_failure_events(failure.reason, failure.message):
-                    self._tools.tell(self.pod, "Warning", reason, message, name)
+                    self._tools.record_event(self.pod, "Warning", reason, message, name)
         self._remember(self.history.with_container(name, known))
 
     async def _stop(self, name: str, grace: float) -> None:
         container = pod_model.container_named(self.pod, name)
         try:
             await operations.stop(self._tools, self.pod, container, name, grace)
-        except (RuntimeProblem, OSError) as problem:
+        except (RuntimeFailure, OSError) as problem:
             self._log.error("A container could not be stopped; trying again", error=problem, container=name)
             await self._tools.clock.sleep(1.0)
         finally:
             self._operations.pop(name, None)
 
     async def _kill(self, name: str) -> None:
-        with contextlib.suppress(RuntimeProblem, OSError):  # the stop that is under way ends it otherwise
+        with contextlib.suppress(RuntimeFailure, OSError):  # the stop that is under way ends it otherwise
             await self._tools.runtime.signal_container(self.uid, name, signal.SIGKILL)
 
     async def _finish(self) -> None:
@@ -393,29 +403,29 @@ class PodWorker:
         if begun:
             await asyncio.wait(begun)
         retry = Backoff(_FINISH_RETRY)
-        told = False
+        reported = False
         while True:
             try:
-                if not self._removed and not told:
-                    told = await self._tell_the_end()
-                self._let_go()
+                if not self._removed and not reported:
+                    reported = await self._report_end()
+                self._release()
                 await self._tools.runtime.remove_pod(self.uid)
                 if not self._removed:
                     await operations.remove_from_api(self._tools, self.pod)
-            except (ApiError, TransportError, RuntimeProblem, OSError) as error:
+            except (ApiError, TransportError, RuntimeFailure, OSError) as error:
                 self._log.warning("A pod that ended could not be removed; trying again", error=error)
                 await self._tools.clock.sleep(retry.failed())
                 continue
             break
         self._tools.forget(self.uid)
 
-    async def _tell_the_end(self) -> bool:
+    async def _report_end(self) -> bool:
         status = status_of(replace(self.view(), operations={}), self._place(), self._rules)
         if overwritten(pod_model.status_in(self.pod), status):
             await self._tools.writer.put(self.pod, status, self._was_written)
         return True
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         for name in list(self._probers):
             self._run_task(f"unprobe/{name}", self._probers.pop(name).close())
         self._volumes.release(self.uid)
@@ -440,14 +450,14 @@ class PodWorker:
         now = self._tools.time.now()
         if kind == "prepare":
             self._stage = "new"
-            self._setup = Problem("FailedCreatePodSandBox", _BROKEN, now, now + self._setup_backoff.failed())
+            self._setup = StartProblem("FailedCreatePodSandBox", _BROKEN, now, now + self._setup_backoff.failed())
         elif kind == "start":
             known = self.history.of(container)
-            problem = Problem("CreateContainerError", _BROKEN, now, now + self._rules.start_retry_first)
+            problem = StartProblem("CreateContainerError", _BROKEN, now, now + self._rules.start_retry_first)
             self._remember(self.history.with_container(container, replace(known, problem=problem)))
         elif kind in ("stop", "finish"):
             if kind == "stop":
-                self._operations[container] = Operation("stopping", now)
+                self._operations[container] = ContainerOperation("stopping", now)
             self._run_task(f"pause/{name}", self._pause(kind, container))
 
     async def _pause(self, kind: str, container: str) -> None:
@@ -471,11 +481,11 @@ class PodWorker:
             # A full disk must not stop pods from being looked after; the API knows most of it too.
             self._log.warning("A pod's history could not be written", error=error)
 
-    def _place(self) -> Place:
+    def _place(self) -> PodLocation:
         address = self._tools.settings.address
         known = pod_model.status_in(self.pod).get("podIP") or ""
         there = self._stage == "prepared" or bool(known)
-        return Place(
+        return PodLocation(
             self._tools.runtime.name,
             address,
             (self._tools.runtime.pod_ip(self.uid) or known or address) if there else "",
@@ -509,9 +519,9 @@ def changed(before: Object, after: Object) -> bool:
 
 def overwritten(before: Object, after: Object) -> bool:
     """Whether the API's status says something else about what matters to others: somebody wrote over ours."""
-    told = {condition["type"]: condition.get("status") for condition in before.get("conditions") or ()}
+    statuses = {condition["type"]: condition.get("status") for condition in before.get("conditions") or ()}
     ours = {condition["type"]: condition.get("status") for condition in after["conditions"]}
-    return before.get("phase") != after["phase"] or any(told.get(kind) != value for kind, value in ours.items())
+    return before.get("phase") != after["phase"] or any(statuses.get(kind) != value for kind, value in ours.items())
 
 
 def ending(pod: Object, removed: bool) -> bool:

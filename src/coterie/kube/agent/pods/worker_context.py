@@ -10,7 +10,7 @@ from coterie.base.clock import Clock
 from coterie.base.tasks import TaskOwner
 from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.pods import pod_model
-from coterie.kube.agent.pods.downward import NodeFacts
+from coterie.kube.agent.pods.downward import DownwardNodeInfo
 from coterie.kube.agent.pods.writer import StatusWriter
 from coterie.kube.agent.probes.checks import Checker
 from coterie.kube.agent.runtimes.protocol import PodRuntime
@@ -34,7 +34,7 @@ class SteadyTime:
 
 
 @dataclass(slots=True)
-class Tools:
+class WorkerContext:
     client: Client
     runtime: PodRuntime
     settings: AgentSettings
@@ -56,7 +56,7 @@ class Tools:
         """(kind, name) of ConfigMaps and Secrets that plug-ins need for the pod."""
         return {reference for plugin in self.plugins for reference in plugin.pod_references(pod)}
 
-    def tell(self, pod: Object, type: EventType, reason: str, message: str, container: str = "") -> None:
+    def record_event(self, pod: Object, type: EventType, reason: str, message: str, container: str = "") -> None:
         meta = pod["metadata"]
         about = ObjectReference(
             api_version="v1",
@@ -74,6 +74,6 @@ class Tools:
     def directory(self, uid: str) -> Path:
         return self.settings.pods_directory / uid
 
-    def facts(self, uid: str) -> NodeFacts:
+    def facts(self, uid: str) -> DownwardNodeInfo:
         address = self.settings.address
-        return NodeFacts(address, self.runtime.pod_ip(uid) or address, self.allocatable())
+        return DownwardNodeInfo(address, self.runtime.pod_ip(uid) or address, self.allocatable())

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from coterie.base.clock import Clock
-from coterie.base.tasks import heard
+from coterie.base.tasks import retrieve_exception
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.probes.grpc_health import HealthUnknown, health
-from coterie.kube.agent.runtimes.protocol import PodRuntime, RuntimeProblem
+from coterie.kube.agent.runtimes.protocol import PodRuntime, RuntimeFailure
 from coterie.kube.api.meta import Object
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -38,7 +38,7 @@ class Checker:
             return await self.within(timeout, self._ask(pod_uid, container, handler))
         except TimeoutError:
             return False, f"no answer within {timeout:g} s"
-        except RuntimeProblem as problem:
+        except RuntimeFailure as problem:
             return False, problem.message
         except (OSError, EOFError, HealthUnknown, ValueError) as error:
             return False, str(error) or type(error).__name__
@@ -47,15 +47,15 @@ class Checker:
         """The result of `work`, or TimeoutError; time passes by our clock, so tests decide how."""
         task = asyncio.ensure_future(work)
         # When its caller is cancelled nobody asks how it failed.
-        task.add_done_callback(heard)
-        patience = asyncio.ensure_future(self._clock.sleep(seconds))
+        task.add_done_callback(retrieve_exception)
+        timer = asyncio.ensure_future(self._clock.sleep(seconds))
         try:
-            await asyncio.wait({task, patience}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
             raise TimeoutError
         finally:
-            patience.cancel()
+            timer.cancel()
             if not task.done():
                 task.cancel()
                 await asyncio.wait([task])

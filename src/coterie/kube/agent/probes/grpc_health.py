@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import struct
 
-from coterie.base.protobuf_wire import VARINT, WireError, bytes_field, encode_varint, fields
+from coterie.base.protobuf_wire import VARINT, ProtobufError, bytes_field, encode_varint, fields
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY = 0, 1, 3, 4, 6, 7
@@ -69,7 +69,7 @@ def parse_answer(message: bytes) -> int:
         for number, wire_type, value in fields(memoryview(message)):
             if number == 1 and wire_type == VARINT and isinstance(value, int):
                 status = value
-    except WireError as problem:
+    except ProtobufError as problem:
         raise HealthUnknown(f"the server's answer cannot be read: {problem}") from problem
     return status
 

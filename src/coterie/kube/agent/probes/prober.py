@@ -50,7 +50,7 @@ class ContainerProber:
         checker: Checker,
         clock: Clock,
         on_change: Callable[[], None],
-        tell: Callable[[str, str], None],
+        report: Callable[[str, str], None],
         *,
         age: float = 0.0,
         adopted: Probed | None = None,
@@ -61,7 +61,7 @@ class ContainerProber:
         self._checker = checker
         self._clock = clock
         self._on_change = on_change
-        self._tell = tell
+        self._report = report
         self._age = age
         self._owner = TaskOwner(f"probes/{container['name']}/{attempt}", grace=2.0)
         self._startup = asyncio.Event()
@@ -94,9 +94,9 @@ class ContainerProber:
         while True:
             well, seen = await self._checker.check(self._uid, self._container, probe, timeout)
             if not well:
-                self._tell("Unhealthy", f"{name.capitalize()} probe failed: {seen}")
+                self._report("Unhealthy", f"{name.capitalize()} probe failed: {seen}")
             elif seen.startswith("Probe terminated redirects"):
-                self._tell("ProbeWarning", f"{name.capitalize()} probe warning: {seen}")
+                self._report("ProbeWarning", f"{name.capitalize()} probe warning: {seen}")
             threshold = threshold.after(well)
             if self._conclude(name, probe, threshold):
                 return

@@ -18,26 +18,26 @@ from pathlib import Path
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.tasks import TaskOwner
 from coterie.kube.agent.runtimes.fake_script import (
-    Echo,
-    Exit,
-    Kill,
-    Oom,
-    Print,
-    Sleep,
+    EchoStep,
+    ExitStep,
+    KillStep,
+    OomStep,
+    PrintStep,
+    SleepStep,
     Step,
-    Trap,
-    Write,
+    TrapStep,
+    WriteStep,
     parse,
     parse_script,
 )
 from coterie.kube.agent.runtimes.protocol import (
     ContainerSpec,
     ContainerState,
+    ContainerUsage,
     ImageInfo,
     PodSandbox,
     PodState,
-    RuntimeProblem,
-    Usage,
+    RuntimeFailure,
 )
 
 HOST_IMAGE = "coterie/host:latest"
@@ -83,7 +83,7 @@ class FakeMachine:
         self.images = {HOST_IMAGE: _image(HOST_IMAGE), PYTHON_IMAGE: _image(PYTHON_IMAGE)}
         self.scripts: dict[str, Sequence[str]] = {}
         """Container name -> what each of its runs does; the last entry goes on for ever."""
-        self.problems: dict[str, RuntimeProblem] = {}
+        self.problems: dict[str, RuntimeFailure] = {}
         """Container name -> why it cannot be started."""
         self.execs: dict[str, ExecAnswer] = {}
         """Container name -> what an exec in it answers; a shell-like echo when missing."""
@@ -138,24 +138,24 @@ class FakeMachine:
     async def _play(self, run: FakeRun) -> None:
         for step in run.steps:
             match step:
-                case Print(text, stream):
+                case PrintStep(text, stream):
                     self.output(run, stream, text.encode() + b"\n")
-                case Write(path, text):
-                    _written(run.spec, path, text)
-                case Sleep(seconds):
+                case WriteStep(path, text):
+                    _write_file(run.spec, path, text)
+                case SleepStep(seconds):
                     await self.clock.sleep(seconds)
-                case Exit(code):
+                case ExitStep(code):
                     self.end(run, code)
                     return
-                case Kill(number):
+                case KillStep(number):
                     self.end(run, 128 + number, number)
                     return
-                case Trap(code):
+                case TrapStep(code):
                     run.term_code = code
-                case Oom():
+                case OomStep():
                     self.end(run, 137, 9, "OOMKilled")
                     return
-                case Echo():
+                case EchoStep():
                     while data := await run.stdin.get():
                         self.output(run, "stdout", data)
         self.end(run, 0)
@@ -287,11 +287,11 @@ class FakeRuntime:
         if known is not None and known.spec.attempt >= spec.attempt:
             return known.state  # the same run asked for twice
         if known is not None and known.state.running:
-            raise RuntimeProblem("CreateContainerError", f"container {spec.name} still runs")
+            raise RuntimeFailure("CreateContainerError", f"container {spec.name} still runs")
         if spec.name in machine.problems:
             raise machine.problems[spec.name]
         if spec.image not in machine.images:
-            raise RuntimeProblem("ErrImageNeverPull", f"image {spec.image!r} is not in the local image store")
+            raise RuntimeFailure("ErrImageNeverPull", f"image {spec.image!r} is not in the local image store")
         return machine.start(pod, spec).state
 
     async def stop_container(self, pod_uid: str, name: str, grace: float) -> None:
@@ -302,12 +302,12 @@ class FakeRuntime:
         machine.signal(run, signal.SIGTERM)
         if run.state.running:
             ended = asyncio.ensure_future(run.ended.wait())
-            patience = asyncio.ensure_future(machine.clock.sleep(grace))
+            timer = asyncio.ensure_future(machine.clock.sleep(grace))
             try:
-                await asyncio.wait({ended, patience}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({ended, timer}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 ended.cancel()
-                patience.cancel()
+                timer.cancel()
             machine.signal(run, signal.SIGKILL)
         await run.ended.wait()
 
@@ -347,7 +347,7 @@ class FakeRuntime:
         await asyncio.sleep(0)
         run = self._running(pod_uid, container)
         if run is None:
-            raise RuntimeProblem("ContainerNotRunning", f"container {container} does not run")
+            raise RuntimeFailure("ContainerNotRunning", f"container {container} does not run")
         answer = self.machine.execs.get(container)
         session = FakeSession()
         code, out, error = answer(command) if answer is not None else _answered(parse(command))
@@ -360,16 +360,16 @@ class FakeRuntime:
         await asyncio.sleep(0)
         run = self._running(pod_uid, container)
         if run is None:
-            raise RuntimeProblem("ContainerNotRunning", f"container {container} does not run")
+            raise RuntimeFailure("ContainerNotRunning", f"container {container} does not run")
         session = FakeSession(run)
         run.attached.append(session)
         return session
 
-    async def usage(self, pod_uid: str) -> dict[str, Usage]:
+    async def usage(self, pod_uid: str) -> dict[str, ContainerUsage]:
         pod = self.machine.pods.get(pod_uid)
         now = self.machine.clock.now().timestamp()
         return {
-            run.spec.name: Usage(int((now - run.state.started_at) * 1e7), 1 << 20, 1)
+            run.spec.name: ContainerUsage(int((now - run.state.started_at) * 1e7), 1 << 20, 1)
             for run in (pod.runs if pod is not None else ())
             if run.state.running
         }
@@ -389,7 +389,7 @@ class FakeRuntime:
     def _pod(self, uid: str) -> FakePod:
         pod = self.machine.pods.get(uid)
         if pod is None:
-            raise RuntimeProblem("CreateContainerError", f"pod {uid} was not prepared")
+            raise RuntimeFailure("CreateContainerError", f"pod {uid} was not prepared")
         return pod
 
     def _running(self, pod_uid: str, name: str) -> FakeRun | None:
@@ -411,14 +411,14 @@ def _answered(steps: Sequence[Step]) -> tuple[int, bytes, bytes]:
     """What a finite script prints and exits with."""
     streams: Mapping[str, list[str]] = {"stdout": [], "stderr": []}
     for step in steps:
-        if isinstance(step, Print):
+        if isinstance(step, PrintStep):
             streams[step.stream].append(step.text + "\n")
-        elif isinstance(step, Exit):
+        elif isinstance(step, ExitStep):
             return step.code, "".join(streams["stdout"]).encode(), "".join(streams["stderr"]).encode()
     return 0, "".join(streams["stdout"]).encode(), "".join(streams["stderr"]).encode()
 
 
-def _written(spec: ContainerSpec, path: str, text: str) -> None:
+def _write_file(spec: ContainerSpec, path: str, text: str) -> None:
     for mount in spec.mounts:
         if path == mount.target or path.startswith(mount.target.rstrip("/") + "/"):
             target = mount.source / Path(path).relative_to(mount.target) if path != mount.target else mount.source

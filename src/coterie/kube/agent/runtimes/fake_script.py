@@ -14,54 +14,54 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Print:
+class PrintStep:
     text: str
     stream: str = "stdout"
 
 
 @dataclass(frozen=True, slots=True)
-class Sleep:
+class SleepStep:
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class ExitStep:
     code: int
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KillStep:
     """The process kills itself."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Trap:
+class TrapStep:
     """What SIGTERM does from here on: nothing (None), or an exit with a code."""
 
     code: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Echo:
+class EchoStep:
     """`cat`: copy the input to the output until the input ends."""
 
 
 @dataclass(frozen=True, slots=True)
-class Oom:
+class OomStep:
     """Take more memory than there is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class WriteStep:
     """Write a line into a file below one of the container's mounts."""
 
     path: str
     text: str
 
 
-Step = Print | Sleep | Exit | Kill | Trap | Echo | Oom | Write
+Step = PrintStep | SleepStep | ExitStep | KillStep | TrapStep | EchoStep | OomStep | WriteStep
 
 FOR_EVER = 1e9
 _SIGNALS = {"TERM": signal.SIGTERM, "KILL": signal.SIGKILL, "INT": signal.SIGINT, "SEGV": signal.SIGSEGV}
@@ -70,7 +70,7 @@ _SIGNALS = {"TERM": signal.SIGTERM, "KILL": signal.SIGKILL, "INT": signal.SIGINT
 def parse(words: Sequence[str]) -> tuple[Step, ...]:
     """The steps of a command. What is not understood runs until it is killed, as a server does."""
     if not words:
-        return (Sleep(FOR_EVER),)
+        return (SleepStep(FOR_EVER),)
     if words[0].rpartition("/")[2] in ("sh", "bash") and len(words) >= 3 and words[1] == "-c":
         return parse_script(words[2])
     return (_step(list(words)),)
@@ -90,26 +90,26 @@ def _step(words: list[str]) -> Step:
     word, rest = words[0].rpartition("/")[2], words[1:]
     if word == "echo":
         if rest and rest[-1] == ">&2":
-            return Print(" ".join(rest[:-1]), "stderr")
+            return PrintStep(" ".join(rest[:-1]), "stderr")
         if len(rest) >= 2 and rest[-2] == ">":
-            return Write(rest[-1], " ".join(rest[:-2]))
-        return Print(" ".join(rest))
+            return WriteStep(rest[-1], " ".join(rest[:-2]))
+        return PrintStep(" ".join(rest))
     if word == "sleep":
-        return Sleep(FOR_EVER if rest[0] in ("inf", "infinity") else float(rest[0]))
+        return SleepStep(FOR_EVER if rest[0] in ("inf", "infinity") else float(rest[0]))
     if word == "exit":
-        return Exit(int(rest[0]) if rest else 0)
+        return ExitStep(int(rest[0]) if rest else 0)
     if word == "true":
-        return Sleep(0)
+        return SleepStep(0)
     if word == "false":
-        return Exit(1)
+        return ExitStep(1)
     if word == "kill" and rest[-1] == "$$":
         name = rest[0].lstrip("-")
-        return Kill(int(name) if name.isdigit() else int(_SIGNALS[name]))
+        return KillStep(int(name) if name.isdigit() else int(_SIGNALS[name]))
     if word == "trap":
         found = re.fullmatch(r"exit (\d+)", rest[0].strip())
-        return Trap(int(found[1]) if found else None)
+        return TrapStep(int(found[1]) if found else None)
     if word == "cat":
-        return Echo()
+        return EchoStep()
     if word == "oom":
-        return Oom()
-    return Sleep(FOR_EVER)
+        return OomStep()
+    return SleepStep(FOR_EVER)

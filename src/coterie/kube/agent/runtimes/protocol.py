@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 
-class RuntimeProblem(Exception):
+class RuntimeFailure(Exception):
     """The runtime cannot do it. `reason` is what container statuses show, e.g. ErrImageNeverPull."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -40,7 +40,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ContainerLimits:
     """What a container may use; 0 means no limit."""
 
     cpu_milli: int = 0
@@ -95,7 +95,7 @@ class ContainerSpec:
     mounts: tuple[Mount, ...]
     log_path: Path
     """CRI-format log file of this run: `<RFC3339Nano> stdout|stderr F|P <line>`."""
-    limits: Limits = Limits()
+    limits: ContainerLimits = ContainerLimits()
     security: Security = Security()
     stdin: bool = False
     stdin_once: bool = False
@@ -139,7 +139,7 @@ class PodState:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ContainerUsage:
     """What a container used so far and uses now."""
 
     cpu_nanoseconds: int
@@ -158,7 +158,7 @@ class ImageInfo:
     """rootfs or host."""
 
 
-class Session(Protocol):
+class ExecSession(Protocol):
     """A running exec, or an attachment to a container. Streams end with b""."""
 
     async def read_stdout(self) -> bytes: ...
@@ -215,11 +215,11 @@ class PodRuntime(Protocol):
 
     async def exec(
         self, pod_uid: str, container: str, command: Sequence[str], *, stdin: bool, tty: bool, stderr: bool = True
-    ) -> Session: ...
+    ) -> ExecSession: ...
 
-    async def attach(self, pod_uid: str, container: str, *, stdin: bool) -> Session: ...
+    async def attach(self, pod_uid: str, container: str, *, stdin: bool) -> ExecSession: ...
 
-    async def usage(self, pod_uid: str) -> dict[str, Usage]:
+    async def usage(self, pod_uid: str) -> dict[str, ContainerUsage]:
         """Use of each running container, by name."""
 
     async def dial(self, pod_uid: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import orjson
 
-from coterie.http.spdy import Session, Stream
-from coterie.http.upgraded_connection import Pipe
+from coterie.http.spdy import SpdySession, SpdyStream
+from coterie.http.upgraded_connection import UpgradedConnection
 from coterie.http.websocket import WebSocket
 
 _NUMBERS = {"stdin": 0, "stdout": 1, "stderr": 2, "error": 3, "resize": 4}
@@ -57,7 +57,7 @@ def failure_status(message: str) -> dict[str, Any]:
 class WebSocketChannels:
     def __init__(self, socket: WebSocket, protocol: str) -> None:
         self._socket = socket
-        self._told_by_status = protocol in ("v4.channel.k8s.io", "v5.channel.k8s.io")
+        self._sends_status = protocol in ("v4.channel.k8s.io", "v5.channel.k8s.io")
         self._stdin: asyncio.Queue[bytes] = asyncio.Queue(maxsize=64)
         self._sizes: asyncio.Queue[tuple[int, int] | None] = asyncio.Queue()
 
@@ -91,14 +91,14 @@ class WebSocketChannels:
         await self._socket.drain()
 
     async def finish(self, status: Mapping[str, Any]) -> None:
-        await self.write("error", _told(status, self._told_by_status))
+        await self.write("error", _encode_status(status, self._sends_status))
         self._socket.close()
 
 
 class SpdyChannels:
-    def __init__(self, streams: Mapping[str, Stream], protocol: str) -> None:
+    def __init__(self, streams: Mapping[str, SpdyStream], protocol: str) -> None:
         self._streams = streams
-        self._told_by_status = protocol == "v4.channel.k8s.io"
+        self._sends_status = protocol == "v4.channel.k8s.io"
         self._resize = b""
 
     async def read_stdin(self) -> bytes:
@@ -129,14 +129,14 @@ class SpdyChannels:
             await stream.drain()
 
     async def finish(self, status: Mapping[str, Any]) -> None:
-        await self.write("error", _told(status, self._told_by_status))
+        await self.write("error", _encode_status(status, self._sends_status))
         for stream in self._streams.values():
             stream.close()
 
 
-async def gather_streams(session: Session, wanted: set[str]) -> dict[str, Stream]:
+async def gather_streams(session: SpdySession, wanted: set[str]) -> dict[str, SpdyStream]:
     """The streams of a remote command as the client opens them; raises when it leaves or dawdles."""
-    streams: dict[str, Stream] = {}
+    streams: dict[str, SpdyStream] = {}
     async with asyncio.timeout(_OPEN_TIMEOUT):
         while not wanted <= set(streams):
             stream = await session.opened.get()
@@ -146,18 +146,18 @@ async def gather_streams(session: Session, wanted: set[str]) -> dict[str, Stream
     return streams
 
 
-def spdy_over(pipe: Pipe) -> Session:
-    return Session(pipe.read, pipe.write, pipe.drain)
+def spdy_over(pipe: UpgradedConnection) -> SpdySession:
+    return SpdySession(pipe.read, pipe.write, pipe.drain)
 
 
-def spdy_over_websocket(socket: WebSocket) -> Session:
+def spdy_over_websocket(socket: WebSocket) -> SpdySession:
     async def receive() -> bytes:
         while (message := await socket.receive()) is not None:
             if message:
                 return message
         return b""
 
-    return Session(receive, socket.send, socket.drain)
+    return SpdySession(receive, socket.send, socket.drain)
 
 
 def read_size(data: bytes) -> tuple[int, int] | None:
@@ -171,7 +171,7 @@ def read_size(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _told(status: Mapping[str, Any], as_status: bool) -> bytes:
+def _encode_status(status: Mapping[str, Any], as_status: bool) -> bytes:
     """Old protocols tell a failure as text and success as silence."""
     if as_status:
         return orjson.dumps(status)

@@ -13,7 +13,7 @@ from coterie.base.clock import Clock
 from coterie.base.tasks import TaskOwner
 from coterie.http.errors import HttpProblem
 from coterie.http.messages import Request, Response, Sink
-from coterie.http.upgraded_connection import Pipe
+from coterie.http.upgraded_connection import UpgradedConnection
 from coterie.http.websocket import WebSocket, accept_key
 from coterie.kube.agent.runtimes.protocol import ContainerState, PodRuntime, PodState
 from coterie.kube.agent.server import forward, logs, remote
@@ -147,7 +147,7 @@ class AgentEndpoint:
         if _upgrade(request) == "websocket":
             protocol = _choose(request.headers.get("sec-websocket-protocol", ""), WEBSOCKET_PROTOCOLS)
 
-            async def over_websocket(pipe: Pipe) -> None:
+            async def over_websocket(pipe: UpgradedConnection) -> None:
                 channels = WebSocketChannels(WebSocket(pipe), protocol)
                 sorting = asyncio.ensure_future(channels.run())
                 try:
@@ -159,12 +159,12 @@ class AgentEndpoint:
                     sorting.cancel()
                     await asyncio.gather(sorting, return_exceptions=True)
 
-            return _switch_websocket(request, protocol, Pipe(self._owner, name, over_websocket))
+            return _switch_websocket(request, protocol, UpgradedConnection(self._owner, name, over_websocket))
         protocol = _choose(request.headers.get("x-stream-protocol-version", ""), SPDY_PROTOCOLS)
         wanted = {"error"} | ({"stdin"} if stdin else set()) | ({"stdout"} if stdout else set())
         wanted |= ({"stderr"} if stderr else set()) | ({"resize"} if tty and protocol != "v2.channel.k8s.io" else set())
 
-        async def over_spdy(pipe: Pipe) -> None:
+        async def over_spdy(pipe: UpgradedConnection) -> None:
             session = spdy_over(pipe)
             reading = asyncio.ensure_future(session.run())
             try:
@@ -179,7 +179,7 @@ class AgentEndpoint:
                 reading.cancel()
                 await asyncio.gather(reading, return_exceptions=True)
 
-        return _switch_spdy(protocol, Pipe(self._owner, name, over_spdy))
+        return _switch_spdy(protocol, UpgradedConnection(self._owner, name, over_spdy))
 
     def _forward(self, request: Request, namespace: str, name: str) -> Response:
         pod = self._pod(namespace, name)
@@ -191,16 +191,16 @@ class AgentEndpoint:
         if _upgrade(request) == "websocket":
             protocol = _choose(request.headers.get("sec-websocket-protocol", ""), (_FORWARD_TUNNEL,))
 
-            async def over_websocket(pipe: Pipe) -> None:
+            async def over_websocket(pipe: UpgradedConnection) -> None:
                 await forward.serve(spdy_over_websocket(WebSocket(pipe)), dial)
 
-            return _switch_websocket(request, protocol, Pipe(self._owner, title, over_websocket))
+            return _switch_websocket(request, protocol, UpgradedConnection(self._owner, title, over_websocket))
         protocol = _choose(request.headers.get("x-stream-protocol-version", ""), (_FORWARD,))
 
-        async def over_spdy(pipe: Pipe) -> None:
+        async def over_spdy(pipe: UpgradedConnection) -> None:
             await forward.serve(spdy_over(pipe), dial)
 
-        return _switch_spdy(protocol, Pipe(self._owner, title, over_spdy))
+        return _switch_spdy(protocol, UpgradedConnection(self._owner, title, over_spdy))
 
     # -- usage --------------------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ def _choose(offered: str, known: tuple[str, ...]) -> str:
     raise errors.Forbidden(f"no common stream protocol; this agent speaks {', '.join(known)}")
 
 
-def _switch_websocket(request: Request, protocol: str, pipe: Pipe) -> Response:
+def _switch_websocket(request: Request, protocol: str, pipe: UpgradedConnection) -> Response:
     key = request.headers.get("sec-websocket-key", "")
     if not key:
         raise errors.BadRequest("Sec-WebSocket-Key is missing")
@@ -281,6 +281,6 @@ def _switch_websocket(request: Request, protocol: str, pipe: Pipe) -> Response:
     return Response(101, headers=headers, upgrade=pipe)
 
 
-def _switch_spdy(protocol: str, pipe: Pipe) -> Response:
+def _switch_spdy(protocol: str, pipe: UpgradedConnection) -> Response:
     headers = [("Upgrade", "SPDY/3.1"), ("Connection", "Upgrade"), ("X-Stream-Protocol-Version", protocol)]
     return Response(101, headers=headers, upgrade=pipe)

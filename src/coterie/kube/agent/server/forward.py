@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from coterie.http.spdy import Session, Stream
-from coterie.kube.agent.runtimes.protocol import RuntimeProblem
+from coterie.http.spdy import SpdySession, SpdyStream
+from coterie.kube.agent.runtimes.protocol import RuntimeFailure
 
 Dial = Callable[[int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 _CHUNK = 64 * 1024
 
 
-async def serve(session: Session, dial: Dial) -> None:
+async def serve(session: SpdySession, dial: Dial) -> None:
     """Serve connections until the client leaves."""
-    errors: dict[str, Stream] = {}
+    errors: dict[str, SpdyStream] = {}
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(session.run())
         while (stream := await session.opened.get()) is not None:
@@ -27,11 +27,11 @@ async def serve(session: Session, dial: Dial) -> None:
         await reading
 
 
-async def _connection(data: Stream, error: Stream, dial: Dial) -> None:
+async def _connection(data: SpdyStream, error: SpdyStream, dial: Dial) -> None:
     port = data.headers.get("port", "")
     try:
         reader, writer = await dial(_number(port))
-    except (OSError, RuntimeProblem, ValueError) as problem:
+    except (OSError, RuntimeFailure, ValueError) as problem:
         error.write(f"cannot reach port {port} of the pod: {problem}".encode())
         error.close()
         data.close()
@@ -53,7 +53,7 @@ async def _connection(data: Stream, error: Stream, dial: Dial) -> None:
         _forget(data, error)
 
 
-async def _to_pod(data: Stream, writer: asyncio.StreamWriter) -> None:
+async def _to_pod(data: SpdyStream, writer: asyncio.StreamWriter) -> None:
     while received := await data.read():
         writer.write(received)
         await writer.drain()
@@ -61,13 +61,13 @@ async def _to_pod(data: Stream, writer: asyncio.StreamWriter) -> None:
         writer.write_eof()
 
 
-async def _to_client(reader: asyncio.StreamReader, data: Stream) -> None:
+async def _to_client(reader: asyncio.StreamReader, data: SpdyStream) -> None:
     while received := await reader.read(_CHUNK):
         data.write(received)
         await data.drain()
 
 
-def _forget(data: Stream, error: Stream) -> None:
+def _forget(data: SpdyStream, error: SpdyStream) -> None:
     data.forget()
     error.forget()
 

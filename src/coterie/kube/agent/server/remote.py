@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from coterie.kube.agent.runtimes.protocol import RuntimeProblem, Session
+from coterie.kube.agent.runtimes.protocol import ExecSession, RuntimeFailure
 from coterie.kube.agent.server.channels import Channels, exit_status, failure_status
 
-Open = Callable[[], Awaitable[Session]]
+Open = Callable[[], Awaitable[ExecSession]]
 
 
 async def serve(channels: Channels, open_session: Open, *, stdin: bool, stdout: bool, stderr: bool, tty: bool) -> None:
     """Run a session until it ends or the client leaves, then tell how it ended."""
     try:
         session = await open_session()
-    except RuntimeProblem as problem:
+    except RuntimeFailure as problem:
         await channels.finish(failure_status(problem.message))
         return
     try:
@@ -25,7 +25,9 @@ async def serve(channels: Channels, open_session: Open, *, stdin: bool, stdout: 
     await channels.finish(exit_status(code))
 
 
-async def _relay(channels: Channels, session: Session, *, stdin: bool, stdout: bool, stderr: bool, tty: bool) -> int:
+async def _relay(
+    channels: Channels, session: ExecSession, *, stdin: bool, stdout: bool, stderr: bool, tty: bool
+) -> int:
     feeding = [asyncio.ensure_future(_feed(channels, session))] if stdin else []
     if tty:
         feeding.append(asyncio.ensure_future(_resize(channels, session)))
@@ -48,12 +50,12 @@ async def _copy(read: Callable[[], Awaitable[bytes]], channels: Channels, name: 
             await channels.write(name, data)
 
 
-async def _feed(channels: Channels, session: Session) -> None:
+async def _feed(channels: Channels, session: ExecSession) -> None:
     while data := await channels.read_stdin():
         await session.write_stdin(data)
     await session.close_stdin()
 
 
-async def _resize(channels: Channels, session: Session) -> None:
+async def _resize(channels: Channels, session: ExecSession) -> None:
     while (size := await channels.read_resize()) is not None:
         session.resize(*size)

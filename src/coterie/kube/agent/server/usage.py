@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.base.clock import Clock, rfc3339
-from coterie.kube.agent.runtimes.protocol import PodRuntime, Usage
+from coterie.kube.agent.runtimes.protocol import ContainerUsage, PodRuntime
 
 _SHORTEST = 1.0
 """Seconds between two looks that make a rate."""
@@ -45,11 +45,11 @@ class UsageMeter:
         node = self._node()
         key = ("", "")
         seen.add(key)
-        whole = self._shown(key, Usage(node.cpu_nanoseconds, node.memory_bytes, 0), moment, now)
+        whole = self._shown(key, ContainerUsage(node.cpu_nanoseconds, node.memory_bytes, 0), moment, now)
         self._before = {key: value for key, value in self._before.items() if key in seen}
         return {"node": {"nodeName": node_name, **whole}, "pods": pods}
 
-    def _shown(self, key: tuple[str, str], usage: Usage, moment: float, now: str) -> dict[str, Any]:
+    def _shown(self, key: tuple[str, str], usage: ContainerUsage, moment: float, now: str) -> dict[str, Any]:
         rate = self._rate(key, usage.cpu_nanoseconds, moment)
         return {
             "cpu": {"time": now, "usageNanoCores": rate, "usageCoreNanoSeconds": usage.cpu_nanoseconds},

@@ -24,7 +24,7 @@ _DIRECTORY_MODE = 0o755
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class FileContent:
     data: bytes
     mode: int = 0o644
 
@@ -32,7 +32,7 @@ class Content:
         return f"Content({len(self.data)} bytes, {self.mode:o})"  # it may be a secret
 
 
-Payload = Mapping[str, Content]
+Payload = Mapping[str, FileContent]
 """Relative path -> file."""
 
 

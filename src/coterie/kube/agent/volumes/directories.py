@@ -52,14 +52,14 @@ def unmount(path: Path) -> None:
 
 def host_path(source: Object, allowed: Sequence[str]) -> Path:
     """The host's path, made when its type says so. Refused unless it really lies below an allowed directory."""
-    told = source.get("path") or ""
+    path_text = source.get("path") or ""
     kind = source.get("type") or ""
-    if not os.path.isabs(told) or ".." in told.split("/"):
-        raise ConfigProblem(f"hostPath {told!r} is not an absolute path")
-    path = Path(told)
+    if not os.path.isabs(path_text) or ".." in path_text.split("/"):
+        raise ConfigProblem(f"hostPath {path_text!r} is not an absolute path")
+    path = Path(path_text)
     real = path.resolve()
     if not any(_below(real, Path(prefix).resolve()) for prefix in allowed):
-        raise ConfigProblem(f"hostPath {told} is not below a directory that this node allows; see agent.hostPaths")
+        raise ConfigProblem(f"hostPath {path_text} is not below a directory that this node allows; see agent.hostPaths")
     if kind == "DirectoryOrCreate":
         real.mkdir(parents=True, exist_ok=True, mode=0o755)
     elif kind == "FileOrCreate":
@@ -74,7 +74,7 @@ def host_path(source: Object, allowed: Sequence[str]) -> Path:
         "BlockDevice": stat.S_ISBLK,
     }.get(kind)
     if fits is not None and not (real.exists() and fits(real.stat().st_mode)):
-        raise ConfigProblem(f"hostPath type check failed: {told} is not a {kind}")
+        raise ConfigProblem(f"hostPath type check failed: {path_text} is not a {kind}")
     return real
 
 

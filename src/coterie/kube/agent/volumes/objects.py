@@ -17,7 +17,7 @@ from coterie.kube.api.errors import ApiError, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.core import CONFIG_MAPS, SECRETS
 from coterie.kube.client.client import Client
-from coterie.kube.client.informer import Change, Informer
+from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kube.client.transport import TransportError
 
 _KINDS = {"ConfigMap": CONFIG_MAPS.as_dynamic, "Secret": SECRETS.as_dynamic}
@@ -105,7 +105,7 @@ class ObjectSource:
             watch = self._watches[reference] = _Watch(informer, task)
         return watch
 
-    def _changed(self, kind: str, change: Change[Object]) -> None:
+    def _changed(self, kind: str, change: ObjectChange[Object]) -> None:
         meta = change.object["metadata"]
         reference = (kind, meta.get("namespace") or "", meta["name"])
         self._fetched.pop(reference, None)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.kube.agent.pods.downward import ConfigProblem, NodeFacts, field_value, resource_value
+from coterie.kube.agent.pods.downward import ConfigProblem, DownwardNodeInfo, field_value, resource_value
 from coterie.kube.agent.pods.environment import Lookup
-from coterie.kube.agent.volumes.atomic import Content, Payload
+from coterie.kube.agent.volumes.atomic import FileContent, Payload
 from coterie.kube.api.meta import Object
 
 DEFAULT_MODE = 0o644
@@ -20,16 +20,16 @@ TokenOf = Callable[[Mapping[str, Any]], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class VolumeContext:
     """What files are made from."""
 
     pod: Object
     lookup: Lookup
-    node: NodeFacts
+    node: DownwardNodeInfo
     token: TokenOf
 
 
-def payload_of(volume: Object, given: Given) -> Payload:
+def payload_of(volume: Object, given: VolumeContext) -> Payload:
     """The files of a volume. Raises ConfigProblem when something it needs is missing."""
     if "configMap" in volume:
         source = volume["configMap"]
@@ -41,13 +41,13 @@ def payload_of(volume: Object, given: Given) -> Payload:
         source = volume["downwardAPI"]
         return _downward(source, _mode(source), given)
     source = volume["projected"]
-    files: dict[str, Content] = {}
+    files: dict[str, FileContent] = {}
     for part in source.get("sources") or ():
         files.update(_projected(part, _mode(source), given))
     return files
 
 
-def _projected(part: Object, mode: int, given: Given) -> Payload:
+def _projected(part: Object, mode: int, given: VolumeContext) -> Payload:
     if "configMap" in part:
         return _keyed("ConfigMap", part["configMap"].get("name") or "", part["configMap"], mode, given)
     if "secret" in part:
@@ -57,11 +57,11 @@ def _projected(part: Object, mode: int, given: Given) -> Payload:
     if "serviceAccountToken" in part:
         wanted = part["serviceAccountToken"]
         # A token is for the pod's own user only, whatever the volume's mode says.
-        return {wanted["path"]: Content(given.token(wanted).encode(), 0o600)}
+        return {wanted["path"]: FileContent(given.token(wanted).encode(), 0o600)}
     raise ConfigProblem(f"projected volumes do not know the source {', '.join(part)}")
 
 
-def _keyed(kind: str, name: str, source: Object, mode: int, given: Given) -> Payload:
+def _keyed(kind: str, name: str, source: Object, mode: int, given: VolumeContext) -> Payload:
     obj = given.lookup(kind, name)
     optional = bool(source.get("optional"))
     if obj is None:
@@ -71,26 +71,26 @@ def _keyed(kind: str, name: str, source: Object, mode: int, given: Given) -> Pay
     data = _bytes_of(kind, obj)
     items: Sequence[Object] | None = source.get("items")
     if not items:
-        return {key: Content(value, mode) for key, value in data.items()}
-    files: dict[str, Content] = {}
+        return {key: FileContent(value, mode) for key, value in data.items()}
+    files: dict[str, FileContent] = {}
     for item in items:
         value = data.get(item["key"])
         if value is None:
             if optional:
                 continue
             raise ConfigProblem(f"{kind.lower()} {name!r} has no key {item['key']!r}")
-        files[item["path"]] = Content(value, _mode_of(item, mode))
+        files[item["path"]] = FileContent(value, _mode_of(item, mode))
     return files
 
 
-def _downward(source: Object, mode: int, given: Given) -> Payload:
-    files: dict[str, Content] = {}
+def _downward(source: Object, mode: int, given: VolumeContext) -> Payload:
+    files: dict[str, FileContent] = {}
     for item in source.get("items") or ():
         if item.get("fieldRef"):
             text = field_value(given.pod, item["fieldRef"].get("fieldPath") or "", given.node)
         else:
             text = resource_value(given.pod, {}, item["resourceFieldRef"], given.node)
-        files[item["path"]] = Content(text.encode(), _mode_of(item, mode))
+        files[item["path"]] = FileContent(text.encode(), _mode_of(item, mode))
     return files
 
 
@@ -102,13 +102,13 @@ def _bytes_of(kind: str, obj: Object) -> dict[str, bytes]:
 
 
 def _mode(source: Object) -> int:
-    told = source.get("defaultMode")
-    return DEFAULT_MODE if told is None else int(told) & 0o777
+    mode = source.get("defaultMode")
+    return DEFAULT_MODE if mode is None else int(mode) & 0o777
 
 
 def _mode_of(item: Object, default: int) -> int:
-    told = item.get("mode")
-    return default if told is None else int(told) & 0o777
+    mode = item.get("mode")
+    return default if mode is None else int(mode) & 0o777
 
 
 def references(pod: Object) -> set[tuple[str, str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.base.clock import Clock
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.downward import ConfigProblem
 from coterie.kube.api.errors import ApiError
@@ -24,7 +24,7 @@ _LONGEST_USE = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    token: Secret
+    token: SecretValue
     renew_at: float
     """On the clock's monotonic scale."""
 
@@ -70,7 +70,7 @@ class PodTokens:
         status = answer.get("status") or {}
         life = float((answer.get("spec") or {}).get("expirationSeconds") or seconds)
         renew = min(life * _RENEW_AT, _LONGEST_USE)
-        return _Held(Secret(status["token"]), self._clock.monotonic() + renew)
+        return _Held(SecretValue(status["token"]), self._clock.monotonic() + renew)
 
 
 def projections(pod: Object) -> list[Object]:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from coterie.base.files import private_directory
 from coterie.kube.agent.pods import pod_model
-from coterie.kube.agent.pods.downward import ConfigProblem, NodeFacts
+from coterie.kube.agent.pods.downward import ConfigProblem, DownwardNodeInfo
 from coterie.kube.agent.pods.environment import expand
 from coterie.kube.agent.runtimes.protocol import Mount
 from coterie.kube.agent.settings import PodSettings
 from coterie.kube.agent.volumes import atomic, directories
 from coterie.kube.agent.volumes.atomic import Payload
 from coterie.kube.agent.volumes.objects import ObjectSource
-from coterie.kube.agent.volumes.sources import FILE_SOURCES, Given, payload_of, references
+from coterie.kube.agent.volumes.sources import FILE_SOURCES, VolumeContext, payload_of, references
 from coterie.kube.agent.volumes.tokens import PodTokens
 from coterie.kube.api.meta import Object
 
@@ -49,12 +49,12 @@ class PodVolumes:
     def refresh_in(self) -> float | None:
         return self._tokens.renew_in
 
-    async def make(self, pod: Object, node: NodeFacts) -> bool:
+    async def make(self, pod: Object, node: DownwardNodeInfo) -> bool:
         """Make every volume, or bring it up to date; says whether files changed. Raises ConfigProblem."""
         namespace = pod_model.key_of(pod).namespace
         await self._objects.ready(pod_model.uid_of(pod), namespace, references(pod) | self._also_needed(pod))
         await self._tokens.ensure(pod)
-        given = Given(pod, self._objects.lookup(namespace), node, self._tokens.token)
+        given = VolumeContext(pod, self._objects.lookup(namespace), node, self._tokens.token)
         # Only whoever runs the pods may look in from outside; inside, each volume has its own modes.
         private_directory(self._directory.parent)
         self._directory.mkdir(exist_ok=True)
@@ -64,7 +64,7 @@ class PodVolumes:
             changed = self._make(volume, given, group) or changed
         return changed
 
-    def _make(self, volume: Object, given: Given, group: int | None) -> bool:
+    def _make(self, volume: Object, given: VolumeContext, group: int | None) -> bool:
         name = volume["name"]
         path = self._directory / name
         changed = False
@@ -117,9 +117,9 @@ class PodVolumes:
 
 def user_of(pod: Object) -> int | None:
     """The one user all containers run as, if there is one: then files may be private to it."""
-    told = (pod_model.spec_of(pod).get("securityContext") or {}).get("runAsUser")
+    group = (pod_model.spec_of(pod).get("securityContext") or {}).get("runAsUser")
     for container in pod_model.all_containers(pod):
         own = (container.get("securityContext") or {}).get("runAsUser")
-        if own is not None and own != told:
+        if own is not None and own != group:
             return None
-    return told if told is None else int(told)
+    return group if group is None else int(group)

@@ -35,7 +35,7 @@ class Index:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallNode:
     """A function, a method (`target` set), or an operator under its CEL name such as `_+_`."""
 
     pos: int
@@ -74,4 +74,4 @@ class MapLiteral:
     entries: tuple[tuple[Node, Node, bool], ...]
 
 
-Node = Literal | Ident | Select | Index | Call | Logic | Conditional | ListLiteral | MapLiteral
+Node = Literal | Ident | Select | Index | CallNode | Logic | Conditional | ListLiteral | MapLiteral

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from coterie.kube.api.cel.ast import (
-    Call,
+    CallNode,
     Conditional,
     Ident,
     Index,
@@ -35,7 +35,7 @@ from coterie.kube.api.cel.types import (
     TIMESTAMP,
     UINT,
     Bindings,
-    Type,
+    CelType,
     common,
     fits,
     is_dynamic,
@@ -46,7 +46,7 @@ from coterie.kube.api.cel.types import (
 )
 from coterie.kube.api.cel.values import NONE, Optional, UInt
 
-_LITERALS: Final[dict[type, Type]] = {
+_LITERALS: Final[dict[type, CelType]] = {
     int: INT,
     UInt: UINT,
     float: DOUBLE,
@@ -72,7 +72,7 @@ def build(node: Node, scope: Scope) -> Built:
             return _select(node, scope)
         case Index():
             return _index(node, scope)
-        case Call():
+        case CallNode():
             return expand(node, scope, build) or _call(node, scope)
         case Logic():
             return _logic(node, scope)
@@ -84,7 +84,7 @@ def build(node: Node, scope: Scope) -> Built:
             return _map(node, scope)
 
 
-def _no_overload(name: str, args: list[Type]) -> str:
+def _no_overload(name: str, args: list[CelType]) -> str:
     return f"found no matching overload for '{name}' applied to '({', '.join(map(str, args))})'"
 
 
@@ -115,7 +115,7 @@ def _select(node: Select, scope: Scope) -> Built:
     return found, get
 
 
-def field_of(type_: Type, node: Select, scope: Scope) -> tuple[str, Type]:
+def field_of(type_: CelType, node: Select, scope: Scope) -> tuple[str, CelType]:
     """The key in the data and the type of a field; notes a fault where there is none."""
     if type_.name == "optional_type":
         type_ = type_.params[0]
@@ -180,7 +180,7 @@ def _element(container: Any, key: Any) -> Any:
 # -- calls ------------------------------------------------------------------------------------------------------------
 
 
-def _call(node: Call, scope: Scope) -> Built:
+def _call(node: CallNode, scope: Scope) -> Built:
     name, args, member = node.name, list(node.args), False
     if node.target is not None:
         qualified = dotted(node.target)
@@ -211,17 +211,17 @@ def _call(node: Call, scope: Scope) -> Built:
     return result, _applied(impl, types, [run for _, run in built])
 
 
-def _first(matching: list[tuple[Overload, Bindings]]) -> tuple[Type, Bindings]:
+def _first(matching: list[tuple[Overload, Bindings]]) -> tuple[CelType, Bindings]:
     overload, bound = matching[0]
     return overload.result, bound
 
 
-def _uncertain(given: Type, param: Type) -> bool:
+def _uncertain(given: CelType, param: CelType) -> bool:
     """The value may turn out to be of another type than the function takes."""
     return is_dynamic(given) and not param.is_var and param is not DYN
 
 
-def _applied(impl: Impl, types: list[Type], runs: list[Run]) -> Run:
+def _applied(impl: Impl, types: list[CelType], runs: list[Run]) -> Run:
     if all(type_ in _FIXED for type_ in types):
         if len(runs) == 1:
             (only,) = runs
@@ -323,7 +323,7 @@ def _map(node: MapLiteral, scope: Scope) -> Built:
     return type_, make
 
 
-def _inside(type_: Type, optional: bool) -> Type:
+def _inside(type_: CelType, optional: bool) -> CelType:
     return type_.params[0] if optional and type_.name == "optional_type" else type_
 
 

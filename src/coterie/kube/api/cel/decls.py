@@ -15,7 +15,19 @@ from typing import Any, Final
 from coterie.kube.api.cel.errors import CelError
 from coterie.kube.api.cel.lexer import RESERVED
 from coterie.kube.api.cel.lib_time import parse_date, parse_duration, parse_timestamp
-from coterie.kube.api.cel.types import BOOL, BYTES, DOUBLE, DURATION, DYN, INT, STRING, TIMESTAMP, Type, list_of, map_of
+from coterie.kube.api.cel.types import (
+    BOOL,
+    BYTES,
+    DOUBLE,
+    DURATION,
+    DYN,
+    INT,
+    STRING,
+    TIMESTAMP,
+    CelType,
+    list_of,
+    map_of,
+)
 from coterie.kube.api.cel.values import MapList, SetList
 from coterie.kube.api.schema.node import Schema
 
@@ -27,7 +39,7 @@ _WORDS: Final = RESERVED | {"true", "false", "null", "in"}
 
 @dataclass(frozen=True, slots=True)
 class Decl:
-    type: Type
+    type: CelType
     convert: Convert | None = None
     """None: the data is used as it is."""
 
@@ -89,12 +101,12 @@ _STRINGS: Final = {
     "date-time": Decl(TIMESTAMP, _text(parse_timestamp)),
     "duration": Decl(DURATION, _text(parse_duration)),
 }
-_META: Final = Type("object", fields={"name": ("name", STRING), "generateName": ("generateName", STRING)})
+_META: Final = CelType("object", fields={"name": ("name", STRING), "generateName": ("generateName", STRING)})
 """Of a resource's metadata rules see only this."""
 
 
 def _declare_object(schema: Schema, is_resource: bool) -> Decl:
-    fields: dict[str, tuple[str, Type]] = {}
+    fields: dict[str, tuple[str, CelType]] = {}
     converted: dict[str, Convert] = {}
     for name, child in schema.properties.items():
         word = escape(name)
@@ -104,7 +116,7 @@ def _declare_object(schema: Schema, is_resource: bool) -> Decl:
         fields[word] = (name, declared.type)
         if declared.convert is not None:
             converted[name] = declared.convert
-    type_ = Type("object", fields=fields)
+    type_ = CelType("object", fields=fields)
     if not converted:
         return Decl(type_)
 

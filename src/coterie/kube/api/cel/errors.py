@@ -19,18 +19,18 @@ class CostExceeded(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Issue:
+class CelIssue:
     position: int
     message: str
 
 
 class CompileError(Exception):
-    def __init__(self, source: str, issues: list[Issue]) -> None:
+    def __init__(self, source: str, issues: list[CelIssue]) -> None:
         self.issues = issues
-        super().__init__("\n".join(show(source, issue) for issue in issues))
+        super().__init__("\n".join(format_issues(source, issue) for issue in issues))
 
 
-def show(source: str, issue: Issue) -> str:
+def format_issues(source: str, issue: CelIssue) -> str:
     """The three lines that cel-go prints: the place, the line, a mark under the column."""
     before = source[: issue.position]
     line_number = before.count("\n") + 1

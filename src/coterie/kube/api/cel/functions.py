@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.kube.api.cel.errors import CelError
-from coterie.kube.api.cel.types import Type
+from coterie.kube.api.cel.types import CelType
 from coterie.kube.api.cel.values import kind_of
 
 Impl = Callable[..., Any]
@@ -18,8 +18,8 @@ class Overload:
     name: str
     member: bool
     """Called as `first.name(rest)`."""
-    params: tuple[Type, ...]
-    result: Type
+    params: tuple[CelType, ...]
+    result: CelType
     impl: Impl
 
     def accepts(self, kinds: tuple[str, ...]) -> bool:
@@ -32,11 +32,11 @@ class Overload:
 Library = tuple[Overload, ...]
 
 
-def function(name: str, params: tuple[Type, ...], result: Type, impl: Impl) -> Overload:
+def function(name: str, params: tuple[CelType, ...], result: CelType, impl: Impl) -> Overload:
     return Overload(name, False, params, result, impl)
 
 
-def method(name: str, params: tuple[Type, ...], result: Type, impl: Impl) -> Overload:
+def method(name: str, params: tuple[CelType, ...], result: CelType, impl: Impl) -> Overload:
     """`params[0]` is the receiver."""
     return Overload(name, True, params, result, impl)
 

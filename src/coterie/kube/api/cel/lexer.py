@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from coterie.kube.api.cel.errors import CompileError, Issue
+from coterie.kube.api.cel.errors import CelIssue, CompileError
 from coterie.kube.api.cel.values import INT64_MAX, UINT64_MAX, UInt
 
 RESERVED: Final = frozenset(
@@ -73,7 +73,7 @@ _KEYWORDS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None}
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class CelToken:
     kind: str
     """literal, ident, quoted, op or end; `in` is an op."""
     text: str
@@ -81,18 +81,18 @@ class Token:
     value: Any = None
 
 
-def tokens(source: str) -> list[Token]:
-    out: list[Token] = []
+def tokens(source: str) -> list[CelToken]:
+    out: list[CelToken] = []
     at = 0
     while at < len(source):
         found = _raw_string(source, at) or _TOKEN.match(source, at)
         if found is None:
-            raise CompileError(source, [Issue(at, f"Syntax error: token recognition error at: '{source[at]}'")])
+            raise CompileError(source, [CelIssue(at, f"Syntax error: token recognition error at: '{source[at]}'")])
         token = _token(source, found, at)
         if token is not None:
             out.append(token)
         at = found.end()
-    out.append(Token("end", "<EOF>", len(source)))
+    out.append(CelToken("end", "<EOF>", len(source)))
     return out
 
 
@@ -101,26 +101,26 @@ def _raw_string(source: str, at: int) -> re.Match[str] | None:
     return _RAW.match(source, at) if source[at] in "rRbB" else None
 
 
-def _token(source: str, found: re.Match[str], at: int) -> Token | None:
+def _token(source: str, found: re.Match[str], at: int) -> CelToken | None:
     if found.re is _RAW:
         body = next(part for part in found.group("a", "b", "c", "d") if part is not None)
         value = body.encode() if "b" in found["prefix"].lower() else body
-        return Token("literal", found[0], at, value)
+        return CelToken("literal", found[0], at, value)
     kind = found.lastgroup if found.lastgroup != "prefix" else "string"
     text = found[0]
     if kind == "space":
         return None
     if kind == "ident":
         if text in _KEYWORDS:
-            return Token("literal", text, at, _KEYWORDS[text])
-        return Token("op" if text == "in" else "ident", text, at)
+            return CelToken("literal", text, at, _KEYWORDS[text])
+        return CelToken("op" if text == "in" else "ident", text, at)
     if kind == "quoted":
-        return Token("quoted", found["quoted"], at)
+        return CelToken("quoted", found["quoted"], at)
     if kind == "op":
-        return Token("op", text, at)
+        return CelToken("op", text, at)
     if kind == "string":
-        return Token("literal", text, at, _string(source, found, at))
-    return Token("literal", text, at, float(text) if kind == "float" else _integer(source, text, at))
+        return CelToken("literal", text, at, _string(source, found, at))
+    return CelToken("literal", text, at, float(text) if kind == "float" else _integer(source, text, at))
 
 
 def _integer(source: str, text: str, at: int) -> int:
@@ -130,7 +130,7 @@ def _integer(source: str, text: str, at: int) -> int:
     value = int(digits, 16 if digits.startswith("0x") else 10) if len(digits) < 32 else UINT64_MAX + 1
     # The one integer beyond int64 that may be written, since its minus sign is a token of its own.
     if value > (UINT64_MAX if unsigned else INT64_MAX + 1):
-        raise CompileError(source, [Issue(at, f"Syntax error: invalid {'uint' if unsigned else 'int'} literal")])
+        raise CompileError(source, [CelIssue(at, f"Syntax error: invalid {'uint' if unsigned else 'int'} literal")])
     return UInt(value) if unsigned else value
 
 
@@ -167,11 +167,11 @@ def _char(source: str, escape: re.Match[str], at: int) -> str:
     if digits is not None:
         code = int(digits, 16)
         if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
-            raise CompileError(source, [Issue(at, "Syntax error: invalid unicode code point")])
+            raise CompileError(source, [CelIssue(at, "Syntax error: invalid unicode code point")])
         return chr(code)
     if escape["o"] is not None:
         return chr(int(escape["o"], 8))
     simple = _SIMPLE.get(escape["s"])
     if simple is None:
-        raise CompileError(source, [Issue(at, f"Syntax error: token recognition error at: '\\{escape['s']}'")])
+        raise CompileError(source, [CelIssue(at, f"Syntax error: token recognition error at: '\\{escape['s']}'")])
     return simple

@@ -129,9 +129,9 @@ def _prefixed(faults: Callable[[str], Any]) -> Callable[[str], list[str]]:
     return lambda text: list(faults(text[:-1] + "a" if text.endswith("-") else text))
 
 
-def _of_schema(format: str, told: str) -> Callable[[str], list[str]]:
+def _of_schema(format: str, message: str) -> Callable[[str], list[str]]:
     check = STRING_FORMATS[format]
-    return lambda text: [] if check(text[:8193]) else [told]
+    return lambda text: [] if check(text[:8193]) else [message]
 
 
 def _listed(faults: Callable[[str], Any]) -> Callable[[str], list[str]]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from coterie.kube.api.cel.errors import CelError
 from coterie.kube.api.cel.functions import Library, Overload, function, method
 from coterie.kube.api.cel.lib_standard import int64, uint64
-from coterie.kube.api.cel.types import BOOL, BYTES, DOUBLE, DURATION, INT, STRING, TIMESTAMP, UINT, A, Type, list_of
+from coterie.kube.api.cel.types import BOOL, BYTES, DOUBLE, DURATION, INT, STRING, TIMESTAMP, UINT, A, CelType, list_of
 from coterie.kube.api.cel.values import Duration, UInt, equal, kind_of
 from coterie.kube.api.schema.validate import freeze
 
@@ -54,7 +54,7 @@ def _sum(items: list[Any]) -> Any:
     raise CelError("no such overload")
 
 
-_EMPTY_SUM: Final[dict[Type, Any]] = {INT: 0, UINT: UInt(0), DOUBLE: 0.0, DURATION: Duration(0)}
+_EMPTY_SUM: Final[dict[CelType, Any]] = {INT: 0, UINT: UInt(0), DOUBLE: 0.0, DURATION: Duration(0)}
 
 
 def _index_of(items: list[Any], wanted: Any) -> int:

@@ -24,7 +24,7 @@ from coterie.kube.api.cel.types import (
     UINT,
     A,
     B,
-    Type,
+    CelType,
     list_of,
     map_of,
 )
@@ -212,7 +212,7 @@ def _arithmetic() -> list[Overload]:
 def _comparisons() -> list[Overload]:
     out: list[Overload] = []
     ordered = (STRING, BYTES, BOOL, TIMESTAMP, DURATION)
-    pairs: list[tuple[Type, Type]] = [(a, b) for a in NUMERIC for b in NUMERIC] + [(t, t) for t in ordered]
+    pairs: list[tuple[CelType, CelType]] = [(a, b) for a in NUMERIC for b in NUMERIC] + [(t, t) for t in ordered]
     for name, op in (("_<_", operator.lt), ("_<=_", operator.le), ("_>_", operator.gt), ("_>=_", operator.ge)):
         out += [function(name, pair, BOOL, op) for pair in pairs]
     out += [
@@ -233,7 +233,7 @@ def _is_key(key: Any, mapping: dict[Any, Any]) -> bool:
 
 def _conversions() -> list[Overload]:
     same = lambda value: value  # noqa: E731
-    rows: list[tuple[str, Type, Type, Callable[[Any], Any]]] = [
+    rows: list[tuple[str, CelType, CelType, Callable[[Any], Any]]] = [
         ("int", INT, INT, same), ("int", UINT, INT, lambda v: int64(int(v))), ("int", DOUBLE, INT, _int_of_double),
         ("int", STRING, INT, _int_of_text), ("int", TIMESTAMP, INT, lambda v: v.nanos // 10**9),
         ("int", DURATION, INT, lambda v: v.nanos),

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from coterie.kube.api.cel.ast import Call, Ident, Node, Select
+from coterie.kube.api.cel.ast import CallNode, Ident, Node, Select
 from coterie.kube.api.cel.errors import CelError
 from coterie.kube.api.cel.scope import Built, Env, Run, Scope, decided, dotted, spend
-from coterie.kube.api.cel.types import BOOL, DYN, INT, Type, is_dynamic, list_of, map_of, optional_of
+from coterie.kube.api.cel.types import BOOL, DYN, INT, CelType, is_dynamic, list_of, map_of, optional_of
 from coterie.kube.api.cel.values import NONE, Optional
 
 Build = Callable[[Node, Scope], Built]
@@ -30,7 +30,7 @@ _ARITIES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
 }
 
 
-def expand(node: Call, scope: Scope, build: Build) -> Built | None:
+def expand(node: CallNode, scope: Scope, build: Build) -> Built | None:
     """What the macro means, or None when the call is no macro."""
     if node.target is None:
         return _has(node, scope, build) if node.name == "has" and len(node.args) == 1 else None
@@ -45,7 +45,7 @@ def expand(node: Call, scope: Scope, build: Build) -> Built | None:
     return None
 
 
-def _has(node: Call, scope: Scope, build: Build) -> Built:
+def _has(node: CallNode, scope: Scope, build: Build) -> Built:
     (arg,) = node.args
     if not isinstance(arg, Select):
         return scope.fault(node.pos, "invalid argument to has() macro")
@@ -73,7 +73,7 @@ def _has(node: Call, scope: Scope, build: Build) -> Built:
     return BOOL, test
 
 
-def _bind(node: Call, scope: Scope, build: Build) -> Built:
+def _bind(node: CallNode, scope: Scope, build: Build) -> Built:
     name, start, body = node.args
     if not isinstance(name, Ident):
         return scope.fault(node.pos, "cel.bind() variable names must be simple identifiers")
@@ -88,7 +88,7 @@ def _bind(node: Call, scope: Scope, build: Build) -> Built:
     return result, bind
 
 
-def _opt_map(node: Call, target: Node, scope: Scope, build: Build) -> Built:
+def _opt_map(node: CallNode, target: Node, scope: Scope, build: Build) -> Built:
     name, body = node.args
     if not isinstance(name, Ident):
         return scope.fault(node.pos, f"{node.name}() variable name must be a simple identifier")
@@ -112,14 +112,16 @@ def _opt_map(node: Call, target: Node, scope: Scope, build: Build) -> Built:
 # -- comprehensions ---------------------------------------------------------------------------------------------------
 
 
-def _comprehension(name: str, node: Call, target: Node, variables: int, scope: Scope, build: Build) -> Built:
+def _comprehension(name: str, node: CallNode, target: Node, variables: int, scope: Scope, build: Build) -> Built:
     range_type, source = build(target, scope)
     names = node.args[:variables]
     if not all(isinstance(part, Ident) for part in names):
         return scope.fault(node.pos, "argument must be a simple name")
     if range_type.name not in ("list", "map") and not is_dynamic(range_type):
-        told = f"expression of type '{range_type}' cannot be range of a comprehension (must be list, map, or dynamic)"
-        return scope.fault(node.pos, told)
+        message = (
+            f"expression of type '{range_type}' cannot be range of a comprehension (must be list, map, or dynamic)"
+        )
+        return scope.fault(node.pos, message)
     first, second = _variable_types(range_type, variables)
     before = scope.size
     words = [part.name for part in names if isinstance(part, Ident)]
@@ -131,7 +133,7 @@ def _comprehension(name: str, node: Call, target: Node, variables: int, scope: S
     return _FOLDS[name](turns, bodies, range_type, node, scope)
 
 
-def _variable_types(range_type: Type, variables: int) -> tuple[Type, Type]:
+def _variable_types(range_type: CelType, variables: int) -> tuple[CelType, CelType]:
     if is_dynamic(range_type):
         return DYN, DYN
     if range_type.name == "list":
@@ -166,7 +168,7 @@ def _turns(source: Run, slot: int, slot2: int, price: int) -> Turns:
 def _quantified(deciding: bool) -> Callable[..., Built]:
     """`all` stops at the first false, `exists` at the first true; errors count only when nothing decides."""
 
-    def fold(turns: Turns, bodies: list[Built], range_type: Type, node: Call, scope: Scope) -> Built:
+    def fold(turns: Turns, bodies: list[Built], range_type: CelType, node: CallNode, scope: Scope) -> Built:
         ((type_, test),) = bodies
         if type_ is not BOOL and not is_dynamic(type_):
             return scope.fault(
@@ -182,12 +184,12 @@ def _quantified(deciding: bool) -> Callable[..., Built]:
     return fold
 
 
-def _exists_one(turns: Turns, bodies: list[Built], range_type: Type, node: Call, scope: Scope) -> Built:
+def _exists_one(turns: Turns, bodies: list[Built], range_type: CelType, node: CallNode, scope: Scope) -> Built:
     test = _tested(bodies[0], node, scope)
     return BOOL, lambda env: sum(1 for _ in turns(env) if test(env)) == 1
 
 
-def _tested(body: Built, node: Call, scope: Scope) -> Run:
+def _tested(body: Built, node: CallNode, scope: Scope) -> Run:
     type_, run = body
     if type_ is not BOOL and not is_dynamic(type_):
         scope.fault(node.pos, f"found no matching overload for '_?_:_' applied to '({type_}, dyn, dyn)'")
@@ -205,27 +207,27 @@ def _always(env: Env) -> bool:
     return True
 
 
-def _filter(turns: Turns, bodies: list[Built], range_type: Type, node: Call, scope: Scope) -> Built:
+def _filter(turns: Turns, bodies: list[Built], range_type: CelType, node: CallNode, scope: Scope) -> Built:
     test = _tested(bodies[0], node, scope)
     item = range_type.params[0] if range_type.params else DYN
     return list_of(item), lambda env: [value for value in turns(env) if test(env)]
 
 
-def _map(turns: Turns, bodies: list[Built], range_type: Type, node: Call, scope: Scope) -> Built:
+def _map(turns: Turns, bodies: list[Built], range_type: CelType, node: CallNode, scope: Scope) -> Built:
     """`map`, `transformList`: with three arguments the first body filters."""
     test = _tested(bodies[0], node, scope) if len(bodies) == 2 else _always
     type_, run = bodies[-1]
     return list_of(type_), lambda env: [run(env) for _ in turns(env) if test(env)]
 
 
-def _transform_map(turns: Turns, bodies: list[Built], range_type: Type, node: Call, scope: Scope) -> Built:
+def _transform_map(turns: Turns, bodies: list[Built], range_type: CelType, node: CallNode, scope: Scope) -> Built:
     test = _tested(bodies[0], node, scope) if len(bodies) == 2 else _always
     type_, run = bodies[-1]
     key = INT if range_type.name == "list" else range_type.params[0] if range_type.params else DYN
     return map_of(key, type_), lambda env: {first: run(env) for first in turns(env) if test(env)}
 
 
-def _transform_entries(turns: Turns, bodies: list[Built], range_type: Type, node: Call, scope: Scope) -> Built:
+def _transform_entries(turns: Turns, bodies: list[Built], range_type: CelType, node: CallNode, scope: Scope) -> Built:
     test = _tested(bodies[0], node, scope) if len(bodies) == 2 else _always
     type_, run = bodies[-1]
 

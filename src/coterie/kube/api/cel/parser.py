@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NoReturn
 
 from coterie.kube.api.cel.ast import (
-    Call,
+    CallNode,
     Conditional,
     Ident,
     Index,
@@ -16,8 +16,8 @@ from coterie.kube.api.cel.ast import (
     Node,
     Select,
 )
-from coterie.kube.api.cel.errors import CompileError, Issue
-from coterie.kube.api.cel.lexer import RESERVED, Token, tokens
+from coterie.kube.api.cel.errors import CelIssue, CompileError
+from coterie.kube.api.cel.lexer import RESERVED, CelToken, tokens
 from coterie.kube.api.cel.values import INT64_MAX
 
 MAX_SOURCE: Final = 20_000
@@ -44,7 +44,7 @@ _UNARY: Final = {"!": "!_", "-": "-_"}
 def parse(source: str) -> Node:
     """The tree of `source`; raises CompileError."""
     if len(source) > MAX_SOURCE:
-        raise CompileError(source[:80], [Issue(0, f"expression code point size exceeds limit: size: {len(source)}")])
+        raise CompileError(source[:80], [CelIssue(0, f"expression code point size exceeds limit: size: {len(source)}")])
     return _Parser(source).whole()
 
 
@@ -62,14 +62,14 @@ class _Parser:
         return tree
 
     @property
-    def now(self) -> Token:
+    def now(self) -> CelToken:
         return self.tokens[self.at]
 
     def _is(self, text: str) -> bool:
         token = self.tokens[self.at]
         return token.kind == "op" and token.text == text
 
-    def _take(self, text: str) -> Token:
+    def _take(self, text: str) -> CelToken:
         token = self.now
         if not self._is(text):
             self._unexpected(f"'{text}'")
@@ -83,7 +83,7 @@ class _Parser:
         return False
 
     def _fail(self, pos: int, message: str) -> NoReturn:
-        raise CompileError(self.source, [Issue(pos, message)])
+        raise CompileError(self.source, [CelIssue(pos, message)])
 
     def _unexpected(self, wanted: str) -> NoReturn:
         self._fail(self.now.pos, f"Syntax error: mismatched input '{self.now.text}' expecting {wanted}")
@@ -121,10 +121,10 @@ class _Parser:
             if length > MAX_DEPTH * 2:
                 self._fail(token.pos, "expression recursion limit exceeded")
             self.at += 1
-            left = Call(token.pos, _NAMES[token.text], (left, self._binary(power + 1)))
+            left = CallNode(token.pos, _NAMES[token.text], (left, self._binary(power + 1)))
 
     def _unary(self) -> Node:
-        signs: list[Token] = []
+        signs: list[CelToken] = []
         while self._is("!") or self._is("-"):
             signs.append(self.now)
             self.at += 1
@@ -139,7 +139,7 @@ class _Parser:
         elif isinstance(node, Literal) and type(node.value) is int and node.value > INT64_MAX:
             self._fail(node.pos, "Syntax error: invalid int literal")
         # Pairs cancel out, so a row of signs is never a deep tree.
-        return Call(signs[0].pos, _UNARY[signs[0].text], (node,)) if len(signs) % 2 else node
+        return CallNode(signs[0].pos, _UNARY[signs[0].text], (node,)) if len(signs) % 2 else node
 
     def _member(self) -> Node:
         node = self._primary()
@@ -163,7 +163,7 @@ class _Parser:
                 self._fail(token.pos, "expression recursion limit exceeded")
         return node
 
-    def _after_dot(self, node: Node, dot: Token) -> Node:
+    def _after_dot(self, node: Node, dot: CelToken) -> Node:
         name = self.now
         if name.kind not in ("ident", "quoted"):
             # `in`, `true` and the like are refused here as cel-go does; fields of that name are escaped.
@@ -171,7 +171,7 @@ class _Parser:
         self.at += 1
         if self._is("(") and name.kind == "ident" and dot.text == ".":
             pos = self._take("(").pos
-            return Call(pos, name.text, self._arguments(")"), node)
+            return CallNode(pos, name.text, self._arguments(")"), node)
         return Select(dot.pos, node, name.text, dot.text == ".?")
 
     def _arguments(self, close: str) -> tuple[Node, ...]:
@@ -211,7 +211,7 @@ class _Parser:
         self.at += 1
         if self._is("("):
             pos = self._take("(").pos
-            return Call(pos, token.text, self._arguments(")"))
+            return CallNode(pos, token.text, self._arguments(")"))
         return Ident(token.pos, token.text)
 
     def _list(self) -> Node:

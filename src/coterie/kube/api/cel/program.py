@@ -10,16 +10,16 @@ from coterie.kube.api.cel.build import build
 from coterie.kube.api.cel.errors import CelError, CompileError
 from coterie.kube.api.cel.parser import parse
 from coterie.kube.api.cel.scope import Run, Scope
-from coterie.kube.api.cel.types import Type
+from coterie.kube.api.cel.types import CelType
 
 BUDGET: Final = 1_000_000
 """Steps one check may take: a few tenths of a second for the worst rules that were tried."""
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class CelProgram:
     source: str
-    type: Type
+    type: CelType
     run: Run
     slots: int
     used: frozenset[str]
@@ -43,11 +43,11 @@ class Program:
             left[0] = env[0]
 
 
-def compile_expression(source: str, variables: dict[str, Type]) -> Program:
+def compile_expression(source: str, variables: dict[str, CelType]) -> CelProgram:
     """Raises CompileError, whose text shows every fault and its place."""
     tree = parse(source)
     scope = Scope(variables)
     type_, run = build(tree, scope)
     if scope.issues:
         raise CompileError(source, sorted(scope.issues, key=lambda issue: issue.position))
-    return Program(source, type_, run, scope.slots, frozenset(scope.used))
+    return CelProgram(source, type_, run, scope.slots, frozenset(scope.used))

@@ -1,6 +1,6 @@
 """`x-kubernetes-validations`: compiling the rules of a schema, and checking an object by them.
 
-Compilation fills `Rule.program` and tells what is wrong with the rules; checking walks the object beside the schema,
+Compilation fills `ValidationRule.program` and tells what is wrong with the rules; checking walks the object beside the schema,
 only along branches with rules. A rule that reads `oldSelf` is a transition rule: it runs on updates, and only where
 the old value can be found by name or by list key.
 """
@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from coterie.kube.api.cel.decls import Decl, declare
 from coterie.kube.api.cel.errors import CelError, CompileError, CostExceeded
-from coterie.kube.api.cel.program import BUDGET, Program, compile_expression
-from coterie.kube.api.cel.types import BOOL, DYN, STRING, Type, optional_of
+from coterie.kube.api.cel.program import BUDGET, CelProgram, compile_expression
+from coterie.kube.api.cel.types import BOOL, DYN, STRING, CelType, optional_of
 from coterie.kube.api.cel.values import NONE, Optional, equal
 from coterie.kube.api.errors import FieldError, forbidden_field, invalid, required
-from coterie.kube.api.schema.node import MISSING, Rule, Schema
+from coterie.kube.api.schema.node import MISSING, Schema, ValidationRule
 from coterie.kube.api.schema.validate import freeze
 
 _STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\['((?:[^'\\]|\\.)+)'\]", re.ASCII)
@@ -27,8 +27,8 @@ _OUT_OF_BUDGET: Final = "validation failed due to running out of cost budget, no
 
 @dataclass(frozen=True, slots=True)
 class CompiledRule:
-    test: Program
-    message: Program | None
+    test: CelProgram
+    message: CelProgram | None
     transition: bool
     field_path: str
 
@@ -57,10 +57,12 @@ def _compile_below(schema: Schema, path: str, uncorrelated: str, is_root: bool =
         yield from _compile_below(schema.items, f"{path}.items", lost)
 
 
-def _compile_rule(rule: Rule, schema: Schema, decl: Decl, path: str, uncorrelated: str) -> Iterator[FieldError]:
+def _compile_rule(
+    rule: ValidationRule, schema: Schema, decl: Decl, path: str, uncorrelated: str
+) -> Iterator[FieldError]:
     old_type = optional_of(decl.type) if rule.optional_old_self else decl.type
-    variables: dict[str, Type] = {"self": decl.type, "oldSelf": old_type}
-    message: Program | None = None
+    variables: dict[str, CelType] = {"self": decl.type, "oldSelf": old_type}
+    message: CelProgram | None = None
     try:
         test = compile_expression(rule.rule.strip(), variables)
     except CompileError as fault:
@@ -71,8 +73,8 @@ def _compile_rule(rule: Rule, schema: Schema, decl: Decl, path: str, uncorrelate
         return
     transition = "oldSelf" in test.used
     if transition and uncorrelated:
-        told = f"oldSelf cannot be used on the uncorrelatable portion of the schema within {uncorrelated}"
-        yield _refused(f"{path}.rule", rule, told)
+        sentence = f"oldSelf cannot be used on the uncorrelatable portion of the schema within {uncorrelated}"
+        yield _refused(f"{path}.rule", rule, sentence)
         return
     if rule.optional_old_self and not transition:
         yield FieldError(
@@ -99,7 +101,7 @@ def _compile_rule(rule: Rule, schema: Schema, decl: Decl, path: str, uncorrelate
     rule.program = CompiledRule(test, message, transition, place)
 
 
-def _refused(path: str, rule: Rule, why: str) -> FieldError:
+def _refused(path: str, rule: ValidationRule, why: str) -> FieldError:
     shown = (
         f'apiextensions.ValidationRule{{Rule:"{rule.rule}", Message:"{rule.message}", '
         f'MessageExpression:"{rule.message_expression}", FieldPath:"{rule.field_path}"}}'
@@ -190,33 +192,33 @@ class _Walk:
                 previous = NONE if old is MISSING else Optional(True, before)
             self._rule(rule, program, [now, None if previous is MISSING else previous], schema, path)
 
-    def _rule(self, rule: Rule, program: CompiledRule, values: list[Any], schema: Schema, path: str) -> None:
+    def _rule(self, rule: ValidationRule, program: CompiledRule, values: list[Any], schema: Schema, path: str) -> None:
         try:
             passed = program.test.evaluate(values, self.budget)
         except CelError as fault:
-            self.errors.append(invalid(path or "<nil>", schema.type, f"{fault} evaluating rule: {_told(rule)}"))
+            self.errors.append(invalid(path or "<nil>", schema.type, f"{fault} evaluating rule: {_rule_message(rule)}"))
             return
         if passed is not True:
             where = (path + program.field_path).lstrip(".") or "<nil>"
             self.errors.append(_failure(where, rule, schema.type, self._message(rule, program, values)))
 
-    def _message(self, rule: Rule, program: CompiledRule, values: list[Any]) -> str:
+    def _message(self, rule: ValidationRule, program: CompiledRule, values: list[Any]) -> str:
         """What the message expression says, unless it fails or says nothing usable."""
         if program.message is not None:
             try:
                 text = program.message.evaluate(values, self.budget)
             except CelError:
-                return _told(rule)
+                return _rule_message(rule)
             if isinstance(text, str) and text.strip() and "\n" not in text.strip() and len(text) <= 5 * 1024:
                 return text.strip()
-        return _told(rule)
+        return _rule_message(rule)
 
 
-def _told(rule: Rule) -> str:
+def _rule_message(rule: ValidationRule) -> str:
     return rule.message.strip() or f"failed rule: {rule.rule.strip()}"
 
 
-def _failure(path: str, rule: Rule, type_: str, message: str) -> FieldError:
+def _failure(path: str, rule: ValidationRule, type_: str, message: str) -> FieldError:
     if rule.reason == "FieldValueRequired":
         return required(path, message)
     if rule.reason == "FieldValueForbidden":

@@ -12,14 +12,14 @@ from typing import Any, Final
 
 from coterie.kube.api.cel import lib_kubernetes, lib_lists, lib_net, lib_optional, lib_standard, lib_strings, lib_time
 from coterie.kube.api.cel.ast import Ident, Node, Select
-from coterie.kube.api.cel.errors import CelError, CostExceeded, Issue
+from coterie.kube.api.cel.errors import CelError, CelIssue, CostExceeded
 from coterie.kube.api.cel.functions import index
-from coterie.kube.api.cel.types import DYN, TYPE, Type
+from coterie.kube.api.cel.types import DYN, TYPE, CelType
 from coterie.kube.api.cel.values import KINDS, TypeValue
 
 Env = list[Any]
 Run = Callable[[Env], Any]
-Built = tuple[Type, Run]
+Built = tuple[CelType, Run]
 """The static type of a part and the closure that computes it."""
 
 FUNCTIONS: Final = index(
@@ -59,9 +59,9 @@ def decided(runs: Iterable[Run], env: Env, deciding: bool) -> bool:
 
 
 class Scope:
-    def __init__(self, variables: dict[str, Type]) -> None:
-        self.issues: list[Issue] = []
-        self.names: dict[str, tuple[int, Type]] = {}
+    def __init__(self, variables: dict[str, CelType]) -> None:
+        self.issues: list[CelIssue] = []
+        self.names: dict[str, tuple[int, CelType]] = {}
         self.used: set[str] = set()
         self.size = 0
         """Parts built so far: the price of running a loop's body once is what it added."""
@@ -72,7 +72,7 @@ class Scope:
         self.slots = self._next
 
     @contextmanager
-    def variable(self, name: str, type_: Type) -> Iterator[int]:
+    def variable(self, name: str, type_: CelType) -> Iterator[int]:
         before = self.names.get(name)
         slot = self._next
         self._next += 1
@@ -88,7 +88,7 @@ class Scope:
                 self.names[name] = before
 
     def fault(self, pos: int, message: str) -> Built:
-        self.issues.append(Issue(pos, message))
+        self.issues.append(CelIssue(pos, message))
         return DYN, _never
 
     def lookup(self, name: str) -> Built | None:

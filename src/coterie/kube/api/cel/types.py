@@ -8,10 +8,10 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Type:
+class CelType:
     name: str
-    params: tuple[Type, ...] = ()
-    fields: dict[str, tuple[str, Type]] | None = field(default=None, compare=False, repr=False)
+    params: tuple[CelType, ...] = ()
+    fields: dict[str, tuple[str, CelType]] | None = field(default=None, compare=False, repr=False)
     """Of an object: the field as CEL spells it -> (the key in the data, its type)."""
     is_var: bool = False
     """A type parameter of a function: A, B."""
@@ -22,43 +22,43 @@ class Type:
         return self.name
 
 
-DYN: Final = Type("dyn")
-INT: Final = Type("int")
-UINT: Final = Type("uint")
-DOUBLE: Final = Type("double")
-BOOL: Final = Type("bool")
-STRING: Final = Type("string")
-BYTES: Final = Type("bytes")
-NULL: Final = Type("null_type")
-TIMESTAMP: Final = Type("google.protobuf.Timestamp")
-DURATION: Final = Type("google.protobuf.Duration")
-QUANTITY: Final = Type("kubernetes.Quantity")
-URL: Final = Type("kubernetes.URL")
-IP: Final = Type("net.IP")
-CIDR: Final = Type("net.CIDR")
-FORMAT: Final = Type("kubernetes.NamedFormat")
-A: Final = Type("A", is_var=True)
-B: Final = Type("B", is_var=True)
-TYPE: Final = Type("type")
+DYN: Final = CelType("dyn")
+INT: Final = CelType("int")
+UINT: Final = CelType("uint")
+DOUBLE: Final = CelType("double")
+BOOL: Final = CelType("bool")
+STRING: Final = CelType("string")
+BYTES: Final = CelType("bytes")
+NULL: Final = CelType("null_type")
+TIMESTAMP: Final = CelType("google.protobuf.Timestamp")
+DURATION: Final = CelType("google.protobuf.Duration")
+QUANTITY: Final = CelType("kubernetes.Quantity")
+URL: Final = CelType("kubernetes.URL")
+IP: Final = CelType("net.IP")
+CIDR: Final = CelType("net.CIDR")
+FORMAT: Final = CelType("kubernetes.NamedFormat")
+A: Final = CelType("A", is_var=True)
+B: Final = CelType("B", is_var=True)
+TYPE: Final = CelType("type")
 NUMERIC: Final = (INT, UINT, DOUBLE)
 
 
-def list_of(item: Type) -> Type:
-    return Type("list", (item,))
+def list_of(item: CelType) -> CelType:
+    return CelType("list", (item,))
 
 
-def map_of(key: Type, value: Type) -> Type:
-    return Type("map", (key, value))
+def map_of(key: CelType, value: CelType) -> CelType:
+    return CelType("map", (key, value))
 
 
-def optional_of(inner: Type) -> Type:
-    return Type("optional_type", (inner,))
+def optional_of(inner: CelType) -> CelType:
+    return CelType("optional_type", (inner,))
 
 
-Bindings = dict[str, Type]
+Bindings = dict[str, CelType]
 
 
-def fits(param: Type, arg: Type, bound: Bindings) -> bool:
+def fits(param: CelType, arg: CelType, bound: Bindings) -> bool:
     """Whether `arg` may stand where `param` is wanted; fills `bound` with what the parameters turned out to be."""
     if param.is_var:
         known = bound.get(param.name)
@@ -78,17 +78,17 @@ def fits(param: Type, arg: Type, bound: Bindings) -> bool:
     )
 
 
-def resolve(type_: Type, bound: Bindings) -> Type:
+def resolve(type_: CelType, bound: Bindings) -> CelType:
     if type_.is_var:
         return bound.get(type_.name, DYN)
     if not type_.params:
         return type_
-    return Type(type_.name, tuple(resolve(param, bound) for param in type_.params), type_.fields)
+    return CelType(type_.name, tuple(resolve(param, bound) for param in type_.params), type_.fields)
 
 
-def common(types: Iterable[Type]) -> Type:
+def common(types: Iterable[CelType]) -> CelType:
     """The type of a list literal's elements or of both arms of a condition: one type, or dyn."""
-    seen: Type | None = None
+    seen: CelType | None = None
     for type_ in types:
         if seen is None or seen is NULL:
             seen = type_
@@ -101,6 +101,6 @@ def common(types: Iterable[Type]) -> Type:
     return seen or DYN
 
 
-def is_dynamic(type_: Type) -> bool:
+def is_dynamic(type_: CelType) -> bool:
     """True when the run-time type may differ from the static one at the outermost level."""
     return type_ is DYN or type_.is_var or type_ is NULL

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from coterie.kube.api.errors import BadRequest
-from coterie.kube.api.fields.collect import Malformed, applied, created_object
+from coterie.kube.api.fields.collect import MalformedConfiguration, applied, created_object
 from coterie.kube.api.fields.conflicts import Conflicts, conflict_error
 from coterie.kube.api.fields.diff import difference_of
 from coterie.kube.api.fields.entries import (
@@ -30,7 +30,7 @@ from coterie.kube.api.fields.entries import (
 )
 from coterie.kube.api.fields.fieldset import FieldsV1, difference, intersection, without
 from coterie.kube.api.fields.lastapplied import KUBECTL, fields_applied_before, refresh_annotation
-from coterie.kube.api.fields.layout import STATUS, Layout, in_scope, root_layout, scope_of
+from coterie.kube.api.fields.layout import STATUS, FieldLayout, in_scope, root_layout, scope_of
 from coterie.kube.api.fields.merge import fresh, merge
 from coterie.kube.api.fields.ownership import TOO_DEEP
 from coterie.kube.api.fields.removal import remove_abandoned
@@ -77,7 +77,7 @@ def _apply(
 ) -> tuple[Object, list[Entry]]:
     scope = scope_of(subresource, has_status)
     layout = root_layout(schema, scope)
-    wanted = _wanted(config, scope, has_status)
+    wanted = _applicable_part(config, scope, has_status)
     fields = _claimed(layout, wanted, config, api_version)
     if live is None:
         made: Object = fresh(layout, wanted)
@@ -107,21 +107,23 @@ def _apply(
     return new, arrange(cap_updaters(kept))
 
 
-def _wanted(config: Object, scope: str, has_status: bool) -> Object:
+def _applicable_part(config: Object, scope: str, has_status: bool) -> Object:
     """The part of a configuration that this write may set; the rest is ignored, as for updates."""
     if scope == STATUS:
         return in_scope(config, scope)
     return {key: value for key, value in config.items() if key != "status"} if has_status else config
 
 
-def _claimed(layout: Layout, wanted: Object, config: Object, api_version: str) -> FieldsV1:
+def _claimed(layout: FieldLayout, wanted: Object, config: Object, api_version: str) -> FieldsV1:
     try:
         return applied(layout, wanted)
-    except Malformed as broken:
+    except MalformedConfiguration as broken:
         meta = _meta(config)
         name = f"{meta.get('namespace') or ''}/{meta.get('name') or ''}"
         kind = f"{api_version}, Kind={config.get('kind') or ''}"
-        raise Malformed(f"failed to create typed patch object ({name}; {kind}): {broken.message}") from None
+        raise MalformedConfiguration(
+            f"failed to create typed patch object ({name}; {kind}): {broken.message}"
+        ) from None
 
 
 def _tracked(live: Object) -> list[Entry]:
@@ -135,7 +137,7 @@ def _meta(obj: Object) -> Object:
 
 
 def _before_first_apply(
-    layout: Layout, live: Object, scope: str, api_version: str, now: str, subresource: str
+    layout: FieldLayout, live: Object, scope: str, api_version: str, now: str, subresource: str
 ) -> list[Entry]:
     """An object nobody tracked: what it has belongs to those who wrote before the first apply."""
     fields = created_object(layout, in_scope(live, scope))
@@ -143,7 +145,7 @@ def _before_first_apply(
 
 
 def _refuse_unless_former_owner(
-    layout: Layout, live: Object, manager: str, api_version: str, conflicts: Conflicts
+    layout: FieldLayout, live: Object, manager: str, api_version: str, conflicts: Conflicts
 ) -> None:
     """kubectl may take what it applied client side before; everything else is a conflict."""
     if manager == KUBECTL:

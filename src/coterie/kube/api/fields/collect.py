@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from coterie.kube.api.errors import BadRequest
 from coterie.kube.api.fields.fieldset import MEMBER, SELF, FieldsV1, Path, pretty
-from coterie.kube.api.fields.layout import Form, Layout, Plan, Walk
+from coterie.kube.api.fields.layout import FieldLayout, Form, Plan, Walk
 
 _PLANS: Final = 256
 """Shapes remembered by one layout."""
@@ -26,16 +26,16 @@ _SHORT: Final = 64
 """Length of list items' names worth remembering."""
 
 
-class Malformed(BadRequest):
+class MalformedConfiguration(BadRequest):
     """An applied configuration whose form does not fit its schema."""
 
 
-def created(layout: Layout, value: Any) -> FieldsV1:
+def created(layout: FieldLayout, value: Any) -> FieldsV1:
     """The fields of a new value, the value's own node included."""
     return _CREATED[layout.form](layout, value)
 
 
-def created_object(root: Layout, obj: dict[str, Any]) -> FieldsV1:
+def created_object(root: FieldLayout, obj: dict[str, Any]) -> FieldsV1:
     """The fields of a whole new object; a root has no node of its own."""
     return without_bare_metadata(_created_map(root, obj))
 
@@ -47,11 +47,11 @@ def without_bare_metadata(fields: FieldsV1) -> FieldsV1:
     return {element: node for element, node in fields.items() if element != "f:metadata"}
 
 
-def _created_leaf(layout: Layout, value: Any) -> FieldsV1:
+def _created_leaf(layout: FieldLayout, value: Any) -> FieldsV1:
     return MEMBER
 
 
-def _created_map(layout: Layout, value: Any) -> FieldsV1:
+def _created_map(layout: FieldLayout, value: Any) -> FieldsV1:
     if value.__class__ is not dict:
         return MEMBER
     shape = tuple(value)
@@ -66,9 +66,9 @@ def _created_map(layout: Layout, value: Any) -> FieldsV1:
     return node
 
 
-def _make_plan(layout: Layout, shape: tuple[str, ...]) -> Plan:
+def _make_plan(layout: FieldLayout, shape: tuple[str, ...]) -> Plan:
     node: FieldsV1 = {SELF: MEMBER} if layout.dotted and shape else {}
-    below: list[tuple[str, str, Walk, Layout]] = []
+    below: list[tuple[str, str, Walk, FieldLayout]] = []
     free = 0
     for key in shape:
         if key in layout.skip:
@@ -86,7 +86,7 @@ def _make_plan(layout: Layout, shape: tuple[str, ...]) -> Plan:
     return plan
 
 
-def _created_list(layout: Layout, value: Any) -> FieldsV1:
+def _created_list(layout: FieldLayout, value: Any) -> FieldsV1:
     if value.__class__ is not list or not value:
         return MEMBER
     node: FieldsV1 = {SELF: MEMBER} if layout.dotted else {}
@@ -114,7 +114,7 @@ def _created_list(layout: Layout, value: Any) -> FieldsV1:
     return node
 
 
-def _only_membership(layout: Layout, value: list[Any], node: FieldsV1) -> None:
+def _only_membership(layout: FieldLayout, value: list[Any], node: FieldsV1) -> None:
     """Items that share a key are owned as one: nothing below them can be named."""
     seen: set[str | None] = set()
     for item in value:
@@ -124,7 +124,7 @@ def _only_membership(layout: Layout, value: list[Any], node: FieldsV1) -> None:
         seen.add(element)
 
 
-def _created_any(layout: Layout, value: Any) -> FieldsV1:
+def _created_any(layout: FieldLayout, value: Any) -> FieldsV1:
     if value.__class__ is not dict or not value:
         return MEMBER
     node: FieldsV1 = {SELF: MEMBER}
@@ -142,26 +142,26 @@ _CREATED: Final[dict[Form, Walk]] = {
 }
 
 
-def applied(layout: Layout, value: dict[str, Any]) -> FieldsV1:
-    """The fields that an applied configuration claims; `Malformed` when it does not fit the schema."""
+def applied(layout: FieldLayout, value: dict[str, Any]) -> FieldsV1:
+    """The fields that an applied configuration claims; `MalformedConfiguration` when it does not fit the schema."""
     return without_bare_metadata(_applied_map(layout, value, ()) or {})
 
 
-def _applied(layout: Layout, value: Any, path: Path) -> FieldsV1 | None:
+def _applied(layout: FieldLayout, value: Any, path: Path) -> FieldsV1 | None:
     """None: the value claims nothing (a container without content says nothing about itself)."""
     form = layout.form
     if form is Form.LEAF or value is None or (form is Form.ANY and value.__class__ is not dict):
         return MEMBER
     if form is Form.MAP or form is Form.ANY:
         if value.__class__ is not dict:
-            raise Malformed(f"{pretty(path)}: expected map, got {_named(value)}")
+            raise MalformedConfiguration(f"{pretty(path)}: expected map, got {_named(value)}")
         return _applied_map(layout, value, path) if value else MEMBER
     if value.__class__ is not list:
-        raise Malformed(f"{pretty(path)}: expected list, got {_named(value)}")
+        raise MalformedConfiguration(f"{pretty(path)}: expected list, got {_named(value)}")
     return _applied_list(layout, value, path)
 
 
-def _applied_map(layout: Layout, value: dict[str, Any], path: Path) -> FieldsV1 | None:
+def _applied_map(layout: FieldLayout, value: dict[str, Any], path: Path) -> FieldsV1 | None:
     node: FieldsV1 = {}
     for key, below in value.items():
         if key in layout.skip:
@@ -170,7 +170,7 @@ def _applied_map(layout: Layout, value: dict[str, Any], path: Path) -> FieldsV1 
         child = layout.child(key)
         named = layout.is_named(key)
         if not named and not layout.declares(key):
-            raise Malformed(f"{pretty((*path, element))}: field not declared in schema")
+            raise MalformedConfiguration(f"{pretty((*path, element))}: field not declared in schema")
         if child.form is Form.LEAF:
             node[element] = MEMBER
             continue
@@ -182,19 +182,19 @@ def _applied_map(layout: Layout, value: dict[str, Any], path: Path) -> FieldsV1 
     return node or None
 
 
-def _applied_list(layout: Layout, value: list[Any], path: Path) -> FieldsV1 | None:
+def _applied_list(layout: FieldLayout, value: list[Any], path: Path) -> FieldsV1 | None:
     node: FieldsV1 = {}
     items = layout.items() if layout.form is Form.KEYED else None
     for index, item in enumerate(value):
         element = layout.element(item)
         if element is None:
             keys = ", ".join(f'"{key}"' for key, _ in layout.keys)
-            raise Malformed(
+            raise MalformedConfiguration(
                 f"{pretty(path)}: element {index}: associative list with keys has an element that omits key field "
                 f"{keys} (and doesn't have default value)"
             )
         if element in node:
-            raise Malformed(f"{pretty(path)}: duplicate entries for key {pretty((element,))}")
+            raise MalformedConfiguration(f"{pretty(path)}: duplicate entries for key {pretty((element,))}")
         node[element] = MEMBER if items is None else _member(_applied(items, item, (*path, element)))
     return node or None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.kube.api.errors import ApplyConflict, Cause
+from coterie.kube.api.errors import ApplyConflict, StatusCause
 from coterie.kube.api.fields.entries import APPLY, Entry, identity
 from coterie.kube.api.fields.fieldset import FieldsV1, paths, pretty
 
@@ -11,18 +11,18 @@ Conflicts = list[tuple[Entry, FieldsV1]]
 
 
 def conflict_error(conflicts: Conflicts) -> ApplyConflict:
-    told: list[str] = []
-    causes: list[Cause] = []
+    messages: list[str] = []
+    causes: list[StatusCause] = []
     for entry, fields in sorted(conflicts, key=lambda conflict: identity(conflict[0])):
         manager = _show_manager(entry)
-        told.append(f"conflicts with {manager}:")
+        messages.append(f"conflicts with {manager}:")
         for path in map(pretty, paths(fields)):
-            told.append(f"- {path}")
-            causes.append(Cause("FieldManagerConflict", f"conflict with {manager}", path))
+            messages.append(f"- {path}")
+            causes.append(StatusCause("FieldManagerConflict", f"conflict with {manager}", path))
     if len(causes) == 1:
         message = f"Apply failed with 1 conflict: {causes[0].message}: {causes[0].field}"
     else:
-        message = f"Apply failed with {len(causes)} conflicts: " + "\n".join(told)
+        message = f"Apply failed with {len(causes)} conflicts: " + "\n".join(messages)
     return ApplyConflict(message, causes=causes)
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from coterie.kube.api.fields.collect import created, without_bare_metadata
 from coterie.kube.api.fields.fieldset import MEMBER, SELF, FieldsV1
-from coterie.kube.api.fields.layout import Form, Layout
+from coterie.kube.api.fields.layout import FieldLayout, Form
 from coterie.kube.api.schema.node import MISSING
 
 Change = tuple[FieldsV1 | None, FieldsV1 | None]
 """(added or modified, removed). A removed path stands for everything below it too."""
 
 
-def difference_of(layout: Layout, old: dict[str, Any], new: dict[str, Any]) -> tuple[FieldsV1, FieldsV1]:
+def difference_of(layout: FieldLayout, old: dict[str, Any], new: dict[str, Any]) -> tuple[FieldsV1, FieldsV1]:
     """What an object's change touches. `layout` is a root layout."""
     if old is new:
         return {}, {}
@@ -25,7 +25,7 @@ def difference_of(layout: Layout, old: dict[str, Any], new: dict[str, Any]) -> t
     return without_bare_metadata(changed or {}), removed or {}
 
 
-def _diff(layout: Layout, old: Any, new: Any) -> Change:
+def _diff(layout: FieldLayout, old: Any, new: Any) -> Change:
     """Of two values that are known to differ and both exist."""
     form = layout.form
     if form is Form.LEAF:
@@ -40,7 +40,7 @@ def _diff(layout: Layout, old: Any, new: Any) -> Change:
     return (node if not node or SELF in node else {SELF: MEMBER, **node}), None
 
 
-def _diff_map(layout: Layout, old: dict[str, Any], new: dict[str, Any]) -> Change:
+def _diff_map(layout: FieldLayout, old: dict[str, Any], new: dict[str, Any]) -> Change:
     changed: FieldsV1 = {}
     removed: FieldsV1 = {}
     skip = layout.skip
@@ -65,7 +65,7 @@ def _diff_map(layout: Layout, old: dict[str, Any], new: dict[str, Any]) -> Chang
     return changed or None, removed or None
 
 
-def _diff_list(layout: Layout, old: list[Any], new: list[Any]) -> Change:
+def _diff_list(layout: FieldLayout, old: list[Any], new: list[Any]) -> Change:
     before = by_element(layout, old)
     after = by_element(layout, new)
     if before is None or after is None:
@@ -95,11 +95,11 @@ def _diff_list(layout: Layout, old: list[Any], new: list[Any]) -> Change:
     return changed or None, removed or None
 
 
-def _fresh(layout: Layout, items: list[Any]) -> FieldsV1:
+def _fresh(layout: FieldLayout, items: list[Any]) -> FieldsV1:
     return MEMBER if len(items) > 1 or layout.form is Form.SET else created(layout.items(), items[0])
 
 
-def by_element(layout: Layout, value: list[Any]) -> dict[str, list[Any]] | None:
+def by_element(layout: FieldLayout, value: list[Any]) -> dict[str, list[Any]] | None:
     """The items of a list under their path elements; None when one cannot be named."""
     out: dict[str, list[Any]] = {}
     for item in value:

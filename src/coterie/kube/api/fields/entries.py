@@ -111,8 +111,8 @@ def choose_managed_fields(live: dict[str, Any] | None, new: dict[str, Any], subr
     one empty entry; clients that do not know the field leave it out and so change nothing. Sub-resources never
     rewrite it. A list that cannot be read counts as left out; `validate_managed_fields` tells the client why.
     """
-    kept: list[Entry] = _given(live) or []  # ours, so it is in order
-    given = _given(new)
+    kept: list[Entry] = _managed_fields_of(live) or []  # ours, so it is in order
+    given = _managed_fields_of(new)
     if subresource or not given or given is kept or given == kept:
         return kept
     if is_reset(given):
@@ -120,7 +120,7 @@ def choose_managed_fields(live: dict[str, Any] | None, new: dict[str, Any], subr
     return _read(given) or kept
 
 
-def _given(obj: dict[str, Any] | None) -> Any:
+def _managed_fields_of(obj: dict[str, Any] | None) -> Any:
     return ((obj or {}).get("metadata") or {}).get("managedFields")
 
 

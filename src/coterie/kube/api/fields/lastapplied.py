@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import orjson
 
-from coterie.kube.api.fields.collect import Malformed, applied
+from coterie.kube.api.fields.collect import MalformedConfiguration, applied
 from coterie.kube.api.fields.diff import difference_of
 from coterie.kube.api.fields.fieldset import FieldsV1, difference, without
-from coterie.kube.api.fields.layout import Layout
+from coterie.kube.api.fields.layout import FieldLayout
 
 ANNOTATION: Final = "kubectl.kubernetes.io/last-applied-configuration"
 KUBECTL: Final = "kubectl"
@@ -24,7 +24,7 @@ _LIKE_KUBECTL: Final = orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
 Object = dict[str, Any]
 
 
-def fields_applied_before(layout: Layout, live: Object, api_version: str) -> FieldsV1:
+def fields_applied_before(layout: FieldLayout, live: Object, api_version: str) -> FieldsV1:
     """Fields of the remembered configuration whose values are still the live ones."""
     remembered = _annotations(live).get(ANNOTATION)
     if not remembered or not isinstance(remembered, str):
@@ -34,7 +34,7 @@ def fields_applied_before(layout: Layout, live: Object, api_version: str) -> Fie
         if not isinstance(config, dict) or config.get("apiVersion") != api_version:
             return {}
         fields = applied(layout, config)
-    except (orjson.JSONDecodeError, Malformed):
+    except (orjson.JSONDecodeError, MalformedConfiguration):
         return {}  # a client's annotation may say anything; then it allows nothing
     differing, missing = difference_of(layout, config, live)
     return without(difference(fields, differing), missing)

@@ -32,12 +32,12 @@ class Form(IntEnum):
     """No schema: an object is a map of ANY, everything else a leaf."""
 
 
-Walk = Callable[["Layout", Any], FieldsV1]
-Plan = tuple[FieldsV1, tuple[tuple[str, str, Walk, "Layout"], ...]]
+Walk = Callable[["FieldLayout", Any], FieldsV1]
+Plan = tuple[FieldsV1, tuple[tuple[str, str, Walk, "FieldLayout"], ...]]
 """For one shape of object: the node with all its leaves, and the fields below which must be looked at."""
 
 
-class Layout:
+class FieldLayout:
     """One node. Read-only for everybody but the caches in here."""
 
     __slots__ = (
@@ -64,10 +64,10 @@ class Layout:
         self.skip = skip
         """Fields nobody owns."""
         self.plans: dict[tuple[str, ...], Plan] = {}
-        self._children: dict[str, Layout] = {}
-        self.rest: Layout | None = None
+        self._children: dict[str, FieldLayout] = {}
+        self.rest: FieldLayout | None = None
         """Layout behind keys that the schema does not name; None while unknown."""
-        self.item: Layout | None = None
+        self.item: FieldLayout | None = None
         self.keys: tuple[tuple[str, Any], ...] = ()
         """(field, default or MISSING) of a KEYED list, by name."""
         self.parts: tuple[tuple[str, str, Any], ...] = ()
@@ -84,7 +84,7 @@ class Layout:
                 self.key = self.keys[0][0]
                 self.prefix = "k:{" + encode_basestring(self.key) + ":"
 
-    def child(self, key: str) -> Layout:
+    def child(self, key: str) -> FieldLayout:
         """The layout of a field of this MAP (or ANY)."""
         known = self._children.get(key)
         if known is not None:
@@ -99,11 +99,11 @@ class Layout:
             self.rest = ANY if additional is None else layout_of(additional)
         return self.rest
 
-    def put_child(self, key: str, layout: Layout) -> None:
+    def put_child(self, key: str, layout: FieldLayout) -> None:
         """Lay down a field by hand; only while a root is built."""
         self._children[key] = layout
 
-    def items(self) -> Layout:
+    def items(self) -> FieldLayout:
         """The layout of the items of this KEYED list."""
         if self.item is None:
             self.item = layout_of(self.schema.items) if self.schema.items is not None else ANY
@@ -181,17 +181,17 @@ def _form_of(schema: Schema) -> Form:
     return Form.ANY if not schema.type else Form.LEAF
 
 
-ANY: Final = Layout(Schema(), Form.ANY, dotted=True)
-_LEAF: Final = Layout(Schema(type="string"), Form.LEAF, dotted=True)
+ANY: Final = FieldLayout(Schema(), Form.ANY, dotted=True)
+_LEAF: Final = FieldLayout(Schema(type="string"), Form.LEAF, dotted=True)
 
 _NAMES: Final = 1024
 _LIMIT: Final = 20_000
 """Layouts kept; custom resource definitions come and go, so the memory must not grow with their history."""
-_layouts: dict[tuple[int, bool], Layout] = {}
-_roots: dict[tuple[int, str], Layout] = {}
+_layouts: dict[tuple[int, bool], FieldLayout] = {}
+_roots: dict[tuple[int, str], FieldLayout] = {}
 
 
-def layout_of(schema: Schema, dotted: bool = True) -> Layout:
+def layout_of(schema: Schema, dotted: bool = True) -> FieldLayout:
     form = _form_of(schema)
     if form is Form.LEAF:
         return _LEAF
@@ -204,7 +204,7 @@ def layout_of(schema: Schema, dotted: bool = True) -> Layout:
         _layouts.clear()
         _roots.clear()
     # The layout holds its schema, so the id cannot be given to another one while the entry exists.
-    made = _layouts[id(schema), dotted] = Layout(schema, form, dotted)
+    made = _layouts[id(schema), dotted] = FieldLayout(schema, form, dotted)
     return made
 
 
@@ -232,12 +232,12 @@ def in_scope(obj: dict[str, Any], scope: str) -> dict[str, Any]:
     return {"status": obj["status"]} if "status" in obj else {}
 
 
-def root_layout(schema: Schema, scope: str) -> Layout:
+def root_layout(schema: Schema, scope: str) -> FieldLayout:
     """The layout of a whole object; its metadata is laid out alike for all kinds, whatever their schema says."""
     known = _roots.get((id(schema), scope))
     if known is not None:
         return known
-    root = Layout(schema, Form.MAP, dotted=False, skip=_SKIPPED[scope])
+    root = FieldLayout(schema, Form.MAP, dotted=False, skip=_SKIPPED[scope])
     root.put_child("metadata", _META)
     for key in ("spec", "status"):
         named = schema.properties.get(key)
@@ -302,4 +302,4 @@ NEVER_OWNED: Final = frozenset(
         "resourceVersion",
     )
 )
-_META: Final = Layout(OBJECT_META, Form.MAP, dotted=False, skip=NEVER_OWNED)
+_META: Final = FieldLayout(OBJECT_META, Form.MAP, dotted=False, skip=NEVER_OWNED)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from coterie.kube.api.fields.layout import Form, Layout
+from coterie.kube.api.fields.layout import FieldLayout, Form
 from coterie.kube.api.schema.node import MISSING
 
 
-def merge(layout: Layout, live: Any, config: Any) -> Any:
+def merge(layout: FieldLayout, live: Any, config: Any) -> Any:
     if live is config:
         return live
     form = layout.form
@@ -26,7 +26,7 @@ def merge(layout: Layout, live: Any, config: Any) -> Any:
     return live if same(live, config) else fresh(layout, config)
 
 
-def _merge_map(layout: Layout, live: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+def _merge_map(layout: FieldLayout, live: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] | None = None
     for key, wanted in config.items():
         before = live.get(key, MISSING)
@@ -50,12 +50,12 @@ def _merge_map(layout: Layout, live: dict[str, Any], config: dict[str, Any]) -> 
     return live if out is None else out
 
 
-def _null(layout: Layout, child: Layout, key: str, before: Any) -> Any:
+def _null(layout: FieldLayout, child: FieldLayout, key: str, before: Any) -> Any:
     """An applied null clears a scalar field and says nothing about containers or about what the server sets."""
     return MISSING if child.form is Form.LEAF and key not in layout.skip else before
 
 
-def fresh(layout: Layout, config: Any) -> Any:
+def fresh(layout: FieldLayout, config: Any) -> Any:
     """A value that was not there before: the configuration without its nulls (null is "not given")."""
     if config.__class__ is dict and layout.form is Form.MAP:
         return _fresh_map(layout, config)
@@ -66,7 +66,7 @@ def fresh(layout: Layout, config: Any) -> Any:
     return config
 
 
-def _fresh_map(layout: Layout, config: dict[str, Any]) -> dict[str, Any]:
+def _fresh_map(layout: FieldLayout, config: dict[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] | None = None
     for key, value in config.items():
         child = layout.child(key)
@@ -103,7 +103,7 @@ def same(left: Any, right: Any) -> bool:
     return True
 
 
-def _merge_list(layout: Layout, live: list[Any], config: list[Any]) -> list[Any]:
+def _merge_list(layout: FieldLayout, live: list[Any], config: list[Any]) -> list[Any]:
     ours = [layout.element(item) for item in live]
     theirs = [layout.element(item) for item in config]
     if None in ours:
@@ -128,7 +128,7 @@ def _merge_list(layout: Layout, live: list[Any], config: list[Any]) -> list[Any]
     return _interleave(live, ours, merged, theirs, wanted)
 
 
-def _merge_item(layout: Layout, live: Any, config: Any) -> Any:
+def _merge_item(layout: FieldLayout, live: Any, config: Any) -> Any:
     return live if layout.form is Form.SET else merge(layout.items(), live, config)
 
 

@@ -10,20 +10,20 @@ from __future__ import annotations
 from typing import Any, Final
 
 from coterie.kube.api.fields.fieldset import SELF, FieldsV1, is_member
-from coterie.kube.api.fields.layout import Form, Layout
+from coterie.kube.api.fields.layout import FieldLayout, Form
 
 _GONE: Final = object()
 _NAME: Final[FieldsV1] = {"f:metadata": {"f:name": {}}}
 
 
-def remove_abandoned(layout: Layout, obj: dict[str, Any], gone: FieldsV1, owned: list[FieldsV1]) -> dict[str, Any]:
+def remove_abandoned(layout: FieldLayout, obj: dict[str, Any], gone: FieldsV1, owned: list[FieldsV1]) -> dict[str, Any]:
     """`gone`: what the manager owned before and does not now; `owned`: what everybody, the manager included, owns."""
     # The object's name is in every configuration, but never recorded: it keeps the metadata standing.
     left = _remove_from_map(layout, obj, gone, [*owned, _NAME])
     return {} if left is _GONE else left
 
 
-def _remove(layout: Layout, value: Any, gone: FieldsV1, owned: list[FieldsV1]) -> Any:
+def _remove(layout: FieldLayout, value: Any, gone: FieldsV1, owned: list[FieldsV1]) -> Any:
     form = layout.form
     if form is Form.MAP or form is Form.ANY:
         return _remove_from_map(layout, value, gone, owned) if value.__class__ is dict else value
@@ -32,7 +32,7 @@ def _remove(layout: Layout, value: Any, gone: FieldsV1, owned: list[FieldsV1]) -
     return _remove_from_list(layout, value, gone, owned)
 
 
-def _remove_from_map(layout: Layout, value: dict[str, Any], gone: FieldsV1, owned: list[FieldsV1]) -> Any:
+def _remove_from_map(layout: FieldLayout, value: dict[str, Any], gone: FieldsV1, owned: list[FieldsV1]) -> Any:
     out: dict[str, Any] | None = None
     for element, node in gone.items():
         key = element[2:]
@@ -52,7 +52,7 @@ def _remove_from_map(layout: Layout, value: dict[str, Any], gone: FieldsV1, owne
     return out or _GONE
 
 
-def _remove_from_list(layout: Layout, value: list[Any], gone: FieldsV1, owned: list[FieldsV1]) -> Any:
+def _remove_from_list(layout: FieldLayout, value: list[Any], gone: FieldsV1, owned: list[FieldsV1]) -> Any:
     out: list[Any] = []
     is_same = True
     for item in value:
@@ -71,7 +71,7 @@ def _remove_from_list(layout: Layout, value: list[Any], gone: FieldsV1, owned: l
     return out or _GONE
 
 
-def _remaining(layout: Layout, value: Any, node: FieldsV1, owned: list[FieldsV1], named: bool) -> Any:
+def _remaining(layout: FieldLayout, value: Any, node: FieldsV1, owned: list[FieldsV1], named: bool) -> Any:
     was_ours = named or is_member(node)
     if was_ours and not (owned and (named or any(map(is_member, owned)))):
         return _GONE

@@ -46,7 +46,7 @@ def _run(document: _Document, operation: object) -> None:
         raise BadRequest("error decoding patch: an operation must be an object")
     name = operation.get("op")
     if not isinstance(name, str) or name not in _OPERATIONS:
-        raise BadRequest(f"error decoding patch: Unexpected kind: {_shown(name)}")
+        raise BadRequest(f"error decoding patch: Unexpected kind: {_quote_value(name)}")
     run, needs_from, needs_value = _OPERATIONS[name]
     path = _pointer(operation, "path", name)
     source = _pointer(operation, "from", name) if needs_from else []
@@ -55,7 +55,7 @@ def _run(document: _Document, operation: object) -> None:
     run(document, path, source, operation.get("value"))
 
 
-def _shown(value: object) -> str:
+def _quote_value(value: object) -> str:
     return value[:80] if isinstance(value, str) else "unknown"
 
 

@@ -79,7 +79,7 @@ def load(resources: tuple[Resource, ...] = BUILTIN) -> BuiltinSchemas:
     compiler = _Compiler(definitions)
     by_kind = _names_by_kind(definitions)
     kinds: dict[str, Schema] = {}
-    for group, version, kind in _wanted(resources):
+    for group, version, kind in _kinds_of(resources):
         name = by_kind.get((group, version, kind))
         if name is not None:
             kinds[f"{group}/{version}/{kind}" if group else f"{version}/{kind}"] = compiler.definition(name)
@@ -91,7 +91,7 @@ def load(resources: tuple[Resource, ...] = BUILTIN) -> BuiltinSchemas:
     return BuiltinSchemas(kinds)
 
 
-def _wanted(resources: Iterable[Resource]) -> Iterable[tuple[str, str, str]]:
+def _kinds_of(resources: Iterable[Resource]) -> Iterable[tuple[str, str, str]]:
     for resource in resources:
         yield resource.group, resource.version, resource.kind
         for sub in resource.subresources:

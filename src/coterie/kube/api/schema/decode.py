@@ -242,8 +242,8 @@ class _Repair:
                 value[index] = _zero(node) if item is None else self.value(item, node, f"{path}[{index}]")
         return value
 
-    def _integer(self, value: Any, format: str, path: str, told: str = "") -> Any:
-        go_name = told or ("int32" if format == "int32" else "int64")
+    def _integer(self, value: Any, format: str, path: str, go_type: str = "") -> Any:
+        go_name = go_type or ("int32" if format == "int32" else "int64")
         if type(value) is float and value.is_integer():
             value = int(value)
         if type(value) is not int:

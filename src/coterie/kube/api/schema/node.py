@@ -23,7 +23,7 @@ MISSING: Final = _Missing()
 
 
 @dataclass(slots=True)
-class Rule:
+class ValidationRule:
     """One entry of `x-kubernetes-validations`; `program` is filled when the rule is compiled."""
 
     rule: str
@@ -89,7 +89,7 @@ class Schema:
     any_of: tuple[Schema, ...] = ()
     one_of: tuple[Schema, ...] = ()
     not_: Schema | None = None
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[ValidationRule, ...] = ()
 
     # What walks learn about the node once and keep; never part of what the schema says.
     fast_check: Any = field(default=None, repr=False, compare=False)

@@ -43,7 +43,7 @@ class Pattern:
             # Bytes in UTF-8 spare the binding its offset arithmetic: a third of the time of a search in `str`.
             compiled = re2.compile(pattern, _match_only())
         except re2.error as fault:
-            raise PatternError(_told(fault)) from fault
+            raise PatternError(_compile_error(fault)) from fault
         except UnicodeEncodeError as fault:
             raise PatternError(f"error parsing regexp: invalid UTF-8: `{pattern!r}`") from fault
         self._search = compiled.search
@@ -73,6 +73,6 @@ def _text(found: Any) -> str:
     return matched.decode("utf-8", "replace")
 
 
-def _told(fault: Exception) -> str:
+def _compile_error(fault: Exception) -> str:
     why = fault.args[0] if fault.args else b""
     return f"error parsing regexp: {why.decode('utf-8', 'replace') if isinstance(why, bytes) else why}"

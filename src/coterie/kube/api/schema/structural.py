@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from coterie.kube.api.schema.node import MISSING, Rule, Schema
+from coterie.kube.api.schema.node import MISSING, Schema, ValidationRule
 from coterie.kube.api.schema.pattern import Pattern
 
 Raw = dict[str, Any]
@@ -105,8 +105,8 @@ def _add_type_and_meta(node: Schema, meta: Schema) -> None:
     node.properties["metadata"] = meta
 
 
-def _rule(raw: Raw) -> Rule:
-    return Rule(
+def _rule(raw: Raw) -> ValidationRule:
+    return ValidationRule(
         rule=raw.get("rule") or "",
         message=raw.get("message") or "",
         message_expression=raw.get("messageExpression") or "",

@@ -90,11 +90,11 @@ def _shape_errors(raw: Any, path: str, depth: int) -> Iterator[FieldError]:
         yield forbidden_field(path, f"a schema may nest at most {MAX_DEPTH} levels deep")
         return
     for key, value in raw.items():
-        told, types = _SHAPES.get(key, ("", ()))
-        if not told or value is None:
+        shape_name, types = _SHAPES.get(key, ("", ()))
+        if not shape_name or value is None:
             continue
         if type(value) not in types:
-            yield type_invalid(f"{path}.{key}", value, f"must be of type {told}")
+            yield type_invalid(f"{path}.{key}", value, f"must be of type {shape_name}")
         elif key in ("required", "x-kubernetes-list-map-keys"):
             for index, item in enumerate(value):
                 if type(item) is not str:
@@ -222,11 +222,11 @@ def _extension_errors(raw: Raw, path: str) -> Iterator[FieldError]:
         if kind != "object":
             yield invalid(f"{path}.type", kind or "", "must be object if x-kubernetes-embedded-resource is true")
         if not preserve and not raw.get("properties"):
-            told = (
+            message = (
                 "must not be empty if x-kubernetes-embedded-resource is true "
                 "without x-kubernetes-preserve-unknown-fields"
             )
-            yield required(f"{path}.properties", told)
+            yield required(f"{path}.properties", message)
 
 
 def _resource_errors(raw: Raw, path: str) -> Iterator[FieldError]:
@@ -241,8 +241,8 @@ def _resource_errors(raw: Raw, path: str) -> Iterator[FieldError]:
         return
     extra = set(meta) - {"type", "description", "title", "properties"}
     if extra or set(meta.get("properties") or {}) - {"name", "generateName"}:
-        told = "must not specify anything other than name and generateName, but metadata is implicitly specified"
-        yield forbidden_field(f"{path}.properties[metadata]", told)
+        message = "must not specify anything other than name and generateName, but metadata is implicitly specified"
+        yield forbidden_field(f"{path}.properties[metadata]", message)
 
 
 def _rule_errors(raw: Raw, path: str) -> Iterator[FieldError]:

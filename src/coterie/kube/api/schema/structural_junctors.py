@@ -32,9 +32,9 @@ _FORBIDDEN_IN_JUNCTOR: Final = {
 
 def check_junctor(raw: Raw, skeleton: Raw, path: str) -> Iterator[FieldError]:
     """A part may narrow values; what it speaks of must exist outside, where pruning and defaulting can see it."""
-    for keyword, told in _FORBIDDEN_IN_JUNCTOR.items():
+    for keyword, message in _FORBIDDEN_IN_JUNCTOR.items():
         if raw.get(keyword):
-            yield forbidden_field(f"{path}.{keyword}", told)
+            yield forbidden_field(f"{path}.{keyword}", message)
     if raw.get("uniqueItems"):
         yield forbidden_field(f"{path}.uniqueItems", "uniqueItems cannot be set to true")
     yield from check_value_keywords(raw, path)

@@ -21,8 +21,8 @@ def check_list_and_map(raw: Raw, path: str) -> Iterator[FieldError]:
         if list_type not in _LIST_TYPES:
             yield not_supported(f"{path}.x-kubernetes-list-type", list_type, _LIST_TYPES)
         if kind != "array":
-            told = "must be array if x-kubernetes-list-type is specified"
-            yield invalid(f"{path}.type", kind, told) if kind else required(f"{path}.type", told)
+            message = "must be array if x-kubernetes-list-type is specified"
+            yield invalid(f"{path}.type", kind, message) if kind else required(f"{path}.type", message)
     if keys and list_type != "map":
         yield required(f"{path}.x-kubernetes-list-type", "must be map if x-kubernetes-list-map-keys is non-empty")
     items = raw.get("items")
@@ -35,16 +35,16 @@ def check_list_and_map(raw: Raw, path: str) -> Iterator[FieldError]:
         if map_type not in _MAP_TYPES:
             yield not_supported(f"{path}.x-kubernetes-map-type", map_type, _MAP_TYPES)
         if kind != "object":
-            told = "must be object if x-kubernetes-map-type is specified"
-            yield invalid(f"{path}.type", kind, told) if kind else required(f"{path}.type", told)
+            message = "must be object if x-kubernetes-map-type is specified"
+            yield invalid(f"{path}.type", kind, message) if kind else required(f"{path}.type", message)
 
 
 def _map_errors(keys: list[str], items: Raw, path: str) -> Iterator[FieldError]:
     if not keys:
         yield required(f"{path}.{_KEYS}", "must not be empty if x-kubernetes-list-type is map")
     if items.get("type") != "object":
-        told = "must be object if parent array's x-kubernetes-list-type is map"
-        yield invalid(f"{path}.items.type", items.get("type") or "", told)
+        message = "must be object if parent array's x-kubernetes-list-type is map"
+        yield invalid(f"{path}.items.type", items.get("type") or "", message)
         return
     properties = items.get("properties") or {}
     seen: set[str] = set()
@@ -64,17 +64,17 @@ def _map_errors(keys: list[str], items: Raw, path: str) -> Iterator[FieldError]:
         if node.get("nullable"):
             yield forbidden_field(f"{place}.nullable", f"this property is in {_KEYS}, so it cannot be nullable")
         if key not in (items.get("required") or ()) and node.get("default") is None:
-            told = f"this property is in {_KEYS}, so it must have a default or be a required property"
-            yield required(f"{place}.default", told)
+            message = f"this property is in {_KEYS}, so it must have a default or be a required property"
+            yield required(f"{place}.default", message)
     if items.get("nullable"):
         yield forbidden_field(f"{path}.items.nullable", "must be false if parent array's x-kubernetes-list-type is map")
 
 
 def _set_errors(items: Raw, path: str) -> Iterator[FieldError]:
-    told = "must be atomic as item of a list with x-kubernetes-list-type=set"
+    message = "must be atomic as item of a list with x-kubernetes-list-type=set"
     if items.get("nullable"):
         yield forbidden_field(f"{path}.items.nullable", "cannot be nullable when x-kubernetes-list-type is set")
     if items.get("type") == "array" and (items.get("x-kubernetes-list-type") or "atomic") != "atomic":
-        yield invalid(f"{path}.items.x-kubernetes-list-type", items["x-kubernetes-list-type"], told)
+        yield invalid(f"{path}.items.x-kubernetes-list-type", items["x-kubernetes-list-type"], message)
     if items.get("type") == "object" and items.get("x-kubernetes-map-type") != "atomic":
-        yield invalid(f"{path}.items.x-kubernetes-map-type", items.get("x-kubernetes-map-type") or "", told)
+        yield invalid(f"{path}.items.x-kubernetes-map-type", items.get("x-kubernetes-map-type") or "", message)

@@ -181,18 +181,18 @@ def _string(value: str, schema: Schema, path: str, errors: list[FieldError]) -> 
     if schema.pattern is not None and not schema.pattern.search(value):
         errors.append(invalid(path or _ROOT, value, f"{path} in body should match '{schema.pattern.pattern}'"))
     if schema.format and not is_of_format(value, schema.format):
-        told = f"{path} in body must be of type {schema.format}: {show_value(value)}"
-        errors.append(type_invalid(path or _ROOT, value, told))
+        message = f"{path} in body must be of type {schema.format}: {show_value(value)}"
+        errors.append(type_invalid(path or _ROOT, value, message))
 
 
 def _number(value: float, schema: Schema, path: str, errors: list[FieldError]) -> None:
     least, most = schema.minimum, schema.maximum
     if most is not None and (value >= most if schema.exclusive_maximum else value > most):
-        told = "less than" if schema.exclusive_maximum else "less than or equal to"
-        errors.append(invalid(path or _ROOT, value, f"{path} in body should be {told} {number_text(most)}"))
+        message = "less than" if schema.exclusive_maximum else "less than or equal to"
+        errors.append(invalid(path or _ROOT, value, f"{path} in body should be {message} {number_text(most)}"))
     if least is not None and (value <= least if schema.exclusive_minimum else value < least):
-        told = "greater than" if schema.exclusive_minimum else "greater than or equal to"
-        errors.append(invalid(path or _ROOT, value, f"{path} in body should be {told} {number_text(least)}"))
+        message = "greater than" if schema.exclusive_minimum else "greater than or equal to"
+        errors.append(invalid(path or _ROOT, value, f"{path} in body should be {message} {number_text(least)}"))
     step = schema.multiple_of
     if step is not None and step > 0 and not _is_multiple(value, step):
         errors.append(invalid(path or _ROOT, value, f"{path} in body should be a multiple of {number_text(step)}"))
@@ -227,8 +227,8 @@ def _combined(value: Any, schema: Schema, path: str, errors: list[FieldError]) -
         matched = sum(not outcome for outcome in outcomes)
         if matched != 1:
             found = "Found none valid" if matched == 0 else f"Found {matched} valid alternatives"
-            told = f'"{path}" must validate one and only one schema (oneOf). {found}'
-            errors.append(invalid(path or _ROOT, "", told))
+            message = f'"{path}" must validate one and only one schema (oneOf). {found}'
+            errors.append(invalid(path or _ROOT, "", message))
             if matched == 0:
                 errors.extend(_closest(outcomes))
     if schema.not_ is not None and not _outcome(value, schema.not_, path):

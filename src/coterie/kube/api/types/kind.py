@@ -42,7 +42,7 @@ class _Identity(msgspec.Struct, frozen=True, rename="camel"):
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
+class ListPage(Generic[T]):
     """One answer to a list request. `broken` holds (key, why) of objects that do not have the type's shape."""
 
     items: list[T]
@@ -104,7 +104,7 @@ class Kind(Generic[T]):
             return cast("T", value)
         return decoder.decode(data)
 
-    def decode_list(self, data: bytes) -> Page[T]:
+    def decode_list(self, data: bytes) -> ListPage[T]:
         try:
             listed = _list_decoder(self.type).decode(data)  # type: ignore[arg-type]
         except msgspec.ValidationError:
@@ -113,9 +113,9 @@ class Kind(Generic[T]):
         if self.type is dict:
             self._name_items(items)
         meta = listed.metadata
-        return Page(items, meta.resource_version, meta.continue_, meta.remaining_item_count)
+        return ListPage(items, meta.resource_version, meta.continue_, meta.remaining_item_count)
 
-    def _decode_one_by_one(self, data: bytes) -> Page[T]:
+    def _decode_one_by_one(self, data: bytes) -> ListPage[T]:
         """One object of a strange shape must not hide all the others."""
         listed = msgspec.json.decode(data, type=_RawList)
         items: list[T] = []
@@ -126,7 +126,7 @@ class Kind(Generic[T]):
             except ValueError as error:
                 broken.append((identify(raw), str(error)))
         meta = listed.metadata
-        return Page(items, meta.resource_version, meta.continue_, meta.remaining_item_count, tuple(broken))
+        return ListPage(items, meta.resource_version, meta.continue_, meta.remaining_item_count, tuple(broken))
 
     def _name_items(self, items: list[Object]) -> None:
         # Lists of built-in kinds leave kind and apiVersion out of the items; whoever writes one back needs them.

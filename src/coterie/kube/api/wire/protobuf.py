@@ -12,7 +12,7 @@ from base64 import b64encode
 from math import isfinite
 from typing import Any, NoReturn
 
-from coterie.base.protobuf_wire import FIXED32, FIXED64, LENGTH, VARINT, Truncated, WireError, decode_varint
+from coterie.base.protobuf_wire import FIXED32, FIXED64, LENGTH, VARINT, ProtobufError, Truncated, decode_varint
 from coterie.kube.api.errors import BadRequest
 from coterie.kube.api.wire.table import Message, Op, message, message_of_kind
 
@@ -39,7 +39,7 @@ def decode(body: bytes) -> dict[str, Any]:
         return _open(body)
     except (IndexError, struct.error, Truncated):
         raise DecodeError("the protobuf body ends too early") from None
-    except WireError:
+    except ProtobufError:
         raise DecodeError("the protobuf body holds a number of more than 64 bits") from None
     except UnicodeDecodeError:
         raise DecodeError("the protobuf body holds a string that is not UTF-8") from None

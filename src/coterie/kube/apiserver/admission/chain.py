@@ -17,7 +17,7 @@ Object = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Attempt:
+class AdmissionRequest:
     """One write about to be decided. Steps may change `obj` in place; `old` is None for a create."""
 
     verb: str
@@ -32,17 +32,17 @@ class Attempt:
     release: list[Callable[[], None]] = field(default_factory=list)
 
 
-Step = Callable[[Attempt], None]
+Step = Callable[[AdmissionRequest], None]
 
 
-class Reservations:
+class AdmissionReservations:
     """What the attempts of one write hold until it is done."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps
-        self._attempts: list[Attempt] = []
+        self._attempts: list[AdmissionRequest] = []
 
-    def admit(self, attempt: Attempt) -> None:
+    def admit(self, attempt: AdmissionRequest) -> None:
         self._attempts.append(attempt)
         for step in self._steps:
             step(attempt)
@@ -58,8 +58,8 @@ class Admission:
         self._steps = tuple(steps)
 
     @contextmanager
-    def reserving(self) -> Iterator[Reservations]:
-        reservations = Reservations(self._steps)
+    def reserving(self) -> Iterator[AdmissionReservations]:
+        reservations = AdmissionReservations(self._steps)
         try:
             yield reservations
         finally:

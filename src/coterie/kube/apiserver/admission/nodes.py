@@ -11,7 +11,7 @@ from typing import Any
 
 from coterie.http.messages import UserInfo
 from coterie.kube.api import errors
-from coterie.kube.apiserver.admission.chain import Attempt
+from coterie.kube.apiserver.admission.chain import AdmissionRequest
 from coterie.kube.apiserver.auth.nodes import NodeAuthorizer, node_of
 from coterie.kube.apiserver.auth.rules import Attributes
 
@@ -24,7 +24,7 @@ class NodeRestriction:
     def __init__(self, authorizer: NodeAuthorizer) -> None:
         self._authorizer = authorizer
 
-    def __call__(self, attempt: Attempt) -> None:
+    def __call__(self, attempt: AdmissionRequest) -> None:
         resource = attempt.resource
         if (resource.group, resource.plural) not in _KINDS:
             return
@@ -48,7 +48,7 @@ class NodeRestriction:
                 kind=resource.plural,
             )
 
-    def _of_node(self, node: str, attempt: Attempt) -> str:
+    def _of_node(self, node: str, attempt: AdmissionRequest) -> str:
         plural = attempt.resource.plural
         if plural == "pods":
             changed = attempt.old is not None and _labels(attempt.old) != _labels(attempt.obj)
@@ -60,7 +60,7 @@ class NodeRestriction:
             return f"labels below {_RESTRICTED_PREFIX} are not the node's to set" if restricted else ""
         return self._change(attempt.old, attempt.obj, node)
 
-    def _of_owner(self, owner: str, attempt: Attempt) -> str:
+    def _of_owner(self, owner: str, attempt: AdmissionRequest) -> str:
         # A Node that exists is told as such, whoever's it is: a name is taken, and that is no secret.
         new_node = attempt.resource.plural == "nodes" and attempt.old is None
         if not new_node and not self._authorizer.belongs_to(attempt.name, owner):

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.kube.api import errors, quantity, quota
-from coterie.kube.apiserver.admission.chain import Attempt
+from coterie.kube.apiserver.admission.chain import AdmissionRequest
 from coterie.kube.apiserver.state.collection import Collection
-from coterie.kube.apiserver.state.entry import Entry
+from coterie.kube.apiserver.state.entry import ObjectEntry
 
 Object = dict[str, Any]
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")
@@ -29,7 +29,7 @@ class _Reservation:
     """Revision of the object that the write replaces; 0 when it creates one."""
     usage: quota.Usage
 
-    def stands(self, names: Mapping[str, Entry]) -> bool:
+    def stands(self, names: Mapping[str, ObjectEntry]) -> bool:
         entry = names.get(self.name)
         return (entry.revision if entry is not None else 0) == self.base
 
@@ -45,12 +45,12 @@ class _Account:
 
 
 class Quotas:
-    def __init__(self, quotas: Collection, collection_of: Callable[[Attempt], Collection]) -> None:
+    def __init__(self, quotas: Collection, collection_of: Callable[[AdmissionRequest], Collection]) -> None:
         self._quotas = quotas
         self._collection_of = collection_of
         self._accounts: dict[tuple[str, str, str], _Account] = {}
 
-    def __call__(self, attempt: Attempt) -> None:
+    def __call__(self, attempt: AdmissionRequest) -> None:
         if not attempt.namespace or attempt.subresource or attempt.resource.kind == "ResourceQuota":
             return
         names = self._quotas.names(attempt.namespace)
@@ -65,7 +65,7 @@ class Quotas:
         for entry in names.values():
             self._charge(attempt, entry, counted, more)
 
-    def _charge(self, attempt: Attempt, entry: Entry, counted: str, more: quota.Usage) -> None:
+    def _charge(self, attempt: AdmissionRequest, entry: ObjectEntry, counted: str, more: quota.Usage) -> None:
         limits = entry.load()
         spec: Object = limits.get("spec") or {}
         hard: Object = spec.get("hard") or {}
@@ -94,7 +94,7 @@ class Quotas:
             account.reserved.append(held)
             attempt.release.append(lambda: account.reserved.remove(held))
 
-    def _account(self, attempt: Attempt, entry: Entry, spec: Object, counted: str) -> _Account:
+    def _account(self, attempt: AdmissionRequest, entry: ObjectEntry, spec: Object, counted: str) -> _Account:
         collection = self._collection_of(attempt)
         key = (entry.uid, counted, collection.key)
         account = self._accounts.get(key)
@@ -151,7 +151,7 @@ def _listed(names: list[str], usage: quota.Usage) -> str:
     return ",".join(f"{name}={usage.get(name, quantity.ZERO)}" for name in names)
 
 
-def _refusal(attempt: Attempt, why: str) -> errors.Forbidden:
+def _refusal(attempt: AdmissionRequest, why: str) -> errors.Forbidden:
     resource = attempt.resource
     return errors.Forbidden(
         f'{resource.group_resource} "{attempt.name}" is forbidden: {why}',

@@ -7,7 +7,7 @@ from typing import Any
 from coterie.kube.api import errors
 from coterie.kube.api.quantity import Quantity
 from coterie.kube.api.quantity import parse as parse_quantity
-from coterie.kube.apiserver.admission.chain import Attempt
+from coterie.kube.apiserver.admission.chain import AdmissionRequest
 from coterie.kube.apiserver.state.collection import Collection
 
 Object = dict[str, Any]
@@ -15,11 +15,11 @@ _LIMITED_KINDS = frozenset(("Pod", "PersistentVolumeClaim"))
 PROTECTED_NAMESPACES = frozenset(("default", "kube-system", "kube-public"))
 
 
-def _is_pod(attempt: Attempt) -> bool:
+def _is_pod(attempt: AdmissionRequest) -> bool:
     return attempt.resource.kind == "Pod" and not attempt.resource.group and not attempt.subresource
 
 
-def _forbidden(attempt: Attempt, why: str, causes: tuple[errors.Cause, ...] = ()) -> errors.Forbidden:
+def _forbidden(attempt: AdmissionRequest, why: str, causes: tuple[errors.StatusCause, ...] = ()) -> errors.Forbidden:
     resource = attempt.resource
     return errors.Forbidden(
         f'{resource.group_resource} "{attempt.name}" is forbidden: {why}',
@@ -36,7 +36,7 @@ class NamespaceLifecycle:
     def __init__(self, namespaces: Collection) -> None:
         self._namespaces = namespaces
 
-    def __call__(self, attempt: Attempt) -> None:
+    def __call__(self, attempt: AdmissionRequest) -> None:
         if attempt.verb != "create" or not attempt.namespace:
             return
         entry = self._namespaces.get("", attempt.namespace)
@@ -49,7 +49,7 @@ class NamespaceLifecycle:
             raise _forbidden(
                 attempt,
                 f"unable to create new content in namespace {attempt.namespace} because it is being terminated",
-                (errors.Cause("NamespaceTerminating", why, "metadata.namespace"),),
+                (errors.StatusCause("NamespaceTerminating", why, "metadata.namespace"),),
             )
 
 
@@ -59,7 +59,7 @@ class ServiceAccounts:
     def __init__(self, accounts: Collection) -> None:
         self._accounts = accounts
 
-    def __call__(self, attempt: Attempt) -> None:
+    def __call__(self, attempt: AdmissionRequest) -> None:
         if attempt.verb != "create" or not _is_pod(attempt):
             return
         spec = attempt.obj.setdefault("spec", {})
@@ -79,7 +79,7 @@ class Priorities:
     def __init__(self, classes: Collection) -> None:
         self._classes = classes
 
-    def __call__(self, attempt: Attempt) -> None:
+    def __call__(self, attempt: AdmissionRequest) -> None:
         if attempt.verb != "create" or not _is_pod(attempt):
             return
         spec = attempt.obj.setdefault("spec", {})
@@ -98,7 +98,7 @@ class Priorities:
         policy = (chosen or {}).get("preemptionPolicy") or "PreemptLowerPriority"
         spec.setdefault("preemptionPolicy", policy)
 
-    def _named(self, attempt: Attempt, name: str) -> Object:
+    def _named(self, attempt: AdmissionRequest, name: str) -> Object:
         entry = self._classes.get("", name)
         if entry is None:
             raise _forbidden(attempt, f"no PriorityClass with name {name} was found")
@@ -120,7 +120,7 @@ class LimitRanges:
     def __init__(self, limits: Collection) -> None:
         self._limits = limits
 
-    def __call__(self, attempt: Attempt) -> None:
+    def __call__(self, attempt: AdmissionRequest) -> None:
         if attempt.verb != "create" or attempt.resource.group or attempt.resource.kind not in _LIMITED_KINDS:
             return
         items = [

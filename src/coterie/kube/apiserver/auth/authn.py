@@ -18,11 +18,11 @@ from urllib.parse import unquote
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.jwt import TokenError
 from coterie.base.log import logger
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.http.messages import Request, UserInfo
 from coterie.kube.api.errors import BadRequest, Unauthorized
 from coterie.kube.apiserver.auth.bootstrap import looks_like_bootstrap, verify_bootstrap
-from coterie.kube.apiserver.auth.rbac import Authorizer
+from coterie.kube.apiserver.auth.rbac import RbacAuthorizer
 from coterie.kube.apiserver.auth.rules import Attributes
 from coterie.kube.apiserver.auth.tokens import (
     AUTHENTICATED,
@@ -57,8 +57,8 @@ class Authenticator:
         *,
         signer: TokenSigner | None = None,
         lookups: Lookups | None = None,
-        authorizer: Authorizer | None = None,
-        static_tokens: Iterable[tuple[Secret, UserInfo]] = (),
+        authorizer: RbacAuthorizer | None = None,
+        static_tokens: Iterable[tuple[SecretValue, UserInfo]] = (),
         clock: Clock = SYSTEM_CLOCK,
         anonymous_paths: frozenset[str] = HEALTH_PATHS,
     ) -> None:
@@ -241,7 +241,7 @@ def _common(wanted: Sequence[str], own: Sequence[str]) -> tuple[str, ...]:
         return tuple(own)
     common = tuple(each for each in wanted if each in own)
     if not common:
-        raise TokenError("the token is meant for somebody else")
+        raise TokenError("the token has another audience")
     return common
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from coterie.base.clock import parse_rfc3339
-from coterie.base.jwt import BadSignature, Expired, Malformed
+from coterie.base.jwt import BadSignature, ExpiredToken, MalformedToken
 from coterie.http.messages import UserInfo
 from coterie.kube.apiserver.auth.tokens import AUTHENTICATED, Lookups, VerifiedToken
 
@@ -31,7 +31,7 @@ def verify_bootstrap(token: str, lookups: Lookups, now: datetime) -> VerifiedTok
     """Who a bootstrap token stands for. Raises jwt.TokenError when for nobody (any more)."""
     match = _TOKEN.fullmatch(token)
     if match is None:
-        raise Malformed("not a bootstrap token")
+        raise MalformedToken("not a bootstrap token")
     token_id, token_secret = match.groups()
     name = f"bootstrap-token-{token_id}"
     found = lookups.secret(NAMESPACE, name)
@@ -46,7 +46,7 @@ def verify_bootstrap(token: str, lookups: Lookups, now: datetime) -> VerifiedTok
         raise BadSignature("the bootstrap token is not meant for authentication")
     expires = _expiry(_text(data, "expiration"))
     if now.timestamp() >= expires:
-        raise Expired("the bootstrap token has expired")
+        raise ExpiredToken("the bootstrap token has expired")
     extra = [group.strip() for group in _text(data, "auth-extra-groups").split(",") if group.strip()]
     if not all(_GROUP.fullmatch(group) for group in extra):
         raise BadSignature("the bootstrap token names groups it may not give")

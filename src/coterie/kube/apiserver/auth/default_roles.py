@@ -18,7 +18,7 @@ AUTOUPDATE = "rbac.authorization.kubernetes.io/autoupdate"
 _LABELS = {"kubernetes.io/bootstrapping": "rbac-defaults"}
 _AGGREGATE = "rbac.authorization.k8s.io/aggregate-to-"
 
-_WORDS = {
+_SHORTHANDS = {
     "READ": "get list watch",
     "WRITE": "create delete deletecollection patch update",
     "ALL": "create delete deletecollection get list patch update watch",
@@ -204,11 +204,11 @@ class RoleRules:
 def parse_rule(line: str) -> dict[str, list[str]]:
     """`READ | apps | deployments | names...` or `get | URL | /path ...` as a PolicyRule."""
     verbs, group, things, *names = (part.strip() for part in line.split("|"))
-    rule: dict[str, list[str]] = {"verbs": _WORDS.get(verbs, verbs).split()}
+    rule: dict[str, list[str]] = {"verbs": _SHORTHANDS.get(verbs, verbs).split()}
     if group == "URL":
         rule["nonResourceURLs"] = things.split()
         return rule
-    rule["apiGroups"] = [_WORDS.get(group, group)]
+    rule["apiGroups"] = [_SHORTHANDS.get(group, group)]
     rule["resources"] = things.split()
     if names:
         rule["resourceNames"] = names[0].split()

@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from coterie.http.messages import UserInfo
-from coterie.kube.apiserver.auth.rbac import Authorizer, forbidden_because
-from coterie.kube.apiserver.auth.rules import ALL, GROUP, Attributes, Rule, compile_rules, covers
+from coterie.kube.apiserver.auth.rbac import RbacAuthorizer, forbidden_because
+from coterie.kube.apiserver.auth.rules import ALL, GROUP, Attributes, PolicyRule, compile_rules, covers
 
 Object = Mapping[str, Any]
 _PLURAL = {"Role": "roles", "ClusterRole": "clusterroles"}
 _EVERY = frozenset({ALL})
-_EVERYTHING = (Rule(_EVERY, _EVERY, _EVERY), Rule(_EVERY, urls=(ALL,)))
+_EVERYTHING = (PolicyRule(_EVERY, _EVERY, _EVERY), PolicyRule(_EVERY, urls=(ALL,)))
 
 
-def escalation_errors(user_rules: Sequence[Rule], new_rules: Iterable[Rule]) -> list[str]:
+def escalation_errors(user_rules: Sequence[PolicyRule], new_rules: Iterable[PolicyRule]) -> list[str]:
     """What `new_rules` would give beyond `user_rules`, one line for each resource; empty: nothing."""
     lacking: dict[tuple[str, ...], dict[str, None]] = {}
     for rule in new_rules:
@@ -37,7 +37,7 @@ def _listed(title: str, items: Iterable[str]) -> str:
     return f"{title}:[" + " ".join(f'"{item}"' for item in sorted(items)) + "]"
 
 
-def check_role(authorizer: Authorizer, user: UserInfo, role: Object, old: Object | None = None) -> None:
+def check_role(authorizer: RbacAuthorizer, user: UserInfo, role: Object, old: Object | None = None) -> None:
     """Raise Forbidden when writing this Role or ClusterRole would give more than its writer has."""
     kind, meta = role["kind"], role["metadata"]
     if old is not None and (old.get("rules"), old.get("aggregationRule")) == (
@@ -49,14 +49,14 @@ def check_role(authorizer: Authorizer, user: UserInfo, role: Object, old: Object
     asked = Attributes("escalate", GROUP, _PLURAL[kind], "", namespace, "", name)
     if authorizer.allowed(user, asked).allowed:
         return
-    new_rules: tuple[Rule, ...] = compile_rules(role.get("rules"))
+    new_rules: tuple[PolicyRule, ...] = compile_rules(role.get("rules"))
     if role.get("aggregationRule"):
         # Whatever is labelled tomorrow flows into this role, so its writer must hold everything today.
         new_rules = (*new_rules, *_EVERYTHING)
     _refuse(authorizer, user, new_rules, asked)
 
 
-def check_binding(authorizer: Authorizer, user: UserInfo, binding: Object, old: Object | None = None) -> None:
+def check_binding(authorizer: RbacAuthorizer, user: UserInfo, binding: Object, old: Object | None = None) -> None:
     """Raise Forbidden when this binding would hand out a role that its writer neither holds nor may bind."""
     if old is not None and (old.get("subjects"), old.get("roleRef")) == (
         binding.get("subjects"),
@@ -79,12 +79,12 @@ def check_binding(authorizer: Authorizer, user: UserInfo, binding: Object, old: 
     _refuse(authorizer, user, rules, asked)
 
 
-def _refuse(authorizer: Authorizer, user: UserInfo, rules: Sequence[Rule], asked: Attributes) -> None:
+def _refuse(authorizer: RbacAuthorizer, user: UserInfo, rules: Sequence[PolicyRule], asked: Attributes) -> None:
     lacking = escalation_errors(authorizer.rules(user, asked.namespace), rules)
     if lacking:
         groups = " ".join(f'"{group}"' for group in user.groups)
-        told = "\n".join(lacking)
+        message = "\n".join(lacking)
         raise forbidden_because(
             asked,
-            f'user "{user.name}" (groups=[{groups}]) is attempting to grant RBAC permissions not currently held:\n{told}',
+            f'user "{user.name}" (groups=[{groups}]) is attempting to grant RBAC permissions not currently held:\n{message}',
         )

@@ -23,8 +23,8 @@ import orjson
 
 from coterie.http.messages import UserInfo
 from coterie.kube.apiserver.auth.default_roles import rules_of
-from coterie.kube.apiserver.auth.rbac import Authorizer, Decision, Source
-from coterie.kube.apiserver.auth.rules import Attributes, Rule, compile_rules
+from coterie.kube.apiserver.auth.rbac import RbacAuthorizer, RbacDecision, Source
+from coterie.kube.apiserver.auth.rules import Attributes, PolicyRule, compile_rules
 from coterie.kube.apiserver.state.collection import Collection
 
 Object = dict[str, Any]
@@ -39,8 +39,8 @@ _LEASES = ("coordination.k8s.io", "leases")
 _NAMED_BY_PODS = frozenset(("secrets", "configmaps", "persistentvolumeclaims"))
 _OWN_PODS = frozenset((("delete", ""), ("update", "status"), ("patch", "status"), ("create", "eviction")))
 _OWNER_VERBS = frozenset(("create", "get", "update", "patch", "delete"))
-_LOOK_BY_NAME = frozenset(("list", "watch"))
-_YES = Decision(True, "")
+_LIST_VERBS = frozenset(("list", "watch"))
+_YES = RbacDecision(True, "")
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 _SECRET_VOLUMES = ("cephfs", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos")
 
@@ -69,7 +69,7 @@ class NodeOwnership:
     """(key, value, effect) of taints that a node may set and remove itself: they follow its configuration."""
 
 
-class NodeAuthorizer(Authorizer):
+class NodeAuthorizer(RbacAuthorizer):
     """RBAC, and after its "no" the rights of nodes."""
 
     def __init__(
@@ -94,9 +94,9 @@ class NodeAuthorizer(Authorizer):
         self._nodes = nodes
         self.ownership = ownership
         self._configmap_annotations = tuple(configmap_annotations)
-        self._node_rules: tuple[Rule, ...] = compile_rules(rules_of("system:node"))
+        self._node_rules: tuple[PolicyRule, ...] = compile_rules(rules_of("system:node"))
 
-    def allowed(self, user: UserInfo, attributes: Attributes) -> Decision:
+    def allowed(self, user: UserInfo, attributes: Attributes) -> RbacDecision:
         decision = super().allowed(user, attributes)
         if decision.allowed or not attributes.resource:
             return decision
@@ -127,7 +127,7 @@ class NodeAuthorizer(Authorizer):
         pod = entry.load() if entry is not None else None
         return pod if pod is not None and (pod.get("spec") or {}).get("nodeName") == node else None
 
-    def _as_node(self, node: str, attributes: Attributes, no: Decision) -> Decision:
+    def _as_node(self, node: str, attributes: Attributes, no: RbacDecision) -> RbacDecision:
         verb, group, resource, subresource, namespace, _, name = attributes
         if not any(rule.allows_resource(verb, group, resource, subresource) for rule in self._node_rules):
             return no
@@ -148,7 +148,7 @@ class NodeAuthorizer(Authorizer):
                 why = f"no pod on node {node!r} names this object"
         elif group == "" and resource == "persistentvolumes":
             why = f"no pod on node {node!r} names this object"
-        return Decision(False, why) if why else _YES
+        return RbacDecision(False, why) if why else _YES
 
     def _is_named(self, node: str, namespace: str, resource: str, name: str) -> bool:
         on, wanted = b'"nodeName":' + orjson.dumps(node), orjson.dumps(name)
@@ -163,7 +163,7 @@ class NodeAuthorizer(Authorizer):
                     return True
         return False
 
-    def _as_owner(self, owner: str, attributes: Attributes, no: Decision) -> Decision:
+    def _as_owner(self, owner: str, attributes: Attributes, no: RbacDecision) -> RbacDecision:
         verb, _, resource, subresource, namespace, _, name = attributes
         if subresource not in (("", "status") if resource == "nodes" else ("",)):
             return no
@@ -171,10 +171,10 @@ class NodeAuthorizer(Authorizer):
             return no
         if verb == "create" and not name and not subresource:
             return _YES  # the body tells which; the admission step looks
-        if not name or verb not in _OWNER_VERBS | _LOOK_BY_NAME:
-            return Decision(False, "the owner of nodes may use single nodes only, by name")
+        if not name or verb not in _OWNER_VERBS | _LIST_VERBS:
+            return RbacDecision(False, "the owner of nodes may use single nodes only, by name")
         if not self.belongs_to(name, owner):
-            return Decision(False, f"the node does not belong to {owner!r}")
+            return RbacDecision(False, f"the node does not belong to {owner!r}")
         return _YES
 
     def _named_by_annotations(self, pod: Object) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from coterie.http.messages import UserInfo
 from coterie.kube.api.errors import Forbidden
-from coterie.kube.apiserver.auth.rules import ALL, Attributes, Rule, compile_rules, rule_json
+from coterie.kube.apiserver.auth.rules import ALL, Attributes, PolicyRule, compile_rules, rule_json
 
 MASTERS = "system:masters"
 _SERVICE_ACCOUNT = "system:serviceaccount:"
@@ -27,7 +27,7 @@ Object = Mapping[str, Any]
 Source = Callable[[], Iterable[Object]]
 
 
-class Decision(NamedTuple):
+class RbacDecision(NamedTuple):
     allowed: bool
     reason: str = ""
 
@@ -46,8 +46,8 @@ class _Grant(NamedTuple):
 class _Held(NamedTuple):
     """The rules one binding gives a user (shared with everyone who has the role), and the sentence that says why."""
 
-    rules: tuple[Rule, ...]
-    decision: Decision
+    rules: tuple[PolicyRule, ...]
+    decision: RbacDecision
 
 
 class _Answer:
@@ -55,7 +55,7 @@ class _Answer:
 
     __slots__ = ("by_name", "decision")
 
-    def __init__(self, decision: Decision, by_name: dict[str, Decision] | None = None) -> None:
+    def __init__(self, decision: RbacDecision, by_name: dict[str, RbacDecision] | None = None) -> None:
         self.decision = decision
         self.by_name = by_name
 
@@ -74,10 +74,10 @@ class _UserRules:
         self.answers: dict[tuple[str, ...], _Answer] = {}
 
 
-_ALLOWED_MASTER = Decision(True, "")
+_ALLOWED_MASTER = RbacDecision(True, "")
 
 
-class Authorizer:
+class RbacAuthorizer:
     def __init__(
         self,
         *,
@@ -94,7 +94,7 @@ class Authorizer:
         self._by_value: dict[tuple[str, tuple[str, ...]], _UserRules] = {}
         self._grants: dict[tuple[str, str], list[_Grant]] | None = None
         self._role_objects: dict[tuple[str, str, str], Object] = {}
-        self._compiled: dict[tuple[str, str, str], tuple[Rule, ...]] = {}
+        self._compiled: dict[tuple[str, str, str], tuple[PolicyRule, ...]] = {}
 
     def invalidate(self) -> None:
         """A role or binding changed: the next question reads them again."""
@@ -104,7 +104,7 @@ class Authorizer:
         self._role_objects = {}
         self._grants = None
 
-    def allowed(self, user: UserInfo, attributes: Attributes) -> Decision:
+    def allowed(self, user: UserInfo, attributes: Attributes) -> RbacDecision:
         rules = self._by_identity.get(id(user))
         if rules is None:
             rules = self._rules_of(user)
@@ -121,12 +121,12 @@ class Authorizer:
         if not decision.allowed:
             raise forbidden(user, attributes, decision.reason)
 
-    def rules(self, user: UserInfo, namespace: str = "") -> list[Rule]:
+    def rules(self, user: UserInfo, namespace: str = "") -> list[PolicyRule]:
         """All rules that hold for the user in a namespace (and everywhere)."""
         rules = self._rules_of(user)
         if rules.master:
             every = frozenset({ALL})
-            return [Rule(every, every, every), Rule(every, urls=(ALL,))]
+            return [PolicyRule(every, every, every), PolicyRule(every, urls=(ALL,))]
         local = rules.in_namespace.get(namespace, []) if namespace else []
         return [rule for held in (*rules.everywhere, *local) for rule in held.rules]
 
@@ -142,7 +142,7 @@ class Authorizer:
                 url_rules.append({"verbs": shown.get("verbs", []), "nonResourceURLs": shown["nonResourceURLs"]})
         return resource_rules, url_rules
 
-    def role_rules(self, kind: str, namespace: str, name: str) -> tuple[Rule, ...] | None:
+    def role_rules(self, kind: str, namespace: str, name: str) -> tuple[PolicyRule, ...] | None:
         """The rules of a Role or ClusterRole, or None when there is none."""
         self._index()
         key = (kind, namespace if kind == "Role" else "", name)
@@ -189,7 +189,7 @@ class Authorizer:
                 out.missing.setdefault(grant.namespace, []).append(grant.missing)
                 continue
             target = out.in_namespace.setdefault(grant.namespace, []) if grant.namespace else out.everywhere
-            target.append(_Held(rules, Decision(True, grant.reason)))
+            target.append(_Held(rules, RbacDecision(True, grant.reason)))
         return out
 
     def _index(self) -> dict[tuple[str, str], list[_Grant]]:
@@ -222,10 +222,10 @@ def _add_binding(grants: dict[tuple[str, str], list[_Grant]], binding: Object, k
         key = _subject_key(subject, namespace)
         if key is None:
             continue
-        told = f'{subject["kind"]} "{subject["name"]}"'
+        message = f'{subject["kind"]} "{subject["name"]}"'
         if subject["kind"] == "ServiceAccount":
-            told = f'ServiceAccount "{subject["name"]}/{subject.get("namespace") or namespace}"'
-        reason = f'RBAC: allowed by {kind} "{shown}" of {role_kind} "{role_name}" to {told}'
+            message = f'ServiceAccount "{subject["name"]}/{subject.get("namespace") or namespace}"'
+        reason = f'RBAC: allowed by {kind} "{shown}" of {role_kind} "{role_name}" to {message}'
         grants.setdefault(key, []).append(_Grant(namespace, role_kind, role_name, reason, missing))
 
 
@@ -257,7 +257,7 @@ def _decide(rules: _UserRules, attributes: Attributes) -> _Answer:
             if any(rule.allows_url(verb, path) for rule in held.rules):
                 return _Answer(held.decision)
         return _Answer(_denied(rules, ""))
-    by_name: dict[str, Decision] = {}
+    by_name: dict[str, RbacDecision] = {}
     places = (rules.everywhere, rules.in_namespace.get(namespace, ()) if namespace else ())
     for held in chain(*places):
         for rule in held.rules:
@@ -270,12 +270,12 @@ def _decide(rules: _UserRules, attributes: Attributes) -> _Answer:
     return _Answer(_denied(rules, namespace), by_name or None)
 
 
-def _denied(rules: _UserRules, namespace: str) -> Decision:
+def _denied(rules: _UserRules, namespace: str) -> RbacDecision:
     missing = [*rules.missing.get("", ()), *(rules.missing.get(namespace, ()) if namespace else ())]
     if not missing:
-        return Decision(False, "")
-    told = missing[0] if len(missing) == 1 else "[" + ", ".join(missing) + "]"
-    return Decision(False, f"RBAC: {told}")
+        return RbacDecision(False, "")
+    message = missing[0] if len(missing) == 1 else "[" + ", ".join(missing) + "]"
+    return RbacDecision(False, f"RBAC: {message}")
 
 
 def forbidden_message(user: UserInfo, attributes: Attributes) -> str:
@@ -290,8 +290,8 @@ def forbidden_message(user: UserInfo, attributes: Attributes) -> str:
 
 
 def forbidden(user: UserInfo, attributes: Attributes, reason: str = "") -> Forbidden:
-    told = forbidden_message(user, attributes)
-    return forbidden_because(attributes, f"{told}: {reason}" if reason else told)
+    message = forbidden_message(user, attributes)
+    return forbidden_because(attributes, f"{message}: {reason}" if reason else message)
 
 
 def forbidden_because(attributes: Attributes, why: str) -> Forbidden:

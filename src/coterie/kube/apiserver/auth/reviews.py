@@ -12,7 +12,7 @@ from coterie.base.jwt import TokenError
 from coterie.http.messages import UserInfo
 from coterie.kube.api.errors import BadRequest, FieldError, forbidden_field, invalid, invalid_object, required
 from coterie.kube.apiserver.auth.authn import Authenticator
-from coterie.kube.apiserver.auth.rbac import Authorizer
+from coterie.kube.apiserver.auth.rbac import RbacAuthorizer
 from coterie.kube.apiserver.auth.rules import Attributes
 
 Object = Mapping[str, Any]
@@ -31,11 +31,11 @@ def user_json(user: UserInfo) -> dict[str, Any]:
     return out
 
 
-def subject_access_review(review: Object, authorizer: Authorizer) -> dict[str, Any]:
+def subject_access_review(review: Object, authorizer: RbacAuthorizer) -> dict[str, Any]:
     return _about_subject("SubjectAccessReview", review, authorizer, [])
 
 
-def local_subject_access_review(review: Object, authorizer: Authorizer, namespace: str) -> dict[str, Any]:
+def local_subject_access_review(review: Object, authorizer: RbacAuthorizer, namespace: str) -> dict[str, Any]:
     """As SubjectAccessReview, but only about the namespace it is posted to."""
     spec = _spec(review)
     faults: list[FieldError] = []
@@ -48,7 +48,7 @@ def local_subject_access_review(review: Object, authorizer: Authorizer, namespac
     return _about_subject("LocalSubjectAccessReview", review, authorizer, faults)
 
 
-def self_subject_access_review(review: Object, authorizer: Authorizer, user: UserInfo) -> dict[str, Any]:
+def self_subject_access_review(review: Object, authorizer: RbacAuthorizer, user: UserInfo) -> dict[str, Any]:
     spec = _spec(review)
     faults = _attribute_faults(spec)
     if faults:
@@ -56,7 +56,7 @@ def self_subject_access_review(review: Object, authorizer: Authorizer, user: Use
     return _answer("SelfSubjectAccessReview", review, _decided(authorizer, user, spec))
 
 
-def self_subject_rules_review(review: Object, authorizer: Authorizer, user: UserInfo) -> dict[str, Any]:
+def self_subject_rules_review(review: Object, authorizer: RbacAuthorizer, user: UserInfo) -> dict[str, Any]:
     namespace = _spec(review).get("namespace")
     if not namespace:
         raise BadRequest("no namespace on request")
@@ -86,7 +86,7 @@ def token_review(review: Object, authenticator: Authenticator) -> dict[str, Any]
     return _answer("TokenReview", review, status, group=_AUTHN)
 
 
-def _about_subject(kind: str, review: Object, authorizer: Authorizer, faults: list[FieldError]) -> dict[str, Any]:
+def _about_subject(kind: str, review: Object, authorizer: RbacAuthorizer, faults: list[FieldError]) -> dict[str, Any]:
     spec = _spec(review)
     faults = [*faults, *_attribute_faults(spec)]
     groups = spec.get("groups") or ()
@@ -125,7 +125,7 @@ def attributes_of(spec: Object) -> Attributes:
     )
 
 
-def _decided(authorizer: Authorizer, user: UserInfo, spec: Object) -> dict[str, Any]:
+def _decided(authorizer: RbacAuthorizer, user: UserInfo, spec: Object) -> dict[str, Any]:
     decision = authorizer.allowed(user, attributes_of(spec))
     status: dict[str, Any] = {"allowed": decision.allowed}
     if decision.reason:

@@ -29,7 +29,7 @@ class Attributes(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PolicyRule:
     verbs: frozenset[str]
     groups: frozenset[str] = frozenset()
     resources: frozenset[str] = frozenset()
@@ -59,8 +59,8 @@ def url_covers(pattern: str, path: str) -> bool:
     return pattern in (ALL, path) or (pattern.endswith(ALL) and path.startswith(pattern[:-1]))
 
 
-def compile_rule(rule: Mapping[str, Any]) -> Rule:
-    return Rule(
+def compile_rule(rule: Mapping[str, Any]) -> PolicyRule:
+    return PolicyRule(
         verbs=frozenset(rule.get("verbs") or ()),
         groups=frozenset(rule.get("apiGroups") or ()),
         resources=frozenset(rule.get("resources") or ()),
@@ -69,11 +69,11 @@ def compile_rule(rule: Mapping[str, Any]) -> Rule:
     )
 
 
-def compile_rules(rules: Iterable[Mapping[str, Any]] | None) -> tuple[Rule, ...]:
+def compile_rules(rules: Iterable[Mapping[str, Any]] | None) -> tuple[PolicyRule, ...]:
     return tuple(compile_rule(rule) for rule in rules or ())
 
 
-def rule_json(rule: Rule) -> dict[str, list[str]]:
+def rule_json(rule: PolicyRule) -> dict[str, list[str]]:
     """The rule as objects hold it, without what is empty."""
     parts = {
         "verbs": sorted(rule.verbs),
@@ -85,23 +85,23 @@ def rule_json(rule: Rule) -> dict[str, list[str]]:
     return {key: value for key, value in parts.items() if value}
 
 
-def covers(held: Sequence[Rule], wanted: Rule) -> list[Rule]:
+def covers(held: Sequence[PolicyRule], wanted: PolicyRule) -> list[PolicyRule]:
     """The simple pieces of `wanted` (one verb, one resource, one name) that no rule of `held` grants."""
     return [piece for piece in _pieces(wanted) if not any(_covers_piece(rule, piece) for rule in held)]
 
 
-def _pieces(rule: Rule) -> Iterable[Rule]:
+def _pieces(rule: PolicyRule) -> Iterable[PolicyRule]:
     names: Iterable[frozenset[str]] = [frozenset({name}) for name in sorted(rule.names)] or [frozenset()]
     for verb in sorted(rule.verbs):
         for group in sorted(rule.groups):
             for resource in sorted(rule.resources):
                 for name in names:
-                    yield Rule(frozenset({verb}), frozenset({group}), frozenset({resource}), name)
+                    yield PolicyRule(frozenset({verb}), frozenset({group}), frozenset({resource}), name)
         for url in rule.urls:
-            yield Rule(frozenset({verb}), urls=(url,))
+            yield PolicyRule(frozenset({verb}), urls=(url,))
 
 
-def _covers_piece(held: Rule, piece: Rule) -> bool:
+def _covers_piece(held: PolicyRule, piece: PolicyRule) -> bool:
     if not (piece.verbs <= held.verbs or ALL in held.verbs):
         return False
     if piece.urls:

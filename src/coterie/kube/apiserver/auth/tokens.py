@@ -30,7 +30,7 @@ _EXTRA = "authentication.kubernetes.io/"
 _SHORTEST, _LONGEST = 600, 1 << 32
 _DEFAULT_LIFE = 3600
 # A pod that is told to end may still report and clean up.
-_LAST_WORDS = timedelta(seconds=60)
+_DELETION_GRACE = timedelta(seconds=60)
 _EARLY = 60.0
 """Seconds a token is good before it was made: a clock that is set back a little must not refuse it."""
 AUTHENTICATED = "system:authenticated"
@@ -104,8 +104,8 @@ def request_token(
     """Answer a TokenRequest for a ServiceAccount. Raises Invalid, NotFound, BadRequest or Conflict."""
     spec: Object = request.get("spec") or {}
     meta = account["metadata"]
-    told = spec.get("expirationSeconds")
-    seconds = _DEFAULT_LIFE if told is None else told
+    requested_seconds = spec.get("expirationSeconds")
+    seconds = _DEFAULT_LIFE if requested_seconds is None else requested_seconds
     faults = _life_faults(seconds)
     if faults:
         raise invalid_object("TokenRequest", "authentication.k8s.io", "", faults)
@@ -207,13 +207,13 @@ def verify_service_account(
     now = clock.now()
     about = claims.get(CLAIM)
     if not isinstance(about, dict):
-        raise jwt.Malformed("the token names no service account")
+        raise jwt.MalformedToken("the token names no service account")
     namespace = about.get("namespace")
     account_name, account_uid = _reference(about, "serviceaccount")
     if not isinstance(namespace, str) or not account_name:
-        raise jwt.Malformed("the token names no service account")
+        raise jwt.MalformedToken("the token names no service account")
     if claims.get("sub") != f"{_PREFIX}{namespace}:{account_name}":
-        raise jwt.Malformed("the token's subject is not its service account")
+        raise jwt.MalformedToken("the token's subject is not its service account")
     _alive(lookups.service_account(namespace, account_name), account_uid, "service account", now)
     bound: list[BoundTo] = [("ServiceAccount", namespace, account_name)]
     extra: list[tuple[str, tuple[str, ...]]] = [
@@ -235,8 +235,10 @@ def verify_service_account(
         _alive(lookups.secret(namespace, secret_name), secret_uid, "secret", now)
         bound.append(("Secret", namespace, secret_name))
     user = service_account_user(namespace, account_name, account_uid, tuple(sorted(extra)))
-    told = set(jwt.audiences_of(claims))
-    return VerifiedToken(user, tuple(each for each in wanted if each in told), float(claims["exp"]), tuple(bound))
+    token_audiences = set(jwt.audiences_of(claims))
+    return VerifiedToken(
+        user, tuple(each for each in wanted if each in token_audiences), float(claims["exp"]), tuple(bound)
+    )
 
 
 def service_account_user(
@@ -248,16 +250,16 @@ def service_account_user(
 
 def _reference(about: Mapping[str, Any], kind: str) -> tuple[str, str]:
     """(name, uid) of an object the token speaks of, or empty texts."""
-    told = about.get(kind)
-    if not isinstance(told, dict):
+    reference = about.get(kind)
+    if not isinstance(reference, dict):
         return "", ""
-    name, uid = told.get("name"), told.get("uid")
+    name, uid = reference.get("name"), reference.get("uid")
     return (name, uid) if isinstance(name, str) and isinstance(uid, str) else ("", "")
 
 
 def _alive(found: Object | None, uid: str, what: str, now: datetime) -> None:
     if found is None or found["metadata"].get("uid") != uid:
-        raise jwt.Expired(f"the {what} of the token is gone")
+        raise jwt.ExpiredToken(f"the {what} of the token is gone")
     going = found["metadata"].get("deletionTimestamp")
-    if going and now > parse_rfc3339(going) + _LAST_WORDS:
-        raise jwt.Expired(f"the {what} of the token is being deleted")
+    if going and now > parse_rfc3339(going) + _DELETION_GRACE:
+        raise jwt.ExpiredToken(f"the {what} of the token is being deleted")

@@ -39,7 +39,7 @@ def definition_name(group: str, version: str, kind: str) -> str:
     return f"{root}.{version}.{kind}"
 
 
-class Definitions:
+class SchemaDefinitions:
     """The split file. Make one for each document and let it go."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ def references(node: Any, prefix: str, found: set[str]) -> None:
                 references(value, prefix, found)
 
 
-def closure(definitions: Definitions, roots: set[str]) -> dict[str, Schema]:
+def closure(definitions: SchemaDefinitions, roots: set[str]) -> dict[str, Schema]:
     """The named definitions and all they refer to, by name in alphabetical order."""
     found: dict[str, Schema] = {}
     waiting = {name for name in roots if name in definitions}

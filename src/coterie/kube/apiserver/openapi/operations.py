@@ -76,12 +76,12 @@ WATCH = "application/json;stream=watch"
 
 _GET, _LISTED, _POST, _PUT, _PATCH, _DEL = "get", "list", "create", "update", "patch", "delete"
 _METHODS = {_GET: "get", _LISTED: "get", _POST: "post", _PUT: "put", _PATCH: "patch", _DEL: "delete"}
-_WORDS = {_GET: "read", _LISTED: "list", _POST: "create", _PUT: "replace", _PATCH: "patch", _DEL: "delete"}
+_VERB_NAMES = {_GET: "read", _LISTED: "list", _POST: "create", _PUT: "replace", _PATCH: "patch", _DEL: "delete"}
 _ACTIONS = {_GET: "get", _LISTED: "list", _POST: "post", _PUT: "put", _PATCH: "patch", _DEL: "delete"}
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class OpenApiOperation:
     path: str
     method: str
     id: str
@@ -109,7 +109,7 @@ def schema_name(resource: Resource, kind: str = "") -> str:
     return ".".join([*reversed(resource.group.split(".")), resource.version, kind])
 
 
-def operations(resource: Resource) -> Iterator[Operation]:
+def operations(resource: Resource) -> Iterator[OpenApiOperation]:
     """All operations on one resource and its sub-resources."""
     describe = _Describe(resource)
     for verb in (_LISTED, _POST):
@@ -150,10 +150,10 @@ class _Describe:
     def _patch_types(self) -> tuple[str, ...]:
         return PATCH_TYPES if self.resource.custom else (*PATCH_TYPES, STRATEGIC)
 
-    def collection(self, verb: str) -> Operation:
+    def collection(self, verb: str) -> OpenApiOperation:
         listing = verb == _LISTED
-        return Operation(
-            self.many, _METHODS[verb], self._id(_WORDS[verb], self.scope), self.tag, _ACTIONS[verb], self.kind,
+        return OpenApiOperation(
+            self.many, _METHODS[verb], self._id(_VERB_NAMES[verb], self.scope), self.tag, _ACTIONS[verb], self.kind,
             f"list or watch objects of kind {self.resource.kind}" if listing else f"create a {self.resource.kind}",
             query=_LIST if listing else _WRITE,
             in_path=self.many_in,
@@ -164,29 +164,29 @@ class _Describe:
             codes=(200,) if listing else (200, 201, 202),
         )  # fmt: skip
 
-    def everywhere(self) -> Operation:
-        return Operation(
+    def everywhere(self) -> OpenApiOperation:
+        return OpenApiOperation(
             self.all, "get", self._id("list", f"{self.resource.kind}ForAllNamespaces"), self.tag, "list", self.kind,
             f"list or watch objects of kind {self.resource.kind} in all namespaces",
             query=_LIST, answer=self.list, produces=(JSON, WATCH),
         )  # fmt: skip
 
-    def delete_collection(self) -> Operation:
-        return Operation(
+    def delete_collection(self) -> OpenApiOperation:
+        return OpenApiOperation(
             self.many, "delete", self._id("delete", f"Collection{self.scope}"), self.tag, "deletecollection",
             self.kind, f"delete a collection of {self.resource.kind}",
             query=_DELETE_COLLECTION, in_path=self.many_in, body=META + "DeleteOptions", consumes=("*/*",),
             answer=META + "Status",
         )  # fmt: skip
 
-    def item(self, verb: str, path: str = "", suffix: str = "", what: str = "", about: str = "") -> Operation:
+    def item(self, verb: str, path: str = "", suffix: str = "", what: str = "", about: str = "") -> OpenApiOperation:
         """One of get, update, patch, delete on the object or, with the other arguments, on a part of it."""
         kind = what or self.object
         body = {_PUT: kind, _PATCH: META + "Patch", _DEL: META + "DeleteOptions"}.get(verb, "")
         deleted = self.object if self.resource.returns_deleted else META + "Status"
-        return Operation(
-            path or self.one, _METHODS[verb], self._id(_WORDS[verb], self.scope + suffix), self.tag, _ACTIONS[verb],
-            self.kind, f"{_WORDS[verb]} {about}the {self.resource.kind} of that name",
+        return OpenApiOperation(
+            path or self.one, _METHODS[verb], self._id(_VERB_NAMES[verb], self.scope + suffix), self.tag, _ACTIONS[verb],
+            self.kind, f"{_VERB_NAMES[verb]} {about}the {self.resource.kind} of that name",
             query={_PUT: _WRITE, _PATCH: (*_WRITE, "force"), _DEL: _DELETE}.get(verb, ()),
             in_path=self.one_in,
             body=body,
@@ -195,18 +195,18 @@ class _Describe:
             codes={_PUT: (200, 201), _PATCH: (200, 201), _DEL: (200, 202)}.get(verb, (200,)),
         )  # fmt: skip
 
-    def subresource(self, sub: Subresource, verb: str) -> Operation:
+    def subresource(self, sub: Subresource, verb: str) -> OpenApiOperation:
         path, suffix = f"{self.one}/{sub.name}", _camel(sub.name)
         gvk = (sub.group, sub.version, sub.kind) if sub.kind else self.kind
         what = definition_name(*gvk) if sub.kind else self.object
         if sub.name == "log":
-            return Operation(
+            return OpenApiOperation(
                 path, "get", self._id("read", self.scope + suffix), self.tag, "get", gvk,
                 f"read the log of the {self.resource.kind} of that name",
                 query=_LOG, in_path=self.one_in, produces=(TEXT, JSON),
             )  # fmt: skip
         if verb == _POST:
-            return Operation(
+            return OpenApiOperation(
                 path, "post", self._id("create", self.scope + suffix), self.tag, "post", gvk,
                 f"create {sub.name} of a {self.resource.kind}",
                 query=_WRITE, in_path=self.one_in, body=what, consumes=("*/*",), answer=what, codes=(200, 201, 202),
@@ -214,9 +214,9 @@ class _Describe:
         made = self.item(verb, path, suffix, what, f"{sub.name} of ")
         return replace(made, kind=gvk)
 
-    def stream(self, sub: Subresource, verb: str) -> Operation:
+    def stream(self, sub: Subresource, verb: str) -> OpenApiOperation:
         method = _METHODS[verb]
-        return Operation(
+        return OpenApiOperation(
             f"{self.one}/{sub.name}", method,
             self._id("connect", f"{method.capitalize()}{self.scope}{_camel(sub.name)}"), self.tag, "connect",
             (sub.group, sub.version, sub.kind), f"open {sub.name} of the {self.resource.kind} of that name",
@@ -235,8 +235,8 @@ def _tag(group: str) -> str:
 
 
 def paths_of(
-    doings: Iterable[Operation],
-    shown: Callable[[Operation], dict[str, Any]],
+    doings: Iterable[OpenApiOperation],
+    shown: Callable[[OpenApiOperation], dict[str, Any]],
     in_path: Mapping[str, dict[str, Any]],
     pretty: dict[str, Any],
 ) -> dict[str, Any]:

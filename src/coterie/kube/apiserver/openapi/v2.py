@@ -8,7 +8,7 @@ from typing import Any
 from coterie.kube.api.resources import Resource
 from coterie.kube.apiserver.openapi.custom import CustomDefinition
 from coterie.kube.apiserver.openapi.definitions import INT_OR_STRING, QUANTITY, REF, Schema
-from coterie.kube.apiserver.openapi.operations import PARAMETERS, Operation, operations, paths_of
+from coterie.kube.apiserver.openapi.operations import PARAMETERS, OpenApiOperation, operations, paths_of
 from coterie.kube.apiserver.openapi.v3 import info, reached_schemas
 
 _DEFINITIONS = "#/definitions/"
@@ -91,7 +91,7 @@ _IN_QUERY = {name: _parameter(name, "query") for name in PARAMETERS}
 _IN_PATH = {name: _parameter(name, "path") for name in ("name", "namespace")}
 
 
-def _operation(operation: Operation) -> dict[str, Any]:
+def _operation(operation: OpenApiOperation) -> dict[str, Any]:
     group, version, kind = operation.kind
     made: dict[str, Any] = {
         "description": operation.description,

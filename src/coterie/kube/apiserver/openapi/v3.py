@@ -7,8 +7,8 @@ from typing import Any
 
 from coterie.kube.api.resources import Resource
 from coterie.kube.apiserver.openapi.custom import CustomDefinition, custom_schemas
-from coterie.kube.apiserver.openapi.definitions import REF, Definitions, Schema, closure, references
-from coterie.kube.apiserver.openapi.operations import JSON, PARAMETERS, TEXT, Operation, operations, paths_of
+from coterie.kube.apiserver.openapi.definitions import REF, Schema, SchemaDefinitions, closure, references
+from coterie.kube.apiserver.openapi.operations import JSON, PARAMETERS, TEXT, OpenApiOperation, operations, paths_of
 
 _SCHEMAS = "#/components/schemas/"
 _REASONS = {200: "OK", 201: "Created", 202: "Accepted", 401: "Unauthorized"}
@@ -42,14 +42,14 @@ def v3_document(resources: Sequence[Resource], crds: Sequence[CustomDefinition])
 
 
 def reached_schemas(
-    doings: Iterable[Operation], resources: Iterable[Resource], crds: Sequence[CustomDefinition]
+    doings: Iterable[OpenApiOperation], resources: Iterable[Resource], crds: Sequence[CustomDefinition]
 ) -> dict[str, Schema]:
     """Every definition that the operations send or receive, with all that those refer to."""
     custom = custom_schemas((resource for resource in resources if resource.custom), crds)
     wanted = {name for operation in doings for name in (operation.body, operation.answer) if name}
     for schema in custom.values():
         references(schema, REF, wanted)
-    return dict(sorted({**closure(Definitions(), wanted - custom.keys()), **custom}.items()))
+    return dict(sorted({**closure(SchemaDefinitions(), wanted - custom.keys()), **custom}.items()))
 
 
 def rewrite(node: Any) -> Any:
@@ -81,7 +81,7 @@ _IN_QUERY = {name: _parameter(name, "query") for name in PARAMETERS}
 _IN_PATH = {name: _parameter(name, "path") for name in ("name", "namespace")}
 
 
-def _operation(operation: Operation) -> dict[str, Any]:
+def _operation(operation: OpenApiOperation) -> dict[str, Any]:
     group, version, kind = operation.kind
     made: dict[str, Any] = {
         "tags": [operation.tag],

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Iterator
 
 from coterie.base.log import logger
-from coterie.kube.apiserver.state.entry import Entry, head_of, respliced, splice
-from coterie.kube.apiserver.state.filters import Filter
-from coterie.kube.apiserver.state.watching import Change, Watcher, WatchGroup
+from coterie.kube.apiserver.state.entry import ObjectEntry, head_of, respliced, splice
+from coterie.kube.apiserver.state.filters import ObjectFilter
+from coterie.kube.apiserver.state.watching import StoredChange, Watcher, WatchGroup
 
 log = logger("apiserver.state")
 
@@ -21,7 +21,7 @@ RING_EVENTS = 512
 RING_BYTES = 1024 * 1024
 """What a collection keeps of its past for watches that resume. A busy node has a dozen collections, and what is older comes
 from the store."""
-_EMPTY: dict[str, Entry] = {}
+_EMPTY: dict[str, ObjectEntry] = {}
 
 
 class Collection:
@@ -37,10 +37,10 @@ class Collection:
         """Changes after this revision are in the ring; older ones only in the store."""
         self.lease = 0
         """Lease under which objects are written: with its end they go (Events)."""
-        self._spaces: dict[str, dict[str, Entry]] = {}
-        self._sorted: dict[str, list[Entry]] = {}
+        self._spaces: dict[str, dict[str, ObjectEntry]] = {}
+        self._sorted: dict[str, list[ObjectEntry]] = {}
         self._count = 0
-        self._ring: deque[Change] = deque()
+        self._ring: deque[StoredChange] = deque()
         self._ring_bytes = 0
         self._groups: dict[object, WatchGroup] = {}
 
@@ -49,13 +49,13 @@ class Collection:
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def get(self, namespace: str, name: str) -> Entry | None:
+    def get(self, namespace: str, name: str) -> ObjectEntry | None:
         return self._spaces.get(namespace, _EMPTY).get(name)
 
-    def names(self, namespace: str) -> dict[str, Entry]:
+    def names(self, namespace: str) -> dict[str, ObjectEntry]:
         return self._spaces.get(namespace, _EMPTY)
 
-    def entries(self, namespace: str = "") -> list[Entry]:
+    def entries(self, namespace: str = "") -> list[ObjectEntry]:
         """All entries, or those of a namespace, sorted as the store sorts keys. Do not change the list."""
         if namespace or not self.namespaced:
             space = namespace if self.namespaced else ""
@@ -67,17 +67,17 @@ class Collection:
             return ordered
         if len(self._spaces) == 1:
             return self.entries(next(iter(self._spaces)))
-        out: list[Entry] = []
+        out: list[ObjectEntry] = []
         # "a/x" sorts after "a-b/x" as a whole key, because "-" < "/": sort spaces with the slash on.
         for space in sorted(self._spaces, key=_with_slash):
             out.extend(self.entries(space))
         return out
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[ObjectEntry]:
         for names in self._spaces.values():
             yield from names.values()
 
-    def page(self, wanted: Filter, after: str, limit: int) -> tuple[list[Entry], int]:
+    def page(self, wanted: ObjectFilter, after: str, limit: int) -> tuple[list[ObjectEntry], int]:
         """Up to `limit` matching entries behind key `after`, and how many unread entries remain (0: none)."""
         entries = self.entries(wanted.namespace)
         start = 0
@@ -94,7 +94,7 @@ class Collection:
         matches = wanted.matches
         if not limit:
             return [entry for entry in (entries[start:] if start else entries) if matches(entry)], 0
-        out: list[Entry] = []
+        out: list[ObjectEntry] = []
         for index in range(start, len(entries)):
             if matches(entries[index]):
                 if len(out) == limit:
@@ -106,27 +106,27 @@ class Collection:
 
     def load(self, namespace: str, name: str, value: bytes, revision: int, created: int) -> None:
         """An object that existed when the server started: no change, no event."""
-        self._put(Entry(namespace, name, splice(value, len(self.head), revision), revision, created))
+        self._put(ObjectEntry(namespace, name, splice(value, len(self.head), revision), revision, created))
 
-    def apply(self, namespace: str, name: str, value: bytes | None, revision: int, created: int) -> Change:
+    def apply(self, namespace: str, name: str, value: bytes | None, revision: int, created: int) -> StoredChange:
         """One durable change. The caller hands the returned changes to `publish` in the same turn of the loop."""
         old = self.get(namespace, name)
         if value is not None:
-            new = Entry(namespace, name, splice(value, len(self.head), revision), revision, created)
+            new = ObjectEntry(namespace, name, splice(value, len(self.head), revision), revision, created)
             self._put(new)
-            change = Change("ADDED" if old is None else "MODIFIED", revision, new, old)
+            change = StoredChange("ADDED" if old is None else "MODIFIED", revision, new, old)
         else:
             assert old is not None, f"{self.key}: deletion of an unknown object {namespace}/{name}"
-            gone = Entry(
+            gone = ObjectEntry(
                 namespace, name, respliced(old.raw, len(self.head), old.revision, revision), revision, old.created
             )
             self.unload(old)
-            change = Change("DELETED", revision, gone, old)
+            change = StoredChange("DELETED", revision, gone, old)
         self.changed = revision
         self._remember(change)
         return change
 
-    def unload(self, entry: Entry) -> None:
+    def unload(self, entry: ObjectEntry) -> None:
         """Take an entry out without a trace in the history."""
         names = self._spaces[entry.namespace]
         del names[entry.name]
@@ -135,16 +135,16 @@ class Collection:
         self._sorted.pop(entry.namespace, None)
         self._count -= 1
 
-    def publish(self, changes: list[Change]) -> None:
+    def publish(self, changes: list[StoredChange]) -> None:
         for group in list(self._groups.values()):
             try:
                 group.publish(changes)
             except Exception as problem:  # noqa: BLE001 - a fault in one way to show objects must not silence the others
-                log.error("A watch broke", error=problem, trace=True, collection=self.key)
+                log.error("Watch aborted", error=problem, trace=True, collection=self.key)
                 for watcher in list(group.members):
                     watcher.abort()
 
-    def _put(self, entry: Entry) -> None:
+    def _put(self, entry: ObjectEntry) -> None:
         names = self._spaces.get(entry.namespace)
         if names is None:
             names = self._spaces[entry.namespace] = {}
@@ -153,7 +153,7 @@ class Collection:
         names[entry.name] = entry
         self._sorted.pop(entry.namespace, None)
 
-    def _remember(self, change: Change) -> None:
+    def _remember(self, change: StoredChange) -> None:
         self._ring.append(change)
         self._ring_bytes += len(change.entry.raw)
         while len(self._ring) > RING_EVENTS or self._ring_bytes > RING_BYTES:
@@ -163,7 +163,7 @@ class Collection:
 
     # -- watching -----------------------------------------------------------------------------------------------
 
-    def changes_after(self, revision: int) -> list[Change]:
+    def changes_after(self, revision: int) -> list[StoredChange]:
         """Changes in the ring behind `revision`, which must not be below `floor`."""
         if revision >= self.changed:
             return []
@@ -189,7 +189,7 @@ class Collection:
         return [watcher for group in self._groups.values() for watcher in group.members]
 
 
-def _entry_key(entry: Entry) -> str:
+def _entry_key(entry: ObjectEntry) -> str:
     return entry.key
 
 

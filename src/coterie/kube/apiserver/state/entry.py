@@ -31,7 +31,7 @@ class _Header(msgspec.Struct):
 _read_header = msgspec.json.Decoder(_Header).decode
 
 
-class Entry:
+class ObjectEntry:
     """One version of one object. Immutable; `raw` is its JSON in the stored API version."""
 
     __slots__ = ("_fields", "created", "labels", "name", "namespace", "raw", "revision", "uid")
@@ -90,7 +90,7 @@ def respliced(raw: bytes, head_length: int, old: int, new: int) -> bytes:
     return b'%b"resourceVersion":"%d",%b' % (raw[:head_length], new, raw[tail:])
 
 
-class View:
+class VersionView:
     """One served version of a collection: how stored objects look in that version, and back."""
 
     def __init__(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from coterie.kube.apiserver.state.entry import Entry, Selectable
+from coterie.kube.apiserver.state.entry import ObjectEntry, Selectable
 
 LabelMatch = Callable[[Mapping[str, str] | None], bool]
 FieldMatch = Callable[[Mapping[str, str]], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class ObjectFilter:
     """A predicate over entries. `text` identifies it: equal texts select the same objects."""
 
     namespace: str = ""
@@ -27,7 +27,7 @@ class Filter:
         """True when only the namespace narrows: then counting what is left is exact."""
         return not self.name and self.labels is None and self.fields is None
 
-    def matches(self, entry: Entry) -> bool:
+    def matches(self, entry: ObjectEntry) -> bool:
         if self.namespace and entry.namespace != self.namespace:
             return False
         if self.name and entry.name != self.name:

@@ -16,8 +16,8 @@ import orjson
 from coterie.kube.api import errors
 from coterie.kube.api.resources import Resource
 from coterie.kube.apiserver.state.collection import Collection
-from coterie.kube.apiserver.state.entry import Entry, View, head_of, respliced, splice
-from coterie.kube.apiserver.state.watching import Change
+from coterie.kube.apiserver.state.entry import ObjectEntry, VersionView, head_of, respliced, splice
+from coterie.kube.apiserver.state.watching import StoredChange
 from coterie.kube.store import protocol as store_protocol
 
 ROOT = "/registry/"
@@ -25,32 +25,32 @@ _LOAD_PAGE = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class ObjectWrite:
     """What `modify` is to do: store `value`, or delete the object when it is None."""
 
     value: bytes | None
 
 
-Decide = Callable[[Entry | None], Write | None]
+Decide = Callable[[ObjectEntry | None], ObjectWrite | None]
 """Looks at the current entry and says what to write; None leaves it as it is. Raises ApiError to refuse."""
 
-Observer = Callable[[Sequence[Change]], None]
+Observer = Callable[[Sequence[StoredChange]], None]
 
 
-class State:
+class ResourceStorage:
     def __init__(self, store: store_protocol.Store) -> None:
         self.store = store
         self.revision = 0
         """Newest revision that every collection has seen."""
         self._collections: dict[str, Collection] = {}
-        self._views: dict[tuple[str, str, str], View] = {}
+        self._views: dict[tuple[str, str, str], VersionView] = {}
         self._observers: dict[str, list[Observer]] = {}
         self._busy: dict[str, asyncio.Future[list[int]]] = {}
         self._unsubscribe: Callable[[], None] | None = None
 
     # -- collections and views ----------------------------------------------------------------------------------
 
-    def serve(self, view: View) -> None:
+    def serve(self, view: VersionView) -> None:
         """Serve a resource version; its collection is made when it is the first of its kind."""
         resource = view.resource
         if resource.key not in self._collections:
@@ -90,10 +90,10 @@ class State:
         for watcher in old.watchers:
             watcher.end()
 
-    def view(self, group: str, version: str, plural: str) -> View | None:
+    def view(self, group: str, version: str, plural: str) -> VersionView | None:
         return self._views.get((group, version, plural))
 
-    def views(self) -> list[View]:
+    def views(self) -> list[VersionView]:
         return list(self._views.values())
 
     def collection(self, key: str) -> Collection:
@@ -143,7 +143,7 @@ class State:
 
     # -- writing ------------------------------------------------------------------------------------------------
 
-    async def modify(self, collection: Collection, namespace: str, name: str, decide: Decide) -> Entry | None:
+    async def modify(self, collection: Collection, namespace: str, name: str, decide: Decide) -> ObjectEntry | None:
         """Decide on the current entry and make the decision durable.
 
         Returns the entry as written, the last state of a deleted object, or the current entry when nothing was to do.
@@ -160,9 +160,9 @@ class State:
         expect = entry.revision if entry is not None else 0
         op: store_protocol.Op
         if write.value is None:
-            op = store_protocol.Delete(key, expect)
+            op = store_protocol.DeleteOp(key, expect)
         else:
-            op = store_protocol.Put(key, write.value, expect, collection.lease)
+            op = store_protocol.PutOp(key, write.value, expect, collection.lease)
         try:
             done = self.store.submit((op,))
             busy[key] = done
@@ -180,23 +180,21 @@ class State:
                     else:
                         done.add_done_callback(lambda _: busy.pop(key, None))
         except store_protocol.CompareFailed as failed:
-            raise errors.Conflict(
-                f"the object was changed by somebody else meanwhile ({failed})", name=name
-            ) from failed
+            raise errors.Conflict(f"the object has been modified ({failed})", name=name) from failed
         except store_protocol.StoreError as failed:
             raise errors.ServiceUnavailable(f"the store did not take the write: {failed}", retry_after=1) from failed
         if write.value is None:
             assert entry is not None
             raw = respliced(entry.raw, len(collection.head), entry.revision, revision)
-            return Entry(namespace, name, raw, revision, entry.created)
+            return ObjectEntry(namespace, name, raw, revision, entry.created)
         written = collection.get(namespace, name)
         if written is not None and written.revision == revision:
             return written
         created = entry.created if entry is not None else revision
-        return Entry(namespace, name, splice(write.value, len(collection.head), revision), revision, created)
+        return ObjectEntry(namespace, name, splice(write.value, len(collection.head), revision), revision, created)
 
-    def _durable(self, events: Sequence[store_protocol.Event]) -> None:
-        touched: dict[str, list[Change]] = {}
+    def _durable(self, events: Sequence[store_protocol.StoreEvent]) -> None:
+        touched: dict[str, list[StoredChange]] = {}
         for event in events:
             key, namespace, name = split_key(event.key)
             collection = self._collections.get(key)
@@ -234,10 +232,10 @@ class State:
 
     # -- history ------------------------------------------------------------------------------------------------
 
-    async def history(self, collection: Collection, after: int) -> list[Change]:
+    async def history(self, collection: Collection, after: int) -> list[StoredChange]:
         """Changes of a collection behind `after` that have left its ring, from the store's log, up to its floor."""
         floor = collection.floor
-        changes: list[Change] = []
+        changes: list[StoredChange] = []
         prefix = collection.key + "/"
         try:
             # Over the whole key space, because only there is it certain that an event at `floor` ends the loop.
@@ -257,26 +255,30 @@ class State:
             raise unreadable(failed) from failed
         return changes
 
-    async def _past_change(self, collection: Collection, event: store_protocol.Event) -> Change:
+    async def _past_change(self, collection: Collection, event: store_protocol.StoreEvent) -> StoredChange:
         _, namespace, name = split_key(event.key)
         head = len(collection.head)
-        old: Entry | None = None
+        old: ObjectEntry | None = None
         if event.previous:
             # Asked for by the revision just before: the object's own may lie below what compaction left readable.
             record = await self.store.get(event.key, event.revision - 1)
             if record is not None:
                 raw = splice(self._under_head(collection, record.value), head, record.revision)
-                old = Entry(namespace, name, raw, record.revision, record.created)
+                old = ObjectEntry(namespace, name, raw, record.revision, record.created)
         if event.value is None:
             if old is None:
                 raise too_old(event.revision, self.store.compacted)
             raw = respliced(old.raw, head, old.revision, event.revision)
-            return Change("DELETED", event.revision, Entry(namespace, name, raw, event.revision, old.created), old)
+            return StoredChange(
+                "DELETED", event.revision, ObjectEntry(namespace, name, raw, event.revision, old.created), old
+            )
         raw = splice(self._under_head(collection, event.value), head, event.revision)
-        new = Entry(namespace, name, raw, event.revision, event.created)
-        return Change("ADDED" if old is None else "MODIFIED", event.revision, new, old)
+        new = ObjectEntry(namespace, name, raw, event.revision, event.created)
+        return StoredChange("ADDED" if old is None else "MODIFIED", event.revision, new, old)
 
-    async def snapshot(self, collection: Collection, revision: int, after: str, limit: int) -> tuple[list[Entry], bool]:
+    async def snapshot(
+        self, collection: Collection, revision: int, after: str, limit: int
+    ) -> tuple[list[ObjectEntry], bool]:
         """Entries as they were at an older revision, from the store."""
         prefix = collection.key + "/"
         try:
@@ -289,7 +291,7 @@ class State:
         for record in page.records:
             _, namespace, name = split_key(record.key)
             raw = splice(self._under_head(collection, record.value), len(collection.head), record.revision)
-            entries.append(Entry(namespace, name, raw, record.revision, record.created))
+            entries.append(ObjectEntry(namespace, name, raw, record.revision, record.created))
         return entries, page.more
 
 

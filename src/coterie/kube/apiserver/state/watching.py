@@ -12,27 +12,29 @@ import orjson
 
 from coterie.http.messages import Sink
 from coterie.kube.api import errors
-from coterie.kube.apiserver.state.entry import Entry
-from coterie.kube.apiserver.state.filters import Filter
+from coterie.kube.apiserver.state.entry import ObjectEntry
+from coterie.kube.apiserver.state.filters import ObjectFilter
 
 MAX_PENDING = 32 * 1024 * 1024
 
-Encode = Callable[[str, Entry, bool], bytes]
+Encode = Callable[[str, ObjectEntry, bool], bytes]
 """(event type, entry, first) -> one JSON line. `first` asks for what only the first event carries (Table columns)."""
 
 
-class Change:
+class StoredChange:
     """One durable change of one object. For DELETED, `entry` is the last state under the deletion's revision."""
 
     __slots__ = ("entry", "kind", "old", "revision")
 
-    def __init__(self, kind: str, revision: int, entry: Entry, old: Entry | None) -> None:
+    def __init__(self, kind: str, revision: int, entry: ObjectEntry, old: ObjectEntry | None) -> None:
         self.kind = kind
         self.revision = revision
         self.entry = entry
         self.old = old
 
-    def seen_through(self, wanted: Filter, gone: Callable[[Entry, int], Entry]) -> tuple[str, Entry] | None:
+    def seen_through(
+        self, wanted: ObjectFilter, gone: Callable[[ObjectEntry, int], ObjectEntry]
+    ) -> tuple[str, ObjectEntry] | None:
         """The event a watcher with this filter gets: leaving the selection looks like a deletion."""
         now = self.kind != "DELETED" and wanted.matches(self.entry)
         before = self.old is not None and wanted.matches(self.old)
@@ -52,11 +54,11 @@ class Watcher:
     def __init__(
         self,
         *,
-        wanted: Filter,
+        wanted: ObjectFilter,
         version: str,
         encode: Encode,
         encoding: Hashable,
-        gone: Callable[[Entry, int], Entry],
+        gone: Callable[[ObjectEntry, int], ObjectEntry],
         bookmark: Callable[[int, bool], bytes] | None,
         first_differs: bool = False,
         on_open: Callable[[Watcher], None],
@@ -94,7 +96,7 @@ class Watcher:
         else:
             sink.write(lines)
 
-    def lines(self, events: Sequence[tuple[str, Entry]]) -> bytes:
+    def lines(self, events: Sequence[tuple[str, ObjectEntry]]) -> bytes:
         """The events encoded for this watcher alone (initial lists, replays, first Table rows)."""
         out = []
         for kind, entry in events:
@@ -102,7 +104,7 @@ class Watcher:
             self.first_differs = False
         return b"".join(out)
 
-    def offer(self, changes: Sequence[Change]) -> None:
+    def offer(self, changes: Sequence[StoredChange]) -> None:
         """Changes that only this watcher still has to see."""
         events = [event for change in changes if (event := change.seen_through(self.wanted, self.gone)) is not None]
         if events:
@@ -134,7 +136,7 @@ class WatchGroup:
         self.model = model
         self.members: set[Watcher] = set()
 
-    def publish(self, changes: Sequence[Change]) -> None:
+    def publish(self, changes: Sequence[StoredChange]) -> None:
         model = self.model
         events = [event for change in changes if (event := change.seen_through(model.wanted, model.gone)) is not None]
         if not events:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from coterie.kube.apiserver.tables.ages import UNKNOWN, age
-from coterie.kube.apiserver.tables.columns import AGE, NAME, NONE, UNSET, Cells, Layout, Object, text
+from coterie.kube.apiserver.tables.columns import AGE, NAME, NONE, UNSET, Cells, Object, TableLayout, text
 from coterie.kube.apiserver.tables.formats import created, items, name_of, part, truncated
 
 
@@ -34,8 +34,8 @@ def metrics(spec: Object, status: Object) -> str:
         return f"cpu: {UNKNOWN if now is None else f'{now}%'}/{percent}%"
     if not wanted:
         return NONE
-    told = [_metric(each, current[i] if i < len(current) else {}) for i, each in enumerate(wanted)]
-    return truncated(told, len(told), 2, ", ")
+    texts = [_metric(each, current[i] if i < len(current) else {}) for i, each in enumerate(wanted)]
+    return truncated(texts, len(texts), 2, ", ")
 
 
 _METRIC_FIELDS = {
@@ -72,8 +72,8 @@ def _known(now: Object, key: str) -> Any:
     return UNKNOWN if value is None else value
 
 
-AUTOSCALING: dict[tuple[str, str], Layout] = {
-    ("autoscaling", "horizontalpodautoscalers"): Layout(
+AUTOSCALING: dict[tuple[str, str], TableLayout] = {
+    ("autoscaling", "horizontalpodautoscalers"): TableLayout(
         (
             NAME,
             text("Reference", "What is scaled."),

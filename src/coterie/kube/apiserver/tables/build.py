@@ -16,7 +16,7 @@ import msgspec
 import orjson
 
 from coterie.kube.api.resources import Resource
-from coterie.kube.apiserver.tables.columns import Cells, Layout, Object
+from coterie.kube.apiserver.tables.columns import Cells, Object, TableLayout
 from coterie.kube.apiserver.tables.layouts import PrinterColumn, layout_for
 
 Include = Literal["None", "Metadata", "Object"]
@@ -40,7 +40,7 @@ _meta_decoder = msgspec.json.Decoder(_Meta)
 class TableBuilder:
     """Tables of one resource in one version."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: TableLayout) -> None:
         self._layout = layout
         self._columns = orjson.dumps([column.as_json() for column in layout.columns])
         self._decoder = msgspec.json.Decoder(layout.parts) if layout.parts is not None else None
@@ -114,12 +114,12 @@ class TableBuilder:
     def _encode(self, obj: Object, whole: bytes, metadata: bytes, now: float, include: Include) -> bytes:
         cells = orjson.dumps(self._layout.cells(obj, now))
         conditions = self._layout.conditions(obj) if self._layout.conditions is not None else None
-        told = b',"conditions":' + orjson.dumps(conditions) + b"," if conditions else b","
+        conditions_json = b',"conditions":' + orjson.dumps(conditions) + b"," if conditions else b","
         if include == "Metadata":
-            return b'{"cells":' + cells + told + _PARTIAL + metadata + b"}}"
+            return b'{"cells":' + cells + conditions_json + _PARTIAL + metadata + b"}}"
         if include == "Object":
-            return b'{"cells":' + cells + told + b'"object":' + whole + b"}"
-        return b'{"cells":' + cells + told + b'"object":null}'
+            return b'{"cells":' + cells + conditions_json + b'"object":' + whole + b"}"
+        return b'{"cells":' + cells + conditions_json + b'"object":null}'
 
 
 def builder_for(resource: Resource, printer_columns: Sequence[PrinterColumn] = ()) -> TableBuilder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coterie.kube.apiserver.tables.ages import UNKNOWN, age
-from coterie.kube.apiserver.tables.columns import AGE, NAME, NONE, Cells, Column, Layout, Object, number, text
+from coterie.kube.apiserver.tables.columns import AGE, NAME, NONE, Cells, Object, TableColumn, TableLayout, number, text
 from coterie.kube.apiserver.tables.formats import created, items, name_of, part
 
 _ROLE_PREFIX = "node-role.kubernetes.io/"
@@ -30,8 +30,8 @@ def node(obj: Object, now: float) -> Cells:
 
 def node_state(obj: Object) -> str:
     ready = [c for c in items(part(obj, "status"), "conditions") if c.get("type") == "Ready"]
-    told = ("Ready" if ready[-1].get("status") == "True" else "NotReady") if ready else "Unknown"
-    return told + ",SchedulingDisabled" if part(obj, "spec").get("unschedulable") else told
+    states = ("Ready" if ready[-1].get("status") == "True" else "NotReady") if ready else "Unknown"
+    return states + ",SchedulingDisabled" if part(obj, "spec").get("unschedulable") else states
 
 
 def node_roles(obj: Object) -> list[str]:
@@ -98,9 +98,9 @@ def service_account(obj: Object, now: float) -> Cells:
 def resource_quota(obj: Object, now: float) -> Cells:
     status = part(obj, "status")
     hard, used = part(status, "hard"), part(status, "used")
-    told = [(name, f"{name}: {used.get(name, 0)}/{hard[name]}") for name in sorted(hard)]
-    limits = [amount for name, amount in told if name.startswith("limits.")]
-    requests = [amount for name, amount in told if not name.startswith("limits.")]
+    amounts = [(name, f"{name}: {used.get(name, 0)}/{hard[name]}") for name in sorted(hard)]
+    limits = [amount for name, amount in amounts if name.startswith("limits.")]
+    requests = [amount for name, amount in amounts if not name.startswith("limits.")]
     return [name_of(obj), ", ".join(requests), ", ".join(limits), age(created(obj), now)]
 
 
@@ -141,15 +141,15 @@ def _named(subjects: Iterable[Object], kind: str) -> list[str]:
 def api_service(obj: Object, now: float) -> Cells:
     service = part(obj, "spec").get("service")
     available = next((c for c in items(part(obj, "status"), "conditions") if c.get("type") == "Available"), None)
-    told = "Unknown"
+    availability = "Unknown"
     if available is not None:
-        told = available.get("status") or "Unknown"
-        if told != "True":
-            told = f"{told} ({available.get('reason') or ''})"
+        availability = available.get("status") or "Unknown"
+        if availability != "True":
+            availability = f"{availability} ({available.get('reason') or ''})"
     return [
         name_of(obj),
         f"{service.get('namespace') or ''}/{service.get('name') or ''}" if service else "Local",
-        told,
+        availability,
         age(created(obj), now),
     ]
 
@@ -159,9 +159,9 @@ def plain(obj: Object, now: float) -> Cells:
     return [name_of(obj), created(obj) or ""]
 
 
-PLAIN = Layout((NAME, Column("Created At", type="date", description="When the object was created.")), plain)
+PLAIN = TableLayout((NAME, TableColumn("Created At", type="date", description="When the object was created.")), plain)
 
-_EVENTS = Layout(
+_EVENTS = TableLayout(
     (
         text("Last Seen", "Time since it happened last."),
         text("Type", "Normal or Warning."),
@@ -172,11 +172,11 @@ _EVENTS = Layout(
         text("Message", "What happened."),
         text("First Seen", "Time since it happened first.", 1),
         text("Count", "How often it happened.", 1),
-        Column("Name", format="name", description="Name of the event.", priority=1),
+        TableColumn("Name", format="name", description="Name of the event.", priority=1),
     ),
     event,
 )
-_BINDING = Layout(
+_BINDING = TableLayout(
     (
         NAME,
         text("Role", "Role that is given."),
@@ -189,12 +189,12 @@ _BINDING = Layout(
 )
 _RBAC = "rbac.authorization.k8s.io"
 
-CLUSTER: dict[tuple[str, str], Layout] = {
-    ("", "configmaps"): Layout((NAME, text("Data", "Number of entries."), AGE), config_map),
+CLUSTER: dict[tuple[str, str], TableLayout] = {
+    ("", "configmaps"): TableLayout((NAME, text("Data", "Number of entries."), AGE), config_map),
     ("", "events"): _EVENTS,
     ("events.k8s.io", "events"): _EVENTS,
-    ("", "namespaces"): Layout((NAME, text("Status", "Active or Terminating."), AGE), namespace),
-    ("", "nodes"): Layout(
+    ("", "namespaces"): TableLayout((NAME, text("Status", "Active or Terminating."), AGE), namespace),
+    ("", "nodes"): TableLayout(
         (
             NAME,
             text("Status", "Whether the node takes pods."),
@@ -209,7 +209,7 @@ CLUSTER: dict[tuple[str, str], Layout] = {
         ),
         node,
     ),
-    ("", "resourcequotas"): Layout(
+    ("", "resourcequotas"): TableLayout(
         (
             NAME,
             text("Request", "Used and allowed amounts that are requested."),
@@ -218,11 +218,11 @@ CLUSTER: dict[tuple[str, str], Layout] = {
         ),
         resource_quota,
     ),
-    ("", "secrets"): Layout(
+    ("", "secrets"): TableLayout(
         (NAME, text("Type", "What the secret is for."), text("Data", "Number of entries."), AGE), secret
     ),
-    ("", "serviceaccounts"): Layout((NAME, text("Secrets", "Number of secrets."), AGE), service_account),
-    ("apiregistration.k8s.io", "apiservices"): Layout(
+    ("", "serviceaccounts"): TableLayout((NAME, text("Secrets", "Number of secrets."), AGE), service_account),
+    ("apiregistration.k8s.io", "apiservices"): TableLayout(
         (
             NAME,
             text("Service", "Service that answers, or Local."),
@@ -231,14 +231,14 @@ CLUSTER: dict[tuple[str, str], Layout] = {
         ),
         api_service,
     ),
-    ("coordination.k8s.io", "leases"): Layout((NAME, text("Holder", "Who holds the lease."), AGE), lease),
+    ("coordination.k8s.io", "leases"): TableLayout((NAME, text("Holder", "Who holds the lease."), AGE), lease),
     (_RBAC, "clusterrolebindings"): _BINDING,
     (_RBAC, "rolebindings"): _BINDING,
-    ("scheduling.k8s.io", "priorityclasses"): Layout(
+    ("scheduling.k8s.io", "priorityclasses"): TableLayout(
         (
             NAME,
             number("Value", "Priority of pods of this class."),
-            Column("Global-Default", type="boolean", description="Whether pods without a class get this one."),
+            TableColumn("Global-Default", type="boolean", description="Whether pods without a class get this one."),
             AGE,
             text("PreemptionPolicy", "Whether such pods may displace others."),
         ),

@@ -17,7 +17,7 @@ UNSET = "<unset>"
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     name: str
     type: str = "string"
     format: str = ""
@@ -36,10 +36,10 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TableLayout:
     """How objects of one resource are shown."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     cells: CellsOf
     parts: Any = None
     """A TypedDict with the fields that `cells` reads: objects kept as bytes are then read only in part."""
@@ -47,16 +47,16 @@ class Layout:
     """Row conditions, e.g. that a pod has completed."""
 
 
-NAME = Column("Name", format="name", description="Name of the object, unique within its namespace.")
-AGE = Column("Age", description="Time since the object was created.")
-CONTAINERS = Column("Containers", description="Names of the containers in the template.", priority=1)
-IMAGES = Column("Images", description="Images of the containers in the template.", priority=1)
-SELECTOR = Column("Selector", description="Labels of the pods that are selected.", priority=1)
+NAME = TableColumn("Name", format="name", description="Name of the object, unique within its namespace.")
+AGE = TableColumn("Age", description="Time since the object was created.")
+CONTAINERS = TableColumn("Containers", description="Names of the containers in the template.", priority=1)
+IMAGES = TableColumn("Images", description="Images of the containers in the template.", priority=1)
+SELECTOR = TableColumn("Selector", description="Labels of the pods that are selected.", priority=1)
 
 
-def text(name: str, description: str = "", priority: int = 0) -> Column:
-    return Column(name, description=description, priority=priority)
+def text(name: str, description: str = "", priority: int = 0) -> TableColumn:
+    return TableColumn(name, description=description, priority=priority)
 
 
-def number(name: str, description: str = "") -> Column:
-    return Column(name, type="integer", description=description)
+def number(name: str, description: str = "") -> TableColumn:
+    return TableColumn(name, type="integer", description=description)

@@ -43,18 +43,18 @@ def selector(label_selector: Object | None) -> str:
     """A LabelSelector as one would write it on the command line; empty for one that says nothing."""
     if not label_selector:
         return ""
-    told = [(key, f"{key}={value}") for key, value in (label_selector.get("matchLabels") or {}).items()]
+    terms = [(key, f"{key}={value}") for key, value in (label_selector.get("matchLabels") or {}).items()]
     for expression in label_selector.get("matchExpressions") or ():
         key, operator = expression["key"], expression["operator"]
         values = ",".join(sorted(expression.get("values") or ()))
         if operator == "In":
-            told.append((key, f"{key} in ({values})"))
+            terms.append((key, f"{key} in ({values})"))
         elif operator == "NotIn":
-            told.append((key, f"{key} notin ({values})"))
+            terms.append((key, f"{key} notin ({values})"))
         else:
-            told.append((key, key if operator == "Exists" else f"!{key}"))
-    told.sort(key=lambda pair: pair[0])
-    return ",".join(text for _, text in told)
+            terms.append((key, key if operator == "Exists" else f"!{key}"))
+    terms.sort(key=lambda pair: pair[0])
+    return ",".join(text for _, text in terms)
 
 
 def containers(pod_template: Object) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from coterie.kube.api.resources import Resource
 from coterie.kube.apiserver.tables.ages import age
 from coterie.kube.apiserver.tables.autoscaling import AUTOSCALING
 from coterie.kube.apiserver.tables.cluster import CLUSTER, PLAIN
-from coterie.kube.apiserver.tables.columns import NAME, Cell, Cells, Column, Layout, Object
+from coterie.kube.apiserver.tables.columns import NAME, Cell, Cells, Object, TableColumn, TableLayout
 from coterie.kube.apiserver.tables.formats import name_of
 from coterie.kube.apiserver.tables.jsonpath import compile_path
 from coterie.kube.apiserver.tables.network import NETWORK
@@ -22,7 +22,7 @@ from coterie.kube.apiserver.tables.workloads import WORKLOADS
 PrinterColumn = dict[str, Any]
 """One entry of `additionalPrinterColumns`: name, type, jsonPath; format, description, priority when given."""
 
-BUILTIN: dict[tuple[str, str], Layout] = {
+BUILTIN: dict[tuple[str, str], TableLayout] = {
     ("", "pods"): PODS,
     **WORKLOADS,
     **AUTOSCALING,
@@ -39,20 +39,20 @@ _AGE: PrinterColumn = {
 }
 
 
-def layout_for(resource: Resource, printer_columns: Sequence[PrinterColumn] = ()) -> Layout:
+def layout_for(resource: Resource, printer_columns: Sequence[PrinterColumn] = ()) -> TableLayout:
     """The layout of a resource; for a custom one `printer_columns` are those of the version that is shown."""
     if resource.custom:
         return custom_layout(printer_columns)
     return BUILTIN.get((resource.group, resource.plural), PLAIN)
 
 
-def custom_layout(printer_columns: Sequence[PrinterColumn]) -> Layout:
-    told = printer_columns or (_AGE,)
+def custom_layout(printer_columns: Sequence[PrinterColumn]) -> TableLayout:
+    column_specs = printer_columns or (_AGE,)
     columns = [NAME]
     readers: list[Callable[[Object, float], Cell]] = []
-    for column in told:
+    for column in column_specs:
         columns.append(
-            Column(
+            TableColumn(
                 name=column["name"],
                 type=column["type"],
                 format=column.get("format") or "",
@@ -65,7 +65,7 @@ def custom_layout(printer_columns: Sequence[PrinterColumn]) -> Layout:
     def cells(obj: Object, now: float) -> Cells:
         return [name_of(obj), *(read(obj, now) for read in readers)]
 
-    return Layout(tuple(columns), cells)
+    return TableLayout(tuple(columns), cells)
 
 
 def _reader(kind: str, json_path: str) -> Callable[[Object, float], Cell]:

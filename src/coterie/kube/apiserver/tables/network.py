@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coterie.kube.apiserver.tables.ages import age
-from coterie.kube.apiserver.tables.columns import AGE, NAME, NONE, SELECTOR, UNSET, Cells, Layout, Object, text
+from coterie.kube.apiserver.tables.columns import AGE, NAME, NONE, SELECTOR, UNSET, Cells, Object, TableLayout, text
 from coterie.kube.apiserver.tables.formats import (
     created,
     host_port,
@@ -63,15 +63,15 @@ def endpoint_addresses(obj: Object) -> str:
     subsets = items(obj, "subsets")
     if not subsets:
         return NONE
-    told: list[str] = []
+    texts: list[str] = []
     for subset in subsets:
         addresses = [address.get("ip") or "" for address in items(subset, "addresses")]
         ports = items(subset, "ports")
         if not ports:  # a headless service may have none
-            told += addresses
+            texts += addresses
         for port in ports:
-            told += [host_port(address, port.get("port") or 0) for address in addresses]
-    return truncated(told, len(told), _SHOWN)
+            texts += [host_port(address, port.get("port") or 0) for address in addresses]
+    return truncated(texts, len(texts), _SHOWN)
 
 
 def endpoint_slice(obj: Object, now: float) -> Cells:
@@ -111,28 +111,30 @@ def _hosts(rules: list[Object]) -> str:
             break
         if rule.get("host"):
             hosts.append(rule["host"])
-    told = ",".join(hosts) or "*"
-    return f"{told} + {len(rules) - _SHOWN} more..." if more else told
+    message = ",".join(hosts) or "*"
+    return f"{message} + {len(rules) - _SHOWN} more..." if more else message
 
 
 def ingress_class(obj: Object, now: float) -> Cells:
     spec = part(obj, "spec")
     parameters = part(spec, "parameters")
-    told = NONE
+    parameters_text = NONE
     if parameters:
         group = parameters.get("apiGroup")
         kind = parameters.get("kind") or ""
-        told = f"{f'{kind}.{group}' if group is not None else kind}/{parameters.get('name') or ''}"
-    return [name_of(obj), spec.get("controller") or "", told, age(created(obj), now)]
+        parameters_text = f"{f'{kind}.{group}' if group is not None else kind}/{parameters.get('name') or ''}"
+    return [name_of(obj), spec.get("controller") or "", parameters_text, age(created(obj), now)]
 
 
 def network_policy(obj: Object, now: float) -> Cells:
     return [name_of(obj), selector(part(obj, "spec").get("podSelector")) or NONE, age(created(obj), now)]
 
 
-NETWORK: dict[tuple[str, str], Layout] = {
-    ("", "endpoints"): Layout((NAME, text("Endpoints", "Addresses and ports behind the service."), AGE), endpoints),
-    ("", "services"): Layout(
+NETWORK: dict[tuple[str, str], TableLayout] = {
+    ("", "endpoints"): TableLayout(
+        (NAME, text("Endpoints", "Addresses and ports behind the service."), AGE), endpoints
+    ),
+    ("", "services"): TableLayout(
         (
             NAME,
             text("Type", "How the service is exposed."),
@@ -144,7 +146,7 @@ NETWORK: dict[tuple[str, str], Layout] = {
         ),
         service,
     ),
-    ("discovery.k8s.io", "endpointslices"): Layout(
+    ("discovery.k8s.io", "endpointslices"): TableLayout(
         (
             NAME,
             text("AddressType", "IPv4, IPv6 or FQDN."),
@@ -154,7 +156,7 @@ NETWORK: dict[tuple[str, str], Layout] = {
         ),
         endpoint_slice,
     ),
-    ("networking.k8s.io", "ingressclasses"): Layout(
+    ("networking.k8s.io", "ingressclasses"): TableLayout(
         (
             NAME,
             text("Controller", "Who carries out ingresses of this class."),
@@ -163,7 +165,7 @@ NETWORK: dict[tuple[str, str], Layout] = {
         ),
         ingress_class,
     ),
-    ("networking.k8s.io", "ingresses"): Layout(
+    ("networking.k8s.io", "ingresses"): TableLayout(
         (
             NAME,
             text("Class", "Class of the ingress."),
@@ -174,7 +176,7 @@ NETWORK: dict[tuple[str, str], Layout] = {
         ),
         ingress,
     ),
-    ("networking.k8s.io", "networkpolicies"): Layout(
+    ("networking.k8s.io", "networkpolicies"): TableLayout(
         (NAME, text("Pod-Selector", "Pods the policy is for."), AGE), network_policy
     ),
 }

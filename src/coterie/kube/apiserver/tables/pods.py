@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypedDict
 import msgspec
 
 from coterie.kube.apiserver.tables.ages import age, human_duration, parse_time
-from coterie.kube.apiserver.tables.columns import AGE, NAME, NONE, Cells, Layout, Object, text
+from coterie.kube.apiserver.tables.columns import AGE, NAME, NONE, Cells, Object, TableLayout, text
 
 POD_COLUMNS = (
     NAME,
@@ -251,4 +251,4 @@ class PodParts(TypedDict, total=False):
     status: _PodStatus | None
 
 
-PODS = Layout(POD_COLUMNS, pod_cells, PodParts, pod_conditions)
+PODS = TableLayout(POD_COLUMNS, pod_cells, PodParts, pod_conditions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coterie.kube.apiserver.tables.ages import age
-from coterie.kube.apiserver.tables.columns import AGE, NAME, UNSET, Cells, Layout, Object, text
+from coterie.kube.apiserver.tables.columns import AGE, NAME, UNSET, Cells, Object, TableLayout, text
 from coterie.kube.apiserver.tables.formats import access_modes, created, name_of, part
 
 _STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class"
@@ -70,8 +70,8 @@ def storage_class(obj: Object, now: float) -> Cells:
     ]
 
 
-STORAGE: dict[tuple[str, str], Layout] = {
-    ("", "persistentvolumeclaims"): Layout(
+STORAGE: dict[tuple[str, str], TableLayout] = {
+    ("", "persistentvolumeclaims"): TableLayout(
         (
             NAME,
             text("Status", "Phase of the claim."),
@@ -85,7 +85,7 @@ STORAGE: dict[tuple[str, str], Layout] = {
         ),
         persistent_volume_claim,
     ),
-    ("", "persistentvolumes"): Layout(
+    ("", "persistentvolumes"): TableLayout(
         (
             NAME,
             text("Capacity", "Size of the volume."),
@@ -101,7 +101,7 @@ STORAGE: dict[tuple[str, str], Layout] = {
         ),
         persistent_volume,
     ),
-    ("storage.k8s.io", "storageclasses"): Layout(
+    ("storage.k8s.io", "storageclasses"): TableLayout(
         (
             NAME,
             text("Provisioner", "Who makes the volumes."),

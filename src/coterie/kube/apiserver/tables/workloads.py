@@ -12,9 +12,9 @@ from coterie.kube.apiserver.tables.columns import (
     SELECTOR,
     UNSET,
     Cells,
-    Column,
-    Layout,
     Object,
+    TableColumn,
+    TableLayout,
     number,
     text,
 )
@@ -170,12 +170,12 @@ def _or_not_applicable(value: object) -> str:
 
 def controller_revision(obj: Object, now: float) -> Cells:
     owner = next((ref for ref in items(obj["metadata"], "ownerReferences") if ref.get("controller")), None)
-    told = NONE
+    controller_text = NONE
     if owner is not None:
         group = (owner.get("apiVersion") or "").rpartition("/")[0]
         kind = (owner.get("kind") or "").lower()
-        told = f"{kind}.{group}/{owner.get('name')}" if group else f"{kind}/{owner.get('name')}"
-    return [name_of(obj), told, obj.get("revision") or 0, age(created(obj), now)]
+        controller_text = f"{kind}.{group}/{owner.get('name')}" if group else f"{kind}/{owner.get('name')}"
+    return [name_of(obj), controller_text, obj.get("revision") or 0, age(created(obj), now)]
 
 
 def pod_template(obj: Object, now: float) -> Cells:
@@ -186,8 +186,8 @@ def pod_template(obj: Object, now: float) -> Cells:
 _WIDE = (CONTAINERS, IMAGES, SELECTOR)
 _REPLICAS = (NAME, _DESIRED, _CURRENT, _READY, AGE, *_WIDE)
 
-WORKLOADS: dict[tuple[str, str], Layout] = {
-    ("", "podtemplates"): Layout(
+WORKLOADS: dict[tuple[str, str], TableLayout] = {
+    ("", "podtemplates"): TableLayout(
         (
             NAME,
             text("Containers", "Names of the containers in the template."),
@@ -196,12 +196,12 @@ WORKLOADS: dict[tuple[str, str], Layout] = {
         ),
         pod_template,
     ),
-    ("", "replicationcontrollers"): Layout(_REPLICAS, replication_controller),
-    ("apps", "controllerrevisions"): Layout(
+    ("", "replicationcontrollers"): TableLayout(_REPLICAS, replication_controller),
+    ("apps", "controllerrevisions"): TableLayout(
         (NAME, text("Controller", "Owner of the revision."), text("Revision", "Number of the revision."), AGE),
         controller_revision,
     ),
-    ("apps", "daemonsets"): Layout(
+    ("apps", "daemonsets"): TableLayout(
         (
             NAME,
             number("Desired", "Nodes that should run the pod."),
@@ -215,7 +215,7 @@ WORKLOADS: dict[tuple[str, str], Layout] = {
         ),
         daemon_set,
     ),
-    ("apps", "deployments"): Layout(
+    ("apps", "deployments"): TableLayout(
         (
             NAME,
             text("Ready", "Pods that are ready, of all that should be."),
@@ -226,16 +226,16 @@ WORKLOADS: dict[tuple[str, str], Layout] = {
         ),
         deployment,
     ),
-    ("apps", "replicasets"): Layout(_REPLICAS, replica_set),
-    ("apps", "statefulsets"): Layout(
+    ("apps", "replicasets"): TableLayout(_REPLICAS, replica_set),
+    ("apps", "statefulsets"): TableLayout(
         (NAME, text("Ready", "Pods that are ready, of all that should be."), AGE, CONTAINERS, IMAGES), stateful_set
     ),
-    ("batch", "cronjobs"): Layout(
+    ("batch", "cronjobs"): TableLayout(
         (
             NAME,
             text("Schedule", "When jobs start, in cron format."),
             text("Timezone", "Time zone of the schedule."),
-            Column("Suspend", type="boolean", description="Whether no new jobs are started."),
+            TableColumn("Suspend", type="boolean", description="Whether no new jobs are started."),
             number("Active", "Jobs that run."),
             text("Last Schedule", "Time since a job was last started."),
             AGE,
@@ -243,7 +243,7 @@ WORKLOADS: dict[tuple[str, str], Layout] = {
         ),
         cron_job,
     ),
-    ("batch", "jobs"): Layout(
+    ("batch", "jobs"): TableLayout(
         (
             NAME,
             text("Status", "State of the job."),
@@ -254,7 +254,7 @@ WORKLOADS: dict[tuple[str, str], Layout] = {
         ),
         job,
     ),
-    ("policy", "poddisruptionbudgets"): Layout(
+    ("policy", "poddisruptionbudgets"): TableLayout(
         (
             NAME,
             text("Min Available", "Fewest pods that must stay available."),

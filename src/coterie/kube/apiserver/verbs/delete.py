@@ -20,9 +20,9 @@ from coterie.kube.api.labels import FINALIZER_FOREGROUND, FINALIZER_ORPHAN
 from coterie.kube.api.schema.node import Schema
 from coterie.kube.apiserver import bodies, content_negotiation, options, presentation
 from coterie.kube.apiserver.admission.steps import PROTECTED_NAMESPACES
-from coterie.kube.apiserver.call import Call
-from coterie.kube.apiserver.state.entry import Entry, encode
-from coterie.kube.apiserver.state.state import State, Write
+from coterie.kube.apiserver.call import ResourceRequest
+from coterie.kube.apiserver.state.entry import ObjectEntry, encode
+from coterie.kube.apiserver.state.state import ObjectWrite, ResourceStorage
 from coterie.kube.apiserver.verbs import read
 from coterie.kube.apiserver.verbs.write import is_gone
 
@@ -47,15 +47,15 @@ class DeleteOptions:
     """Type, reason and message of a condition that becomes true together with the deletion."""
 
 
-class Deleter:
-    def __init__(self, state: State, presenter: presentation.Presenter, schema: Schema, clock: Clock) -> None:
+class DeleteVerbs:
+    def __init__(self, state: ResourceStorage, presenter: presentation.Presenter, schema: Schema, clock: Clock) -> None:
         self._state = state
         self._present = presenter
         self._schema = schema
         """That of DeleteOptions."""
         self._clock = clock
 
-    async def delete(self, call: Call) -> Response:
+    async def delete(self, call: ResourceRequest) -> Response:
         want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
         asked = delete_options(call, self._schema)
         resource = call.resource
@@ -79,11 +79,13 @@ class Deleter:
         }
         return Response(200, orjson.dumps(status) + b"\n")
 
-    async def delete_object(self, call: Call, namespace: str, name: str, asked: DeleteOptions) -> tuple[Entry, bool]:
+    async def delete_object(
+        self, call: ResourceRequest, namespace: str, name: str, asked: DeleteOptions
+    ) -> tuple[ObjectEntry, bool]:
         """Delete one object, or mark it for deletion; returns its last state and whether it is gone."""
         outcome: list[bool] = []
 
-        def decide(entry: Entry | None) -> Write | None:
+        def decide(entry: ObjectEntry | None) -> ObjectWrite | None:
             if entry is None:
                 raise call.not_found()
             write = self._decide(call, entry, asked)
@@ -100,7 +102,7 @@ class Deleter:
         assert written is not None
         return written, outcome[0]
 
-    def _decide(self, call: Call, entry: Entry, asked: DeleteOptions) -> Write | None:
+    def _decide(self, call: ResourceRequest, entry: ObjectEntry, asked: DeleteOptions) -> ObjectWrite | None:
         obj = entry.load()
         metadata = obj["metadata"]
         if asked.uid and asked.uid != metadata.get("uid"):
@@ -114,12 +116,12 @@ class Deleter:
             )
         new = marked_for_deletion(obj, asked, self._clock)
         if is_gone(new):
-            return Write(None)
+            return ObjectWrite(None)
         if new["metadata"] == metadata and new.get("status") == obj.get("status"):
             return None
-        return Write(encode(new, call.collection.api_version, call.collection.kind))
+        return ObjectWrite(encode(new, call.collection.api_version, call.collection.kind))
 
-    async def delete_collection(self, call: Call) -> Response:
+    async def delete_collection(self, call: ResourceRequest) -> Response:
         want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
         asked = delete_options(call, self._schema)
         selected = options.list_options(call.request)
@@ -130,7 +132,7 @@ class Deleter:
             await asyncio.gather(*(self._delete_found(call, entry, asked) for entry in batch))
         return self._present.many(call, entries, want, self._state.revision, "", 0)
 
-    async def _delete_found(self, call: Call, entry: Entry, asked: DeleteOptions) -> None:
+    async def _delete_found(self, call: ResourceRequest, entry: ObjectEntry, asked: DeleteOptions) -> None:
         try:
             await self.delete_object(call, entry.namespace, entry.name, asked)
         except errors.NotFound:
@@ -138,7 +140,7 @@ class Deleter:
             return
 
 
-def delete_options(call: Call, schema: Schema) -> DeleteOptions:
+def delete_options(call: ResourceRequest, schema: Schema) -> DeleteOptions:
     """Options from the body, with those from the query for what it leaves out."""
     request = call.request
     body: Object = {}

@@ -20,11 +20,11 @@ from coterie.kube.api import errors, selectors
 from coterie.kube.api.pod_state import DISRUPTION_TARGET
 from coterie.kube.api.schema.node import Schema
 from coterie.kube.apiserver import bodies, options
-from coterie.kube.apiserver.call import Call
+from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.state.collection import Collection
-from coterie.kube.apiserver.state.entry import Entry, encode
-from coterie.kube.apiserver.state.state import State, Write
-from coterie.kube.apiserver.verbs.delete import DeleteOptions, Deleter
+from coterie.kube.apiserver.state.entry import ObjectEntry, encode
+from coterie.kube.apiserver.state.state import ObjectWrite, ResourceStorage
+from coterie.kube.apiserver.verbs.delete import DeleteOptions, DeleteVerbs
 
 Object = dict[str, Any]
 _NOT_RUNNING = frozenset(("Succeeded", "Failed", "Pending"))
@@ -33,15 +33,17 @@ _MAX_DISRUPTED_PODS = 2000
 _ATTEMPTS = 5
 
 
-class Evictions:
-    def __init__(self, state: State, deleter: Deleter, budgets: Collection, schema: Schema, clock: Clock) -> None:
+class EvictionVerb:
+    def __init__(
+        self, state: ResourceStorage, deleter: DeleteVerbs, budgets: Collection, schema: Schema, clock: Clock
+    ) -> None:
         self._state = state
         self._deleter = deleter
         self._budgets = budgets
         self._schema = schema
         self._clock = clock
 
-    async def evict(self, call: Call) -> Response:
+    async def evict(self, call: ResourceRequest) -> Response:
         request = call.request
         body = bodies.read_kind(request.body, request.headers.get("content-type", ""), "Eviction", self._schema)
         asked = _options(call, body.get("deleteOptions") or {})
@@ -64,7 +66,7 @@ class Evictions:
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
         return Response(201, orjson.dumps(status) + b"\n")
 
-    def _budget_of(self, pod: Object) -> Entry | None:
+    def _budget_of(self, pod: Object) -> ObjectEntry | None:
         """The budget that has a say in this eviction. What does not run, or ends already, is not disrupted by it."""
         metadata = pod["metadata"]
         if (pod.get("status") or {}).get("phase") in _NOT_RUNNING or "deletionTimestamp" in metadata:
@@ -80,14 +82,14 @@ class Evictions:
             )
         return found[0] if found else None
 
-    async def _spend(self, budget: Entry, pod: str, asked: DeleteOptions) -> None:
+    async def _spend(self, budget: ObjectEntry, pod: str, asked: DeleteOptions) -> None:
         budgets = self._budgets
 
-        def decide(entry: Entry | None) -> Write | None:
+        def decide(entry: ObjectEntry | None) -> ObjectWrite | None:
             if entry is None:
                 return None
             new = _spent(entry.load(), pod, rfc3339(self._clock.now()))
-            return Write(encode(new, budgets.api_version, budgets.kind))
+            return ObjectWrite(encode(new, budgets.api_version, budgets.kind))
 
         if asked.dry_run:
             decide(budget)
@@ -141,7 +143,7 @@ def _refused(cause: str) -> errors.TooManyRequests:
     # Without Retry-After: client libraries would wait that long ten times before their caller sees it.
     return errors.TooManyRequests(
         "Cannot evict pod as it would violate the pod's disruption budget.",
-        causes=[errors.Cause("DisruptionBudget", cause)],
+        causes=[errors.StatusCause("DisruptionBudget", cause)],
     )
 
 
@@ -158,7 +160,7 @@ def _insufficient(status: Object, generation: int, now: str) -> list[Object]:
     return [*others, condition]
 
 
-def _options(call: Call, given: Object) -> DeleteOptions:
+def _options(call: ResourceRequest, given: Object) -> DeleteOptions:
     preconditions = given.get("preconditions") or {}
     grace = given.get("gracePeriodSeconds")
     if grace is not None and grace < 0:

@@ -11,20 +11,20 @@ import orjson
 from coterie.http.messages import Response
 from coterie.kube.api import errors, selectors
 from coterie.kube.apiserver import content_negotiation, options, presentation
-from coterie.kube.apiserver.call import Call
-from coterie.kube.apiserver.state.entry import Entry
-from coterie.kube.apiserver.state.filters import Filter
-from coterie.kube.apiserver.state.state import State
+from coterie.kube.apiserver.call import ResourceRequest
+from coterie.kube.apiserver.state.entry import ObjectEntry
+from coterie.kube.apiserver.state.filters import ObjectFilter
+from coterie.kube.apiserver.state.state import ResourceStorage
 
 _SNAPSHOT_PAGE = 500
 
 
-class Reader:
-    def __init__(self, state: State, presenter: presentation.Presenter) -> None:
+class ReadVerbs:
+    def __init__(self, state: ResourceStorage, presenter: presentation.Presenter) -> None:
         self._state = state
         self._present = presenter
 
-    def get(self, call: Call) -> Response:
+    def get(self, call: ResourceRequest) -> Response:
         want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
         if call.request.query:
             version = call.request.param("resourceVersion")
@@ -32,7 +32,7 @@ class Reader:
                 self.check_revision(_revision(version))
         return self._present.one(call, call.entry().raw, want)
 
-    def list(self, call: Call) -> Response | Awaitable[Response]:
+    def list(self, call: ResourceRequest) -> Response | Awaitable[Response]:
         asked = options.list_options(call.request)
         want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
         wanted = filter_of(call, asked)
@@ -58,15 +58,15 @@ class Reader:
 
     async def _list_past(
         self,
-        call: Call,
+        call: ResourceRequest,
         asked: options.ListOptions,
-        want: content_negotiation.Want,
-        wanted: Filter,
+        want: content_negotiation.NegotiatedFormat,
+        wanted: ObjectFilter,
         revision: int,
         after: str,
     ) -> Response:
         """A page of the collection as it was: later pages of a list must show the snapshot of the first."""
-        found: list[Entry] = []
+        found: list[ObjectEntry] = []
         more = True
         while more and not (asked.limit and len(found) > asked.limit):
             size = max(_SNAPSHOT_PAGE, asked.limit + 1)
@@ -86,19 +86,19 @@ class Reader:
         if revision > current:
             raise errors.Timeout(
                 f"Too large resource version: {revision}, current: {current}",
-                causes=[errors.Cause("ResourceVersionTooLarge", "Too large resource version")],
+                causes=[errors.StatusCause("ResourceVersionTooLarge", "Too large resource version")],
                 retry_after=1,
             )
 
 
-def filter_of(call: Call, asked: options.ListOptions) -> Filter:
+def filter_of(call: ResourceRequest, asked: options.ListOptions) -> ObjectFilter:
     """Namespace, name and selectors of a request as one predicate."""
     if not asked.label_selector and not asked.field_selector:
-        return Filter(call.namespace, call.name)
+        return ObjectFilter(call.namespace, call.name)
     labels = selectors.parse_label_selector(asked.label_selector)
     fields = selectors.parse_field_selector(asked.field_selector)
     call.strategy.check_fields(fields)
-    return Filter(
+    return ObjectFilter(
         call.namespace,
         call.name or fields.exact("metadata.name") or "",
         labels=None if labels.everything else labels.matches,

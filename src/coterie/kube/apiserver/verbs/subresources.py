@@ -11,33 +11,33 @@ from coterie.http.messages import Response
 from coterie.kube.api import errors, names, patch
 from coterie.kube.api.schema.builtin import BuiltinSchemas
 from coterie.kube.apiserver import bodies, options
-from coterie.kube.apiserver.call import Call
-from coterie.kube.apiserver.verbs.write import Writer
+from coterie.kube.apiserver.call import ResourceRequest
+from coterie.kube.apiserver.verbs.write import WriteVerbs
 
 Object = dict[str, Any]
 
 
 class Subresources:
-    def __init__(self, writer: Writer, schemas: BuiltinSchemas, clock: Clock) -> None:
+    def __init__(self, writer: WriteVerbs, schemas: BuiltinSchemas, clock: Clock) -> None:
         self._writer = writer
         self._schemas = schemas
         self._clock = clock
 
-    def _read(self, call: Call, kind: str, schema_name: str) -> Object:
+    def _read(self, call: ResourceRequest, kind: str, schema_name: str) -> Object:
         request = call.request
         content_type = request.headers.get("content-type", "")
         return bodies.read_kind(request.body, content_type, kind, self._schemas[schema_name])
 
     # -- scale --------------------------------------------------------------------------------------------------
 
-    def get_scale(self, call: Call) -> Response:
+    def get_scale(self, call: ResourceRequest) -> Response:
         return _answer(call.strategy.scale_of(call.view.load(call.entry().raw)))
 
-    async def put_scale(self, call: Call) -> Response:
+    async def put_scale(self, call: ResourceRequest) -> Response:
         body = self._read(call, "Scale", "autoscaling/v1/Scale")
         return await self._scale(call, lambda _: body)
 
-    async def patch_scale(self, call: Call) -> Response:
+    async def patch_scale(self, call: ResourceRequest) -> Response:
         media = bodies.media_type(call.request.headers.get("content-type", ""))
         # A Scale has no lists, so a strategic merge of it is a merge.
         media = patch.MERGE_PATCH if media == patch.STRATEGIC_MERGE_PATCH else media
@@ -45,7 +45,7 @@ class Subresources:
         body = bodies.read_json(call.request.body)
         return await self._scale(call, lambda current: patch.apply_patch(media, current, body))
 
-    async def _scale(self, call: Call, change: Any) -> Response:
+    async def _scale(self, call: ResourceRequest, change: Any) -> Response:
         def rescaled(current: Object) -> Object:
             scale = change(call.strategy.scale_of(current))
             bodies.check_types(scale, "Scale", self._schemas["autoscaling/v1/Scale"])
@@ -57,7 +57,7 @@ class Subresources:
 
     # -- pods ---------------------------------------------------------------------------------------------------
 
-    async def bind(self, call: Call) -> Response:
+    async def bind(self, call: ResourceRequest) -> Response:
         """POST pods/x/binding: the scheduler's decision, taken once."""
         body = self._read(call, "Binding", "v1/Binding")
         target, given = body.get("target") or {}, body.get("metadata") or {}
@@ -96,17 +96,17 @@ class Subresources:
         await self._writer.change_object(call, bound, options.write_options(call.request))
         return _success(201)
 
-    async def put_ephemeral(self, call: Call) -> Response:
+    async def put_ephemeral(self, call: ResourceRequest) -> Response:
         body = self._read(call, "Pod", "v1/Pod")
         return await self._ephemeral(call, lambda _: body)
 
-    async def patch_ephemeral(self, call: Call) -> Response:
+    async def patch_ephemeral(self, call: ResourceRequest) -> Response:
         media = bodies.media_type(call.request.headers.get("content-type", ""))
         patch.check_media_type(media, call.strategy.schema)
         body = bodies.read_json(call.request.body)
         return await self._ephemeral(call, lambda pod: patch.apply_patch(media, pod, body, call.strategy.schema))
 
-    async def _ephemeral(self, call: Call, change: Any) -> Response:
+    async def _ephemeral(self, call: ResourceRequest, change: Any) -> Response:
         """Only ephemeral containers are taken from what is sent, and they can only be added."""
 
         def added(pod: Object) -> Object:
@@ -122,7 +122,7 @@ class Subresources:
 
     # -- namespaces ---------------------------------------------------------------------------------------------
 
-    async def finalize(self, call: Call) -> Response:
+    async def finalize(self, call: ResourceRequest) -> Response:
         """PUT namespaces/x/finalize: who cleaned up takes its name off; with the last one the namespace goes."""
         body = self._read(call, "Namespace", "v1/Namespace")
         wanted = (body.get("spec") or {}).get("finalizers") or []

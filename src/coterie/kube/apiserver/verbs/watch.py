@@ -9,10 +9,10 @@ from coterie.http.messages import Response
 from coterie.http.server import Tasks
 from coterie.kube.api import errors
 from coterie.kube.apiserver import content_negotiation, options, presentation
-from coterie.kube.apiserver.call import Call
+from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.state.collection import Collection
-from coterie.kube.apiserver.state.entry import Entry, respliced
-from coterie.kube.apiserver.state.state import State
+from coterie.kube.apiserver.state.entry import ObjectEntry, respliced
+from coterie.kube.apiserver.state.state import ResourceStorage
 from coterie.kube.apiserver.state.watching import Watcher
 from coterie.kube.apiserver.verbs import read
 
@@ -23,14 +23,16 @@ _INITIAL_BATCH = 500
 
 
 class WatchVerb:
-    def __init__(self, state: State, presenter: presentation.Presenter, reader: read.Reader, tasks: Tasks) -> None:
+    def __init__(
+        self, state: ResourceStorage, presenter: presentation.Presenter, reader: read.ReadVerbs, tasks: Tasks
+    ) -> None:
         self._state = state
         self._present = presenter
         self._reader = reader
         self._tasks = tasks
         self._timers: dict[Watcher, list[asyncio.TimerHandle]] = {}
 
-    def watch(self, call: Call) -> Response:
+    def watch(self, call: ResourceRequest) -> Response:
         asked = options.list_options(call.request)
         want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
         wanted = read.filter_of(call, asked)
@@ -129,7 +131,7 @@ class WatchVerb:
         return len(self._timers)
 
 
-def _gone(collection: Collection, old: Entry, revision: int) -> Entry:
+def _gone(collection: Collection, old: ObjectEntry, revision: int) -> ObjectEntry:
     """An object that left a watcher's selection, as its deletion event shows it."""
     raw = respliced(old.raw, len(collection.head), old.revision, revision)
-    return Entry(old.namespace, old.name, raw, revision, old.created)
+    return ObjectEntry(old.namespace, old.name, raw, revision, old.created)

@@ -18,10 +18,10 @@ from coterie.kube.api.fields import apply as server_side_apply
 from coterie.kube.api.fields import entries, ownership
 from coterie.kube.api.rules import pods
 from coterie.kube.apiserver import bodies, content_negotiation, options, presentation
-from coterie.kube.apiserver.admission.chain import Admission, Attempt, Reservations
-from coterie.kube.apiserver.call import STALE, Call
-from coterie.kube.apiserver.state.entry import Entry, encode, splice
-from coterie.kube.apiserver.state.state import State, Write
+from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest, AdmissionReservations
+from coterie.kube.apiserver.call import STALE, ResourceRequest
+from coterie.kube.apiserver.state.entry import ObjectEntry, encode, splice
+from coterie.kube.apiserver.state.state import ObjectWrite, ResourceStorage
 
 Object = dict[str, Any]
 Change = Callable[[Object], Object]
@@ -38,8 +38,10 @@ _COLLECTIONS = frozenset(("annotations", "finalizers", "labels", "managedFields"
 _KEPT_BY_SERVER = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink")
 
 
-class Writer:
-    def __init__(self, state: State, admission: Admission, presenter: presentation.Presenter, clock: Clock) -> None:
+class WriteVerbs:
+    def __init__(
+        self, state: ResourceStorage, admission: Admission, presenter: presentation.Presenter, clock: Clock
+    ) -> None:
         self._state = state
         self._admission = admission
         self._present = presenter
@@ -47,7 +49,7 @@ class Writer:
 
     # -- create -------------------------------------------------------------------------------------------------
 
-    async def create(self, call: Call) -> Response:
+    async def create(self, call: ResourceRequest) -> Response:
         asked = options.write_options(call.request)
         want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
         obj = self._read(call, asked)
@@ -58,7 +60,7 @@ class Writer:
             self._refuse(call, obj, [errors.required("metadata.name", "name or generateName is required")])
         return self._present.one(call, await self.create_object(call, obj, asked), want, status=201)
 
-    async def create_object(self, call: Call, obj: Object, asked: options.WriteOptions) -> bytes:
+    async def create_object(self, call: ResourceRequest, obj: Object, asked: options.WriteOptions) -> bytes:
         """Create an object that was read and belongs here; returns its stored bytes with revision."""
         generated = not obj["metadata"].get("name")
         for attempt in range(_NAME_TRIES):
@@ -69,7 +71,7 @@ class Writer:
                     raise
         raise AssertionError("unreachable")
 
-    async def _create_once(self, call: Call, obj: Object, asked: options.WriteOptions) -> bytes:
+    async def _create_once(self, call: ResourceRequest, obj: Object, asked: options.WriteOptions) -> bytes:
         strategy, resource, collection = call.strategy, call.resource, call.collection
         given = obj["metadata"]
         name = given.get("name") or given["generateName"][:_MAX_PREFIX] + ids.suffix()
@@ -88,12 +90,12 @@ class Writer:
         obj = call.view.to_stored(obj)
         strategy.default(obj)
         strategy.prepare_create(obj)
-        attempt = Attempt("create", resource, call.namespace, name, obj, None, call.user, asked.dry_run)
+        attempt = AdmissionRequest("create", resource, call.namespace, name, obj, None, call.user, asked.dry_run)
         with self._admission.reserving() as reserved:
             reserved.admit(attempt)
             self._refuse(call, obj, [*names.validate_meta(obj, resource), *strategy.validate_create(obj)])
 
-            def decide(entry: Entry | None) -> Write:
+            def decide(entry: ObjectEntry | None) -> ObjectWrite:
                 if entry is not None:
                     raise errors.AlreadyExists(
                         f'{resource.group_resource} "{name}" already exists',
@@ -101,7 +103,7 @@ class Writer:
                         group=resource.group,
                         kind=resource.plural,
                     )
-                return Write(encode(obj, collection.api_version, collection.kind))
+                return ObjectWrite(encode(obj, collection.api_version, collection.kind))
 
             if asked.manager:
                 owners = ownership.track_update(
@@ -120,7 +122,7 @@ class Writer:
 
     # -- update -------------------------------------------------------------------------------------------------
 
-    async def update(self, call: Call) -> Response:
+    async def update(self, call: ResourceRequest) -> Response:
         asked = options.write_options(call.request)
         want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
         obj = self._read(call, asked)
@@ -135,11 +137,11 @@ class Writer:
         return self._present.one(call, raw, want)
 
     async def change_object(
-        self, call: Call, change: Change, asked: options.WriteOptions, *, applying: bool = False
+        self, call: ResourceRequest, change: Change, asked: options.WriteOptions, *, applying: bool = False
     ) -> bytes:
         """Change an existing object; returns its bytes as they are afterwards."""
 
-        def decide(entry: Entry | None) -> Write | None:
+        def decide(entry: ObjectEntry | None) -> ObjectWrite | None:
             if entry is None:
                 raise call.not_found()
             return self._decide_update(call, entry, change, asked, reserved, track=not applying)
@@ -157,14 +159,14 @@ class Writer:
 
     def _decide_update(
         self,
-        call: Call,
-        entry: Entry,
+        call: ResourceRequest,
+        entry: ObjectEntry,
         change: Change,
         asked: options.WriteOptions,
-        reserved: Reservations,
+        reserved: AdmissionReservations,
         *,
         track: bool,
-    ) -> Write | None:
+    ) -> ObjectWrite | None:
         strategy, resource, subresource = call.strategy, call.resource, call.target.subresource
         old = entry.load()
         # From a copy of its own: what a change leaves alone it shares, and defaults are filled in in place.
@@ -179,7 +181,9 @@ class Writer:
             strategy.default(new)
             strategy.prepare_update(new, old)
         reserved.admit(
-            Attempt("update", resource, call.namespace, call.name, new, old, call.user, asked.dry_run, subresource)
+            AdmissionRequest(
+                "update", resource, call.namespace, call.name, new, old, call.user, asked.dry_run, subresource
+            )
         )
         faults = [*names.validate_meta(new, resource), *names.validate_meta_update(new, old)]
         if subresource == "status":
@@ -201,12 +205,12 @@ class Writer:
         else:
             new["metadata"].pop("managedFields", None)
         if is_gone(new):
-            return Write(None)
+            return ObjectWrite(None)
         if same(new, old):
             return None
-        return Write(encode(new, call.collection.api_version, call.collection.kind))
+        return ObjectWrite(encode(new, call.collection.api_version, call.collection.kind))
 
-    def _with_kept_metadata(self, call: Call, wanted: Object, old: Object) -> Object:
+    def _with_kept_metadata(self, call: ResourceRequest, wanted: Object, old: Object) -> Object:
         """The wanted object with what only the server may set taken from the old one; preconditions checked."""
         if not isinstance(wanted.get("metadata"), dict):
             raise errors.BadRequest("metadata must be an object")
@@ -240,7 +244,7 @@ class Writer:
 
     # -- patch --------------------------------------------------------------------------------------------------
 
-    async def patch(self, call: Call) -> Response:
+    async def patch(self, call: ResourceRequest) -> Response:
         asked = options.write_options(call.request)
         want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
         media = bodies.media_type(call.request.headers.get("content-type", ""))
@@ -260,7 +264,9 @@ class Writer:
 
         return self._present.one(call, await self.change_object(call, change, asked), want)
 
-    async def _apply(self, call: Call, asked: options.WriteOptions, want: content_negotiation.Want) -> Response:
+    async def _apply(
+        self, call: ResourceRequest, asked: options.WriteOptions, want: content_negotiation.NegotiatedFormat
+    ) -> Response:
         if not asked.explicit_manager:
             raise errors.Invalid("fieldManager: Required value: is required for apply patch")
         applied = bodies.read_yaml(call.request.body) if not call.request.body.startswith(b"{") else bodies.read_json(call.request.body)  # fmt: skip
@@ -303,14 +309,14 @@ class Writer:
                 continue
 
     @staticmethod
-    def _check_identity(call: Call, patched: Object, current: Object) -> None:
+    def _check_identity(call: ResourceRequest, patched: Object, current: Object) -> None:
         """A patch may not turn an object into another one, or leave one that cannot be read."""
         for key in ("apiVersion", "kind"):
             if patched.get(key) != current.get(key):
                 raise errors.BadRequest(f"{key}: a patch may not change {current.get(key)!r} to {patched.get(key)!r}")
         if not isinstance(patched.get("metadata"), dict):
             raise errors.BadRequest("metadata: a patch may not remove it")
-        metadata = Writer._metadata(call, patched)
+        metadata = WriteVerbs._metadata(call, patched)
         if metadata.get("name", call.name) != call.name:
             raise errors.BadRequest(
                 f"the name of the object ({metadata['name']}) does not match the name on the URL ({call.name})"
@@ -318,7 +324,7 @@ class Writer:
 
     # -- shared -------------------------------------------------------------------------------------------------
 
-    def _read(self, call: Call, asked: options.WriteOptions) -> Object:
+    def _read(self, call: ResourceRequest, asked: options.WriteOptions) -> Object:
         request = call.request
         obj = bodies.read(request.body, request.headers.get("content-type", ""))
         self._check_kind(call, obj)
@@ -332,7 +338,7 @@ class Writer:
         return obj
 
     @staticmethod
-    def _check_kind(call: Call, obj: Object) -> None:
+    def _check_kind(call: ResourceRequest, obj: Object) -> None:
         resource = call.resource
         kind, version = obj.setdefault("kind", resource.kind), obj.setdefault("apiVersion", resource.api_version)
         if kind != resource.kind or version != resource.api_version:
@@ -342,7 +348,7 @@ class Writer:
             )
 
     @staticmethod
-    def _metadata(call: Call, obj: Object) -> Object:
+    def _metadata(call: ResourceRequest, obj: Object) -> Object:
         if obj.get("metadata") is None:
             obj["metadata"] = {}
         metadata: Object = obj["metadata"]
@@ -361,7 +367,7 @@ class Writer:
         return metadata
 
     @staticmethod
-    def _refuse(call: Call, obj: Object, faults: list[errors.FieldError]) -> None:
+    def _refuse(call: ResourceRequest, obj: Object, faults: list[errors.FieldError]) -> None:
         if faults:
             metadata = obj.get("metadata") or {}
             name = metadata.get("name") or metadata.get("generateName") or ""

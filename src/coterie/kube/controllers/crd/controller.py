@@ -34,10 +34,10 @@ class DefinitionReconciler:
             return DONE
         remaining = await self._delete_objects(crd)
         if remaining:
-            await self._tell(crd, remaining)
+            await self._write_status(crd, remaining)
             return Result(after=_PAUSE)
         await remove_finalizer(self._client, DEFINITIONS, key.name, "", CLEANUP, uid=crd["metadata"]["uid"])
-        self._log.info("Custom resource definition is empty and released", name=key.name)
+        self._log.info("Custom resource definition has no objects left; finalizer removed", name=key.name)
         return DONE
 
     async def _delete_objects(self, crd: Object) -> int:
@@ -53,7 +53,7 @@ class DefinitionReconciler:
         except NotFound:
             return 0
 
-    async def _tell(self, crd: Object, remaining: int) -> None:
+    async def _write_status(self, crd: Object, remaining: int) -> None:
         conditions = terminating(crd, remaining, rfc3339(self._clock.now()))
         try:
             await self._client.patch_status(

@@ -46,7 +46,7 @@ class CronJobReconciler:
         status = await self._start(cron, wanted)
         if status is None:
             return Result(after=_CACHE_PAUSE)
-        await self._tell(cron, status)
+        await self._write_status(cron, status)
         return Result(after=None if wanted.after is None else min(wanted.after, _LONGEST_SLEEP))
 
     async def _start(self, cron: CronJob, wanted: Plan) -> CronJobStatus | None:
@@ -81,7 +81,7 @@ class CronJobReconciler:
             return False
         return True
 
-    async def _tell(self, cron: CronJob, status: CronJobStatus) -> None:
+    async def _write_status(self, cron: CronJob, status: CronJobStatus) -> None:
         patch = changes(cron.status, status)
         if patch is None:
             return

@@ -12,11 +12,11 @@ import msgspec
 
 from coterie.base.clock import rfc3339
 from coterie.kube.api.meta import Object
-from coterie.kube.api.pod_state import moment
+from coterie.kube.api.pod_state import parse_time
 from coterie.kube.api.types.batch import CRON_JOBS, JOBS, CronJob, CronJobStatus, Job
 from coterie.kube.api.types.core import ObjectReference
 from coterie.kube.control.controller_refs import reference
-from coterie.kube.controllers.cronjob.schedule import Schedule, parse
+from coterie.kube.controllers.cronjob.schedule import CronSchedule, parse
 
 SCHEDULED_AT = "batch.kubernetes.io/cronjob-scheduled-timestamp"
 TOO_MANY = 100
@@ -66,9 +66,9 @@ def _zone(name: str | None) -> tzinfo:
 
 
 def _start_if_due(
-    out: Plan, cron: CronJob, jobs: Sequence[Job], schedule: Schedule, zone: tzinfo, now: datetime
+    out: Plan, cron: CronJob, jobs: Sequence[Job], schedule: CronSchedule, zone: tzinfo, now: datetime
 ) -> None:
-    since = moment(cron.status.last_schedule_time) or moment(cron.metadata.creation_timestamp) or now
+    since = parse_time(cron.status.last_schedule_time) or parse_time(cron.metadata.creation_timestamp) or now
     deadline = cron.spec.starting_deadline_seconds
     # What is later than its deadline allows is not due any more.
     horizon = since if deadline is None else max(since, now - timedelta(seconds=deadline))
@@ -77,16 +77,16 @@ def _start_if_due(
         return
     missed = sum(1 for at in islice(schedule.after(horizon, zone), TOO_MANY + 1) if at <= now)
     if missed > TOO_MANY:
-        told = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
-        out.notes.append(("Warning", "TooManyMissedTimes", told))
+        message = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
+        out.notes.append(("Warning", "TooManyMissedTimes", message))
     name = job_name(cron, due)
     if any(job.metadata.name == name for job in jobs):
         out.status = _scheduled(out.status, due)  # made before, but the status did not get through
         return
     running = [job for job in jobs if not job.finished]
     if running and cron.spec.concurrency_policy == "Forbid":
-        told = "Not starting job because prior execution is running and concurrency policy is Forbid"
-        out.notes.append(("Normal", "JobAlreadyActive", told))
+        message = "Not starting job because prior execution is running and concurrency policy is Forbid"
+        out.notes.append(("Normal", "JobAlreadyActive", message))
         return
     if cron.spec.concurrency_policy == "Replace":
         out.replace = [job for job in running if not job.metadata.deleting]
@@ -169,8 +169,8 @@ def _note_endings(out: Plan, cron: CronJob, jobs: Sequence[Job]) -> None:
         if job is None:
             out.notes.append(("Normal", "MissingJob", f"Active job went missing: {entry.name}"))
         elif job.finished:
-            told = f"Saw completed job: {entry.name}, condition: {job.finished}"
-            out.notes.append(("Normal", "SawCompletedJob", told))
+            message = f"Saw completed job: {entry.name}, condition: {job.finished}"
+            out.notes.append(("Normal", "SawCompletedJob", message))
 
 
 def _too_old(cron: CronJob, jobs: Sequence[Job]) -> list[Job]:

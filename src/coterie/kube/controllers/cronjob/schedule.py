@@ -41,7 +41,7 @@ _DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class CronSchedule:
     minutes: tuple[int, ...] = ()
     hours: tuple[int, ...] = ()
     days: frozenset[int] = frozenset()
@@ -114,19 +114,19 @@ class Schedule:
 
 
 @lru_cache(maxsize=1024)
-def parse(text: str) -> Schedule:
+def parse(text: str) -> CronSchedule:
     """Raises ValueError for what the API would refuse too."""
     fault = schedule_fault(text)
     if fault:
         raise ValueError(fault)
     if text.startswith("@every "):
         seconds = sum(float(number) * _UNITS[unit] for number, unit in _DURATION.findall(text))
-        return Schedule(every=max(1.0, float(int(seconds))))
+        return CronSchedule(every=max(1.0, float(int(seconds))))
     fields = _MACROS.get(text, text).split()
     minutes, hours, days, months, weekdays = (
         _numbers(field, low, high) for field, (low, high) in zip(fields, _BOUNDS, strict=True)
     )
-    return Schedule(
+    return CronSchedule(
         tuple(sorted(minutes)),
         tuple(sorted(hours)),
         frozenset(days),

@@ -15,7 +15,7 @@ from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
-from coterie.kube.control.controller_refs import CONTROLLER_INDEX, Claimer, by_controller, candidates, concerned
+from coterie.kube.control.controller_refs import CONTROLLER_INDEX, Claimer, by_controller, candidates, owners_to_enqueue
 from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.control.pod_control import namespace_is_going
 from coterie.kube.controllers.deployment.plan import Plan, collided, observed, plan, refused
@@ -44,9 +44,9 @@ class DeploymentReconciler:
             return DONE
         selector = selector_of(deployment.spec.selector)
         if selector.everything:
-            told = "This deployment is selecting all pods. A non-empty selector is required."
-            self._note(deployment, "SelectingAll", told, warn=True)
-            await self._tell(deployment, observed(deployment))
+            message = "This deployment is selecting all pods. A non-empty selector is required."
+            self._note(deployment, "SelectingAll", message, warn=True)
+            await self._write_status(deployment, observed(deployment))
             return DONE
         found = candidates(self.replica_sets.cache, key.namespace, deployment.metadata.uid)
         sets = await self._claimer.claim(deployment.metadata, selector, found)
@@ -83,7 +83,7 @@ class DeploymentReconciler:
         for found in wanted.forget:
             await self._forget(found)
         await self._number(deployment, wanted.revision)
-        await self._tell(deployment, status)
+        await self._write_status(deployment, status)
         return Result(after=wanted.after)
 
     async def _create(self, deployment: Deployment, body: Object) -> Result | None:
@@ -99,14 +99,14 @@ class DeploymentReconciler:
             owner = controller_of(there.metadata)
             ours = owner is not None and owner.uid == deployment.metadata.uid
             if not ours or not same_template(there.spec.template, body["spec"]["template"]):
-                await self._tell(deployment, collided(deployment))
+                await self._write_status(deployment, collided(deployment))
             return Result(after=_CACHE_PAUSE)  # our cache is behind, or the next name is another one
         except ApiError as error:
             if namespace_is_going(error):
                 return DONE
             message = f'Failed to create new replica set "{name}": {error.message}'
             self._note(deployment, "ReplicaSetCreateError", message, warn=True)
-            await self._tell(deployment, refused(deployment, message, self._clock.now()))
+            await self._write_status(deployment, refused(deployment, message, self._clock.now()))
             raise
         return None
 
@@ -124,7 +124,7 @@ class DeploymentReconciler:
         patch = {"metadata": {"uid": meta.uid, "annotations": {DEPLOYMENT_REVISION: revision}}}
         await self._client.patch(DEPLOYMENTS, meta.name, meta.namespace, patch)
 
-    async def _tell(self, deployment: Deployment, status: DeploymentStatus) -> None:
+    async def _write_status(self, deployment: Deployment, status: DeploymentStatus) -> None:
         patch = changes(deployment.status, status)
         if patch is None:
             return
@@ -146,7 +146,7 @@ class DeploymentReconciler:
     def keys_of_set(self, replica_set: ReplicaSet) -> list[ObjectKey]:
         """The deployment that controls the set; for an orphan all that might adopt it."""
         owners = self.deployments.cache.list(replica_set.metadata.namespace)
-        return concerned(replica_set.metadata, "Deployment", "apps", owners)
+        return owners_to_enqueue(replica_set.metadata, "Deployment", "apps", owners)
 
     def keys_of_pod(self, pod: Pod) -> list[ObjectKey]:
         """Pods matter only to deployments that wait for the last old one to go."""

@@ -40,10 +40,10 @@ class Plan:
 
 def plan(deployment: Deployment, sets: Sequence[ReplicaSet], old_pods_left: bool, now: datetime) -> Plan:
     """`old_pods_left`: pods of other sets than the newest still run (only Recreate asks)."""
-    return _Step(deployment, sets, old_pods_left, now).take()
+    return _DeploymentPlanner(deployment, sets, old_pods_left, now).take()
 
 
-class _Step:
+class _DeploymentPlanner:
     def __init__(self, deployment: Deployment, sets: Sequence[ReplicaSet], old_pods_left: bool, now: datetime) -> None:
         self.deployment = deployment
         self.sets = sets
@@ -84,8 +84,8 @@ class _Step:
         if (self.deployment.metadata.annotations or {}).get(DEPLOYMENT_REVISION) != revision:
             self.plan.revision = revision
         if says.has_deadline(self.deployment) and says.find(self.conditions, says.PROGRESSING) is None:
-            told = f'Found new replica set "{newest.name}"'
-            self.conditions = says.put(self.conditions, says.PROGRESSING, "True", says.FOUND, told, self.now)
+            message = f'Found new replica set "{newest.name}"'
+            self.conditions = says.put(self.conditions, says.PROGRESSING, "True", says.FOUND, message, self.now)
 
     def _make_newest(self) -> None:
         deployment = self.deployment
@@ -98,8 +98,8 @@ class _Step:
         if size:
             self.plan.note = f"Scaled up replica set {name} from 0 to {size}"
         if says.has_deadline(deployment):
-            told = f'Created new replica set "{name}"'
-            self.conditions = says.put(self.conditions, says.PROGRESSING, "True", says.CREATED, told, self.now)
+            message = f'Created new replica set "{name}"'
+            self.conditions = says.put(self.conditions, says.PROGRESSING, "True", says.CREATED, message, self.now)
 
     # Scale.
 

@@ -19,7 +19,7 @@ import msgspec
 
 from coterie.base.clock import rfc3339
 from coterie.kube.api.meta import Condition, find_condition
-from coterie.kube.api.pod_state import moment
+from coterie.kube.api.pod_state import parse_time
 from coterie.kube.api.types.apps import Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet
 from coterie.kube.controllers.deployment.numbers import bounds, sum_replicas
 
@@ -98,9 +98,9 @@ def counts(
 ) -> DeploymentStatus:
     available = sum(found.status.available_replicas for found in sets)
     if available >= deployment.replicas - bounds(deployment).unavailable:
-        told = ("True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
+        condition_values = ("True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
     else:
-        told = ("False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
+        condition_values = ("False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
     return msgspec.structs.replace(
         deployment.status,
         observed_generation=deployment.metadata.generation,
@@ -109,7 +109,7 @@ def counts(
         ready_replicas=sum(found.status.ready_replicas for found in sets),
         available_replicas=available,
         unavailable_replicas=max(0, sum_replicas(sets) - available),
-        conditions=put(conditions, AVAILABLE, *told, now) or None,
+        conditions=put(conditions, AVAILABLE, *condition_values, now) or None,
     )
 
 
@@ -137,7 +137,7 @@ def _timed_out(deployment: Deployment, known: DeploymentCondition | None, now: d
         return False
     if known.reason == TIMED_OUT:
         return True
-    since = moment(known.last_update_time)
+    since = parse_time(known.last_update_time)
     deadline = timedelta(seconds=deployment.spec.progress_deadline_seconds or 0)
     return since is not None and since + deadline < now
 
@@ -167,15 +167,15 @@ def failures(
 ) -> DeploymentStatus:
     """Pass on what a replica set complains about, the newest one first."""
     conditions = tuple(status.conditions or ())
-    complaint: Condition | None = None
+    failure: Condition | None = None
     for found in (*((newest,) if newest is not None else ()), *sets):
-        complaint = find_condition(found.status.conditions, REPLICA_FAILURE)
-        if complaint is not None:
+        failure = find_condition(found.status.conditions, REPLICA_FAILURE)
+        if failure is not None:
             break
-    if complaint is None:
+    if failure is None:
         conditions = without(conditions, REPLICA_FAILURE)
     else:
-        conditions = put(conditions, REPLICA_FAILURE, complaint.status, complaint.reason, complaint.message, now)
+        conditions = put(conditions, REPLICA_FAILURE, failure.status, failure.reason, failure.message, now)
     return msgspec.structs.replace(status, conditions=conditions or None)
 
 
@@ -184,7 +184,7 @@ def until_deadline(deployment: Deployment, status: DeploymentStatus, now: dateti
     known = find(tuple(status.conditions or ()), PROGRESSING)
     if not has_deadline(deployment) or known is None or known.reason in (COMPLETE, TIMED_OUT, PAUSED):
         return None
-    since = moment(known.last_update_time)
+    since = parse_time(known.last_update_time)
     if since is None:
         return None
     deadline = timedelta(seconds=deployment.spec.progress_deadline_seconds or 0)

@@ -15,7 +15,7 @@ from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.api.types.policy import POD_DISRUPTION_BUDGETS, PodDisruptionBudget, PodDisruptionBudgetStatus
 from coterie.kube.client.client import Client
-from coterie.kube.client.discovery import Catalogue, discover
+from coterie.kube.client.discovery import RestMapper, discover
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.kube.control.events import EventRecorder, reference_to
@@ -38,7 +38,7 @@ class DisruptionReconciler:
         self._client = client
         self._events = events
         self._clock = clock
-        self._catalogue = Catalogue(())
+        self._catalogue = RestMapper(())
         self.budgets = informers.get(POD_DISRUPTION_BUDGETS)
         self.pods = informers.get(PODS)
         self.replica_sets = informers.get(REPLICA_SETS)

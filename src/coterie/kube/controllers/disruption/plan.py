@@ -20,7 +20,7 @@ import msgspec
 
 from coterie.base.clock import rfc3339
 from coterie.kube.api.meta import Condition, Object, controller_of, find_condition, set_condition
-from coterie.kube.api.pod_state import is_ready, moment
+from coterie.kube.api.pod_state import is_ready, parse_time
 from coterie.kube.api.types.apps import IntOrPercent
 from coterie.kube.api.types.merge import difference
 from coterie.kube.api.types.pods import Pod
@@ -143,7 +143,7 @@ def disrupted_pods(
         name = pod.metadata.name
         if pod.metadata.deleting or name not in known:
             continue
-        evicted = moment(known[name])
+        evicted = parse_time(known[name])
         left = (evicted + DELETION_TIMEOUT - now).total_seconds() if evicted is not None else 0.0
         if left <= 0:
             not_deleted.append(pod)

@@ -15,7 +15,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.kube.control.pod_control import namespace_is_going
 from coterie.kube.control.service_pod_changes import SETTLE, follow_pods
-from coterie.kube.controllers.endpoints.plan import correction, new_body, wanted
+from coterie.kube.controllers.endpoints.plan import correction, desired_endpoints, new_body
 
 _PLAIN = ENDPOINTS.as_dynamic
 
@@ -37,7 +37,7 @@ class EndpointsReconciler:
 
     async def _keep(self, service: Service) -> None:
         key = service.key
-        right = wanted(service, self.pods.cache.list(key.namespace))
+        right = desired_endpoints(service, self.pods.cache.list(key.namespace))
         found = self.endpoints.cache.by_key(key)
         if found is None:
             if not right.subsets and is_lean(service):

@@ -32,13 +32,13 @@ Ports = tuple[EndpointPort, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredEndpoints:
     labels: dict[str, str]
     subsets: tuple[EndpointSubset, ...]
     truncated: bool
 
 
-def wanted(service: Service, pods: Iterable[Pod]) -> Wanted:
+def desired_endpoints(service: Service, pods: Iterable[Pod]) -> DesiredEndpoints:
     found = [
         (ports, address, is_ready(pod) or service.spec.publish_not_ready_addresses)
         for pod in sorted(pods, key=lambda pod: pod.metadata.name)
@@ -55,7 +55,7 @@ def wanted(service: Service, pods: Iterable[Pod]) -> Wanted:
     if is_headless(service):
         labels[HEADLESS_LABEL] = ""
     labels[MANAGED_BY] = CONTROLLER
-    return Wanted(labels, _subsets(found), truncated)
+    return DesiredEndpoints(labels, _subsets(found), truncated)
 
 
 def ports_of(service: Service, pod: Pod) -> Ports | None:
@@ -112,13 +112,13 @@ def _by_ip(address: EndpointAddress) -> tuple[str, str]:
     return address.ip, address.target_ref.uid if address.target_ref is not None else ""
 
 
-def correction(found: Endpoints, right: Wanted) -> Object | None:
+def correction(found: Endpoints, right: DesiredEndpoints) -> Object | None:
     """The patch that makes an Endpoints object right; None when it is."""
     labels = found.metadata.labels or {}
     annotations = found.metadata.annotations or {}
-    told = "truncated" if right.truncated else None
+    capacity_mark = "truncated" if right.truncated else None
     same = labels == right.labels and (found.subsets or ()) == right.subsets
-    if same and annotations.get(OVER_CAPACITY) == told:
+    if same and annotations.get(OVER_CAPACITY) == capacity_mark:
         return None
     changed: dict[str, str | None] = {key: None for key in labels if key not in right.labels}
     changed |= right.labels
@@ -127,19 +127,19 @@ def correction(found: Endpoints, right: Wanted) -> Object | None:
             "uid": found.metadata.uid,
             "resourceVersion": found.metadata.resource_version,
             "labels": changed,
-            "annotations": {OVER_CAPACITY: told},
+            "annotations": {OVER_CAPACITY: capacity_mark},
         },
         "subsets": subsets_json(right) or None,
     }
 
 
-def new_body(service: Service, right: Wanted) -> Object:
+def new_body(service: Service, right: DesiredEndpoints) -> Object:
     meta: Object = {"name": service.metadata.name, "namespace": service.metadata.namespace, "labels": right.labels}
     if right.truncated:
         meta["annotations"] = {OVER_CAPACITY: "truncated"}
     return {"apiVersion": "v1", "kind": "Endpoints", "metadata": meta, "subsets": subsets_json(right)}
 
 
-def subsets_json(right: Wanted) -> list[Object]:
+def subsets_json(right: DesiredEndpoints) -> list[Object]:
     out: list[Object] = msgspec.to_builtins(list(right.subsets))
     return out

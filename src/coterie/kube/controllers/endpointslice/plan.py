@@ -37,7 +37,7 @@ Identity = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SliceChange:
     found: EndpointSlice
     endpoints: tuple[Endpoint, ...]
 
@@ -45,7 +45,7 @@ class Change:
 @dataclass(slots=True)
 class Plan:
     create: list[Object] = field(default_factory=list)
-    change: list[Change] = field(default_factory=list)
+    change: list[SliceChange] = field(default_factory=list)
     delete: list[EndpointSlice] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
     """What each slice carries."""
@@ -75,7 +75,7 @@ def _plan_family(
     for ports, endpoints in groups.items():
         filled, spare, fresh = _fill(endpoints, by_ports.pop(ports, []), size)
         kept += len(filled) + len(fresh)
-        out.change += [Change(one, content) for one, content in filled if _differs(one, content, out.labels)]
+        out.change += [SliceChange(one, content) for one, content in filled if _differs(one, content, out.labels)]
         out.create += [new_body(service, family, ports, content, out.labels) for content in fresh]
         empty += spare
     empty += [one for rest in by_ports.values() for one in rest]
@@ -87,7 +87,7 @@ def _plan_family(
         else:
             empty.remove(placeholder)
             if _differs(placeholder, (), out.labels):
-                out.change.append(Change(placeholder, ()))
+                out.change.append(SliceChange(placeholder, ()))
     out.delete += empty
 
 
@@ -200,7 +200,7 @@ def new_body(
     }
 
 
-def patch_of(change: Change, carried: dict[str, str]) -> Object:
+def patch_of(change: SliceChange, carried: dict[str, str]) -> Object:
     meta = change.found.metadata
     changed: dict[str, str | None] = {key: None for key in meta.labels or {} if key not in carried}
     changed |= carried

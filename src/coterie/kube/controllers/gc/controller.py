@@ -24,22 +24,22 @@ from coterie.kube.api.meta import ObjectMeta, OwnerReference, PartialObjectMetad
 from coterie.kube.api.resources import Resource
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.client.client import Client
-from coterie.kube.client.discovery import Catalogue, UnknownResource, discover
-from coterie.kube.client.informer import Change, Informer
+from coterie.kube.client.discovery import RestMapper, UnknownResource, discover
+from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.client.transport import TransportError
 from coterie.kube.control.controller import DONE, Controller, Result
 from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.control.finalizers import remove_finalizer
-from coterie.kube.controllers.gc.graph import Graph, Node
+from coterie.kube.controllers.gc.graph import Graph, GraphNode
 from coterie.kube.controllers.gc.plan import (
     AwaitDependents,
-    Delete,
+    DeleteObject,
     KeepOwners,
     Nothing,
     Orphan,
     OwnerState,
-    Release,
+    RemoveFinalizer,
     plan,
 )
 
@@ -73,7 +73,7 @@ class GarbageCollector:
         self._clock = clock
         self._controller: Controller[str] = Controller(self.name, self.reconcile, [], workers=workers, clock=clock)
         self._followed: dict[tuple[str, str], _Followed] = {}
-        self._catalogue = Catalogue(())
+        self._catalogue = RestMapper(())
         self._definitions_changed = asyncio.Event()
         self._absent: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._log = logger("controllers.gc")
@@ -147,13 +147,15 @@ class GarbageCollector:
         for obj in followed.informer.cache.list():
             self._enqueue(self.graph.remove(obj.metadata.uid))
 
-    def _handler(self, resource: Resource, *, is_definition: bool) -> Callable[[Change[PartialObjectMetadata]], None]:
-        def handle(change: Change[PartialObjectMetadata]) -> None:
+    def _handler(
+        self, resource: Resource, *, is_definition: bool
+    ) -> Callable[[ObjectChange[PartialObjectMetadata]], None]:
+        def handle(change: ObjectChange[PartialObjectMetadata]) -> None:
             meta = change.object.metadata
             if change.type == "deleted":
                 self._enqueue(self.graph.remove(meta.uid))
             else:
-                self._enqueue(self.graph.put(Node(resource, meta)))
+                self._enqueue(self.graph.put(GraphNode(resource, meta)))
             if is_definition:
                 self._definitions_changed.set()
 
@@ -195,15 +197,15 @@ class GarbageCollector:
             self._enqueue({dependent.meta.uid for dependent in waited_for if not dependent.deleting_dependents})
         elif isinstance(action, Orphan):
             await self._orphan(node)
-        elif isinstance(action, Release):
+        elif isinstance(action, RemoveFinalizer):
             await remove_finalizer(self._client, kind, live.name, live.namespace, FINALIZER_FOREGROUND, uid=uid)
         elif isinstance(action, KeepOwners):
             await self._set_owners(kind, live, action.owners)
-        elif isinstance(action, Delete):
+        elif isinstance(action, DeleteObject):
             await self._delete(node, live, action)
         return DONE
 
-    def _plan(self, node: Node, meta: ObjectMeta, owners: dict[str, OwnerState]) -> object:
+    def _plan(self, node: GraphNode, meta: ObjectMeta, owners: dict[str, OwnerState]) -> object:
         dependents = list(self.graph.dependents(meta.uid))
         return plan(
             meta,
@@ -213,22 +215,22 @@ class GarbageCollector:
             dependents_waiting=any(dependent.deleting_dependents for dependent in dependents),
         )
 
-    def _known_owners(self, node: Node) -> dict[str, OwnerState]:
+    def _known_owners(self, node: GraphNode) -> dict[str, OwnerState]:
         """The states as the graph sees them; what it does not know is absent until the server was asked."""
         return {owner.uid: self._in_graph(node, owner) or "absent" for owner in node.meta.owners}
 
-    def _in_graph(self, node: Node, owner: OwnerReference) -> OwnerState | None:
+    def _in_graph(self, node: GraphNode, owner: OwnerReference) -> OwnerState | None:
         known = self.graph.owner(node, owner)
         if known is None:
             return None
         return "waiting" if known.deleting_dependents else "present"
 
-    async def _owners(self, node: Node, live: ObjectMeta) -> dict[str, OwnerState]:
+    async def _owners(self, node: GraphNode, live: ObjectMeta) -> dict[str, OwnerState]:
         return {
             owner.uid: self._in_graph(node, owner) or await self._ask_for_owner(node, owner) for owner in live.owners
         }
 
-    async def _ask_for_owner(self, node: Node, owner: OwnerReference) -> OwnerState:
+    async def _ask_for_owner(self, node: GraphNode, owner: OwnerReference) -> OwnerState:
         try:
             resource = self._catalogue.of_kind(owner.api_version, owner.kind)
         except UnknownResource:
@@ -257,7 +259,7 @@ class GarbageCollector:
             self._warn(node, owner, f"its owner lives in namespace {known.meta.namespace!r}")
         return "absent"
 
-    def _warn(self, node: Node, owner: OwnerReference, why: str) -> None:
+    def _warn(self, node: GraphNode, owner: OwnerReference, why: str) -> None:
         if self._events is not None:
             reference = reference_to(
                 PartialObjectMetadata(metadata=node.meta),
@@ -267,13 +269,13 @@ class GarbageCollector:
             message = f"ownerRef [{owner.api_version}/{owner.kind}, name: {owner.name}, uid: {owner.uid}]: {why}"
             self._events.warning(reference, "OwnerRefInvalidNamespace", message)
 
-    def _kind(self, node: Node) -> Kind[PartialObjectMetadata]:
+    def _kind(self, node: GraphNode) -> Kind[PartialObjectMetadata]:
         followed = self._followed.get((node.resource.group, node.resource.plural))
         return followed.kind if followed is not None else Kind.metadata(node.resource)
 
     # Doing it.
 
-    async def _delete(self, node: Node, live: ObjectMeta, action: Delete) -> None:
+    async def _delete(self, node: GraphNode, live: ObjectMeta, action: DeleteObject) -> None:
         kind = self._kind(node)
         version = live.resource_version
         if action.unblock:
@@ -292,14 +294,14 @@ class GarbageCollector:
             return
         self._log.info("Deleted", object=str(node), propagation=action.propagation)
 
-    async def _orphan(self, node: Node) -> None:
+    async def _orphan(self, node: GraphNode) -> None:
         uid = node.meta.uid
         for dependent in self.graph.dependents(uid):
             await self._disown(dependent, uid)
         meta = node.meta
         await remove_finalizer(self._client, self._kind(node), meta.name, meta.namespace, FINALIZER_ORPHAN, uid=uid)
 
-    async def _disown(self, dependent: Node, owner_uid: str) -> None:
+    async def _disown(self, dependent: GraphNode, owner_uid: str) -> None:
         kind = self._kind(dependent)
         try:
             live = (await self._client.get(kind, dependent.meta.name, dependent.meta.namespace)).metadata

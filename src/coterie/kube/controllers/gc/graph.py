@@ -14,7 +14,7 @@ from coterie.kube.api.resources import Resource
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class GraphNode:
     resource: Resource
     meta: ObjectMeta
 
@@ -33,22 +33,22 @@ class Node:
 
 class Graph:
     def __init__(self) -> None:
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, GraphNode] = {}
         self._dependents: dict[str, set[str]] = {}
 
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def get(self, uid: str) -> Node | None:
+    def get(self, uid: str) -> GraphNode | None:
         return self._nodes.get(uid)
 
-    def dependents(self, uid: str) -> Iterator[Node]:
+    def dependents(self, uid: str) -> Iterator[GraphNode]:
         for dependent in tuple(self._dependents.get(uid, ())):
             node = self._nodes.get(dependent)
             if node is not None:
                 yield node
 
-    def owner(self, dependent: Node, reference: OwnerReference) -> Node | None:
+    def owner(self, dependent: GraphNode, reference: OwnerReference) -> GraphNode | None:
         """The object that the reference names, if it is known and may be named from where the dependent lives."""
         known = self._nodes.get(reference.uid)
         if known is None or known.meta.name != reference.name or known.resource.kind != reference.kind:
@@ -57,7 +57,7 @@ class Graph:
             return None
         return known if known.meta.namespace in ("", dependent.meta.namespace) else None
 
-    def blocking(self, uid: str) -> list[Node]:
+    def blocking(self, uid: str) -> list[GraphNode]:
         """Dependents that the owner's foreground deletion waits for.
 
         One that is itself deleted in the foreground and waits for the owner does not count: a circle would never end.
@@ -68,7 +68,7 @@ class Graph:
             if not (node.deleting_dependents and self._waits_for(node.meta.uid, uid))
         ]
 
-    def _blocking(self, uid: str) -> Iterator[Node]:
+    def _blocking(self, uid: str) -> Iterator[GraphNode]:
         for node in self.dependents(uid):
             if any(owner.uid == uid and owner.block_owner_deletion for owner in node.meta.owners):
                 yield node
@@ -85,7 +85,7 @@ class Graph:
                     left.append(uid)
         return False
 
-    def put(self, node: Node) -> set[str]:
+    def put(self, node: GraphNode) -> set[str]:
         uid = node.meta.uid
         old = self._nodes.get(uid)
         self._nodes[uid] = node
@@ -97,7 +97,7 @@ class Graph:
             self._dependents.setdefault(owner, set()).add(uid)
         return set(self._touched(node, before | after))
 
-    def _touched(self, node: Node, owners: Iterable[str]) -> Iterator[str]:
+    def _touched(self, node: GraphNode, owners: Iterable[str]) -> Iterator[str]:
         uid = node.meta.uid
         if node.deleting_dependents or node.orphaning:
             yield uid

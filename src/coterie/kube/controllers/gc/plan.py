@@ -38,7 +38,7 @@ class AwaitDependents:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class RemoveFinalizer:
     """Take the foreground finalizer off: no dependent blocks any more."""
 
 
@@ -50,13 +50,13 @@ class KeepOwners:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class DeleteObject:
     propagation: Literal["Background", "Foreground", "Orphan"]
     unblock: bool = False
     """First stop blocking the owners: a circle of objects that block each other would never end."""
 
 
-Action = Nothing | Orphan | AwaitDependents | Release | KeepOwners | Delete
+Action = Nothing | Orphan | AwaitDependents | RemoveFinalizer | KeepOwners | DeleteObject
 
 
 def plan(
@@ -72,7 +72,7 @@ def plan(
         if meta.has_finalizer(FINALIZER_ORPHAN):
             return Orphan()
         if meta.has_finalizer(FINALIZER_FOREGROUND):
-            return AwaitDependents() if blocking else Release()
+            return AwaitDependents() if blocking else RemoveFinalizer()
         return Nothing()
     if not meta.owners:
         return Nothing()
@@ -81,7 +81,7 @@ def plan(
     if present:
         return Nothing() if len(present) == len(states) else KeepOwners(present)
     if dependents and any(state == "waiting" for _, state in states):
-        return Delete("Foreground", unblock=dependents_waiting)
+        return DeleteObject("Foreground", unblock=dependents_waiting)
     if meta.has_finalizer(FINALIZER_ORPHAN):
-        return Delete("Orphan")
-    return Delete("Foreground" if meta.has_finalizer(FINALIZER_FOREGROUND) else "Background")
+        return DeleteObject("Orphan")
+    return DeleteObject("Foreground" if meta.has_finalizer(FINALIZER_FOREGROUND) else "Background")

@@ -33,11 +33,11 @@ def pod_body(job: Job, index: int | None, index_failures: int | None = None) -> 
         spec["hostname"] = name if len(name) <= _HOSTNAME_LENGTH else name[-_HOSTNAME_LENGTH:].lstrip("-")
     for key in ("containers", "initContainers"):
         if spec.get(key):
-            spec[key] = [_told(container) for container in spec[key]]
+            spec[key] = [_with_index_variable(container) for container in spec[key]]
     return {**body, "spec": spec}
 
 
-def _told(container: dict[str, Any]) -> dict[str, Any]:
+def _with_index_variable(container: dict[str, Any]) -> dict[str, Any]:
     """The container with its index in the environment, unless it defines the variable itself."""
     environment = container.get("env") or []
     if any(variable.get("name") == INDEX_VARIABLE for variable in environment):

@@ -19,7 +19,7 @@ from coterie.kube.control.controller import DONE, Controller, Result, Watches, o
 from coterie.kube.control.controller_refs import CONTROLLER_INDEX, Claimer, by_controller, candidates
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.expectations import Expectations
-from coterie.kube.control.pod_control import BURST, PodWork
+from coterie.kube.control.pod_control import BURST, PodControl
 from coterie.kube.controllers.job.bodies import pod_body
 from coterie.kube.controllers.job.plan import Plan, expires_in, plan, tracked
 
@@ -58,10 +58,10 @@ class JobReconciler:
         self.pods.cache.add_index(TRACKED, by_tracking_job)
         self._expected: Expectations[str] = Expectations(self.pods, clock)
         self._claimer = Claimer(client, JOBS, PODS, FINALIZER_JOB_TRACKING)
-        self._work = PodWork(client, JOBS, events, self._written)
+        self._work = PodControl(client, JOBS, events, self._expect_version)
         self._log = logger("controllers.job")
 
-    def _written(self, owner: ObjectMeta, version: str) -> None:
+    def _expect_version(self, owner: ObjectMeta, version: str) -> None:
         self._expected.expect(owner.uid, version)
 
     async def reconcile(self, key: ObjectKey) -> Result:
@@ -81,9 +81,9 @@ class JobReconciler:
 
     async def _apply(self, job: Job, wanted: Plan) -> Result:
         # The order is the point: nothing may be let go before it is noted.
-        await self._tell(job, wanted.status)
+        await self._write_status(job, wanted.status)
         for type_, reason, message in wanted.notes:
-            self._work.tell(job, type_, reason, message)
+            self._work.record_event(job, type_, reason, message)
         for pod in (*wanted.release, *wanted.withdraw):
             await self._release(job.metadata, pod)
         refused: ApiError | None = None
@@ -96,7 +96,7 @@ class JobReconciler:
             raise refused
         return Result(after=wanted.after)
 
-    async def _tell(self, job: Job, status: JobStatus) -> None:
+    async def _write_status(self, job: Job, status: JobStatus) -> None:
         patch = changes(job.status, status)
         if patch is None:
             return

@@ -21,7 +21,7 @@ import msgspec
 
 from coterie.base.clock import rfc3339
 from coterie.kube.api.labels import FINALIZER_JOB_TRACKING
-from coterie.kube.api.pod_state import is_active, is_ready, moment
+from coterie.kube.api.pod_state import is_active, is_ready, parse_time
 from coterie.kube.api.types.batch import Job, JobCondition, JobStatus, UncountedPods
 from coterie.kube.api.types.pods import Pod
 from coterie.kube.controllers.job import failures, indexes
@@ -32,14 +32,14 @@ NOTED_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JobOutcome:
     outcome: str
     """Complete or Failed."""
     reason: str
     message: str
 
 
-REACHED = Verdict("Complete", "CompletionsReached", "Reached expected number of succeeded pods")
+REACHED = JobOutcome("Complete", "CompletionsReached", "Reached expected number of succeeded pods")
 _INTERIM = {"Complete": "SuccessCriteriaMet", "Failed": "FailureTarget"}
 
 
@@ -68,7 +68,7 @@ def tracked(pod: Pod) -> bool:
 
 
 def plan(job: Job, pods: Sequence[Pod], now: datetime) -> Plan:
-    return _Step(job, pods, now).take()
+    return _JobPlanner(job, pods, now).take()
 
 
 def expires_in(job: Job, now: datetime) -> float | None:
@@ -76,16 +76,16 @@ def expires_in(job: Job, now: datetime) -> float | None:
     ttl = job.spec.ttl_seconds_after_finished
     if ttl is None or not job.finished:
         return None
-    ended = moment(job.status.completion_time)
+    ended = parse_time(job.status.completion_time)
     if ended is None:
         over = (c for c in job.status.conditions or () if c.type == job.finished and c.status == "True")
-        ended = next((moment(c.last_transition_time) for c in over), None)
+        ended = next((parse_time(c.last_transition_time) for c in over), None)
     if ended is None:
         return None
     return max(0.0, (ended + timedelta(seconds=ttl) - now).total_seconds())
 
 
-class _Step:
+class _JobPlanner:
     def __init__(self, job: Job, pods: Sequence[Pod], now: datetime) -> None:
         self.job = job
         self.now = now
@@ -103,13 +103,13 @@ class _Step:
         self.per_index = job.spec.backoff_limit_per_index
         self.start_time = status.start_time
         self.completion_time = status.completion_time
-        self.verdict: Verdict | None = None
+        self.verdict: JobOutcome | None = None
         self.active = [pod for pod in pods if is_active(pod)]
 
     def take(self) -> Plan:
         self._count_noted()
         self._note_ended()
-        self.verdict = self._decided() or self.verdict or self._judge()
+        self.verdict = self._decided() or self.verdict or self._outcome()
         if self.verdict is not None:
             self._finish(self.verdict)
         elif self.job.metadata.deleting:
@@ -171,7 +171,7 @@ class _Step:
             return
         self.noted_failed[pod.metadata.uid] = None
         if ruling.action == "FailJob" and self.verdict is None:
-            self.verdict = Verdict("Failed", "PodFailurePolicy", ruling.message)
+            self.verdict = JobOutcome("Failed", "PodFailurePolicy", ruling.message)
         index = indexes.of_pod(pod)
         if self.per_index is None or index is None or index >= self.total or index in self.done:
             return
@@ -180,25 +180,25 @@ class _Step:
 
     # Verdict.
 
-    def _decided(self) -> Verdict | None:
+    def _decided(self) -> JobOutcome | None:
         for outcome, interim in _INTERIM.items():
             found = self._condition(interim)
             if found is not None and found.status == "True":
-                return Verdict(outcome, found.reason, found.message)
+                return JobOutcome(outcome, found.reason, found.message)
         return None
 
-    def _judge(self) -> Verdict | None:
+    def _outcome(self) -> JobOutcome | None:
         job, failed = self.job, self.failed + len(self.noted_failed)
         if failures.over_the_limit(job, failed, self.pods):
-            return Verdict("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+            return JobOutcome("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit")
         if self._out_of_time():
-            return Verdict("Failed", "DeadlineExceeded", "Job was active longer than specified deadline")
+            return JobOutcome("Failed", "DeadlineExceeded", "Job was active longer than specified deadline")
         limit = job.spec.max_failed_indexes
         if limit is not None and len(self.lost) > limit:
-            told = "Job has exceeded the specified maximal number of failed indexes"
-            return Verdict("Failed", "MaxFailedIndexesExceeded", told)
+            message = "Job has exceeded the specified maximal number of failed indexes"
+            return JobOutcome("Failed", "MaxFailedIndexesExceeded", message)
         if self.lost and len(self.lost) + len(self.done) >= self.total:
-            return Verdict("Failed", "FailedIndexes", "Job has failed indexes")
+            return JobOutcome("Failed", "FailedIndexes", "Job has failed indexes")
         if job.spec.completions is None:
             # A queue of work: one success says that the work is done, the others may end their part.
             running = any(not pod.ended for pod in self.pods)
@@ -209,7 +209,7 @@ class _Step:
         return len(self.done) if self.job.indexed else self.succeeded + len(self.noted_succeeded)
 
     def _out_of_time(self) -> bool:
-        deadline, started = self.job.spec.active_deadline_seconds, moment(self.start_time)
+        deadline, started = self.job.spec.active_deadline_seconds, parse_time(self.start_time)
         if deadline is None or started is None or self.job.spec.suspend:
             return False
         left = (started + timedelta(seconds=deadline) - self.now).total_seconds()
@@ -218,7 +218,7 @@ class _Step:
         self._wake(left)
         return False
 
-    def _finish(self, verdict: Verdict) -> None:
+    def _finish(self, verdict: JobOutcome) -> None:
         self.plan.delete += self.active
         interim = _INTERIM[verdict.outcome]
         self._put(interim, "True", verdict.reason, verdict.message)
@@ -254,7 +254,7 @@ class _Step:
     def _manage(self) -> None:
         surplus = self._odd_ones()
         useful = [pod for pod in self.active if pod not in surplus]
-        wanted = self._wanted(len(useful))
+        wanted = self._desired_active(len(useful))
         if len(useful) > wanted:
             surplus += sorted(useful, key=_goes_first)[: len(useful) - wanted]
         self.plan.withdraw += surplus
@@ -273,7 +273,7 @@ class _Step:
         else:
             self.plan.create += [NewPod()] * missing
 
-    def _wanted(self, active: int) -> int:
+    def _desired_active(self, active: int) -> int:
         parallel = 1 if self.job.spec.parallelism is None else self.job.spec.parallelism
         if self.job.spec.completions is None:
             return min(active, parallel) if self._succeeded() else parallel
@@ -370,7 +370,7 @@ def _index_failures(pod: Pod) -> int:
 
 def _goes_first(pod: Pod) -> tuple[object, ...]:
     """Of pods that are too many: not placed, not running, not ready, then the youngest."""
-    made = moment(pod.metadata.creation_timestamp)
+    made = parse_time(pod.metadata.creation_timestamp)
     return (
         bool(pod.spec.node_name),
         pod.status.phase == "Running",

@@ -38,11 +38,11 @@ class NamespaceReconciler:
         if not namespace.metadata.deleting or FINALIZER_KUBERNETES not in (namespace.spec.finalizers or ()):
             return DONE
         found = await self._empty(key.name)
-        await self._tell(key.name, found)
+        await self._write_status(key.name, found)
         if not found.empty:
             return Result(after=pause(found))
         await self._finalize(key.name, namespace.metadata.uid)
-        self._log.info("Namespace is empty and released", name=key.name)
+        self._log.info("Namespace is empty; finalizer removed", name=key.name)
         return DONE
 
     async def _empty(self, namespace: str) -> Findings:
@@ -87,7 +87,7 @@ class NamespaceReconciler:
         except NotFound:
             return
 
-    async def _tell(self, name: str, found: Findings) -> None:
+    async def _write_status(self, name: str, found: Findings) -> None:
         now = rfc3339(self._clock.now())
 
         def change(namespace: Namespace) -> Namespace:

@@ -37,12 +37,12 @@ class Findings:
 
 def conditions(old: Sequence[Condition] | None, found: Findings, now: str) -> tuple[Condition, ...]:
     out = tuple(old or ())
-    for condition in _wanted(found):
+    for condition in _desired_conditions(found):
         out = set_condition(out, condition, now)
     return out
 
 
-def _wanted(found: Findings) -> list[Condition]:
+def _desired_conditions(found: Findings) -> list[Condition]:
     remaining = ", ".join(f"{name} has {count} resource instances" for name, count in sorted(found.remaining.items()))
     held = ", ".join(f"{name} in {count} resource instances" for name, count in sorted(found.finalizers.items()))
     return [

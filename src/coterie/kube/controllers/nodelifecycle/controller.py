@@ -25,14 +25,14 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.controllers.nodelifecycle.plan import (
+    NodeObservation,
     Settings,
-    Sight,
     clocks,
     conditions_patch,
     evicting,
     evictions,
     is_ready,
-    look,
+    observe,
     silence_left,
     taints,
     unknown_conditions,
@@ -62,7 +62,7 @@ class NodeLifecycle:
         self.leases = informers.get(LEASES, LEASE_NAMESPACE)
         self.pods = informers.get(PODS)
         self.pods.cache.add_index(BY_NODE, by_node)
-        self._sights: dict[str, Sight] = {}
+        self._sights: dict[str, NodeObservation] = {}
         self._tainted_since: dict[str, dict[str, float]] = {}
         self._log = logger("controllers.nodelifecycle")
 
@@ -74,7 +74,7 @@ class NodeLifecycle:
             self._tainted_since.pop(name, None)
             return DONE  # its pods are the pod collector's
         now = self._clock.monotonic()
-        sight = look(self._sights.get(name), node, self.leases.cache.get(name, LEASE_NAMESPACE), now)
+        sight = observe(self._sights.get(name), node, self.leases.cache.get(name, LEASE_NAMESPACE), now)
         self._sights[name] = sight
         left = silence_left(sight, node, self._settings, now)
         gone = left <= 0
@@ -98,7 +98,7 @@ class NodeLifecycle:
             "status": {"conditions": conditions_patch(wanted)},
         }
         written = await self._client.patch(NODES, meta.name, "", patch, type="strategic", subresource="status")
-        self._log.warning("Node shows no sign of life", node=meta.name, seconds=self._settings.grace)
+        self._log.warning("Node heartbeat is overdue", node=meta.name, seconds=self._settings.grace)
         self._note(node, "NodeNotReady", f"Node {meta.name} status is now: NodeNotReady")
         return written
 
@@ -139,10 +139,10 @@ class NodeLifecycle:
 
     async def _evict_one(self, pod: Pod, node: Node, unreachable: bool) -> None:
         meta = pod.metadata
-        self._log.info("Pod leaves its node", pod=str(meta.key), node=node.metadata.name, unreachable=unreachable)
+        self._log.info("Pod evicted from its node", pod=str(meta.key), node=node.metadata.name, unreachable=unreachable)
         self._note(pod, "TaintManagerEviction", f"Marking for deletion Pod {meta.key}")
-        told = "Taint manager: deleting due to NoExecute taint"
-        status: Object = {"conditions": [self._condition(DISRUPTION_TARGET, "True", "DeletionByTaintManager", told)]}
+        message = "Taint manager: deleting due to NoExecute taint"
+        status: Object = {"conditions": [self._condition(DISRUPTION_TARGET, "True", "DeletionByTaintManager", message)]}
         if unreachable:
             # kubectl shows a deleted pod with this reason as Unknown.
             status["reason"] = NODE_LOST

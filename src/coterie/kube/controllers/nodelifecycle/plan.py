@@ -30,7 +30,7 @@ from coterie.kube.api.labels import (
     TAINT_UNREACHABLE,
     TAINT_UNSCHEDULABLE,
 )
-from coterie.kube.api.pod_state import is_active, moment
+from coterie.kube.api.pod_state import is_active, parse_time
 from coterie.kube.api.types.coordination import Lease
 from coterie.kube.api.types.nodes import Node, NodeCondition, Taint
 from coterie.kube.api.types.pods import Pod, Toleration
@@ -62,7 +62,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class NodeObservation:
     """What we last saw of a node, and when by our clock it was something new."""
 
     uid: str
@@ -78,20 +78,20 @@ def condition(node: Node, type_: str) -> NodeCondition | None:
     return None
 
 
-def look(before: Sight | None, node: Node, lease: Lease | None, now: float) -> Sight:
+def observe(before: NodeObservation | None, node: Node, lease: Lease | None, now: float) -> NodeObservation:
     renewed = lease.spec.renew_time or "" if lease is not None else ""
     ready = condition(node, READY)
     heartbeat = ready.last_heartbeat_time or "" if ready is not None else ""
     seen = (node.metadata.uid, renewed, heartbeat)
     if before is not None and seen == (before.uid, before.lease, before.heartbeat):
         return before
-    return Sight(*seen, now)
+    return NodeObservation(*seen, now)
 
 
-def silence_left(sight: Sight, node: Node, settings: Settings, now: float) -> float:
+def silence_left(observation: NodeObservation, node: Node, settings: Settings, now: float) -> float:
     """Seconds until the node counts as gone; 0 or less when it does."""
     grace = settings.grace if condition(node, READY) is not None else settings.startup_grace
-    return sight.at + grace - now
+    return observation.at + grace - now
 
 
 def unknown_conditions(node: Node, now: datetime) -> list[NodeCondition]:
@@ -120,7 +120,7 @@ def unknown_conditions(node: Node, now: datetime) -> list[NodeCondition]:
 
 def taints(node: Node, now: datetime) -> tuple[Taint, ...] | None:
     """The taints the node should carry, others' among them; None when it carries just these."""
-    wanted = _wanted(node)
+    wanted = _desired_taints(node)
     kept: list[Taint] = []
     for taint in node.spec.taints or ():
         name = (taint.key, taint.effect)
@@ -134,7 +134,7 @@ def taints(node: Node, now: datetime) -> tuple[Taint, ...] | None:
     return (*kept, *(Taint(key=key, effect=effect, time_added=rfc3339(now)) for key, effect in wanted))
 
 
-def _wanted(node: Node) -> list[tuple[str, str]]:
+def _desired_taints(node: Node) -> list[tuple[str, str]]:
     out: list[tuple[str, str]] = []
     if node.spec.unschedulable:
         out.append((TAINT_UNSCHEDULABLE, NO_SCHEDULE))
@@ -173,7 +173,7 @@ def clocks(node: Node, before: Mapping[str, float] | None, now: float, today: da
         if before is not None:
             out[taint.key] = before.get(taint.key, now)
         else:
-            added = moment(taint.time_added)
+            added = parse_time(taint.time_added)
             out[taint.key] = now - (max(0.0, (today - added).total_seconds()) if added is not None else 0.0)
     return out
 

@@ -19,7 +19,7 @@ from coterie.kube.controllers.podgc.plan import Garbage, Settings, garbage, miss
 _PARALLEL = 16
 
 
-class PodCollector:
+class PodGarbageCollector:
     """A Runnable: looks at all pods every `period` seconds."""
 
     name = "podgc"
@@ -86,12 +86,12 @@ class PodCollector:
 
     async def _fail(self, pod: Pod) -> None:
         """A last word for whoever holds the pod by a finalizer and counts how it ended."""
-        told = "PodGC: node no longer exists" if pod.spec.node_name else "PodGC: pod was never scheduled"
+        message = "PodGC: node no longer exists" if pod.spec.node_name else "PodGC: pod was never scheduled"
         condition = {
             "type": DISRUPTION_TARGET,
             "status": "True",
             "reason": "DeletionByPodGC",
-            "message": told,
+            "message": message,
             "lastTransitionTime": rfc3339(self._clock.now()),
         }
         status: Object = {"phase": "Failed", "conditions": [condition]}
@@ -102,5 +102,5 @@ class PodCollector:
 
 def make(
     client: Client, informers: Informers, *, settings: Settings | None = None, clock: Clock = SYSTEM_CLOCK
-) -> PodCollector:
-    return PodCollector(client, informers, settings or Settings(), clock)
+) -> PodGarbageCollector:
+    return PodGarbageCollector(client, informers, settings or Settings(), clock)

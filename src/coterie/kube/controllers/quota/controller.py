@@ -15,8 +15,8 @@ from coterie.kube.api.resources import Resource
 from coterie.kube.api.types.core import RESOURCE_QUOTAS
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.client.client import Client
-from coterie.kube.client.discovery import Catalogue, discover
-from coterie.kube.client.informer import Change, Informer
+from coterie.kube.client.discovery import RestMapper, discover
+from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.kube.controllers.quota.plan import FULL_OBJECTS, needed_resources, status_patch
@@ -30,7 +30,7 @@ class QuotaReconciler:
     def __init__(self, client: Client, informers: Informers) -> None:
         self._client = client
         self._informers = informers
-        self._catalogue = Catalogue(())
+        self._catalogue = RestMapper(())
         self._counted: dict[str, Informer[Any]] = {}
         self.quotas = informers.get(RESOURCE_QUOTAS)
         self.controller: Controller[ObjectKey] | None = None
@@ -81,7 +81,7 @@ class QuotaReconciler:
                 return resource
         return None
 
-    def _object_changed(self, change: Change[Any]) -> None:
+    def _object_changed(self, change: ObjectChange[Any]) -> None:
         obj = change.object
         namespace = obj["metadata"].get("namespace", "") if isinstance(obj, dict) else obj.metadata.namespace
         for quota in self.quotas.cache.list(namespace):

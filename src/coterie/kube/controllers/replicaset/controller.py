@@ -14,12 +14,12 @@ from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
-from coterie.kube.control.controller_refs import CONTROLLER_INDEX, Claimer, by_controller, candidates, concerned
+from coterie.kube.control.controller_refs import CONTROLLER_INDEX, Claimer, by_controller, candidates, owners_to_enqueue
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.expectations import Expectations
-from coterie.kube.control.pod_control import BURST, Outcome, PodWork, pod_from_template
+from coterie.kube.control.pod_control import BURST, PodBatchResult, PodControl, pod_from_template
 from coterie.kube.control.pod_hooks import PodHook, PodHookProblem
-from coterie.kube.controllers.replicaset.plan import Failure, plan, status
+from coterie.kube.controllers.replicaset.plan import ReplicaFailure, plan, status
 
 _CACHE_PAUSE = 1.0
 """Seconds after which a key is looked at again while the cache is behind; usually the pod's own event is faster."""
@@ -43,9 +43,9 @@ class ReplicaSetReconciler:
         self.pods.cache.add_index(CONTROLLER_INDEX, by_controller)
         self._expected: Expectations[str] = Expectations(self.pods, clock)
         self._claimer = Claimer(client, REPLICA_SETS, PODS)
-        self._work = PodWork(client, REPLICA_SETS, events, self._written)
+        self._work = PodControl(client, REPLICA_SETS, events, self._expect_version)
 
-    def _written(self, owner: ObjectMeta, version: str) -> None:
+    def _expect_version(self, owner: ObjectMeta, version: str) -> None:
         self._expected.expect(owner.uid, version)
 
     async def reconcile(self, key: ObjectKey) -> Result:
@@ -58,17 +58,17 @@ class ReplicaSetReconciler:
         found = candidates(self.pods.cache, key.namespace, meta.uid)
         pods = await self._claimer.claim(meta, selector_of(replica_set.spec.selector), found)
         refused: ApiError | None = None
-        failure: Failure | None = None
+        failure: ReplicaFailure | None = None
         if seen and not meta.deleting:
             refused, failure = await self._manage(replica_set, pods)
-        wait = await self._tell(replica_set, pods, failure)
+        wait = await self._write_status(replica_set, pods, failure)
         if refused is not None:
             raise refused  # the queue asks again, with pauses that grow
         if not seen:
             return Result(after=_CACHE_PAUSE)
         return Result(after=wait)
 
-    async def _manage(self, replica_set: ReplicaSet, pods: list[Pod]) -> tuple[ApiError | None, Failure | None]:
+    async def _manage(self, replica_set: ReplicaSet, pods: list[Pod]) -> tuple[ApiError | None, ReplicaFailure | None]:
         wanted = plan(replica_set, pods, self._related(replica_set), self._clock.now(), BURST)
         if wanted.create:
             body = pod_from_template(REPLICA_SETS, replica_set.metadata, replica_set.spec.template or {})
@@ -81,9 +81,9 @@ class ReplicaSetReconciler:
             return None, None
         if outcome.refused is None:
             return None, None
-        return outcome.refused, Failure(reason, outcome.refused.message)
+        return outcome.refused, ReplicaFailure(reason, outcome.refused.message)
 
-    async def _create(self, replica_set: ReplicaSet, body: Object, count: int) -> Outcome:
+    async def _create(self, replica_set: ReplicaSet, body: Object, count: int) -> PodBatchResult:
         if self._pod_hook is None:
             return await self._work.create(replica_set, [body] * count)
         pods: list[Object] = []
@@ -91,10 +91,10 @@ class ReplicaSetReconciler:
             for _ in range(count):
                 pods.append(self._pod_hook.prepare_pod(body))
         except PodHookProblem as problem:
-            self._work.tell(replica_set, "Warning", "FailedCreate", f"Error creating: {problem}")
+            self._work.record_event(replica_set, "Warning", "FailedCreate", f"Error creating: {problem}")
             if not pods:
-                return Outcome(0, ServiceUnavailable(str(problem)))
-        outcome = Outcome()
+                return PodBatchResult(0, ServiceUnavailable(str(problem)))
+        outcome = PodBatchResult()
         try:
             outcome = await self._work.create(replica_set, pods)
         finally:
@@ -109,7 +109,9 @@ class ReplicaSetReconciler:
         sets = [replica_set] if owner is None else self.replica_sets.cache.by_index(CONTROLLER_INDEX, owner.uid)
         return [pod for one in sets for pod in self.pods.cache.by_index(CONTROLLER_INDEX, one.metadata.uid)]
 
-    async def _tell(self, replica_set: ReplicaSet, pods: list[Pod], failure: Failure | None) -> float | None:
+    async def _write_status(
+        self, replica_set: ReplicaSet, pods: list[Pod], failure: ReplicaFailure | None
+    ) -> float | None:
         new, wait = status(replica_set, pods, failure, self._clock.now())
         patch = changes(replica_set.status, new)
         if patch is None:
@@ -126,7 +128,9 @@ class ReplicaSetReconciler:
 
     def keys_of_pod(self, pod: Pod) -> list[ObjectKey]:
         """The set that controls the pod; for an orphan all that might adopt it."""
-        return concerned(pod.metadata, "ReplicaSet", "apps", self.replica_sets.cache.list(pod.metadata.namespace))
+        return owners_to_enqueue(
+            pod.metadata, "ReplicaSet", "apps", self.replica_sets.cache.list(pod.metadata.namespace)
+        )
 
 
 def make(

@@ -26,7 +26,7 @@ import msgspec
 
 from coterie.base.clock import rfc3339
 from coterie.kube.api.meta import Condition, find_condition
-from coterie.kube.api.pod_state import is_active, is_ready, moment, ready_since, restarts, until_available
+from coterie.kube.api.pod_state import is_active, is_ready, parse_time, ready_since, restarts, until_available
 from coterie.kube.api.selectors import selector_of_map
 from coterie.kube.api.types.apps import ReplicaSet, ReplicaSetStatus
 from coterie.kube.api.types.pods import Pod
@@ -44,7 +44,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ReplicaFailure:
     """Why the last round of creating or deleting was cut short."""
 
     reason: str
@@ -76,7 +76,7 @@ def _rank(pod: Pod, neighbours: Mapping[str, int], now: datetime) -> tuple[Any, 
         -neighbours.get(pod.spec.node_name, 0),
         _age_class(ready_since(pod), now),
         -restarts(pod),
-        _age_class(moment(pod.metadata.creation_timestamp), now),
+        _age_class(parse_time(pod.metadata.creation_timestamp), now),
         pod.metadata.uid,
     )
 
@@ -97,7 +97,7 @@ def deletion_cost(pod: Pod) -> int:
 
 
 def status(
-    replica_set: ReplicaSet, pods: Iterable[Pod], failure: Failure | None, now: datetime
+    replica_set: ReplicaSet, pods: Iterable[Pod], failure: ReplicaFailure | None, now: datetime
 ) -> tuple[ReplicaSetStatus, float | None]:
     """The status, and the seconds after which it changes by itself because a ready pod becomes available."""
     template = replica_set.spec.template or {}
@@ -129,7 +129,7 @@ def status(
 
 
 def _conditions(
-    old: Sequence[Condition] | None, failure: Failure | None, now: datetime
+    old: Sequence[Condition] | None, failure: ReplicaFailure | None, now: datetime
 ) -> tuple[Condition, ...] | None:
     kept = tuple(condition for condition in old or () if condition.type != REPLICA_FAILURE)
     if failure is None:

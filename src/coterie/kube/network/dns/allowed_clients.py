@@ -15,20 +15,20 @@ from coterie.kube.network.dns.settings import Network
 _REMEMBERED = 1024
 
 
-class Clients:
+class AllowedClients:
     def __init__(self, networks: Sequence[Network] = ()) -> None:
         self._networks = tuple(networks)
         self._known: dict[str, bool] = {}
 
-    def may_ask(self, address: str) -> bool:
+    def is_allowed(self, address: str) -> bool:
         known = self._known.get(address)
         if known is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            known = self._known[address] = self._judge(address)
+            known = self._known[address] = self._check(address)
         return known
 
-    def _judge(self, address: str) -> bool:
+    def _check(self, address: str) -> bool:
         parsed = ipaddress.ip_address(address.partition("%")[0])
         inner = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
         parsed = inner or parsed

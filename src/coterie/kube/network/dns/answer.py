@@ -22,12 +22,12 @@ from typing import TypeVar
 from coterie.kube.network.dns.model import (
     IN,
     REFUSED,
-    Answer,
-    Code,
+    DnsAnswer,
+    DnsQuestion,
     Name,
-    Question,
-    Record,
-    Type,
+    RecordType,
+    ResourceRecord,
+    ResponseCode,
     address_record,
     name_of,
     packed_name,
@@ -42,11 +42,11 @@ SVC: Name = (b"svc",)
 _CLUSTER_LOCAL: Name = (b"svc", b"cluster", b"local")
 _LOCALHOST: Name = (b"localhost",)
 _LONGEST_CHAIN = 8
-_NOT_RECORDS = frozenset((Type.OPT, *range(128, 256)))
+_NOT_RECORDS = frozenset((RecordType.OPT, *range(128, 256)))
 """ANY, transfers, and what else is a type of question only (RFC 6895)."""
 
 
-def answer(question: Question, zone: Zone, turn: int = 0) -> Answer:
+def answer(question: DnsQuestion, zone: Zone, turn: int = 0) -> DnsAnswer:
     """`turn` counts questions: it decides which address comes first."""
     if question.klass != IN or question.type in _NOT_RECORDS:
         # ANY is how small questions become large answers to somebody else; nobody needs it.
@@ -58,7 +58,7 @@ def answer(question: Question, zone: Zone, turn: int = 0) -> Answer:
         return _own(question, path, zone, turn, _LONGEST_CHAIN)
     if question.name[-1:] != SVC:
         # Nobody but name servers asks for name servers, and the answers are long.
-        return REFUSED if question.type == Type.NS else Answer(forward=question)
+        return REFUSED if question.type == RecordType.NS else DnsAnswer(forward=question)
     if len(question.name) >= 3:
         return _addresses(question, zone.gateway, zone, turn)
     return _negative(question, zone, exists=True)
@@ -93,7 +93,7 @@ def _known(label: bytes, zone: Zone) -> bool:
     return text in zone.services or text in zone.host_services or text in zone.gateway_services
 
 
-def _own(question: Question, path: Name, zone: Zone, turn: int, hops: int) -> Answer:
+def _own(question: DnsQuestion, path: Name, zone: Zone, turn: int, hops: int) -> DnsAnswer:
     if not path:
         return _negative(question, zone, exists=True)
     labels = [label.decode("ascii", "replace") for label in path]
@@ -126,52 +126,52 @@ def _is_inner(labels: list[str], names: ServiceNames | None, zone: Zone) -> bool
     return False
 
 
-def _service(question: Question, names: ServiceNames, zone: Zone, turn: int, hops: int) -> Answer:
+def _service(question: DnsQuestion, names: ServiceNames, zone: Zone, turn: int, hops: int) -> DnsAnswer:
     if names.by_gateway:
         return _addresses(question, zone.gateway, zone, turn)
     if not names.alias:
         return _addresses(question, names.addresses, zone, turn)
     target = name_of(names.alias)
-    alias = Record(question.name, Type.CNAME, zone.ttl, packed_name(target))
-    if question.type == Type.CNAME:
-        return Answer(answers=(alias,), authoritative=True)
+    alias = ResourceRecord(question.name, RecordType.CNAME, zone.ttl, packed_name(target))
+    if question.type == RecordType.CNAME:
+        return DnsAnswer(answers=(alias,), authoritative=True)
     if not hops:
-        return Answer(Code.SERVFAIL)
-    asked = Question(target, question.type)
+        return DnsAnswer(ResponseCode.SERVFAIL)
+    asked = DnsQuestion(target, question.type)
     path = own_path(target, zone)
     rest = answer(asked, zone, turn) if path is None else _own(asked, path, zone, turn, hops - 1)
-    return Answer(rest.code, (alias, *rest.answers), rest.authority, authoritative=True, forward=rest.forward)
+    return DnsAnswer(rest.code, (alias, *rest.answers), rest.authority, authoritative=True, forward=rest.forward)
 
 
 def _ports(
-    question: Question, service: str, port: tuple[str, str], names: ServiceNames, zone: Zone, turn: int
-) -> Answer:
+    question: DnsQuestion, service: str, port: tuple[str, str], names: ServiceNames, zone: Zone, turn: int
+) -> DnsAnswer:
     targets = names.ports.get(port)
     if targets is None:
         return _negative(question, zone, exists=False)
-    if question.type != Type.SRV or not (targets or names.by_gateway):
+    if question.type != RecordType.SRV or not (targets or names.by_gateway):
         return _negative(question, zone, exists=True)
     base = (service.encode(), zone.domain.encode(), *SVC)
     if names.by_gateway:
         more = tuple(address_record(base, address, zone.ttl) for address in zone.gateway)
         record = srv_record(question.name, zone.gateway_port, base, zone.ttl)
-        return Answer(answers=(record,), additional=more, authoritative=True)
+        return DnsAnswer(answers=(record,), additional=more, authoritative=True)
     records, more_ = [], []
     for target in _turned(targets, turn):
         name = (target.label.encode(), *base)
         records.append(srv_record(question.name, target.port, name, zone.ttl))
         more_ += [address_record(name, address, zone.ttl) for address in names.endpoints.get(target.label, ())]
-    return Answer(answers=tuple(records), additional=tuple(dict.fromkeys(more_)), authoritative=True)
+    return DnsAnswer(answers=tuple(records), additional=tuple(dict.fromkeys(more_)), authoritative=True)
 
 
-def _addresses(question: Question, addresses: Sequence[str], zone: Zone, turn: int) -> Answer:
-    long = question.type == Type.AAAA
-    asked = long or question.type == Type.A
+def _addresses(question: DnsQuestion, addresses: Sequence[str], zone: Zone, turn: int) -> DnsAnswer:
+    long = question.type == RecordType.AAAA
+    asked = long or question.type == RecordType.A
     fitting = [address for address in addresses if asked and (":" in address) == long]
     if not fitting:
         return _negative(question, zone, exists=True)
     records = [address_record(question.name, address, zone.ttl) for address in _turned(fitting, turn)]
-    return Answer(answers=tuple(records), authoritative=True)
+    return DnsAnswer(answers=tuple(records), authoritative=True)
 
 
 def _turned(items: Sequence[T], turn: int) -> Sequence[T]:
@@ -179,10 +179,10 @@ def _turned(items: Sequence[T], turn: int) -> Sequence[T]:
     return [*items[start:], *items[:start]]
 
 
-def _negative(question: Question, zone: Zone, *, exists: bool) -> Answer:
+def _negative(question: DnsQuestion, zone: Zone, *, exists: bool) -> DnsAnswer:
     # The SOA must be of the name or above it; a short name is a zone of its own.
     apex = _CLUSTER_LOCAL if question.name[-3:] == _CLUSTER_LOCAL else question.name[-1:]
     soa = soa_record(apex, zone.serial, zone.ttl)
-    if question.name == apex and question.type == Type.SOA:
-        return Answer(answers=(soa,), authoritative=True)
-    return Answer(Code.NOERROR if exists else Code.NXDOMAIN, authority=(soa,), authoritative=True)
+    if question.name == apex and question.type == RecordType.SOA:
+        return DnsAnswer(answers=(soa,), authoritative=True)
+    return DnsAnswer(ResponseCode.NOERROR if exists else ResponseCode.NXDOMAIN, authority=(soa,), authoritative=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
-from coterie.kube.network.dns.model import Answer, Code, Question, Record, Type
+from coterie.kube.network.dns.model import DnsAnswer, DnsQuestion, RecordType, ResourceRecord, ResponseCode
 
 _NEGATIVE_SECONDS = 10
 _OCTETS_PER_ENTRY = 512
@@ -19,7 +19,7 @@ _RECORD_OCTETS = 150
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    answer: Answer
+    answer: DnsAnswer
     stored: float
     expires: float
     weight: int
@@ -30,14 +30,14 @@ class AnswerCache:
         self._most = entries
         self._heaviest = entries * _OCTETS_PER_ENTRY
         self._longest = seconds
-        self._entries: OrderedDict[Question, _Entry] = OrderedDict()
+        self._entries: OrderedDict[DnsQuestion, _Entry] = OrderedDict()
         self.weight = 0
         """Octets, about."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, question: Question, now: float) -> Answer | None:
+    def get(self, question: DnsQuestion, now: float) -> DnsAnswer | None:
         entry = self._entries.get(question)
         if entry is None:
             return None
@@ -46,7 +46,7 @@ class AnswerCache:
             return None
         return _older(entry.answer, int(now - entry.stored))
 
-    def put(self, question: Question, answer: Answer, now: float) -> None:
+    def put(self, question: DnsQuestion, answer: DnsAnswer, now: float) -> None:
         seconds = min(lifetime(answer), self._longest)
         if seconds <= 0:
             return
@@ -57,33 +57,33 @@ class AnswerCache:
         while len(self._entries) > self._most or self.weight > self._heaviest:
             self._drop(next(iter(self._entries)))
 
-    def _drop(self, question: Question) -> None:
+    def _drop(self, question: DnsQuestion) -> None:
         entry = self._entries.pop(question, None)
         self.weight -= entry.weight if entry is not None else 0
 
 
-def lifetime(answer: Answer) -> int:
+def lifetime(answer: DnsAnswer) -> int:
     """Seconds for which an answer holds; 0: it must not be kept."""
-    if answer.code not in (Code.NOERROR, Code.NXDOMAIN):
+    if answer.code not in (ResponseCode.NOERROR, ResponseCode.NXDOMAIN):
         return 0
-    if answer.answers and answer.code == Code.NOERROR:
+    if answer.answers and answer.code == ResponseCode.NOERROR:
         return min(record.ttl for record in answer.answers)
     for record in answer.authority:
-        if record.type == Type.SOA:
+        if record.type == RecordType.SOA:
             minimum = int.from_bytes(record.data[-4:], "big")
             return min(record.ttl, minimum, _NEGATIVE_SECONDS, *(each.ttl for each in answer.answers))
     return 0
 
 
-def _weight(answer: Answer) -> int:
+def _weight(answer: DnsAnswer) -> int:
     return sum(_RECORD_OCTETS + len(each.data) for each in (*answer.answers, *answer.authority))
 
 
-def _older(answer: Answer, seconds: int) -> Answer:
+def _older(answer: DnsAnswer, seconds: int) -> DnsAnswer:
     if not seconds:
         return answer
     return replace(answer, answers=_aged(answer.answers, seconds), authority=_aged(answer.authority, seconds))
 
 
-def _aged(records: tuple[Record, ...], seconds: int) -> tuple[Record, ...]:
+def _aged(records: tuple[ResourceRecord, ...], seconds: int) -> tuple[ResourceRecord, ...]:
     return tuple(replace(record, ttl=max(record.ttl - seconds, 0)) for record in records)

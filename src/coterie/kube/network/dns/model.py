@@ -16,7 +16,7 @@ Name = tuple[bytes, ...]
 IN = 1
 
 
-class Type(IntEnum):
+class RecordType(IntEnum):
     A = 1
     NS = 2
     CNAME = 5
@@ -32,7 +32,7 @@ class Type(IntEnum):
     ANY = 255
 
 
-class Code(IntEnum):
+class ResponseCode(IntEnum):
     NOERROR = 0
     FORMERR = 1
     SERVFAIL = 2
@@ -43,14 +43,14 @@ class Code(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class DnsQuestion:
     name: Name
     type: int
     klass: int = IN
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ResourceRecord:
     """`data` is as on the wire with all names in it written out."""
 
     name: Name
@@ -61,18 +61,18 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    code: int = Code.NOERROR
-    answers: tuple[Record, ...] = ()
-    authority: tuple[Record, ...] = ()
-    additional: tuple[Record, ...] = ()
+class DnsAnswer:
+    code: int = ResponseCode.NOERROR
+    answers: tuple[ResourceRecord, ...] = ()
+    authority: tuple[ResourceRecord, ...] = ()
+    additional: tuple[ResourceRecord, ...] = ()
     authoritative: bool = False
-    forward: Question | None = None
+    forward: DnsQuestion | None = None
     """What upstream must be asked to complete this: its records follow ours, and its code is the answer's."""
 
 
-REFUSED = Answer(Code.REFUSED)
-FAILED = Answer(Code.SERVFAIL)
+REFUSED = DnsAnswer(ResponseCode.REFUSED)
+FAILED = DnsAnswer(ResponseCode.SERVFAIL)
 
 
 def name_of(text: str) -> Name:
@@ -87,16 +87,18 @@ def packed_name(name: Name) -> bytes:
     return b"".join(bytes((len(label),)) + label for label in name) + b"\0"
 
 
-def address_record(name: Name, address: str, ttl: int) -> Record:
+def address_record(name: Name, address: str, ttl: int) -> ResourceRecord:
     parsed = ipaddress.ip_address(address)
-    return Record(name, Type.A if parsed.version == 4 else Type.AAAA, ttl, parsed.packed)
+    return ResourceRecord(name, RecordType.A if parsed.version == 4 else RecordType.AAAA, ttl, parsed.packed)
 
 
-def srv_record(name: Name, port: int, target: Name, ttl: int) -> Record:
-    return Record(name, Type.SRV, ttl, struct.pack("!HHH", 0, 100, port) + packed_name(target))
+def srv_record(name: Name, port: int, target: Name, ttl: int) -> ResourceRecord:
+    return ResourceRecord(name, RecordType.SRV, ttl, struct.pack("!HHH", 0, 100, port) + packed_name(target))
 
 
-def soa_record(zone: Name, serial: int, ttl: int) -> Record:
+def soa_record(zone: Name, serial: int, ttl: int) -> ResourceRecord:
     """`ttl` is also how long a "no such name" may be remembered."""
     names = packed_name((b"ns", b"dns", *zone)) + packed_name((b"hostmaster", *zone))
-    return Record(zone, Type.SOA, ttl, names + struct.pack("!5I", serial & 0xFFFFFFFF, 7200, 1800, 86400, ttl))
+    return ResourceRecord(
+        zone, RecordType.SOA, ttl, names + struct.pack("!5I", serial & 0xFFFFFFFF, 7200, 1800, 86400, ttl)
+    )

@@ -19,15 +19,15 @@ from typing import cast
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
-from coterie.base.rate_limited_log import Complaints
+from coterie.base.rate_limited_log import RateLimitedLog
 from coterie.base.tasks import TaskOwner
 from coterie.kube.network.dns import wire
-from coterie.kube.network.dns.allowed_clients import Clients
+from coterie.kube.network.dns.allowed_clients import AllowedClients
 from coterie.kube.network.dns.answer import answer
-from coterie.kube.network.dns.model import FAILED, Answer, Code, Question
+from coterie.kube.network.dns.model import FAILED, DnsAnswer, DnsQuestion, ResponseCode
 from coterie.kube.network.dns.settings import Nameserver, ServerSettings
-from coterie.kube.network.dns.upstream import Forwarder
-from coterie.kube.network.dns.zone_updater import ZoneKeeper
+from coterie.kube.network.dns.upstream import DnsForwarder
+from coterie.kube.network.dns.zone_updater import ZoneUpdater
 
 log = logger("dns")
 
@@ -48,28 +48,28 @@ class DnsServer:
     def __init__(
         self,
         settings: ServerSettings,
-        keeper: ZoneKeeper,
+        zone_updater: ZoneUpdater,
         upstream: Callable[[], Sequence[Nameserver]],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.ready = asyncio.Event()
         self._settings = settings
-        self._keeper = keeper
+        self._zone_updater = zone_updater
         self._upstream = upstream
         self._clock = clock
         self._stop = asyncio.Event()
-        self._clients = Clients(settings.clients)
-        self._complaints = Complaints(log, clock)
+        self._clients = AllowedClients(settings.clients)
+        self._rate_limited_log = RateLimitedLog(log, clock)
         self._remembered: dict[bytes, deque[bytes]] = {}
         self._remembered_octets = 0
         self._turn = 0
-        self._forwarder: Forwarder | None = None
+        self._forwarder: DnsForwarder | None = None
         self._owner: TaskOwner | None = None
         self._connections: dict[asyncio.StreamWriter, None] = {}
         """The one that has been silent for longest first."""
         self._udp, self._tcp = bound(settings.address, settings.port)
         self.port: int = self._udp.getsockname()[1]
-        keeper.on_change(self._forget)
+        zone_updater.on_change(self._forget)
 
     def stop(self) -> None:
         self._stop.set()
@@ -78,12 +78,12 @@ class DnsServer:
         loop = asyncio.get_running_loop()
         async with TaskOwner(self.name) as owner:
             self._owner = owner
-            self._forwarder = Forwarder(self._upstream, self._settings.forward, owner, self._clock)
+            self._forwarder = DnsForwarder(self._upstream, self._settings.forward, owner, self._clock)
             transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self), sock=self._udp)
             server = await asyncio.start_server(self._connected, sock=self._tcp)
             log.info("The domain's names are served", address=self._settings.address, port=self.port)
             try:
-                await self._keeper.wait_synced()
+                await self._zone_updater.wait_synced()
                 self.ready.set()
                 await self._stop.wait()
             finally:
@@ -93,45 +93,45 @@ class DnsServer:
 
     # Both ways of asking.
 
-    def _heard(self, address: str) -> bool:
-        if self._clients.may_ask(address):
+    def _is_allowed(self, address: str) -> bool:
+        if self._clients.is_allowed(address):
             return True
-        self._complaints.warn("Gave no answer to a stranger", peer=address, port=self.port)
+        self._rate_limited_log.warn("Query from a client that is not allowed", peer=address, port=self.port)
         return False
 
-    def quick(self, data: bytes, *, allowed: int) -> bytes | Answering | None:
-        """The answer at once; None for what gets none; `Answering` when others must be asked first."""
+    def quick(self, data: bytes, *, allowed: int) -> bytes | PendingQuery | None:
+        """The answer at once; None for what gets none; `PendingQuery` when others must be asked first."""
         known = self._remembered.get(data[2:]) if allowed == 0 else None
         if known is not None:
             # Each question has its own turn: resolvers ask for A and AAAA in pairs, and a common one would stand still.
             known.rotate(-1)
             return data[:2] + known[0]
         if len(data) > _LONGEST_QUESTION:
-            return wire.write_error(data, Code.FORMERR)
+            return wire.write_error(data, ResponseCode.FORMERR)
         if wire.opcode(data):
             # Updates and notices are of another form; that none is taken is to be said all the same.
-            return wire.write_error(data, Code.NOTIMP)
+            return wire.write_error(data, ResponseCode.NOTIMP)
         try:
             query = wire.read_query(data)
-        except wire.Malformed:
-            return wire.write_error(data, Code.FORMERR)
+        except wire.MalformedMessage:
+            return wire.write_error(data, ResponseCode.FORMERR)
         limit = allowed or query.size
         if query.edns_version:
-            return wire.write_answer(query, Answer(Code.BADVERS), limit)
-        if not self._keeper.synced:
+            return wire.write_answer(query, DnsAnswer(ResponseCode.BADVERS), limit)
+        if not self._zone_updater.synced:
             # Better to be asked again than to deny a name that exists.
             return wire.write_answer(query, FAILED, limit)
         self._turn += 1
-        found = answer(query.question, self._keeper.zone, self._turn)
+        found = answer(query.question, self._zone_updater.zone, self._turn)
         if found.forward is None:
             return self._remember(data, query, found, limit) if allowed == 0 else wire.write_answer(query, found, limit)
-        asked = Answering(query, found, found.forward, limit)
-        heard = self._forwarder.remembered(found.forward) if self._forwarder is not None else None
-        return asked if heard is None else asked.completed(heard)
+        asked = PendingQuery(query, found, found.forward, limit)
+        cached = self._forwarder.remembered(found.forward) if self._forwarder is not None else None
+        return asked if cached is None else asked.completed(cached)
 
-    def _remember(self, data: bytes, query: wire.Query, found: Answer, limit: int) -> bytes:
+    def _remember(self, data: bytes, query: wire.Query, found: DnsAnswer, limit: int) -> bytes:
         """All orders of the answer are made now; the next questions of the same bytes cost one look."""
-        zone = self._keeper.zone
+        zone = self._zone_updater.zone
         turns = range(min(len(found.answers), _TURNS)) if len(found.answers) > 1 else range(1)
         made = [wire.write_answer(query, answer(query.question, zone, turn), limit) for turn in turns]
         octets = len(data) + sum(len(each) for each in made)
@@ -145,14 +145,14 @@ class DnsServer:
         self._remembered.clear()
         self._remembered_octets = 0
 
-    async def complete(self, asked: Answering) -> bytes:
+    async def complete(self, asked: PendingQuery) -> bytes:
         assert self._forwarder is not None, "questions arrive only while the server runs"
         return asked.completed(await self._forwarder.resolve(asked.upstream))
 
     # UDP.
 
     def datagram(self, data: bytes, sender: tuple[str, int], send: asyncio.DatagramTransport) -> None:
-        if not self._heard(sender[0]):
+        if not self._is_allowed(sender[0]):
             return
         out = self.quick(data, allowed=0)
         if isinstance(out, bytes):
@@ -160,7 +160,7 @@ class DnsServer:
         elif out is not None and self._owner is not None and len(self._owner) < 4 * self._settings.forward.in_flight:
             self._owner.start("answer", self._send_later(out, sender, send), vital=False)
 
-    async def _send_later(self, asked: Answering, sender: tuple[str, int], send: asyncio.DatagramTransport) -> None:
+    async def _send_later(self, asked: PendingQuery, sender: tuple[str, int], send: asyncio.DatagramTransport) -> None:
         out = await self.complete(asked)
         if not send.is_closing():
             send.sendto(out, sender)
@@ -169,7 +169,7 @@ class DnsServer:
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = cast("tuple[str, int] | None", writer.get_extra_info("peername"))
-        if peer is None or self._owner is None or not self._heard(peer[0]):
+        if peer is None or self._owner is None or not self._is_allowed(peer[0]):
             writer.close()
             return
         if len(self._connections) >= self._settings.tcp_connections:
@@ -208,7 +208,7 @@ class DnsServer:
                     return
                 data = await reader.readexactly(size)
             out = self.quick(data, allowed=wire.TCP_SIZE)
-            if isinstance(out, Answering):
+            if isinstance(out, PendingQuery):
                 out = await self.complete(out)
             if out is None:
                 return
@@ -219,21 +219,25 @@ class DnsServer:
                 await writer.drain()
 
 
-class Answering:
+class PendingQuery:
     """A question that upstream must be asked."""
 
     __slots__ = ("begun", "limit", "query", "upstream")
 
-    def __init__(self, query: wire.Query, begun: Answer, upstream: Question, limit: int) -> None:
+    def __init__(self, query: wire.Query, begun: DnsAnswer, upstream: DnsQuestion, limit: int) -> None:
         self.query = query
         self.begun = begun
         self.upstream = upstream
         self.limit = limit
 
-    def completed(self, told: Answer) -> bytes:
+    def completed(self, encoded: DnsAnswer) -> bytes:
         begun = self.begun
         whole = replace(
-            begun, code=told.code, answers=(*begun.answers, *told.answers), authority=told.authority, forward=None
+            begun,
+            code=encoded.code,
+            answers=(*begun.answers, *encoded.answers),
+            authority=encoded.authority,
+            forward=None,
         )
         return wire.write_answer(self.query, whole, self.limit)
 

@@ -17,20 +17,20 @@ from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
 from coterie.kube.network.dns import wire
 from coterie.kube.network.dns.cache import AnswerCache
-from coterie.kube.network.dns.model import FAILED, Answer, Code, Question, text_of
+from coterie.kube.network.dns.model import FAILED, DnsAnswer, DnsQuestion, ResponseCode, text_of
 from coterie.kube.network.dns.settings import ForwardSettings, Nameserver
 
 log = logger("dns")
 
-_UNWELL = frozenset((Code.FORMERR, Code.SERVFAIL, Code.NOTIMP, Code.REFUSED))
+_UNWELL = frozenset((ResponseCode.FORMERR, ResponseCode.SERVFAIL, ResponseCode.NOTIMP, ResponseCode.REFUSED))
 """Answers that say nothing about the name: the next server may know."""
 
 
-class NoAnswer(Exception):
+class UpstreamError(Exception):
     """A server gave no usable answer; the message says why."""
 
 
-class Forwarder:
+class DnsForwarder:
     def __init__(
         self, servers: Callable[[], Sequence[Nameserver]], settings: ForwardSettings, owner: TaskOwner, clock: Clock
     ) -> None:
@@ -40,17 +40,17 @@ class Forwarder:
         self._owner = owner
         self._clock = clock
         self._cache = AnswerCache(settings.cache_entries, settings.cache_seconds)
-        self._under_way: dict[Question, asyncio.Task[Answer]] = {}
+        self._under_way: dict[DnsQuestion, asyncio.Task[DnsAnswer]] = {}
         self._resting: dict[Nameserver, float] = {}
 
     @property
     def under_way(self) -> int:
         return len(self._under_way)
 
-    def remembered(self, question: Question) -> Answer | None:
+    def remembered(self, question: DnsQuestion) -> DnsAnswer | None:
         return self._cache.get(question, self._clock.monotonic())
 
-    async def resolve(self, question: Question) -> Answer:
+    async def resolve(self, question: DnsQuestion) -> DnsAnswer:
         """Never raises: what cannot be found out is SERVFAIL."""
         found = self.remembered(question)
         if found is not None:
@@ -65,16 +65,18 @@ class Forwarder:
         # Whoever gives up waiting must not take the answer from the others.
         return await asyncio.shield(task)
 
-    async def _ask_all(self, question: Question) -> Answer:
-        last: Answer = FAILED
+    async def _ask_all(self, question: DnsQuestion) -> DnsAnswer:
+        last: DnsAnswer = FAILED
         for _ in range(self._settings.rounds):
             for server in self._in_order():
                 try:
                     answer = await self._ask(server, question)
-                except (NoAnswer, OSError, TimeoutError) as problem:
+                except (UpstreamError, OSError, TimeoutError) as problem:
                     if server not in self._resting:
                         why = str(problem) or "it did not answer in time"
-                        log.warning("A name server does not answer", server=f"{server.host}:{server.port}", why=why)
+                        log.warning(
+                            "Upstream name server does not respond", server=f"{server.host}:{server.port}", why=why
+                        )
                     self._resting[server] = self._clock.monotonic() + self._settings.rest
                     continue
                 self._resting.pop(server, None)
@@ -91,7 +93,7 @@ class Forwarder:
         now = self._clock.monotonic()
         return sorted(self._servers(), key=lambda server: self._resting.get(server, 0.0) > now)
 
-    async def _ask(self, server: Nameserver, question: Question) -> Answer:
+    async def _ask(self, server: Nameserver, question: DnsQuestion) -> DnsAnswer:
         id_ = secrets.randbits(16)
         packet = wire.write_query(id_, question)
         async with asyncio.timeout(self._settings.timeout):
@@ -99,14 +101,14 @@ class Forwarder:
         if reply.truncated:
             async with asyncio.timeout(self._settings.timeout):
                 reply = await _by_tcp(server, packet, id_, question)
-        return Answer(reply.code, reply.answers, reply.authority)
+        return DnsAnswer(reply.code, reply.answers, reply.authority)
 
 
 class _Asking(asyncio.DatagramProtocol):
     """Waits for the one right answer; others' are not even looked at twice."""
 
-    def __init__(self, id_: int, question: Question) -> None:
-        self.reply: asyncio.Future[wire.Reply] = asyncio.get_running_loop().create_future()
+    def __init__(self, id_: int, question: DnsQuestion) -> None:
+        self.reply: asyncio.Future[wire.DnsReply] = asyncio.get_running_loop().create_future()
         self._id = id_
         self._question = question
 
@@ -117,10 +119,10 @@ class _Asking(asyncio.DatagramProtocol):
 
     def error_received(self, exc: Exception) -> None:
         if not self.reply.done():
-            self.reply.set_exception(NoAnswer(str(exc)))
+            self.reply.set_exception(UpstreamError(str(exc)))
 
 
-async def _by_udp(server: Nameserver, packet: bytes, id_: int, question: Question) -> wire.Reply:
+async def _by_udp(server: Nameserver, packet: bytes, id_: int, question: DnsQuestion) -> wire.DnsReply:
     loop = asyncio.get_running_loop()
     transport, asking = await loop.create_datagram_endpoint(
         lambda: _Asking(id_, question), remote_addr=(server.host, server.port)
@@ -132,24 +134,24 @@ async def _by_udp(server: Nameserver, packet: bytes, id_: int, question: Questio
         transport.close()
 
 
-async def _by_tcp(server: Nameserver, packet: bytes, id_: int, question: Question) -> wire.Reply:
+async def _by_tcp(server: Nameserver, packet: bytes, id_: int, question: DnsQuestion) -> wire.DnsReply:
     reader, writer = await asyncio.open_connection(server.host, server.port)
     try:
         writer.write(len(packet).to_bytes(2, "big") + packet)
         size = int.from_bytes(await reader.readexactly(2), "big")
         reply = _fitting(await reader.readexactly(size), id_, question)
     except asyncio.IncompleteReadError as problem:
-        raise NoAnswer("it closed the connection") from problem
+        raise UpstreamError("it closed the connection") from problem
     finally:
         writer.close()
     if reply is None or reply.truncated:
-        raise NoAnswer("it sent something else than an answer")
+        raise UpstreamError("it sent something else than an answer")
     return reply
 
 
-def _fitting(data: bytes, id_: int, question: Question) -> wire.Reply | None:
+def _fitting(data: bytes, id_: int, question: DnsQuestion) -> wire.DnsReply | None:
     try:
         reply = wire.read_reply(data)
-    except wire.Malformed:
+    except wire.MalformedMessage:
         return None
     return reply if reply.id == id_ and reply.question == question else None

@@ -22,7 +22,7 @@ GATEWAY_PORT = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class SrvTarget:
     """One endpoint of a named port: what an SRV record says."""
 
     label: str
@@ -33,7 +33,7 @@ class Target:
 @dataclass(frozen=True, slots=True)
 class ServiceNames:
     addresses: tuple[str, ...] = ()
-    ports: Mapping[tuple[str, str], tuple[Target, ...]] = field(default_factory=dict)
+    ports: Mapping[tuple[str, str], tuple[SrvTarget, ...]] = field(default_factory=dict)
     """By (port name, protocol), both in lower case."""
     endpoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Addresses by the label of a single endpoint: its host name, or its address with dashes."""
@@ -101,7 +101,7 @@ def service_names(
             else ServiceNames()
         )
     addresses: dict[str, None] = {}
-    ports: dict[tuple[str, str], dict[Target, None]] = {
+    ports: dict[tuple[str, str], dict[SrvTarget, None]] = {
         (port.name.lower(), port.protocol.lower()): {} for port in service.spec.ports or () if port.name
     }
     single: dict[str, dict[str, None]] = {}
@@ -114,7 +114,7 @@ def service_names(
             single.setdefault(label, {})[address.ip] = None
             for port in subset.ports or ():
                 if port.name and port.port:
-                    ports.setdefault((port.name.lower(), port.protocol.lower()), {})[Target(label, port.port)] = None
+                    ports.setdefault((port.name.lower(), port.protocol.lower()), {})[SrvTarget(label, port.port)] = None
     return ServiceNames(
         tuple(addresses),
         {key: tuple(targets) for key, targets in ports.items()},

@@ -14,12 +14,12 @@ from coterie.kube.api.meta import ObjectKey
 from coterie.kube.api.pod_state import addresses
 from coterie.kube.api.types.network import ENDPOINTS, SERVICES, Endpoints, Service
 from coterie.kube.api.types.pods import PODS, Pod
-from coterie.kube.client.informer import Change
+from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.network.dns.zone import ServiceNames, Zone, pod_name, service_names
 
 
-class ZoneKeeper:
+class ZoneUpdater:
     def __init__(self, zone: Zone, informers: Informers, namespace: str = "") -> None:
         """`namespace`: where the informers look; empty where the whole cluster is watched anyway."""
         self._domain = zone.domain
@@ -49,7 +49,7 @@ class ZoneKeeper:
         for event in self._arrivals:
             await event.wait()
 
-    def _service_changed(self, change: Change[Service] | Change[Endpoints]) -> None:
+    def _service_changed(self, change: ObjectChange[Service] | ObjectChange[Endpoints]) -> None:
         meta = change.object.metadata
         if meta.namespace != self._domain:
             return
@@ -65,9 +65,9 @@ class ZoneKeeper:
             )
             self._services[name] = after
         if before != after:
-            self._tell()
+            self._notify()
 
-    def _pod_changed(self, change: Change[Pod]) -> None:
+    def _pod_changed(self, change: ObjectChange[Pod]) -> None:
         pod = change.object
         if pod.metadata.namespace != self._domain:
             return
@@ -91,9 +91,9 @@ class ZoneKeeper:
             self._pods[name] = tuple(dict.fromkeys(ip for ips in behind.values() for ip in ips))
         else:
             del self._pods_behind[name], self._pods[name]
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self.zone = replace(self.zone, serial=self.zone.serial + 1)
         for listener in self._listeners:
             listener()

@@ -11,7 +11,7 @@ from coterie.kube.api.meta import Object, find_condition
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.jobs.conditions import STAGE_HANDLED, VALIDATE_FAILED
 from coterie.kuscia.api.jobs.phases import JOB_FINAL
-from coterie.kuscia.api.types.job import ACCEPTED, REJECTED, JobPhase, KusciaJob, Stage
+from coterie.kuscia.api.types.job import ACCEPTED, REJECTED, JobPhase, JobStage, KusciaJob
 
 NEW = "New"
 """The phase of a job that no controller has looked at."""
@@ -29,10 +29,10 @@ def initiates(job: KusciaJob) -> bool:
     return (job.metadata.annotations or {}).get(labels.KUSCIA_SELF_AS_INITIATOR, "true") == "true"
 
 
-def objection(job: KusciaJob, stage: Stage) -> str:
+def command_error(job: KusciaJob, stage: JobStage) -> str:
     """Why a command would do nothing to this job now; empty when it would do something."""
     name, phase = job.metadata.name, job.status.phase
-    if stage is Stage.RESTART:
+    if stage is JobStage.RESTART:
         if phase in (JobPhase.FAILED, JobPhase.SUSPENDED):
             if job.status.reason == VALIDATE_FAILED:
                 return f"job {name} was never valid ({job.status.message}); correct it and run it under a new name"
@@ -40,22 +40,22 @@ def objection(job: KusciaJob, stage: Stage) -> str:
         return f"job {name} is {phase or NEW}, and only a job that is Failed or Suspended can be restarted"
     if phase in JOB_FINAL:
         return f"job {name} is {phase}, which is the end; there is nothing to {stage.lower()}"
-    if stage is Stage.SUSPEND and phase != JobPhase.RUNNING:
+    if stage is JobStage.SUSPEND and phase != JobPhase.RUNNING:
         return f"job {name} is {phase or NEW}, and only a job that is Running can be suspended"
-    if stage is Stage.STOP and phase == JobPhase.FAILED:
+    if stage is JobStage.STOP and phase == JobPhase.FAILED:
         return f"job {name} has Failed already; there is nothing to stop"
     return ""
 
 
-def order(job: KusciaJob, stage: Stage, trigger: str) -> tuple[Object, int]:
+def command_patch(job: KusciaJob, stage: JobStage, trigger: str) -> tuple[Object, int]:
     """A merge patch that gives the command, and its version. It meets the job as we saw it, or nothing."""
     version = stage_version(job) + 1
-    told = {
+    command_labels = {
         labels.KUSCIA_JOB_STAGE: str(stage),
         labels.KUSCIA_JOB_STAGE_TRIGGER: trigger,
         labels.KUSCIA_JOB_STAGE_VERSION: str(version),
     }
-    return {"metadata": {"labels": told, "resourceVersion": job.metadata.resource_version}}, version
+    return {"metadata": {"labels": command_labels, "resourceVersion": job.metadata.resource_version}}, version
 
 
 def stage_version(job: KusciaJob) -> int:
@@ -75,15 +75,15 @@ def approvers(job: KusciaJob) -> tuple[str, ...]:
     return tuple(party for party in own_parties(job) if party != job.spec.initiator)
 
 
-def answer(job: KusciaJob, parties: Iterable[str], *, reject: bool) -> Object:
+def approval_patch(job: KusciaJob, parties: Iterable[str], *, reject: bool) -> Object:
     """A patch of the status with the word of these parties."""
-    said = dict.fromkeys(parties, REJECTED if reject else ACCEPTED)
-    return {"metadata": {"resourceVersion": job.metadata.resource_version}, "status": {"approveStatus": said}}
+    answers = dict.fromkeys(parties, REJECTED if reject else ACCEPTED)
+    return {"metadata": {"resourceVersion": job.metadata.resource_version}, "status": {"approveStatus": answers}}
 
 
 def unanswered(job: KusciaJob) -> tuple[str, ...]:
     """Parties whose approval the job waits for."""
-    told = job.status.approve_status or {}
+    approvals = job.status.approve_status or {}
     return tuple(
-        party for party in job.spec.party_domains if party != job.spec.initiator and told.get(party) != ACCEPTED
+        party for party in job.spec.party_domains if party != job.spec.initiator and approvals.get(party) != ACCEPTED
     )

@@ -10,7 +10,7 @@ from coterie.kuscia.api.types.job import TaskPhase, TaskTemplate
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class JobProgress:
     """Where each task of a job stands, by alias."""
 
     ready: tuple[TaskTemplate, ...]
@@ -30,7 +30,7 @@ class Progress:
         return not self.ready and not self.active
 
 
-def progress(tasks: Sequence[TaskTemplate], phases: Mapping[str, str]) -> Progress:
+def progress(tasks: Sequence[TaskTemplate], phases: Mapping[str, str]) -> JobProgress:
     """`phases`: by alias, of tasks that exist; an empty phase is that of a task nobody has looked at yet."""
     dead = {alias for alias, phase in phases.items() if phase == TaskPhase.FAILED}
     failed = tuple(task for task in tasks if task.alias in dead)
@@ -46,7 +46,7 @@ def progress(tasks: Sequence[TaskTemplate], phases: Mapping[str, str]) -> Progre
         and all(phases.get(other) == TaskPhase.SUCCEEDED for other in task.dependencies or ())
     ]
     active = tuple(task for task in tasks if task.alias in phases and phases[task.alias] not in TASK_ENDED)
-    return Progress(tuple(sorted(ready, key=lambda task: -task.priority)), active, failed, tuple(blocked))
+    return JobProgress(tuple(sorted(ready, key=lambda task: -task.priority)), active, failed, tuple(blocked))
 
 
 def in_order(tasks: Sequence[TaskTemplate]) -> Iterator[TaskTemplate]:

@@ -11,7 +11,7 @@ from coterie.kuscia.api.appimages import choose_template
 from coterie.kuscia.api.jobs.validation import Problem
 from coterie.kuscia.api.types.data import DomainData, DomainDataGrant
 from coterie.kuscia.api.types.domain import Domain
-from coterie.kuscia.api.types.job import AppImage, JobSpec, TaskTemplate
+from coterie.kuscia.api.types.job import AppImage, KusciaJobSpec, TaskTemplate
 
 
 class ReferenceProblems(NamedTuple):
@@ -21,7 +21,7 @@ class ReferenceProblems(NamedTuple):
 
 
 def reference_problems(
-    spec: JobSpec, domains: Mapping[str, Domain], images: Mapping[str, AppImage]
+    spec: KusciaJobSpec, domains: Mapping[str, Domain], images: Mapping[str, AppImage]
 ) -> ReferenceProblems:
     """`domains`, `images`: those that exist here. Engines are looked for only where we run them."""
     found = ReferenceProblems([], [])
@@ -64,7 +64,7 @@ def _no_such_role(name: str, role: str, image: AppImage) -> str:
 
 
 def ungranted(
-    spec: JobSpec,
+    spec: KusciaJobSpec,
     ours: Iterable[str],
     datas: Mapping[str, Sequence[DomainData]],
     given: Mapping[str, Sequence[DomainDataGrant]],
@@ -74,7 +74,7 @@ def ungranted(
     out: dict[str, None] = {}
     for task in spec.tasks:
         parties = frozenset(party.domain_id for party in task.parties)
-        use = grants.Use(
+        use = grants.DataUse(
             data="",
             initiator=spec.initiator,
             parties=parties,

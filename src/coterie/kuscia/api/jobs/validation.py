@@ -32,7 +32,7 @@ from coterie.kuscia.api.types.job import (
     STRICT,
     BandwidthLimit,
     JobParty,
-    JobSpec,
+    KusciaJobSpec,
     ScheduleConfig,
     TaskTemplate,
 )
@@ -56,7 +56,7 @@ class Problem(NamedTuple):
         return f"{self.field}: {self.text}"
 
 
-def job_problems(name: str, spec: JobSpec) -> list[Problem]:
+def job_problems(name: str, spec: KusciaJobSpec) -> list[Problem]:
     """Empty when the job is valid."""
     return [*_job(name, spec), *_graph(spec.tasks)]
 
@@ -72,7 +72,7 @@ def quantity_problem(amount: str | int | float, *, zero: bool = True) -> str:
     return "must be more than 0" if nanos <= 0 else ""
 
 
-def _job(name: str, spec: JobSpec) -> Iterator[Problem]:
+def _job(name: str, spec: KusciaJobSpec) -> Iterator[Problem]:
     yield from _name("metadata.name", name, LONGEST_NAME)
     yield from _name("initiator", spec.initiator)
     if not spec.tasks:

@@ -93,7 +93,7 @@ class Domain(ApiObject, frozen=True, kw_only=True):
 # Routes.
 
 
-class EndpointPort(Model, frozen=True, kw_only=True):
+class DomainPort(Model, frozen=True, kw_only=True):
     name: str
     protocol: str
     port: int
@@ -103,7 +103,7 @@ class EndpointPort(Model, frozen=True, kw_only=True):
 
 class RouteEndpoint(Model, frozen=True, kw_only=True):
     host: str = ""
-    ports: tuple[EndpointPort, ...] | None = None
+    ports: tuple[DomainPort, ...] | None = None
 
 
 class TransitDomain(Model, frozen=True, kw_only=True):

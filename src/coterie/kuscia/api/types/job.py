@@ -41,7 +41,7 @@ class TaskPhase(StrEnum):
     FAILED = "Failed"
 
 
-class Stage(StrEnum):
+class JobStage(StrEnum):
     """A user's command to a job, carried in the label `job-stage`."""
 
     CREATE = "Create"
@@ -96,7 +96,7 @@ class TaskTemplate(Model, frozen=True, kw_only=True):
     priority: int = 0
 
 
-class JobSpec(Model, frozen=True, kw_only=True):
+class KusciaJobSpec(Model, frozen=True, kw_only=True):
     initiator: str
     tasks: tuple[TaskTemplate, ...]
     flow_id: str = msgspec.field(name="flowID", default="")
@@ -116,7 +116,7 @@ class PartyTaskStatus(Model, frozen=True, kw_only=True):
     message: str = ""
 
 
-class JobStatus(Model, frozen=True, kw_only=True):
+class KusciaJobStatus(Model, frozen=True, kw_only=True):
     phase: str = ""
     approve_status: dict[str, str] | None = None
     stage_status: dict[str, str] | None = None
@@ -131,8 +131,8 @@ class JobStatus(Model, frozen=True, kw_only=True):
 
 
 class KusciaJob(ApiObject, frozen=True, kw_only=True):
-    spec: JobSpec
-    status: JobStatus = JobStatus()
+    spec: KusciaJobSpec
+    status: KusciaJobStatus = KusciaJobStatus()
 
 
 class JobSummarySpec(Model, frozen=True, kw_only=True):
@@ -142,7 +142,7 @@ class JobSummarySpec(Model, frozen=True, kw_only=True):
 
 class KusciaJobSummary(ApiObject, frozen=True, kw_only=True):
     spec: JobSummarySpec = JobSummarySpec()
-    status: JobStatus = JobStatus()
+    status: KusciaJobStatus = KusciaJobStatus()
 
 
 # Tasks.
@@ -164,7 +164,7 @@ class TaskParty(Model, frozen=True, kw_only=True):
     bandwidth_limits: tuple[BandwidthLimit, ...] | None = None
 
 
-class TaskSpec(Model, frozen=True, kw_only=True):
+class KusciaTaskSpec(Model, frozen=True, kw_only=True):
     initiator: str
     task_input_config: str
     parties: tuple[TaskParty, ...]
@@ -204,7 +204,7 @@ class PartyAllocatedPorts(Model, frozen=True, kw_only=True):
     """`<pod>/<port>` -> number."""
 
 
-class TaskStatus(Model, frozen=True, kw_only=True):
+class KusciaTaskStatus(Model, frozen=True, kw_only=True):
     phase: str = ""
     progress: float = 0.0
     party_task_status: tuple[PartyTaskStatus, ...] | None = None
@@ -220,8 +220,8 @@ class TaskStatus(Model, frozen=True, kw_only=True):
 
 
 class KusciaTask(ApiObject, frozen=True, kw_only=True):
-    spec: TaskSpec
-    status: TaskStatus = TaskStatus()
+    spec: KusciaTaskSpec
+    status: KusciaTaskStatus = KusciaTaskStatus()
 
 
 class ReservationOfParty(TaskResourceStatus, frozen=True, kw_only=True):
@@ -239,7 +239,7 @@ class TaskSummarySpec(Model, frozen=True, kw_only=True):
     job_id: str = msgspec.field(name="jobID")
 
 
-class TaskSummaryStatus(TaskStatus, frozen=True, kw_only=True):
+class TaskSummaryStatus(KusciaTaskStatus, frozen=True, kw_only=True):
     resource_status: dict[str, tuple[ReservationOfParty, ...]] | None = None
 
 

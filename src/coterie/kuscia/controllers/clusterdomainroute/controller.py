@@ -14,7 +14,7 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.log import logger
 from coterie.kube.api.errors import AlreadyExists, Forbidden, NotFound
 from coterie.kube.api.meta import Object, ObjectKey, controller_of
-from coterie.kube.api.pod_state import moment
+from coterie.kube.api.pod_state import parse_time
 from coterie.kube.api.types.merge import changes
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
@@ -35,10 +35,10 @@ from coterie.kuscia.api.types.domain import (
     Gateway,
     NetworkStatus,
 )
-from coterie.kuscia.control.last_seen import LiveGateways, Sightings
+from coterie.kuscia.control.last_seen import LastSeen, LiveGateways
 from coterie.kuscia.controllers.clusterdomainroute import plan, status
-from coterie.kuscia.controllers.clusterdomainroute.plan import End
-from coterie.kuscia.controllers.clusterdomainroute.status import View
+from coterie.kuscia.controllers.clusterdomainroute.plan import RouteEndDomain
+from coterie.kuscia.controllers.clusterdomainroute.status import RouteView
 
 BY_DOMAIN = "clusterdomainroute/domain"
 BY_PAIR = "clusterdomainroute/pair"
@@ -87,7 +87,7 @@ class ClusterDomainRouteReconciler:
             self.routes.cache.add_index(name, function)
         self.copies.cache.add_index(BY_OWNER, by_owner)
         self._live = LiveGateways(self.gateways, clock)
-        self._sightings = Sightings(clock)
+        self._last_seen = LastSeen(clock)
         self._known_specs: dict[str, DomainSpec] = {}
         self._known_reports: dict[ObjectKey, frozenset[NetworkStatus]] = {}
         self._log = logger("controllers.clusterdomainroute")
@@ -95,13 +95,13 @@ class ClusterDomainRouteReconciler:
     async def reconcile(self, key: ObjectKey) -> Result:
         route = self.routes.cache.get(key.name)
         if route is None or route.metadata.deleting:
-            self._sightings.forget(key)
+            self._last_seen.forget(key)
             return DONE  # the copies have an owner, and go with it
         source, destination = self._end(route.spec.source), self._end(route.spec.destination)
-        route = await self._furnish(route, source, destination)
+        route = await self._write_labels_and_keys(route, source, destination)
         faults = route_faults(route.spec, dials=plan.dials(route.spec, source, self._control_plane))
         copies, conflicts = await self._copies(route, source, destination, change=not faults)
-        view = View(
+        view = RouteView(
             route=route,
             source=source,
             destination=destination,
@@ -116,13 +116,15 @@ class ClusterDomainRouteReconciler:
         )
         await self._interop(view)
         await self._status(view)
-        return self._next_look(view)
+        return self._next_check(view)
 
-    def _end(self, name: str) -> End:
+    def _end(self, name: str) -> RouteEndDomain:
         return plan.end(name, self.domains.cache.get(name), self._control_plane)
 
-    async def _furnish(self, route: ClusterDomainRoute, source: End, destination: End) -> ClusterDomainRoute:
-        patch = plan.furnish(route, source, destination)
+    async def _write_labels_and_keys(
+        self, route: ClusterDomainRoute, source: RouteEndDomain, destination: RouteEndDomain
+    ) -> ClusterDomainRoute:
+        patch = plan.labels_and_keys_patch(route, source, destination)
         if patch is None:
             return route
         meta = route.metadata
@@ -136,7 +138,7 @@ class ClusterDomainRouteReconciler:
     # Copies.
 
     async def _copies(
-        self, route: ClusterDomainRoute, source: End, destination: End, *, change: bool
+        self, route: ClusterDomainRoute, source: RouteEndDomain, destination: RouteEndDomain, *, change: bool
     ) -> tuple[dict[str, DomainRoute], Any]:
         """The copies by namespace as they are afterwards. A route that is wrong leaves the copies of its last good state."""
         name = route_name(route.spec.source, route.spec.destination)
@@ -157,7 +159,9 @@ class ClusterDomainRouteReconciler:
         fresh = list(wanted.create)
         for there, copy in wanted.renew:
             self._log.info(
-                "Keys changed; tokens begin anew", route=route.metadata.name, namespace=copy.metadata.namespace
+                "Keys changed; tokens are negotiated again",
+                route=route.metadata.name,
+                namespace=copy.metadata.namespace,
             )
             await self._delete(there)
             fresh.append(copy)
@@ -189,12 +193,12 @@ class ClusterDomainRouteReconciler:
 
     # What readiness is judged by.
 
-    def _gateways(self, side: End) -> list[Gateway]:
+    def _gateways(self, side: RouteEndDomain) -> list[Gateway]:
         live = self._live.of(side.name) if side.hosted else {}
         return [gateway for gateway in self.gateways.cache.list(side.name) if gateway.metadata.name in live]
 
     def _needed(
-        self, route: ClusterDomainRoute, source: End, destination: End
+        self, route: ClusterDomainRoute, source: RouteEndDomain, destination: RouteEndDomain
     ) -> list[tuple[tuple[str, str], ClusterDomainRoute | None]]:
         pairs = plan.needed_routes(route.spec, source.hosted, destination.hosted)
         return [(pair, next(iter(self.routes.cache.by_index(BY_PAIR, _pair(*pair))), None)) for pair in pairs]
@@ -204,11 +208,11 @@ class ClusterDomainRouteReconciler:
             [token.heart_beat_time for token in copy.token_status.tokens or () if token.heart_beat_time] if copy else []
         )
         if not beats:
-            self._sightings.forget(key)
+            self._last_seen.forget(key)
             return None
-        return self._sightings.age(key, tuple(beats), moment(max(beats)))
+        return self._last_seen.age(key, tuple(beats), parse_time(max(beats)))
 
-    def _next_look(self, view: View) -> Result:
+    def _next_check(self, view: RouteView) -> Result:
         waits = [
             left
             for side in (view.source, view.destination)
@@ -224,7 +228,7 @@ class ClusterDomainRouteReconciler:
 
     # Writing.
 
-    async def _interop(self, view: View) -> None:
+    async def _interop(self, view: RouteView) -> None:
         source_copy = view.source_copy
         token = source_copy is not None and source_copy.token_status.newest is not None
         ends = (view.source, view.destination)
@@ -243,7 +247,7 @@ class ClusterDomainRouteReconciler:
         except (AlreadyExists, NotFound):
             return  # the cache is behind; the watch brings us up again
 
-    async def _status(self, view: View) -> None:
+    async def _status(self, view: RouteView) -> None:
         route = view.route
         now = self._clock.now()
         wanted = status.status(view, now, rfc3339(now))
@@ -256,9 +260,9 @@ class ClusterDomainRouteReconciler:
             await self._client.patch_status(CLUSTER_DOMAIN_ROUTES, meta.name, "", patch)
         except NotFound:
             return
-        self._tell(route, wanted)
+        self._write_status(route, wanted)
 
-    def _tell(self, route: ClusterDomainRoute, wanted: ClusterDomainRouteStatus) -> None:
+    def _write_status(self, route: ClusterDomainRoute, wanted: ClusterDomainRouteStatus) -> None:
         before = route.ready
         after = next(found for found in wanted.conditions or () if found.type == "Ready")
         if before is not None and (before.status, before.reason) == (after.status, after.reason):
@@ -305,22 +309,22 @@ class ClusterDomainRouteReconciler:
         namespace = gateway.metadata.namespace
         routes: Iterable[ClusterDomainRoute] = self.routes.cache.by_index(BY_DOMAIN, namespace)
         changed = self._changed_reports(gateway.key)
-        if self._live.news(namespace):
+        if self._live.has_changed(namespace):
             return [route.key for route in routes]
         return [route.key for route in routes if changed & _report_names(route)] if changed else []
 
     def _changed_reports(self, key: ObjectKey) -> set[str]:
         current = self.gateways.cache.by_key(key)
         if current is None or current.status is None:
-            told: frozenset[NetworkStatus] = frozenset()
+            reports: frozenset[NetworkStatus] = frozenset()
         else:
-            told = frozenset(current.status.network_status or ())
+            reports = frozenset(current.status.network_status or ())
         before = self._known_reports.get(key, frozenset())
         if current is None:
             self._known_reports.pop(key, None)
         else:
-            self._known_reports[key] = told
-        return {entry.name for entry in before ^ told}
+            self._known_reports[key] = reports
+        return {entry.name for entry in before ^ reports}
 
     def keys_of_interop(self, config: Any) -> list[ObjectKey]:
         owner = controller_of(config.metadata)

@@ -48,7 +48,7 @@ from coterie.kuscia.api.types.domain import (
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class RouteEndDomain:
     """One end of a route as this control plane knows it."""
 
     name: str
@@ -62,15 +62,15 @@ class End:
         return self.domain is None and not self.hosted
 
 
-def end(name: str, domain: Domain | None, control_plane: str) -> End:
+def end(name: str, domain: Domain | None, control_plane: str) -> RouteEndDomain:
     hosted = name == control_plane or is_own(domain)
-    return End(name, domain, hosted)
+    return RouteEndDomain(name, domain, hosted)
 
 
 # What the route itself should say.
 
 
-def labels(source: End, destination: End) -> dict[str, str]:
+def labels(source: RouteEndDomain, destination: RouteEndDomain) -> dict[str, str]:
     out = {KUSCIA_CDR_SOURCE: source.name, KUSCIA_CDR_DESTINATION: destination.name}
     partner = next((side.name for side in (source, destination) if is_partner(side.domain)), "")
     if partner:
@@ -78,7 +78,7 @@ def labels(source: End, destination: End) -> dict[str, str]:
     return out
 
 
-def keys(spec: RouteSpec, source: End, destination: End) -> TokenConfig | None:
+def keys(spec: RouteSpec, source: RouteEndDomain, destination: RouteEndDomain) -> TokenConfig | None:
     """The token configuration with the keys of the domains' certificates; a key nobody certifies stays as it is."""
     config = spec.token_config
     if config is None:
@@ -90,7 +90,7 @@ def keys(spec: RouteSpec, source: End, destination: End) -> TokenConfig | None:
     )
 
 
-def _certified(side: End) -> str:
+def _certified(side: RouteEndDomain) -> str:
     if side.domain is None or not side.domain.spec.cert:
         return ""
     try:
@@ -99,7 +99,9 @@ def _certified(side: End) -> str:
         return ""
 
 
-def furnish(route: ClusterDomainRoute, source: End, destination: End) -> Object | None:
+def labels_and_keys_patch(
+    route: ClusterDomainRoute, source: RouteEndDomain, destination: RouteEndDomain
+) -> Object | None:
     """The patch that gives a route its labels and keys; None when it has them."""
     patch: Object = {}
     have = route.metadata.labels or {}
@@ -132,7 +134,7 @@ def needed_routes(spec: RouteSpec, source_hosted: bool, destination_hosted: bool
     return out
 
 
-def dials(spec: RouteSpec, source: End, control_plane: str) -> bool:
+def dials(spec: RouteSpec, source: RouteEndDomain, control_plane: str) -> bool:
     """Whether gateways of ours find the destination by this route's endpoint.
 
     Those of a lite find their own master by their configuration.
@@ -157,10 +159,10 @@ class Copies:
 
 
 def copies(
-    route: ClusterDomainRoute, source: End, destination: End, found: Mapping[str, DomainRoute], owned: Iterable[DomainRoute]
+    route: ClusterDomainRoute, source: RouteEndDomain, destination: RouteEndDomain, found: Mapping[str, DomainRoute], owned: Iterable[DomainRoute]
 ) -> Copies:  # fmt: skip
     """`found`: objects under the copies' name, by namespace; `owned`: all that belong to this route, wherever."""
-    wanted = {} if source.missing or destination.missing else _wanted(route, source, destination)
+    wanted = {} if source.missing or destination.missing else _desired_copies(route, source, destination)
     create, change, renew, good = [], [], [], []
     conflicts: dict[str, str] = {}
     for namespace, copy in wanted.items():
@@ -182,7 +184,9 @@ def copies(
     return Copies(create, change, renew, stray, good, conflicts)
 
 
-def _wanted(route: ClusterDomainRoute, source: End, destination: End) -> dict[str, DomainRoute]:
+def _desired_copies(
+    route: ClusterDomainRoute, source: RouteEndDomain, destination: RouteEndDomain
+) -> dict[str, DomainRoute]:
     sides = {source.name: source_view(route.spec), destination.name: destination_view(route.spec)}
     others = {source.name: destination, destination.name: source}
     return {
@@ -204,7 +208,7 @@ def destination_view(spec: RouteSpec) -> RouteSpec:
     return replace(spec, mtls_config=replace(spec.mtls_config, source_client_private_key=""))
 
 
-def _copy(route: ClusterDomainRoute, namespace: str, spec: RouteSpec, partner: End) -> DomainRoute:
+def _copy(route: ClusterDomainRoute, namespace: str, spec: RouteSpec, partner: RouteEndDomain) -> DomainRoute:
     owner = owner_of(route)
     # Gateways recognise each other by these, and those of lites may not read Domains.
     certificate = partner.domain.spec.cert if partner.domain is not None else ""
@@ -219,8 +223,8 @@ def _copy(route: ClusterDomainRoute, namespace: str, spec: RouteSpec, partner: E
 
 
 def _annotations(route: ClusterDomainRoute, certificate: str) -> dict[str, str]:
-    said = route.metadata.annotations or {}
-    found = {key: said[key] for key in (COTERIE_CARRY_FOR, COTERIE_TRANSIT) if key in said}
+    route_annotations = route.metadata.annotations or {}
+    found = {key: route_annotations[key] for key in (COTERIE_CARRY_FOR, COTERIE_TRANSIT) if key in route_annotations}
     return found | ({COTERIE_PARTNER_CERTIFICATE: certificate} if certificate else {})
 
 
@@ -252,9 +256,9 @@ def _patch(there: DomainRoute, wanted: DomainRoute) -> Object | None:
     wrong = {key: value for key, value in want.items() if have.get(key) != value}
     if wrong:
         out["metadata"] = {"labels": wrong}
-    kept, told = there.metadata.annotations or {}, wanted.metadata.annotations or {}
+    kept, both_annotations = there.metadata.annotations or {}, wanted.metadata.annotations or {}
     ours = (COTERIE_PARTNER_CERTIFICATE, COTERIE_CARRY_FOR, COTERIE_TRANSIT)
-    if changed := {key: told.get(key) for key in ours if kept.get(key) != told.get(key)}:
+    if changed := {key: both_annotations.get(key) for key in ours if kept.get(key) != both_annotations.get(key)}:
         out.setdefault("metadata", {})["annotations"] = changed
     if spec := difference(msgspec.to_builtins(there.spec), msgspec.to_builtins(wanted.spec)):
         out["spec"] = spec
@@ -265,7 +269,7 @@ def _patch(there: DomainRoute, wanted: DomainRoute) -> Object | None:
 
 
 def interop(
-    route: ClusterDomainRoute, source: End, destination: End, control_plane: str, token: bool
+    route: ClusterDomainRoute, source: RouteEndDomain, destination: RouteEndDomain, control_plane: str, token: bool
 ) -> InteropConfig | None:
     """The InteropConfig by which InterConn follows the partner's control plane for us. `token`: one is negotiated.
 

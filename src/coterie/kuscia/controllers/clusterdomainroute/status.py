@@ -35,7 +35,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from coterie.kube.api.pod_state import moment
+from coterie.kube.api.pod_state import parse_time
 from coterie.kuscia.api.domainroutes import KeyFault, network_status_name, public_key_of_certificate
 from coterie.kuscia.api.types.domain import (
     ClusterDomainRoute,
@@ -47,7 +47,7 @@ from coterie.kuscia.api.types.domain import (
     RouteCondition,
     RouteToken,
 )
-from coterie.kuscia.controllers.clusterdomainroute.plan import End
+from coterie.kuscia.controllers.clusterdomainroute.plan import RouteEndDomain
 
 HEARTBEAT_LIMIT = 30.0
 HEARTBEAT_STEP = 60.0
@@ -56,12 +56,12 @@ _DOMAIN_ROUTE = "DomainRoute"
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class RouteView:
     """All that readiness depends on."""
 
     route: ClusterDomainRoute
-    source: End
-    destination: End
+    source: RouteEndDomain
+    destination: RouteEndDomain
     source_copy: DomainRoute | None = None
     destination_copy: DomainRoute | None = None
     source_gateways: Sequence[Gateway] = ()
@@ -76,37 +76,37 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RouteReadiness:
     reason: str
     message: str = ""
 
 
-SUCCESS = Verdict("Success")
+SUCCESS = RouteReadiness("Success")
 
 
-def judge(view: View, now: datetime) -> Verdict:
-    return next(_complaints(view, now), SUCCESS)
+def readiness(view: RouteView, now: datetime) -> RouteReadiness:
+    return next(_problems(view, now), SUCCESS)
 
 
-def _complaints(view: View, now: datetime) -> Iterator[Verdict]:
+def _problems(view: RouteView, now: datetime) -> Iterator[RouteReadiness]:
     if view.faults:
-        yield Verdict("RouteInvalid", "; ".join(view.faults))
-    yield from _domain_complaints(view)
-    yield from _copy_complaints(view)
-    yield from _gateway_complaints(view)
-    yield from _transit_complaints(view)
-    yield from _reach_complaints(view)
+        yield RouteReadiness("RouteInvalid", "; ".join(view.faults))
+    yield from _domain_problems(view)
+    yield from _copy_problems(view)
+    yield from _gateway_problems(view)
+    yield from _transit_problems(view)
+    yield from _reachability_problems(view)
     if view.route.spec.needs_token:
-        yield from _token_complaints(view, now)
+        yield from _token_problems(view, now)
 
 
-def _domain_complaints(view: View) -> Iterator[Verdict]:
+def _domain_problems(view: RouteView) -> Iterator[RouteReadiness]:
     for side in (view.source, view.destination):
         if side.missing:
-            yield Verdict("DomainNotFound", f"Domain {side.name} does not exist; create it")
+            yield RouteReadiness("DomainNotFound", f"Domain {side.name} does not exist; create it")
     if not view.source.hosted and not view.destination.hosted:
-        told = f"{view.source.name} and {view.destination.name} are both partners; one end must be a domain of ours"
-        yield Verdict("NoDomainHosted", told)
+        message = f"{view.source.name} and {view.destination.name} are both partners; one end must be a domain of ours"
+        yield RouteReadiness("NoDomainHosted", message)
     if not view.route.spec.needs_token:
         return
     config = view.route.spec.token_config
@@ -119,57 +119,59 @@ def _domain_complaints(view: View) -> Iterator[Verdict]:
             if cert:
                 public_key_of_certificate(cert)
             elif not key:
-                told = f"Domain {side.name} has no certificate in spec.cert, so no token can be negotiated"
-                yield Verdict("DomainCertificateMissing", told)
+                message = f"Domain {side.name} has no certificate in spec.cert, so no token can be negotiated"
+                yield RouteReadiness("DomainCertificateMissing", message)
         except KeyFault as fault:
-            yield Verdict("DomainCertificateInvalid", f"Domain {side.name}, spec.cert: {fault}")
+            yield RouteReadiness("DomainCertificateInvalid", f"Domain {side.name}, spec.cert: {fault}")
 
 
-def _copy_complaints(view: View) -> Iterator[Verdict]:
+def _copy_problems(view: RouteView) -> Iterator[RouteReadiness]:
     name = f"{view.source.name}-{view.destination.name}"
     for namespace, owner in view.conflicts.items():
-        told = f"DomainRoute {namespace}/{name} belongs to {owner}; remove it or this route"
-        yield Verdict("DomainRouteConflict", told)
+        message = f"DomainRoute {namespace}/{name} belongs to {owner}; remove it or this route"
+        yield RouteReadiness("DomainRouteConflict", message)
     for side, copy in ((view.source, view.source_copy), (view.destination, view.destination_copy)):
         if side.hosted and copy is None:
-            yield Verdict("DomainRouteNotCreated", f"DomainRoute {side.name}/{name} is not there yet")
+            yield RouteReadiness("DomainRouteNotCreated", f"DomainRoute {side.name}/{name} is not there yet")
 
 
-def _gateway_complaints(view: View) -> Iterator[Verdict]:
+def _gateway_problems(view: RouteView) -> Iterator[RouteReadiness]:
     sides = (
         (view.source, "source", view.source_gateways),
         (view.destination, "destination", view.destination_gateways),
     )
     for side, role, live in sides:
         if side.hosted and not live:
-            yield Verdict(
+            yield RouteReadiness(
                 "GatewayNotAlive", f"no gateway of {side.name} ({role}) gave a heartbeat within three minutes"
             )
 
 
-def _transit_complaints(view: View) -> Iterator[Verdict]:
+def _transit_problems(view: RouteView) -> Iterator[RouteReadiness]:
     for (source, destination), route in view.needed:
-        told = f"the route from {source} to {destination}, through which this one goes,"
+        message = f"the route from {source} to {destination}, through which this one goes,"
         if route is None:
-            yield Verdict("TransitRouteMissing", f"{told} does not exist; create it")
+            yield RouteReadiness("TransitRouteMissing", f"{message} does not exist; create it")
             continue
         ready = route.ready
         if ready is None or ready.status != "True":
             why = f": {ready.reason}" if ready is not None and ready.reason else ""
-            yield Verdict("TransitRouteNotReady", f"{told} is not ready{why}")
+            yield RouteReadiness("TransitRouteNotReady", f"{message} is not ready{why}")
 
 
-def _reach_complaints(view: View) -> Iterator[Verdict]:
+def _reachability_problems(view: RouteView) -> Iterator[RouteReadiness]:
     where = _address(view)
     reports = list(_reports(view).values())
     if reports and not any(healthy for _, healthy in reports) and any(known for known, _ in reports):
-        yield Verdict("EndpointUnreachable", f"no gateway of {view.source.name} can connect to {where}")
+        yield RouteReadiness("EndpointUnreachable", f"no gateway of {view.source.name} can connect to {where}")
     status = view.source_copy.status if view.source_copy is not None else None
     if status is not None and status.is_destination_unreachable:
-        yield Verdict("DestinationUnreachable", f"{view.destination.name} at {where} did not answer three probes")
+        yield RouteReadiness(
+            "DestinationUnreachable", f"{view.destination.name} at {where} did not answer three probes"
+        )
 
 
-def _address(view: View) -> str:
+def _address(view: RouteView) -> str:
     spec = view.route.spec
     if spec.transit is not None:
         return f"the end of {spec.transit.method}"
@@ -179,36 +181,40 @@ def _address(view: View) -> str:
     return f"{endpoint.host}:{','.join(str(port.port) for port in endpoint.ports or ())}"
 
 
-def _token_complaints(view: View, now: datetime) -> Iterator[Verdict]:
+def _token_problems(view: RouteView, now: datetime) -> Iterator[RouteReadiness]:
     source, destination = view.source_copy, view.destination_copy
     using: RouteToken | None = None
     if source is not None:
         using = source.token_status.newest
         if source.status is None or not source.status.is_destination_authorized:
-            yield Verdict("DestinationIsNotAuthrized", _unauthorised(view))
+            yield RouteReadiness("DestinationIsNotAuthrized", _unauthorised(view))
         elif using is None:
-            told = f"{view.destination.name} knows {view.source.name}, but they have no token at present; one is negotiated"
-            yield Verdict("TokenNotGenerate", told)
-        elif (expires := moment(using.expiration_time)) is not None and expires <= now:
-            told = f"token revision {using.revision} expired at {using.expiration_time} and no new one was negotiated"
-            yield Verdict("TokenExpired", told)
+            message = f"{view.destination.name} knows {view.source.name}, but they have no token at present; one is negotiated"
+            yield RouteReadiness("TokenNotGenerate", message)
+        elif (expires := parse_time(using.expiration_time)) is not None and expires <= now:
+            message = (
+                f"token revision {using.revision} expired at {using.expiration_time} and no new one was negotiated"
+            )
+            yield RouteReadiness("TokenExpired", message)
     if destination is not None:
         held = destination.token_status.tokens or ()
         ready = [token for token in held if token.is_ready]
         if not held:
-            yield Verdict("TokenNotGenerate", f"{view.destination.name} holds no token of {view.source.name}")
+            yield RouteReadiness("TokenNotGenerate", f"{view.destination.name} holds no token of {view.source.name}")
         elif not ready:
-            told = f"token revision {held[-1].revision} is not loaded by all gateways of {view.destination.name}"
-            yield Verdict("TokenNotReady", told)
+            message = f"token revision {held[-1].revision} is not loaded by all gateways of {view.destination.name}"
+            yield RouteReadiness("TokenNotReady", message)
         elif using is not None and using.revision not in {token.revision for token in ready}:
-            told = f"{view.source.name} uses token revision {using.revision}, {view.destination.name} holds {ready[-1].revision}"
-            yield Verdict("TokenRevisionNotMatch", told)
+            message = f"{view.source.name} uses token revision {using.revision}, {view.destination.name} holds {ready[-1].revision}"
+            yield RouteReadiness("TokenRevisionNotMatch", message)
         elif view.heartbeat_age is not None and view.heartbeat_age > HEARTBEAT_LIMIT:
-            told = f"{view.destination.name} has not heard of {view.source.name} for more than {HEARTBEAT_LIMIT:.0f} s"
-            yield Verdict("HeartBeatTimeout", told)
+            message = (
+                f"{view.destination.name} has not heard of {view.source.name} for more than {HEARTBEAT_LIMIT:.0f} s"
+            )
+            yield RouteReadiness("HeartBeatTimeout", message)
 
 
-def _unauthorised(view: View) -> str:
+def _unauthorised(view: RouteView) -> str:
     """Whose turn it is."""
     assert view.source_copy is not None
     status = view.source_copy.token_status
@@ -222,15 +228,15 @@ def _unauthorised(view: View) -> str:
     return f"{view.destination.name} does not know this route, or does not accept {view.source.name}"
 
 
-def _reports(view: View) -> dict[str, tuple[bool, bool]]:
+def _reports(view: RouteView) -> dict[str, tuple[bool, bool]]:
     """By `<gateway>-<port>`: whether the gateway reports on that port at all, and whether it answers."""
     spec = view.route.spec
     if not view.source.hosted or spec.transit is not None or spec.endpoint is None:
         return {}
     out = {}
     for gateway in view.source_gateways:
-        told = (gateway.status.network_status or ()) if gateway.status is not None else ()
-        healthy = {entry.name: entry.healthy_endpoints_count > 0 for entry in told if entry.type == _DOMAIN_ROUTE}
+        statuses = (gateway.status.network_status or ()) if gateway.status is not None else ()
+        healthy = {entry.name: entry.healthy_endpoints_count > 0 for entry in statuses if entry.type == _DOMAIN_ROUTE}
         for port in spec.endpoint.ports or ():
             name = network_status_name(spec.source, spec.destination, port.name)
             out[f"{gateway.metadata.name}-{port.name}"] = (name in healthy, healthy.get(name, False))
@@ -240,19 +246,19 @@ def _reports(view: View) -> dict[str, tuple[bool, bool]]:
 # The whole status.
 
 
-def status(view: View, now: datetime, stamp: str) -> ClusterDomainRouteStatus:
+def status(view: RouteView, now: datetime, stamp: str) -> ClusterDomainRouteStatus:
     """What the status should be. `stamp` is `now` as text."""
     before = view.route.status
     endpoints = {name: EndpointStatus(endpoint_healthy=healthy) for name, (_, healthy) in _reports(view).items()}
     return replace(
         before,
         token_status=_tokens(view, before.token_status),
-        conditions=_conditions(before.conditions or (), judge(view, now), stamp),
+        conditions=_conditions(before.conditions or (), readiness(view, now), stamp),
         endpoint_statuses=endpoints or None,
     )
 
 
-def _conditions(before: Sequence[RouteCondition], verdict: Verdict, stamp: str) -> tuple[RouteCondition, ...]:
+def _conditions(before: Sequence[RouteCondition], verdict: RouteReadiness, stamp: str) -> tuple[RouteCondition, ...]:
     word = "True" if verdict is SUCCESS else "False"
     old = next((found for found in before if found.type == "Ready"), None)
     if old is not None and (old.status, old.reason, old.message) == (word, verdict.reason, verdict.message):
@@ -268,7 +274,7 @@ def _conditions(before: Sequence[RouteCondition], verdict: Verdict, stamp: str) 
     return (*(found for found in before if found.type != "Ready"), new)
 
 
-def _tokens(view: View, before: ClusterDomainRouteTokens | None) -> ClusterDomainRouteTokens | None:
+def _tokens(view: RouteView, before: ClusterDomainRouteTokens | None) -> ClusterDomainRouteTokens | None:
     old = before if before is not None else ClusterDomainRouteTokens()
     source = _copied(view.source_copy, old.source_tokens)
     destination = _copied(view.destination_copy, old.destination_tokens)
@@ -293,8 +299,8 @@ def _copied(copy: DomainRoute | None, before: Sequence[RouteToken] | None) -> tu
 
 def _without_haste(token: RouteToken, before: RouteToken | None) -> RouteToken:
     """The token, with the older heartbeat while that is recent enough: a write for each beat of each route is a flood."""
-    new = moment(token.heart_beat_time)
-    old = moment(before.heart_beat_time) if before is not None else None
+    new = parse_time(token.heart_beat_time)
+    old = parse_time(before.heart_beat_time) if before is not None else None
     if new is None or old is None or not 0 <= (new - old).total_seconds() < HEARTBEAT_STEP:
         return token
     assert before is not None

@@ -31,7 +31,7 @@ from coterie.kuscia.controllers.domain.objects import (
     ROLE,
     ROLE_BINDING,
     SERVICE_ACCOUNT,
-    Wanted,
+    DesiredObject,
 )
 
 BY_DOMAIN = "domain/nodes"
@@ -74,7 +74,7 @@ class DomainReconciler:
     async def reconcile(self, key: ObjectKey) -> Result:
         domain = self.domains.cache.get(key.name)
         if domain is None or domain.metadata.deleting:
-            await self._farewell(key.name)
+            await self._clean_up(key.name)
             return DONE
         refusal = plan.refusal(key.name)
         if refusal is not None:
@@ -82,7 +82,7 @@ class DomainReconciler:
             return DONE
         if not await self._namespace(domain):
             return DONE  # it is being deleted; when it is gone we are called again
-        await self._furnish(domain)
+        await self._ensure_objects(domain)
         domain = await self._complete(domain)
         await self._status(domain)
         return DONE
@@ -104,9 +104,9 @@ class DomainReconciler:
             await self._client.patch(NAMESPACES, name, "", {"metadata": {"labels": wrong}})
         return True
 
-    async def _furnish(self, domain: Domain) -> None:
+    async def _ensure_objects(self, domain: Domain) -> None:
         name = domain.metadata.name
-        wanted = [*objects.accounts(domain, self._control_plane), *objects.furniture(domain)]
+        wanted = [*objects.accounts(domain, self._control_plane), *objects.namespace_objects(domain)]
         for each in wanted:
             await self._ensure(each)
         present = {each.kind for each in wanted}
@@ -120,7 +120,7 @@ class DomainReconciler:
         if route is not None and self.routes.cache.get(route["metadata"]["name"]) is None:
             await self._create(objects.ROUTE, route)
 
-    async def _ensure(self, wanted: Wanted) -> None:
+    async def _ensure(self, wanted: DesiredObject) -> None:
         there = self.kept[wanted.kind].cache.get(wanted.name, wanted.namespace)
         if there is None or not holds(there, wanted.object):
             await self._client.apply(
@@ -167,9 +167,9 @@ class DomainReconciler:
         if "deployTokenStatuses" in change:
             self._log.info("Domain has a deploy token for a new node", domain=meta.name)
 
-    async def _farewell(self, name: str) -> None:
+    async def _clean_up(self, name: str) -> None:
         namespace = self.namespaces.cache.get(name)
-        wanted = plan.farewell(name, namespace, self._control_plane)
+        wanted = plan.removal(name, namespace, self._control_plane)
         if wanted.warn and namespace is not None:
             self._warn(namespace, "DomainDeleted", wanted.warn)
         if wanted.revoke:

@@ -55,7 +55,7 @@ _WRITE = ["create", "delete", "patch", "update"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredObject:
     kind: Kind[Object]
     object: Object
 
@@ -78,7 +78,7 @@ def namespace_labels(domain: Domain) -> dict[str, str | None]:
     }
 
 
-def accounts(domain: Domain, control_plane: str) -> Iterator[Wanted]:
+def accounts(domain: Domain, control_plane: str) -> Iterator[DesiredObject]:
     """What the domain may do at this API, and as whom."""
     if is_partner_lite(domain):
         return
@@ -89,15 +89,15 @@ def accounts(domain: Domain, control_plane: str) -> Iterator[Wanted]:
         del meta["ownerReferences"], cluster_meta["ownerReferences"]
     subject = {"kind": "ServiceAccount", "name": name, "namespace": name}
     reference = {"apiGroup": _RBAC, "kind": "Role", "name": name}
-    yield Wanted(SERVICE_ACCOUNT, {"metadata": meta})
-    yield Wanted(ROLE, {"metadata": meta, "rules": _PARTNER_RULES if domain.partner else _SELF_RULES})
-    yield Wanted(ROLE_BINDING, {"metadata": meta, "roleRef": reference, "subjects": [subject]})
+    yield DesiredObject(SERVICE_ACCOUNT, {"metadata": meta})
+    yield DesiredObject(ROLE, {"metadata": meta, "rules": _PARTNER_RULES if domain.partner else _SELF_RULES})
+    yield DesiredObject(ROLE_BINDING, {"metadata": meta, "roleRef": reference, "subjects": [subject]})
     if not domain.partner:
         cluster = {"apiGroup": _RBAC, "kind": "ClusterRole", "name": CLUSTER_ROLE}
-        yield Wanted(CLUSTER_ROLE_BINDING, {"metadata": cluster_meta, "roleRef": cluster, "subjects": [subject]})
+        yield DesiredObject(CLUSTER_ROLE_BINDING, {"metadata": cluster_meta, "roleRef": cluster, "subjects": [subject]})
 
 
-def furniture(domain: Domain) -> Iterator[Wanted]:
+def namespace_objects(domain: Domain) -> Iterator[DesiredObject]:
     """What else lies in the namespace of a domain of ours."""
     if domain.partner:
         return
@@ -105,7 +105,7 @@ def furniture(domain: Domain) -> Iterator[Wanted]:
     quota = domain.spec.resource_quota
     if quota is not None and quota.pod_max_count is not None:
         meta = {"name": RESOURCE_LIMITATION, "namespace": name, "labels": {KUSCIA_DOMAIN_NAME: name}}
-        yield Wanted(QUOTA, {"metadata": meta, "spec": {"hard": {"pods": str(quota.pod_max_count)}}})
+        yield DesiredObject(QUOTA, {"metadata": meta, "spec": {"hard": {"pods": str(quota.pod_max_count)}}})
 
 
 def domain_config(domain: Domain) -> Object | None:

@@ -22,7 +22,7 @@ import msgspec
 from coterie.base.clock import rfc3339
 from coterie.base.ids import secret_text
 from coterie.kube.api.meta import Object
-from coterie.kube.api.pod_state import moment
+from coterie.kube.api.pod_state import parse_time
 from coterie.kube.api.types.core import Namespace
 from coterie.kube.api.types.merge import changes
 from coterie.kube.api.types.nodes import Node
@@ -130,7 +130,7 @@ def node_status(node: Node) -> DomainNodeStatus:
 def _without_haste(new: DomainNodeStatus, old: DomainNodeStatus | None) -> DomainNodeStatus:
     if old is None:
         return new
-    later, earlier = moment(new.last_heartbeat_time), moment(old.last_heartbeat_time)
+    later, earlier = parse_time(new.last_heartbeat_time), parse_time(old.last_heartbeat_time)
     if later is None or earlier is None or not 0 <= (later - earlier).total_seconds() < HEARTBEAT_STEP:
         return new
     return msgspec.structs.replace(new, last_heartbeat_time=old.last_heartbeat_time)
@@ -140,7 +140,7 @@ def _without_haste(new: DomainNodeStatus, old: DomainNodeStatus | None) -> Domai
 
 
 @dataclass(frozen=True, slots=True)
-class Farewell:
+class DomainRemoval:
     """What follows from a Domain that is gone. Its namespace is never deleted: data and jobs of an organisation lie there."""
 
     mark: bool = False
@@ -150,11 +150,11 @@ class Farewell:
     warn: str = ""
 
 
-def farewell(name: str, namespace: Namespace | None, control_plane: str) -> Farewell:
+def removal(name: str, namespace: Namespace | None, control_plane: str) -> DomainRemoval:
     labels = (namespace.metadata.labels or {}) if namespace is not None else {}
     if name == control_plane:
         warn = f"Domain {name} is this control plane's own and was deleted; create it again" if namespace else ""
-        return Farewell(warn=warn)
+        return DomainRemoval(warn=warn)
     if namespace is None or labels.get(KUSCIA_DOMAIN_NAME) != name:
-        return Farewell()
-    return Farewell(mark=labels.get(KUSCIA_DELETED) != "true" and not namespace.metadata.deleting, revoke=True)
+        return DomainRemoval()
+    return DomainRemoval(mark=labels.get(KUSCIA_DELETED) != "true" and not namespace.metadata.deleting, revoke=True)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from coterie.kube.api.pod_state import moment
+from coterie.kube.api.pod_state import parse_time
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import DomainData
 
@@ -41,7 +41,7 @@ def expired(datas: Iterable[DomainData], running: Collection[str], now: datetime
         if made_by_job(data)
         and _maker(data) not in running
         and not data.metadata.deleting
-        and (made := moment(data.metadata.creation_timestamp)) is not None
+        and (made := parse_time(data.metadata.creation_timestamp)) is not None
         and made < limit
     ]
     return [data for _, data in sorted(found, key=lambda pair: (pair[0], str(pair[1].metadata.key)))]

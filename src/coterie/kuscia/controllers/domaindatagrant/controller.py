@@ -16,7 +16,7 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches
 from coterie.kube.control.finalizers import add_finalizer, remove_finalizer
-from coterie.kube.control.preconditions import exactly
+from coterie.kube.control.preconditions import preconditions
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS, DomainData, DomainDataGrant
@@ -72,7 +72,7 @@ class GrantReconciler:
             return await self._withdraw(grant)
         if fault := plan.faults(grant):
             await self._write_status(grant, self._clock.now())
-            self._log.debug("A grant makes no sense", grant=str(key), why=fault)
+            self._log.debug("Grant is invalid", grant=str(key), why=fault)
             return DONE
         if (mark := plan.marks(grant)) is not None:
             await self._client.patch(DOMAIN_DATA_GRANTS, key.name, key.namespace, {"metadata": mark})
@@ -97,7 +97,7 @@ class GrantReconciler:
             return grant
         meta = grant.metadata
         body = change if grant.status is not None else {"phase": wanted.phase, "message": wanted.message}
-        patch = {"metadata": exactly(grant), "status": body}
+        patch = {"metadata": preconditions(grant), "status": body}
         try:
             return await self._client.patch_status(DOMAIN_DATA_GRANTS, meta.name, meta.namespace, patch)
         except NotFound:
@@ -140,7 +140,7 @@ class GrantReconciler:
             return True
         if there["spec"].get("author") != body["spec"]["author"]:
             name = f"{meta['namespace']}/{meta['name']}"
-            self._log.warning("The grantee has something else of that name; it is left alone", object=name)
+            self._log.warning("The grantee has another object of that name; not overwritten", object=name)
             return True
         if change := difference(there["spec"], body["spec"]):
             await self._client.patch(kind, meta["name"], meta["namespace"], {"spec": change})
@@ -173,7 +173,7 @@ class GrantReconciler:
             if data.metadata.namespace not in others:
                 await self._delete(DOMAIN_DATAS, data)
         await remove_finalizer(self._client, DOMAIN_DATA_GRANTS, meta.name, meta.namespace, FINALIZER, uid=meta.uid)
-        self._log.info("A grant was taken back", grant=f"{meta.namespace}/{meta.name}", of=grant.spec.grant_domain)
+        self._log.info("Grant revoked", grant=f"{meta.namespace}/{meta.name}", of=grant.spec.grant_domain)
         return DONE
 
     def _namespace_of(self, grant: DomainDataGrant) -> str:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from coterie.base.lazy_import import lazy_import
 from coterie.kube.api.meta import Object
-from coterie.kube.api.pod_state import moment
+from coterie.kube.api.pod_state import parse_time
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import READY, UNAVAILABLE, DomainDataGrant, DomainDataGrantStatus
 from coterie.kuscia.api.types.domain import Domain
@@ -79,7 +79,7 @@ def _against(grant: DomainDataGrant, author: Domain | None, data_known: bool, no
             return "Get Domain cert error"
         if not grants.signature_good(grant.spec, key):
             return "Verify error"
-    ends = moment(grant.limit.expiration_time)
+    ends = parse_time(grant.limit.expiration_time)
     if ends is not None and now >= ends:
         return "Expirated"
     if grant.limit.use_count and len(grant.uses) >= grant.limit.use_count:
@@ -89,7 +89,7 @@ def _against(grant: DomainDataGrant, author: Domain | None, data_known: bool, no
 
 def until_change(grant: DomainDataGrant, now: datetime) -> float | None:
     """Seconds until the grant ends by itself."""
-    ends = moment(grant.limit.expiration_time)
+    ends = parse_time(grant.limit.expiration_time)
     return None if ends is None or ends <= now else (ends - now).total_seconds()
 
 

@@ -11,7 +11,7 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
 from coterie.kube.api.errors import NotFound
 from coterie.kube.api.meta import Object, ObjectKey
-from coterie.kube.api.pod_state import moment
+from coterie.kube.api.pod_state import parse_time
 from coterie.kube.api.types.merge import changes
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
@@ -19,7 +19,7 @@ from coterie.kube.control.controller import DONE, Controller, Result, Watches, o
 from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kuscia.api.domainroutes import route_faults
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, GATEWAYS, DomainRoute, DomainRouteTokens, Gateway
-from coterie.kuscia.control.last_seen import LiveGateways, Sightings
+from coterie.kuscia.control.last_seen import LastSeen, LiveGateways
 from coterie.kuscia.controllers.domainroute.plan import Plan, plan
 
 _ALARM_SLACK = 0.05
@@ -34,13 +34,13 @@ class DomainRouteReconciler:
         self.routes = informers.get(DOMAIN_ROUTES)
         self.gateways = informers.get(GATEWAYS)
         self._live = LiveGateways(self.gateways, clock)
-        self._sightings = Sightings(clock)
+        self._last_seen = LastSeen(clock)
         self._log = logger("controllers.domainroute")
 
     async def reconcile(self, key: ObjectKey) -> Result:
         route = self.routes.cache.by_key(key)
         if route is None or route.metadata.deleting:
-            self._sightings.forget(key)
+            self._last_seen.forget(key)
             return DONE
         live = self._live.of(key.namespace)
         if faults := route_faults(route.spec, dials=False):
@@ -50,16 +50,16 @@ class DomainRouteReconciler:
         if decided is None:
             return DONE
         if await self._write(route, decided):
-            self._tell(route, decided)
+            self._record_events(route, decided)
         return DONE if decided.after is None else Result(after=max(0.0, decided.after) + _ALARM_SLACK)
 
     def _age(self, key: ObjectKey, route: DomainRoute) -> float:
         token = route.token_status.revision_token
         if token is None:
-            self._sightings.forget(key)
+            self._last_seen.forget(key)
             return 0.0
         mark = (route.metadata.uid, token.revision_time, token.revision, token.is_ready)
-        return self._sightings.age(key, mark, moment(token.revision_time))
+        return self._last_seen.age(key, mark, parse_time(token.revision_time))
 
     async def _write(self, route: DomainRoute, decided: Plan) -> bool:
         change = changes(route.token_status, decided.tokens)
@@ -77,7 +77,7 @@ class DomainRouteReconciler:
             return False
         return True
 
-    def _tell(self, route: DomainRoute, decided: Plan) -> None:
+    def _record_events(self, route: DomainRoute, decided: Plan) -> None:
         before, after = route.token_status, decided.tokens
         log = self._log.bind(route=str(route.key), initializer=after.revision_initializer)
         newest = after.newest
@@ -104,7 +104,7 @@ class DomainRouteReconciler:
     def keys_of_gateway(self, gateway: Gateway) -> list[ObjectKey]:
         """All routes of a domain when other gateways are live than before; a heartbeat concerns none."""
         namespace = gateway.metadata.namespace
-        if not self._live.news(namespace):
+        if not self._live.has_changed(namespace):
             return []
         return [route.key for route in self.routes.cache.list(namespace)]
 

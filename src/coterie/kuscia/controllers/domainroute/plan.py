@@ -39,7 +39,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from coterie.base.clock import rfc3339
-from coterie.kube.api.pod_state import moment
+from coterie.kube.api.pod_state import parse_time
 from coterie.kuscia.api.types.domain import DomainRoute, DomainRouteTokens, RouteToken
 
 ROUND_LIMIT = 120.0
@@ -112,7 +112,7 @@ def _until_due(current: RouteToken, period: float, age: float, now: datetime) ->
     """
     if period > 0:
         return period - age
-    expires = moment(current.expiration_time)
+    expires = parse_time(current.expiration_time)
     if expires is None:
         return None
     # Not before a round could have ended, or two clocks that differ would make us negotiate without end.
@@ -172,14 +172,16 @@ def _same(one: RouteToken, other: RouteToken) -> bool:
 
 def _latest(tokens: list[RouteToken]) -> list[RouteToken]:
     latest = tokens[-_KEPT:]
-    heard = [(at, index) for index, token in enumerate(tokens) if (at := moment(token.heart_beat_time)) is not None]
-    last = sorted(heard)[-_KEPT:]
+    heartbeats = [
+        (at, index) for index, token in enumerate(tokens) if (at := parse_time(token.heart_beat_time)) is not None
+    ]
+    last = sorted(heartbeats)[-_KEPT:]
     in_use = [tokens[index] for at, index in last if last[-1][0] - at < HANDOVER]
     return [token for token in tokens if token in latest or token in in_use]
 
 
 def _until_over(token: RouteToken, now: datetime) -> float | None:
-    expires = moment(token.expiration_time)
+    expires = parse_time(token.expiration_time)
     return None if expires is None else (expires + EXPIRY_GRACE - now).total_seconds()
 
 

@@ -10,7 +10,7 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.kuscia.api.types.domain import GATEWAYS
-from coterie.kuscia.control.last_seen import GATEWAY_LIFE, Sightings
+from coterie.kuscia.control.last_seen import GATEWAY_LIFE, LastSeen
 from coterie.kuscia.controllers.gateway.plan import Settings, until_forgotten
 
 _ALARM_SLACK = 0.05
@@ -22,23 +22,25 @@ class GatewayReconciler:
         self._settings = settings
         self._clock = clock
         self.gateways = informers.get(GATEWAYS)
-        self._sightings = Sightings(clock)
+        self._last_seen = LastSeen(clock)
         self._log = logger("controllers.gateway")
 
     async def reconcile(self, key: ObjectKey) -> Result:
         gateway = self.gateways.cache.by_key(key)
         if gateway is None or gateway.metadata.deleting:
-            self._sightings.forget(key)
+            self._last_seen.forget(key)
             return DONE
         beat = gateway.status.heartbeat_time if gateway.status is not None else ""
-        watched = self._sightings.age(key, (gateway.metadata.uid, beat), None)
+        watched = self._last_seen.age(key, (gateway.metadata.uid, beat), None)
         left = until_forgotten(gateway, watched, GATEWAY_LIFE, self._settings, self._clock.now())
         if left is None:
             return DONE
         if left > 0:
             return Result(after=left + _ALARM_SLACK)
         meta = gateway.metadata
-        self._log.info("Gateway is silent for long; its object goes", gateway=str(key), last_heartbeat=beat or "never")
+        self._log.info(
+            "Gateway heartbeat expired; its object is deleted", gateway=str(key), last_heartbeat=beat or "never"
+        )
         try:
             # With the version: a heartbeat that arrives this very moment wins.
             await self._client.delete(

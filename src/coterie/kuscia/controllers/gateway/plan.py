@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from coterie.kube.api.pod_state import moment
+from coterie.kube.api.pod_state import parse_time
 from coterie.kuscia.api.types.domain import Gateway
 
 
@@ -31,7 +31,7 @@ def until_forgotten(gateway: Gateway, watched: float, life: float, settings: Set
     but it does write them.
     """
     written = gateway.status.heartbeat_time if gateway.status is not None else gateway.metadata.creation_timestamp
-    at = moment(written)
+    at = parse_time(written)
     if at is None:
         return None
     return max(settings.forget_after - (now - at).total_seconds(), life - watched)

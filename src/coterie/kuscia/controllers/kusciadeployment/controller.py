@@ -31,10 +31,10 @@ from coterie.kube.client.transport import TransportError
 from coterie.kube.control.controller import DONE, Controller, Result, Watches
 from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.control.finalizers import remove_finalizer
-from coterie.kube.control.preconditions import exactly, write
+from coterie.kube.control.preconditions import preconditions, write
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own
-from coterie.kuscia.api.engine_template import KitFault
+from coterie.kuscia.api.engine_template import EngineTemplateError
 from coterie.kuscia.api.types.deployment import (
     KUSCIA_DEPLOYMENTS,
     KusciaDeployment,
@@ -57,7 +57,7 @@ from coterie.kuscia.controllers.kusciadeployment.plan import (
     plan,
     updated,
 )
-from coterie.kuscia.controllers.kusciadeployment.status import Words
+from coterie.kuscia.controllers.kusciadeployment.status import Explanation
 
 BY_UID = "kusciadeployment/uid"
 TRIES = 15
@@ -67,12 +67,12 @@ _SELDOM = 300.0
 _OURS = f"{labels.KUSCIA_CONTROLLER}={labels.KUSCIA_CONTROLLER_DEPLOYMENT}"
 
 
-class Failing(Exception):
+class DeploymentFailing(Exception):
     """It cannot be carried out; the words go into the status."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
-        self.words = Words(reason, message)
+        self.explanation = Explanation(reason, message)
 
 
 def by_uid(obj: ApiObject) -> tuple[str, ...]:
@@ -116,8 +116,8 @@ class KusciaDeploymentReconciler:
             return await self._remove(deployment)
         try:
             await self._apply(view, wanted)
-        except Failing as problem:
-            await self._write(deployment, failed_status(view, problem.words))
+        except DeploymentFailing as problem:
+            await self._write(deployment, failed_status(view, problem.explanation))
             # Looked at again as soon as something changes; for what has no news, a few times besides.
             tried = self._tries[uid] = self._tries.get(uid, 0) + 1
             return Result(after=delay(_AGAIN, tried) if tried <= TRIES else _SELDOM)
@@ -129,7 +129,7 @@ class KusciaDeploymentReconciler:
             if tried <= TRIES and not refused:
                 raise
             why = status_message(problem) if isinstance(problem, ApiError) else str(problem)
-            words = Words("RetryProcessingFailed", why if refused else f"tried {TRIES} times more, last: {why}")
+            words = Explanation("RetryProcessingFailed", why if refused else f"tried {TRIES} times more, last: {why}")
             await self._write(deployment, failed_status(view, words))
             return Result(after=_SELDOM)
         self._tries.pop(uid, None)
@@ -165,7 +165,7 @@ class KusciaDeploymentReconciler:
             view = replace(view, ports=self._allocate(view, wanted.allocate))
             wanted = plan(view)
         if wanted.failure is not None:
-            raise Failing(wanted.failure.reason, wanted.failure.message)
+            raise DeploymentFailing(wanted.failure.reason, wanted.failure.message)
         if wanted.mark is not None:
             await self._mark(view.deployment, wanted.mark)
         for each in wanted.ensure:
@@ -183,9 +183,9 @@ class KusciaDeploymentReconciler:
         for key, names in lacking.items():
             try:
                 ports[key] = {**ports.get(key, {}), **self._pool.allot(uid, key[0], names)}
-            except KitFault as problem:
+            except EngineTemplateError as problem:
                 self._pool.learn(uid, allocated_ports(view.deployment))
-                raise Failing("AllocatePortsFailed", str(problem)) from problem
+                raise DeploymentFailing("AllocatePortsFailed", str(problem)) from problem
         return ports
 
     async def _mark(self, deployment: KusciaDeployment, mark: Object) -> None:
@@ -207,20 +207,24 @@ class KusciaDeploymentReconciler:
                 return
             if not is_of(there, deployment):
                 words = f'{namespace} has another {kind.resource.kind} "{name}", which is not of this deployment'
-                raise Failing(reason, words)
+                raise DeploymentFailing(reason, words)
             if not made_from(there, body):
                 await self._client.modify(kind.as_dynamic, name, namespace, lambda old: updated(old, body, wanted.part))
-                self._log.info("Made anew", deployment=deployment.metadata.name, kind=kind.resource.kind, name=name)
+                self._log.info(
+                    "Workload recreated", deployment=deployment.metadata.name, kind=kind.resource.kind, name=name
+                )
         except Conflict:
             raise
         except NotFound as problem:
             if found is not None:
                 raise Conflict(f"{kind} {namespace}/{name} went away meanwhile") from problem
-            raise Failing(reason, problem.message) from problem  # the namespace is missing
+            raise DeploymentFailing(reason, problem.message) from problem  # the namespace is missing
         except ApiError as problem:
             if outlook(problem) is Outlook.TRANSIENT:
                 raise
-            raise Failing(reason, f"{kind.resource.kind} {namespace}/{name}: {status_message(problem)}") from problem
+            raise DeploymentFailing(
+                reason, f"{kind.resource.kind} {namespace}/{name}: {status_message(problem)}"
+            ) from problem
 
     async def _made_before(self, kind: Kind[Any], body: Object) -> Any:
         """None when it is made now; else what has its name already."""
@@ -267,18 +271,18 @@ class KusciaDeploymentReconciler:
         status = msgspec.structs.replace(status, last_reconcile_time=rfc3339(self._clock.now()))
         change = msgspec.to_builtins(status) if before is None else changes(before, status)
         meta = deployment.metadata
-        patch = {"metadata": exactly(deployment), "status": change}
+        patch = {"metadata": preconditions(deployment), "status": change}
         try:
             await self._client.patch_status(KUSCIA_DEPLOYMENTS, meta.name, meta.namespace, patch)
         except NotFound:
             return
         if before is None or before.phase != status.phase:
-            self._tell(deployment, status)
+            self._record_event(deployment, status)
 
-    def _tell(self, deployment: KusciaDeployment, status: KusciaDeploymentStatus) -> None:
+    def _record_event(self, deployment: KusciaDeployment, status: KusciaDeploymentStatus) -> None:
         first = status.message.partition("\n")[0]
         self._log.info(
-            "The deployment moved on", deployment=deployment.metadata.name, phase=status.phase, why=status.reason
+            "Deployment phase changed", deployment=deployment.metadata.name, phase=status.phase, why=status.reason
         )
         if self._events is None:
             return

@@ -32,12 +32,18 @@ from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.network import SERVICES
 from coterie.kube.api.types.pods import Pod
 from coterie.kuscia.api import labels
-from coterie.kuscia.api.engine_template import KitFault
+from coterie.kuscia.api.engine_template import EngineTemplateError
 from coterie.kuscia.api.types.deployment import KusciaDeployment, KusciaDeploymentStatus, PartyStatuses
 from coterie.kuscia.api.types.job import AppImage, PartyAllocatedPorts
 from coterie.kuscia.controllers.kusciadeployment import render
-from coterie.kuscia.controllers.kusciadeployment.kit import DeploymentKit, fault_of, kits_of
-from coterie.kuscia.controllers.kusciadeployment.status import Words, all_failed, party_status, whole_status, words_of
+from coterie.kuscia.controllers.kusciadeployment.party_workloads import PartyDeployment, party_deployments, spec_error
+from coterie.kuscia.controllers.kusciadeployment.status import (
+    Explanation,
+    all_failed,
+    explain_pods,
+    party_status,
+    whole_status,
+)
 
 VALIDATE_FAILED, BUILD_FAILED = "ValidateFailed", "BuildPartyKitInfoFailed"
 KINDS: tuple[Kind[Any], ...] = (SERVICES, DEPLOYMENTS, CONFIG_MAPS)
@@ -90,7 +96,7 @@ class Plan:
 
     remove: bool = False
     """Everything of the deployment, and then its finalizer."""
-    failure: Words | None = None
+    failure: Explanation | None = None
     allocate: Mapping[PartyKey, tuple[str, ...]] = field(default_factory=dict)
     """Names of ports that need numbers. Nothing else is planned before they have them."""
     mark: Object | None = None
@@ -106,12 +112,12 @@ def plan(view: View) -> Plan:
         return Plan(remove=meta.has_finalizer(labels.FINALIZER_DEPLOYMENT))
     if not view.own and not view.initiates:
         return Plan()
-    if fault := fault_of(view.deployment):
-        return Plan(failure=Words(VALIDATE_FAILED, fault))
+    if fault := spec_error(view.deployment):
+        return Plan(failure=Explanation(VALIDATE_FAILED, fault))
     try:
-        kits = kits_of(view.deployment, view.images)
-    except KitFault as problem:
-        return Plan(failure=Words(BUILD_FAILED, str(problem)))
+        kits = party_deployments(view.deployment, view.images)
+    except EngineTemplateError as problem:
+        return Plan(failure=Explanation(BUILD_FAILED, str(problem)))
     own = [kit for kit in kits if kit.domain in view.own]
     if lacking := dict(_without_number(view, own)):
         return Plan(allocate=lacking)
@@ -125,7 +131,7 @@ def plan(view: View) -> Plan:
     )
 
 
-def failed_status(view: View, why: Words) -> KusciaDeploymentStatus:
+def failed_status(view: View, why: Explanation) -> KusciaDeploymentStatus:
     """When the deployment cannot be carried out here."""
     parties = all_failed(view.deployment, view.own, view.deployments, why, view.now)
     return _status(view, parties, {}, why)
@@ -143,19 +149,19 @@ def allocated_ports(deployment: KusciaDeployment) -> list[PartyAllocatedPorts]:
         return []
 
 
-def _without_number(view: View, own: Sequence[DeploymentKit]) -> Iterator[tuple[PartyKey, tuple[str, ...]]]:
+def _without_number(view: View, own: Sequence[PartyDeployment]) -> Iterator[tuple[PartyKey, tuple[str, ...]]]:
     for kit in own:
         known = view.ports.get((kit.domain, kit.role), {})
         if lacking := tuple(name for name in kit.port_names if name not in known):
             yield (kit.domain, kit.role), lacking
 
 
-def _numbers(view: View, kit: DeploymentKit) -> dict[str, int]:
+def _numbers(view: View, kit: PartyDeployment) -> dict[str, int]:
     known = view.ports.get((kit.domain, kit.role), {})
     return {name: known[name] for name in kit.port_names}
 
 
-def _mark(view: View, own: Sequence[DeploymentKit]) -> Object:
+def _mark(view: View, own: Sequence[PartyDeployment]) -> Object:
     """Finalizer and annotations that are missing or outdated."""
     meta = view.deployment.metadata
     allocated = [
@@ -174,7 +180,7 @@ def _mark(view: View, own: Sequence[DeploymentKit]) -> Object:
 # Objects.
 
 
-def _objects(view: View, kits: Sequence[DeploymentKit], place: int) -> Iterator[WantedObject]:
+def _objects(view: View, kits: Sequence[PartyDeployment], place: int) -> Iterator[WantedObject]:
     """Of one party, in the order in which they are made: pods need what stands before the Deployment."""
     kit = kits[place]
     numbers = _numbers(view, kit)
@@ -227,13 +233,13 @@ def updated(old: Object, body: Object, part: str) -> Object:
 # Status.
 
 
-def _own_parties(view: View, own: Sequence[DeploymentKit]) -> tuple[PartyStatuses, dict[str, str]]:
+def _own_parties(view: View, own: Sequence[PartyDeployment]) -> tuple[PartyStatuses, dict[str, str]]:
     """How our own parties are, and the last output of their containers by domain."""
     found = view.deployments
     parties: PartyStatuses = {}
     logs: dict[str, str] = {}
     for kit in own:
-        why = words_of(pod for pod in view.pods if _is_pod_of(pod, kit))
+        why = explain_pods(pod for pod in view.pods if _is_pod_of(pod, kit))
         if why is not None and why.log:
             logs.setdefault(kit.domain, why.log)
         entry = party_status(found.get((kit.domain, kit.name)), kit.role, kit.engine.replicas, why, None, view.now)
@@ -241,13 +247,13 @@ def _own_parties(view: View, own: Sequence[DeploymentKit]) -> tuple[PartyStatuse
     return parties, logs
 
 
-def _is_pod_of(pod: Pod, kit: DeploymentKit) -> bool:
+def _is_pod_of(pod: Pod, kit: PartyDeployment) -> bool:
     known = pod.metadata.labels or {}
     return pod.metadata.namespace == kit.domain and known.get(labels.KUSCIA_DEPLOYMENT_NAME) == kit.name
 
 
 def _status(
-    view: View, own: PartyStatuses, logs: Mapping[str, str], failed: Words | None = None
+    view: View, own: PartyStatuses, logs: Mapping[str, str], failed: Explanation | None = None
 ) -> KusciaDeploymentStatus:
     """With what the others reported of themselves."""
     named = {party.domain_id for party in view.deployment.spec.parties}

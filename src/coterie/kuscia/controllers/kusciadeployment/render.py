@@ -15,28 +15,28 @@ import orjson
 from coterie.kube.api import labels as kube_labels
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import engine_template, labels
-from coterie.kuscia.api.engine_template import CLUSTER, LOCAL, TEMPLATE_VOLUME, Port, as_text
+from coterie.kuscia.api.engine_template import CLUSTER, LOCAL, TEMPLATE_VOLUME, EnginePort, as_text
 from coterie.kuscia.api.types.deployment import KusciaDeployment
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, PartyAllocatedPorts
-from coterie.kuscia.controllers.kusciadeployment.kit import DeploymentKit
+from coterie.kuscia.controllers.kusciadeployment.party_workloads import PartyDeployment
 
 _ROLLING = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}}
 _NO_AFFINITY, _AFFINITY = "none", "affinity"
 _WEIGHT = 100
 
 
-def template_map_name(kit: DeploymentKit) -> str:
-    return f"{kit.name}-configtemplate"
+def template_map_name(party: PartyDeployment) -> str:
+    return f"{party.name}-configtemplate"
 
 
-def own_labels(deployment: KusciaDeployment, kit: DeploymentKit) -> dict[str, str]:
+def own_labels(deployment: KusciaDeployment, party: PartyDeployment) -> dict[str, str]:
     """Of everything that belongs to one party."""
     return {
         labels.KUSCIA_CONTROLLER: labels.KUSCIA_CONTROLLER_DEPLOYMENT,
         labels.KUSCIA_KD_UID: deployment.metadata.uid,
         labels.KUSCIA_KD_NAME: deployment.metadata.name,
         labels.KUSCIA_OWNER_NAMESPACE: CROSS_DOMAIN,
-        labels.KUSCIA_DEPLOYMENT_NAME: kit.name,
+        labels.KUSCIA_DEPLOYMENT_NAME: party.name,
     }
 
 
@@ -57,11 +57,11 @@ def marks_of(deployment: KusciaDeployment, ours: Sequence[str], allotted: Sequen
 
 
 def as_json(allotted: Sequence[PartyAllocatedPorts]) -> str:
-    told = [
+    ports = [
         {"domainID": each.domain_id, "role": each.role, "namedPort": each.named_port or {}}
         for each in allotted
     ]  # fmt: skip
-    return orjson.dumps(told).decode()
+    return orjson.dumps(ports).decode()
 
 
 def marked(body: Object) -> Object:
@@ -76,11 +76,11 @@ def marked(body: Object) -> Object:
 
 
 def deployment_of(
-    deployment: KusciaDeployment, kits: Sequence[DeploymentKit], place: int, numbers: Mapping[str, int]
+    deployment: KusciaDeployment, all_parties: Sequence[PartyDeployment], place: int, numbers: Mapping[str, int]
 ) -> Object:
-    kit = kits[place]
-    engine = kit.engine
-    selector = own_labels(deployment, kit)
+    party = all_parties[place]
+    engine = party.engine
+    selector = own_labels(deployment, party)
     app_type = (deployment.metadata.labels or {}).get(labels.KUSCIA_APP_TYPE, "")
     known = {
         **selector,
@@ -89,14 +89,14 @@ def deployment_of(
         **({labels.KUSCIA_APP_TYPE: app_type} if app_type else {}),
     }
     templated = engine_template.is_templated(engine.config_templates, engine.containers)
-    variables = _variables(deployment, kits, place, app_type)
+    variables = _variables(deployment, all_parties, place, app_type)
     containers = [
         engine_template.container_of(each, engine.image, numbers, variables, templated=templated)
         for each in engine.containers
     ]
     # A Deployment takes no other policy, whatever the AppImage says for tasks.
-    spec = engine_template.pod_spec(kit.domain, "Always", containers, template_map_name(kit) if templated else "")
-    if (affinity := _affinity(deployment, kit)) is not None:
+    spec = engine_template.pod_spec(party.domain, "Always", containers, template_map_name(party) if templated else "")
+    if (affinity := _affinity(deployment, party)) is not None:
         spec["affinity"] = affinity
     marks = {
         labels.KUSCIA_INITIATOR: deployment.spec.initiator,
@@ -112,14 +112,14 @@ def deployment_of(
     return marked(
         {
             "metadata": {
-                "name": kit.name,
-                "namespace": kit.domain,
+                "name": party.name,
+                "namespace": party.domain,
                 "labels": known,
                 "annotations": {labels.KUSCIA_INITIATOR: deployment.spec.initiator},
             },
             "spec": {
                 "replicas": engine.replicas,
-                "strategy": dict(kit.strategy or _ROLLING),
+                "strategy": dict(party.strategy or _ROLLING),
                 "selector": {"matchLabels": selector},
                 "template": {"metadata": {"labels": known, "annotations": marks}, "spec": spec},
             },
@@ -127,12 +127,14 @@ def deployment_of(
     )
 
 
-def _variables(deployment: KusciaDeployment, kits: Sequence[DeploymentKit], place: int, app_type: str) -> list[Object]:
-    kit = kits[place]
-    ports = kit.engine.ports
-    told = {
-        "KUSCIA_DOMAIN_ID": kit.domain,
-        "CLUSTER_DEFINE": _plain(as_text(cluster_define(kits, place))),
+def _variables(
+    deployment: KusciaDeployment, all_parties: Sequence[PartyDeployment], place: int, app_type: str
+) -> list[Object]:
+    party = all_parties[place]
+    ports = party.engine.ports
+    values = {
+        "KUSCIA_DOMAIN_ID": party.domain,
+        "CLUSTER_DEFINE": _plain(as_text(cluster_define(all_parties, place))),
         "ALLOCATED_PORTS": _allocated_ports(ports),
         "INPUT_CONFIG": _plain(deployment.spec.input_config),
         **({"SERVING_ID": deployment.metadata.name} if app_type == labels.KUSCIA_APP_TYPE_SERVING else {}),
@@ -147,7 +149,7 @@ def _variables(deployment: KusciaDeployment, kits: Sequence[DeploymentKit], plac
         }
         for port in ports
     ]
-    return [*numbers, *({"name": name, "value": value} for name, value in told.items())]
+    return [*numbers, *({"name": name, "value": value} for name, value in values.items())]
 
 
 def _plain(text: str) -> str:
@@ -155,42 +157,42 @@ def _plain(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _allocated_ports(ports: Sequence[Port]) -> str:
-    told = engine_template.allocated_ports(ports, {port.name: f"$({port.variable})" for port in ports})
-    text = as_text(told)
+def _allocated_ports(ports: Sequence[EnginePort]) -> str:
+    ports_text = engine_template.allocated_ports(ports, {port.name: f"$({port.variable})" for port in ports})
+    text = as_text(ports_text)
     for port in ports:
         text = text.replace(f'"$({port.variable})"', f"$({port.variable})")
     return text
 
 
-def cluster_define(kits: Sequence[DeploymentKit], place: int) -> Object:
+def cluster_define(all_parties: Sequence[PartyDeployment], place: int) -> Object:
     """Of partners only what they open to others; replicas stand behind one endpoint."""
     parties = [
         {
-            "name": kit.domain,
-            "role": kit.role,
+            "name": each_party.domain,
+            "role": each_party.role,
             "services": [
-                {"portName": port.name, "endpoints": [endpoint(kit, port)]}
-                for port in kit.engine.ports
-                if port.scope == CLUSTER or (port.scope != LOCAL and kit.domain == kits[place].domain)
+                {"portName": port.name, "endpoints": [endpoint(each_party, port)]}
+                for port in each_party.engine.ports
+                if port.scope == CLUSTER or (port.scope != LOCAL and each_party.domain == all_parties[place].domain)
             ],
         }
-        for kit in kits
+        for each_party in all_parties
     ]
     return engine_template.cluster_define(parties, place, 0)
 
 
-def endpoint(kit: DeploymentKit, port: Port) -> str:
+def endpoint(party: PartyDeployment, port: EnginePort) -> str:
     """Through the gateway, also inside the domain: behind it stand all replicas, each with a port of its own."""
-    return f"{kit.services[port.name]}.{kit.domain}.svc"
+    return f"{party.services[port.name]}.{party.domain}.svc"
 
 
-def _affinity(deployment: KusciaDeployment, kit: DeploymentKit) -> Object | None:
-    selector = {"matchLabels": {labels.KUSCIA_DEPLOYMENT_NAME: kit.name}}
-    if kit.affinity:
+def _affinity(deployment: KusciaDeployment, party: PartyDeployment) -> Object | None:
+    selector = {"matchLabels": {labels.KUSCIA_DEPLOYMENT_NAME: party.name}}
+    if party.affinity:
         return {
             key: _selecting(terms, selector) if key in ("podAffinity", "podAntiAffinity") else terms
-            for key, terms in kit.affinity.items()
+            for key, terms in party.affinity.items()
         }
     mode = (deployment.metadata.annotations or {}).get(labels.KUSCIA_AFFINITY_MODE, "")
     if mode == _NO_AFFINITY:
@@ -219,15 +221,15 @@ def _selecting(rules: Mapping[str, Any], selector: Object) -> Object:
 # What stands beside it.
 
 
-def services_of(deployment: KusciaDeployment, kit: DeploymentKit, numbers: Mapping[str, int]) -> list[Object]:
+def services_of(deployment: KusciaDeployment, party: PartyDeployment, numbers: Mapping[str, int]) -> list[Object]:
     return [
         marked(
             {
                 "metadata": {
-                    "name": kit.services[port.name],
-                    "namespace": kit.domain,
+                    "name": party.services[port.name],
+                    "namespace": party.domain,
                     "labels": {
-                        **own_labels(deployment, kit),
+                        **own_labels(deployment, party),
                         labels.KUSCIA_PORT_NAME: port.name,
                         labels.KUSCIA_PORT_SCOPE: port.scope,
                         # Names of services with this label lead to the gateway.
@@ -236,36 +238,36 @@ def services_of(deployment: KusciaDeployment, kit: DeploymentKit, numbers: Mappi
                     "annotations": {
                         labels.KUSCIA_INITIATOR: deployment.spec.initiator,
                         labels.KUSCIA_PROTOCOL: port.protocol,
-                        labels.KUSCIA_ACCESS_DOMAIN: ",".join(sorted(kit.access[port.name])),
+                        labels.KUSCIA_ACCESS_DOMAIN: ",".join(sorted(party.access[port.name])),
                         labels.KUSCIA_STICKY_SESSION_COOKIE: labels.KUSCIA_STICKY_COOKIE_NAME,
                         labels.KUSCIA_STICKY_SESSION_TTL: labels.KUSCIA_STICKY_COOKIE_TTL,
                     },
                 },
                 "spec": {
                     "clusterIP": "None",
-                    "selector": {labels.KUSCIA_DEPLOYMENT_NAME: kit.name},
+                    "selector": {labels.KUSCIA_DEPLOYMENT_NAME: party.name},
                     "ports": [
                         {"name": port.name, "port": numbers[port.name], "protocol": "TCP", "targetPort": port.name}
                     ],
                 },
             }
         )
-        for port in kit.engine.ports
+        for port in party.engine.ports
         if port.scope != LOCAL
     ]
 
 
-def template_map(deployment: KusciaDeployment, kit: DeploymentKit) -> Object | None:
+def template_map(deployment: KusciaDeployment, party: PartyDeployment) -> Object | None:
     """The engine's config templates as the agent finds them; None when nothing is made from them."""
-    if not engine_template.is_templated(kit.engine.config_templates, kit.engine.containers):
+    if not engine_template.is_templated(party.engine.config_templates, party.engine.containers):
         return None
     return marked(
         {
             "metadata": {
-                "name": template_map_name(kit),
-                "namespace": kit.domain,
-                "labels": own_labels(deployment, kit),
+                "name": template_map_name(party),
+                "namespace": party.domain,
+                "labels": own_labels(deployment, party),
             },
-            "data": dict(kit.engine.config_templates),
+            "data": dict(party.engine.config_templates),
         }
     )

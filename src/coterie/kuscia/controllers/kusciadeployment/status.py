@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from coterie.kube.api.meta import find_condition
-from coterie.kube.api.pod_state import container_statuses, is_ready, last_words, told
+from coterie.kube.api.pod_state import container_statuses, is_ready, reason_and_message, termination_message
 from coterie.kube.api.types.apps import Deployment, DeploymentCondition
 from coterie.kube.api.types.pods import Pod
 from coterie.kuscia.api.types.deployment import (
@@ -29,14 +29,14 @@ from coterie.kuscia.api.types.deployment import (
     PartyStatuses,
     ServingPhase,
 )
-from coterie.kuscia.controllers.kusciadeployment.kit import deployment_name
+from coterie.kuscia.controllers.kusciadeployment.party_workloads import deployment_name
 
 WAITING = "Waiting"
 _ORDINARY = ("", "ContainerCreating", "PodInitializing")
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class Explanation:
     """Why something is as it is."""
 
     reason: str
@@ -45,7 +45,7 @@ class Words:
     """What a container printed last, for our own side only."""
 
 
-def words_of(pods: Iterable[Pod]) -> Words | None:
+def explain_pods(pods: Iterable[Pod]) -> Explanation | None:
     """Of the first pod that waits for something bad, has ended, or found no place."""
     for pod in sorted(pods, key=lambda pod: pod.metadata.name):
         if pod.metadata.deleting or is_ready(pod):
@@ -54,20 +54,20 @@ def words_of(pods: Iterable[Pod]) -> Words | None:
             state = status.state or {}
             waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
             if (reason := str(waiting.get("reason") or "")) not in _ORDINARY:
-                _, log = last_words(pod)
-                words = f"pod {pod.metadata.name}: container {status.name}: {told(reason, waiting.get('message'))}"
-                return Words(reason, words, log)
+                _, log = termination_message(pod)
+                words = f"pod {pod.metadata.name}: container {status.name}: {reason_and_message(reason, waiting.get('message'))}"
+                return Explanation(reason, words, log)
             if ended.get("exitCode"):
-                brief, log = last_words(pod)
-                return Words(str(ended.get("reason") or "Error"), f"pod {pod.metadata.name}: {brief}", log)
+                brief, log = termination_message(pod)
+                return Explanation(str(ended.get("reason") or "Error"), f"pod {pod.metadata.name}: {brief}", log)
         placed = find_condition(pod.status.conditions, "PodScheduled")
         if placed is not None and placed.status == "False":
-            return Words(placed.reason or "Unschedulable", f"pod {pod.metadata.name}: {placed.message}")
+            return Explanation(placed.reason or "Unschedulable", f"pod {pod.metadata.name}: {placed.message}")
     return None
 
 
 def party_status(
-    found: Deployment | None, role: str, wanted: int, why: Words | None, failed: Words | None, now: str
+    found: Deployment | None, role: str, wanted: int, why: Explanation | None, failed: Explanation | None, now: str
 ) -> PartyDeploymentStatus:
     """`why`: of pods that do not run as they should; `failed`: of what cannot be carried out at all."""
     status = found.status if found is not None else None
@@ -94,12 +94,12 @@ def party_status(
     )
 
 
-def _condition(type_: str, words: Words) -> DeploymentCondition:
-    return DeploymentCondition(type=type_, status="True", reason=words.reason, message=words.message)
+def _condition(type_: str, explanation: Explanation) -> DeploymentCondition:
+    return DeploymentCondition(type=type_, status="True", reason=explanation.reason, message=explanation.message)
 
 
 def whole_status(
-    deployment: KusciaDeployment, parties: PartyStatuses, logs: Mapping[str, str], failed: Words | None
+    deployment: KusciaDeployment, parties: PartyStatuses, logs: Mapping[str, str], failed: Explanation | None
 ) -> KusciaDeploymentStatus:
     """`parties`: everybody's; `logs`: last words of our own, by domain; `failed`: why it cannot be carried out here."""
     entries = [
@@ -108,12 +108,12 @@ def whole_status(
     ]
     phases = [entry.phase if entry is not None else str(ServingPhase.PROGRESSING) for _, entry in entries]
     phase = ServingPhase.FAILED if failed is not None else _phase(phases)
-    words = failed or Words("")
+    words = failed or Explanation("")
     if failed is None and phase is not ServingPhase.AVAILABLE:
         domain, entry = entries[phases.index(phase)]
-        words = _words(entry)
+        words = _explain_party(entry)
         log = logs.get(domain, "").strip()
-        words = Words(
+        words = Explanation(
             f"domainID: {domain}, reason: {words.reason}", f"{words.message}\n{log}" if log else words.message
         )
     return KusciaDeploymentStatus(
@@ -134,22 +134,26 @@ def _phase(phases: Sequence[str]) -> ServingPhase:
     return ServingPhase.AVAILABLE if set(phases) == {ServingPhase.AVAILABLE} else ServingPhase.PARTIAL
 
 
-def _words(entry: PartyDeploymentStatus | None) -> Words:
+def _explain_party(entry: PartyDeploymentStatus | None) -> Explanation:
     if entry is None:
-        return Words("NotReported", "the party has not told how it is yet")
+        return Explanation("NotReported", "the party has not reported its status yet")
     for type_ in (FAILURE, WAITING):
         found = find_condition(entry.conditions, type_)
         if found is not None and found.status == "True":
-            return Words(found.reason, found.message)
+            return Explanation(found.reason, found.message)
     for type_ in ("Available", "Progressing"):
         found = find_condition(entry.conditions, type_)
         if found is not None and found.reason and (type_ != "Available" or found.status != "True"):
-            return Words(found.reason, found.message)
-    return Words("ReplicasNotReady", f"{entry.available_replicas} replicas serve")
+            return Explanation(found.reason, found.message)
+    return Explanation("ReplicasNotReady", f"{entry.available_replicas} replicas serve")
 
 
 def all_failed(
-    deployment: KusciaDeployment, own: Iterable[str], found: Mapping[tuple[str, str], Deployment], why: Words, now: str
+    deployment: KusciaDeployment,
+    own: Iterable[str],
+    found: Mapping[tuple[str, str], Deployment],
+    why: Explanation,
+    now: str,
 ) -> PartyStatuses:
     """Our own parties when the deployment cannot be carried out."""
     out: PartyStatuses = {}

@@ -14,7 +14,7 @@ from coterie.base.ids import uid4
 from coterie.base.log import logger
 from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
 from coterie.kube.api.meta import Object, ObjectKey, controller_of
-from coterie.kube.api.pod_state import moment
+from coterie.kube.api.pod_state import parse_time
 from coterie.kube.api.retries import Outlook, outlook, status_message
 from coterie.kube.api.types.merge import changes
 from coterie.kube.client.client import Client
@@ -22,7 +22,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.kube.control.deferred import Deferred, earliest
 from coterie.kube.control.events import EventRecorder, reference_to
-from coterie.kube.control.preconditions import exactly, write_status
+from coterie.kube.control.preconditions import preconditions, write_status
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.jobs.phases import JOB_NEW, JOB_UNSUCCESSFUL, TASK_ENDED
@@ -35,20 +35,20 @@ from coterie.kuscia.api.types.job import (
     KUSCIA_JOBS,
     KUSCIA_TASKS,
     AppImage,
-    JobStatus,
+    JobStage,
     KusciaJob,
+    KusciaJobStatus,
     KusciaTask,
     PartyTaskStatus,
-    Stage,
     TaskPhase,
     TaskTemplate,
 )
 from coterie.kuscia.controllers.kusciajob import launch
 from coterie.kuscia.controllers.kusciajob.plan import (
+    JobView,
     Plan,
-    View,
     only_informs,
-    settle,
+    plan_until_settled,
     task_refused,
     tasks_taken,
     update_refused,
@@ -114,18 +114,18 @@ class KusciaJobReconciler:
         if job.status.completion_time and (left := self._until_removal(job)) is not None and left <= 0:
             return await self._remove(job)
         view = self._view(job)
-        wanted = settle(view)
+        wanted = plan_until_settled(view)
         if wanted.mark is not None or wanted.name_tasks:
             marked = await self._update(view, wanted)
             if marked is None:
                 return DONE
             job = marked
             view = self._view(job)
-            wanted = settle(view)
+            wanted = plan_until_settled(view)
             if wanted.mark is not None or wanted.name_tasks:
                 return DONE  # its own event brings us back
         status, again = await self._act(view, wanted)
-        after = again if again is not None else self._next_look(job, wanted)
+        after = again if again is not None else self._next_check(job, wanted)
         if only_informs(job.status, status):
             left = self._later.wait(job.metadata.uid)
             if left is not None:
@@ -136,12 +136,12 @@ class KusciaJobReconciler:
             await self._start_again(job)
         return Result(after=after)
 
-    def _view(self, job: KusciaJob) -> View:
+    def _view(self, job: KusciaJob) -> JobView:
         tasks = {task.metadata.name: task for task in self.tasks.cache.by_index(BY_JOB, job.metadata.uid)}
         ids = {template.task_id for template in job.spec.tasks if template.task_id}
         there = {name for name in ids if self.tasks.cache.get(name, CROSS_DOMAIN) is not None}
         named = {job.spec.initiator, *job.spec.party_domains}
-        return View(
+        return JobView(
             job=job,
             domains={name: found for name in named if (found := self.domains.cache.get(name)) is not None},
             images={
@@ -151,7 +151,7 @@ class KusciaJobReconciler:
             },
             ungranted=self._ungranted(job),
             tasks=tasks,
-            strangers=frozenset(there - tasks.keys()),
+            foreign_tasks=frozenset(there - tasks.keys()),
             requires_approval=self._requires_approval,
             age=self._age(job),
             now=rfc3339(self._clock.now()),
@@ -177,7 +177,7 @@ class KusciaJobReconciler:
 
     # Doing.
 
-    async def _update(self, view: View, wanted: Plan) -> KusciaJob | None:
+    async def _update(self, view: JobView, wanted: Plan) -> KusciaJob | None:
         """The job with its new metadata and task ids; None when it is gone, or failed because they were refused."""
         try:
             return await self._mark(view.job, wanted.mark or {}, wanted.name_tasks)
@@ -189,7 +189,7 @@ class KusciaJobReconciler:
             await self._write(view.job, update_refused(view, status_message(error)))
             return None
 
-    async def _act(self, view: View, wanted: Plan) -> tuple[JobStatus, float | None]:
+    async def _act(self, view: JobView, wanted: Plan) -> tuple[KusciaJobStatus, float | None]:
         """Everything but the status, which it answers, with the seconds after which a refused task is tried again."""
         for task in wanted.stop:
             await self._stop(task, view)
@@ -206,7 +206,7 @@ class KusciaJobReconciler:
             )
         return tasks_taken(view, status) if wanted.create else status, None
 
-    async def _create(self, view: View, template: TaskTemplate) -> ApiError | None:
+    async def _create(self, view: JobView, template: TaskTemplate) -> ApiError | None:
         """The refusal, unless it is transient."""
         try:
             await self._client.create(KUSCIA_TASKS.as_dynamic, launch.task_of(view, template))
@@ -218,9 +218,9 @@ class KusciaJobReconciler:
             return error
         return None
 
-    async def _stop(self, task: KusciaTask, view: View) -> None:
+    async def _stop(self, task: KusciaTask, view: JobView) -> None:
         own = set(view.own_parties)
-        told = tuple(
+        party_statuses = tuple(
             replace(party, phase=TaskPhase.FAILED)
             if party.domain_id in own and party.phase not in TASK_ENDED
             else party
@@ -232,7 +232,7 @@ class KusciaJobReconciler:
             phase=TaskPhase.FAILED,
             reason=STOPPED,
             message="Job was stopped",
-            party_task_status=told,
+            party_task_status=party_statuses,
             last_reconcile_time=view.now,
         )
         await write_status(self._client, KUSCIA_TASKS, task, task.status, stopped)
@@ -246,7 +246,7 @@ class KusciaJobReconciler:
 
     async def _mark(self, job: KusciaJob, mark: Object, aliases: tuple[str, ...]) -> KusciaJob:
         """The job with this metadata and ids for these tasks."""
-        patch: dict[str, Any] = {"metadata": {**mark, **exactly(job)}}
+        patch: dict[str, Any] = {"metadata": {**mark, **preconditions(job)}}
         if aliases:
             patch |= await self._names(job, aliases)
         return await self._client.patch(KUSCIA_JOBS, job.metadata.name, job.metadata.namespace, patch)
@@ -265,25 +265,25 @@ class KusciaJobReconciler:
     async def _start_again(self, job: KusciaJob) -> None:
         version = (job.metadata.labels or {}).get(labels.KUSCIA_JOB_STAGE_VERSION, "")
         following = str(int(version) + 1 if version.isdigit() else 1)
-        told = {labels.KUSCIA_JOB_STAGE: str(Stage.START), labels.KUSCIA_JOB_STAGE_VERSION: following}
+        start_labels = {labels.KUSCIA_JOB_STAGE: str(JobStage.START), labels.KUSCIA_JOB_STAGE_VERSION: following}
         await self._client.patch(
             KUSCIA_JOBS,
             job.metadata.name,
             job.metadata.namespace,
-            {"metadata": {"uid": job.metadata.uid, "labels": told}},
+            {"metadata": {"uid": job.metadata.uid, "labels": start_labels}},
         )
 
-    async def _write(self, job: KusciaJob, status: JobStatus) -> None:
+    async def _write(self, job: KusciaJob, status: KusciaJobStatus) -> None:
         if changes(job.status, status) is None:
             return
         status = replace(status, last_reconcile_time=rfc3339(self._clock.now()))
         written = await write_status(self._client, KUSCIA_JOBS, job, job.status, status)
         if written and status.phase != job.status.phase:
-            self._tell(job, status)
+            self._record_event(job, status)
 
-    def _tell(self, job: KusciaJob, status: JobStatus) -> None:
+    def _record_event(self, job: KusciaJob, status: KusciaJobStatus) -> None:
         log = self._log.bind(job=job.metadata.name, phase=status.phase)
-        log.info("The job moved on", why=status.message)
+        log.info("Job phase changed", why=status.message)
         # The status says how a job goes on; an event of its own is for what somebody should look at.
         if self._events is None or status.phase not in JOB_UNSUCCESSFUL:
             return
@@ -294,7 +294,7 @@ class KusciaJobReconciler:
     # Time.
 
     def _until_removal(self, job: KusciaJob) -> float | None:
-        ended = moment(job.status.completion_time)
+        ended = parse_time(job.status.completion_time)
         if ended is None or self._retention <= 0:
             return None
         return self._retention - (self._clock.now() - ended).total_seconds()
@@ -308,7 +308,7 @@ class KusciaJobReconciler:
             return DONE
         return DONE
 
-    def _next_look(self, job: KusciaJob, wanted: Plan) -> float | None:
+    def _next_check(self, job: KusciaJob, wanted: Plan) -> float | None:
         if wanted.after is not None:
             return wanted.after
         return self._until_removal(job) if job.status.completion_time else None

@@ -12,7 +12,7 @@ from coterie.kuscia.api import labels
 from coterie.kuscia.api.appimages import choose_template, replicas_of, share
 from coterie.kuscia.api.jobs.conditions import RESTARTED
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, AppImage, JobParty, TaskTemplate
-from coterie.kuscia.controllers.kusciajob.plan import View
+from coterie.kuscia.controllers.kusciajob.plan import JobView
 
 _COPIED = (
     labels.KUSCIA_INITIATOR,
@@ -31,7 +31,7 @@ def task_id(job: str, digits: str) -> str:
     return f"{job[:_NAME_KEPT]}-{digits}"
 
 
-def task_of(view: View, template: TaskTemplate) -> Object:
+def task_of(view: JobView, template: TaskTemplate) -> Object:
     meta = view.job.metadata
     takes_part = any(view.ours(party.domain_id) for party in template.parties)
     copied = {key: value for key in _COPIED if (value := (meta.annotations or {}).get(key)) is not None}
@@ -67,7 +67,7 @@ def task_of(view: View, template: TaskTemplate) -> Object:
     }
 
 
-def _host_task(view: View, template: TaskTemplate) -> dict[str, str]:
+def _host_task(view: JobView, template: TaskTemplate) -> dict[str, str]:
     """Which of the host's tasks of this name it is, where the interconnection told so. After a restart it must tell anew."""
     told = (view.job.metadata.annotations or {}).get(labels.COTERIE_HOST_TASK_UIDS, "")
     if not told or find_condition(view.job.status.conditions, RESTARTED) is not None:

@@ -32,11 +32,11 @@ from dataclasses import replace as _replace
 from msgspec.structs import replace
 
 from coterie.kube.api.meta import Condition, Object, find_condition, set_condition
-from coterie.kube.api.pod_state import moment
+from coterie.kube.api.pod_state import parse_time
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.jobs.conditions import RESTARTED, STAGE_HANDLED, VALIDATE_FAILED, VALIDATED
-from coterie.kuscia.api.jobs.graph import Progress, progress
+from coterie.kuscia.api.jobs.graph import JobProgress, progress
 from coterie.kuscia.api.jobs.phases import JOB_FINAL, TASK_ENDED
 from coterie.kuscia.api.types.domain import BFIA_PROTOCOL, Domain
 from coterie.kuscia.api.types.job import (
@@ -45,17 +45,17 @@ from coterie.kuscia.api.types.job import (
     REJECTED,
     AppImage,
     JobPhase,
-    JobStatus,
+    JobStage,
     KusciaJob,
+    KusciaJobStatus,
     KusciaTask,
     PartyTaskStatus,
-    Stage,
     TaskPhase,
     TaskTemplate,
 )
 from coterie.kuscia.controllers.kusciajob.validate import Faults, faults
 
-PATIENCE = 3.0
+MISSING_OBJECTS_GRACE = 3.0
 """Seconds a job waits for domains and engines that it names and that are not there: objects reach us in any order."""
 CREATE_TASK_FAILED = "CreateTaskFailed"
 UPDATE_JOB_FAILED = "UpdateJobFailed"
@@ -64,12 +64,14 @@ TASKS_CREATED = "TasksCreated"
 CREATE_PATIENCE = 300.0
 """Seconds for which such a task is tried again."""
 REFUSED_RETRY = 5.0
-_CREATED = frozenset(stage.done for stage in (Stage.CREATE, Stage.START, Stage.RESTART)) | {Stage.RESTART.failed}
-_RESTARTED = frozenset((Stage.RESTART.done, Stage.RESTART.failed, Stage.START.done))
+_CREATED = frozenset(stage.done for stage in (JobStage.CREATE, JobStage.START, JobStage.RESTART)) | {
+    JobStage.RESTART.failed
+}
+_RESTARTED = frozenset((JobStage.RESTART.done, JobStage.RESTART.failed, JobStage.START.done))
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class JobView:
     job: KusciaJob
     domains: Mapping[str, Domain]
     images: Mapping[str, AppImage]
@@ -77,7 +79,7 @@ class View:
     """Sentences about data of ours that the job's initiator has no grant for; only told of a new job."""
     tasks: Mapping[str, KusciaTask]
     """Those of this job, by name."""
-    strangers: frozenset[str]
+    foreign_tasks: frozenset[str]
     """Names of tasks that exist and are not of this job."""
     requires_approval: bool
     """Jobs of partners wait until a user approves them."""
@@ -111,12 +113,12 @@ class View:
         return bool(self.partners) or not self.initiates
 
     @property
-    def stage(self) -> Stage | None:
+    def stage(self) -> JobStage | None:
         label = (self.job.metadata.labels or {}).get(labels.KUSCIA_JOB_STAGE, "")
-        return Stage(label) if label in tuple(Stage) else None
+        return JobStage(label) if label in tuple(JobStage) else None
 
     @property
-    def order(self) -> str:
+    def command(self) -> str:
         """Names one command: the same stage again is another command when its version is."""
         return f"{self.stage or ''}/{(self.job.metadata.labels or {}).get(labels.KUSCIA_JOB_STAGE_VERSION, '')}"
 
@@ -126,10 +128,10 @@ class View:
         return found or self.job.spec.initiator
 
     @property
-    def new_order(self) -> Stage | None:
+    def pending_command(self) -> JobStage | None:
         """The command that has not been carried out yet."""
         handled = find_condition(self.job.status.conditions, STAGE_HANDLED)
-        return None if handled is not None and handled.message == self.order else self.stage
+        return None if handled is not None and handled.message == self.command else self.stage
 
     def task_of(self, template: TaskTemplate) -> KusciaTask | None:
         return self.tasks.get(template.task_id) if template.task_id else None
@@ -159,7 +161,7 @@ class View:
 class Plan:
     """In the order in which it is done; what stands before the status is done first, so that a crash repeats it."""
 
-    status: JobStatus
+    status: KusciaJobStatus
     mark: Object | None = None
     """Metadata to merge, before anything else: what follows is planned anew."""
     name_tasks: tuple[str, ...] = ()
@@ -176,7 +178,7 @@ class Plan:
         return self == Plan(self.status)
 
 
-def plan(view: View) -> Plan:
+def plan(view: JobView) -> Plan:
     status = view.job.status
     if status.phase in JOB_FINAL and status.completion_time:
         return Plan(status)
@@ -189,7 +191,7 @@ def plan(view: View) -> Plan:
     return _replace(made, status=_with_tasks(view, made))
 
 
-def settle(view: View) -> Plan:
+def plan_until_settled(view: JobView) -> Plan:
     """As `plan`, through all phases that need nobody else: each write is news that every party has to read."""
     made = plan(view)
     while made.only_status and made.status.phase != view.job.status.phase:
@@ -201,34 +203,34 @@ def settle(view: View) -> Plan:
     return made
 
 
-def only_informs(before: JobStatus, after: JobStatus) -> bool:
+def only_informs(before: KusciaJobStatus, after: KusciaJobStatus) -> bool:
     """Whether nobody acts on the change: how far each task is stands in the task itself."""
     kept = replace(after, task_status=before.task_status, last_reconcile_time=before.last_reconcile_time)
     return after != before and kept == before
 
 
-def _with_tasks(view: View, made: Plan) -> JobStatus:
+def _with_tasks(view: JobView, made: Plan) -> KusciaJobStatus:
     """`taskStatus` is always told from the tasks themselves."""
     gone = {task.metadata.name for task in made.delete}
     stopped = {task.metadata.name for task in made.stop}
-    told = {
+    task_phases = {
         name: TaskPhase.FAILED if name in stopped else task.status.phase or TaskPhase.PENDING
         for name, task in sorted(view.tasks.items())
         if name not in gone and not task.metadata.deleting
     }
-    return replace(made.status, task_status={name: str(phase) for name, phase in told.items()} or None)
+    return replace(made.status, task_status={name: str(phase) for name, phase in task_phases.items()} or None)
 
 
 # Phases.
 
 
-def _initialized(view: View) -> Plan:
+def _initialized(view: JobView) -> Plan:
     status = view.job.status
     found = faults(view.job, view.domains, view.images)
     # A grant may be given a moment after the job was begun, like everything else that the job names.
     found = Faults(found.wrong, (*found.missing, *view.ungranted))
-    if not found.wrong and found.missing and view.age < PATIENCE:
-        return Plan(replace(status, message=f"Waiting: {found.sentence}"), after=PATIENCE - view.age)
+    if not found.wrong and found.missing and view.age < MISSING_OBJECTS_GRACE:
+        return Plan(replace(status, message=f"Waiting: {found.sentence}"), after=MISSING_OBJECTS_GRACE - view.age)
     if found.wrong or found.missing:
         sentence = f"Validate job failed, {found.sentence}"
         return Plan(
@@ -257,38 +259,38 @@ def _initialized(view: View) -> Plan:
             phase=JobPhase.AWAITING_APPROVAL if view.interconnected else JobPhase.PENDING,
             message="",
             start_time=status.start_time or view.now,
-            stage_status={**(status.stage_status or {}), **dict.fromkeys((*began, *own), Stage.CREATE.done)} or None,
+            stage_status={**(status.stage_status or {}), **dict.fromkeys((*began, *own), JobStage.CREATE.done)} or None,
             approve_status={**(status.approve_status or {}), **approved} or None,
         )
     )
 
 
-def _refused(view: View, status: JobStatus, sentence: str) -> JobStatus:
+def _refused(view: JobView, status: KusciaJobStatus, sentence: str) -> KusciaJobStatus:
     """The others wait for us: they are told that we cannot, and why."""
     if view.initiates:
         return status
-    told = tuple(
+    party_statuses = tuple(
         PartyTaskStatus(domain_id=party, phase=str(TaskPhase.FAILED), message=sentence) for party in view.own_parties
     )
-    stages = {**(status.stage_status or {}), **dict.fromkeys(view.own_parties, Stage.CREATE.failed)}
+    stages = {**(status.stage_status or {}), **dict.fromkeys(view.own_parties, JobStage.CREATE.failed)}
     return replace(
         status,
         stage_status=stages or None,
-        party_task_create_status={**(status.party_task_create_status or {}), view.job.metadata.name: told},
+        party_task_create_status={**(status.party_task_create_status or {}), view.job.metadata.name: party_statuses},
     )
 
 
-def _not_created(view: View) -> Plan | None:
+def _not_created(view: JobView) -> Plan | None:
     """A party could not create the job: nobody can run it."""
     status = view.job.status
-    failed = [party for party in view.parties if (status.stage_status or {}).get(party) == Stage.CREATE.failed]
+    failed = [party for party in view.parties if (status.stage_status or {}).get(party) == JobStage.CREATE.failed]
     if not failed:
         return None
     words = {
-        told.domain_id: told.message
+        party_status.domain_id: party_status.message
         for each in (status.party_task_create_status or {}).values()
-        for told in each
-        if told.message
+        for party_status in each
+        if party_status.message
     }
     sentence = "; ".join(f"{party} could not create the job{_colon(words.get(party))}" for party in failed)
     return _fail(view, "JobCreateFailed", sentence)
@@ -298,7 +300,7 @@ def _colon(message: str | None) -> str:
     return f": {message}" if message else ""
 
 
-def _marks(view: View) -> Object | str | None:
+def _marks(view: JobView) -> Object | str | None:
     """Annotations that a new job gets; None when it has them, a sentence when the parties do not go together."""
     meta = view.job.metadata
     wanted = {labels.KUSCIA_SELF_AS_INITIATOR: "true" if view.initiates else "false"}
@@ -320,19 +322,19 @@ def _marks(view: View) -> Object | str | None:
     return mark or None
 
 
-def _awaiting_approval(view: View) -> Plan:
+def _awaiting_approval(view: JobView) -> Plan:
     if (ordered := _carry_out(view)) is not None:
         return ordered
     if (refused := _not_created(view)) is not None:
         return refused
     status = view.job.status
-    told = dict(status.approve_status or {})
+    approvals = dict(status.approve_status or {})
     if not view.requires_approval and not view.initiates:
         for party in view.own_parties:
-            told.setdefault(party, ACCEPTED)
-        status = replace(status, approve_status=told or None)
+            approvals.setdefault(party, ACCEPTED)
+        status = replace(status, approve_status=approvals or None)
     others = [party for party in view.parties if party != view.job.spec.initiator]
-    rejected = [party for party in others if told.get(party) == REJECTED]
+    rejected = [party for party in others if approvals.get(party) == REJECTED]
     if rejected:
         reason = f"Party: {', '.join(rejected)} approval reject."
         return Plan(
@@ -344,13 +346,13 @@ def _awaiting_approval(view: View) -> Plan:
                 completion_time=view.now,
             )
         )
-    waiting = [party for party in others if told.get(party) != ACCEPTED]
+    waiting = [party for party in others if approvals.get(party) != ACCEPTED]
     if waiting:
         return Plan(replace(status, message=f"Waiting for the approval of {', '.join(waiting)}"))
     return Plan(replace(status, phase=JobPhase.PENDING, message=""))
 
 
-def _pending(view: View) -> Plan:
+def _pending(view: JobView) -> Plan:
     if (ordered := _carry_out(view)) is not None:
         return ordered
     if (refused := _not_created(view)) is not None:
@@ -363,12 +365,12 @@ def _pending(view: View) -> Plan:
     return Plan(replace(status, phase=JobPhase.RUNNING, message=""))
 
 
-def _running(view: View) -> Plan:
+def _running(view: JobView) -> Plan:
     if (ordered := _carry_out(view)) is not None:
         return ordered
     status = view.job.status
     stages = status.stage_status or {}
-    restarting = view.stage is Stage.RESTART
+    restarting = view.stage is JobStage.RESTART
     if restarting:
         waiting = [party for party in view.parties if stages.get(party) not in _RESTARTED]
         if waiting:
@@ -378,7 +380,7 @@ def _running(view: View) -> Plan:
     if view.unnamed and view.initiates:
         return Plan(status, name_tasks=view.unnamed)
     at = progress(view.job.spec.tasks, view.phases)
-    taken = [task for task in at.ready if task.task_id in view.strangers]
+    taken = [task for task in at.ready if task.task_id in view.foreign_tasks]
     if taken:
         names = ", ".join(f"{task.alias} ({task.task_id})" for task in taken)
         return _fail(view, CREATE_TASK_FAILED, f"Tasks of another job have the ids that this one chose: {names}")
@@ -393,11 +395,13 @@ def _running(view: View) -> Plan:
     return Plan(replace(status, message=""), create=tuple(nameable[: max(0, room)]))
 
 
-def task_refused(view: View, status: JobStatus, message: str, *, lasting: bool) -> tuple[JobStatus, float | None]:
+def task_refused(
+    view: JobView, status: KusciaJobStatus, message: str, *, lasting: bool
+) -> tuple[KusciaJobStatus, float | None]:
     """The status of a job whose task the API did not take, and when to try again; None when the job failed over it."""
     known = find_condition(status.conditions, TASKS_CREATED)
-    since = moment(known.last_transition_time) if known is not None and known.status == "False" else None
-    now = moment(view.now)
+    since = parse_time(known.last_transition_time) if known is not None and known.status == "False" else None
+    now = parse_time(view.now)
     waited = (now - since).total_seconds() if since is not None and now is not None else 0.0
     status = _condition(view, status, TASKS_CREATED, "False", CREATE_TASK_FAILED, message)
     if lasting or waited >= CREATE_PATIENCE:
@@ -406,37 +410,37 @@ def task_refused(view: View, status: JobStatus, message: str, *, lasting: bool) 
     return replace(status, message=f"Waiting: {message}"), min(REFUSED_RETRY, CREATE_PATIENCE - waited)
 
 
-def tasks_taken(view: View, status: JobStatus) -> JobStatus:
+def tasks_taken(view: JobView, status: KusciaJobStatus) -> KusciaJobStatus:
     """All tasks that are due were created: what was told of refusals is over."""
     if find_condition(status.conditions, TASKS_CREATED) is None:
         return status
     return _condition(view, status, TASKS_CREATED, "True", "", "")
 
 
-def update_refused(view: View, message: str) -> JobStatus:
+def update_refused(view: JobView, message: str) -> KusciaJobStatus:
     """The job itself could not be changed, for a reason that lasts."""
     return _fail(view, UPDATE_JOB_FAILED, message).status
 
 
-def _failed(view: View) -> Plan:
+def _failed(view: JobView) -> Plan:
     if (ordered := _carry_out(view)) is not None:
         return ordered
     status = view.job.status
     return Plan(replace(status, completion_time=status.completion_time or view.now), stop=view.unfinished)
 
 
-def _suspended(view: View) -> Plan:
+def _suspended(view: JobView) -> Plan:
     ordered = _carry_out(view)
     return ordered if ordered is not None else Plan(view.job.status, stop=view.unfinished)
 
 
-def _ended(view: View) -> Plan:
+def _ended(view: JobView) -> Plan:
     """An end without its time, as somebody who edits a status by hand may leave it."""
     status = view.job.status
     return Plan(replace(status, completion_time=status.completion_time or view.now), stop=view.unfinished)
 
 
-_HANDLERS: dict[JobPhase, Callable[[View], Plan]] = {
+_HANDLERS: dict[JobPhase, Callable[[JobView], Plan]] = {
     JobPhase.INITIALIZED: _initialized,
     JobPhase.AWAITING_APPROVAL: _awaiting_approval,
     JobPhase.PENDING: _pending,
@@ -452,30 +456,30 @@ _HANDLERS: dict[JobPhase, Callable[[View], Plan]] = {
 # Commands.
 
 
-def _carry_out(view: View) -> Plan | None:
+def _carry_out(view: JobView) -> Plan | None:
     """The effect of a command that is new; None when there is none for a job in this phase."""
-    stage, phase = view.new_order, JobPhase(view.job.status.phase)
-    if stage is Stage.START:
-        return Plan(_handled(view, view.job.status, stage.done))
-    if stage is Stage.STOP and phase is not JobPhase.FAILED:
-        return _end_by_order(view, stage, JobPhase.FAILED)
-    if stage is Stage.CANCEL:
-        return _end_by_order(view, stage, JobPhase.CANCELLED)
-    if stage is Stage.SUSPEND and phase is JobPhase.RUNNING:
-        status = replace(_handled(view, view.job.status, stage.done), phase=JobPhase.SUSPENDED, message="")
+    stage, phase = view.pending_command, JobPhase(view.job.status.phase)
+    if stage is JobStage.START:
+        return Plan(_command_handled(view, view.job.status, stage.done))
+    if stage is JobStage.STOP and phase is not JobPhase.FAILED:
+        return _end_by_command(view, stage, JobPhase.FAILED)
+    if stage is JobStage.CANCEL:
+        return _end_by_command(view, stage, JobPhase.CANCELLED)
+    if stage is JobStage.SUSPEND and phase is JobPhase.RUNNING:
+        status = replace(_command_handled(view, view.job.status, stage.done), phase=JobPhase.SUSPENDED, message="")
         return Plan(status, stop=view.unfinished)
-    if stage is Stage.RESTART and phase in (JobPhase.AWAITING_APPROVAL, JobPhase.PENDING):
-        return Plan(_handled(view, view.job.status, stage.done))  # there is nothing yet to begin anew
-    if stage is Stage.RESTART:
+    if stage is JobStage.RESTART and phase in (JobPhase.AWAITING_APPROVAL, JobPhase.PENDING):
+        return Plan(_command_handled(view, view.job.status, stage.done))  # there is nothing yet to begin anew
+    if stage is JobStage.RESTART:
         # Also while it runs here: the command that ended it elsewhere may have been overtaken by this one.
         return _restart(view)
     return None
 
 
-def _end_by_order(view: View, stage: Stage, phase: JobPhase) -> Plan:
+def _end_by_command(view: JobView, stage: JobStage, phase: JobPhase) -> Plan:
     words = f"Party: {view.trigger} execute the cmd: {stage}."
     status = replace(
-        _handled(view, view.job.status, stage.done),
+        _command_handled(view, view.job.status, stage.done),
         phase=phase,
         reason=words,
         message=words,
@@ -484,18 +488,18 @@ def _end_by_order(view: View, stage: Stage, phase: JobPhase) -> Plan:
     return Plan(status, stop=view.unfinished)
 
 
-def _restart(view: View) -> Plan:
+def _restart(view: JobView) -> Plan:
     status = view.job.status
     if status.reason == VALIDATE_FAILED:
         refused = replace(
-            _handled(view, status, Stage.RESTART.failed),
+            _command_handled(view, status, JobStage.RESTART.failed),
             message=f"A job that was never valid cannot be restarted; submit it anew. {status.message}",
         )
         return Plan(refused)
     unsuccessful = tuple(task for task in view.tasks.values() if task.status.phase != TaskPhase.SUCCEEDED)
     version = (view.job.metadata.labels or {}).get(labels.KUSCIA_JOB_STAGE_VERSION, "")
     begun = replace(
-        _condition(view, _handled(view, status, Stage.RESTART.done), RESTARTED, "True", "", version),
+        _condition(view, _command_handled(view, status, JobStage.RESTART.done), RESTARTED, "True", "", version),
         phase=JobPhase.RUNNING,
         reason="",
         message=f"This job is restarted by {view.trigger}",
@@ -504,21 +508,23 @@ def _restart(view: View) -> Plan:
     return Plan(begun, delete=unsuccessful)
 
 
-def _handled(view: View, status: JobStatus, said: str) -> JobStatus:
-    told = {**(status.stage_status or {}), **dict.fromkeys(view.own_parties, said)}
-    status = replace(status, stage_status=told or None)
-    return _condition(view, status, STAGE_HANDLED, "True", str(view.stage), view.order)
+def _command_handled(view: JobView, status: KusciaJobStatus, stage_status: str) -> KusciaJobStatus:
+    stage_statuses = {**(status.stage_status or {}), **dict.fromkeys(view.own_parties, stage_status)}
+    status = replace(status, stage_status=stage_statuses or None)
+    return _condition(view, status, STAGE_HANDLED, "True", str(view.stage), view.command)
 
 
 # Words.
 
 
-def _condition(view: View, status: JobStatus, type_: str, value: str, reason: str, message: str) -> JobStatus:
+def _condition(
+    view: JobView, status: KusciaJobStatus, type_: str, value: str, reason: str, message: str
+) -> KusciaJobStatus:
     new = Condition(type=type_, status=value, reason=reason, message=message)
     return replace(status, conditions=set_condition(status.conditions, new, view.now))
 
 
-def _fail(view: View, reason: str, message: str) -> Plan:
+def _fail(view: JobView, reason: str, message: str) -> Plan:
     status = replace(
         view.job.status,
         phase=JobPhase.FAILED,
@@ -530,19 +536,19 @@ def _fail(view: View, reason: str, message: str) -> Plan:
     return Plan(status, stop=view.unfinished)
 
 
-def _why(view: View, at: Progress) -> str:
+def _why(view: JobView, at: JobProgress) -> str:
     failed = [_failure(view, task) for task in at.failed if not task.tolerable]
     blocked = [task.alias for task in at.blocked if not task.tolerable]
-    return " ".join((*failed, *_blocked_words(blocked, at.failed)))
+    return " ".join((*failed, *_blocked_message(blocked, at.failed)))
 
 
-def _failure(view: View, template: TaskTemplate) -> str:
+def _failure(view: JobView, template: TaskTemplate) -> str:
     task = view.task_of(template)
-    told = (task.status.message or task.status.reason) if task is not None else ""
-    return f"Task {template.alias} failed{f': {told}' if told else ''}.".replace("..", ".")
+    reason_text = (task.status.message or task.status.reason) if task is not None else ""
+    return f"Task {template.alias} failed{f': {reason_text}' if reason_text else ''}.".replace("..", ".")
 
 
-def _blocked_words(blocked: list[str], failed: Iterable[TaskTemplate]) -> Iterable[str]:
+def _blocked_message(blocked: list[str], failed: Iterable[TaskTemplate]) -> Iterable[str]:
     if blocked:
         by = ", ".join(task.alias for task in failed)
         yield f"Not run, because they wait for {by}: {', '.join(blocked)}."

@@ -36,10 +36,10 @@ from coterie.kube.control.deferred import Deferred, earliest
 from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.control.expectations import Expectations
 from coterie.kube.control.finalizers import add_finalizer, remove_finalizer
-from coterie.kube.control.preconditions import exactly
+from coterie.kube.control.preconditions import preconditions
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own
-from coterie.kuscia.api.engine_template import KitFault
+from coterie.kuscia.api.engine_template import EngineTemplateError
 from coterie.kuscia.api.jobs.conditions import RESOURCE_CREATED
 from coterie.kuscia.api.jobs.phases import TASK_ENDED
 from coterie.kuscia.api.reserving import task_resource
@@ -52,17 +52,22 @@ from coterie.kuscia.api.types.job import (
     AppImage,
     GroupParty,
     KusciaTask,
+    KusciaTaskStatus,
     PartyAllocatedPorts,
     ServiceOfTask,
     TaskPhase,
     TaskResourceGroup,
-    TaskStatus,
 )
 from coterie.kuscia.api.types.task_resource import TASK_RESOURCES
 from coterie.kuscia.control.port_pool import PortPool
 from coterie.kuscia.controllers.kusciatask import render
-from coterie.kuscia.controllers.kusciatask.kit import PartyKit, PodKit, numbers_of, party_kits
-from coterie.kuscia.controllers.kusciatask.plan import Refusal, View, only_informs, plan, refused
+from coterie.kuscia.controllers.kusciatask.party_workloads import (
+    PartyWorkload,
+    PodWorkload,
+    numbers_of,
+    party_workloads,
+)
+from coterie.kuscia.controllers.kusciatask.plan import Refusal, TaskView, only_informs, plan, refused
 
 T = TypeVar("T")
 A = TypeVar("A", bound=ApiObject)
@@ -78,7 +83,7 @@ _RETRY = Policy(first=0.05, factor=2.0, limit=30.0, jitter=0.1)
 """Shorter pauses than other controllers make: the time that a task may wait is checked at each attempt."""
 
 
-class Refused(Exception):
+class TaskObjectsRefused(Exception):
     """The API did not take objects of the task, for reasons that no retry mends soon."""
 
     def __init__(self, refusals: tuple[Refusal, ...]) -> None:
@@ -138,7 +143,7 @@ class KusciaTaskReconciler:
         self._expected: Expectations[ObjectKey] = Expectations(self.pods, clock)
         self._first_seen: dict[str, float] = {}
         self._trouble: dict[str, str] = {}
-        self._made: dict[str, TaskStatus] = {}
+        self._made: dict[str, KusciaTaskStatus] = {}
         """By uid, of tasks whose status does not say yet that everything was made."""
         self._later: Deferred[str] = Deferred(clock)
         self._usable: dict[str, bool] = {}
@@ -174,7 +179,7 @@ class KusciaTaskReconciler:
                 self._trouble[task.metadata.uid] = f"an earlier task still has {reason}"
                 self._log.info("Waiting for an earlier object to go", task=key.name, why=str(reason))
                 return Result(after=_IN_THE_WAY)
-            except Refused as problem:
+            except TaskObjectsRefused as problem:
                 self._log.warning("Objects of the task were refused", task=key.name, why=str(problem))
                 wanted = refused(view, status, problem.refusals)
                 status = wanted.status
@@ -209,23 +214,23 @@ class KusciaTaskReconciler:
         status = replace(task.status, conditions=tuple(known.values()), service_statuses=made.service_statuses)
         return replace(task, status=status)
 
-    def _view(self, task: KusciaTask) -> View:
+    def _view(self, task: KusciaTask) -> TaskView:
         task = self._with_made(task)
         named = {party.app_image_ref for party in task.spec.parties}
         images = {name: found for name in named if (found := self.images.cache.get(name)) is not None}
-        kits: tuple[PartyKit, ...] = ()
+        parties: tuple[PartyWorkload, ...] = ()
         fault = ""
         try:
-            kits = party_kits(task, images)
-        except KitFault as problem:
+            parties = party_workloads(task, images)
+        except EngineTemplateError as problem:
             fault = str(problem)
-        own = tuple(kit for kit in kits if self._ours(kit.domain))
+        own = tuple(party for party in parties if self._ours(party.domain))
         pods = {pod.key: pod for pod in self.pods.cache.by_index(BY_TASK, task.metadata.uid)}
         group = self.groups.cache.get(task.metadata.name)
         mine = group is not None and (group.metadata.labels or {}).get(labels.KUSCIA_TASK_UID) == task.metadata.uid
-        return View(
+        return TaskView(
             task=task,
-            kits=kits,
+            parties=parties,
             fault=fault if any(self._ours(party.domain_id) for party in task.spec.parties) else "",
             own=own,
             initiates=self._ours(task.spec.initiator),
@@ -271,37 +276,39 @@ class KusciaTaskReconciler:
 
     # Making.
 
-    def _allotted(self, view: View, status: TaskStatus) -> TaskStatus:
+    def _allotted(self, view: TaskView, status: KusciaTaskStatus) -> KusciaTaskStatus:
         task = view.task
         self._pool.release(task.metadata.uid)
         uid = task.metadata.uid
         try:
             allotted = tuple(
                 PartyAllocatedPorts(
-                    domain_id=kit.domain, role=kit.role, named_port=self._pool.allot(uid, kit.domain, kit.port_keys)
+                    domain_id=party.domain,
+                    role=party.role,
+                    named_port=self._pool.allot(uid, party.domain, party.port_keys),
                 )
-                for kit in view.own
+                for party in view.own
             )
             return replace(status, allocated_ports=allotted)
-        except KitFault as problem:
+        except EngineTemplateError as problem:
             self._pool.release(uid)
             return replace(status, phase=str(TaskPhase.FAILED), reason="NoFreePorts", message=str(problem))
 
-    async def _make(self, view: View, status: TaskStatus) -> TaskStatus:
+    async def _make(self, view: TaskView, status: KusciaTaskStatus) -> KusciaTaskStatus:
         """The group and its reservations first: pods are made with everything the scheduler has to know of them."""
         numbers = numbers_of(status.allocated_ports)
         reserved = await self._make_reservations(view)
         made = [
-            self._make_pod(view, place, kit, which, numbers, reserved[kit.domain, kit.role])
-            for place, kit in enumerate(view.kits)
-            if kit in view.own
-            for which in kit.pods
+            self._make_pod(view, place, party, which, numbers, reserved[party.domain, party.role])
+            for place, party in enumerate(view.parties)
+            if party in view.own
+            for which in party.pods
         ]
-        told = await _all(made)
-        services = {name: service for found in told for name, service in found.items()}
+        results = await _all(made)
+        services = {name: service for found in results for name, service in found.items()}
         return replace(status, service_statuses=services or None)
 
-    async def _make_reservations(self, view: View) -> dict[tuple[str, str], render.Reservation]:
+    async def _make_reservations(self, view: TaskView) -> dict[tuple[str, str], render.Reservation]:
         """By domain and role of the parties whose reservations we keep."""
         task = view.task
         body = render.group(task, view.own, initiates=view.initiates, digits=lambda: uid4()[-12:])
@@ -331,32 +338,32 @@ class KusciaTaskReconciler:
 
     async def _make_pod(
         self,
-        view: View,
+        view: TaskView,
         place: int,
-        kit: PartyKit,
-        which: PodKit,
+        party: PartyWorkload,
+        which: PodWorkload,
         numbers: render.Numbers,
         reservation: render.Reservation,
     ) -> dict[str, ServiceOfTask]:
         task = view.task
-        body = render.pod(task, kit, which, numbers, reservation)
-        with _refusing(kit.domain, kit.role, PODS, body):
+        body = render.pod(task, party, which, numbers, reservation)
+        with _refusing(party.domain, party.role, PODS, body):
             pod = await self._ensure_pod(task, body)
         owner = reference(PODS, pod.metadata)
-        services = render.services(task, kit, which, numbers, owner)
-        maps = [render.values_map(task, view.kits, place, which, numbers, owner)]
-        if which.index == 0 and (templates := render.template_map(task, kit, owner)) is not None:
+        services = render.services(task, party, which, numbers, owner)
+        maps = [render.values_map(task, view.parties, place, which, numbers, owner)]
+        if which.index == 0 and (templates := render.template_map(task, party, owner)) is not None:
             maps.append(templates)
         await _all(
             [
-                *(self._create_for(task, kit, SERVICES, service) for service in services),
-                *(self._create_for(task, kit, CONFIG_MAPS, each) for each in maps),
+                *(self._create_for(task, party, SERVICES, service) for service in services),
+                *(self._create_for(task, party, CONFIG_MAPS, each) for each in maps),
             ]
         )
         now = rfc3339(self._clock.now())
         return {
-            f"{kit.domain}/{each['metadata']['name']}": ServiceOfTask(
-                namespace=kit.domain,
+            f"{party.domain}/{each['metadata']['name']}": ServiceOfTask(
+                namespace=party.domain,
                 service_name=each["metadata"]["name"],
                 port_name=each["spec"]["ports"][0]["name"],
                 port_number=each["spec"]["ports"][0]["port"],
@@ -383,7 +390,7 @@ class KusciaTaskReconciler:
         self._expected.expect(task.key, pod.metadata.resource_version)
         return pod
 
-    async def _create_for(self, task: KusciaTask, kit: PartyKit, kind: Kind[Any], body: Object) -> None:
+    async def _create_for(self, task: KusciaTask, kit: PartyWorkload, kind: Kind[Any], body: Object) -> None:
         with _refusing(kit.domain, kit.role, kind, body):
             await self._ensure(task, kind, body)
 
@@ -407,10 +414,10 @@ class KusciaTaskReconciler:
 
     # Ending.
 
-    async def _clean(self, view: View) -> None:
+    async def _clean(self, view: TaskView) -> None:
         """Everything but the pods that failed, which people want to look at."""
         task = view.task
-        domains = sorted({pod.metadata.namespace for pod in view.pods.values()} | {kit.domain for kit in view.own})
+        domains = sorted({pod.metadata.namespace for pod in view.pods.values()} | {party.domain for party in view.own})
         for domain in domains:
             await self._delete_services(task, domain)
         await asyncio.gather(*(self._delete_pod(pod) for pod in view.pods.values() if _goes(pod)))
@@ -483,13 +490,13 @@ class KusciaTaskReconciler:
 
     # Writing.
 
-    async def _write(self, task: KusciaTask, status: TaskStatus) -> KusciaTask:
+    async def _write(self, task: KusciaTask, status: KusciaTaskStatus) -> KusciaTask:
         if changes(task.status, status) is None:
             return task
         status = replace(status, last_reconcile_time=rfc3339(self._clock.now()))
         meta = task.metadata
         patch = {
-            "metadata": exactly(task),
+            "metadata": preconditions(task),
             "status": changes(task.status, status),
         }
         try:
@@ -499,12 +506,12 @@ class KusciaTaskReconciler:
                 self._pool.learn(meta.uid, _ports_of(task))  # nobody knows of the others
             raise
         if status.phase != task.status.phase:
-            self._tell(task, status)
+            self._record_event(task, status)
         return written
 
-    def _tell(self, task: KusciaTask, status: TaskStatus) -> None:
+    def _record_event(self, task: KusciaTask, status: KusciaTaskStatus) -> None:
         first = status.message.partition("\n")[0]
-        self._log.info("The task moved on", task=task.metadata.name, phase=status.phase, why=first)
+        self._log.info("Task phase changed", task=task.metadata.name, phase=status.phase, why=first)
         # The status says how a task goes on; an event of its own is for what somebody should look at.
         if self._events is None or status.phase != TaskPhase.FAILED:
             return
@@ -564,10 +571,10 @@ async def _all(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     Refusals are raised together, unless something else went wrong that a retry may mend."""
     done = await asyncio.gather(*calls, return_exceptions=True)
     errors = [each for each in done if isinstance(each, BaseException)]
-    refusals = tuple(refusal for each in errors if isinstance(each, Refused) for refusal in each.refusals)
-    others = [each for each in errors if not isinstance(each, Refused)]
+    refusals = tuple(refusal for each in errors if isinstance(each, TaskObjectsRefused) for refusal in each.refusals)
+    others = [each for each in errors if not isinstance(each, TaskObjectsRefused)]
     if any(each.lasting for each in refusals) or (refusals and not others):
-        raise Refused(refusals)
+        raise TaskObjectsRefused(refusals)
     if others:
         raise others[0]
     return [each for each in done if not isinstance(each, BaseException)]
@@ -575,7 +582,7 @@ async def _all(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 @contextmanager
 def _refusing(domain: str, role: str, kind: Kind[Any], body: Object) -> Iterator[None]:
-    """A create that is refused inside raises `Refused`, unless the error is transient."""
+    """A create that is refused inside raises `TaskObjectsRefused`, unless the error is transient."""
     try:
         yield
     except ApiError as error:
@@ -584,7 +591,7 @@ def _refusing(domain: str, role: str, kind: Kind[Any], body: Object) -> Iterator
             raise
         what = f"{kind.resource.kind} {body['metadata']['name']}"
         refusal = Refusal(domain, role, what, public_reason(error), status_message(error), chance is Outlook.LASTING)
-        raise Refused((refusal,)) from error
+        raise TaskObjectsRefused((refusal,)) from error
 
 
 def _goes(pod: Pod) -> bool:

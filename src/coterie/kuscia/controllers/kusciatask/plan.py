@@ -25,19 +25,19 @@ from msgspec.structs import replace
 
 from coterie.base.clock import rfc3339
 from coterie.kube.api.meta import Condition, ObjectKey, find_condition, is_true, set_condition
-from coterie.kube.api.pod_state import moment
+from coterie.kube.api.pod_state import parse_time
 from coterie.kube.api.types.pods import Pod
 from coterie.kuscia.api.jobs.conditions import PORTS_ALLOCATED, RESOURCE_CREATED, RUNNING, SUCCESS
 from coterie.kuscia.api.jobs.phases import TASK_ENDED
 from coterie.kuscia.api.types.job import (
     GroupPhase,
     KusciaTask,
+    KusciaTaskStatus,
     PartyTaskStatus,
     TaskPhase,
     TaskResourceGroup,
-    TaskStatus,
 )
-from coterie.kuscia.controllers.kusciatask.kit import PartyKit
+from coterie.kuscia.controllers.kusciatask.party_workloads import PartyWorkload
 from coterie.kuscia.controllers.kusciatask.status import (
     members_wanted,
     outcome,
@@ -47,7 +47,7 @@ from coterie.kuscia.controllers.kusciatask.status import (
     why_failed,
 )
 
-PATIENCE = 3.0
+MISSING_ENGINE_GRACE = 3.0
 """Seconds a task waits for an engine that it names and that is not there: objects reach us in any order."""
 LIFE_SECONDS = 300
 CREATE_FAILED = "CreateResourceFailed"
@@ -56,12 +56,12 @@ REFUSED_RETRY = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TaskView:
     task: KusciaTask
-    kits: tuple[PartyKit, ...]
+    parties: tuple[PartyWorkload, ...]
     fault: str
     """Why there are no kits; empty when there are."""
-    own: tuple[PartyKit, ...]
+    own: tuple[PartyWorkload, ...]
     """The parties that are hosted here."""
     initiates: bool
     """The domain that began the task is hosted here."""
@@ -90,7 +90,7 @@ class View:
     @property
     def life_left(self) -> float:
         """Seconds until scheduling is given up. Counted from the status, so that a restart does not begin it anew."""
-        began = moment(self.task.status.start_time)
+        began = parse_time(self.task.status.start_time)
         return self.life - (max(self.age, (self.now - began).total_seconds()) if began is not None else self.age)
 
 
@@ -113,7 +113,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    status: TaskStatus
+    status: KusciaTaskStatus
     allot: bool = False
     """Ports are needed; the status is written with them."""
     make: bool = False
@@ -122,7 +122,7 @@ class Plan:
     after: float | None = None
 
 
-def plan(view: View) -> Plan:
+def plan(view: TaskView) -> Plan:
     status = view.task.status
     if status.phase in TASK_ENDED:
         return _ended(view)
@@ -131,17 +131,17 @@ def plan(view: View) -> Plan:
             status, phase=str(TaskPhase.PENDING), start_time=view.at, party_task_status=_parties(view, status)
         )
     if view.fault:
-        if view.age < PATIENCE:
-            return Plan(replace(status, message=f"Waiting: {view.fault}"), after=PATIENCE - view.age)
+        if view.age < MISSING_ENGINE_GRACE:
+            return Plan(replace(status, message=f"Waiting: {view.fault}"), after=MISSING_ENGINE_GRACE - view.age)
         return Plan(_failed(view, status, "TaskInvalid", view.fault))
     if view.own and not is_true(status.conditions, PORTS_ALLOCATED):
-        return Plan(_told(view, replace(status, message=""), PORTS_ALLOCATED, "True"), allot=True)
+        return Plan(_with_condition(view, replace(status, message=""), PORTS_ALLOCATED, "True"), allot=True)
     if not is_true(status.conditions, RESOURCE_CREATED):
         return _making(view, status)
-    return _judged(view, status)
+    return _from_pods(view, status)
 
 
-def only_informs(before: TaskStatus, after: TaskStatus) -> bool:
+def only_informs(before: KusciaTaskStatus, after: KusciaTaskStatus) -> bool:
     """Whether nobody acts on the change: where pods are, and that everything was made. Phases come with other fields."""
     kept = replace(
         after,
@@ -153,7 +153,7 @@ def only_informs(before: TaskStatus, after: TaskStatus) -> bool:
     return after != before and kept == before
 
 
-def _parties(view: View, status: TaskStatus) -> tuple[PartyTaskStatus, ...]:
+def _parties(view: TaskView, status: KusciaTaskStatus) -> tuple[PartyTaskStatus, ...]:
     """One entry for each party of the task, in its order; what is known of them is kept."""
     known = {(party.domain_id, party.role): party for party in status.party_task_status or ()}
     return tuple(
@@ -163,14 +163,14 @@ def _parties(view: View, status: TaskStatus) -> tuple[PartyTaskStatus, ...]:
     )
 
 
-def _making(view: View, status: TaskStatus) -> Plan:
-    told = task_phase(_parties(view, status), members_wanted(view.task))
-    if told is TaskPhase.FAILED:
+def _making(view: TaskView, status: KusciaTaskStatus) -> Plan:
+    phase = task_phase(_parties(view, status), members_wanted(view.task))
+    if phase is TaskPhase.FAILED:
         waited = find_condition(status.conditions, RESOURCE_CREATED)
         words = why_failed(_parties(view, status), {})
         words = f"{words}; waited for: {waited.reason}" if waited is not None and waited.reason else words
         return Plan(_failed(view, status, "TaskFailed", words))
-    if told is TaskPhase.SUCCEEDED:
+    if phase is TaskPhase.SUCCEEDED:
         return Plan(_succeeded(view, status))
     expired = f"waited {view.life:g} seconds in vain"
     if view.own and view.routes:
@@ -178,18 +178,18 @@ def _making(view: View, status: TaskStatus) -> Plan:
         if view.life_left <= 0:
             return Plan(_failed(view, status, "RouteNotReady", f"{expired}: {words}"))
         return Plan(
-            _told(view, replace(status, message=f"Waiting: {words}"), RESOURCE_CREATED, "False", words),
+            _with_condition(view, replace(status, message=f"Waiting: {words}"), RESOURCE_CREATED, "False", words),
             after=view.life_left,
         )
     if view.trouble and view.life_left <= 0:
         return Plan(_failed(view, status, CREATE_FAILED, f"{expired}: {view.trouble}"))
-    made = _told(
+    made = _with_condition(
         view, replace(status, message="", party_task_status=_unrefused(view, status)), RESOURCE_CREATED, "True"
     )
     return Plan(made, make=bool(view.own) or view.initiates)
 
 
-def _unrefused(view: View, status: TaskStatus) -> tuple[PartyTaskStatus, ...] | None:
+def _unrefused(view: TaskView, status: KusciaTaskStatus) -> tuple[PartyTaskStatus, ...] | None:
     """Our parties without the message of a refusal, which is the only one before their pods exist."""
     own = {(kit.domain, kit.role) for kit in view.own}
     return (
@@ -201,7 +201,7 @@ def _unrefused(view: View, status: TaskStatus) -> tuple[PartyTaskStatus, ...] | 
     )
 
 
-def refused(view: View, status: TaskStatus, refusals: Sequence[Refusal]) -> Plan:
+def refused(view: TaskView, status: KusciaTaskStatus, refusals: Sequence[Refusal]) -> Plan:
     """Objects of the task were refused: it fails when one refusal lasts or its time is over, else it says what it waits
     for. `status`: what would have been written."""
     lasting = [each for each in refusals if each.lasting]
@@ -211,9 +211,9 @@ def refused(view: View, status: TaskStatus, refusals: Sequence[Refusal]) -> Plan
     words = "; ".join(f"{each.what}: {each.message}" for each in counted)
     if lasting or view.life_left <= 0:
         patience = "" if lasting else f"waited {view.life:g} seconds in vain: "
-        status = _told(view, status, RESOURCE_CREATED, "False", CREATE_FAILED)
+        status = _with_condition(view, status, RESOURCE_CREATED, "False", CREATE_FAILED)
         return Plan(_failed(view, status, CREATE_FAILED, f"{patience}{words}"))
-    status = _told(view, replace(status, message=f"Waiting: {words}"), RESOURCE_CREATED, "False", words)
+    status = _with_condition(view, replace(status, message=f"Waiting: {words}"), RESOURCE_CREATED, "False", words)
     return Plan(status, after=min(REFUSED_RETRY, view.life_left))
 
 
@@ -224,78 +224,78 @@ def _refused_party(party: PartyTaskStatus, refusals: Sequence[Refusal]) -> Party
     return replace(party, message="; ".join(f"{each.what} was refused: {each.brief}" for each in about))
 
 
-def _judged(view: View, status: TaskStatus) -> Plan:
-    told = dict(status.pod_statuses or {})
+def _from_pods(view: TaskView, status: KusciaTaskStatus) -> Plan:
+    pod_statuses = dict(status.pod_statuses or {})
     parties = {(party.domain_id, party.role): party for party in _parties(view, status)}
     looks: list[float] = []
-    for kit in view.own:
-        for which in kit.pods:
-            pod = view.pods.get(ObjectKey(kit.domain, which.name))
-            name = f"{kit.domain}/{which.name}"
-            told[name] = pod_status(pod, which, kit, told.get(name), view.now)
-            look = outcome(pod, view.now).look_after
+    for party in view.own:
+        for which in party.pods:
+            pod = view.pods.get(ObjectKey(party.domain, which.name))
+            name = f"{party.domain}/{which.name}"
+            pod_statuses[name] = pod_status(pod, which, party, pod_statuses.get(name), view.now)
+            look = outcome(pod, view.now).recheck_after
             looks += [look] if look is not None else []
-        mine = {which.name: told[f"{kit.domain}/{which.name}"] for which in kit.pods}
-        parties[kit.domain, kit.role] = party_status(kit, mine, parties[kit.domain, kit.role])
-    status = replace(status, pod_statuses=told or None, party_task_status=tuple(parties.values()))
+        mine = {which.name: pod_statuses[f"{party.domain}/{which.name}"] for which in party.pods}
+        parties[party.domain, party.role] = party_status(party, mine, parties[party.domain, party.role])
+    status = replace(status, pod_statuses=pod_statuses or None, party_task_status=tuple(parties.values()))
     phase = task_phase(tuple(parties.values()), members_wanted(view.task))
     if phase is TaskPhase.FAILED:
-        logs = {pod.pod_name: pod.termination_log for pod in told.values() if pod.pod_phase == "Failed"}
+        logs = {pod.pod_name: pod.termination_log for pod in pod_statuses.values() if pod.pod_phase == "Failed"}
         return Plan(_failed(view, status, "TaskFailed", why_failed(tuple(parties.values()), logs)))
     if phase is TaskPhase.SUCCEEDED:
         return Plan(_succeeded(view, status))
     if view.group is not None and view.group.status.phase == GroupPhase.FAILED:
-        return Plan(_failed(view, status, "TaskResourceGroupPhaseFailed", _group_words(view, status)))
+        return Plan(_failed(view, status, "TaskResourceGroupPhaseFailed", _group_message(view, status)))
     ungrouped = _ungrouped_left(view, status) if phase is TaskPhase.PENDING else None
     if ungrouped is not None and ungrouped <= 0:
         return Plan(_failed(view, status, "TaskResourceGroupGone", "its TaskResourceGroup is gone; nothing reserves"))
     looks += [ungrouped] if ungrouped is not None else []
     if phase is TaskPhase.RUNNING and status.phase != phase:
-        status = _told(view, replace(status, phase=str(phase)), RUNNING, "True")
+        status = _with_condition(view, replace(status, phase=str(phase)), RUNNING, "True")
     left = _time_left(view, status)
     if left is not None and left <= 0:
         limit = view.task.spec.schedule_config and view.task.spec.schedule_config.active_deadline_seconds
         return Plan(_failed(view, status, "DeadlineExceeded", f"the task ran longer than its limit of {limit} seconds"))
     # While it runs only the way to the partners is worth a word: engines hang on it without saying so.
-    waiting = "; ".join(view.routes) if phase is TaskPhase.RUNNING else _waiting_words(tuple(parties.values()))
+    waiting = "; ".join(view.routes) if phase is TaskPhase.RUNNING else _waiting_message(tuple(parties.values()))
     looks += [left] if left is not None else []
     return Plan(replace(status, message=waiting), after=min(looks) if looks else None)
 
 
-def _succeeded(view: View, status: TaskStatus) -> TaskStatus:
+def _succeeded(view: TaskView, status: KusciaTaskStatus) -> KusciaTaskStatus:
     # Its ports are free again when it is over, so pods that are not needed any more must have ended for that.
     over = view.at if all(pod.ended for pod in view.pods.values()) else None
     done = replace(status, phase=str(TaskPhase.SUCCEEDED), reason="", message="", progress=1.0, completion_time=over)
-    return _told(view, done, SUCCESS, "True")
+    return _with_condition(view, done, SUCCESS, "True")
 
 
-def _time_left(view: View, status: TaskStatus) -> float | None:
+def _time_left(view: TaskView, status: KusciaTaskStatus) -> float | None:
     chosen = view.task.spec.schedule_config
     running = find_condition(status.conditions, RUNNING)
-    began = moment(running.last_transition_time) if running is not None and running.status == "True" else None
+    began = parse_time(running.last_transition_time) if running is not None and running.status == "True" else None
     if chosen is None or chosen.active_deadline_seconds is None or began is None:
         return None
     return chosen.active_deadline_seconds - (view.now - began).total_seconds()
 
 
-def _ungrouped_left(view: View, status: TaskStatus) -> float | None:
+def _ungrouped_left(view: TaskView, status: KusciaTaskStatus) -> float | None:
     """Seconds until a task without its group fails: it is the group that otherwise ends the waiting for resources."""
     made = find_condition(status.conditions, RESOURCE_CREATED)
-    began = moment(made.last_transition_time) if made is not None else None
+    began = parse_time(made.last_transition_time) if made is not None else None
     if view.group is not None or began is None or not (view.own or view.initiates):
         return None
     return view.life - (view.now - began).total_seconds()
 
 
-def _group_words(view: View, status: TaskStatus) -> str:
+def _group_message(view: TaskView, status: KusciaTaskStatus) -> str:
     assert view.group is not None
-    said = [found.reason for found in view.group.status.conditions or () if found.reason]
-    waiting = _waiting_words(status.party_task_status or ())
-    said += [waiting] if waiting else []
-    return "; ".join(said) or "the resources could not be reserved"
+    reasons = [found.reason for found in view.group.status.conditions or () if found.reason]
+    waiting = _waiting_message(status.party_task_status or ())
+    reasons += [waiting] if waiting else []
+    return "; ".join(reasons) or "the resources could not be reserved"
 
 
-def _waiting_words(parties: tuple[PartyTaskStatus, ...]) -> str:
+def _waiting_message(parties: tuple[PartyTaskStatus, ...]) -> str:
     return "; ".join(
         f"party {party.domain_id}: {party.message}"
         for party in parties
@@ -303,9 +303,9 @@ def _waiting_words(parties: tuple[PartyTaskStatus, ...]) -> str:
     )
 
 
-def _failed(view: View, status: TaskStatus, reason: str, message: str) -> TaskStatus:
+def _failed(view: TaskView, status: KusciaTaskStatus, reason: str, message: str) -> KusciaTaskStatus:
     """Our own unfinished parts end with it; partners decide by the same rules on what we tell."""
-    own = {(kit.domain, kit.role) for kit in view.own}
+    own = {(party.domain, party.role) for party in view.own}
     parties = tuple(
         replace(party, phase=str(TaskPhase.FAILED), message=party.message or "ended because the task failed")
         if (party.domain_id, party.role) in own and party.phase not in TASK_ENDED
@@ -315,19 +315,21 @@ def _failed(view: View, status: TaskStatus, reason: str, message: str) -> TaskSt
     status = replace(
         status, phase=str(TaskPhase.FAILED), reason=reason, message=message, party_task_status=parties or None
     )
-    return _told(view, status, SUCCESS, "False", reason)
+    return _with_condition(view, status, SUCCESS, "False", reason)
 
 
-def _ended(view: View) -> Plan:
+def _ended(view: TaskView) -> Plan:
     status = view.task.status
     if view.left_behind:
         return Plan(status, clean=True)
     if status.completion_time:
         return Plan(status)
     outcome_ = "True" if status.phase == TaskPhase.SUCCEEDED else "False"
-    return Plan(_told(view, replace(status, completion_time=view.at), SUCCESS, outcome_, status.reason))
+    return Plan(_with_condition(view, replace(status, completion_time=view.at), SUCCESS, outcome_, status.reason))
 
 
-def _told(view: View, status: TaskStatus, type_: str, value: str, reason: str = "") -> TaskStatus:
+def _with_condition(
+    view: TaskView, status: KusciaTaskStatus, type_: str, value: str, reason: str = ""
+) -> KusciaTaskStatus:
     new = Condition(type=type_, status=value, reason=reason)
     return replace(status, conditions=set_condition(status.conditions, new, view.at))

@@ -18,7 +18,7 @@ from coterie.kube.api.meta import Object, OwnerReference
 from coterie.kuscia.api import engine_template, labels
 from coterie.kuscia.api.engine_template import CLUSTER, DOMAIN, LOCAL, TEMPLATE_VOLUME, as_text
 from coterie.kuscia.api.types.job import KusciaTask
-from coterie.kuscia.controllers.kusciatask.kit import PartyKit, PodKit
+from coterie.kuscia.controllers.kusciatask.party_workloads import PartyWorkload, PodWorkload
 
 _INPUT = "TASK_INPUT_CONFIG"
 _RESERVED_SECONDS, _LIFE_SECONDS, _RETRY_SECONDS = 30, 300, 30
@@ -33,12 +33,12 @@ Numbers = Mapping[tuple[str, str], int]
 """(domain, `<pod>/<port>`) -> port number."""
 
 
-def template_map_name(task: KusciaTask, kit: PartyKit) -> str:
+def template_map_name(task: KusciaTask, party: PartyWorkload) -> str:
     """Two roles in one domain may have different engines, hence different templates."""
-    return f"{task.metadata.name}-{kit.role}-configtemplate" if kit.role else f"{task.metadata.name}-configtemplate"
+    return f"{task.metadata.name}-{party.role}-configtemplate" if party.role else f"{task.metadata.name}-configtemplate"
 
 
-def values_map_name(pod: PodKit) -> str:
+def values_map_name(pod: PodWorkload) -> str:
     """One for each pod: in Kuscia all pods of a domain share the first one's index and ports."""
     return f"{pod.name}-kuscia-gen-conf"
 
@@ -62,16 +62,19 @@ class Reservation:
     group_uid: str
 
 
-def pod(task: KusciaTask, kit: PartyKit, which: PodKit, numbers: Numbers, reservation: Reservation) -> Object:
+def pod(
+    task: KusciaTask, party: PartyWorkload, which: PodWorkload, numbers: Numbers, reservation: Reservation
+) -> Object:
     protocol = (task.metadata.labels or {}).get(labels.KUSCIA_INTERCONN_PROTOCOL_TYPE)
-    templated = engine_template.is_templated(kit.config_templates, kit.containers)
-    own = _numbers(kit, which, numbers)
-    variables = [{"name": port.variable, "value": str(own[port.name])} for port in kit.ports]
+    templated = engine_template.is_templated(party.config_templates, party.containers)
+    own = _numbers(party, which, numbers)
+    variables = [{"name": port.variable, "value": str(own[port.name])} for port in party.ports]
     containers = [
-        engine_template.container_of(each, kit.image, own, variables, templated=templated) for each in kit.containers
+        engine_template.container_of(each, party.image, own, variables, templated=templated)
+        for each in party.containers
     ]
     spec = engine_template.pod_spec(
-        kit.domain, kit.restart_policy, containers, template_map_name(task, kit) if templated else ""
+        party.domain, party.restart_policy, containers, template_map_name(task, party) if templated else ""
     )
     marks = {
         labels.KUSCIA_INITIATOR: task.spec.initiator,
@@ -80,8 +83,8 @@ def pod(task: KusciaTask, kit: PartyKit, which: PodKit, numbers: Numbers, reserv
         labels.KUSCIA_TASK_RESOURCE: reservation.name,
         labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM: values_map_name(which),
         **({labels.KUSCIA_CONFIG_TEMPLATE_VOLUMES: TEMPLATE_VOLUME} if templated else {}),
-        **({labels.KUSCIA_IMAGE_ID: kit.image_id} if kit.image_id else {}),
-        **engine_template.metrics_of(kit.containers, own),
+        **({labels.KUSCIA_IMAGE_ID: party.image_id} if party.image_id else {}),
+        **engine_template.metrics_of(party.containers, own),
     }
     for key in (labels.KUSCIA_JOB_ID, labels.KUSCIA_TASK_ALIAS, labels.COTERIE_FLOW):
         if (value := (task.metadata.annotations or {}).get(key)) is not None:
@@ -89,13 +92,13 @@ def pod(task: KusciaTask, kit: PartyKit, which: PodKit, numbers: Numbers, reserv
     return {
         "metadata": {
             "name": which.name,
-            "namespace": kit.domain,
+            "namespace": party.domain,
             "labels": {
                 **_task_labels(task),
                 labels.KUSCIA_COMMUNICATION_ROLE_SERVER: "true",
                 labels.KUSCIA_COMMUNICATION_ROLE_CLIENT: "true",
                 labels.KUSCIA_POD_IDENTITY: which.identity,
-                labels.KUSCIA_POD_ROLE: kit.role,
+                labels.KUSCIA_POD_ROLE: party.role,
                 labels.KUSCIA_TASK_RESOURCE_GROUP_UID: reservation.group_uid,
                 labels.KUSCIA_TASK_RESOURCE_UID: reservation.uid,
                 **({labels.KUSCIA_INTERCONN_PROTOCOL_TYPE: protocol} if protocol else {}),
@@ -106,17 +109,19 @@ def pod(task: KusciaTask, kit: PartyKit, which: PodKit, numbers: Numbers, reserv
     }
 
 
-def _numbers(kit: PartyKit, which: PodKit, numbers: Numbers) -> dict[str, int]:
+def _numbers(party: PartyWorkload, which: PodWorkload, numbers: Numbers) -> dict[str, int]:
     """Of one pod's ports, by name."""
-    return {port.name: numbers[kit.domain, f"{which.name}/{port.name}"] for port in kit.ports}
+    return {port.name: numbers[party.domain, f"{which.name}/{port.name}"] for port in party.ports}
 
 
 # What belongs to a pod.
 
 
-def services(task: KusciaTask, kit: PartyKit, which: PodKit, numbers: Numbers, owner: OwnerReference) -> list[Object]:
+def services(
+    task: KusciaTask, party: PartyWorkload, which: PodWorkload, numbers: Numbers, owner: OwnerReference
+) -> list[Object]:
     out = []
-    for port in kit.ports:
+    for port in party.ports:
         if port.scope == LOCAL:
             continue
         meta_labels = {
@@ -127,22 +132,22 @@ def services(task: KusciaTask, kit: PartyKit, which: PodKit, numbers: Numbers, o
         }
         if port.scope != DOMAIN:
             meta_labels[labels.KUSCIA_LOADBALANCER] = labels.KUSCIA_LOADBALANCER_DOMAINROUTE
-        number = numbers[kit.domain, f"{which.name}/{port.name}"]
+        number = numbers[party.domain, f"{which.name}/{port.name}"]
         out.append(
             {
                 "metadata": {
                     "name": which.services[port.name],
-                    "namespace": kit.domain,
+                    "namespace": party.domain,
                     "ownerReferences": [msgspec.to_builtins(owner)],
                     "labels": meta_labels,
                     "annotations": {
                         labels.KUSCIA_INITIATOR: task.spec.initiator,
                         labels.KUSCIA_PROTOCOL: port.protocol,
-                        labels.KUSCIA_ACCESS_DOMAIN: ",".join(sorted(kit.access[port.name])),
+                        labels.KUSCIA_ACCESS_DOMAIN: ",".join(sorted(party.access[port.name])),
                         labels.KUSCIA_TASK_ID: task.metadata.name,
                         **{
                             f"{labels.KUSCIA_BANDWIDTH_LIMIT_PREFIX}{limit.destination_id}": str(limit.limit_kbps)
-                            for limit in kit.bandwidth
+                            for limit in party.bandwidth
                         },
                     },
                 },
@@ -157,80 +162,88 @@ def services(task: KusciaTask, kit: PartyKit, which: PodKit, numbers: Numbers, o
     return out
 
 
-def template_map(task: KusciaTask, kit: PartyKit, owner: OwnerReference) -> Object | None:
+def template_map(task: KusciaTask, party: PartyWorkload, owner: OwnerReference) -> Object | None:
     """The engine's config templates as the agent finds them; None when it has none."""
-    if not kit.config_templates:
+    if not party.config_templates:
         return None
     return {
         "metadata": {
-            "name": template_map_name(task, kit),
-            "namespace": kit.domain,
+            "name": template_map_name(task, party),
+            "namespace": party.domain,
             "ownerReferences": [msgspec.to_builtins(owner)],
             "labels": _task_labels(task),
         },
-        "data": dict(kit.config_templates),
+        "data": dict(party.config_templates),
     }
 
 
 def values_map(
-    task: KusciaTask, kits: Sequence[PartyKit], place: int, which: PodKit, numbers: Numbers, owner: OwnerReference
+    task: KusciaTask,
+    all_parties: Sequence[PartyWorkload],
+    place: int,
+    which: PodWorkload,
+    numbers: Numbers,
+    owner: OwnerReference,
 ) -> Object:
     """What the templates of one pod are filled with."""
-    kit = kits[place]
+    party = all_parties[place]
     compressed = base64.b64encode(zlib.compress(task.spec.task_input_config.encode())).decode()
     return {
         "metadata": {
             "name": values_map_name(which),
-            "namespace": kit.domain,
+            "namespace": party.domain,
             "ownerReferences": [msgspec.to_builtins(owner)],
             "labels": _task_labels(task),
             "annotations": {labels.KUSCIA_CONFIG_VALUE_COMPRESS_FIELDS: _INPUT},
         },
         "data": {
-            "KUSCIA_DOMAIN_ID": kit.domain,
+            "KUSCIA_DOMAIN_ID": party.domain,
             "TASK_ID": task.metadata.name,
-            "TASK_CLUSTER_DEFINE": as_text(cluster_define(kits, place, which.index, numbers)),
-            "ALLOCATED_PORTS": as_text(engine_template.allocated_ports(kit.ports, _numbers(kit, which, numbers))),
+            "TASK_CLUSTER_DEFINE": as_text(cluster_define(all_parties, place, which.index, numbers)),
+            "ALLOCATED_PORTS": as_text(engine_template.allocated_ports(party.ports, _numbers(party, which, numbers))),
         },
         "binaryData": {_INPUT: compressed},
     }
 
 
-def cluster_define(kits: Sequence[PartyKit], place: int, endpoint: int, numbers: Numbers) -> Object:
+def cluster_define(all_parties: Sequence[PartyWorkload], place: int, endpoint: int, numbers: Numbers) -> Object:
     """Who takes part and where, in the order in which the task names the parties and the engine its ports."""
     parties = [
         {
-            "name": kit.domain,
-            "role": kit.role,
+            "name": each_party.domain,
+            "role": each_party.role,
             "services": [
-                {"portName": port.name, "endpoints": [_endpoint(kit, which, port, numbers) for which in kit.pods]}
-                for port in kit.ports
+                {
+                    "portName": port.name,
+                    "endpoints": [_endpoint(each_party, which, port, numbers) for which in each_party.pods],
+                }
+                for port in each_party.ports
                 if port.scope != LOCAL
             ],
         }
-        for kit in kits
+        for each_party in all_parties
     ]
     return engine_template.cluster_define(parties, place, endpoint)
 
 
-def _endpoint(kit: PartyKit, which: PodKit, port: Any, numbers: Numbers) -> str:
-    host = f"{which.services[port.name]}.{kit.domain}.svc"
+def _endpoint(party: PartyWorkload, which: PodWorkload, port: Any, numbers: Numbers) -> str:
+    host = f"{which.services[port.name]}.{party.domain}.svc"
     # A partner does not tell the numbers of ports that only its own pods can reach.
-    number = numbers.get((kit.domain, f"{which.name}/{port.name}"))
+    number = numbers.get((party.domain, f"{which.name}/{port.name}"))
     return host if port.scope == CLUSTER or number is None else f"{host}:{number}"
 
 
 # The resource group.
 
 
-def group(task: KusciaTask, own: Sequence[PartyKit], *, initiates: bool, digits: Callable[[], str]) -> Object:
+def group(task: KusciaTask, own: Sequence[PartyWorkload], *, initiates: bool, digits: Callable[[], str]) -> Object:
     """`own`: the parties that we host; the initiator counts the others even when it has none, and keeps a reservation for
     each of them. `digits`: twelve random hexadecimal ones, for a name."""
     chosen = task.spec.schedule_config
     total = len(task.spec.parties)
     wanted = (chosen.min_reserved_members if chosen is not None else None) or total
     meta = task.metadata
-    ours = {(kit.domain, kit.role) for kit in own}
+    ours = {(party.domain, party.role) for party in own}
     others = [party for party in task.spec.parties if (party.domain_id, party.role) not in ours]
     return {
         "metadata": {
@@ -251,13 +264,13 @@ def group(task: KusciaTask, own: Sequence[PartyKit], *, initiates: bool, digits:
             "retryIntervalSeconds": (chosen and chosen.retry_interval_seconds) or _RETRY_SECONDS,
             "parties": [
                 {
-                    "domainID": kit.domain,
-                    "role": kit.role,
-                    "minReservedPods": kit.min_reserved_pods,
-                    "pods": [{"name": which.name} for which in kit.pods],
+                    "domainID": party.domain,
+                    "role": party.role,
+                    "minReservedPods": party.min_reserved_pods,
+                    "pods": [{"name": which.name} for which in party.pods],
                     "taskResourceName": f"{meta.name}-{digits()}",
                 }
-                for kit in own
+                for party in own
             ],
             "outOfControlledParties": [
                 {
@@ -272,7 +285,7 @@ def group(task: KusciaTask, own: Sequence[PartyKit], *, initiates: bool, digits:
     }
 
 
-def reserved_pod(kit: PartyKit, which: PodKit) -> Object:
+def reserved_pod(kit: PartyWorkload, which: PodWorkload) -> Object:
     """The entry of a pod in its TaskResource."""
     asked = [each["resources"] for each in kit.containers if each.get("resources")]
     return {"name": which.name, "resources": asked[0]} if len(asked) == 1 else {"name": which.name}

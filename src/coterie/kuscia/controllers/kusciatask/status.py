@@ -1,7 +1,7 @@
 """How far a task is, from its pods and from what partners tell. Pure.
 
     pod       failed when it is gone, ended badly, or waits for something that will not come (`_HOPELESS`, and images
-              that cannot be had for `IMAGE_PATIENCE` seconds)
+              that cannot be had for `IMAGE_PULL_TIMEOUT` seconds)
     party     Failed when too few of its pods are left, Succeeded when enough ended well, Running when one runs;
               once ended it stays so. Partners' parties are as they tell.
     task      Failed when too few parties are left, Succeeded when enough ended well, Running when one has begun
@@ -18,13 +18,13 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from coterie.kube.api.meta import find_condition
-from coterie.kube.api.pod_state import container_statuses, last_words, moment, told
+from coterie.kube.api.pod_state import container_statuses, parse_time, reason_and_message, termination_message
 from coterie.kube.api.types.pods import Pod
 from coterie.kuscia.api.jobs.phases import TASK_ENDED
 from coterie.kuscia.api.types.job import KusciaTask, PartyTaskStatus, PodOfTask, TaskPhase
-from coterie.kuscia.controllers.kusciatask.kit import PartyKit, PodKit
+from coterie.kuscia.controllers.kusciatask.party_workloads import PartyWorkload, PodWorkload
 
-IMAGE_PATIENCE = 60.0
+IMAGE_PULL_TIMEOUT = 60.0
 """Seconds for which an image may be missing before the task is given up."""
 _HOPELESS = frozenset(
     (
@@ -36,7 +36,7 @@ _IMAGE_TROUBLE = frozenset(("ErrImagePull", "ImagePullBackOff", "ErrImagePullBac
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PodOutcome:
     """What one pod comes to."""
 
     phase: TaskPhase
@@ -44,44 +44,46 @@ class Outcome:
     """For everybody."""
     log: str = ""
     """Its last words, for our own side only."""
-    look_after: float | None = None
+    recheck_after: float | None = None
     """Seconds after which it will be judged otherwise although nothing changed."""
 
 
-def outcome(pod: Pod | None, now: datetime) -> Outcome:
+def outcome(pod: Pod | None, now: datetime) -> PodOutcome:
     if pod is None:
-        return Outcome(TaskPhase.FAILED, "the pod is gone")
+        return PodOutcome(TaskPhase.FAILED, "the pod is gone")
     if pod.status.phase == "Succeeded":
-        return Outcome(TaskPhase.SUCCEEDED)
+        return PodOutcome(TaskPhase.SUCCEEDED)
     if pod.status.phase not in ("Pending", "Running", ""):
-        brief, log = last_words(pod)
-        return Outcome(TaskPhase.FAILED, brief, log)
+        brief, log = termination_message(pod)
+        return PodOutcome(TaskPhase.FAILED, brief, log)
     for status in container_statuses(pod):
         waiting = (status.state or {}).get("waiting") or {}
         reason = str(waiting.get("reason") or "")
-        words = f"container {status.name}: {told(reason, waiting.get('message'))}"
+        words = f"container {status.name}: {reason_and_message(reason, waiting.get('message'))}"
         if reason in _HOPELESS:
-            _, log = last_words(pod)
-            return Outcome(TaskPhase.FAILED, words, log)
+            _, log = termination_message(pod)
+            return PodOutcome(TaskPhase.FAILED, words, log)
         if reason in _IMAGE_TROUBLE:
-            began = moment(pod.status.start_time) or moment(pod.metadata.creation_timestamp) or now
-            left = IMAGE_PATIENCE - (now - began).total_seconds()
+            began = parse_time(pod.status.start_time) or parse_time(pod.metadata.creation_timestamp) or now
+            left = IMAGE_PULL_TIMEOUT - (now - began).total_seconds()
             if left <= 0:
-                return Outcome(TaskPhase.FAILED, words)
-            return Outcome(TaskPhase.PENDING, words, look_after=left)
+                return PodOutcome(TaskPhase.FAILED, words)
+            return PodOutcome(TaskPhase.PENDING, words, recheck_after=left)
     if pod.status.phase == "Running":
-        return Outcome(TaskPhase.RUNNING)
+        return PodOutcome(TaskPhase.RUNNING)
     scheduled = find_condition(pod.status.conditions, "PodScheduled")
     if scheduled is not None and scheduled.status == "False":
-        return Outcome(TaskPhase.PENDING, scheduled.message)
-    return Outcome(TaskPhase.PENDING)
+        return PodOutcome(TaskPhase.PENDING, scheduled.message)
+    return PodOutcome(TaskPhase.PENDING)
 
 
-def pod_status(pod: Pod | None, which: PodKit, kit: PartyKit, before: PodOfTask | None, now: datetime) -> PodOfTask:
+def pod_status(
+    pod: Pod | None, which: PodWorkload, party: PartyWorkload, before: PodOfTask | None, now: datetime
+) -> PodOfTask:
     """What the task remembers of a pod, also when it is gone."""
     seen = outcome(pod, now)
     if pod is None:
-        gone = before or PodOfTask(pod_name=which.name, pod_phase="", namespace=kit.domain)
+        gone = before or PodOfTask(pod_name=which.name, pod_phase="", namespace=party.domain)
         return (
             gone if gone.pod_phase in ("Succeeded", "Failed") else replace(gone, pod_phase="Failed", reason=seen.brief)
         )
@@ -90,7 +92,7 @@ def pod_status(pod: Pod | None, which: PodKit, kit: PartyKit, before: PodOfTask 
     return PodOfTask(
         pod_name=which.name,
         pod_phase=str(TaskPhase.FAILED if seen.phase is TaskPhase.FAILED else pod.status.phase or "Pending"),
-        namespace=kit.domain,
+        namespace=party.domain,
         node_name=pod.spec.node_name,
         message=seen.brief or pod.status.message,
         termination_log=seen.log,
@@ -103,17 +105,19 @@ def pod_status(pod: Pod | None, which: PodKit, kit: PartyKit, before: PodOfTask 
     )
 
 
-def party_status(kit: PartyKit, told: Mapping[str, PodOfTask], before: PartyTaskStatus) -> PartyTaskStatus:
-    """`told`: the pods of this party by name."""
+def party_status(
+    party: PartyWorkload, pod_statuses: Mapping[str, PodOfTask], before: PartyTaskStatus
+) -> PartyTaskStatus:
+    """`reason_and_message`tatuses`: the pods of this party by name."""
     if before.phase in TASK_ENDED:
         return before
-    pods = [told[which.name] for which in kit.pods]
+    pods = [pod_statuses[which.name] for which in party.pods]
     failed = [pod for pod in pods if pod.pod_phase == "Failed"]
-    if kit.min_reserved_pods > len(pods) - len(failed):
+    if party.min_reserved_pods > len(pods) - len(failed):
         words = "; ".join(f"pod {pod.pod_name}: {pod.message or pod.reason}" for pod in failed)
         return replace(before, phase=str(TaskPhase.FAILED), message=words)
     succeeded = sum(pod.pod_phase == "Succeeded" for pod in pods)
-    if succeeded >= kit.min_reserved_pods:
+    if succeeded >= party.min_reserved_pods:
         return replace(before, phase=str(TaskPhase.SUCCEEDED), message="")
     begun = any(pod.pod_phase in ("Running", "Succeeded") for pod in pods)
     waits = next((f"pod {pod.pod_name}: {pod.message}" for pod in pods if pod.message), "")
@@ -140,10 +144,10 @@ def members_wanted(task: KusciaTask) -> int:
 
 def why_failed(parties: Sequence[PartyTaskStatus], logs: Mapping[str, str]) -> str:
     """One sentence for each party that failed, then the last words of our own pods."""
-    told = [
+    reasons = [
         f"party {party.domain_id}{f' ({party.role})' if party.role else ''}: {party.message or 'failed'}"
         for party in parties
         if party.phase == TaskPhase.FAILED
     ]
     printed = [f"{pod} printed at the end:\n{log.strip()}" for pod, log in logs.items() if log.strip()]
-    return "\n".join(("; ".join(told), *printed))
+    return "\n".join(("; ".join(reasons), *printed))

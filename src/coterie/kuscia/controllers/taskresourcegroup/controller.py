@@ -13,7 +13,7 @@ from coterie.base.ids import uid4
 from coterie.base.log import logger
 from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
 from coterie.kube.api.meta import Object, ObjectKey, controller_of, find_condition
-from coterie.kube.api.pod_state import moment
+from coterie.kube.api.pod_state import parse_time
 from coterie.kube.api.retries import Outlook, outlook, status_message
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.client.client import Client
@@ -21,7 +21,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.kube.control.controller_refs import reference
 from coterie.kube.control.deferred import Deferred, earliest
-from coterie.kube.control.preconditions import exactly, write_status
+from coterie.kube.control.preconditions import preconditions, write_status
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.reserving import task_resource
@@ -35,7 +35,7 @@ from coterie.kuscia.api.types.job import (
 )
 from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource
 from coterie.kuscia.control.task_resources import move_reservation
-from coterie.kuscia.controllers.taskresourcegroup.plan import Plan, View, only_informs, refused, settle
+from coterie.kuscia.controllers.taskresourcegroup.plan import GroupView, Plan, only_informs, refused, settle
 
 _RETRY = Policy(first=0.05, factor=2.0, limit=30.0, jitter=0.1)
 """Shorter pauses than other controllers make: the group's life is checked at each attempt."""
@@ -79,14 +79,14 @@ class TaskResourceGroupReconciler:
         await self._write(group, wanted.status)
         return Result(after=wanted.after)
 
-    def _view(self, group: TaskResourceGroup) -> View:
+    def _view(self, group: TaskResourceGroup) -> GroupView:
         initiator = self.domains.cache.get(group.spec.initiator)
         parties = (*(group.spec.parties or ()), *(group.spec.out_of_controlled_parties or ()))
         keys = [ObjectKey(party.domain_id, pod.name) for party in group.spec.parties or () for pod in party.pods or ()]
         now = self._clock.now()
-        began = moment(group.status.start_time or group.metadata.creation_timestamp)
-        moved = moment(group.status.last_transition_time)
-        return View(
+        began = parse_time(group.status.start_time or group.metadata.creation_timestamp)
+        moved = parse_time(group.status.last_transition_time)
+        return GroupView(
             group=group,
             reservations={
                 party.task_resource_name: found
@@ -104,16 +104,20 @@ class TaskResourceGroupReconciler:
 
     def _waits(self, keys: list[ObjectKey]) -> dict[str, str]:
         found = {key: self.pods.cache.by_key(key) for key in keys}
-        told = {
+        pod_conditions = {
             key.namespace: find_condition(pod.status.conditions, "PodScheduled")
             for key, pod in found.items()
             if pod is not None
         }
-        return {domain: said.message for domain, said in told.items() if said is not None and said.status == "False"}
+        return {
+            domain: condition.message
+            for domain, condition in pod_conditions.items()
+            if condition is not None and condition.status == "False"
+        }
 
     # Doing.
 
-    async def _carry_out(self, view: View, wanted: Plan) -> None:
+    async def _carry_out(self, view: GroupView, wanted: Plan) -> None:
         """Everything but the status."""
         for party in wanted.create:
             await self._create(view.group, party)
@@ -136,7 +140,7 @@ class TaskResourceGroupReconciler:
         spec = {"parties": named(group.spec.parties)}
         if group.spec.out_of_controlled_parties:
             spec["outOfControlledParties"] = named(group.spec.out_of_controlled_parties)
-        patch = {"metadata": exactly(group), "spec": spec}
+        patch = {"metadata": preconditions(group), "spec": spec}
         await self._client.patch(TASK_RESOURCE_GROUPS, group.metadata.name, "", patch)
 
     async def _create(self, group: TaskResourceGroup, party: GroupParty) -> None:
@@ -162,7 +166,7 @@ class TaskResourceGroupReconciler:
     async def _write(self, group: TaskResourceGroup, status: TaskResourceGroupStatus) -> None:
         written = await write_status(self._client, TASK_RESOURCE_GROUPS, group, group.status, status)
         if written and status.phase != group.status.phase:
-            self._log.info("The group moved on", group=group.metadata.name, phase=status.phase)
+            self._log.info("Group phase changed", group=group.metadata.name, phase=status.phase)
 
     # Whom a change concerns.
 

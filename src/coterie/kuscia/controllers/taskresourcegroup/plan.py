@@ -49,7 +49,7 @@ _HELD = (ReservationPhase.RESERVED, ReservationPhase.SCHEDULABLE)
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class GroupView:
     group: TaskResourceGroup
     reservations: Mapping[str, TaskResource]
     """By `taskResourceName`, those that exist."""
@@ -101,7 +101,7 @@ class Plan:
         return not (self.name_parties or self.create or self.mark_pods or self.move)
 
 
-def settle(view: View) -> tuple[View, Plan]:
+def settle(view: GroupView) -> tuple[GroupView, Plan]:
     """As `plan`, through all phases that need nobody else: each write is news for every watcher. With the group as it is
     in the last of them."""
     made = plan(view)
@@ -117,7 +117,7 @@ def only_informs(before: TaskResourceGroupStatus, after: TaskResourceGroupStatus
     return before.phase in begins and after.phase in begins and before.retry_count == after.retry_count
 
 
-def plan(view: View) -> Plan:
+def plan(view: GroupView) -> Plan:
     status = view.group.status
     if not status.phase:
         return Plan(_moved(view, GroupPhase.PENDING, start_time=view.now))
@@ -135,7 +135,7 @@ def plan(view: View) -> Plan:
     return made
 
 
-def refused(view: View, words: str, *, lasting: bool) -> Plan:
+def refused(view: GroupView, words: str, *, lasting: bool) -> Plan:
     """A reservation or a pod could not be written: the group fails, or says what it waits for."""
     told = ("TaskResourcesCreated", "False", words)
     if lasting:
@@ -144,7 +144,7 @@ def refused(view: View, words: str, *, lasting: bool) -> Plan:
     return Plan(_condition(view, view.group.status, *told), after=min(REFUSED_RETRY, max(0.0, left)))
 
 
-def _pending(view: View) -> Plan:
+def _pending(view: GroupView) -> Plan:
     spec = view.group.spec
     total = len(view.everyone)
     wrong = (
@@ -161,7 +161,7 @@ def _pending(view: View) -> Plan:
     return Plan(_moved(view, GroupPhase.CREATING, ("TaskResourceNameGenerated", "True", "")))
 
 
-def _creating(view: View) -> Plan:
+def _creating(view: GroupView) -> Plan:
     missing = tuple(party for party in view.kept if party.task_resource_name not in view.reservations)
     by_task = (view.group.metadata.annotations or {}).get(labels.COTERIE_RESERVATIONS) == labels.COTERIE_MADE_BY_TASK
     if missing:
@@ -173,7 +173,7 @@ def _creating(view: View) -> Plan:
     return Plan(_moved(view, GroupPhase.RESERVING, ("TaskResourcesCreated", "True", "")))
 
 
-def _marks(view: View) -> dict[ObjectKey, Object | None]:
+def _marks(view: GroupView) -> dict[ObjectKey, Object | None]:
     """What each of our pods has to know of its reservation; None when it knows."""
     out: dict[ObjectKey, Object | None] = {}
     for party in view.own:
@@ -196,7 +196,7 @@ def _pod_keys(party: GroupParty) -> list[ObjectKey]:
     return [ObjectKey(party.domain_id, pod.name) for pod in party.pods or ()]
 
 
-def _reserving(view: View) -> Plan:
+def _reserving(view: GroupView) -> Plan:
     if not view.initiates:
         if all(found.status.phase == ReservationPhase.SCHEDULABLE for found in view.reservations.values()):
             return Plan(
@@ -219,25 +219,29 @@ def _reserving(view: View) -> Plan:
     return Plan(view.group.status)
 
 
-def _culprits(view: View) -> str:
+def _culprits(view: GroupView) -> str:
     """Who never held its resources in this attempt. Others that failed only waited for these, and let go."""
     late = sorted(
         found.metadata.namespace
         for found in view.reservations.values()
         if not is_true(found.status.conditions, str(ReservationPhase.RESERVED))
     )
-    told = [f"{domain} ({view.waits[domain]})" if view.waits.get(domain) else domain for domain in late]
-    return f"no resources could be reserved in {', '.join(told)}" if told else "not all reservations were held together"
+    domains = [f"{domain} ({view.waits[domain]})" if view.waits.get(domain) else domain for domain in late]
+    return (
+        f"no resources could be reserved in {', '.join(domains)}"
+        if domains
+        else "not all reservations were held together"
+    )
 
 
-def _reserved(view: View) -> Plan:
+def _reserved(view: GroupView) -> Plan:
     status = view.group.status
     if not view.initiates:
         return Plan(replace(status, completion_time=status.completion_time or view.now))
     held = [found for found in view.reservations.values() if found.status.phase in _HELD]
     if len(held) < view.group.spec.min_reserved_members:
         # Somebody let go between our decision and its coming true; the others may have started, so it must catch up.
-        missed = "let go in the last moment"
+        missed = "released at the last moment"
         again = tuple((found, ReservationPhase.RESERVING, missed) for found in view.of(ReservationPhase.FAILED))
         return Plan(status, move=again)
     open_ = (ReservationPhase.PENDING, ReservationPhase.RESERVING, ReservationPhase.RESERVED)
@@ -250,7 +254,7 @@ def _reserved(view: View) -> Plan:
     return Plan(_condition(view, done, "TaskResourcesScheduled", "True", ""), move=let_go)
 
 
-def _reserve_failed(view: View) -> Plan:
+def _reserve_failed(view: GroupView) -> Plan:
     left = float(view.group.spec.retry_interval_seconds or RETRY_SECONDS) - view.resting
     if left > 0:
         return Plan(view.group.status, after=left)
@@ -262,7 +266,7 @@ def _reserve_failed(view: View) -> Plan:
     )
 
 
-def _failed(view: View) -> Plan:
+def _failed(view: GroupView) -> Plan:
     status = view.group.status
     words = "the group failed"
     lost = tuple(
@@ -276,7 +280,7 @@ def _failed(view: View) -> Plan:
     return Plan(_condition(view, ended, GROUP_FAILED, "True", ""), move=lost)
 
 
-_HANDLERS: dict[GroupPhase, Callable[[View], Plan]] = {
+_HANDLERS: dict[GroupPhase, Callable[[GroupView], Plan]] = {
     GroupPhase.PENDING: _pending,
     GroupPhase.CREATING: _creating,
     GroupPhase.RESERVING: _reserving,
@@ -287,9 +291,9 @@ _HANDLERS: dict[GroupPhase, Callable[[View], Plan]] = {
 
 
 def _moved(
-    view: View,
+    view: GroupView,
     phase: GroupPhase,
-    told: tuple[str, str, str] | None = None,
+    condition: tuple[str, str, str] | None = None,
     *,
     base: TaskResourceGroupStatus | None = None,
     start_time: str | None = None,
@@ -303,11 +307,11 @@ def _moved(
         start_time=start_time or status.start_time or view.now,
         completion_time=completion_time or status.completion_time,
     )
-    return _condition(view, status, *told) if told is not None else status
+    return _condition(view, status, *condition) if condition is not None else status
 
 
 def _condition(
-    view: View, status: TaskResourceGroupStatus, type_: str, value: str, reason: str
+    view: GroupView, status: TaskResourceGroupStatus, type_: str, value: str, reason: str
 ) -> TaskResourceGroupStatus:
     new = Condition(type=type_, status=value, reason=reason)
     return replace(status, conditions=set_condition(status.conditions, new, view.now))

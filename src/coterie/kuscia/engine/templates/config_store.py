@@ -49,13 +49,13 @@ class DomainConfig:
 
     def _opened(self, data: Mapping[str, str]) -> dict[str, str]:
         key = self._key()
-        return {name: opened(name, text, key) for name, text in data.items()}
+        return {name: decrypted(name, text, key) for name, text in data.items()}
 
 
-def opened(name: str, text: str, key: rsa.RSAPrivateKey) -> str:
+def decrypted(name: str, text: str, key: rsa.RSAPrivateKey) -> str:
     try:
-        return sealing.opened(text, key)
-    except sealing.NotOpened as problem:
+        return sealing.decrypt_with(text, key)
+    except sealing.DecryptionError as problem:
         raise ConfigProblem(
             f"the value {name} in the domain's config store is not encrypted with the domain's present key; set it again"
         ) from problem

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class TemplateProblem(Exception):
+class TemplateError(Exception):
     """The template or a value can never be rendered as it is; trying again does not help."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.kuscia.engine.templates.errors import TemplateProblem
+from coterie.kuscia.engine.templates.errors import TemplateError
 
 _NAME = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)")
 _FIELD = re.compile(r"\.([A-Za-z0-9_-]+)")
@@ -49,16 +49,16 @@ class Path:
 def parse(text: str) -> Path:
     path, end = _path(text, 0, 0)
     if end != len(text):
-        raise TemplateProblem(f'"{text[end : end + 40]}" after "{text[:end][-40:]}" is neither .field nor [index]')
+        raise TemplateError(f'"{text[end : end + 40]}" after "{text[:end][-40:]}" is neither .field nor [index]')
     return path
 
 
 def _path(text: str, at: int, depth: int) -> tuple[Path, int]:
     if depth > _DEEPEST:
-        raise TemplateProblem("indexes are taken from other values too many times over")
+        raise TemplateError("indexes are taken from other values too many times over")
     name = _NAME.match(text, at)
     if name is None:
-        raise TemplateProblem(f'"{text[at : at + 40]}" does not begin with .NAME')
+        raise TemplateError(f'"{text[at : at + 40]}" does not begin with .NAME')
     at = name.end()
     steps: list[str | int | Match | Path] = []
     while at < len(text):
@@ -71,7 +71,7 @@ def _path(text: str, at: int, depth: int) -> tuple[Path, int]:
         elif text.startswith("[.", at):
             inner, at = _path(text, at + 1, depth + 1)
             if not text.startswith("]", at):
-                raise TemplateProblem(f'"{text[at : at + 40]}" should be the ] of an index')
+                raise TemplateError(f'"{text[at : at + 40]}" should be the ] of an index')
             steps.append(inner)
             at += 1
         elif match := _MATCH.match(text, at):
@@ -99,10 +99,10 @@ class Values:
 
 
 def look_up(path: Path, values: Values) -> str:
-    return _printed(_found(path, values))
+    return _printed(_value_at(path, values))
 
 
-def _found(path: Path, values: Values) -> Any:
+def _value_at(path: Path, values: Values) -> Any:
     if not path.steps:
         return values.texts.get(path.name, _MISSING)
     here = values.json(path.name)
@@ -124,7 +124,7 @@ def _step(here: Any, step: str | int | Match | None) -> Any:
 
 
 def _index(path: Path, values: Values) -> int | None:
-    text = _printed(_found(path, values))
+    text = _printed(_value_at(path, values))
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 

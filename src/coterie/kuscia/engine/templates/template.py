@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coterie.kuscia.engine.templates import json_paths
-from coterie.kuscia.engine.templates.errors import TemplateProblem
+from coterie.kuscia.engine.templates.errors import TemplateError
 from coterie.kuscia.engine.templates.json_paths import Path
 
 LONGEST_FILE = 64 << 20
@@ -81,7 +81,7 @@ def parse(text: str) -> Template:
     _add_text(pieces, text[at:], left=trim, right=False)
     found = Template(tuple(pieces))
     if PRIVATE_KEY in found.names:
-        raise TemplateProblem(
+        raise TemplateError(
             f"asks for {PRIVATE_KEY}: the domain's private key is not given to engines; they have a certificate of their "
             "own, see CLIENT_CERT_FILE and CLIENT_PRIVATE_KEY_FILE"
         )
@@ -101,7 +101,7 @@ def render(template: Template, values: Mapping[str, str]) -> str:
             text = json_paths.look_up(piece, known)
         size += len(text)
         if size > LONGEST_FILE:
-            raise TemplateProblem(f"becomes longer than {LONGEST_FILE >> 20} MiB once filled in")
+            raise TemplateError(f"becomes longer than {LONGEST_FILE >> 20} MiB once filled in")
         out.append(text)
     return "".join(out)
 
@@ -119,8 +119,8 @@ def _place(text: str, start: int) -> tuple[Piece | str | None, int, bool, bool]:
             inside, end = _triple(text, start + 3)
             return (json_paths.parse(inside), end, False, False) if inside else ("{", start + 1, False, False)
         return _double(text, start + 2)
-    except TemplateProblem as problem:
-        raise TemplateProblem(f"line {_line(text, start)}: {problem}") from problem
+    except TemplateError as problem:
+        raise TemplateError(f"line {_line(text, start)}: {problem}") from problem
 
 
 def _triple(text: str, at: int) -> tuple[str, int]:
@@ -138,7 +138,7 @@ def _double(text: str, at: int) -> tuple[Piece | None, int, bool, bool]:
     end = _end_of_literal(text, at)
     close = text.find("}}", end)
     if close < 0:
-        raise TemplateProblem("{{ is never closed by }}")
+        raise TemplateError("{{ is never closed by }}")
     rest = text[end:close]
     trim_after = rest.endswith("-") and rest[-2:-1].isspace()
     inside = (text[at:end] + (rest[:-1] if trim_after else rest)).strip()
@@ -150,7 +150,7 @@ def _end_of_literal(text: str, at: int) -> int:
     if text.startswith("/*", at):
         end = text.find("*/", at)
         if end < 0:
-            raise TemplateProblem("a comment is never closed by */")
+            raise TemplateError("a comment is never closed by */")
         return end + 2
     if text.startswith("`", at):
         return text.find("`", at + 1) + 1 or at
@@ -167,20 +167,20 @@ def _meaning(inside: str) -> Piece | None:
         try:
             return Text(json.loads(inside))
         except ValueError as problem:
-            raise TemplateProblem(f"{inside[:40]} is not a text in quotes") from problem
+            raise TemplateError(f"{inside[:40]} is not a text in quotes") from problem
     variable = _VARIABLE.fullmatch(inside)
     if variable is not None:
         return Value(variable[1])
     if not inside:
-        raise TemplateProblem("{{}} names nothing")
+        raise TemplateError("{{}} names nothing")
     if inside.startswith(".") and re.fullmatch(r"[.\w\[\]=-]+", inside):
-        raise TemplateProblem(f"a part of a value is written with three braces: {{{{{{{inside[:80]}}}}}}}")
+        raise TemplateError(f"a part of a value is written with three braces: {{{{{{{inside[:80]}}}}}}}")
     word = _WORD.match(inside)
     if word is not None:
-        raise TemplateProblem(f'"{word[0]}" is not supported in config templates; only {{{{.NAME}}}} is')
+        raise TemplateError(f'"{word[0]}" is not supported in config templates; only {{{{.NAME}}}} is')
     if "|" in inside:
-        raise TemplateProblem("pipelines (|) are not supported in config templates; only {{.NAME}} is")
-    raise TemplateProblem(f'"{inside[:40]}" is not supported in config templates; only {{{{.NAME}}}} is')
+        raise TemplateError("pipelines (|) are not supported in config templates; only {{.NAME}} is")
+    raise TemplateError(f'"{inside[:40]}" is not supported in config templates; only {{{{.NAME}}}} is')
 
 
 def _add_text(pieces: list[Piece], text: str, *, left: bool, right: bool) -> None:

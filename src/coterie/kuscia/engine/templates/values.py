@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import labels
-from coterie.kuscia.engine.templates.errors import TemplateProblem
+from coterie.kuscia.engine.templates.errors import TemplateError
 
 LARGEST = 16 << 20
 """Bytes of all compressed values of one ConfigMap once opened: a few bytes can be made to unfold into any number."""
@@ -23,8 +23,8 @@ LARGEST = 16 << 20
 def of_config_map(obj: Object, wanted: Collection[str]) -> dict[str, str]:
     """The wanted values that a pod's values ConfigMap has."""
     name = obj["metadata"]["name"]
-    told = (obj["metadata"].get("annotations") or {}).get(labels.KUSCIA_CONFIG_VALUE_COMPRESS_FIELDS) or ""
-    compressed = {key.strip() for key in told.split(",")}
+    annotation = (obj["metadata"].get("annotations") or {}).get(labels.KUSCIA_CONFIG_VALUE_COMPRESS_FIELDS) or ""
+    compressed = {key.strip() for key in annotation.split(",")}
     found = {key.upper(): str(text) for key, text in (obj.get("data") or {}).items() if key.upper() in wanted}
     left = LARGEST
     for key, coded in (obj.get("binaryData") or {}).items():
@@ -36,9 +36,9 @@ def of_config_map(obj: Object, wanted: Collection[str]) -> dict[str, str]:
             left -= len(content)
             found[key.upper()] = content.decode()
         except (binascii.Error, zlib.error, UnicodeDecodeError) as problem:
-            raise TemplateProblem(f"the value {key} in configmap {name} is damaged: {problem}") from problem
+            raise TemplateError(f"the value {key} in configmap {name} is damaged: {problem}") from problem
         except _TooLarge as problem:
-            raise TemplateProblem(f"the values in configmap {name} are larger than {LARGEST >> 20} MiB") from problem
+            raise TemplateError(f"the values in configmap {name} are larger than {LARGEST >> 20} MiB") from problem
     return found
 
 

@@ -14,7 +14,7 @@ import uvloop
 from coterie.base import child_logging
 from coterie.base.log import logger
 from coterie.kuscia.gateway.crypt.exchange import Exchange
-from coterie.kuscia.gateway.crypt.http2 import GrpcServer, Handler
+from coterie.kuscia.gateway.crypt.http2 import GrpcCallHandler, GrpcConnection
 from coterie.kuscia.gateway.crypt.keys import KeyRing
 from coterie.kuscia.gateway.crypt.messages import parse
 
@@ -24,9 +24,9 @@ _log = logger("gateway.crypt")
 async def serve(socket: Path, keys: Path, stop: asyncio.Event) -> None:
     """Until `stop`. What was left of an earlier process at this path is replaced."""
     ring = KeyRing(keys)
-    connections: set[GrpcServer] = set()
+    connections: set[GrpcConnection] = set()
 
-    def new_call() -> Handler:
+    def new_call() -> GrpcCallHandler:
         exchange = Exchange(ring.keys)
         return lambda message: exchange.react(parse(message))
 
@@ -35,7 +35,7 @@ async def serve(socket: Path, keys: Path, stop: asyncio.Event) -> None:
     before = os.umask(0o177)
     try:
         server = await asyncio.get_running_loop().create_unix_server(
-            lambda: GrpcServer(new_call, connections), str(socket), backlog=1024
+            lambda: GrpcConnection(new_call, connections), str(socket), backlog=1024
         )
     finally:
         os.umask(before)

@@ -40,7 +40,7 @@ class Announcement:
         length, proof = parameters.get("length", ""), parameters.get("empty")
         version = one(headers, ENCRYPT_VERSION)
         if not is_number(version) or (length and not is_number(length)):
-            raise FrameError("a header of the encryption tells no number where one is expected")
+            raise FrameError("an encryption header does not hold the expected number")
         salt = _decode(one(headers, ENCRYPT_IV))
         if len(salt) != SALT_BYTES:
             raise FrameError(f"the salt has {len(salt)} bytes instead of {SALT_BYTES}")

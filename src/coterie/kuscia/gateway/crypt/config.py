@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coterie.kuscia.gateway.crypt.exchange import LOOKED_AT, Side
+from coterie.kuscia.gateway.crypt.exchange import LOOKED_AT, RouteSide
 from coterie.kuscia.gateway.names import (
     CRYPT_FILTER,
     ENCRYPT_LENGTH,
@@ -29,10 +29,10 @@ _STREAM_WINDOW = 1 << 20
 _CONNECTION_WINDOW = 512 << 20
 
 
-def http_filters(side: Side) -> list[Json]:
+def http_filters(side: RouteSide) -> list[Json]:
     """In the order of requests. Envoy takes Content-Length away from whatever is processed; where the child knows the
     true one, the filter that comes after it puts it back: for services that take no other body, and for HEAD."""
-    if side is Side.SERVE:
+    if side is RouteSide.SERVE:
         return [_crypt(), _length("request_mutations", "REQ")]
     return [_length("response_mutations", "RESP"), _crypt()]
 
@@ -60,8 +60,8 @@ def _crypt() -> Json:
 
 
 def _length(where: str, command: str) -> Json:
-    told = {"key": "content-length", "value": f"%{command}({ENCRYPT_LENGTH})%"}
-    mutations = [{"append": {"header": told, "append_action": OVERWRITE}}, {"remove": ENCRYPT_LENGTH}]
+    header_value = {"key": "content-length", "value": f"%{command}({ENCRYPT_LENGTH})%"}
+    mutations = [{"append": {"header": header_value, "append_action": OVERWRITE}}, {"remove": ENCRYPT_LENGTH}]
     config: Json = {"@type": HEADER_MUTATION, "mutations": {where: mutations}}
     return {"name": LENGTH_FILTER, "disabled": True, "typed_config": config}
 

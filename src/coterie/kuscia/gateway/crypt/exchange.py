@@ -18,13 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kuscia.gateway.crypt.announcement import HEADERS, Announcement, Headers, is_number, one
 from coterie.kuscia.gateway.crypt.frames import SALT_BYTES, Direction, FrameError, Opener, Sealer, derive
 from coterie.kuscia.gateway.crypt.keys import RouteKeys
 from coterie.kuscia.gateway.crypt.messages import (
-    Event,
-    Part,
+    MessagePart,
+    ProcessingEvent,
     body_reply,
     headers_reply,
     immediate_reply,
@@ -42,12 +42,12 @@ _NEVER_PASSED = (*HEADERS, ENCRYPT_LENGTH)
 KeySource = Callable[[str, str], RouteKeys | None]
 
 
-class Side(StrEnum):
+class RouteSide(StrEnum):
     CALL = "call"
     SERVE = "serve"
 
 
-class Refused(Exception):
+class ExchangeRefused(Exception):
     """The exchange ends here; the message is for whoever called."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -56,10 +56,10 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RouteEnd:
     """Which route, and at which of its ends. Travels as the name of Envoy's route."""
 
-    side: Side
+    side: RouteSide
     source: str
     destination: str
 
@@ -68,21 +68,21 @@ class Place:
         return "/".join((_ROUTE_PREFIX, self.side, self.source, self.destination))
 
     @classmethod
-    def parse(cls, name: str) -> Place:
+    def parse(cls, name: str) -> RouteEnd:
         """Refused when Envoy sends something here that was never meant for us."""
         parts = name.split("/")
-        if len(parts) != 4 or parts[0] != _ROUTE_PREFIX or parts[1] not in tuple(Side):
-            raise Refused(503, f"body encryption does not know the route {name!r}")
-        return cls(Side(parts[1]), parts[2], parts[3])
+        if len(parts) != 4 or parts[0] != _ROUTE_PREFIX or parts[1] not in tuple(RouteSide):
+            raise ExchangeRefused(503, f"body encryption does not know the route {name!r}")
+        return cls(RouteSide(parts[1]), parts[2], parts[3])
 
 
 @dataclass(frozen=True, slots=True)
 class _Session:
     """What both directions of one exchange share."""
 
-    place: Place
+    place: RouteEnd
     revision: int
-    token: Secret
+    token: SecretValue
     request_salt: bytes
     head: bool = False
     """A HEAD request: its response tells a length and has no body."""
@@ -100,7 +100,7 @@ class _Opening:
     opener: Opener
     left: int | None = None
 
-    def open(self, event: Event) -> list[bytes]:
+    def open(self, event: ProcessingEvent) -> list[bytes]:
         pieces = self.opener.open(event.body)
         if self.left is not None:
             self.left -= sum(map(len, pieces))
@@ -124,25 +124,25 @@ class Exchange:
         self.over = False
         """A refusal was sent; Envoy will not listen any more."""
 
-    def react(self, event: Event) -> list[bytes]:
+    def react(self, event: ProcessingEvent) -> list[bytes]:
         if self.over:
             return []
         try:
             match event.part:
-                case Part.REQUEST_HEADERS:
+                case MessagePart.REQUEST_HEADERS:
                     return [self._request_headers(event)]
-                case Part.RESPONSE_HEADERS:
+                case MessagePart.RESPONSE_HEADERS:
                     return [self._response_headers(event)]
-                case Part.REQUEST_BODY | Part.REQUEST_TRAILERS:
-                    return _body(event, Part.REQUEST_BODY, self._request)
+                case MessagePart.REQUEST_BODY | MessagePart.REQUEST_TRAILERS:
+                    return _body(event, MessagePart.REQUEST_BODY, self._request)
                 case _:
                     if self._response_left_out:
                         return self._left_out(event)
-                    return _body(event, Part.RESPONSE_BODY, self._response)
-        except Refused as refusal:
+                    return _body(event, MessagePart.RESPONSE_BODY, self._response)
+        except ExchangeRefused as refusal:
             return [self._refusal(refusal.status, str(refusal))]
         except FrameError as error:
-            ours = event.part in (Part.REQUEST_HEADERS, Part.REQUEST_BODY, Part.REQUEST_TRAILERS)
+            ours = event.part in (MessagePart.REQUEST_HEADERS, MessagePart.REQUEST_BODY, MessagePart.REQUEST_TRAILERS)
             return [self._refusal(400 if ours else 502, f"body encryption: {error}")]
 
     def _refusal(self, status: int, message: str) -> bytes:
@@ -151,12 +151,14 @@ class Exchange:
 
     # ---- request ----
 
-    def _request_headers(self, event: Event) -> bytes:
-        place = Place.parse(event.route)
+    def _request_headers(self, event: ProcessingEvent) -> bytes:
+        place = RouteEnd.parse(event.route)
         keys = self._keys(place.source, place.destination)
         if keys is None or keys.newest is None:
-            raise Refused(503, f"route {place.source}-{place.destination}: no token to encrypt with has been agreed on")
-        if place.side is Side.CALL:
+            raise ExchangeRefused(
+                503, f"route {place.source}-{place.destination}: no token to encrypt with has been agreed on"
+            )
+        if place.side is RouteSide.CALL:
             revision, token = keys.newest
             head = one(event.headers or {}, _METHOD) == "HEAD"
             self._session = _Session(place, revision, token, self._random(SALT_BYTES), head)
@@ -167,34 +169,34 @@ class Exchange:
 
     # ---- response ----
 
-    def _response_headers(self, event: Event) -> bytes:
+    def _response_headers(self, event: ProcessingEvent) -> bytes:
         session, headers = self._session, event.headers or {}
         if session is None:
             # Envoy itself answers before the request came as far as us: there is nothing of a service in it.
             return headers_reply(event.part, removed=_NEVER_PASSED)
-        if session.place.side is Side.SERVE:
+        if session.place.side is RouteSide.SERVE:
             return self._seal_from(event, Direction.RESPONSE, self._random(SALT_BYTES))
         if ENCRYPT_SCHEME not in headers:
             return self._without_encryption(event, headers)
         self._response, reply = _open_from(session, event, Direction.RESPONSE)
         return reply
 
-    def _without_encryption(self, event: Event, headers: Headers) -> bytes:
+    def _without_encryption(self, event: ProcessingEvent, headers: Headers) -> bytes:
         failed_call = event.end and one(headers, _GRPC_STATUS) not in ("", "0")
         status = one(headers, _STATUS)
         if not failed_call and not (status.isdigit() and int(status) >= 400):
-            raise Refused(502, "body encryption: the response came in clear, so it is not the partner's")
+            raise ExchangeRefused(502, "body encryption: the response came in clear, so it is not the partner's")
         self._response_left_out = not event.end
         return headers_reply(event.part, removed=_NEVER_PASSED)
 
-    def _left_out(self, event: Event) -> list[bytes]:
-        if event.part is Part.RESPONSE_TRAILERS:
-            return [body_reply(Part.RESPONSE_BODY, _LEFT_OUT.encode(), end=False), trailers_reply(event.part)]
+    def _left_out(self, event: ProcessingEvent) -> list[bytes]:
+        if event.part is MessagePart.RESPONSE_TRAILERS:
+            return [body_reply(MessagePart.RESPONSE_BODY, _LEFT_OUT.encode(), end=False), trailers_reply(event.part)]
         return [body_reply(event.part, _LEFT_OUT.encode(), end=True)] if event.end else []
 
     # ---- both ----
 
-    def _seal_from(self, event: Event, direction: Direction, salt: bytes) -> bytes:
+    def _seal_from(self, event: ProcessingEvent, direction: Direction, salt: bytes) -> bytes:
         assert self._session is not None
         session = self._session
         length = one(event.headers or {}, _LENGTH)
@@ -206,11 +208,11 @@ class Exchange:
             self._request = sealer
         else:
             self._response = sealer
-        said = Announcement(session.revision, salt, length, proof)
-        return headers_reply(event.part, said.headers, removed=(ENCRYPT_LENGTH,))
+        announcement = Announcement(session.revision, salt, length, proof)
+        return headers_reply(event.part, announcement.headers, removed=(ENCRYPT_LENGTH,))
 
 
-def _body(event: Event, part: Part, cipher: Sealer | _Opening | None) -> list[bytes]:
+def _body(event: ProcessingEvent, part: MessagePart, cipher: Sealer | _Opening | None) -> list[bytes]:
     """Body or trailers. Trailers pass as they are, after the end of the body."""
     trailers = event.part is not part
     if isinstance(cipher, Sealer):
@@ -228,37 +230,39 @@ def _body(event: Event, part: Part, cipher: Sealer | _Opening | None) -> list[by
     return made
 
 
-def _open_from(session: _Session, event: Event, direction: Direction) -> tuple[_Opening, bytes]:
+def _open_from(session: _Session, event: ProcessingEvent, direction: Direction) -> tuple[_Opening, bytes]:
     """A message that ends with its headers must bring the proof that it was meant to; so may one whose body, empty from
     the start, was made a body of no bytes by somebody on the way."""
-    said = Announcement.read(event.headers or {})
-    if said.revision != session.revision:
+    announcement = Announcement.read(event.headers or {})
+    if announcement.revision != session.revision:
         raise FrameError("the response is encrypted with another token than the request")
-    opener = Opener(session.key(direction, said.salt, said.length))
-    empty = said.proof is not None
-    if said.proof is not None:
-        opener.accept_empty(said.proof)
+    opener = Opener(session.key(direction, announcement.salt, announcement.length))
+    empty = announcement.proof is not None
+    if announcement.proof is not None:
+        opener.accept_empty(announcement.proof)
     elif event.end:
         raise FrameError("the encrypted body was cut off")
     # A response to HEAD tells a length without having it. Of anybody else who did so the next message on the same
     # connection would be taken for this one's body.
     to_head = direction is Direction.RESPONSE and session.head
-    told = {ENCRYPT_LENGTH: said.length} if said.length and (to_head or not empty) else {}
-    left = int(said.length) if said.length and not empty else None
-    return _Opening(opener, left), headers_reply(event.part, told, [each for each in _NEVER_PASSED if each not in told])
+    length_header = {ENCRYPT_LENGTH: announcement.length} if announcement.length and (to_head or not empty) else {}
+    left = int(announcement.length) if announcement.length and not empty else None
+    return _Opening(opener, left), headers_reply(
+        event.part, length_header, [each for each in _NEVER_PASSED if each not in length_header]
+    )
 
 
-def _session_of(place: Place, keys: RouteKeys, headers: Headers) -> _Session:
+def _session_of(place: RouteEnd, keys: RouteKeys, headers: Headers) -> _Session:
     if ENCRYPT_SCHEME not in headers:
         if ENCRYPT_IV in headers or ENCRYPT_VERSION in headers:
-            raise Refused(
+            raise ExchangeRefused(
                 400,
                 "body encryption: Kuscia's own format is not accepted, since its response has to be encrypted with key and "
                 "nonce of the request; let both domains run Coterie or leave bodyEncryption away and use TLS",
             )
-        raise Refused(403, f"body encryption: {place.source} must encrypt what it sends here and did not")
-    said = Announcement.read(headers)
-    token = keys.of_revision(said.revision)
+        raise ExchangeRefused(403, f"body encryption: {place.source} must encrypt what it sends here and did not")
+    announcement = Announcement.read(headers)
+    token = keys.of_revision(announcement.revision)
     if token is None:
-        raise Refused(400, f"body encryption: no token of revision {said.revision} is in force")
-    return _Session(place, said.revision, token, said.salt, head=one(headers, _METHOD) == "HEAD")
+        raise ExchangeRefused(400, f"body encryption: no token of revision {announcement.revision} is in force")
+    return _Session(place, announcement.revision, token, announcement.salt, head=one(headers, _METHOD) == "HEAD")

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 
 SALT_BYTES = 16
 CHUNK_BYTES = 64 << 10
@@ -44,7 +44,14 @@ class FrameError(ValueError):
 
 
 def derive(
-    token: Secret, direction: Direction, source: str, destination: str, revision: int, salt: bytes, *, length: str = ""
+    token: SecretValue,
+    direction: Direction,
+    source: str,
+    destination: str,
+    revision: int,
+    salt: bytes,
+    *,
+    length: str = "",
 ) -> bytes:
     """The key of one message. `salt`: the request's, and for a response its own after it. `length`: what was said about
     the length of the whole body; a false one fits no key."""

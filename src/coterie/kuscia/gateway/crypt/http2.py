@@ -44,7 +44,7 @@ def _status(code: str) -> bytes:
     return b"\x00\x0bgrpc-status" + bytes([len(code)]) + code.encode()
 
 
-class Handler(Protocol):
+class GrpcCallHandler(Protocol):
     """What a call does with its messages."""
 
     def __call__(self, message: memoryview) -> list[bytes]:
@@ -62,7 +62,7 @@ class _Broken(Exception):
 class _Stream:
     __slots__ = ("answered", "handler", "held", "number", "owed", "queue", "remote_ended", "window")
 
-    def __init__(self, number: int, handler: Handler, window: int) -> None:
+    def __init__(self, number: int, handler: GrpcCallHandler, window: int) -> None:
         self.number = number
         self.handler = handler
         self.window = window
@@ -75,10 +75,10 @@ class _Stream:
         self.remote_ended = False
 
 
-class GrpcServer(asyncio.Protocol):
+class GrpcConnection(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, new_call: Callable[[], Handler], connections: set[GrpcServer] | None = None) -> None:
+    def __init__(self, new_call: Callable[[], GrpcCallHandler], connections: set[GrpcConnection] | None = None) -> None:
         self._new_call = new_call
         self._connections = connections if connections is not None else set()
         self._transport: asyncio.Transport | None = None
@@ -148,7 +148,7 @@ class GrpcServer(asyncio.Protocol):
                 self._greeted = True
                 self._read_frames(whole, len(PREFACE))
         except _Broken as error:
-            _log.warning("Connection broken off", error=error)
+            _log.warning("Connection aborted", error=error)
             self._send(_GOAWAY, 0, 0, struct.pack(">LL", self._newest, error.code))
             if self._transport is not None:
                 self._transport.close()
@@ -224,7 +224,7 @@ class GrpcServer(asyncio.Protocol):
         try:
             self._messages(stream, content)
         except ValueError as error:
-            _log.warning("Call given up", error=error)
+            _log.warning("Call aborted", error=error)
             self._reset(stream)
             return
         if flags & _END_STREAM:

@@ -14,8 +14,8 @@ from pathlib import Path
 import orjson
 
 from coterie.base.files import write_atomic
-from coterie.base.secret import Secret
-from coterie.kuscia.gateway.model import Inputs
+from coterie.base.secret import SecretValue
+from coterie.kuscia.gateway.model import SnapshotInputs
 
 AES = "AES"
 
@@ -26,13 +26,13 @@ class RouteKeys:
 
     source: str
     destination: str
-    tokens: tuple[tuple[int, Secret], ...]
+    tokens: tuple[tuple[int, SecretValue], ...]
 
     @property
-    def newest(self) -> tuple[int, Secret] | None:
+    def newest(self) -> tuple[int, SecretValue] | None:
         return self.tokens[-1] if self.tokens else None
 
-    def of_revision(self, revision: int) -> Secret | None:
+    def of_revision(self, revision: int) -> SecretValue | None:
         return dict(self.tokens).get(revision)
 
 
@@ -44,7 +44,7 @@ class KeyTable:
         return bool(self.routes)
 
 
-def keys_of(inputs: Inputs) -> KeyTable:
+def keys_of(inputs: SnapshotInputs) -> KeyTable:
     """Of every route that asks for body encryption and whose tokens are known; empty: no child is needed."""
     found = (
         RouteKeys(route.source, route.destination, tuple(zip(route.revisions, route.tokens, strict=False)))
@@ -73,7 +73,7 @@ def read_keys(path: Path) -> KeyTable:
             RouteKeys(
                 str(each["source"]),
                 str(each["destination"]),
-                tuple((int(revision), Secret(token)) for revision, token in each["tokens"]),
+                tuple((int(revision), SecretValue(token)) for revision, token in each["tokens"]),
             )
             for each in orjson.loads(path.read_bytes())
         )

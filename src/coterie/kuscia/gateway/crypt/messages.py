@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from coterie.base.protobuf_wire import WireError, bytes_field, encode_varint, fields
+from coterie.base.protobuf_wire import ProtobufError, bytes_field, encode_varint, fields
 
 _OVERWRITE = b"\x18\x02"  # append_action (3) = OVERWRITE_IF_EXISTS_OR_ADD
 Value = int | memoryview
 
 
-class Part(IntEnum):
+class MessagePart(IntEnum):
     """What a message is about: field numbers of ProcessingRequest. Those of ProcessingResponse are one less."""
 
     REQUEST_HEADERS = 2
@@ -27,14 +27,14 @@ class Part(IntEnum):
     RESPONSE_TRAILERS = 7
 
 
-HEADERS = frozenset({Part.REQUEST_HEADERS, Part.RESPONSE_HEADERS})
-BODIES = frozenset({Part.REQUEST_BODY, Part.RESPONSE_BODY})
-_PARTS = {int(each): each for each in Part}
+HEADERS = frozenset({MessagePart.REQUEST_HEADERS, MessagePart.RESPONSE_HEADERS})
+BODIES = frozenset({MessagePart.REQUEST_BODY, MessagePart.RESPONSE_BODY})
+_PARTS = {int(each): each for each in MessagePart}
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    part: Part
+class ProcessingEvent:
+    part: MessagePart
     end: bool = False
     """Nothing follows in this direction."""
     body: bytes | memoryview = b""
@@ -46,9 +46,9 @@ class Event:
 # ---- reading ----
 
 
-def parse(message: bytes | memoryview) -> Event:
+def parse(message: bytes | memoryview) -> ProcessingEvent:
     """Raises WireError."""
-    part: Part | None = None
+    part: MessagePart | None = None
     content: memoryview | None = None
     route = ""
     for number, _, value in fields(memoryview(message)):
@@ -57,7 +57,7 @@ def parse(message: bytes | memoryview) -> Event:
         elif number == 9:  # attributes
             route = _route_name(_bytes(value)) or route
     if part is None or content is None:
-        raise WireError("a message about nothing we know")
+        raise ProtobufError("a message about nothing we know")
     if part in BODIES:
         body, end = memoryview(b""), False
         for number, _, value in fields(content):
@@ -65,11 +65,11 @@ def parse(message: bytes | memoryview) -> Event:
                 body = _bytes(value)
             elif number == 2:
                 end = bool(value)
-        return Event(part, end, body)
+        return ProcessingEvent(part, end, body)
     if part in HEADERS:
         inside = _by_number(content)
-        return Event(part, bool(inside.get(3, 0)), headers=_header_map(inside.get(1)), route=route)
-    return Event(part, end=True)
+        return ProcessingEvent(part, bool(inside.get(3, 0)), headers=_header_map(inside.get(1)), route=route)
+    return ProcessingEvent(part, end=True)
 
 
 def _header_map(value: Value | None) -> dict[str, tuple[str, ...]]:
@@ -103,14 +103,14 @@ def _text(value: Value | None) -> str:
 
 def _bytes(value: Value) -> memoryview:
     if isinstance(value, int):
-        raise WireError("a number where a message is expected")
+        raise ProtobufError("a number where a message is expected")
     return value
 
 
 # ---- writing ----
 
 
-def _reply(part: Part, content: bytes) -> bytes:
+def _reply(part: MessagePart, content: bytes) -> bytes:
     return bytes_field(part - 1, content)
 
 
@@ -130,12 +130,12 @@ def _option(key: str, value: str) -> bytes:
     )
 
 
-def headers_reply(part: Part, headers: Mapping[str, str] | None = None, removed: Sequence[str] = ()) -> bytes:
+def headers_reply(part: MessagePart, headers: Mapping[str, str] | None = None, removed: Sequence[str] = ()) -> bytes:
     """HeadersResponse{response (1): CommonResponse{header_mutation (2)}}."""
     return _reply(part, bytes_field(1, bytes_field(2, _mutation(headers or {}, removed))))
 
 
-def body_reply(part: Part, body: bytes, *, end: bool) -> bytes:
+def body_reply(part: MessagePart, body: bytes, *, end: bool) -> bytes:
     """BodyResponse{1: CommonResponse{body_mutation (3): BodyMutation{streamed_response (3): {body (1), end (2)}}}}."""
     tail = b"\x10\x01" if end else b""
     opening = b"\x0a" + encode_varint(len(body)) if body else b""
@@ -149,7 +149,7 @@ def body_reply(part: Part, body: bytes, *, end: bool) -> bytes:
     return b"".join((*reversed(prefixes), body, tail))
 
 
-def trailers_reply(part: Part) -> bytes:
+def trailers_reply(part: MessagePart) -> bytes:
     return _reply(part, b"")
 
 

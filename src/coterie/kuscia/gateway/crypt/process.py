@@ -57,7 +57,7 @@ class CryptSettings:
         return self.logs / "crypt.log"
 
 
-class CryptChild:
+class BodyEncryptionProcess:
     """A Runnable, ready at once: without encrypted routes there is nothing to wait for."""
 
     def __init__(self, settings: CryptSettings, *, clock: Clock = SYSTEM_CLOCK) -> None:

@@ -20,7 +20,7 @@ from functools import lru_cache
 
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kuscia.api.domainroutes import pkcs1_pem
 from coterie.kuscia.gateway.handshake.messages import HandshakeFault
 from coterie.kuscia.identity.domain_identity import DomainIdentity
@@ -70,12 +70,12 @@ def pubhash(key: rsa.RSAPublicKey) -> str:
     return base64.b64encode(hashlib.sha256(pkcs1_pem(key)).digest()).decode()
 
 
-def same_hash(told: str, key: rsa.RSAPublicKey) -> bool:
-    return hmac.compare_digest(told.encode(), pubhash(key).encode())
+def same_hash(claimed: str, key: rsa.RSAPublicKey) -> bool:
+    return hmac.compare_digest(claimed.encode(), pubhash(key).encode())
 
 
-def header_value(token: bytes) -> Secret:
-    return Secret(base64.b64encode(token))
+def header_value(token: bytes) -> SecretValue:
+    return SecretValue(base64.b64encode(token))
 
 
 def seal(token: bytes, identity: DomainIdentity) -> str:
@@ -84,13 +84,13 @@ def seal(token: bytes, identity: DomainIdentity) -> str:
     return encrypt(identity.key.public_key(), token)
 
 
-def open_sealed(text: str, identity: DomainIdentity) -> Secret:
+def open_sealed(text: str, identity: DomainIdentity) -> SecretValue:
     """The token as headers carry it. Raises NotDecrypted. Opened ones are remembered: a private operation is dear."""
     return _opened(identity.key, text)
 
 
 @lru_cache(_REMEMBERED)
-def _opened(key: rsa.RSAPrivateKey, text: str) -> Secret:
+def _opened(key: rsa.RSAPrivateKey, text: str) -> SecretValue:
     return header_value(decrypt(key, text, WHOLE))
 
 

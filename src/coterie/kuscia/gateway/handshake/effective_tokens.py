@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 from coterie.kube.api.meta import ObjectKey
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
@@ -26,12 +26,12 @@ from coterie.kuscia.identity.domain_identity import DomainIdentity
 _log = logger("gateway.handshake")
 
 
-def tokens_of(route: DomainRoute, identity: DomainIdentity) -> tuple[Secret, ...]:
+def tokens_of(route: DomainRoute, identity: DomainIdentity) -> tuple[SecretValue, ...]:
     """As `opened_of`, without the revisions."""
     return tuple(token for _, token in opened_of(route, identity))
 
 
-def opened_of(route: DomainRoute, identity: DomainIdentity) -> tuple[tuple[int, Secret], ...]:
+def opened_of(route: DomainRoute, identity: DomainIdentity) -> tuple[tuple[int, SecretValue], ...]:
     """Each with its revision, newest last. The source sends only what is ready everywhere; the destination takes all, or
     none became ready."""
     listed: Iterable[RouteToken] = route.token_status.tokens or ()
@@ -42,14 +42,14 @@ def opened_of(route: DomainRoute, identity: DomainIdentity) -> tuple[tuple[int, 
         try:
             found.append((token.revision, crypto.open_sealed(token.token, identity)))
         except crypto.NotDecrypted:
-            _complain(str(route.key), token.revision, token.token)
+            _warn_undecryptable(str(route.key), token.revision, token.token)
     return tuple(found)
 
 
 @lru_cache(1024)
-def _complain(route: str, revision: int, text: str) -> None:
+def _warn_undecryptable(route: str, revision: int, text: str) -> None:
     """Once per token: its route is read again at every change."""
-    _log.warning("A token is not under this domain's key and is left out", route=route, revision=revision)
+    _log.warning("Token is not encrypted with this domain's key; ignored", route=route, revision=revision)
 
 
 class EffectiveTokens:
@@ -89,8 +89,8 @@ class EffectiveTokens:
             and uid in ("", route.metadata.uid)
             and route.spec.destination == self._domain
         ):
-            await write_status(self._client, route, lambda current: self._wanted(current, revision))
+            await write_status(self._client, route, lambda current: self._desired_status(current, revision))
         return DONE
 
-    def _wanted(self, route: DomainRoute, revision: int) -> DomainRouteStatus:
+    def _desired_status(self, route: DomainRoute, revision: int) -> DomainRouteStatus:
         return replace(with_tokens(route), token_status=responder_rules.effective(route, revision, self._instance))

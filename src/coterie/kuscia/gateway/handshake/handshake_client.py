@@ -14,7 +14,7 @@ from typing import Protocol
 
 from coterie.http.plain_client import HttpFailure, Pool
 from coterie.kuscia.gateway.handshake.messages import MAX_BODY, HandshakeFault, readable
-from coterie.kuscia.gateway.model import Address
+from coterie.kuscia.gateway.model import SocketAddress
 from coterie.kuscia.gateway.names import ERROR, HANDSHAKE_SERVICE, HOST, SOURCE
 
 CALL_SECONDS = 10.0
@@ -22,12 +22,12 @@ _PATH = "/handshake"
 _AT_ONCE = 256
 
 
-class NoAnswer(HandshakeFault):
+class PartnerUnreachable(HandshakeFault):
     """The partner's handshake server was not reached, or something else answered in its place."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class HandshakeTarget:
     source: str
     destination: str
 
@@ -36,18 +36,18 @@ class Target:
         return f"{HANDSHAKE_SERVICE}.{self.destination}.svc"
 
 
-class Caller(Protocol):
-    async def call(self, target: Target, headers: Mapping[str, str], body: bytes | None) -> bytes:
+class HandshakeTransport(Protocol):
+    async def call(self, target: HandshakeTarget, headers: Mapping[str, str], body: bytes | None) -> bytes:
         """POST with a body, GET without. The body of a 200; everything else is NoAnswer."""
 
 
-class HttpCaller:
-    def __init__(self, internal: Address, seconds: float = CALL_SECONDS) -> None:
+class HttpHandshakeTransport:
+    def __init__(self, internal: SocketAddress, seconds: float = CALL_SECONDS) -> None:
         self._pool = Pool((internal.host, internal.port))
         self._seconds = seconds
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def call(self, target: Target, headers: Mapping[str, str], body: bytes | None) -> bytes:
+    async def call(self, target: HandshakeTarget, headers: Mapping[str, str], body: bytes | None) -> bytes:
         method = "GET" if body is None else "POST"
         sent = {"Host": target.host, HOST: target.host, SOURCE: target.source, **headers}
         if body is not None:
@@ -58,13 +58,13 @@ class HttpCaller:
                 with contextlib.closing(response):
                     content = await response.read(MAX_BODY)
         except TimeoutError as error:
-            raise NoAnswer(f"no answer within {self._seconds:g} s") from error
+            raise PartnerUnreachable(f"no answer within {self._seconds:g} s") from error
         except HttpFailure as error:
-            raise NoAnswer(f"{type(error).__name__}: {readable(str(error))}") from error
+            raise PartnerUnreachable(f"{type(error).__name__}: {readable(str(error))}") from error
         if len(content) > MAX_BODY:
-            raise NoAnswer(f"the answer has more than {MAX_BODY} bytes")
+            raise PartnerUnreachable(f"the answer has more than {MAX_BODY} bytes")
         if response.status != 200:
-            raise NoAnswer(
+            raise PartnerUnreachable(
                 f"HTTP {response.status}: {readable(response.headers.get(ERROR.lower()) or content.decode('utf-8', 'replace'))}"
             )
         return content

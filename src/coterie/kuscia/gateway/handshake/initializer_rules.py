@@ -1,4 +1,4 @@
-"""What the source's initializer does next, without doing it. Pure. The other side is `accept.py`.
+"""What the source's initializer does next, without doing it. Pure. The other side is `responder_rules.py`.
 
 By what its call brought (`misses`: calls in a row without an answer):
 
@@ -29,7 +29,7 @@ from msgspec.structs import replace as with_fields
 
 from coterie.base.clock import rfc3339
 from coterie.kuscia.api.types.domain import DomainRoute, DomainRouteStatus, DomainRouteTokens, RouteToken
-from coterie.kuscia.gateway.handshake.messages import State
+from coterie.kuscia.gateway.handshake.messages import TokenState
 from coterie.kuscia.gateway.handshake.responder_rules import life, period
 
 PROBE_PERIOD = 15.0
@@ -43,7 +43,7 @@ _SLOW_PAUSES = (5.0, 10.0, 20.0, 30.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class HandshakeCounters:
     """What the initializer remembers of a route beside its object."""
 
     misses: int = 0
@@ -54,7 +54,7 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
+class HandshakeAgreed:
     sealed: str
     revision: int
     expires: datetime | None
@@ -62,14 +62,14 @@ class Agreed:
 
 
 @dataclass(frozen=True, slots=True)
-class Denied:
+class HandshakeDenied:
     """The partner said no."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Impossible:
+class HandshakeImpossible:
     """What we hold, or what came, cannot make a token; the partner has not said no."""
 
     why: str
@@ -77,15 +77,15 @@ class Impossible:
 
 
 @dataclass(frozen=True, slots=True)
-class Unanswered:
+class HandshakeUnanswered:
     why: str
 
 
-Outcome = Agreed | Denied | Impossible | Unanswered
+Outcome = HandshakeAgreed | HandshakeDenied | HandshakeImpossible | HandshakeUnanswered
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class HandshakeEvent:
     """For people: an event."""
 
     warning: bool
@@ -94,32 +94,34 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    course: Course
+class HandshakeDecision:
+    course: HandshakeCounters
     status: DomainRouteStatus
     after: float
     """Seconds until the same is to be asked again."""
-    note: Note | None = None
+    note: HandshakeEvent | None = None
 
 
-def shakes(route: DomainRoute, instance: str) -> bool:
+def must_negotiate(route: DomainRoute, instance: str) -> bool:
     """Whether this gateway has to negotiate a token now."""
     tokens = route.token_status
     begun = tokens.revision_token
     return tokens.revision_initializer == instance and begun is not None and not begun.token and not begun.is_ready
 
 
-def probes(route: DomainRoute, instance: str) -> RouteToken | None:
+def token_to_probe(route: DomainRoute, instance: str) -> RouteToken | None:
     """The token to ask about, when that is this gateway's work."""
     tokens = route.token_status
     return tokens.newest if tokens.revision_initializer == instance else None
 
 
-def after_handshake(route: DomainRoute, course: Course, outcome: Outcome, now: datetime) -> Verdict:
+def after_handshake(
+    route: DomainRoute, course: HandshakeCounters, outcome: Outcome, now: datetime
+) -> HandshakeDecision:
     before = _status(route)
     tokens = route.token_status
     partner = route.spec.destination
-    if isinstance(outcome, Agreed):
+    if isinstance(outcome, HandshakeAgreed):
         ready = RouteToken(
             is_ready=True,
             token=outcome.sealed,
@@ -132,84 +134,96 @@ def after_handshake(route: DomainRoute, course: Course, outcome: Outcome, now: d
             is_destination_unreachable=False,
             token_status=with_fields(tokens, revision_token=ready),
         )
-        note = Note(False, "TokenNegotiated", f"Agreed with {partner} on token revision {outcome.revision}")
-        return Verdict(Course(), status, PROBE_PERIOD, note)
+        note = HandshakeEvent(False, "TokenNegotiated", f"Agreed with {partner} on token revision {outcome.revision}")
+        return HandshakeDecision(HandshakeCounters(), status, PROBE_PERIOD, note)
     failures = course.failures + 1
     pause = _pause(failures)
-    if not isinstance(outcome, Unanswered):
-        answered = isinstance(outcome, Denied) or outcome.answered
+    if not isinstance(outcome, HandshakeUnanswered):
+        answered = isinstance(outcome, HandshakeDenied) or outcome.answered
         status = with_fields(
             before,
             is_destination_unreachable=before.is_destination_unreachable and not answered,
             is_destination_authorized=before.is_destination_authorized and tokens.newest is not None,
         )
-        if isinstance(outcome, Denied):
-            note = Note(True, "HandshakeRefused", f"{partner} refuses the handshake: {outcome.why}")
+        if isinstance(outcome, HandshakeDenied):
+            note = HandshakeEvent(True, "HandshakeRefused", f"{partner} refuses the handshake: {outcome.why}")
         else:
-            note = Note(True, "HandshakeImpossible", f"No token can be agreed on with {partner}: {outcome.why}")
+            note = HandshakeEvent(
+                True, "HandshakeImpossible", f"No token can be agreed on with {partner}: {outcome.why}"
+            )
         misses = 0 if answered else course.misses
-        return Verdict(Course(misses=misses, failures=failures), status, pause, note)
-    missed = _missed(before, course, partner, outcome.why, _worth_telling(failures))
-    return Verdict(replace(missed.course, failures=failures), missed.status, pause, missed.note)
+        return HandshakeDecision(HandshakeCounters(misses=misses, failures=failures), status, pause, note)
+    missed = _missed(before, course, partner, outcome.why, _worth_an_event(failures))
+    return HandshakeDecision(replace(missed.course, failures=failures), missed.status, pause, missed.note)
 
 
-def after_probe(route: DomainRoute, course: Course, outcome: int | Unanswered, now: datetime) -> Verdict:
+def after_probe(
+    route: DomainRoute, course: HandshakeCounters, outcome: int | HandshakeUnanswered, now: datetime
+) -> HandshakeDecision:
     """`outcome`: the state that the destination told."""
     before = _status(route)
     partner = route.spec.destination
-    if isinstance(outcome, Unanswered):
+    if isinstance(outcome, HandshakeUnanswered):
         return _missed(before, course, partner, outcome.why, False)
     reachable = with_fields(before, is_destination_unreachable=False)
     back = (
-        Note(False, "DestinationReachable", f"{partner} answers again") if before.is_destination_unreachable else None
+        HandshakeEvent(False, "DestinationReachable", f"{partner} answers again")
+        if before.is_destination_unreachable
+        else None
     )
     kept = replace(course, misses=0, lost=0)
-    if outcome == State.TOKEN_READY:
-        return Verdict(kept, with_fields(reachable, is_destination_authorized=True), PROBE_PERIOD, back)
-    if outcome in (State.TOKEN_NOT_FOUND, State.NO_AUTHENTICATION):
+    if outcome == TokenState.TOKEN_READY:
+        return HandshakeDecision(kept, with_fields(reachable, is_destination_authorized=True), PROBE_PERIOD, back)
+    if outcome in (TokenState.TOKEN_NOT_FOUND, TokenState.NO_AUTHENTICATION):
         if course.lost + 1 < CONFIRMATIONS:
-            return Verdict(replace(kept, lost=course.lost + 1), reachable, CONFIRM_PAUSE, back)
+            return HandshakeDecision(replace(kept, lost=course.lost + 1), reachable, CONFIRM_PAUSE, back)
         return _begun_anew(route, reachable, outcome, now)
-    if outcome == State.TOKEN_NOT_READY:
-        return Verdict(kept, reachable, PROBE_PERIOD, back)
-    odd = Note(True, "ProbeNotUnderstood", f"{partner} answers a probe with state {outcome}: {_name(outcome)}")
-    return Verdict(kept, reachable, PROBE_PERIOD, odd)
+    if outcome == TokenState.TOKEN_NOT_READY:
+        return HandshakeDecision(kept, reachable, PROBE_PERIOD, back)
+    odd = HandshakeEvent(
+        True, "ProbeNotUnderstood", f"{partner} answers a probe with state {outcome}: {_name(outcome)}"
+    )
+    return HandshakeDecision(kept, reachable, PROBE_PERIOD, odd)
 
 
-def _begun_anew(route: DomainRoute, reachable: DomainRouteStatus, state: int, now: datetime) -> Verdict:
+def _begun_anew(route: DomainRoute, reachable: DomainRouteStatus, state: int, now: datetime) -> HandshakeDecision:
     """The tokens are of no use any more. The revision is kept, so that the numbers go on."""
     tokens = route.token_status
     partner = route.spec.destination
     last = tokens.newest.revision if tokens.newest is not None else 0
     round_ = RouteToken(is_ready=False, revision=last, revision_time=rfc3339(now))
     dropped = DomainRouteTokens(revision_initializer=tokens.revision_initializer, revision_token=round_)
-    if state == State.NO_AUTHENTICATION:
-        note = Note(True, "RouteNotKnown", f"{partner} does not know a route from {route.spec.source}")
+    if state == TokenState.NO_AUTHENTICATION:
+        note = HandshakeEvent(True, "RouteNotKnown", f"{partner} does not know a route from {route.spec.source}")
     else:
-        note = Note(True, "TokenLost", f"{partner} no longer has token revision {last}; a new one is negotiated")
-    authorized = reachable.is_destination_authorized and state != State.NO_AUTHENTICATION
+        note = HandshakeEvent(
+            True, "TokenLost", f"{partner} no longer has token revision {last}; a new one is negotiated"
+        )
+    authorized = reachable.is_destination_authorized and state != TokenState.NO_AUTHENTICATION
     status = with_fields(reachable, is_destination_authorized=authorized, token_status=dropped)
-    return Verdict(Course(), status, PROBE_PERIOD, note)
+    return HandshakeDecision(HandshakeCounters(), status, PROBE_PERIOD, note)
 
 
-def _missed(before: DomainRouteStatus, course: Course, partner: str, why: str, tell: bool) -> Verdict:
+def _missed(
+    before: DomainRouteStatus, course: HandshakeCounters, partner: str, why: str, tell: bool
+) -> HandshakeDecision:
     misses = course.misses + 1
     gone = misses >= MISSES
     status = with_fields(before, is_destination_unreachable=True) if gone else before
     note = None
     if tell or (gone and not before.is_destination_unreachable):
-        note = Note(True, "DestinationUnreachable", f"{partner} does not answer: {why}")
-    return Verdict(replace(course, misses=misses, lost=0), status, PROBE_PERIOD, note)
+        note = HandshakeEvent(True, "DestinationUnreachable", f"{partner} does not answer: {why}")
+    return HandshakeDecision(replace(course, misses=misses, lost=0), status, PROBE_PERIOD, note)
 
 
 def _status(route: DomainRoute) -> DomainRouteStatus:
     return route.status or DomainRouteStatus(is_destination_authorized=False, is_destination_unreachable=False)
 
 
-def _expiry(route: DomainRoute, told: datetime | None, now: datetime) -> datetime:
+def _expiry(route: DomainRoute, received: datetime | None, now: datetime) -> datetime:
     """By our own clock, as the destination reckons; its own number counts where it leaves the token a longer life."""
     own = now + life(route)
-    return max(own, told) if told is not None and period(route) else own
+    return max(own, received) if received is not None and period(route) else own
 
 
 def _pause(failures: int) -> float:
@@ -218,10 +232,10 @@ def _pause(failures: int) -> float:
     return _SLOW_PAUSES[min(failures - _QUICK_ATTEMPTS, len(_SLOW_PAUSES) - 1)]
 
 
-def _worth_telling(failures: int) -> bool:
+def _worth_an_event(failures: int) -> bool:
     """When the quick attempts are over, and then at each doubling."""
     return failures == _QUICK_ATTEMPTS or (failures > _QUICK_ATTEMPTS and failures.bit_count() == 1)
 
 
 def _name(state: int) -> str:
-    return State(state).name if state in State.__members__.values() else "unknown"
+    return TokenState(state).name if state in TokenState.__members__.values() else "unknown"

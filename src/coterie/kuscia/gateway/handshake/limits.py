@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import Generic, TypeVar
 
 from coterie.base.clock import Clock
-from coterie.base.rate_limited_log import Allowance, Bucket
+from coterie.base.rate_limited_log import RateLimit, TokenBucket
 
 T = TypeVar("T")
 
@@ -24,44 +24,44 @@ REPEAT_SPAN = 60.0
 _REMEMBERED = 20_000
 _SOURCES = 10_000
 
-PER_SOURCE = Allowance(20, 0.5)
-IN_TOTAL = Allowance(100, 50)
-LIVE_READS = Allowance(20, 2)
+PER_SOURCE = RateLimit(20, 0.5)
+IN_TOTAL = RateLimit(100, 50)
+LIVE_READS = RateLimit(20, 2)
 
 
-class Turnstile:
+class HandshakeRateLimiter:
     """Per source and in total, for proven callers and for others."""
 
-    def __init__(self, clock: Clock, per_source: Allowance = PER_SOURCE, in_total: Allowance = IN_TOTAL) -> None:
+    def __init__(self, clock: Clock, per_source: RateLimit = PER_SOURCE, in_total: RateLimit = IN_TOTAL) -> None:
         self._clock = clock
         self._per_source = per_source
-        self._total = {proven: Bucket(in_total, clock) for proven in (True, False)}
-        self._sources: OrderedDict[tuple[str, bool], Bucket] = OrderedDict()
+        self._total = {proven: TokenBucket(in_total, clock) for proven in (True, False)}
+        self._sources: OrderedDict[tuple[str, bool], TokenBucket] = OrderedDict()
 
     def admits(self, source: str, proven: bool) -> bool:
         key = (source, proven)
-        bucket = self._sources.pop(key, None) or Bucket(self._per_source, self._clock)
+        bucket = self._sources.pop(key, None) or TokenBucket(self._per_source, self._clock)
         self._sources[key] = bucket
         if len(self._sources) > _SOURCES:
             self._sources.popitem(last=False)
         return bucket.take() and self._total[proven].take()
 
 
-class Sight(Enum):
+class RequestNovelty(Enum):
     NEW = auto()
     REPEAT = auto()
     """The same request again, so soon that its sender may just not have got the answer."""
     REPLAY = auto()
 
 
-class Memory(Generic[T]):
+class ReplayCache(Generic[T]):
     """Requests that were here, each with what was made of it, for as long as their time would let them in again."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._seen: OrderedDict[Hashable, tuple[float, T]] = OrderedDict()
 
-    def see(self, mark: Hashable, fresh: T) -> tuple[Sight, T]:
+    def check(self, mark: Hashable, fresh: T) -> tuple[RequestNovelty, T]:
         """`fresh` is remembered with a request that is new; a repeated one gets what the first got."""
         now = self._clock.monotonic()
         while self._seen:
@@ -72,8 +72,8 @@ class Memory(Generic[T]):
         known = self._seen.get(mark)
         if known is None:
             self._seen[mark] = (now, fresh)
-            return Sight.NEW, fresh
-        return (Sight.REPEAT if now - known[0] <= REPEAT_SPAN else Sight.REPLAY), known[1]
+            return RequestNovelty.NEW, fresh
+        return (RequestNovelty.REPEAT if now - known[0] <= REPEAT_SPAN else RequestNovelty.REPLAY), known[1]
 
     def __len__(self) -> int:
         return len(self._seen)

@@ -22,7 +22,7 @@ MAX_BODY = 64 * 1024
 """Bytes of a request or an answer; a registration with its certificate request is far below it, too."""
 MAX_REVISION = 2**31 - 1
 """Kuscia reads it into 32 bits."""
-_MAX_TOLD = 300
+_MAX_MESSAGE = 300
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -47,11 +47,11 @@ class MessageFault(HandshakeFault):
     pass
 
 
-class Refused(HandshakeFault):
+class HandshakeRefused(HandshakeFault):
     pass
 
 
-class State(IntEnum):
+class TokenState(IntEnum):
     """What the probed side knows of the token that was asked about."""
 
     TOKEN_READY = 0
@@ -68,7 +68,7 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pass
 
 
-class TokenConfig(_Message, frozen=True, kw_only=True):
+class HandshakeTokenConfig(_Message, frozen=True, kw_only=True):
     token: _Cipher = ""
     revision: _Int64 = 0
     pubhash: Annotated[str, msgspec.Meta(max_length=128)] = ""
@@ -77,24 +77,24 @@ class TokenConfig(_Message, frozen=True, kw_only=True):
 class HandshakeRequest(_Message, frozen=True, kw_only=True):
     domain_id: _Name = ""
     type: Annotated[str, msgspec.Meta(max_length=16)] = ""
-    token_config: TokenConfig | None = None
+    token_config: HandshakeTokenConfig | None = None
     request_time: _Int64 = 0
 
 
-class Status(_Message, frozen=True, kw_only=True):
+class HandshakeStatus(_Message, frozen=True, kw_only=True):
     code: int = 0
     message: str = ""
 
 
-class Token(_Message, frozen=True, kw_only=True):
+class HandshakeToken(_Message, frozen=True, kw_only=True):
     token: _Cipher = ""
     expiration_time: _Int64 = 0
     revision: Annotated[int, msgspec.Meta(ge=0, le=MAX_REVISION)] = 0
 
 
 class HandshakeResponse(_Message, frozen=True, kw_only=True):
-    status: Status
-    token: Token | None = None
+    status: HandshakeStatus
+    token: HandshakeToken | None = None
 
 
 class ProbeAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,12 +116,12 @@ def decode(body: bytes, type_: type[T]) -> T:
 
 
 def refusal(message: str) -> HandshakeResponse:
-    return HandshakeResponse(status=Status(code=REFUSED, message=message))
+    return HandshakeResponse(status=HandshakeStatus(code=REFUSED, message=message))
 
 
 def readable(text: str) -> str:
     """Words of somebody else, fit for a log line or an event."""
-    return "".join(letter if letter.isprintable() else " " for letter in text[:_MAX_TOLD]).strip()
+    return "".join(letter if letter.isprintable() else " " for letter in text[:_MAX_MESSAGE]).strip()
 
 
 def nanoseconds(moment: datetime) -> int:

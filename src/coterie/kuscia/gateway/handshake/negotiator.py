@@ -24,25 +24,25 @@ from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kuscia.api.domainroutes import KeyFault, parse_public_key
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, UID_RSA_GEN, DomainRoute, DomainRouteStatus
 from coterie.kuscia.gateway.handshake import crypto, initializer_rules
-from coterie.kuscia.gateway.handshake.handshake_client import Caller, NoAnswer, Target
+from coterie.kuscia.gateway.handshake.handshake_client import HandshakeTarget, HandshakeTransport, PartnerUnreachable
 from coterie.kuscia.gateway.handshake.initializer_rules import (
-    Agreed,
-    Course,
-    Denied,
-    Impossible,
-    Note,
+    HandshakeAgreed,
+    HandshakeCounters,
+    HandshakeDecision,
+    HandshakeDenied,
+    HandshakeEvent,
+    HandshakeImpossible,
+    HandshakeUnanswered,
     Outcome,
-    Unanswered,
-    Verdict,
 )
 from coterie.kuscia.gateway.handshake.messages import (
     RSA,
     UID,
     HandshakeRequest,
     HandshakeResponse,
+    HandshakeTokenConfig,
     MessageFault,
     ProbeAnswer,
-    TokenConfig,
     decode,
     encode,
     moment_of,
@@ -79,7 +79,7 @@ class _Offer:
 
 @dataclass(slots=True)
 class _Memory:
-    course: Course = field(default_factory=Course)
+    course: HandshakeCounters = field(default_factory=HandshakeCounters)
     offer: _Offer | None = None
     round: _Round = ("", None, 0)
     shake_at: float = 0.0
@@ -94,7 +94,7 @@ class Negotiator:
         informers: Informers,
         identity: DomainIdentity,
         instance: str,
-        caller: Caller,
+        caller: HandshakeTransport,
         clock: Clock,
         events: EventRecorder | None,
     ) -> None:
@@ -115,11 +115,11 @@ class Negotiator:
             return DONE
         memory = self._memories.setdefault(key, _Memory())
         waits = []
-        if initializer_rules.probes(route, self._instance) is not None:
+        if initializer_rules.token_to_probe(route, self._instance) is not None:
             await self._probe_if_due(route, memory)
             waits.append(memory.probe_at)
         current = self.routes.cache.by_key(key)
-        if current is not None and initializer_rules.shakes(current, self._instance):
+        if current is not None and initializer_rules.must_negotiate(current, self._instance):
             await self._shake_if_due(current, memory)
             waits.append(memory.shake_at)
         if not waits:
@@ -137,7 +137,7 @@ class Negotiator:
     # Probes.
 
     async def _probe_if_due(self, route: DomainRoute, memory: _Memory) -> None:
-        token = initializer_rules.probes(route, self._instance)
+        token = initializer_rules.token_to_probe(route, self._instance)
         assert token is not None
         asked = (route.metadata.uid, token.revision)
         if memory.probed == asked and self._clock.monotonic() < memory.probe_at:
@@ -145,13 +145,13 @@ class Negotiator:
         if memory.probed != asked:
             # The sooner the destination hears of a new token, the sooner that one is safe from being dropped.
             memory.probed = asked
-            memory.course = Course(misses=memory.course.misses, failures=memory.course.failures)
+            memory.course = HandshakeCounters(misses=memory.course.misses, failures=memory.course.failures)
         outcome = await self._probe(route, token.revision)
-        verdict: Verdict | None = None
+        verdict: HandshakeDecision | None = None
 
         def change(current: DomainRoute) -> DomainRouteStatus | None:
             nonlocal verdict
-            newest = initializer_rules.probes(current, self._instance)
+            newest = initializer_rules.token_to_probe(current, self._instance)
             if newest is None or newest.revision != token.revision:
                 return None  # what was asked about is no longer what matters
             verdict = initializer_rules.after_probe(current, memory.course, outcome, self._clock.now())
@@ -162,12 +162,12 @@ class Negotiator:
             verdict.after if verdict is not None else initializer_rules.PROBE_PERIOD
         )
 
-    async def _probe(self, route: DomainRoute, revision: int) -> int | Unanswered:
+    async def _probe(self, route: DomainRoute, revision: int) -> int | HandshakeUnanswered:
         try:
             body = await self._caller.call(_target(route), {REVISION: str(revision)}, None)
             return decode(body, ProbeAnswer).state
-        except (NoAnswer, MessageFault) as fault:
-            return Unanswered(str(fault))
+        except (PartnerUnreachable, MessageFault) as fault:
+            return HandshakeUnanswered(str(fault))
 
     # Handshakes.
 
@@ -178,11 +178,11 @@ class Negotiator:
         if self._clock.monotonic() < memory.shake_at:
             return
         outcome = await self._shake(route, memory, round_)
-        verdict: Verdict | None = None
+        verdict: HandshakeDecision | None = None
 
         def change(current: DomainRoute) -> DomainRouteStatus | None:
             nonlocal verdict
-            if _round(current) != round_ or not initializer_rules.shakes(current, self._instance):
+            if _round(current) != round_ or not initializer_rules.must_negotiate(current, self._instance):
                 return None  # another gateway, or another round, has taken over
             verdict = initializer_rules.after_handshake(current, memory.course, outcome, self._clock.now())
             return verdict.status
@@ -192,24 +192,24 @@ class Negotiator:
         memory.shake_at = self._clock.monotonic() + (
             verdict.after if verdict is not None else initializer_rules.PROBE_PERIOD
         )
-        if isinstance(outcome, Agreed):
+        if isinstance(outcome, HandshakeAgreed):
             memory.probed = ("", 0)
 
     async def _shake(self, route: DomainRoute, memory: _Memory, round_: _Round) -> Outcome:
         try:
             offer = self._offer(route, memory.offer, round_)
         except KeyFault as fault:
-            return Impossible(f"a key in tokenConfig cannot be used: {fault}", answered=False)
+            return HandshakeImpossible(f"a key in tokenConfig cannot be used: {fault}", answered=False)
         memory.offer = offer
         try:
             body = await self._caller.call(_target(route), {}, offer.body)
-        except NoAnswer as fault:
-            return Unanswered(str(fault))
+        except PartnerUnreachable as fault:
+            return HandshakeUnanswered(str(fault))
         memory.offer = None
         try:
             return self._read(body, offer)
         except MessageFault as fault:
-            return Impossible(str(fault), answered=True)
+            return HandshakeImpossible(str(fault), answered=True)
 
     def _offer(self, route: DomainRoute, last: _Offer | None, round_: _Round) -> _Offer:
         now = self._clock.monotonic()
@@ -226,7 +226,9 @@ class Negotiator:
             half = crypto.half()
             token = crypto.encrypt(parse_public_key(config.destination_public_key), half)
             begun = route.token_status.revision_token
-            offered = TokenConfig(token=token, revision=begun.revision if begun else 0, pubhash=crypto.pubhash(own))
+            offered = HandshakeTokenConfig(
+                token=token, revision=begun.revision if begun else 0, pubhash=crypto.pubhash(own)
+            )
         request = HandshakeRequest(
             domain_id=route.spec.source,
             type=UID if uid else RSA,
@@ -238,17 +240,17 @@ class Negotiator:
     def _read(self, body: bytes, offer: _Offer) -> Outcome:
         answer = decode(body, HandshakeResponse)
         if answer.status.code != 0:
-            return Denied(readable(answer.status.message) or f"code {answer.status.code}")
+            return HandshakeDenied(readable(answer.status.message) or f"code {answer.status.code}")
         if answer.token is None or not answer.token.token:
             raise MessageFault("the answer holds no token")
         size = crypto.HALF if offer.half else crypto.WHOLE
         try:
             theirs = crypto.decrypt(self._identity.key, answer.token.token, size)
         except crypto.NotDecrypted:
-            told = f"its answer is not for the key of {self._identity.domain}; does it know our certificate?"
-            return Impossible(told, answered=True)
+            message = f"its answer is not for the key of {self._identity.domain}; does it know our certificate?"
+            return HandshakeImpossible(message, answered=True)
         sealed = crypto.seal(offer.half + theirs, self._identity)
-        return Agreed(sealed, answer.token.revision, _expiry(answer.token.expiration_time))
+        return HandshakeAgreed(sealed, answer.token.revision, _expiry(answer.token.expiration_time))
 
     # Writing.
 
@@ -256,7 +258,7 @@ class Negotiator:
         self,
         route: DomainRoute,
         change: Callable[[DomainRoute], DomainRouteStatus | None],
-        verdict: Callable[[], Verdict | None],
+        verdict: Callable[[], HandshakeDecision | None],
         memory: _Memory,
     ) -> None:
         written = await write_status(self._client, route, change)
@@ -265,9 +267,9 @@ class Negotiator:
             return
         memory.course = decided.course
         if decided.note is not None and written is not None:
-            self._tell(route, decided.note)
+            self._record_event(route, decided.note)
 
-    def _tell(self, route: DomainRoute, note: Note) -> None:
+    def _record_event(self, route: DomainRoute, note: HandshakeEvent) -> None:
         say = self._log.warning if note.warning else self._log.info
         say("About a route to a partner", route=str(route.key), reason=note.reason, told=note.message)
         if self._events is not None:
@@ -276,8 +278,8 @@ class Negotiator:
             self._events.record(reference, "Warning" if note.warning else "Normal", note.reason, note.message)
 
 
-def _target(route: DomainRoute) -> Target:
-    return Target(route.spec.source, route.spec.destination)
+def _target(route: DomainRoute) -> HandshakeTarget:
+    return HandshakeTarget(route.spec.source, route.spec.destination)
 
 
 def _round(route: DomainRoute) -> _Round:
@@ -298,7 +300,7 @@ def make(
     informers: Informers,
     identity: DomainIdentity,
     instance: str,
-    caller: Caller,
+    caller: HandshakeTransport,
     *,
     events: EventRecorder | None = None,
     workers: int = _WORKERS,

@@ -18,7 +18,7 @@ Certificates = Callable[[str], Iterable[str]]
 """From a domain to the certificates (PEM) that it is known to have."""
 
 
-class Fit(Enum):
+class PinMatch(Enum):
     NOTHING = auto()
     """None was shown."""
     SOURCE = auto()
@@ -26,7 +26,7 @@ class Fit(Enum):
     """It is the source's, and it has ended, or has not begun."""
     CARRIER = auto()
     """It is that of the domain that carries the route: the call came the right way, and that is all."""
-    STRANGER = auto()
+    UNKNOWN = auto()
 
 
 def no_certificates(domain: str) -> Iterable[str]:
@@ -49,19 +49,19 @@ class Pins:
         self._certificates = certificates
         self._clock = clock
 
-    def fits(self, route: DomainRoute, shown: str) -> Fit:
+    def fits(self, route: DomainRoute, shown: str) -> PinMatch:
         """`shown`: SHA-256 of the certificate in hex, or nothing."""
         if not shown:
-            return Fit.NOTHING
+            return PinMatch.NOTHING
         mtls, transit = route.spec.mtls_config, route.spec.transit
         of_route = crypto.pem_of(mtls.source_client_cert) if mtls is not None else ()
         known = (*self._certificates(route.spec.source), *of_route, *_put_on(route))
         if shown in (found := _pins(known)):
-            return Fit.OUT_OF_DATE if out_of_date(found[shown], self._clock.now()) else Fit.SOURCE
+            return PinMatch.OUT_OF_DATE if out_of_date(found[shown], self._clock.now()) else PinMatch.SOURCE
         carried = transit is not None and transit.method == THIRD_DOMAIN
         if transit is not None and carried and shown in _pins(self._certificates(transit.through)):
-            return Fit.CARRIER
-        return Fit.STRANGER
+            return PinMatch.CARRIER
+        return PinMatch.UNKNOWN
 
 
 def _put_on(route: DomainRoute) -> Iterable[str]:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from coterie.base.clock import Clock
 from coterie.base.log import logger
-from coterie.base.rate_limited_log import Bucket
+from coterie.base.rate_limited_log import TokenBucket
 from coterie.kube.api.errors import ApiError, NotFound
 from coterie.kube.api.meta import ObjectKey
 from coterie.kube.api.names import dns_label_faults
@@ -22,14 +22,14 @@ from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, DomainRoute, DomainRo
 from coterie.kuscia.gateway.handshake import responder_rules
 from coterie.kuscia.gateway.handshake.effective_tokens import tokens_of
 from coterie.kuscia.gateway.handshake.limits import LIVE_READS
-from coterie.kuscia.gateway.handshake.messages import ProbeAnswer, State
-from coterie.kuscia.gateway.handshake.pinned_certificates import Fit, Pins
+from coterie.kuscia.gateway.handshake.messages import ProbeAnswer, TokenState
+from coterie.kuscia.gateway.handshake.pinned_certificates import PinMatch, Pins
 from coterie.kuscia.gateway.handshake.route_status_writer import with_tokens, write_status
 from coterie.kuscia.gateway.model import NOOP_TOKEN
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
 
-class Probing:
+class ProbeResponder:
     def __init__(
         self,
         client: Client,
@@ -44,47 +44,47 @@ class Probing:
         self._domain = identity.domain
         self._clock = clock
         self._pins = pins
-        self._live_reads = {proven: Bucket(LIVE_READS, clock) for proven in (True, False)}
+        self._live_reads = {proven: TokenBucket(LIVE_READS, clock) for proven in (True, False)}
         """Apart, so that strangers who ask in a source's name cannot keep it from learning that its token is lost."""
         self._log = logger("gateway.handshake")
 
     async def probe(self, source: str, revision: str, token: str, shown: str) -> ProbeAnswer:
         """`token`: the header that came along; the source's own gateway sends it, Kuscia's does not."""
-        state = State.DOMAIN_INVALID
+        state = TokenState.DOMAIN_INVALID
         if source and not dns_label_faults(source):
             state = await self._probe(
                 ObjectKey(self._domain, route_name(source, self._domain)), source, revision, token, shown
             )
         return ProbeAnswer(namespace=self._domain, state=state)
 
-    async def _probe(self, key: ObjectKey, source: str, revision: str, token: str, shown: str) -> State:
+    async def _probe(self, key: ObjectKey, source: str, revision: str, token: str, shown: str) -> TokenState:
         route = self._routes.cache.by_key(key)
         state = self._state(route, source, revision, token)
-        if state in (State.TOKEN_NOT_FOUND, State.NO_AUTHENTICATION):
+        if state in (TokenState.TOKEN_NOT_FOUND, TokenState.NO_AUTHENTICATION):
             # The source drops its tokens at such an answer: not on the word of a cache that may be behind.
-            proven = route is not None and self._pins.fits(route, shown) is Fit.SOURCE
+            proven = route is not None and self._pins.fits(route, shown) is PinMatch.SOURCE
             if not self._live_reads[proven].take():
-                return State.TOKEN_NOT_READY
+                return TokenState.TOKEN_NOT_READY
             try:
                 route = await self._client.get(DOMAIN_ROUTES, key.name, key.namespace)
             except NotFound:
-                return State.NO_AUTHENTICATION
+                return TokenState.NO_AUTHENTICATION
             except (ApiError, TransportError) as error:
                 self._log.warning("Cannot look up a probed route", error=error, route=str(key))
-                return State.INTERNAL_ERROR
+                return TokenState.INTERNAL_ERROR
             state = self._state(route, source, revision, token)
-        if route is not None and self._pins.fits(route, shown) is Fit.OUT_OF_DATE:
+        if route is not None and self._pins.fits(route, shown) is PinMatch.OUT_OF_DATE:
             # Our gateway lets it in with no token, and the handshake that follows this answer is told why.
-            return State.NO_AUTHENTICATION
-        if state is State.TOKEN_READY and route is not None:
-            await self._heard(route, revision, self._proves(route, token, shown))
+            return TokenState.NO_AUTHENTICATION
+        if state is TokenState.TOKEN_READY and route is not None:
+            await self._record_probe(route, revision, self._proves(route, token, shown))
         return state
 
-    def _state(self, route: DomainRoute | None, source: str, revision: str, token: str) -> State:
+    def _state(self, route: DomainRoute | None, source: str, revision: str, token: str) -> TokenState:
         if route is None or route.metadata.deleting:
-            return State.NO_AUTHENTICATION
+            return TokenState.NO_AUTHENTICATION
         if (route.spec.source, route.spec.destination) != (source, self._domain):
-            return State.NO_AUTHENTICATION
+            return TokenState.NO_AUTHENTICATION
         return responder_rules.probed(route, revision, self._known(route, token))
 
     def _known(self, route: DomainRoute, token: str) -> bool | None:
@@ -94,9 +94,9 @@ class Probing:
         return any([known.matches(token.encode()) for known in tokens_of(route, self._identity)])
 
     def _proves(self, route: DomainRoute, token: str, shown: str) -> bool:
-        return bool(self._known(route, token)) or self._pins.fits(route, shown) is Fit.SOURCE
+        return bool(self._known(route, token)) or self._pins.fits(route, shown) is PinMatch.SOURCE
 
-    async def _heard(self, route: DomainRoute, revision: str, proven: bool) -> None:
+    async def _record_probe(self, route: DomainRoute, revision: str, proven: bool) -> None:
         now = self._clock.now()
 
         def change(current: DomainRoute) -> DomainRouteStatus | None:

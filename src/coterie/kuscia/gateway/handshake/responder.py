@@ -22,11 +22,11 @@ from msgspec.structs import replace
 
 from coterie.base.clock import Clock
 from coterie.base.log import logger
-from coterie.base.rate_limited_log import Complaints
+from coterie.base.rate_limited_log import RateLimitedLog
 from coterie.kube.api.errors import ApiError
 from coterie.kube.api.meta import ObjectKey
 from coterie.kube.api.names import dns_label_faults
-from coterie.kube.api.pod_state import moment
+from coterie.kube.api.pod_state import parse_time
 from coterie.kube.client.client import Client
 from coterie.kube.client.informer import Informer
 from coterie.kube.client.transport import TransportError
@@ -40,32 +40,32 @@ from coterie.kuscia.api.types.domain import (
     TokenConfig,
 )
 from coterie.kuscia.gateway.handshake import crypto, responder_rules
-from coterie.kuscia.gateway.handshake.limits import CLOCK_TOLERANCE, Memory, Sight, Turnstile
+from coterie.kuscia.gateway.handshake.limits import CLOCK_TOLERANCE, HandshakeRateLimiter, ReplayCache, RequestNovelty
 from coterie.kuscia.gateway.handshake.messages import (
     RSA,
     UID,
+    HandshakeRefused,
     HandshakeRequest,
     HandshakeResponse,
-    Refused,
-    Status,
-    Token,
+    HandshakeStatus,
+    HandshakeToken,
     nanoseconds,
     readable,
 )
-from coterie.kuscia.gateway.handshake.pinned_certificates import Fit, Pins
+from coterie.kuscia.gateway.handshake.pinned_certificates import PinMatch, Pins
 from coterie.kuscia.gateway.handshake.route_status_writer import with_tokens, write_status
-from coterie.kuscia.gateway.handshake.route_waiter import RouteNews
+from coterie.kuscia.gateway.handshake.route_waiter import RouteWaiter
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
 READY_WAIT = 30.0
 """Seconds until all gateways must have taken a new token."""
 _TURN_WAIT = 10.0
 """Seconds for which a handshake waits for another one with the same source."""
-_LOOK_AGAIN = 0.05
+_RECHECK_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class IssuedToken:
     """The token that was made for a request, without the token."""
 
     sealed: str
@@ -77,10 +77,10 @@ class Made:
 @dataclass(slots=True)
 class _Round:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    made: Made | None = None
+    made: IssuedToken | None = None
 
 
-class Answering:
+class HandshakeResponder:
     def __init__(
         self,
         client: Client,
@@ -95,11 +95,11 @@ class Answering:
         self._domain = identity.domain
         self._clock = clock
         self._pins = pins
-        self._news = RouteNews(routes, clock)
-        self._turnstile = Turnstile(clock)
-        self._rounds: Memory[_Round] = Memory(clock)
+        self._route_waiter = RouteWaiter(routes, clock)
+        self._turnstile = HandshakeRateLimiter(clock)
+        self._rounds: ReplayCache[_Round] = ReplayCache(clock)
         self._log = logger("gateway.handshake")
-        self._complaints = Complaints(self._log, clock)
+        self._rate_limited_log = RateLimitedLog(self._log, clock)
 
     # Handshakes.
 
@@ -107,55 +107,55 @@ class Answering:
         """`shown`: the fingerprint of the caller's certificate, or nothing. Raises Refused."""
         try:
             return await self._handshake(request, shown)
-        except Refused as refused:
-            self._complaints.warn("Refused a handshake", source=readable(request.domain_id), why=str(refused))
+        except HandshakeRefused as refused:
+            self._rate_limited_log.warn("Refused a handshake", source=readable(request.domain_id), why=str(refused))
             raise
         except (ApiError, TransportError) as error:
             self._log.warning("A handshake failed", error=error, source=readable(request.domain_id))
-            raise Refused(f"{self._domain} cannot store the token at present; try again") from error
+            raise HandshakeRefused(f"{self._domain} cannot store the token at present; try again") from error
 
     async def _handshake(self, request: HandshakeRequest, shown: str) -> HandshakeResponse:
         route, config = self._route(request)
         proven = self._check_certificate(route, shown)
         if not self._turnstile.admits(route.spec.source, proven):
-            raise Refused(f"too many handshakes from {route.spec.source}; try again later")
+            raise HandshakeRefused(f"too many handshakes from {route.spec.source}; try again later")
         self._check_time(request)
         mark = self._check_key(request, route, config)
-        sight, round_ = self._rounds.see(mark, _Round())
-        if sight is Sight.REPLAY:
-            raise Refused("this handshake was here before; a new one is needed")
+        sight, round_ = self._rounds.check(mark, _Round())
+        if sight is RequestNovelty.REPLAY:
+            raise HandshakeRefused("this handshake was here before; a new one is needed")
         async with round_.lock:
             if round_.made is None:
                 round_.made = await self._make(request, route)
         made = round_.made
         key = route.key
-        if not await self._news.until(key, lambda now: _settled(now, made), READY_WAIT):
-            raise Refused(
+        if not await self._route_waiter.until(key, lambda now: _settled(now, made), READY_WAIT):
+            raise HandshakeRefused(
                 f"token revision {made.revision} is not loaded by all gateways of {self._domain} after "
                 f"{READY_WAIT:.0f} s"
             )
         if (
             responder_rules.progress(self._routes.cache.by_key(key), made.revision, made.sealed)
-            is responder_rules.Progress.GONE
+            is responder_rules.HandshakeProgress.GONE
         ):
-            raise Refused(f"token revision {made.revision} was replaced before it was ready")
+            raise HandshakeRefused(f"token revision {made.revision} was replaced before it was ready")
         self._log.info("Answered a handshake", source=route.spec.source, revision=made.revision, proven=proven)
-        answer = Token(token=made.answer, expiration_time=made.expires, revision=made.revision)
-        return HandshakeResponse(status=Status(), token=answer)
+        answer = HandshakeToken(token=made.answer, expiration_time=made.expires, revision=made.revision)
+        return HandshakeResponse(status=HandshakeStatus(), token=answer)
 
     def _route(self, request: HandshakeRequest) -> tuple[DomainRoute, TokenConfig]:
         source = request.domain_id
         if dns_label_faults(source):
-            raise Refused("domain_id is no name of a domain")
+            raise HandshakeRefused("domain_id is no name of a domain")
         name = route_name(source, self._domain)
         route = self._routes.cache.get(name, self._domain)
         if route is None or route.metadata.deleting or not self._ours(route, source):
-            raise Refused(f"DomainRoute {name} not found in destination domain {self._domain}")
+            raise HandshakeRefused(f"DomainRoute {name} not found in destination domain {self._domain}")
         config = route.spec.token_config
         if config is None or not route.spec.needs_token:
-            raise Refused(f"DomainRoute {name} of {self._domain} uses no token")
+            raise HandshakeRefused(f"DomainRoute {name} of {self._domain} uses no token")
         if request.type not in (UID, RSA):
-            raise Refused(f"invalid handshake type; {self._domain} knows {RSA} and {UID}")
+            raise HandshakeRefused(f"invalid handshake type; {self._domain} knows {RSA} and {UID}")
         if config.token_gen_method != (UID_RSA_GEN if request.type == UID else RSA_GEN):
             self._log.debug("A handshake of another type than the route's", source=source, type=request.type)
         return route, config
@@ -166,19 +166,21 @@ class Answering:
     def _check_certificate(self, route: DomainRoute, shown: str) -> bool:
         """Whether the certificate proves that the source itself calls."""
         fits = self._pins.fits(route, shown)
-        if fits is Fit.STRANGER:
-            raise Refused(f"the certificate shown is none that {self._domain} knows of {route.spec.source}")
-        if fits is Fit.OUT_OF_DATE:
-            raise Refused(
+        if fits is PinMatch.UNKNOWN:
+            raise HandshakeRefused(f"the certificate shown is none that {self._domain} knows of {route.spec.source}")
+        if fits is PinMatch.OUT_OF_DATE:
+            raise HandshakeRefused(
                 f"the certificate of {route.spec.source} is not valid today; give {self._domain} a new one, by a way it trusts"
             )
-        return fits is Fit.SOURCE
+        return fits is PinMatch.SOURCE
 
     def _check_time(self, request: HandshakeRequest) -> None:
         off = (request.request_time - nanoseconds(self._clock.now())) / 1e9
         if abs(off) > CLOCK_TOLERANCE:
-            told = "is missing" if request.request_time == 0 else f"differs by {off:.0f} s from {self._domain}'s clock"
-            raise Refused(f"request_time {told}; set the clocks, or send a new request")
+            message = (
+                "is missing" if request.request_time == 0 else f"differs by {off:.0f} s from {self._domain}'s clock"
+            )
+            raise HandshakeRefused(f"request_time {message}; set the clocks, or send a new request")
 
     def _check_key(self, request: HandshakeRequest, route: DomainRoute, config: TokenConfig) -> bytes:
         """What marks this very request."""
@@ -186,24 +188,24 @@ class Answering:
         try:
             key = parse_public_key(config.source_public_key)
         except KeyFault as fault:
-            raise Refused(f"{self._domain} has no usable public key of {source}: {fault}") from fault
+            raise HandshakeRefused(f"{self._domain} has no usable public key of {source}: {fault}") from fault
         offered = request.token_config
         if request.type == RSA:
             if offered is None or not offered.token:
-                raise Refused("token_config is missing")
+                raise HandshakeRefused("token_config is missing")
             if not crypto.same_hash(offered.pubhash, key):
-                raise Refused(f"the public key hash of {source} is not that of the key {self._domain} knows")
+                raise HandshakeRefused(f"the public key hash of {source} is not that of the key {self._domain} knows")
         half = offered.token if offered is not None else ""
         return hashlib.sha256(f"{source} {request.type} {request.request_time} {half}".encode()).digest()
 
-    async def _make(self, request: HandshakeRequest, route: DomainRoute) -> Made:
+    async def _make(self, request: HandshakeRequest, route: DomainRoute) -> IssuedToken:
         assert route.spec.token_config is not None
         source_key = parse_public_key(route.spec.token_config.source_public_key)
         if request.type == UID:
             kept = responder_rules.given_again(route, self._clock.now())
             raw = self._opened(kept) if kept is not None else None
             if kept is not None and raw is not None:
-                return _made(kept, crypto.encrypt(source_key, raw))
+                return _issued_token(kept, crypto.encrypt(source_key, raw))
             own = whole = crypto.whole()
         else:
             assert request.token_config is not None
@@ -211,14 +213,14 @@ class Answering:
                 theirs = crypto.decrypt(self._identity.key, request.token_config.token, crypto.HALF)
             except crypto.NotDecrypted:
                 # In these words Kuscia's people know it.
-                told = (
+                message = (
                     f"dest domain [{self._domain}] publickey in source domain [{route.spec.source}] may be not correct"
                 )
-                raise Refused(told) from None
+                raise HandshakeRefused(message) from None
             own = crypto.half()
             whole = theirs + own
         token = await self._store(route.key, crypto.seal(whole, self._identity))
-        return _made(token, crypto.encrypt(source_key, own))
+        return _issued_token(token, crypto.encrypt(source_key, own))
 
     def _opened(self, token: RouteToken) -> bytes | None:
         try:
@@ -229,7 +231,7 @@ class Answering:
     async def _store(self, key: ObjectKey, sealed: str) -> RouteToken:
         """One handshake of a source after the other, also when they come to several gateways of ours."""
         made: RouteToken | None = None
-        patience = self._clock.monotonic() + _TURN_WAIT
+        deadline = self._clock.monotonic() + _TURN_WAIT
         impatient = False
 
         def change(current: DomainRoute) -> DomainRouteStatus | None:
@@ -240,27 +242,27 @@ class Answering:
             return replace(with_tokens(current), token_status=replace(current.token_status, revision_token=made))
 
         while True:
-            left = patience - self._clock.monotonic()
+            left = deadline - self._clock.monotonic()
             # One that never ends (its gateway is dead, its token unreadable) must not keep all others out.
-            impatient = not await self._news.until(
+            impatient = not await self._route_waiter.until(
                 key, lambda route: not responder_rules.unfinished(route), max(0.0, left)
             )
             route = self._routes.cache.by_key(key)
             if route is None:
-                raise Refused(f"DomainRoute {key.name} was removed from {self._domain} meanwhile")
+                raise HandshakeRefused(f"DomainRoute {key.name} was removed from {self._domain} meanwhile")
             made = None
             if await write_status(self._client, route, change) is not None and made is not None:
                 return made
             if impatient:
-                raise Refused(f"DomainRoute {key.name} was replaced in {self._domain} meanwhile")
+                raise HandshakeRefused(f"DomainRoute {key.name} was replaced in {self._domain} meanwhile")
             # Another handshake got in between; its round is not in our cache yet.
-            await self._clock.sleep(_LOOK_AGAIN)
+            await self._clock.sleep(_RECHECK_SECONDS)
 
 
-def _settled(route: DomainRoute | None, made: Made) -> bool:
-    return responder_rules.progress(route, made.revision, made.sealed) is not responder_rules.Progress.WAITING
+def _settled(route: DomainRoute | None, made: IssuedToken) -> bool:
+    return responder_rules.progress(route, made.revision, made.sealed) is not responder_rules.HandshakeProgress.WAITING
 
 
-def _made(token: RouteToken, answer: str) -> Made:
-    expires = moment(token.expiration_time)
-    return Made(token.token, answer, token.revision, nanoseconds(expires) if expires is not None else 0)
+def _issued_token(token: RouteToken, answer: str) -> IssuedToken:
+    expires = parse_time(token.expiration_time)
+    return IssuedToken(token.token, answer, token.revision, nanoseconds(expires) if expires is not None else 0)

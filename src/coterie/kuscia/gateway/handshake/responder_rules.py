@@ -1,4 +1,4 @@
-"""What the destination makes of handshakes and probes, without doing it. Pure. The other side is `decide.py`.
+"""What the destination makes of handshakes and probes, without doing it. Pure. The other side is `initializer_rules.py`.
 
 A handshake is answered with `next_token`, once `progress` says that every gateway takes it. A probe about a revision:
 
@@ -19,18 +19,18 @@ from enum import Enum, auto
 from msgspec.structs import replace as with_fields
 
 from coterie.base.clock import rfc3339
-from coterie.kube.api.pod_state import moment
+from coterie.kube.api.pod_state import parse_time
 from coterie.kuscia.api.types.domain import DomainRoute, DomainRouteTokens, RouteToken
-from coterie.kuscia.gateway.handshake.messages import State
+from coterie.kuscia.gateway.handshake.messages import TokenState
 
 _FOR_EVER = timedelta(days=36525)
 STAMP_PAUSE = timedelta(seconds=10)
 """A heartbeat is written at most this often, to spare the store."""
-HEARD_LATELY = timedelta(seconds=20)
+RECENT_PROBE_AGE = timedelta(seconds=20)
 """More than the time between two probes."""
 
 
-class Progress(Enum):
+class HandshakeProgress(Enum):
     WAITING = auto()
     READY = auto()
     GONE = auto()
@@ -63,18 +63,18 @@ def unfinished(route: DomainRoute | None) -> bool:
     return begun is not None and bool(begun.token) and not begun.is_ready
 
 
-def progress(route: DomainRoute | None, revision: int, sealed: str) -> Progress:
+def progress(route: DomainRoute | None, revision: int, sealed: str) -> HandshakeProgress:
     """Whether every gateway of ours takes the token that was made for an answer."""
     if route is None:
-        return Progress.GONE
+        return HandshakeProgress.GONE
     tokens = route.token_status
     listed = tokens.tokens or ()
     for index, token in enumerate(listed):
         if token.revision == revision and token.token == sealed:
-            return Progress.READY if _ready(listed, index) else Progress.WAITING
+            return HandshakeProgress.READY if _ready(listed, index) else HandshakeProgress.WAITING
     begun = tokens.revision_token
     coming = begun is not None and begun.revision == revision and begun.token == sealed
-    return Progress.WAITING if coming else Progress.GONE
+    return HandshakeProgress.WAITING if coming else HandshakeProgress.GONE
 
 
 def entry_of(route: DomainRoute, revision: str) -> tuple[RouteToken | None, bool]:
@@ -91,15 +91,15 @@ def _ready(listed: Sequence[RouteToken], index: int) -> bool:
     return any(token.is_ready for token in listed[index:])
 
 
-def probed(route: DomainRoute, revision: str, known_token: bool | None) -> State:
+def probed(route: DomainRoute, revision: str, known_token: bool | None) -> TokenState:
     """`known_token`: whether the token that came with the probe is one of ours; None when none came."""
     if not revision:
-        return State.REVISION_INVALID
+        return TokenState.REVISION_INVALID
     token, ready = entry_of(route, revision)
     if token is None or known_token is False:
         # A revision alone is no proof: after a loss on our side another token may have got the same number.
-        return State.TOKEN_NOT_FOUND
-    return State.TOKEN_READY if ready else State.TOKEN_NOT_READY
+        return TokenState.TOKEN_NOT_FOUND
+    return TokenState.TOKEN_READY if ready else TokenState.TOKEN_NOT_READY
 
 
 def stamps(route: DomainRoute, revision: str, proven: bool, now: datetime) -> bool:
@@ -112,12 +112,12 @@ def stamps(route: DomainRoute, revision: str, proven: bool, now: datetime) -> bo
     if token is None or not ready or _within(token, now, STAMP_PAUSE):
         return False
     others = [other for other in route.token_status.tokens or () if other is not token]
-    return proven or not any(_within(other, now, HEARD_LATELY) for other in others)
+    return proven or not any(_within(other, now, RECENT_PROBE_AGE) for other in others)
 
 
 def _within(token: RouteToken, now: datetime, span: timedelta) -> bool:
-    heard = moment(token.heart_beat_time)
-    return heard is not None and abs(now - heard) < span
+    last_probe = parse_time(token.heart_beat_time)
+    return last_probe is not None and abs(now - last_probe) < span
 
 
 def stamped(route: DomainRoute, revision: str, now: datetime) -> DomainRouteTokens:
@@ -137,7 +137,7 @@ def given_again(route: DomainRoute, now: datetime) -> RouteToken | None:
     listed = route.token_status.tokens or ()
     if not listed or not listed[-1].is_ready:
         return None
-    made = moment(listed[-1].revision_time)
+    made = parse_time(listed[-1].revision_time)
     rolls = period(route)
     young = rolls == 0 or (made is not None and now - made < timedelta(seconds=rolls / 2))
     return listed[-1] if young else None

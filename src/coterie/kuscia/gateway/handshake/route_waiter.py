@@ -7,18 +7,18 @@ from collections.abc import Callable
 
 from coterie.base.clock import Clock
 from coterie.kube.api.meta import ObjectKey
-from coterie.kube.client.informer import Change, Informer
+from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kuscia.api.types.domain import DomainRoute
 
 
-class RouteNews:
+class RouteWaiter:
     def __init__(self, routes: Informer[DomainRoute], clock: Clock) -> None:
         self._routes = routes
         self._clock = clock
         self._waiting: dict[ObjectKey, set[asyncio.Event]] = {}
-        routes.add_handler(self._heard)
+        routes.add_handler(self._on_change)
 
-    def _heard(self, change: Change[DomainRoute]) -> None:
+    def _on_change(self, change: ObjectChange[DomainRoute]) -> None:
         for event in self._waiting.get(change.object.key, ()):
             event.set()
 
@@ -34,11 +34,11 @@ class RouteNews:
                 event.clear()
                 if question(self._routes.cache.by_key(key)):
                     return True
-                news = asyncio.ensure_future(event.wait())
+                changed = asyncio.ensure_future(event.wait())
                 try:
-                    await asyncio.wait({news, alarm}, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait({changed, alarm}, return_when=asyncio.FIRST_COMPLETED)
                 finally:
-                    news.cancel()
+                    changed.cancel()
             return question(self._routes.cache.by_key(key))
         finally:
             alarm.cancel()

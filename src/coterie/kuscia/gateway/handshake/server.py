@@ -14,31 +14,31 @@ from collections.abc import Mapping
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
 from coterie.http.messages import Handler, Request, Response
-from coterie.http.server import HttpServer, Limits
+from coterie.http.server import HttpLimits, HttpServer
 from coterie.kube.api.status_response import status_response
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES
 from coterie.kuscia.gateway.handshake.messages import (
     MAX_BODY,
+    HandshakeRefused,
     HandshakeRequest,
     MessageFault,
-    Refused,
     decode,
     encode,
     refusal,
 )
 from coterie.kuscia.gateway.handshake.pinned_certificates import Certificates, Pins, no_certificates
-from coterie.kuscia.gateway.handshake.probing import Probing
-from coterie.kuscia.gateway.handshake.responder import Answering
-from coterie.kuscia.gateway.model import Address
+from coterie.kuscia.gateway.handshake.probing import ProbeResponder
+from coterie.kuscia.gateway.handshake.responder import HandshakeResponder
+from coterie.kuscia.gateway.model import SocketAddress
 from coterie.kuscia.gateway.names import ORIGIN, PEER_FINGERPRINT, SOURCE, TOKEN
 from coterie.kuscia.gateway.settings import HANDSHAKE
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
 HANDSHAKE_PATH = "/handshake"
 REVISION = "kuscia-token-revision"
-_LIMITS = Limits(max_body=MAX_BODY, max_body_in_flight=8 * 1024 * 1024, max_connections=2000, body_timeout=20.0)
+_LIMITS = HttpLimits(max_body=MAX_BODY, max_body_in_flight=8 * 1024 * 1024, max_connections=2000, body_timeout=20.0)
 
 
 class HandshakeServer:
@@ -55,21 +55,21 @@ class HandshakeServer:
         clock: Clock = SYSTEM_CLOCK,
         *,
         extra: Mapping[str, Handler] | None = None,
-        address: Address = HANDSHAKE,
+        address: SocketAddress = HANDSHAKE,
         certificates: Certificates = no_certificates,
     ) -> None:
         """`extra`: handlers for further paths, such as `/register`. `certificates`: those each domain is known by."""
         self.ready = asyncio.Event()
         self._routes = informers.get(DOMAIN_ROUTES, identity.domain)
         pins = Pins(certificates, clock)
-        self._answering = Answering(client, self._routes, identity, clock, pins)
-        self._probing = Probing(client, self._routes, identity, clock, pins)
+        self._answering = HandshakeResponder(client, self._routes, identity, clock, pins)
+        self._probing = ProbeResponder(client, self._routes, identity, clock, pins)
         self._extra = dict(extra or {})
         self._stop = asyncio.Event()
         self._log = logger("gateway.handshake").bind(instance=instance)
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         self._socket = socket.create_server((address.host, address.port), family=family, backlog=256)
-        self.address = Address(*self._socket.getsockname()[:2])
+        self.address = SocketAddress(*self._socket.getsockname()[:2])
 
     def stop(self) -> None:
         self._stop.set()
@@ -107,8 +107,8 @@ class HandshakeServer:
         except MessageFault as fault:
             return Response(400, f"{fault}\n".encode(), "text/plain")
         try:
-            return Response(200, encode(await self._answering.handshake(asked, _shown(request))))
-        except Refused as refused:
+            return Response(200, encode(await self._answering.handshake(asked, _peer_fingerprint(request))))
+        except HandshakeRefused as refused:
             return Response(200, encode(refusal(str(refused))))
 
     async def _probe(self, request: Request) -> Response:
@@ -117,10 +117,10 @@ class HandshakeServer:
             headers.get(ORIGIN) or headers.get(SOURCE) or "",
             headers.get(REVISION, ""),
             headers.get(TOKEN, ""),
-            _shown(request),
+            _peer_fingerprint(request),
         )
         return Response(200, encode(answer))
 
 
-def _shown(request: Request) -> str:
+def _peer_fingerprint(request: Request) -> str:
     return request.headers.get(PEER_FINGERPRINT, "").strip().lower()

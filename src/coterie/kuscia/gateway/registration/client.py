@@ -26,13 +26,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from coterie.http.client_sessions import brief_session
+from coterie.http.client_sessions import short_lived_session
 from coterie.kuscia.gateway.handshake import crypto
 from coterie.kuscia.gateway.handshake import messages as wire
 from coterie.kuscia.gateway.names import ERROR, HANDSHAKE_SERVICE, HOST, PROTOCOL, SOURCE, TOKEN
 from coterie.kuscia.gateway.registration import messages
-from coterie.kuscia.gateway.registration.messages import RegisterAnswer, RegisterRequest, Unreadable
-from coterie.kuscia.gateway.registration.registration_files import Agreed
+from coterie.kuscia.gateway.registration.messages import RegisterAnswer, RegisterRequest, UnreadableMessage
+from coterie.kuscia.gateway.registration.registration_files import MasterToken
 from coterie.kuscia.gateway.settings import MasterEndpoint
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
@@ -42,7 +42,7 @@ _CONNECT = 10.0
 _ANSWER = 15.0
 _SHAKE = 45.0
 """The master waits up to 30 s until all its gateways know the new token."""
-_LONGEST_TOLD = 400
+_MAX_ERROR_TEXT = 400
 
 
 class JoinFault(Exception):
@@ -56,14 +56,14 @@ class JoinFault(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Reply:
+class _MasterReply:
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     @property
-    def told(self) -> str:
-        text = self.body.decode("utf-8", "replace")[:_LONGEST_TOLD]
+    def error_text(self) -> str:
+        text = self.body.decode("utf-8", "replace")[:_MAX_ERROR_TEXT]
         return "".join(each if each.isprintable() else " " for each in text).strip() or f"status {self.status}"
 
 
@@ -75,7 +75,7 @@ class MasterClient:
         self.address = f"{endpoint.host}:{endpoint.port}"
         self._url = f"{'https' if endpoint.tls else 'http'}://{host}:{endpoint.port}{endpoint.prefix}"
 
-    async def look(self) -> x509.Certificate | None:
+    async def fetch_certificate(self) -> x509.Certificate | None:
         """What the port shows; None where the configuration says plain text."""
         host, port = self._endpoint.host, self._endpoint.port
         try:
@@ -93,17 +93,17 @@ class MasterClient:
                 "tcp", f"nothing answers at {self.address} ({_why(error)}); check that the master runs and no firewall is in between"
             ) from error  # fmt: skip
         try:
-            return await self._shown(writer) if self._endpoint.tls else None
+            return await self._peer_certificate(writer) if self._endpoint.tls else None
         finally:
             # Nothing was sent that a goodbye would have to wait for.
             writer.transport.abort()
             with suppress(OSError, TimeoutError):
                 await asyncio.wait_for(writer.wait_closed(), _CONNECT)
 
-    async def _shown(self, writer: asyncio.StreamWriter) -> x509.Certificate:
+    async def _peer_certificate(self, writer: asyncio.StreamWriter) -> x509.Certificate:
         try:
             async with asyncio.timeout(_CONNECT):
-                await writer.start_tls(_looking())
+                await writer.start_tls(_unverified_tls())
         except (OSError, TimeoutError) as error:  # includes ssl.SSLError
             plain = "WRONG_VERSION_NUMBER" in str(error)
             hint = "it speaks plain text: write http:// or set its protocol to TLS" if plain else _why(error)
@@ -114,7 +114,7 @@ class MasterClient:
         except ValueError as error:
             raise JoinFault("tls", f"{self.address} shows something that is no certificate") from error
 
-    async def greet(self, shown: x509.Certificate | None) -> None:
+    async def check_is_gateway(self, shown: x509.Certificate | None) -> None:
         """A gateway answers a stranger in its own way; a proxy's error page or another web server does not."""
         reply = await self._send("gateway", "GET", "/", shown, {})
         if reply.status != 401 or ERROR not in reply.headers:
@@ -124,7 +124,7 @@ class MasterClient:
                 "check host, port and path of masterEndpoint, and the proxy in between",
             )
 
-    async def probe(self, shown: x509.Certificate | None, agreed: Agreed | None = None) -> wire.ProbeAnswer:
+    async def probe(self, shown: x509.Certificate | None, agreed: MasterToken | None = None) -> wire.ProbeAnswer:
         """`agreed`: the token that is asked about; showing it proves that it is we who ask."""
         headers = {REVISION: str(agreed.revision), TOKEN: agreed.token.reveal()} if agreed is not None else {}
         reply = await self._send("master", "GET", "/handshake", shown, self._to_master() | headers)
@@ -144,18 +144,20 @@ class MasterClient:
         headers = self._to_master() | {messages.JWT_HEADER: messages.make_jwt(request, self._identity.key, now)}
         reply = await self._send("registration", "POST", messages.REGISTER_PATH, shown, headers, request.encode())
         if reply.status != 200:
-            raise JoinFault("registration", f"the master refuses to register us: {reply.told}", status=reply.status)
+            raise JoinFault(
+                "registration", f"the master refuses to register us: {reply.error_text}", status=reply.status
+            )
         try:
             return RegisterAnswer.decode(reply.body)
-        except Unreadable as error:
+        except UnreadableMessage as error:
             raise JoinFault("registration", f"the master's answer is not understood: {error}") from error
 
-    async def shake(
+    async def handshake(
         self, shown: x509.Certificate | None, master_key: rsa.RSAPublicKey, revision: int, now: datetime
-    ) -> Agreed:
+    ) -> MasterToken:
         """A new token; half of it is ours, so that nobody can make us use an old one."""
         own, half = self._identity, crypto.half()
-        config = wire.TokenConfig(
+        config = wire.HandshakeTokenConfig(
             token=crypto.encrypt(master_key, half), revision=revision, pubhash=crypto.pubhash(own.key.public_key())
         )
         request = wire.HandshakeRequest(
@@ -167,13 +169,13 @@ class MasterClient:
         try:
             answer = wire.decode(reply.body, wire.HandshakeResponse)
             if answer.status.code or answer.token is None:
-                told = wire.readable(answer.status.message) or f"code {answer.status.code}"
-                raise JoinFault("handshake", f"the master refuses the handshake: {told}", status=reply.status)
+                message = wire.readable(answer.status.message) or f"code {answer.status.code}"
+                raise JoinFault("handshake", f"the master refuses the handshake: {message}", status=reply.status)
             theirs = crypto.decrypt(own.key, answer.token.token, crypto.HALF)
         except wire.HandshakeFault as error:
             raise JoinFault("handshake", f"the handshake failed: {error}", status=reply.status) from error
         ends = wire.moment_of(answer.token.expiration_time) if answer.token.expiration_time else None
-        return Agreed(crypto.header_value(half + theirs), answer.token.revision, ends)
+        return MasterToken(crypto.header_value(half + theirs), answer.token.revision, ends)
 
     def _to_master(self) -> dict[str, str]:
         return {
@@ -193,7 +195,7 @@ class MasterClient:
         headers: Mapping[str, str],
         body: bytes = b"",
         seconds: float = _ANSWER,
-    ) -> _Reply:
+    ) -> _MasterReply:
         trust: aiohttp.Fingerprint | bool = False
         if shown is not None:
             trust = aiohttp.Fingerprint(hashlib.sha256(shown.public_bytes(serialization.Encoding.DER)).digest())
@@ -201,13 +203,13 @@ class MasterClient:
         try:
             # A connection for each request: these are few, and the certificate is compared at each.
             async with (
-                brief_session(timeout=limits, auto_decompress=False) as session,
+                short_lived_session(timeout=limits, auto_decompress=False) as session,
                 session.request(
                     method, self._url + path, headers=headers, data=body or None, ssl=trust, allow_redirects=False
                 ) as response,
             ):
-                told = {name.lower(): value for name, value in response.headers.items()}
-                return _Reply(response.status, told, await _bounded(response))
+                headers_found = {name.lower(): value for name, value in response.headers.items()}
+                return _MasterReply(response.status, headers_found, await _bounded(response))
         except aiohttp.ServerFingerprintMismatch as error:
             raise JoinFault("certificate", f"{self.address} shows another certificate than a moment ago") from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -224,7 +226,7 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)[: messages.LONGEST_BODY]
 
 
-def _looking() -> ssl.SSLContext:
+def _unverified_tls() -> ssl.SSLContext:
     """To see the certificate; whether it is believed is decided before anything is sent."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class RegistrationRate:
     burst: float
     per_second: float
 
 
-PER_ADDRESS = Rate(10, 0.5)
+PER_ADDRESS = RegistrationRate(10, 0.5)
 """A lite that starts asks once; one that is refused asks again after seconds."""
-TOGETHER = Rate(50, 20)
+TOGETHER = RegistrationRate(50, 20)
 """About one millisecond of CPU time each."""
-ONCE_A_MINUTE = Rate(1, 1 / 60)
+ONCE_A_MINUTE = RegistrationRate(1, 1 / 60)
 """Log lines about one address that asks too often."""
 
 
-class Buckets:
+class KeyedTokenBuckets:
     """How often something of one name may happen. The least recently seen names are forgotten when there are too many."""
 
-    def __init__(self, rate: Rate, *, most: int = 4096) -> None:
+    def __init__(self, rate: RegistrationRate, *, most: int = 4096) -> None:
         self._rate = rate
         self._most = most
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
@@ -38,7 +38,7 @@ class Buckets:
         return allowed
 
 
-class Seen:
+class RequestReplayCache:
     """Requests that were carried out, remembered until their age alone makes them refused."""
 
     def __init__(self, *, most: int = 8192) -> None:

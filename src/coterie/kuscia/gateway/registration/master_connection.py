@@ -29,12 +29,12 @@ from coterie.base.backoff import Backoff, Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
 from coterie.base.paths import DomainPaths
-from coterie.base.secret import Secret
-from coterie.kuscia.gateway.handshake.messages import State
+from coterie.base.secret import SecretValue
+from coterie.kuscia.gateway.handshake.messages import TokenState
 from coterie.kuscia.gateway.model import MASTER, Authentication, Route, RoutePort
 from coterie.kuscia.gateway.registration import master_trust, messages, registration_files
 from coterie.kuscia.gateway.registration.client import JoinFault, MasterClient
-from coterie.kuscia.gateway.registration.registration_files import Agreed, Registration
+from coterie.kuscia.gateway.registration.registration_files import MasterToken, Registration
 from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
 from coterie.kuscia.identity import domain_identity as identities
 from coterie.kuscia.identity.domain_identity import DomainIdentity
@@ -42,14 +42,19 @@ from coterie.kuscia.identity.domain_identity import DomainIdentity
 log = logger("gateway.registration")
 
 CHECK_PERIOD = 30.0
-_PATIENCE = Policy(first=1.0, factor=2.0, limit=30.0)
+_BACKOFF = Policy(first=1.0, factor=2.0, limit=30.0)
 _LOST_BEFORE_MENDING = 3
 """Checks in a row: the route's own gateway heals a lost token by itself within this time, if the API can be read."""
 _REFUSED_BEFORE_REGISTERING = 3
-_UNKNOWN = (State.TOKEN_NOT_FOUND, State.NO_AUTHENTICATION, State.REVISION_INVALID, State.DOMAIN_INVALID)
+_UNKNOWN = (
+    TokenState.TOKEN_NOT_FOUND,
+    TokenState.NO_AUTHENTICATION,
+    TokenState.REVISION_INVALID,
+    TokenState.DOMAIN_INVALID,
+)
 
 
-class Stage(StrEnum):
+class LinkStage(StrEnum):
     LOOKING = "looking for the master"
     REGISTERING = "registering"
     SHAKING = "agreeing on a token"
@@ -74,7 +79,7 @@ class MasterLink:
             raise ValueError("a lite needs masterEndpoint")
         self.ready = asyncio.Event()
         self.on_change = on_change
-        self.stage = Stage.LOOKING
+        self.stage = LinkStage.LOOKING
         self.problem = ""
         """What stands in the way, in words for people; empty when nothing does."""
         self._endpoint: MasterEndpoint = settings.master
@@ -90,7 +95,7 @@ class MasterLink:
         self._warned: set[str] = set()
         self._registration = registration_files.load(paths, identity)
         if self._registration is not None and self._registration.agreed is not None:
-            self.stage = Stage.LINKED
+            self.stage = LinkStage.LINKED
             self.ready.set()
 
     @property
@@ -108,19 +113,19 @@ class MasterLink:
         found = self._registration
         return bootstrap_route(self.identity.domain, self._endpoint, found) if found and found.agreed else None
 
-    def observe(self, token: Secret, revision: int) -> None:
+    def observe(self, token: SecretValue, revision: int) -> None:
         """The DomainRoute to the master has this token now. Older ones than ours are left aside: after a lost
         connection the objects we know may be behind what we agreed on meanwhile."""
         found = self._registration
         if found is None or (found.agreed is not None and found.agreed.revision >= revision):
             return
-        self._keep(replace(found, agreed=Agreed(token, revision)))
+        self._keep(replace(found, agreed=MasterToken(token, revision)))
 
     def stop(self) -> None:
         self._stop.set()
 
     async def run(self) -> None:
-        backoff = Backoff(_PATIENCE)
+        backoff = Backoff(_BACKOFF)
         while not self._stop.is_set():
             try:
                 wait = await self._step()
@@ -128,10 +133,10 @@ class MasterLink:
                 self._cleared()
             except JoinFault as fault:
                 wait = backoff.failed()
-                self._complain(fault.step, str(fault), wait)
-            except master_trust.Distrust as error:
-                wait = _PATIENCE.limit
-                self._complain("certificate", f"{self._client.address} is not trusted: {error}", wait)
+                self._warn(fault.step, str(fault), wait)
+            except master_trust.MasterNotTrusted as error:
+                wait = _BACKOFF.limit
+                self._warn("certificate", f"{self._client.address} is not trusted: {error}", wait)
             await self._pause(wait)
 
     async def _pause(self, seconds: float) -> None:
@@ -147,7 +152,7 @@ class MasterLink:
 
     async def _step(self) -> float:
         """Everything that is to be done now; answers how long it will be good."""
-        shown, trusted = await self._look()
+        shown, trusted = await self._check_certificate()
         now = self._clock.now()
         found = self._registration
         if found is None:
@@ -155,18 +160,18 @@ class MasterLink:
         elif self._wants_certificate(now) or self._refused >= _REFUSED_BEFORE_REGISTERING:
             found = await self._register(found.master, shown, trusted)
         if found.agreed is None:
-            await self._shake(found, shown)
+            await self._handshake(found, shown)
             return CHECK_PERIOD
         answer = await self._client.probe(shown, found.agreed)
         self._lost = self._lost + 1 if answer.state in _UNKNOWN else 0
         if self._lost >= _LOST_BEFORE_MENDING or _over(found.agreed, now):
             log.warning("The master does not know our token any more", master=found.master, state=answer.state)
-            await self._shake(found, shown)
-        self._at(Stage.LINKED)
+            await self._handshake(found, shown)
+        self._at(LinkStage.LINKED)
         return CHECK_PERIOD
 
-    async def _look(self) -> tuple[x509.Certificate | None, bool]:
-        shown = await self._client.look()
+    async def _check_certificate(self) -> tuple[x509.Certificate | None, bool]:
+        shown = await self._client.fetch_certificate()
         found = self._registration
         if shown is None:
             return None, False
@@ -179,8 +184,8 @@ class MasterLink:
         return shown, trusted
 
     async def _join(self, shown: x509.Certificate | None, trusted: bool) -> Registration:
-        self._at(Stage.LOOKING)
-        await self._client.greet(shown)
+        self._at(LinkStage.LOOKING)
+        await self._client.check_is_gateway(shown)
         answer = await self._client.probe(shown)
         self._warn_of_first_use(pki.fingerprint(shown) if shown is not None else "", trusted)
         return await self._register(answer.namespace, shown, trusted)
@@ -191,16 +196,16 @@ class MasterLink:
             return
         self._warned.add(fingerprint)
         if not fingerprint:
-            log.warning("The master is reached in plain text: whoever is in between can read and change everything")
+            log.warning("The connection to the master is plain text: anyone on the network path can read and change it")
             return
         log.warning(
-            "The master's certificate is believed because it is the first one seen; compare it with the master's own",
+            "The master's certificate is trusted on first use; compare it with the master's own",
             address=self._client.address,
             fingerprint=fingerprint,
         )
 
     async def _register(self, master: str, shown: x509.Certificate | None, trusted: bool) -> Registration:
-        self._at(Stage.REGISTERING)
+        self._at(LinkStage.REGISTERING)
         now, own = self._clock.now(), self.identity
         csr = await asyncio.to_thread(messages.make_csr, own.domain, own.key, self._token)
         request = messages.RegisterRequest(own.domain, csr, int(now.timestamp() * 1_000_000) * 1000)
@@ -208,7 +213,7 @@ class MasterLink:
         key = master_trust.check_answer(answer, own.domain, own.key.public_key(), shown, trusted)
         pinned = registration_files.load_master_key(self._paths)
         if pinned is not None and pinned != key:
-            raise master_trust.Distrust(
+            raise master_trust.MasterNotTrusted(
                 "the registration was answered with another key than the master's; if the master really has a new one, "
                 f"remove {registration_files.master_key_file(self._paths)} and start again"
             )
@@ -221,11 +226,11 @@ class MasterLink:
         log.info("Registered at the control plane", domain=own.domain, master=master, address=self._client.address)
         return made
 
-    async def _shake(self, found: Registration, shown: x509.Certificate | None) -> None:
-        self._at(Stage.SHAKING)
+    async def _handshake(self, found: Registration, shown: x509.Certificate | None) -> None:
+        self._at(LinkStage.SHAKING)
         revision = found.agreed.revision if found.agreed is not None else 0
         try:
-            agreed = await self._client.shake(shown, found.master_key, revision, self._clock.now())
+            agreed = await self._client.handshake(shown, found.master_key, revision, self._clock.now())
         except JoinFault as fault:
             # The master may have lost what it knew of us, or has another certificate of ours.
             self._refused += bool(fault.status)
@@ -233,7 +238,7 @@ class MasterLink:
         self._lost = self._refused = 0
         self._keep(replace(found, agreed=agreed))
         log.info("Agreed on a token with the control plane", master=found.master, revision=agreed.revision)
-        self._at(Stage.LINKED)
+        self._at(LinkStage.LINKED)
         self.ready.set()
 
     def _wants_certificate(self, now: datetime) -> bool:
@@ -253,16 +258,16 @@ class MasterLink:
         registration_files.save(self._paths, self.identity, registration)
         self.on_change()
 
-    def _at(self, stage: Stage) -> None:
+    def _at(self, stage: LinkStage) -> None:
         if stage is not self.stage:
             self.stage = stage
             log.debug("Joining", stage=stage.value)
 
-    def _complain(self, step: str, message: str, wait: float) -> None:
+    def _warn(self, step: str, message: str, wait: float) -> None:
         """Each new problem once, not each attempt."""
         if message != self.problem:
             self.problem = message
-            log.warning("Not linked to the control plane", wrong=step, why=message, next_attempt_seconds=round(wait))
+            log.warning("Not connected to the control plane", wrong=step, why=message, next_attempt_seconds=round(wait))
 
     def _cleared(self) -> None:
         if self.problem:
@@ -270,7 +275,7 @@ class MasterLink:
             log.info("The control plane answers again", master=self.master, address=self._client.address)
 
 
-def _over(agreed: Agreed, now: datetime) -> bool:
+def _over(agreed: MasterToken, now: datetime) -> bool:
     return agreed.expires is not None and now >= agreed.expires
 
 

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from coterie.base import jwt, pki
-from coterie.base.secret import Secret
+from coterie.base.secret import SecretValue
 
 REGISTER_PATH = "/register"
 JWT_HEADER = "jwt-token"
@@ -35,7 +35,7 @@ LONGEST_BODY = 64 * 1024
 """A request with a 4096-bit key has about 3 KiB."""
 
 
-class Unreadable(Exception):
+class UnreadableMessage(Exception):
     """A message is not what it should be; the sentence says what is wrong with it."""
 
 
@@ -61,11 +61,11 @@ class RegisterRequest:
         # Kuscia leaves zero values out, so a missing time is 0.
         domain, csr, at = document.get("domain_id"), document.get("csr"), document.get("request_time", 0)
         if not isinstance(domain, str) or not domain:
-            raise Unreadable("domain_id is missing")
+            raise UnreadableMessage("domain_id is missing")
         if not isinstance(csr, str) or not csr:
-            raise Unreadable("csr is missing")
+            raise UnreadableMessage("csr is missing")
         if not isinstance(at, int) or isinstance(at, bool):
-            raise Unreadable("request_time is not a whole number")
+            raise UnreadableMessage("request_time is not a whole number")
         return cls(domain, csr, at)
 
 
@@ -87,11 +87,11 @@ class RegisterAnswer:
         document = _json_object(body, LONGEST_BODY)
         certificate, key = document.get("cert"), document.get("master_pubkey") or ""
         if not isinstance(certificate, str) or not certificate or not isinstance(key, str):
-            raise Unreadable("the answer holds no certificate")
+            raise UnreadableMessage("the answer holds no certificate")
         try:
             return cls(_decoded(certificate, "cert").decode(), _decoded(key, "master_pubkey").decode())
         except UnicodeDecodeError as error:
-            raise Unreadable("the answer's certificate is not PEM") from error
+            raise UnreadableMessage("the answer's certificate is not PEM") from error
 
 
 # The certificate request.
@@ -103,10 +103,10 @@ class Csr:
 
     domain: str
     key: rsa.RSAPublicKey = field(repr=False)
-    deploy_token: Secret
+    deploy_token: SecretValue
 
 
-def make_csr(domain: str, key: rsa.RSAPrivateKey, deploy_token: Secret | None) -> str:
+def make_csr(domain: str, key: rsa.RSAPrivateKey, deploy_token: SecretValue | None) -> str:
     """base64 of PEM."""
     builder = x509.CertificateSigningRequestBuilder().subject_name(
         x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, domain)])
@@ -123,21 +123,21 @@ def read_csr(text: str) -> Csr:
         key, extensions = csr.public_key(), csr.extensions
         sound = csr.is_signature_valid
     except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension, x509.InvalidVersion) as error:
-        raise Unreadable("csr is not a certificate request in PEM") from error
+        raise UnreadableMessage("csr is not a certificate request in PEM") from error
     if not isinstance(key, rsa.RSAPublicKey):
-        raise Unreadable("the key of the csr is not an RSA key")
+        raise UnreadableMessage("the key of the csr is not an RSA key")
     if not sound:
-        raise Unreadable("the csr is not signed by its own key")
+        raise UnreadableMessage("the csr is not signed by its own key")
     if len(names) != 1:
-        raise Unreadable("the csr must have exactly one common name, the domain's id")
+        raise UnreadableMessage("the csr must have exactly one common name, the domain's id")
     token = b""
     for each in extensions:
         if each.oid == TOKEN_EXTENSION and isinstance(each.value, x509.UnrecognizedExtension):
             token = each.value.value
     try:
-        return Csr(str(names[0].value), key, Secret(token))
+        return Csr(str(names[0].value), key, SecretValue(token))
     except UnicodeDecodeError as error:
-        raise Unreadable("the deploy token in the csr is not text") from error
+        raise UnreadableMessage("the deploy token in the csr is not text") from error
 
 
 # The JWT.
@@ -155,12 +155,12 @@ def make_jwt(request: RegisterRequest, key: rsa.RSAPrivateKey, now: datetime) ->
 
 
 def hash_in(claims: jwt.Claims) -> bytes:
-    told = claims.get("req_hash")
-    if not isinstance(told, list) or len(told) != 32:
-        raise Unreadable("the claim req_hash is not a list of 32 numbers")
-    if not all(isinstance(each, int) and not isinstance(each, bool) and 0 <= each < 256 for each in told):
-        raise Unreadable("the claim req_hash holds what is no byte")
-    return bytes(told)
+    request_hash = claims.get("req_hash")
+    if not isinstance(request_hash, list) or len(request_hash) != 32:
+        raise UnreadableMessage("the claim req_hash is not a list of 32 numbers")
+    if not all(isinstance(each, int) and not isinstance(each, bool) and 0 <= each < 256 for each in request_hash):
+        raise UnreadableMessage("the claim req_hash holds what is no byte")
+    return bytes(request_hash)
 
 
 def public_pem(key: rsa.RSAPublicKey) -> str:
@@ -172,21 +172,21 @@ def read_public_key(pem: str) -> rsa.RSAPublicKey:
     try:
         key = pki.load_public_key(pem.encode())
     except pki.PkiError as error:
-        raise Unreadable("master_pubkey is not a public key in PEM") from error
+        raise UnreadableMessage("master_pubkey is not a public key in PEM") from error
     if not isinstance(key, rsa.RSAPublicKey):
-        raise Unreadable("master_pubkey is not an RSA key")
+        raise UnreadableMessage("master_pubkey is not an RSA key")
     return key
 
 
 def _json_object(body: bytes, longest: int) -> dict[str, Any]:
     if len(body) > longest:
-        raise Unreadable(f"the body has more than {longest} bytes")
+        raise UnreadableMessage(f"the body has more than {longest} bytes")
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise Unreadable("the body is not JSON") from error
+        raise UnreadableMessage("the body is not JSON") from error
     if not isinstance(document, dict):
-        raise Unreadable("the body is not a JSON object")
+        raise UnreadableMessage("the body is not a JSON object")
     return document
 
 
@@ -198,4 +198,4 @@ def _decoded(text: str, what: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise Unreadable(f"{what} is not base64") from error
+        raise UnreadableMessage(f"{what} is not base64") from error

@@ -20,18 +20,18 @@ from coterie.base import files, pki
 from coterie.base.clock import parse_rfc3339, rfc3339
 from coterie.base.log import logger
 from coterie.base.paths import DomainPaths
-from coterie.base.secret import Secret
-from coterie.kuscia.gateway.registration.messages import Unreadable, public_pem, read_public_key
+from coterie.base.secret import SecretValue
+from coterie.kuscia.gateway.registration.messages import UnreadableMessage, public_pem, read_public_key
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
 log = logger("gateway.registration")
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
+class MasterToken:
     """A token under which the master knows us."""
 
-    token: Secret
+    token: SecretValue
     revision: int
     expires: datetime | None = None
 
@@ -43,7 +43,7 @@ class Registration:
     master_key: rsa.RSAPublicKey = field(repr=False)
     server_certificate: str = ""
     """PEM of what the master's port shows; empty in plain text."""
-    agreed: Agreed | None = None
+    agreed: MasterToken | None = None
 
 
 def master_key_file(paths: DomainPaths) -> Path:
@@ -61,7 +61,7 @@ def load_master_key(paths: DomainPaths) -> rsa.RSAPublicKey | None:
         return None
     try:
         return read_public_key(content.decode("ascii", "replace"))
-    except Unreadable as error:
+    except UnreadableMessage as error:
         raise pki.PkiError(
             f"{master_key_file(paths)} holds no key; remove it to let this lite register anew"
         ) from error
@@ -79,10 +79,12 @@ def load(paths: DomainPaths, identity: DomainIdentity) -> Registration | None:
         agreed = None
         if document.get("token"):
             ends = document.get("expires")
-            agreed = Agreed(Secret(document["token"]), int(document["revision"]), parse_rfc3339(ends) if ends else None)
+            agreed = MasterToken(
+                SecretValue(document["token"]), int(document["revision"]), parse_rfc3339(ends) if ends else None
+            )
         return Registration(str(document["master"]), master_key, str(document["serverCertificate"]), agreed)
     except (ValueError, KeyError, TypeError) as error:
-        log.warning("The kept registration cannot be read and is made anew", error=error)
+        log.warning("The stored registration is unreadable; registering again", error=error)
         return None
 
 

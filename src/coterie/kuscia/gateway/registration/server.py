@@ -34,14 +34,20 @@ from coterie.kuscia.api.types.domain import (
     Domain,
 )
 from coterie.kuscia.gateway.registration import certificate_issuing, messages
-from coterie.kuscia.gateway.registration.limits import ONCE_A_MINUTE, PER_ADDRESS, TOGETHER, Buckets, Seen
-from coterie.kuscia.gateway.registration.messages import RegisterAnswer, RegisterRequest, Unreadable
+from coterie.kuscia.gateway.registration.limits import (
+    ONCE_A_MINUTE,
+    PER_ADDRESS,
+    TOGETHER,
+    KeyedTokenBuckets,
+    RequestReplayCache,
+)
+from coterie.kuscia.gateway.registration.messages import RegisterAnswer, RegisterRequest, UnreadableMessage
 from coterie.kuscia.gateway.registration.rules import (
     REGISTERED_WITH,
+    AlreadyRegistered,
     Applicant,
-    Issue,
-    Known,
-    Refused,
+    IssueCertificate,
+    RegistrationRefused,
     applicant,
     decide,
     to_be_marked,
@@ -57,7 +63,7 @@ _EVERYBODY = ""
 _TOO_MANY = "too-many"
 
 
-class Registrar:
+class RegistrationServer:
     """`register` is the handler for paths that end in `/register`."""
 
     def __init__(self, client: Client, identity: DomainIdentity, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -65,10 +71,10 @@ class Registrar:
         self._client = client
         self._identity = identity
         self._clock = clock
-        self._addresses = Buckets(PER_ADDRESS)
-        self._together = Buckets(TOGETHER)
-        self._told = Buckets(ONCE_A_MINUTE)
-        self._seen = Seen()
+        self._addresses = KeyedTokenBuckets(PER_ADDRESS)
+        self._together = KeyedTokenBuckets(TOGETHER)
+        self._log_rate = KeyedTokenBuckets(ONCE_A_MINUTE)
+        self._seen = RequestReplayCache()
 
     async def register(self, request: Request) -> Response:
         peer = peer_of(request)
@@ -76,19 +82,19 @@ class Registrar:
         try:
             self._allow(peer)
             if request.method != "POST":
-                raise Refused(405, "method", "registration is a POST")
+                raise RegistrationRefused(405, "method", "registration is a POST")
             try:
                 asked = RegisterRequest.decode(request.body)
-            except Unreadable as error:
-                raise Refused(400, "unreadable", str(error)) from error
+            except UnreadableMessage as error:
+                raise RegistrationRefused(400, "unreadable", str(error)) from error
             claimed = asked.domain_id[:80]
             # Checking signatures and signing takes milliseconds that belong to the other requests.
             who = await asyncio.to_thread(
                 applicant, asked, request.headers.get(messages.JWT_HEADER, ""), self._clock.now()
             )
             answer = await self._once(who, peer)
-        except Refused as refused:
-            if refused.reason != _TOO_MANY or self._told.take(peer, self._clock.monotonic()):
+        except RegistrationRefused as refused:
+            if refused.reason != _TOO_MANY or self._log_rate.take(peer, self._clock.monotonic()):
                 log.warning("Registration refused", peer=peer, domain=claimed, reason=refused.reason, why=str(refused))
             return Response(refused.status, f"{refused}\n".encode(), "text/plain; charset=utf-8")
         except (ApiError, TransportError) as error:
@@ -99,11 +105,11 @@ class Registrar:
     def _allow(self, peer: str) -> None:
         now = self._clock.monotonic()
         if not self._addresses.take(peer, now) or not self._together.take(_EVERYBODY, now):
-            raise Refused(429, _TOO_MANY, "too many registrations; wait a minute and retry")
+            raise RegistrationRefused(429, _TOO_MANY, "too many registrations; wait a minute and retry")
 
     async def _once(self, who: Applicant, peer: str) -> RegisterAnswer:
         if not self._seen.add(who.request_hash, who.good_until, self._clock.now().timestamp()):
-            raise Refused(400, "replay", "this very request was made before; make a new one")
+            raise RegistrationRefused(400, "replay", "this very request was made before; make a new one")
         try:
             return await self._admit(who, peer)
         except BaseException:
@@ -115,7 +121,7 @@ class Registrar:
             domain = await self._domain(who.domain)
             verdict = decide(domain, who, self._identity.domain, self._clock.now())
             assert domain is not None, "decide refuses a domain that is not there"
-            if isinstance(verdict, Known):
+            if isinstance(verdict, AlreadyRegistered):
                 certificate = verdict.certificate
             else:
                 try:
@@ -129,7 +135,7 @@ class Registrar:
             await self._mark_used(domain)
             await self._route(domain)
             return RegisterAnswer(certificate, self._identity.public_key_pem.decode())
-        raise Refused(500, "busy", f"domain {who.domain} is being changed all the time; retry")
+        raise RegistrationRefused(500, "busy", f"domain {who.domain} is being changed all the time; retry")
 
     async def _domain(self, name: str) -> Domain | None:
         try:
@@ -137,7 +143,7 @@ class Registrar:
         except NotFound:
             return None
 
-    async def _store(self, domain: Domain, who: Applicant, verdict: Issue) -> tuple[Domain, str]:
+    async def _store(self, domain: Domain, who: Applicant, verdict: IssueCertificate) -> tuple[Domain, str]:
         made = await asyncio.to_thread(
             certificate_issuing.issue, self._identity, who.domain, who.key, self._clock.now()
         )
@@ -203,5 +209,5 @@ def route_to(control_plane: str, domain: Domain) -> Object:
 
 def peer_of(request: Request) -> str:
     """Our gateway appends the address it saw; what stands before that was written by the caller."""
-    told = request.headers.get("x-forwarded-for", "")
-    return told.rpartition(",")[2].strip()[:64] or request.peer.address
+    forwarded_for = request.headers.get("x-forwarded-for", "")
+    return forwarded_for.rpartition(",")[2].strip()[:64] or request.peer.address

@@ -1,4 +1,4 @@
 """RunP: containers are processes of this machine, fenced in as far as the machine allows.
 
-Nothing is imported here: the shepherd, which stays resident, loads this package and must stay small.
+Nothing is imported here: the supervisor, which stays resident, loads this package and must stay small.
 """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         """Controllers that are not there."""
 
         def create(self, group: str, cpu: int, shares: int, memory: int, pids: int) -> None: ...
-        def doors(self, group: str) -> list[int]:
+        def open_for_joining(self, group: str) -> list[int]:
             """Handles: a process that writes `0` to each is inside."""
 
         def processes(self, group: str) -> list[int]: ...
@@ -113,7 +113,7 @@ def weight_of(milli: int) -> int:
     return 1 + (min(shares_of(milli), 262144) - 2) * 9999 // 262142
 
 
-class V1:
+class CgroupV1:
     version = 1
 
     def __init__(self, mounts: dict[str, str], prefix: str) -> None:
@@ -141,7 +141,7 @@ class V1:
         if pids and "pids" in self._trees:
             _write(f"{self._at('pids', group)}/pids.max", str(pids))
 
-    def doors(self, group: str) -> list[int]:
+    def open_for_joining(self, group: str) -> list[int]:
         # `tasks`, not `cgroup.procs`: a thread that moves itself needs no lock on all forks of the machine, which costs
         # ten milliseconds for each tree; and a process before exec has one thread only.
         return [os.open(f"{tree}/{group}/tasks", os.O_WRONLY | os.O_CLOEXEC) for tree in self._trees.values()]
@@ -182,7 +182,7 @@ class V1:
         return all([_remove(self._at(controller, group)) for controller in self._trees])
 
 
-class V2:
+class CgroupV2:
     version = 2
 
     def __init__(self, mount: str, prefix: str) -> None:
@@ -218,7 +218,7 @@ class V2:
         if pids and "pids" not in self.missing:
             _write(f"{at}/pids.max", str(pids))
 
-    def doors(self, group: str) -> list[int]:
+    def open_for_joining(self, group: str) -> list[int]:
         return [os.open(f"{self._at(group)}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)]
 
     def processes(self, group: str) -> list[int]:
@@ -282,11 +282,11 @@ def detect(prefix: str) -> Cgroups | None:
             # cpu and cpuacct are often one tree under two names.
             for tree in v1.values():
                 os.makedirs(f"{tree}/{prefix}", exist_ok=True)
-            return V1(v1, prefix)
+            return CgroupV1(v1, prefix)
         if v2:
             for start in dict.fromkeys((v2, v2 + _own_group())):
                 if os.access(start, os.W_OK):
-                    found = V2(start, prefix)
+                    found = CgroupV2(start, prefix)
                     if "memory" not in found.missing or "pids" not in found.missing:
                         return found
     except OSError:

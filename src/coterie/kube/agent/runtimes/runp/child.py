@@ -1,12 +1,12 @@
 """From fork to exec: the child's own steps, in plain Python in a process with a single thread.
 
-    shepherd ──clone into new namespaces──> process 1: init ──fork──> process 2 ──exec──> the program
+    supervisor ──clone into new namespaces──> process 1: init ──fork──> process 2 ──exec──> the program
                                                                         │ waits for the word to go
 
-    shepherd ──fork──> middle: joins the namespaces ──fork──> a further process ──exec──> the program of an exec
+    supervisor ──fork──> middle: joins the namespaces ──fork──> a further process ──exec──> the program of an exec
                          │ tells the pid, ends
 
-The middle is needed because a pid namespace that is joined begins with the next fork; the shepherd is the reaper of its
+The middle is needed because a pid namespace that is joined begins with the next fork; the supervisor is the reaper of its
 orphans. All news goes through the status pipe: `P<pid>` of the program, then `E<json>` or the end of the pipe, which exec
 closes. Without namespaces there is neither middle nor init.
 """
@@ -44,8 +44,8 @@ def namespaces_of(mode: str) -> int:
     return {"root": NAMESPACES, "user": NAMESPACES | linux.CLONE_NEWUSER}.get(mode, 0)
 
 
-class Birth:
-    """What a child needs from the shepherd: its streams and the pipes to the shepherd."""
+class ChildSetup:
+    """What a child needs from the supervisor: its streams and the pipes to the supervisor."""
 
     def __init__(
         self, spec: dict[str, Any], powers: dict[str, Any], streams: tuple[int, int, int], *, tty: bool
@@ -63,21 +63,21 @@ class Birth:
         """Who we are before a user namespace makes us nobody."""
 
 
-def start(birth: Birth) -> NoReturn:
+def start(setup: ChildSetup) -> NoReturn:
     """The forked child; never returns."""
-    _guarded(birth, _start)
+    _guarded(setup, _start)
 
 
-def join(birth: Birth, pid: int) -> NoReturn:
+def join(setup: ChildSetup, pid: int) -> NoReturn:
     """As `start`, for a further process in the container whose first process is `pid`."""
-    _guarded(birth, lambda b: _join(b, pid))
+    _guarded(setup, lambda b: _join(b, pid))
 
 
-def _guarded(birth: Birth, steps: Any) -> NoReturn:
+def _guarded(setup: ChildSetup, steps: Any) -> NoReturn:
     gc.disable()
     code, message = NOT_SET_UP, ""
     try:
-        steps(birth)
+        steps(setup)
     except ExecError as problem:
         code, message = problem.code, str(problem)
     except filesystem.SetupError as problem:
@@ -85,51 +85,51 @@ def _guarded(birth: Birth, steps: Any) -> NoReturn:
     except OSError as problem:
         where = f": {problem.filename}" if problem.filename else ""
         message = f"cannot set up the container{where}: {problem.strerror}"
-    except BaseException as problem:  # noqa: BLE001 - nothing may climb back into the shepherd's loop
+    except BaseException as problem:  # noqa: BLE001 - nothing may climb back into the supervisor's loop
         message = f"cannot set up the container: {type(problem).__name__}: {problem}"
     try:
-        os.write(birth.status, b"E" + json.dumps([code, message]).encode() + b"\n")
+        os.write(setup.status, b"E" + json.dumps([code, message]).encode() + b"\n")
     finally:
         os._exit(code)
 
 
-def _start(birth: Birth) -> None:
-    mode = birth.powers["namespaces"]
+def _start(setup: ChildSetup) -> None:
+    mode = setup.powers["namespaces"]
     if mode:
         if mode == "user":
-            map_user(birth.spec, birth.owner)
+            map_user(setup.spec, setup.owner)
         if os.fork():
-            init.become(birth.init, birth.note)
+            init.become(setup.init, setup.note)
         # This /proc is still the machine's, so it tells the number that the machine knows us by.
-        os.write(birth.status, b"P%s\n" % os.fsencode(os.readlink("/proc/self")))
+        os.write(setup.status, b"P%s\n" % os.fsencode(os.readlink("/proc/self")))
     else:
-        os.write(birth.status, b"P%d\n" % os.getpid())
-    _fresh_process(birth)
+        os.write(setup.status, b"P%d\n" % os.getpid())
+    _fresh_process(setup)
     if mode:
-        socket.sethostname(birth.spec["hostname"])
-        filesystem.enter(birth.spec, birth.scratch)
-        os.chdir(birth.spec["cwd"]) if os.path.isdir(birth.spec["cwd"]) else _no_directory(birth.spec["cwd"])
+        socket.sethostname(setup.spec["hostname"])
+        filesystem.enter(setup.spec, setup.scratch)
+        os.chdir(setup.spec["cwd"]) if os.path.isdir(setup.spec["cwd"]) else _no_directory(setup.spec["cwd"])
     else:
-        os.chdir(birth.spec["cwd"] if filesystem.covered(birth.spec, birth.spec["cwd"]) else birth.spec["work"])
-    _finish(birth, birth.spec["argv"])
+        os.chdir(setup.spec["cwd"] if filesystem.covered(setup.spec, setup.spec["cwd"]) else setup.spec["work"])
+    _finish(setup, setup.spec["argv"])
 
 
-def _join(birth: Birth, pid: int) -> None:
-    if birth.powers["namespaces"]:
+def _join(setup: ChildSetup, pid: int) -> None:
+    if setup.powers["namespaces"]:
         handles = []
         for name, kind in _JOINED:
-            if name != "user" or birth.powers["namespaces"] == "user":
+            if name != "user" or setup.powers["namespaces"] == "user":
                 handles.append((os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind))
         for handle, kind in handles:
             linux.setns(handle, kind)
-        _fork_and_tell(birth)
-        _fresh_process(birth)
-        os.chdir(birth.spec["cwd"])
+        _fork_and_report(setup)
+        _fresh_process(setup)
+        os.chdir(setup.spec["cwd"])
     else:
-        os.write(birth.status, b"P%d\n" % os.getpid())
-        _fresh_process(birth)
+        os.write(setup.status, b"P%d\n" % os.getpid())
+        _fresh_process(setup)
         os.chdir(f"/proc/{pid}/cwd")
-    _finish(birth, birth.spec["exec"])
+    _finish(setup, setup.spec["exec"])
 
 
 def map_user(spec: dict[str, Any], owner: tuple[int, int]) -> None:
@@ -152,15 +152,15 @@ def _write(path: str, text: str) -> None:
     os.close(handle)
 
 
-def _fork_and_tell(birth: Birth) -> None:
+def _fork_and_report(setup: ChildSetup) -> None:
     pid = os.fork()
     if pid:
-        os.write(birth.status, b"P%d\n" % pid)
+        os.write(setup.status, b"P%d\n" % pid)
         os._exit(0)
 
 
-def _fresh_process(birth: Birth) -> None:
-    """Nothing of the shepherd's ways with signals and terminals is left."""
+def _fresh_process(setup: ChildSetup) -> None:
+    """Nothing of the supervisor's ways with signals and terminals is left."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if number not in (signal.SIGKILL, signal.SIGSTOP) and signal.getsignal(number) is not signal.SIG_DFL:
@@ -168,21 +168,21 @@ def _fresh_process(birth: Birth) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.setsid()
     os.umask(0o022)
-    if birth.tty:
-        fcntl.ioctl(birth.stdin, termios.TIOCSCTTY, 0)
+    if setup.tty:
+        fcntl.ioctl(setup.stdin, termios.TIOCSCTTY, 0)
 
 
-def _finish(birth: Birth, argv: list[str]) -> None:
-    for handle, number in ((birth.stdin, 0), (birth.stdout, 1), (birth.stderr, 2)):
+def _finish(setup: ChildSetup, argv: list[str]) -> None:
+    for handle, number in ((setup.stdin, 0), (setup.stdout, 1), (setup.stderr, 2)):
         os.dup2(handle, number)
-    for door in birth.cgroup:
-        os.write(door, b"0")
-    if os.read(birth.go, 1) != b"g":
-        os._exit(NOT_SET_UP)  # the shepherd died before it could write us down
-    confine.confine(birth.spec, birth.powers, birth.filter_program)
+    for cgroup_handle in setup.cgroup:
+        os.write(cgroup_handle, b"0")
+    if os.read(setup.go, 1) != b"g":
+        os._exit(NOT_SET_UP)  # the supervisor died before it could write us down
+    confine.confine(setup.spec, setup.powers, setup.filter_program)
     environment = {
         name.encode(errors="surrogateescape"): value.encode(errors="surrogateescape")
-        for name, value in birth.spec["env"]
+        for name, value in setup.spec["env"]
     }
     execute(argv, environment)
 

@@ -1,4 +1,4 @@
-"""The agent's end of the connection to the shepherd: finds it or starts it, asks, hears, and comes back when it breaks."""
+"""The agent's end of the connection to the supervisor: finds it or starts it, asks, hears, and comes back when it breaks."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from typing import Any
 
 import coterie
 from coterie.base.log import logger
-from coterie.kube.agent.runtimes.protocol import RuntimeProblem
+from coterie.kube.agent.runtimes.protocol import RuntimeFailure
 from coterie.kube.agent.runtimes.runp import wire
 
 _log = logger("agent.runp")
-_MODULE = "coterie.kube.agent.runtimes.runp.shepherd"
+_MODULE = "coterie.kube.agent.runtimes.runp.supervisor"
 _CONNECT_TRIES = 5
 
 
 class ConnectionLost(Exception):
-    """The shepherd went away before it answered."""
+    """The supervisor went away before it answered."""
 
 
 @dataclass(slots=True)
-class Answer:
+class SupervisorReply:
     result: Any
     handles: list[int] = field(default_factory=list)
 
 
-class Refused(RuntimeProblem):
-    """The shepherd said no. `code` is the exit code of a program that could not be executed, else 0."""
+class SupervisorRefused(RuntimeFailure):
+    """The supervisor said no. `code` is the exit code of a program that could not be executed, else 0."""
 
     def __init__(self, reason: str, message: str, code: int = 0) -> None:
         super().__init__(reason, message)
@@ -48,7 +48,7 @@ def group_of(node: str, directory: Path) -> str:
     return f"coterie/{safe}-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:8]}"
 
 
-class ShepherdClient:
+class SupervisorClient:
     """One connection. `on_event` hears events; `on_lost` that the connection broke (not when `close` was called)."""
 
     def __init__(
@@ -67,7 +67,7 @@ class ShepherdClient:
         self._socket: socket.socket | None = None
         self._inbox = wire.Inbox()
         self._outbox = bytearray()
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, asyncio.Future[SupervisorReply]] = {}
         self._number = 0
 
     @property
@@ -75,7 +75,7 @@ class ShepherdClient:
         return self._socket is not None
 
     async def connect(self) -> dict[str, Any]:
-        """Reach the shepherd, starting it when there is none. Answers its greeting: powers, pods and runs."""
+        """Reach the supervisor, starting it when there is none. Answers its greeting: powers, pods and runs."""
         problem: Exception | None = None
         replaced = False
         for _ in range(_CONNECT_TRIES):
@@ -90,20 +90,20 @@ class ShepherdClient:
                 problem = error
                 self._drop()
             await self._start()
-        raise RuntimeProblem("RuntimeNotReady", f"the process that keeps containers cannot be reached: {problem}")
+        raise RuntimeFailure("RuntimeNotReady", f"the process that keeps containers cannot be reached: {problem}")
 
     async def _fits(self, hello: dict[str, Any]) -> bool:
-        """An older shepherd is used as long as it has containers; then a new one takes its place."""
+        """An older supervisor is used as long as it has containers; then a new one takes its place."""
         if hello["program"] == coterie.__version__ and hello["version"] == wire.VERSION:
             return True
         if not hello["running"] and (await self.ask("quit")).result:
-            _log.info("An older shepherd had nothing to do and is replaced", was=hello["program"])
+            _log.info("Replaced an idle pod supervisor of an older version", was=hello["program"])
             self._drop()
             return False
         if hello["version"] < wire.OLDEST:
-            raise RuntimeProblem(
+            raise RuntimeFailure(
                 "RuntimeNotReady",
-                f"the shepherd of version {hello['program']} still has containers and is too old to be talked to; "
+                f"the pod supervisor of version {hello['program']} still has containers and is too old to be talked to; "
                 "stop its pods with that version first",
             )
         return True
@@ -114,7 +114,7 @@ class ShepherdClient:
         try:
             await asyncio.get_running_loop().sock_connect(connection, name)
             if wire.peer(connection)[1] not in (0, os.getuid()):
-                raise ConnectionRefusedError("the shepherd's socket belongs to another user")
+                raise ConnectionRefusedError("the pod supervisor's socket belongs to another user")
         except BaseException:
             connection.close()
             raise
@@ -140,7 +140,7 @@ class ShepherdClient:
             "--without",
             self._without,
         )
-        # A plain child in a thread works on every loop; started as uvloop's own subprocess, the shepherd never came up.
+        # A plain child in a thread works on every loop; started as uvloop's own subprocess, the supervisor never came up.
         done = await asyncio.to_thread(
             subprocess.run,
             command,
@@ -153,15 +153,15 @@ class ShepherdClient:
             check=False,
         )
         if done.returncode:
-            _log.warning("The shepherd did not start", said=done.stderr.decode(errors="replace").strip())
+            _log.warning("The pod supervisor did not start", said=done.stderr.decode(errors="replace").strip())
             await asyncio.sleep(0.1)
 
-    async def ask(self, op: str, **fields: Any) -> Answer:
+    async def ask(self, op: str, **fields: Any) -> SupervisorReply:
         if self._socket is None:
             raise ConnectionLost
         self._number += 1
         number = self._number
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[SupervisorReply] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         self._outbox += wire.encode({"id": number, "op": op, **fields})
         self._writable()
@@ -218,9 +218,9 @@ class ShepherdClient:
             _close_all(handles)
         elif "error" in message:
             reason, text = message["error"]
-            future.set_exception(Refused(reason, text, message.get("code", 0)))
+            future.set_exception(SupervisorRefused(reason, text, message.get("code", 0)))
         else:
-            future.set_result(Answer(message["ok"], handles))
+            future.set_result(SupervisorReply(message["ok"], handles))
 
     def _lost(self) -> None:
         self._drop()

@@ -1,4 +1,4 @@
-"""The shepherd's end of one agent's connection."""
+"""The supervisor's end of one agent's connection."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from coterie.kube.agent.runtimes.runp.loop import Loop
 
 
-class Connection:
+class ClientConnection:
     def __init__(
         self,
         loop: Loop,
         peer: socket.socket,
-        on_request: Callable[[Connection, dict[str, Any]], None],
-        on_close: Callable[[Connection], None],
+        on_request: Callable[[ClientConnection, dict[str, Any]], None],
+        on_close: Callable[[ClientConnection], None],
     ) -> None:
         self._loop = loop
         self._peer = peer

@@ -10,8 +10,8 @@ import os
 import signal
 import struct
 
-from coterie.kube.agent.runtimes.runp.launch import Home, Launch
-from coterie.kube.agent.runtimes.runp.run import Run
+from coterie.kube.agent.runtimes.runp.launch import Launch, LaunchContext
+from coterie.kube.agent.runtimes.runp.run import ContainerRun
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ class Execution:
 
     def __init__(
         self,
-        home: Home,
-        run: Run,
+        home: LaunchContext,
+        run: ContainerRun,
         argv: list[str],
         *,
         stdin: bool,
@@ -55,7 +55,7 @@ class Execution:
                 tty=tty,
                 group=run.group,
                 join=run.leader,
-                on_pid=self._born,
+                on_pid=self._process_started,
                 on_done=self._launch_over,
             )
         except BaseException:
@@ -83,7 +83,7 @@ class Execution:
             outputs.append(output)
         return given, outputs[0], outputs[1]
 
-    def _terminal(self, run: Run, ends: list[int]) -> tuple[int, int, int]:
+    def _terminal(self, run: ContainerRun, ends: list[int]) -> tuple[int, int, int]:
         """A terminal of the container's own /dev/pts, so that `tty` in there names something that is there."""
         try:
             master = os.open(f"/proc/{run.leader}/root/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
@@ -102,7 +102,7 @@ class Execution:
             os.close(handle)
         self.handles.clear()
 
-    def _born(self, pid: int, _: int) -> None:
+    def _process_started(self, pid: int, _: int) -> None:
         self.pid = pid
         self._home.claim(pid, self._exited)
 

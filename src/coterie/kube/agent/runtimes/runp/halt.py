@@ -1,6 +1,6 @@
 """End all containers of a node whose agent is gone: `coterie down`.
 
-Containers outlive their agent by design, so somebody has to tell the shepherd when they are not to. What ran is stopped
+Containers outlive their agent by design, so somebody has to tell the supervisor when they are not to. What ran is stopped
 and stays in the records: the next agent sees how it ended and restarts what is to run always, as after a reboot.
 """
 
@@ -11,21 +11,21 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from coterie.kube.agent.runtimes.protocol import RuntimeProblem
+from coterie.kube.agent.runtimes.protocol import RuntimeFailure
 from coterie.kube.agent.runtimes.runp import cgroups, wire
-from coterie.kube.agent.runtimes.runp.client import ConnectionLost, ShepherdClient, group_of
+from coterie.kube.agent.runtimes.runp.client import ConnectionLost, SupervisorClient, group_of
 
-_PATIENCE = 10.0
+_STOP_TIMEOUT = 10.0
 """Seconds beyond the grace for the shepherd to kill, to answer and to go."""
-_LOOK = 0.02
+_POLL_SECONDS = 0.02
 _GROUP_TRIES = 100
 _ATTEMPTS = 3
 
 
 async def halt(directory: Path, node: str, grace: float, *, forget: bool = False) -> int:
-    """Stop what runs, then the shepherd; answers how many pods ran. `forget` drops records and control groups as well.
+    """Stop what runs, then the supervisor; answers how many pods ran. `forget` drops records and control groups as well.
 
-    Raises RuntimeProblem when the shepherd cannot be reached or does not come to an end.
+    Raises RuntimeProblem when the supervisor cannot be reached or does not come to an end.
     """
     group = group_of(node, directory)
     for attempt in range(_ATTEMPTS):
@@ -36,20 +36,20 @@ async def halt(directory: Path, node: str, grace: float, *, forget: bool = False
         try:
             return await _halt_once(directory, group, grace, forget=forget)
         except (ConnectionLost, OSError) as problem:
-            # A shepherd that has nothing to keep goes by itself, maybe just now; what it left is seen the next time.
+            # A supervisor that has nothing to keep goes by itself, maybe just now; what it left is seen the next time.
             if attempt == _ATTEMPTS - 1:
-                raise RuntimeProblem("RuntimeNotReady", "the process that keeps containers went away") from problem
+                raise RuntimeFailure("RuntimeNotReady", "the process that keeps containers went away") from problem
         except TimeoutError as problem:
-            raise RuntimeProblem(
+            raise RuntimeFailure(
                 "RuntimeNotReady", "the process that keeps containers does not come to an end"
             ) from problem
     return 0
 
 
 async def _halt_once(directory: Path, group: str, grace: float, *, forget: bool) -> int:
-    client = ShepherdClient(directory, group, without=(), on_event=lambda event: None, on_lost=lambda: None)
+    client = SupervisorClient(directory, group, without=(), on_event=lambda event: None, on_lost=lambda: None)
     try:
-        async with asyncio.timeout(grace + _PATIENCE):
+        async with asyncio.timeout(grace + _STOP_TIMEOUT):
             hello = await client.connect()
             running = [(pod["uid"], run["name"]) for pod in hello["pods"] for run in pod["runs"] if _runs(run)]
             await _each(client, "stop", [{"uid": uid, "name": name, "grace": grace} for uid, name in running])
@@ -65,7 +65,7 @@ async def _halt_once(directory: Path, group: str, grace: float, *, forget: bool)
 
 
 def _anything_in(directory: Path) -> bool:
-    """Without records there is nothing to stop; without a socket nobody listens. A shepherd is started for neither."""
+    """Without records there is nothing to stop; without a socket nobody listens. A supervisor is started for neither."""
     with contextlib.suppress(FileNotFoundError):
         return (directory / wire.SOCKET_NAME).exists() or any((directory / "state").iterdir())
     return False
@@ -75,7 +75,7 @@ def _runs(run: dict[str, Any]) -> bool:
     return not run["finished_at"]
 
 
-async def _each(client: ShepherdClient, op: str, orders: list[dict[str, Any]]) -> None:
+async def _each(client: SupervisorClient, op: str, orders: list[dict[str, Any]]) -> None:
     await asyncio.gather(*(client.ask(op, **order) for order in orders))
 
 
@@ -84,12 +84,12 @@ async def _remove_groups(group: str) -> None:
     for _ in range(_GROUP_TRIES):
         if cgroups.remove_node(group):
             return
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 async def _until_gone(pid: int) -> None:
     while _alive(pid):  # noqa: ASYNC110 - a process that is not our child tells nobody of its end
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def _alive(pid: int) -> bool:

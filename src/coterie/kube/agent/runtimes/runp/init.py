@@ -1,7 +1,7 @@
 """Process 1 of a container's pid namespace: buries orphans, and writes down how the container's program ended.
 
 It exists because process 1 is deaf to signals it does not handle, which no ordinary program expects, and because its note
-survives the shepherd. A Python process for each container would cost a megabyte; this is a program of some 300 bytes, put
+survives the supervisor. A Python process for each container would cost a megabyte; this is a program of some 300 bytes, put
 together here, that costs a few pages. On machines it is not written for, the same loop runs in Python.
 
     while wait4(-1, &status) is not 2: go on      process 2 is the container's program

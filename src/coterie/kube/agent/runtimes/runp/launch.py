@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 LONGEST_LAUNCH = 60.0
 
 
-class Home:
-    """What all containers of one shepherd share."""
+class LaunchContext:
+    """What all containers of one supervisor share."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Launch:
 
     def __init__(
         self,
-        home: Home,
+        home: LaunchContext,
         spec: dict[str, Any],
         streams: tuple[int, int, int],
         *,
@@ -95,35 +95,35 @@ class Launch:
         self._home = home
         self._on_pid = on_pid
         self._on_done = on_done
-        self._news = b""
+        self._status_pipe = b""
         self._problem: tuple[int, str] | None = None
         flags = 0 if join else child.namespaces_of(home.powers["namespaces"])
-        doors = home.groups.doors(group) if home.groups is not None else []
+        cgroup_handles = home.groups.open_for_joining(group) if home.groups is not None else []
         self._status, status = os.pipe2(os.O_CLOEXEC)
         go, self._go = os.pipe2(os.O_CLOEXEC)
-        birth = child.Birth(spec, home.powers, streams, tty=tty)
-        birth.cgroup, birth.status, birth.go = doors, status, go
-        birth.scratch, birth.filter_program, birth.init, birth.note = home.scratch, home.filter_program, home.init, note
+        setup = child.ChildSetup(spec, home.powers, streams, tty=tty)
+        setup.cgroup, setup.status, setup.go = cgroup_handles, status, go
+        setup.scratch, setup.filter_program, setup.init, setup.note = home.scratch, home.filter_program, home.init, note
         try:
             pid = linux.clone(flags) if flags else os.fork()
             if not pid:
-                # Only the shepherd may hold the end that says "go": should it die, the child reads the end of the pipe.
+                # Only the supervisor may hold the end that says "go": should it die, the child reads the end of the pipe.
                 os.close(self._go)
                 if join:
-                    child.join(birth, join)
-                child.start(birth)
+                    child.join(setup, join)
+                child.start(setup)
         except BaseException:
             os.close(self._status)
             os.close(self._go)
             raise
         finally:
-            for handle in (*doors, status, go):
+            for handle in (*cgroup_handles, status, go):
                 os.close(handle)
         home.born(pid)
         self._init = pid if flags else 0
         self._child = pid
         home.loop.watch(self._status, select.EPOLLIN, self._read)
-        home.loop.lazy_import(LONGEST_LAUNCH, self._too_long)
+        home.loop.call_later(LONGEST_LAUNCH, self._too_long)
 
     def _too_long(self) -> None:
         """A volume on a server that is gone can hold a child for ever; nobody should wait that long for an answer."""
@@ -148,7 +148,7 @@ class Launch:
         if not data:
             self._finish()
             return
-        *lines, self._news = (self._news + data).split(b"\n")
+        *lines, self._status_pipe = (self._status_pipe + data).split(b"\n")
         for line in lines:
             if line.startswith(b"E"):
                 code, message = json.loads(line[1:])

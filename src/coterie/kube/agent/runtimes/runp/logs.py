@@ -26,7 +26,7 @@ class LogFile:
         self._most_age = most_age
         self._handle = -1
         self._size = 0
-        self._born = time.time()
+        self._opened_at = time.time()
         self.dropped = 0
         self._why = ""
         try:
@@ -38,12 +38,12 @@ class LogFile:
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         self._handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         self._size = os.fstat(self._handle).st_size
-        self._born = time.time()
+        self._opened_at = time.time()
 
     def write(self, data: bytes, lines: int) -> None:
         if self.dropped:
-            told = f"[coterie] {self.dropped} lines were lost here: {self._why}\n"
-            data = stamp(b"stderr", b"F") + told.encode() + data
+            message = f"[coterie] {self.dropped} lines were lost here: {self._why}\n"
+            data = stamp(b"stderr", b"F") + message.encode() + data
         try:
             if self._handle < 0:
                 self._open()
@@ -70,7 +70,7 @@ class LogFile:
             return False
         if self._most_bytes and self._size + more > self._most_bytes:
             return True
-        return bool(self._most_age) and time.time() - self._born > self._most_age
+        return bool(self._most_age) and time.time() - self._opened_at > self._most_age
 
     def _rotate(self) -> None:
         for number in range(self._most_files - 1, 0, -1):

@@ -40,7 +40,7 @@ class Loop:
         if self._ready.pop(handle, None) is not None:
             self._poll.unregister(handle)
 
-    def lazy_import(self, seconds: float, call: Callable[[], None]) -> None:
+    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
         self._count += 1
         heapq.heappush(self._timers, (time.monotonic() + seconds, self._count, call))
 

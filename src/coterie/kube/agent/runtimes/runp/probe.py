@@ -30,21 +30,23 @@ def probe(scratch: str, groups: Cgroups | None, without: list[str]) -> dict[str,
     namespaces = ""
     if "namespaces" not in without:
         namespaces = next((mode for mode in ("root", "user") if _works(mode, scratch)), "")
-    told = []
+    limitations = []
     if not namespaces:
-        told.append(_NO_NAMESPACES)
+        limitations.append(_NO_NAMESPACES)
     if os.getuid() != 0:
-        told.append(_OWN_USER_ONLY)
+        limitations.append(_OWN_USER_ONLY)
     version = 0 if "landlock" in without else landlock.abi()
     filtering = seccomp.supported() and "seccomp" not in without
     if not version:
-        told.append(_NO_LANDLOCK)
+        limitations.append(_NO_LANDLOCK)
     if not filtering:
-        told.append(_NO_SECCOMP)
+        limitations.append(_NO_SECCOMP)
     if groups is None:
-        told.append(_NO_CGROUPS)
+        limitations.append(_NO_CGROUPS)
     elif groups.missing:
-        told.append(f"Limits of {', '.join(groups.missing)} are not enforced: no such control group controller here.")
+        limitations.append(
+            f"Limits of {', '.join(groups.missing)} are not enforced: no such control group controller here."
+        )
     return {
         "namespaces": namespaces,
         "landlock": version,
@@ -52,7 +54,7 @@ def probe(scratch: str, groups: Cgroups | None, without: list[str]) -> dict[str,
         "cgroup": groups.version if groups is not None else 0,
         "cgroup_memory": groups is not None and "memory" not in groups.missing,
         "overlay": bool(namespaces) and _works(namespaces, scratch, overlay=True),
-        "limitations": told,
+        "limitations": limitations,
     }
 
 

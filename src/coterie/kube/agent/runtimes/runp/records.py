@@ -1,4 +1,4 @@
-"""What the shepherd must not forget: pods and runs, one small JSON file each, replaced whole.
+"""What the supervisor must not forget: pods and runs, one small JSON file each, replaced whole.
 
     <directory>/state/<pod uid>/pod.json
     <directory>/state/<pod uid>/<container>.<attempt>.json

@@ -1,4 +1,4 @@
-"""From what the agent says about a container to what the shepherd needs to start it: a pure translation.
+"""From what the agent says about a container to what the supervisor needs to start it: a pure translation.
 
     pod sandbox + container spec + image + powers ──> one JSON object
 
@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import coterie
-from coterie.kube.agent.images.model import HOST, Image, argv
+from coterie.kube.agent.images.model import HOST, StoredImage, argv
 from coterie.kube.agent.images.store import ImageStore
-from coterie.kube.agent.runtimes.protocol import ContainerSpec, PodSandbox, RuntimeProblem
+from coterie.kube.agent.runtimes.protocol import ContainerSpec, PodSandbox, RuntimeFailure
 from coterie.kube.agent.runtimes.runp.processes import MARK
 from coterie.kube.agent.runtimes.runp.settings import RunpSettings
 
@@ -44,7 +44,7 @@ def run_files(directory: Path, spec: ContainerSpec) -> Path:
 def start_request(
     settings: RunpSettings,
     store: ImageStore,
-    image: Image,
+    image: StoredImage,
     pod: PodSandbox,
     spec: ContainerSpec,
     powers: dict[str, Any],
@@ -52,11 +52,11 @@ def start_request(
     """Raises RuntimeProblem for what cannot be started here at all."""
     words = argv(image, spec.command, spec.args)
     if not words:
-        raise RuntimeProblem(
+        raise RuntimeFailure(
             "CreateContainerConfigError", f"neither container {spec.name} nor its image {image.name} has a command"
         )
     if image.kind != HOST and not powers["namespaces"]:
-        raise RuntimeProblem(
+        raise RuntimeFailure(
             "CreateContainerError",
             f"image {image.name} has a file system of its own, which needs root or user namespaces on this machine",
         )
@@ -113,7 +113,7 @@ def start_request(
     }
 
 
-def program_homes(image: Image) -> list[Path]:
+def program_homes(image: StoredImage) -> list[Path]:
     """Where the program of a host environment lives, when that is inside a directory every container has for itself:
     an interpreter that was installed below /tmp must still be found."""
     if image.kind != HOST or not image.entrypoint:
@@ -145,14 +145,14 @@ def _refuse_unreachable(spec: ContainerSpec) -> None:
         if mount.optional:
             continue
         if target != str(mount.source) and mount.source not in linked and not target.startswith("/dev/"):
-            raise RuntimeProblem(
+            raise RuntimeFailure(
                 "CreateContainerError",
                 f"a volume cannot be put at {target}: this machine allows no mounts; choose a place below workingDir",
             )
 
 
 def _root(
-    settings: RunpSettings, store: ImageStore, image: Image, files: Path, powers: dict[str, Any]
+    settings: RunpSettings, store: ImageStore, image: StoredImage, files: Path, powers: dict[str, Any]
 ) -> dict[str, Any]:
     own_user = powers["namespaces"] == "user"
     if image.kind == HOST:
@@ -170,7 +170,9 @@ def _root(
     }
 
 
-def _environment(image: Image, pod: PodSandbox, spec: ContainerSpec, user: int | None, tmp: str) -> Iterator[list[str]]:
+def _environment(
+    image: StoredImage, pod: PodSandbox, spec: ContainerSpec, user: int | None, tmp: str
+) -> Iterator[list[str]]:
     values = {"PATH": _PATH, "HOSTNAME": pod.hostname}
     if tmp:
         values["TMPDIR"] = tmp  # without mounts /tmp is everybody's
@@ -185,7 +187,7 @@ def _environment(image: Image, pod: PodSandbox, spec: ContainerSpec, user: int |
         yield [name, value]
 
 
-def _user(store: ImageStore, image: Image, spec: ContainerSpec) -> tuple[int | None, int | None]:
+def _user(store: ImageStore, image: StoredImage, spec: ContainerSpec) -> tuple[int | None, int | None]:
     """Who the container runs as: what the pod says, else what the image says."""
     if spec.security.run_as_user is not None:
         return spec.security.run_as_user, None
@@ -194,19 +196,19 @@ def _user(store: ImageStore, image: Image, spec: ContainerSpec) -> tuple[int | N
         return None, None
     entry = None if name.isdigit() else _look_up(store, image, "passwd", name)
     if not name.isdigit() and entry is None:
-        raise RuntimeProblem("CreateContainerConfigError", f'image {image.name} has no user "{name}"')
+        raise RuntimeFailure("CreateContainerConfigError", f'image {image.name} has no user "{name}"')
     uid = int(name) if entry is None else int(entry[2])
     if group and not group.isdigit():
         found = _look_up(store, image, "group", group)
         if found is None:
-            raise RuntimeProblem("CreateContainerConfigError", f'image {image.name} has no group "{group}"')
+            raise RuntimeFailure("CreateContainerConfigError", f'image {image.name} has no group "{group}"')
         group = found[2]
     if group:
         return uid, int(group)
     return uid, int(entry[3]) if entry is not None else None
 
 
-def _look_up(store: ImageStore, image: Image, file: str, name: str) -> list[str] | None:
+def _look_up(store: ImageStore, image: StoredImage, file: str, name: str) -> list[str] | None:
     roots = [Path(image.directory)] if image.directory else store.layer_paths(image)
     for root in roots:
         path = root / "etc" / file

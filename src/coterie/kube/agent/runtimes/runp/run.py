@@ -16,9 +16,9 @@ import signal
 import time
 
 from coterie.kube.agent.runtimes.runp import child, init, linux, processes
-from coterie.kube.agent.runtimes.runp.launch import Home, Launch
+from coterie.kube.agent.runtimes.runp.launch import Launch, LaunchContext
 from coterie.kube.agent.runtimes.runp.logs import LogFile, LogStream
-from coterie.kube.agent.runtimes.runp.streams import Listener, Output
+from coterie.kube.agent.runtimes.runp.streams import OutputListener, OutputStream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ _PIPE_BYTES = 256 << 10
 _SPEC_ONLY = ("spec", "start_ticks", "boot")
 
 
-class Run:
-    def __init__(self, home: Home, spec: dict[str, Any], on_change: Callable[[Run], None]) -> None:
+class ContainerRun:
+    def __init__(self, home: LaunchContext, spec: dict[str, Any], on_change: Callable[[ContainerRun], None]) -> None:
         self._home = home
         self.spec = spec
         self.on_change = on_change
@@ -43,7 +43,7 @@ class Run:
             "log_path": spec["log_path"], "pid": 0, "init": 0, "started_at": 0.0, "finished_at": 0.0, "exit_code": 0, "signal": 0,
             "reason": "", "message": "", "group": self.group, "spec": spec,
         }  # fmt: skip
-        self._outputs: list[Output] = []
+        self._outputs: list[OutputStream] = []
         self._log: LogFile | None = None
         self._locks: list[int] = []
         self._stdin = -1
@@ -72,7 +72,7 @@ class Run:
     def _path(self, ending: str) -> str:
         return self._home.records.path(self.uid, f"{self.key}.{ending}")
 
-    def told(self) -> dict[str, Any]:
+    def record_for_agent(self) -> dict[str, Any]:
         """The record as the agent gets it."""
         return {key: value for key, value in self.record.items() if key not in _SPEC_ONLY}
 
@@ -99,7 +99,7 @@ class Run:
                 tty=self.spec["tty"],
                 group=self.group,
                 note=note,
-                on_pid=self._born,
+                on_pid=self._process_started,
                 on_done=self._launch_over,
             )
         except BaseException:
@@ -140,8 +140,8 @@ class Run:
             if not os.path.exists(path):
                 os.mkfifo(path, 0o600)
             self._listen(name, path)
-            # The container's own end reads as well as writes: should the shepherd die, there is still a reader, so
-            # nobody gets SIGPIPE, and the next shepherd goes on where this one stopped.
+            # The container's own end reads as well as writes: should the supervisor die, there is still a reader, so
+            # nobody gets SIGPIPE, and the next supervisor goes on where this one stopped.
             handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             fcntl.fcntl(handle, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
             self._give_to_user(handle)
@@ -152,7 +152,7 @@ class Run:
     def _listen(self, name: str, path: str) -> None:
         assert self._log is not None
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._outputs.append(Output(self._home.loop, handle, LogStream(name, self._log)))
+        self._outputs.append(OutputStream(self._home.loop, handle, LogStream(name, self._log)))
 
     def _terminal_streams(self, ends: list[int]) -> tuple[int, int, int]:
         assert self._log is not None
@@ -161,14 +161,14 @@ class Run:
         self._give_to_user(slave)
         self._terminal = os.dup(master)
         os.set_blocking(master, False)
-        self._outputs.append(Output(self._home.loop, master, LogStream("stdout", self._log)))
+        self._outputs.append(OutputStream(self._home.loop, master, LogStream("stdout", self._log)))
         return slave, slave, slave
 
     def _give_to_user(self, handle: int) -> None:
         if self.spec["user"] is not None and os.getuid() == 0:
             os.fchown(handle, self.spec["user"], -1)
 
-    def _born(self, pid: int, leader: int) -> None:
+    def _process_started(self, pid: int, leader: int) -> None:
         self.record |= {
             "pid": pid,
             "init": leader,
@@ -210,7 +210,7 @@ class Run:
     # ----- coming back to it
 
     def adopt(self, record: dict[str, Any]) -> None:
-        """Take over a run that an earlier shepherd started; it is alive, or it ended while nobody looked."""
+        """Take over a run that an earlier supervisor started; it is alive, or it ended while nobody looked."""
         self.record = record
         self._launched = True
         if record["finished_at"]:
@@ -225,7 +225,7 @@ class Run:
                 path = self._path(ending)
                 if os.path.exists(path):
                     self._listen(name, path)
-        self._home.loop.watch(self._pidfd, select.EPOLLIN, self._stranger_ended)
+        self._home.loop.watch(self._pidfd, select.EPOLLIN, self._adopted_ended)
 
     def _find_process(self) -> bool:
         if self.record["boot"] != processes.boot_id():
@@ -241,7 +241,7 @@ class Run:
         self._pidfd = -1
         return False
 
-    def _stranger_ended(self, _: int) -> None:
+    def _adopted_ended(self, _: int) -> None:
         status = linux.exit_status_of(self._pidfd)
         self._home.loop.forget(self._pidfd)
         if status is None:
@@ -253,7 +253,7 @@ class Run:
         if init.read_note(self._path("exit")) is not None:
             self._exited(0)  # the note knows better
         else:
-            self._finish_group(lambda: self._end(137, 9, UNKNOWN, "The container ended and nobody saw how."))
+            self._finish_group(lambda: self._end(137, 9, UNKNOWN, "The container ended; its exit status is unknown."))
 
     # ----- ending
 
@@ -276,7 +276,7 @@ class Run:
             left = [pid for pid in self._processes() if pid != self.pid]
             if left:
                 self._kill_all()
-                self._home.loop.lazy_import(0.01, lambda: self._finish_group(then))
+                self._home.loop.call_later(0.01, lambda: self._finish_group(then))
                 return
         then()
 
@@ -299,7 +299,7 @@ class Run:
             "init": 0,
         }
         if not self._home.records.save_soon(self.uid, self.key, self.record):
-            self._home.loop.lazy_import(1.0, self._save_again)
+            self._home.loop.call_later(1.0, self._save_again)
         self._release()
         self.on_change(self)
         self._tell_waiters()
@@ -311,7 +311,7 @@ class Run:
 
     def _save_again(self) -> None:
         if not self._home.records.retry():
-            self._home.loop.lazy_import(1.0, self._save_again)
+            self._home.loop.call_later(1.0, self._save_again)
 
     def _release(self) -> None:
         for output in self._outputs:
@@ -336,7 +336,7 @@ class Run:
         """A group is busy for a moment after its last process is gone."""
         groups = self._home.groups
         if groups is not None and not groups.remove(self.group) and tries:
-            self._home.loop.lazy_import(0.05, lambda: self._remove_group(tries - 1))
+            self._home.loop.call_later(0.05, lambda: self._remove_group(tries - 1))
 
     # ----- orders
 
@@ -361,15 +361,15 @@ class Run:
         if grace > 0:
             for pid in self._processes() or [self.pid]:
                 processes.send(pid, signal.SIGTERM)
-        self._see_it_stop(0.005)
+        self._check_stopped(0.005)
 
-    def _see_it_stop(self, wait: float) -> None:
+    def _check_stopped(self, wait: float) -> None:
         if self.finished:
             return
         if time.monotonic() >= self._deadline:
             self._kill_all()
         wait = min(wait * 2, 0.1, max(0.005, self._deadline - time.monotonic()))
-        self._home.loop.lazy_import(wait, lambda: self._see_it_stop(wait))
+        self._home.loop.call_later(wait, lambda: self._check_stopped(wait))
 
     def _processes(self) -> list[int]:
         if self._home.groups is not None:
@@ -396,7 +396,7 @@ class Run:
         for output in self._outputs:
             reading, writing = os.pipe2(os.O_CLOEXEC)
             output.listeners = [listener for listener in output.listeners if listener.open]
-            output.listeners.append(Listener(self._home.loop, writing))
+            output.listeners.append(OutputListener(self._home.loop, writing))
             given.append(reading)
         source = self._terminal if self.spec["tty"] else self._stdin
         if source >= 0 and (stdin or self.spec["tty"]):

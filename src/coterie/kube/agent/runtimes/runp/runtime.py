@@ -1,7 +1,7 @@
-"""`RunpRuntime`: the agent's face of RunP. Knows images and pods; leaves processes to the shepherd.
+"""`RunpRuntime`: the agent's face of RunP. Knows images and pods; leaves processes to the supervisor.
 
-What `pods()` tells is kept in memory: filled by the shepherd's greeting, kept up to date by its events. When the
-connection breaks, it is made anew, with a new shepherd if need be, and every pod that changed meanwhile is announced.
+What `pods()` tells is kept in memory: filled by the supervisor's greeting, kept up to date by its events. When the
+connection breaks, it is made anew, with a new supervisor if need be, and every pod that changed meanwhile is announced.
 """
 
 from __future__ import annotations
@@ -15,29 +15,35 @@ from typing import Any
 
 from coterie.base.log import logger
 from coterie.kube.agent.images.flatten import flatten
-from coterie.kube.agent.images.model import HOST, Image, ImageError
+from coterie.kube.agent.images.model import HOST, ImageError, StoredImage
 from coterie.kube.agent.images.store import ImageStore, remove_tree
 from coterie.kube.agent.runtimes.protocol import (
     ContainerSpec,
     ContainerState,
+    ContainerUsage,
+    ExecSession,
     ImageInfo,
     PodSandbox,
     PodState,
-    RuntimeProblem,
-    Session,
-    Usage,
+    RuntimeFailure,
 )
 from coterie.kube.agent.runtimes.runp import cgroups
-from coterie.kube.agent.runtimes.runp.client import Answer, ConnectionLost, Refused, ShepherdClient, group_of
+from coterie.kube.agent.runtimes.runp.client import (
+    ConnectionLost,
+    SupervisorClient,
+    SupervisorRefused,
+    SupervisorReply,
+    group_of,
+)
 from coterie.kube.agent.runtimes.runp.request import links, pod_files, run_files, start_request
-from coterie.kube.agent.runtimes.runp.session import FailedSession, Sink, Source, StreamSession
+from coterie.kube.agent.runtimes.runp.session import FailedSession, PipeReader, PipeWriter, StreamSession
 from coterie.kube.agent.runtimes.runp.settings import RunpSettings
 from coterie.kube.agent.runtimes.runp.usage import usage_of
 
 _log = logger("agent.runp")
 _RETRIES = 3
 _EXEC_NOT_SET_UP = 128
-_LAST_WORDS = 0.3
+_ATTACH_LINGER = 0.3
 """Seconds for which an attachment stays after its input has ended."""
 
 
@@ -54,7 +60,7 @@ class RunpRuntime:
         self._settings = settings
         self.store = ImageStore(settings.images)
         self._group = group_of(settings.node, settings.directory)
-        self._client = ShepherdClient(settings.directory, self._group, settings.without, self._heard, self._lost)
+        self._client = SupervisorClient(settings.directory, self._group, settings.without, self._on_event, self._lost)
         self._powers: dict[str, Any] = {}
         self._groups: cgroups.Cgroups | None = None
         self._sandboxes: dict[str, PodSandbox] = {}
@@ -106,7 +112,7 @@ class RunpRuntime:
             if before.get(uid) != runs:
                 self._announce(uid)
 
-    # A node without pods does without the shepherd: it is a process of its own with an interpreter of its own.
+    # A node without pods does without the supervisor: it is a process of its own with an interpreter of its own.
 
     def _end_when_idle(self, seconds: float) -> None:
         if self._idle_timer is not None:
@@ -120,36 +126,36 @@ class RunpRuntime:
             self._ending = asyncio.create_task(self._end_shepherd(), name="runp-idle")
 
     async def _end_shepherd(self) -> None:
-        # An order that crosses this one finds the connection lost, and is given again to the next shepherd.
+        # An order that crosses this one finds the connection lost, and is given again to the next supervisor.
         with contextlib.suppress(ConnectionLost):
             if (await self._client.ask("quit")).result:
                 self._client.close()
 
     async def _awake(self) -> None:
-        """There is a shepherd to talk to, or one is being started."""
+        """There is a supervisor to talk to, or one is being started."""
         if not self._client.connected and not self._closed and (self._connecting is None or self._connecting.done()):
-            self._connecting = asyncio.create_task(self._come_back(), name="runp-connect")
+            self._connecting = asyncio.create_task(self._reconnect(), name="runp-connect")
         if self._connecting is not None and not self._connecting.done():
             await asyncio.shield(self._connecting)
 
     def _lost(self) -> None:
         self._fail_sessions()
         if not self._closed and (self._connecting is None or self._connecting.done()):
-            _log.warning("The shepherd went away; its containers go on and a new one takes them over")
-            self._connecting = asyncio.create_task(self._come_back(), name="runp-connect")
+            _log.warning("The pod supervisor ended; its containers keep running and a new one adopts them")
+            self._connecting = asyncio.create_task(self._reconnect(), name="runp-connect")
 
-    async def _come_back(self) -> None:
+    async def _reconnect(self) -> None:
         wait = 0.05
         while not self._closed:
             try:
                 await self._connect()
                 return
-            except (RuntimeProblem, OSError, ConnectionLost) as problem:
-                _log.error("No shepherd can be reached; trying again", error=problem)
+            except (RuntimeFailure, OSError, ConnectionLost) as problem:
+                _log.error("Cannot connect to the pod supervisor; trying again", error=problem)
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, 5.0)
 
-    async def _ask(self, op: str, **fields: Any) -> Answer:
+    async def _ask(self, op: str, **fields: Any) -> SupervisorReply:
         """All orders but exec may be given twice, so one whose answer was lost is simply given again."""
         for _ in range(_RETRIES):
             await self._awake()
@@ -159,7 +165,7 @@ class RunpRuntime:
                 if self._closed:
                     break
                 await asyncio.sleep(0)
-        raise RuntimeProblem("RuntimeNotReady", "the process that keeps containers does not answer")
+        raise RuntimeFailure("RuntimeNotReady", "the process that keeps containers does not answer")
 
     # ----- pods and containers
 
@@ -180,7 +186,7 @@ class RunpRuntime:
     async def start_container(self, pod_uid: str, spec: ContainerSpec) -> ContainerState:
         pod = self._sandboxes.get(pod_uid)
         if pod is None:
-            raise RuntimeProblem("CreateContainerError", f"pod {pod_uid} is not prepared")
+            raise RuntimeFailure("CreateContainerError", f"pod {pod_uid} is not prepared")
         known = self._runs.get(pod_uid, {}).get((spec.name, spec.attempt))
         if known is not None:
             return _state(known)
@@ -189,7 +195,7 @@ class RunpRuntime:
         try:
             await self._make_files(pod, spec, image, request)
         except OSError as problem:
-            raise RuntimeProblem("CreateContainerError", f"{problem.filename}: {problem.strerror}") from problem
+            raise RuntimeFailure("CreateContainerError", f"{problem.filename}: {problem.strerror}") from problem
         run: dict[str, Any] = (await self._ask("start", spec=request)).result
         newest = self._runs.setdefault(pod_uid, {})
         # The event of its end may have overtaken the answer.
@@ -199,19 +205,21 @@ class RunpRuntime:
             newest.setdefault((spec.name, spec.attempt), run)
         return _state(newest[(spec.name, spec.attempt)])
 
-    def _image(self, name: str) -> Image:
+    def _image(self, name: str) -> StoredImage:
         try:
             image = self.store.find(name)
         except ImageError as problem:
-            raise RuntimeProblem("InvalidImageName", str(problem)) from problem
+            raise RuntimeFailure("InvalidImageName", str(problem)) from problem
         if image is None:
-            raise RuntimeProblem(
+            raise RuntimeFailure(
                 "ErrImageNeverPull",
                 f'image "{name}" is not on this machine; bring it with `coterie image load` or `coterie image add`',
             )
         return image
 
-    async def _make_files(self, pod: PodSandbox, spec: ContainerSpec, image: Image, request: dict[str, Any]) -> None:
+    async def _make_files(
+        self, pod: PodSandbox, spec: ContainerSpec, image: StoredImage, request: dict[str, Any]
+    ) -> None:
         files = run_files(pod.directory, spec)
         for name, mode in (("work", 0o755), ("tmp", 0o1777), ("upper", 0o755), ("overlay", 0o755)):
             path = files / name
@@ -270,7 +278,7 @@ class RunpRuntime:
         self._streams.add(stream)
         return stream
 
-    def _heard(self, event: dict[str, Any]) -> None:
+    def _on_event(self, event: dict[str, Any]) -> None:
         if event["event"] == "exec":
             future = self._execs.pop(event["exec"], None)
             if future is not None and not future.done():
@@ -294,13 +302,13 @@ class RunpRuntime:
                     future.set_result(run["exit_code"])
 
     def _fail_sessions(self) -> None:
-        """The shepherd kills the execs of a connection that broke; their code is that of a killed program."""
+        """The supervisor kills the execs of a connection that broke; their code is that of a killed program."""
         for future in self._execs.values():
             if not future.done():
                 future.set_result(137)
         self._execs.clear()
 
-    async def usage(self, pod_uid: str) -> dict[str, Usage]:
+    async def usage(self, pod_uid: str) -> dict[str, ContainerUsage]:
         found = {}
         for run in self._runs.get(pod_uid, {}).values():
             if not run["finished_at"]:
@@ -313,7 +321,7 @@ class RunpRuntime:
 
     async def exec(
         self, pod_uid: str, container: str, command: Sequence[str], *, stdin: bool, tty: bool, stderr: bool = True
-    ) -> Session:
+    ) -> ExecSession:
         ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         await self._awake()
         asking = self._client.ask(
@@ -323,14 +331,14 @@ class RunpRuntime:
         self._execs[number] = ended
         try:
             handles = (await asking).handles
-        except Refused as problem:
+        except SupervisorRefused as problem:
             self._execs.pop(number, None)
             if problem.code and problem.code != _EXEC_NOT_SET_UP:
                 return FailedSession(problem.code, problem.message, tty=tty)
             raise
         except ConnectionLost as problem:
             self._execs.pop(number, None)
-            raise RuntimeProblem("RuntimeNotReady", "the process that keeps containers went away") from problem
+            raise RuntimeFailure("RuntimeNotReady", "the process that keeps containers went away") from problem
         except BaseException:
             self._execs.pop(number, None)
             raise
@@ -343,23 +351,23 @@ class RunpRuntime:
         if tty:
             (terminal,) = handles
             return StreamSession(
-                stdin=Sink(os.dup(terminal)) if stdin else None,
-                stdout=Source(os.dup(terminal)),
+                stdin=PipeWriter(os.dup(terminal)) if stdin else None,
+                stdout=PipeReader(os.dup(terminal)),
                 stderr=None,
                 terminal=terminal,
                 ended=ended,
                 let_go=let_go,
             )
         return StreamSession(
-            stdin=Sink(handles.pop(0)) if stdin else None,
-            stdout=Source(handles.pop(0)),
-            stderr=Source(handles.pop(0)) if stderr else None,
+            stdin=PipeWriter(handles.pop(0)) if stdin else None,
+            stdout=PipeReader(handles.pop(0)),
+            stderr=PipeReader(handles.pop(0)) if stderr else None,
             terminal=-1,
             ended=ended,
             let_go=let_go,
         )
 
-    async def attach(self, pod_uid: str, container: str, *, stdin: bool) -> Session:
+    async def attach(self, pod_uid: str, container: str, *, stdin: bool) -> ExecSession:
         answer = await self._ask("attach", uid=pod_uid, name=container, stdin=stdin)
         handles = answer.handles
         key = (pod_uid, container, answer.result["attempt"])
@@ -374,7 +382,7 @@ class RunpRuntime:
                 await self._ask("close-stdin", uid=pod_uid, name=container)
                 return
             # The container's input stays open for others; what it says to the last words is still to be heard.
-            await asyncio.sleep(_LAST_WORDS)
+            await asyncio.sleep(_ATTACH_LINGER)
             for source in (stdout, stderr):
                 if source is not None:
                     source.close()
@@ -387,11 +395,11 @@ class RunpRuntime:
                 waiting.remove(ended)
 
         tty = answer.result["tty"]
-        stdout = Source(handles.pop(0)) if handles else None
-        stderr = Source(handles.pop(0)) if handles and not tty else None
+        stdout = PipeReader(handles.pop(0)) if handles else None
+        stderr = PipeReader(handles.pop(0)) if handles and not tty else None
         entry = handles.pop(0) if handles else -1
         return StreamSession(
-            stdin=Sink(os.dup(entry) if tty else entry) if stdin and entry >= 0 else None,
+            stdin=PipeWriter(os.dup(entry) if tty else entry) if stdin and entry >= 0 else None,
             stdout=stdout,
             stderr=stderr,
             terminal=entry if tty else -1,

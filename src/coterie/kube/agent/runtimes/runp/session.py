@@ -18,7 +18,7 @@ def _wake(ready: asyncio.Future[None]) -> None:
         ready.set_result(None)
 
 
-class Source:
+class PipeReader:
     """The reading end of a pipe or a terminal. Reads only when somebody waits, so a slow reader slows the writer."""
 
     def __init__(self, handle: int) -> None:
@@ -62,7 +62,7 @@ class Source:
                 _wake(self._waiting)
 
 
-class Sink:
+class PipeWriter:
     """The writing end. What is written after the reader went is thrown away, as a shell would see it."""
 
     def __init__(self, handle: int) -> None:
@@ -99,14 +99,14 @@ class Sink:
 
 
 class StreamSession:
-    """`ended` resolves to the exit code; `let_go` tells the shepherd that nobody cares any more."""
+    """`ended` resolves to the exit code; `let_go` tells the supervisor that nobody cares any more."""
 
     def __init__(
         self,
         *,
-        stdin: Sink | None,
-        stdout: Source | None,
-        stderr: Source | None,
+        stdin: PipeWriter | None,
+        stdout: PipeReader | None,
+        stderr: PipeReader | None,
         terminal: int,
         ended: asyncio.Future[int],
         end_input: Callable[[], Awaitable[None]] | None = None,

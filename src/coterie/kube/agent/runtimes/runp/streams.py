@@ -16,7 +16,7 @@ _MOST_WAITING = 1 << 20
 """Bytes kept for a reader that is slower than the container; one that falls further behind is let go."""
 
 
-class Listener:
+class OutputListener:
     """Somebody attached: a pipe of which the agent holds the other end."""
 
     def __init__(self, loop: Loop, handle: int) -> None:
@@ -64,14 +64,14 @@ class Listener:
             self._waiting.clear()
 
 
-class Output:
+class OutputStream:
     """One stream of a container. `handle` is a non-blocking pipe or the master of a terminal."""
 
     def __init__(self, loop: Loop, handle: int, log: LogStream) -> None:
         self._loop = loop
         self._handle = handle
         self._log = log
-        self.listeners: list[Listener] = []
+        self.listeners: list[OutputListener] = []
         loop.watch(handle, select.EPOLLIN, self._ready)
 
     def _ready(self, _: int) -> None:

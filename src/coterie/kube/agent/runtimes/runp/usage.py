@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from coterie.kube.agent.runtimes.protocol import Usage
+from coterie.kube.agent.runtimes.protocol import ContainerUsage
 from coterie.kube.agent.runtimes.runp import processes
 
 if TYPE_CHECKING:
@@ -15,17 +15,17 @@ _TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def usage_of(groups: Cgroups | None, run: dict[str, Any], mark: str) -> Usage | None:
+def usage_of(groups: Cgroups | None, run: dict[str, Any], mark: str) -> ContainerUsage | None:
     """None when the container is gone."""
     if groups is not None:
-        told = groups.usage(run["group"])
-        if told is not None:
-            return Usage(*told)
+        group_usage = groups.usage(run["group"])
+        if group_usage is not None:
+            return ContainerUsage(*group_usage)
     pids = processes.in_namespace(run["init"]) if run["init"] else processes.marked(mark)
     found = [usage for usage in (_of_process(pid) for pid in pids if pid != run["init"]) if usage is not None]
     if not found:
         return None
-    return Usage(sum(one[0] for one in found), sum(one[1] for one in found), len(found))
+    return ContainerUsage(sum(one[0] for one in found), sum(one[1] for one in found), len(found))
 
 
 def _of_process(pid: int) -> tuple[int, int] | None:

@@ -1,10 +1,10 @@
-"""How agent and shepherd talk: JSON with a length in front, on a Unix socket, with file handles riding along.
+"""How agent and supervisor talk: JSON with a length in front, on a Unix socket, with file handles riding along.
 
     request  {"id": 7, "op": "start", ...}
     answer   {"id": 7, "ok": {...}} or {"id": 7, "error": ["CreateContainerError", "..."]}; "fds": how many handles
     event    {"event": "run", ...}
 
-`VERSION` grows when an old shepherd could not do what a new agent asks. A shepherd is told at `hello` who speaks.
+`VERSION` grows when an old supervisor could not do what a new agent asks. A supervisor is told at `hello` who speaks.
 """
 
 from __future__ import annotations

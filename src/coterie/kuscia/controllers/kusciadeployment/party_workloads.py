@@ -12,8 +12,8 @@ from typing import Any
 from coterie.kube.api.names import dns_label_faults
 from coterie.kuscia.api.engine_template import (
     LOCAL,
-    Engine,
-    KitFault,
+    EngineTemplate,
+    EngineTemplateError,
     access_of,
     engine_of,
     service_name,
@@ -24,12 +24,12 @@ from coterie.kuscia.api.types.job import AppImage
 
 
 @dataclass(frozen=True, slots=True)
-class DeploymentKit:
+class PartyDeployment:
     domain: str
     role: str
     name: str
     """Of the Deployment in the domain's namespace."""
-    engine: Engine
+    engine: EngineTemplate
     services: Mapping[str, str]
     """Port name -> service name, of ports that are reached from outside the pod."""
     access: Mapping[str, frozenset[str]]
@@ -46,7 +46,7 @@ def deployment_name(deployment: KusciaDeployment, party: DeploymentParty) -> str
     return party_deployment(deployment.metadata.name, party.role)
 
 
-def fault_of(deployment: KusciaDeployment) -> str:
+def spec_error(deployment: KusciaDeployment) -> str:
     """A sentence about what cannot be carried out; empty when all is well."""
     spec = deployment.spec
     if not spec.parties:
@@ -70,40 +70,42 @@ def fault_of(deployment: KusciaDeployment) -> str:
     return ""
 
 
-def kits_of(deployment: KusciaDeployment, images: Mapping[str, AppImage]) -> tuple[DeploymentKit, ...]:
+def party_deployments(deployment: KusciaDeployment, images: Mapping[str, AppImage]) -> tuple[PartyDeployment, ...]:
     """In the order of the parties. KitFault when an engine or a role is missing."""
-    kits = tuple(_kit(deployment, party, images) for party in deployment.spec.parties)
+    deployments = tuple(_party_deployment(deployment, party, images) for party in deployment.spec.parties)
     taken: set[tuple[str, str]] = set()
-    for kit in kits:
-        for name in kit.services.values():
-            if (kit.domain, name) in taken:
-                raise KitFault(
-                    f'two parties in {kit.domain} would have a service "{name}"; give one a serviceNamePrefix'
+    for each in deployments:
+        for name in each.services.values():
+            if (each.domain, name) in taken:
+                raise EngineTemplateError(
+                    f'two parties in {each.domain} would have a service "{name}"; give one a serviceNamePrefix'
                 )
-            taken.add((kit.domain, name))
-    return kits
+            taken.add((each.domain, name))
+    return deployments
 
 
-def _kit(deployment: KusciaDeployment, party: DeploymentParty, images: Mapping[str, AppImage]) -> DeploymentKit:
-    wished = party.template
+def _party_deployment(
+    deployment: KusciaDeployment, party: DeploymentParty, images: Mapping[str, AppImage]
+) -> PartyDeployment:
+    overrides = party.template
     engine = engine_of(
         images,
         party.app_image_ref,
         party.role,
-        wished.spec if wished is not None else None,
-        wished.replicas if wished is not None else None,
+        overrides.spec if overrides is not None else None,
+        overrides.replicas if overrides is not None else None,
         by_name=True,
     )
     name = deployment_name(deployment, party)
     everyone = [(each.domain_id, each.role) for each in deployment.spec.parties]
     start = party.service_name_prefix or name
-    return DeploymentKit(
+    return PartyDeployment(
         domain=party.domain_id,
         role=party.role,
         name=name,
         engine=engine,
         services={port.name: service_name(start, port.name) for port in engine.ports if port.scope != LOCAL},
         access=access_of(party.domain_id, everyone, engine.policy, engine.ports),
-        strategy=wished.strategy if wished is not None else None,
+        strategy=overrides.strategy if overrides is not None else None,
         affinity=engine.spec.get("affinity"),
     )

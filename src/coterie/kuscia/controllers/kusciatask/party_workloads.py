@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from coterie.kube.api.meta import Object
-from coterie.kuscia.api.engine_template import LOCAL, Port, access_of, engine_of, service_name
+from coterie.kuscia.api.engine_template import LOCAL, EnginePort, access_of, engine_of, service_name
 from coterie.kuscia.api.types.job import AppImage, BandwidthLimit, KusciaTask, PartyAllocatedPorts, TaskParty
 
 
 @dataclass(frozen=True, slots=True)
-class PodKit:
+class PodWorkload:
     name: str
     index: int
     identity: str
@@ -25,7 +25,7 @@ class PodKit:
 
 
 @dataclass(frozen=True, slots=True)
-class PartyKit:
+class PartyWorkload:
     domain: str
     role: str
     image: str
@@ -33,8 +33,8 @@ class PartyKit:
     containers: tuple[Object, ...] = field(repr=False)
     """Kuscia's containers, the party's own wishes laid over what the AppImage says."""
     restart_policy: str = "Never"
-    ports: tuple[Port, ...] = ()
-    pods: tuple[PodKit, ...] = ()
+    ports: tuple[EnginePort, ...] = ()
+    pods: tuple[PodWorkload, ...] = ()
     min_reserved_pods: int = 1
     access: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Port name -> domains that may call."""
@@ -47,22 +47,22 @@ class PartyKit:
         return [f"{pod.name}/{port.name}" for pod in self.pods for port in self.ports]
 
 
-def party_kits(task: KusciaTask, images: Mapping[str, AppImage]) -> tuple[PartyKit, ...]:
+def party_workloads(task: KusciaTask, images: Mapping[str, AppImage]) -> tuple[PartyWorkload, ...]:
     """In the order of the task's parties. KitFault when an engine or a role is missing."""
-    return tuple(_kit(task, party, images) for party in task.spec.parties)
+    return tuple(_party_workload(task, party, images) for party in task.spec.parties)
 
 
-def _kit(task: KusciaTask, party: TaskParty, images: Mapping[str, AppImage]) -> PartyKit:
-    wished = party.template
+def _party_workload(task: KusciaTask, party: TaskParty, images: Mapping[str, AppImage]) -> PartyWorkload:
+    overrides = party.template
     engine = engine_of(
         images,
         party.app_image_ref,
         party.role,
-        wished.spec if wished is not None else None,
-        wished.replicas if wished is not None else None,
+        overrides.spec if overrides is not None else None,
+        overrides.replicas if overrides is not None else None,
     )
     everyone = [(each.domain_id, each.role) for each in task.spec.parties]
-    return PartyKit(
+    return PartyWorkload(
         domain=party.domain_id,
         role=party.role,
         image=engine.image,
@@ -78,11 +78,11 @@ def _kit(task: KusciaTask, party: TaskParty, images: Mapping[str, AppImage]) -> 
     )
 
 
-def _pod(task: KusciaTask, role: str, index: int, ports: tuple[Port, ...]) -> PodKit:
+def _pod(task: KusciaTask, role: str, index: int, ports: tuple[EnginePort, ...]) -> PodWorkload:
     tail = f"{role}-{index}" if role else str(index)
     name = f"{task.metadata.name}-{tail}"
     services = {port.name: service_name(name, port.name) for port in ports if port.scope != LOCAL}
-    return PodKit(name, index, f"{task.metadata.uid}-{tail}", services)
+    return PodWorkload(name, index, f"{task.metadata.uid}-{tail}", services)
 
 
 def numbers_of(allotted: Iterable[PartyAllocatedPorts] | None) -> Mapping[tuple[str, str], int]:

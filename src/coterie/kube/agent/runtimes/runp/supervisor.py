@@ -1,10 +1,10 @@
-"""The shepherd: one small process for each node that is the parent of all its containers and outlives the agent.
+"""The supervisor: one small process for each node that is the parent of all its containers and outlives the agent.
 
-    python -m coterie.kube.agent.runtimes.runp.shepherd --root DIR --group NAME [--without namespaces,groups]
+    python -m coterie.kube.agent.runtimes.runp.supervisor --root DIR --group NAME [--without namespaces,groups]
 
 It starts containers, writes their logs, keeps their exit codes and does what an agent tells it on a Unix socket in its
 directory. It decides nothing. Agents come and go; when none is there and nothing runs, it goes too. Should it be killed,
-its containers go on and the next shepherd takes them over: by pid and start time, with their logs from the pipes that are
+its containers go on and the next supervisor takes them over: by pid and start time, with their logs from the pipes that are
 still there, and with their exit codes where the kernel tells strangers (6.15), else as ContainerStatusUnknown.
 
 One thread, few imports: it is to cost little and, since it forks, to hold nothing that does not survive a fork.
@@ -23,12 +23,12 @@ import time
 
 from coterie import __version__
 from coterie.kube.agent.runtimes.runp import cgroups, init, linux, probe, seccomp, wire
-from coterie.kube.agent.runtimes.runp.connection import Connection
+from coterie.kube.agent.runtimes.runp.connection import ClientConnection
 from coterie.kube.agent.runtimes.runp.execution import Execution
-from coterie.kube.agent.runtimes.runp.launch import Home
+from coterie.kube.agent.runtimes.runp.launch import LaunchContext
 from coterie.kube.agent.runtimes.runp.loop import Loop
 from coterie.kube.agent.runtimes.runp.records import Records
-from coterie.kube.agent.runtimes.runp.run import Run
+from coterie.kube.agent.runtimes.runp.run import ContainerRun
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,20 +40,23 @@ KEPT_RUNS = 5
 _LONGEST_LOG = 1 << 20
 
 
-class Pod:
+class SupervisedPod:
     def __init__(self, about: dict[str, Any]) -> None:
         self.about = about
-        self.runs: dict[tuple[str, int], Run] = {}
+        self.runs: dict[tuple[str, int], ContainerRun] = {}
 
-    def told(self) -> dict[str, Any]:
-        return {**self.about, "runs": [run.told() for run in self.runs.values() if run.record["started_at"]]}
+    def record_for_agent(self) -> dict[str, Any]:
+        return {
+            **self.about,
+            "runs": [run.record_for_agent() for run in self.runs.values() if run.record["started_at"]],
+        }
 
-    def current(self, name: str) -> Run | None:
+    def current(self, name: str) -> ContainerRun | None:
         found = [run for (container, _), run in self.runs.items() if container == name]
         return found[-1] if found else None
 
 
-class Shepherd:
+class PodSupervisor:
     def __init__(self, directory: str, group: str, without: list[str]) -> None:
         self.loop = Loop()
         self._group = group
@@ -64,9 +67,9 @@ class Shepherd:
             os.makedirs(path, exist_ok=True)
         self._powers = probe.probe(scratch, groups, without)
         program = seccomp.program(linux.machine()) if self._powers["seccomp"] else b""
-        self._home = Home(self.loop, self._records, groups, self._powers, scratch, program, init.program())
-        self._pods: dict[str, Pod] = {}
-        self._connections: list[Connection] = []
+        self._home = LaunchContext(self.loop, self._records, groups, self._powers, scratch, program, init.program())
+        self._pods: dict[str, SupervisedPod] = {}
+        self._connections: list[ClientConnection] = []
         self._idle_since = time.monotonic()
         self.done = False
         self.loop.on_child = self._home.reap
@@ -80,17 +83,17 @@ class Shepherd:
         if groups is not None:
             try:
                 groups.create("shepherd", 0, 0, 0, 0)
-                for door in groups.doors("shepherd"):
-                    os.write(door, b"0")
-                    os.close(door)
+                for handle in groups.open_for_joining("shepherd"):
+                    os.write(handle, b"0")
+                    os.close(handle)
             except OSError:
                 return
 
     def _adopt_all(self) -> None:
         for uid, (about, records) in self._records.load().items():
-            pod = self._pods[uid] = Pod(about)
+            pod = self._pods[uid] = SupervisedPod(about)
             for record in records:
-                run = Run(self._home, record["spec"], self._changed)
+                run = ContainerRun(self._home, record["spec"], self._changed)
                 pod.runs[(record["name"], record["attempt"])] = run
                 run.adopt(record)
 
@@ -108,7 +111,7 @@ class Shepherd:
         os.close(handle)
         self._server.listen(16)
         self.loop.watch(self._server.fileno(), select.EPOLLIN, self._accept)
-        self.loop.lazy_import(IDLE_SECONDS, self._rest)
+        self.loop.call_later(IDLE_SECONDS, self._rest)
 
     def _accept(self, _: int) -> None:
         try:
@@ -118,9 +121,9 @@ class Shepherd:
         if wire.peer(peer)[1] not in (0, os.getuid()):
             peer.close()
             return
-        self._connections.append(Connection(self.loop, peer, self._request, self._closed))
+        self._connections.append(ClientConnection(self.loop, peer, self._request, self._closed))
 
-    def _closed(self, connection: Connection) -> None:
+    def _closed(self, connection: ClientConnection) -> None:
         self._connections.remove(connection)
         self._idle_since = time.monotonic()
 
@@ -133,23 +136,25 @@ class Shepherd:
         if idle and time.monotonic() - self._idle_since >= IDLE_SECONDS and self._records.retry():
             self.done = True
             return
-        self.loop.lazy_import(IDLE_SECONDS / 2, self._rest)
+        self.loop.call_later(IDLE_SECONDS / 2, self._rest)
 
     def _asked_to_end(self) -> None:
         """A service manager's SIGTERM is meant for the agent; the containers need their parent."""
         self.done = not self._running()
 
-    def _changed(self, run: Run) -> None:
+    def _changed(self, run: ContainerRun) -> None:
         for connection in list(self._connections):
-            connection.send({"event": "run", "uid": run.uid, "run": run.told()})
+            connection.send({"event": "run", "uid": run.uid, "run": run.record_for_agent()})
         self._idle_since = time.monotonic()
 
     # ----- orders
 
-    def _request(self, connection: Connection, request: dict[str, Any]) -> None:
+    def _request(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         order = getattr(self, f"_do_{str(request.get('op', '')).replace('-', '_')}", None)
         if order is None:
-            connection.refuse(request, "Unknown", f"this shepherd does not know the order {request.get('op')!r}")
+            connection.refuse(
+                request, "Unknown", f"this pod supervisor does not know the command {request.get('op')!r}"
+            )
             return
         try:
             order(connection, request)
@@ -160,7 +165,7 @@ class Shepherd:
             sys.excepthook(*sys.exc_info())  # `traceback` would be a tenth of this process
             connection.refuse(request, "CreateContainerError", f"{type(problem).__name__}: {problem}")
 
-    def _do_hello(self, connection: Connection, request: dict[str, Any]) -> None:
+    def _do_hello(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         connection.answer(
             request,
             {
@@ -170,25 +175,25 @@ class Shepherd:
                 "running": self._running(),
                 "powers": self._powers,
                 "group": self._group,
-                "pods": [pod.told() for pod in self._pods.values()],
+                "pods": [pod.record_for_agent() for pod in self._pods.values()],
             },
         )
 
-    def _do_quit(self, connection: Connection, request: dict[str, Any]) -> None:
+    def _do_quit(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         self.done = not self._running()
         connection.answer(request, self.done)
 
-    def _do_prepare(self, connection: Connection, request: dict[str, Any]) -> None:
+    def _do_prepare(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         about = request["pod"]
         uid = about["uid"]
         self._records.save(uid, "pod", about, flush=False)
         if uid in self._pods:
             self._pods[uid].about = about
         else:
-            self._pods[uid] = Pod(about)
+            self._pods[uid] = SupervisedPod(about)
         connection.answer(request, True)
 
-    def _do_start(self, connection: Connection, request: dict[str, Any]) -> None:
+    def _do_start(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         spec = request["spec"]
         pod = self._pods.get(spec["uid"])
         if pod is None:
@@ -197,18 +202,18 @@ class Shepherd:
         key = (spec["name"], spec["attempt"])
         known = pod.runs.get(key)
         if known is not None and not known.starting:
-            connection.answer(request, known.told())
+            connection.answer(request, known.record_for_agent())
             return
         before = pod.current(spec["name"])
         if before is not None and before is not known and not before.finished:
             connection.refuse(request, "CreateContainerError", "an earlier run of the container has not ended")
             return
-        run = known or Run(self._home, spec, self._changed)
+        run = known or ContainerRun(self._home, spec, self._changed)
         pod.runs[key] = run
 
         def done(problem: tuple[int, str] | None) -> None:
             if problem is None:
-                connection.answer(request, run.told())
+                connection.answer(request, run.record_for_agent())
             else:
                 pod.runs.pop(key, None)
                 connection.refuse(request, "CreateContainerError", problem[1])
@@ -223,29 +228,29 @@ class Shepherd:
             raise
         self._forget_old(pod, spec["name"])
 
-    def _forget_old(self, pod: Pod, name: str) -> None:
+    def _forget_old(self, pod: SupervisedPod, name: str) -> None:
         ended = [key for key, run in pod.runs.items() if key[0] == name and run.finished]
         for key in ended[:-KEPT_RUNS]:
             self._records.forget(pod.about["uid"], pod.runs.pop(key).key)
 
-    def _run(self, request: dict[str, Any]) -> Run | None:
+    def _run(self, request: dict[str, Any]) -> ContainerRun | None:
         pod = self._pods.get(request["uid"])
         return pod.current(request["name"]) if pod is not None else None
 
-    def _do_stop(self, connection: Connection, request: dict[str, Any]) -> None:
+    def _do_stop(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         run = self._run(request)
         if run is None:
             connection.answer(request, True)
         else:
             run.stop(request["grace"], lambda: connection.answer(request, True))
 
-    def _do_signal(self, connection: Connection, request: dict[str, Any]) -> None:
+    def _do_signal(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         run = self._run(request)
         if run is not None:
             run.signal(request["signal"])
         connection.answer(request, True)
 
-    def _do_remove(self, connection: Connection, request: dict[str, Any]) -> None:
+    def _do_remove(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         pod = self._pods.get(request["uid"])
         if pod is None:
             connection.answer(request, True)
@@ -262,7 +267,7 @@ class Shepherd:
         for run in alive:
             run.stop(0, one_gone)
 
-    def _remove(self, pod: Pod) -> None:
+    def _remove(self, pod: SupervisedPod) -> None:
         uid = pod.about["uid"]
         self._pods.pop(uid, None)
         self._records.forget_pod(uid)
@@ -271,9 +276,9 @@ class Shepherd:
     def _remove_group(self, uid: str, tries: int) -> None:
         groups = self._home.groups
         if groups is not None and uid not in self._pods and not groups.remove(uid) and tries:
-            self.loop.lazy_import(0.05, lambda: self._remove_group(uid, tries - 1))
+            self.loop.call_later(0.05, lambda: self._remove_group(uid, tries - 1))
 
-    def _do_exec(self, connection: Connection, request: dict[str, Any]) -> None:
+    def _do_exec(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         run = self._run(request)
         if run is None or run.finished or not run.pid:
             connection.refuse(request, "ContainerNotRunning", f"container {request['name']} is not running")
@@ -304,13 +309,13 @@ class Shepherd:
         )
         connection.executions[number] = execution
 
-    def _do_exec_kill(self, connection: Connection, request: dict[str, Any]) -> None:
+    def _do_exec_kill(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         execution = connection.executions.get(request["exec"])
         if execution is not None:
             execution.kill()
         connection.answer(request, True)
 
-    def _do_attach(self, connection: Connection, request: dict[str, Any]) -> None:
+    def _do_attach(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         run = self._run(request)
         if run is None or run.finished:
             connection.refuse(request, "ContainerNotRunning", f"container {request['name']} is not running")
@@ -320,7 +325,7 @@ class Shepherd:
         about = {"tty": run.spec["tty"], "attempt": run.spec["attempt"], "once": run.spec.get("stdin_once", True)}
         connection.answer(request, about, handles)
 
-    def _do_close_stdin(self, connection: Connection, request: dict[str, Any]) -> None:
+    def _do_close_stdin(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         run = self._run(request)
         if run is not None:
             run.close_stdin()
@@ -331,7 +336,7 @@ def main(words: list[str]) -> int:
     options = dict(zip(words[::2], words[1::2], strict=False))
     if set(options) - {"--without"} != {"--root", "--group"} or len(words) % 2:
         sys.stderr.write(
-            "usage: python -m coterie.kube.agent.runtimes.runp.shepherd --root DIR --group NAME [--without A,B]\n"
+            "usage: python -m coterie.kube.agent.runtimes.runp.supervisor --root DIR --group NAME [--without A,B]\n"
         )
         return 2
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whoever started us may have kept signals back
@@ -339,35 +344,35 @@ def main(words: list[str]) -> int:
     os.makedirs(directory, mode=0o700, exist_ok=True)
     reading, writing = os.pipe2(os.O_CLOEXEC)
     if os.fork():
-        # The starter waits for this: the answer is there when the shepherd can be reached.
+        # The starter waits for this: the answer is there when the supervisor can be reached.
         os.close(writing)
-        said = os.read(reading, 65536)
-        if said != b"ready":
-            sys.stderr.write(said.decode(errors="replace") + "\n")
-        return 0 if said == b"ready" else 1
+        output = os.read(reading, 65536)
+        if output != b"ready":
+            sys.stderr.write(output.decode(errors="replace") + "\n")
+        return 0 if output == b"ready" else 1
     os.close(reading)
     os.setsid()
     try:
         lock = _lock(directory)
-        shepherd = Shepherd(directory, options["--group"], options.get("--without", "").split(","))
-        shepherd.listen(directory)
+        supervisor = PodSupervisor(directory, options["--group"], options.get("--without", "").split(","))
+        supervisor.listen(directory)
         _be_quiet(directory)
     except (OSError, TimeoutError) as problem:
-        os.write(writing, f"the shepherd cannot start: {problem}".encode())
+        os.write(writing, f"the pod supervisor cannot start: {problem}".encode())
         return 1
     gc.collect()
     gc.freeze()  # what is here now stays: children need not copy it
     os.write(writing, b"ready")
     os.close(writing)
-    while not shepherd.done:
-        shepherd.loop.step()
+    while not supervisor.done:
+        supervisor.loop.step()
     os.unlink(f"{directory}/{wire.SOCKET_NAME}")
     os.close(lock)
     return 0
 
 
 def _lock(directory: str) -> int:
-    """There is one shepherd for a directory. One that is just going is waited for."""
+    """There is one supervisor for a directory. One that is just going is waited for."""
     handle = os.open(f"{directory}/shepherd.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     for _ in range(100):
         try:
