@@ -67,7 +67,7 @@ class PlainResponse:
                 raise self._failure
             if self._finished:
                 return b""
-            await self._news()
+            await self._wait_for_wake()
         found = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks.clear()
         self._waiting = 0
@@ -96,7 +96,7 @@ class PlainResponse:
         while not self.status:
             if self._failure is not None:
                 raise self._failure
-            await self._news()
+            await self._wait_for_wake()
 
     def received(self, data: bytes) -> None:
         self._chunks.append(data)
@@ -118,7 +118,7 @@ class PlainResponse:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def _news(self) -> None:
+    async def _wait_for_wake(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter

@@ -141,11 +141,11 @@ class HostReconciler:
         if (newer := job_mirror.newer_command_for(job, summary)) is not None:
             patch["metadata"] = {"labels": newer[0]}
             patch["spec"] = {"stage": newer[1].stage, "stageTrigger": newer[1].stage_trigger}
-        told_status = job_mirror.summary_status(merged, summary.status, parties)
-        status = changes(summary.status, told_status)
+        new_status = job_mirror.summary_status(merged, summary.status, parties)
+        status = changes(summary.status, new_status)
         pause = None
         if status is not None:
-            if not patch and job_mirror.only_informs(summary.status, told_status):
+            if not patch and job_mirror.only_informs(summary.status, new_status):
                 pause = self._later.wait(summary.key)
             if pause is None:
                 patch["status"] = status
@@ -220,8 +220,8 @@ class HostReconciler:
         if pause is None:
             self._later.clear(summary.key)
         if pause is None or not quiet_here:
-            heard_status = replace(task.status, party_task_status=merged)
-            await write_status(self._client, KUSCIA_TASKS, task, task.status, heard_status)
+            merged_status = replace(task.status, party_task_status=merged)
+            await write_status(self._client, KUSCIA_TASKS, task, task.status, merged_status)
         if change is not None and (pause is None or not quiet_there):
             await write(self._client, KUSCIA_TASK_SUMMARIES, summary, {"status": change})
         return pause

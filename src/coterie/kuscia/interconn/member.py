@@ -326,18 +326,18 @@ class MemberReconciler:
             first = job_mirror.HOST_TASK_UID in (summary.metadata.labels or {})
             after = await self._exchange_reservations(task, after, ours, first)
         # Before it has a phase its own controller has not listed the parties.
-        news_here = bool(task.status.phase) and status != task.status
+        changed_here = bool(task.status.phase) and status != task.status
         quiet_here = job_mirror.only_progress(task.status.party_task_status, status.party_task_status)
         quiet_there = (
             job_mirror.only_progress(there.party_task_status, reported)
             and after.resource_status == there.resource_status
         )
         pause = None
-        if (news_here and quiet_here) or (after != there and quiet_there):
+        if (changed_here and quiet_here) or (after != there and quiet_there):
             pause = self._later.wait(summary.key)
         if pause is None:
             self._later.clear(summary.key)
-        if news_here and (pause is None or not quiet_here):
+        if changed_here and (pause is None or not quiet_here):
             await write_status(self._local, KUSCIA_TASKS, task, task.status, status)
         if after != there and (pause is None or not quiet_there):
             await self._write_task(summary, after)

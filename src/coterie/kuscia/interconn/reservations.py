@@ -113,8 +113,8 @@ def only_begins(
     after: Mapping[str, tuple[ReservationOfParty, ...]] | None,
 ) -> bool:
     """Whether the host says nothing but that it counts from now on."""
-    old = {(domain, each.role): each for domain, told in (before or {}).items() for each in told}
-    new = {(domain, each.role): each for domain, told in (after or {}).items() for each in told}
+    old = {(domain, each.role): each for domain, parties in (before or {}).items() for each in parties}
+    new = {(domain, each.role): each for domain, parties in (after or {}).items() for each in parties}
     return (
         all(
             each == old.get(key) or (key not in old and each.phase == ReservationPhase.RESERVING)

@@ -71,8 +71,8 @@ class DisruptionReconciler:
 
     async def _fail(self, budget: PodDisruptionBudget, message: str) -> None:
         if not has_failed(budget.status):
-            told = f"Failed to calculate the number of expected pods: {message}"
-            self._record(budget, "Warning", "CalculateExpectedPodCountFailed", told)
+            message_text = f"Failed to calculate the number of expected pods: {message}"
+            self._record(budget, "Warning", "CalculateExpectedPodCountFailed", message_text)
             self._log.warning("Cannot compute a disruption budget", budget=str(budget.key), why=message)
         await self._write(budget, failed(budget, message, self._clock.now()))
 

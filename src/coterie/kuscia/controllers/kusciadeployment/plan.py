@@ -115,15 +115,20 @@ def plan(view: View) -> Plan:
     if fault := spec_error(view.deployment):
         return Plan(failure=Explanation(VALIDATE_FAILED, fault))
     try:
-        kits = party_deployments(view.deployment, view.images)
+        workloads = party_deployments(view.deployment, view.images)
     except EngineTemplateError as problem:
         return Plan(failure=Explanation(BUILD_FAILED, str(problem)))
-    own = [kit for kit in kits if kit.domain in view.own]
+    own = [workload for workload in workloads if workload.domain in view.own]
     if lacking := dict(_without_number(view, own)):
         return Plan(allocate=lacking)
     if mark := _mark(view, own):
         return Plan(mark=mark)
-    wanted = [each for place, kit in enumerate(kits) if kit.domain in view.own for each in _objects(view, kits, place)]
+    wanted = [
+        each
+        for place, workload in enumerate(workloads)
+        if workload.domain in view.own
+        for each in _objects(view, workloads, place)
+    ]
     return Plan(
         ensure=tuple(each for each in wanted if not _up_to_date(view, each)),
         delete=tuple(_unwanted(view, wanted)),
@@ -150,22 +155,23 @@ def allocated_ports(deployment: KusciaDeployment) -> list[PartyAllocatedPorts]:
 
 
 def _without_number(view: View, own: Sequence[PartyDeployment]) -> Iterator[tuple[PartyKey, tuple[str, ...]]]:
-    for kit in own:
-        known = view.ports.get((kit.domain, kit.role), {})
-        if lacking := tuple(name for name in kit.port_names if name not in known):
-            yield (kit.domain, kit.role), lacking
+    for workload in own:
+        known = view.ports.get((workload.domain, workload.role), {})
+        if lacking := tuple(name for name in workload.port_names if name not in known):
+            yield (workload.domain, workload.role), lacking
 
 
-def _numbers(view: View, kit: PartyDeployment) -> dict[str, int]:
-    known = view.ports.get((kit.domain, kit.role), {})
-    return {name: known[name] for name in kit.port_names}
+def _numbers(view: View, workload: PartyDeployment) -> dict[str, int]:
+    known = view.ports.get((workload.domain, workload.role), {})
+    return {name: known[name] for name in workload.port_names}
 
 
 def _mark(view: View, own: Sequence[PartyDeployment]) -> Object:
     """Finalizer and annotations that are missing or outdated."""
     meta = view.deployment.metadata
     allocated = [
-        PartyAllocatedPorts(domain_id=kit.domain, role=kit.role, named_port=_numbers(view, kit)) for kit in own
+        PartyAllocatedPorts(domain_id=workload.domain, role=workload.role, named_port=_numbers(view, workload))
+        for workload in own
     ]
     wanted = render.marks_of(view.deployment, view.own, allocated)
     known = meta.annotations or {}
@@ -180,16 +186,16 @@ def _mark(view: View, own: Sequence[PartyDeployment]) -> Object:
 # Objects.
 
 
-def _objects(view: View, kits: Sequence[PartyDeployment], place: int) -> Iterator[WantedObject]:
+def _objects(view: View, workloads: Sequence[PartyDeployment], place: int) -> Iterator[WantedObject]:
     """Of one party, in the order in which they are made: pods need what stands before the Deployment."""
-    kit = kits[place]
-    numbers = _numbers(view, kit)
-    templates = render.template_map(view.deployment, kit)
+    workload = workloads[place]
+    numbers = _numbers(view, workload)
+    templates = render.template_map(view.deployment, workload)
     if templates is not None:
         yield WantedObject(CONFIG_MAPS, templates, "data")
-    for service in render.services_of(view.deployment, kit, numbers):
+    for service in render.services_of(view.deployment, workload, numbers):
         yield WantedObject(SERVICES, service, "spec")
-    yield WantedObject(DEPLOYMENTS, render.deployment_of(view.deployment, kits, place, numbers), "spec")
+    yield WantedObject(DEPLOYMENTS, render.deployment_of(view.deployment, workloads, place, numbers), "spec")
 
 
 def _place(body: Object) -> Place:
@@ -238,18 +244,20 @@ def _own_parties(view: View, own: Sequence[PartyDeployment]) -> tuple[PartyStatu
     found = view.deployments
     parties: PartyStatuses = {}
     logs: dict[str, str] = {}
-    for kit in own:
-        why = explain_pods(pod for pod in view.pods if _is_pod_of(pod, kit))
+    for workload in own:
+        why = explain_pods(pod for pod in view.pods if _is_pod_of(pod, workload))
         if why is not None and why.log:
-            logs.setdefault(kit.domain, why.log)
-        entry = party_status(found.get((kit.domain, kit.name)), kit.role, kit.engine.replicas, why, None, view.now)
-        parties.setdefault(kit.domain, {})[kit.name] = entry
+            logs.setdefault(workload.domain, why.log)
+        entry = party_status(
+            found.get((workload.domain, workload.name)), workload.role, workload.engine.replicas, why, None, view.now
+        )
+        parties.setdefault(workload.domain, {})[workload.name] = entry
     return parties, logs
 
 
-def _is_pod_of(pod: Pod, kit: PartyDeployment) -> bool:
+def _is_pod_of(pod: Pod, workload: PartyDeployment) -> bool:
     known = pod.metadata.labels or {}
-    return pod.metadata.namespace == kit.domain and known.get(labels.KUSCIA_DEPLOYMENT_NAME) == kit.name
+    return pod.metadata.namespace == workload.domain and known.get(labels.KUSCIA_DEPLOYMENT_NAME) == workload.name
 
 
 def _status(

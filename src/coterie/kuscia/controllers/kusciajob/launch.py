@@ -69,11 +69,11 @@ def task_of(view: JobView, template: TaskTemplate) -> Object:
 
 def _host_task(view: JobView, template: TaskTemplate) -> dict[str, str]:
     """Which of the host's tasks of this name it is, where the interconnection told so. After a restart it must tell anew."""
-    told = (view.job.metadata.annotations or {}).get(labels.COTERIE_HOST_TASK_UIDS, "")
-    if not told or find_condition(view.job.status.conditions, RESTARTED) is not None:
+    annotation = (view.job.metadata.annotations or {}).get(labels.COTERIE_HOST_TASK_UIDS, "")
+    if not annotation or find_condition(view.job.status.conditions, RESTARTED) is not None:
         return {}
     try:
-        uid = msgspec.json.decode(told, type=dict[str, str]).get(template.task_id)
+        uid = msgspec.json.decode(annotation, type=dict[str, str]).get(template.task_id)
     except msgspec.DecodeError:
         return {}  # somebody edited it; the interconnection marks the task itself
     return {labels.COTERIE_HOST_TASK_UID: uid} if uid else {}

@@ -61,7 +61,7 @@ CREATE_TASK_FAILED = "CreateTaskFailed"
 UPDATE_JOB_FAILED = "UpdateJobFailed"
 TASKS_CREATED = "TasksCreated"
 """False while a task is refused for a reason that may end, such as a quota."""
-CREATE_PATIENCE = 300.0
+CREATE_RETRY_SECONDS = 300.0
 """Seconds for which such a task is tried again."""
 REFUSED_RETRY = 5.0
 _CREATED = frozenset(stage.done for stage in (JobStage.CREATE, JobStage.START, JobStage.RESTART)) | {
@@ -404,10 +404,10 @@ def task_refused(
     now = parse_time(view.now)
     waited = (now - since).total_seconds() if since is not None and now is not None else 0.0
     status = _condition(view, status, TASKS_CREATED, "False", CREATE_TASK_FAILED, message)
-    if lasting or waited >= CREATE_PATIENCE:
-        words = message if lasting else f"waited {CREATE_PATIENCE:g} seconds in vain: {message}"
+    if lasting or waited >= CREATE_RETRY_SECONDS:
+        words = message if lasting else f"waited {CREATE_RETRY_SECONDS:g} seconds in vain: {message}"
         return replace(status, phase=JobPhase.FAILED, reason=CREATE_TASK_FAILED, message=words), None
-    return replace(status, message=f"Waiting: {message}"), min(REFUSED_RETRY, CREATE_PATIENCE - waited)
+    return replace(status, message=f"Waiting: {message}"), min(REFUSED_RETRY, CREATE_RETRY_SECONDS - waited)
 
 
 def tasks_taken(view: JobView, status: KusciaJobStatus) -> KusciaJobStatus:

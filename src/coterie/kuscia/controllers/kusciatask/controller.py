@@ -316,7 +316,7 @@ class KusciaTaskReconciler:
             group = await self._ensure(task, TASK_RESOURCE_GROUPS, body)
         now = rfc3339(self._clock.now())
         owner = reference(TASK_RESOURCE_GROUPS, group.metadata)
-        kits = {(kit.domain, kit.role): kit for kit in view.own}
+        workloads = {(workload.domain, workload.role): workload for workload in view.own}
         parties = [
             party
             for party in (*(group.spec.parties or ()), *(group.spec.out_of_controlled_parties or ()))
@@ -324,11 +324,11 @@ class KusciaTaskReconciler:
         ]
 
         async def reserve(party: GroupParty) -> render.Reservation:
-            kit = kits.get((party.domain_id, party.role))
-            pods = [render.reserved_pod(kit, which) for which in kit.pods] if kit is not None else []
+            workload = workloads.get((party.domain_id, party.role))
+            pods = [render.reserved_pod(workload, which) for which in workload.pods] if workload is not None else []
             body = task_resource(group, party, owner, pods, now)
             # A partner's own status must not speak of what was refused to us.
-            whose = (party.domain_id, party.role) if kit is not None else ("", "")
+            whose = (party.domain_id, party.role) if workload is not None else ("", "")
             with _refusing(*whose, TASK_RESOURCES, body):
                 made = await self._ensure(task, TASK_RESOURCES, body)
             return render.Reservation(made.metadata.name, made.metadata.uid, group.metadata.uid)
@@ -390,8 +390,8 @@ class KusciaTaskReconciler:
         self._expected.expect(task.key, pod.metadata.resource_version)
         return pod
 
-    async def _create_for(self, task: KusciaTask, kit: PartyWorkload, kind: Kind[Any], body: Object) -> None:
-        with _refusing(kit.domain, kit.role, kind, body):
+    async def _create_for(self, task: KusciaTask, workload: PartyWorkload, kind: Kind[Any], body: Object) -> None:
+        with _refusing(workload.domain, workload.role, kind, body):
             await self._ensure(task, kind, body)
 
     async def _ensure(self, task: KusciaTask, kind: Kind[A], body: Object) -> A:

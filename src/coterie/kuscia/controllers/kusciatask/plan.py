@@ -60,7 +60,7 @@ class TaskView:
     task: KusciaTask
     parties: tuple[PartyWorkload, ...]
     fault: str
-    """Why there are no kits; empty when there are."""
+    """Why there are no workloads; empty when there are."""
     own: tuple[PartyWorkload, ...]
     """The parties that are hosted here."""
     initiates: bool
@@ -191,7 +191,7 @@ def _making(view: TaskView, status: KusciaTaskStatus) -> Plan:
 
 def _unrefused(view: TaskView, status: KusciaTaskStatus) -> tuple[PartyTaskStatus, ...] | None:
     """Our parties without the message of a refusal, which is the only one before their pods exist."""
-    own = {(kit.domain, kit.role) for kit in view.own}
+    own = {(workload.domain, workload.role) for workload in view.own}
     return (
         tuple(
             replace(party, message="") if (party.domain_id, party.role) in own and party.message else party
@@ -210,9 +210,9 @@ def refused(view: TaskView, status: KusciaTaskStatus, refusals: Sequence[Refusal
     status = replace(status, party_task_status=parties or None)
     words = "; ".join(f"{each.what}: {each.message}" for each in counted)
     if lasting or view.life_left <= 0:
-        patience = "" if lasting else f"waited {view.life:g} seconds in vain: "
+        waited = "" if lasting else f"waited {view.life:g} seconds in vain: "
         status = _with_condition(view, status, RESOURCE_CREATED, "False", CREATE_FAILED)
-        return Plan(_failed(view, status, CREATE_FAILED, f"{patience}{words}"))
+        return Plan(_failed(view, status, CREATE_FAILED, f"{waited}{words}"))
     status = _with_condition(view, replace(status, message=f"Waiting: {words}"), RESOURCE_CREATED, "False", words)
     return Plan(status, after=min(REFUSED_RETRY, view.life_left))
 

@@ -1,4 +1,4 @@
-"""The objects a task consists of, from its kits: config maps, pods, services, the resource group. Pure.
+"""The objects a task consists of, from its workloads: config maps, pods, services, the resource group. Pure.
 
 Everything in a domain's namespace belongs to one of the task's pods and goes with it.
 """
@@ -285,7 +285,7 @@ def group(task: KusciaTask, own: Sequence[PartyWorkload], *, initiates: bool, di
     }
 
 
-def reserved_pod(kit: PartyWorkload, which: PodWorkload) -> Object:
+def reserved_pod(workload: PartyWorkload, which: PodWorkload) -> Object:
     """The entry of a pod in its TaskResource."""
-    asked = [each["resources"] for each in kit.containers if each.get("resources")]
+    asked = [each["resources"] for each in workload.containers if each.get("resources")]
     return {"name": which.name, "resources": asked[0]} if len(asked) == 1 else {"name": which.name}

@@ -137,11 +137,11 @@ def plan(view: GroupView) -> Plan:
 
 def refused(view: GroupView, words: str, *, lasting: bool) -> Plan:
     """A reservation or a pod could not be written: the group fails, or says what it waits for."""
-    told = ("TaskResourcesCreated", "False", words)
+    condition = ("TaskResourcesCreated", "False", words)
     if lasting:
-        return Plan(_moved(view, GroupPhase.FAILED, told))
+        return Plan(_moved(view, GroupPhase.FAILED, condition))
     left = float(view.group.spec.lifecycle_seconds or LIFE_SECONDS) - view.age
-    return Plan(_condition(view, view.group.status, *told), after=min(REFUSED_RETRY, max(0.0, left)))
+    return Plan(_condition(view, view.group.status, *condition), after=min(REFUSED_RETRY, max(0.0, left)))
 
 
 def _pending(view: GroupView) -> Plan:

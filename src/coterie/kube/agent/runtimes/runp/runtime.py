@@ -123,9 +123,9 @@ class RunpRuntime:
 
     def _idle(self) -> None:
         if not self._closed and not self._sandboxes and self._client.connected:
-            self._ending = asyncio.create_task(self._end_shepherd(), name="runp-idle")
+            self._ending = asyncio.create_task(self._end_supervisor(), name="runp-idle")
 
-    async def _end_shepherd(self) -> None:
+    async def _end_supervisor(self) -> None:
         # An order that crosses this one finds the connection lost, and is given again to the next supervisor.
         with contextlib.suppress(ConnectionLost):
             if (await self._client.ask("quit")).result:
