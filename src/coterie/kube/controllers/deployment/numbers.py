@@ -91,7 +91,7 @@ def shrink_old(deployment: Deployment, newest: Draft, old: Sequence[Draft]) -> d
 def share(deployment: Deployment, drafts: Sequence[Draft]) -> dict[str, int]:
     """Sizes of all active sets when a deployment is scaled in the middle of a rollout: each keeps its proportion.
 
-    What rounding leaves over goes to the largest.
+    What rounding leaves over goes to the largest, or is taken from the largest first.
     """
     active = [draft for draft in drafts if draft.replicas > 0]
     allowed = most(deployment) if deployment.replicas > 0 else 0
@@ -105,9 +105,12 @@ def share(deployment: Deployment, drafts: Sequence[Draft]) -> dict[str, int]:
         part = _proportion(deployment, draft, more, given) if more else 0
         sizes[draft.name] = draft.replicas + part
         given += part
-    if more and active:
-        first = active[0].name
-        sizes[first] = max(0, sizes[first] + more - given)
+    # What rounding leaves over: all of it to the largest, but no set goes below nought.
+    left = more - given
+    for draft in active:
+        part = max(-sizes[draft.name], left)
+        sizes[draft.name] += part
+        left -= part
     return sizes
 
 
