@@ -158,14 +158,7 @@ class _PlainLines:
             raise Disconnected(f"the stream broke: {error}") from error
 
     async def read(self) -> list[bytes]:
-        while True:
-            chunk = await self.chunk()
-            if not chunk:
-                rest = self._splitter.rest()
-                return [rest] if rest else []
-            lines = self._splitter.feed(chunk)
-            if lines:
-                return lines
+        return await self._splitter.next_lines(self.chunk)
 
     async def close(self) -> None:
         self._response.close()

@@ -92,14 +92,7 @@ class _SecureLines:
             raise Disconnected(f"the stream broke: {error or type(error).__name__}") from error
 
     async def read(self) -> list[bytes]:
-        while True:
-            chunk = await self.chunk()
-            if not chunk:
-                rest = self._splitter.rest()
-                return [rest] if rest else []
-            lines = self._splitter.feed(chunk)
-            if lines:
-                return lines
+        return await self._splitter.next_lines(self.chunk)
 
     async def close(self) -> None:
         connection = self._response.connection

@@ -10,7 +10,7 @@ wraps a transport and is one. What the server answers is never an exception here
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -120,3 +120,14 @@ class LineSplitter:
         rest = b"".join(self._parts)
         self._parts.clear()
         return rest
+
+    async def next_lines(self, chunk: Callable[[], Awaitable[bytes]]) -> list[bytes]:
+        """At least one line from a source of chunks; nothing when it has ended."""
+        while True:
+            data = await chunk()
+            if not data:
+                rest = self.rest()
+                return [rest] if rest else []
+            lines = self.feed(data)
+            if lines:
+                return lines
