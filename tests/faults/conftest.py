@@ -17,7 +17,7 @@ settings.register_profile(
 )
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def untouched() -> Iterator[list[FuzzServer]]:
     """Servers that are as they were when they started."""
     servers: list[FuzzServer] = []
