@@ -16,7 +16,7 @@ from coterie.kube.agent.runtimes.runp import cgroups, wire
 from coterie.kube.agent.runtimes.runp.client import ConnectionLost, SupervisorClient, group_of
 
 _STOP_TIMEOUT = 10.0
-"""Seconds beyond the grace for the shepherd to kill, to answer and to go."""
+"""Seconds beyond the grace for the supervisor to kill, to answer and to go."""
 _POLL_SECONDS = 0.02
 _GROUP_TRIES = 100
 _ATTEMPTS = 3

@@ -48,7 +48,7 @@ _ATTACH_LINGER = 0.3
 
 
 _IDLE_AT_START = 5.0
-"""Seconds after which a shepherd ends that was only asked what the machine can do."""
+"""Seconds after which a supervisor ends that was only asked what the machine can do."""
 
 
 class RunpRuntime:

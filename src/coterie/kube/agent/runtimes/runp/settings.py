@@ -9,7 +9,7 @@ from pathlib import Path
 @dataclass(frozen=True, slots=True)
 class RunpSettings:
     directory: Path
-    """The runtime's own: the shepherd's socket, records of pods and runs. One for each node."""
+    """The runtime's own: the supervisor's socket, records of pods and runs. One for each node."""
     images: Path
     """The image store, which several nodes of a machine may share."""
     node: str
@@ -25,7 +25,7 @@ class RunpSettings:
     log_age: float = 0.0
     """A log file is rotated after this many seconds even if it is small; 0: never."""
     idle_seconds: float = 300.0
-    """The shepherd ends when there was no pod for this long, and starts again with the next; 0: it always runs."""
+    """The supervisor ends when there was no pod for this long, and starts again with the next; 0: it always runs."""
     without: tuple[str, ...] = ()
     """Means of isolation that are not to be used though the machine has them: `namespaces`, `groups`, `landlock`,
-    `seccomp`. For machines on which one of them misbehaves. Holds for shepherds started from now on."""
+    `seccomp`. For machines on which one of them misbehaves. Holds for supervisors started from now on."""

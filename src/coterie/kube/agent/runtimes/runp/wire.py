@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 OLDEST = 1
-"""The oldest shepherd this agent can still talk to."""
+"""The oldest supervisor this agent can still talk to."""
 SOCKET_NAME = "shepherd.sock"
 MOST_HANDLES = 8
 _LONGEST = 16 << 20
