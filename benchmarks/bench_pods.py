@@ -161,7 +161,7 @@ class Starts:
     waits: list[float] = field(default_factory=list)
     """Milliseconds."""
     cpu: float = 0.0
-    """Seconds of the node and its shepherd for all of them, their removal included."""
+    """Seconds of the node and its supervisor for all of them, their removal included."""
 
     def share(self, share: float) -> float:
         ordered = sorted(self.waits)
@@ -215,14 +215,16 @@ async def _idle(bench: Bench, node: PodNode, count: int) -> list[Row]:
     began, before = time.perf_counter(), [cpu_of(pid) for pid in pids]
     await asyncio.sleep(bench.plan.idle)
     seconds = time.perf_counter() - began
-    of_node, of_shepherd = ((cpu_of(pid) - was) / seconds * 100 for pid, was in zip(pids, before, strict=True))
+    of_node, of_supervisor = ((cpu_of(pid) - was) / seconds * 100 for pid, was in zip(pids, before, strict=True))
     memory = [memory_of(pid) for pid in pids]
-    (rss, rss_shepherd), (pss, pss_shepherd) = zip(*memory, strict=True)
+    (rss, rss_supervisor), (pss, pss_supervisor) = zip(*memory, strict=True)
     what = f"node with {count} sleeping pods"
     return [
-        Row(f"{what}, idle CPU of a core", of_node + of_shepherd, "%", note=f"shepherd {of_shepherd:.2f}; goal 1"),
-        Row(f"{what}, RSS", rss + rss_shepherd, "MiB", note=f"shepherd {rss_shepherd:.1f}"),
-        Row(f"{what}, PSS", pss + pss_shepherd, "MiB", note=f"shepherd {pss_shepherd:.1f}"),
+        Row(
+            f"{what}, idle CPU of a core", of_node + of_supervisor, "%", note=f"supervisor {of_supervisor:.2f}; goal 1"
+        ),
+        Row(f"{what}, RSS", rss + rss_supervisor, "MiB", note=f"supervisor {rss_supervisor:.1f}"),
+        Row(f"{what}, PSS", pss + pss_supervisor, "MiB", note=f"supervisor {pss_supervisor:.1f}"),
     ]
 
 

@@ -98,17 +98,24 @@ class GatewayNode:
 
     def memory(self) -> dict[str, float]:
         """PSS in MiB by part."""
-        name, handle = wire.address(str(self._runtime))
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(name)
-            os.close(handle)
-            shepherd = wire.peer(connection)[0]
-        rest = {*_descendants(self.pid), shepherd} - {self.envoy}
+        rest = {*_descendants(self.pid), *self._supervisor()} - {self.envoy}
         return {
             "node": memory_of(self.pid)[1],
             "Envoy": memory_of(self.envoy)[1],
             "helpers": sum(memory_of(each)[1] for each in rest),
         }
+
+    def _supervisor(self) -> list[int]:
+        """The parent of the pods; none on a node without pods."""
+        name, handle = wire.address(str(self._runtime))
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(name)
+                return [wire.peer(connection)[0]]
+        except OSError:
+            return []
+        finally:
+            os.close(handle)
 
     async def certificate(self) -> str:
         return base64.b64encode(self.paths.domain_certificate.read_bytes()).decode()

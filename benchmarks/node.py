@@ -148,13 +148,17 @@ class PodNode(Node):
         super().__init__(root, None, bytecode, f"mode: autonomy\n{agent}\n")
         self._runtime = root / DOMAIN / "var" / "run" / "runp"
 
-    def pids(self) -> tuple[int, int]:
-        """The node's process, and the supervisor that keeps its containers."""
+    def pids(self) -> tuple[int, ...]:
+        """The node's process, and the supervisor of its containers while there are pods."""
         name, handle = wire.address(str(self._runtime))
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(name)
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(name)
+                return self.process.pid, wire.peer(connection)[0]
+        except OSError:
+            return (self.process.pid,)
+        finally:
             os.close(handle)
-            return self.process.pid, wire.peer(connection)[0]
 
     def stop(self) -> None:
         """Containers outlive their node by design; these shall not."""

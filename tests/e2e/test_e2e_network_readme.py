@@ -143,5 +143,5 @@ def test_two_machines_as_the_readme_has_it(machines: dict[str, Machine], tmp_pat
     assert "wrong" not in machines["bob"].hand.steps("alice", "bob").values()
     for machine in machines.values():
         machine.stop()
-    left = [each for each in processes(str(tmp_path)) if "shepherd" not in each]
+    left = [each for each in processes(str(tmp_path)) if "supervisor" not in each]
     assert (left, [listening(address) for address in addresses.values()]) == ([], [[], []])
