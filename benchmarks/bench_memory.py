@@ -19,7 +19,7 @@ from coterie.cli import process_usage
 from coterie.node import housekeeping
 
 _IDLE = 3 * housekeeping.CHECK_SECONDS
-_PROGRAMS = {"\0start\0": "node", "envoy\0": "Envoy", "runp.shepherd": "shepherd"}
+_PROGRAMS = {"\0start\0": "node", "envoy\0": "Envoy", "runp.supervisor": "supervisor"}
 
 
 def memory(bench: Bench) -> list[Row]:
