@@ -6,17 +6,25 @@ that means for the pod is the worker's business.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from coterie.kube.agent.plugin import PluginProblem
+from coterie.kube.agent.plugin import AgentPlugin, PluginProblem
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.containers import container_spec, termination_mount
 from coterie.kube.agent.pods.downward import ConfigProblem, NoSuchConfig
 from coterie.kube.agent.pods.environment import variables
 from coterie.kube.agent.pods.hosts_files import hosts_file, resolver_file
 from coterie.kube.agent.pods.worker_context import WorkerContext
-from coterie.kube.agent.runtimes.protocol import ContainerState, Mount, PodSandbox, RuntimeFailure
+from coterie.kube.agent.runtimes.protocol import (
+    ContainerState,
+    Mount,
+    PodKind,
+    PodNetworkClass,
+    PodSandbox,
+    RuntimeFailure,
+)
 from coterie.kube.agent.volumes.volumes import PodVolumes
 from coterie.kube.api.errors import ApiError, Conflict, NotFound
 from coterie.kube.api.meta import Object
@@ -39,6 +47,13 @@ class OperationFailed(Exception):
 
 async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None:
     uid, key = pod_model.uid_of(pod), pod_model.key_of(pod)
+    try:
+        network = pod_network(tools.plugins, pod)
+        address = tools.runtime.assign_address(uid, network)
+    except PluginProblem as problem:
+        raise OperationFailed("NotAdmitted", str(problem), final=True) from problem
+    except RuntimeFailure as problem:
+        raise OperationFailed(problem.reason, problem.message) from problem
     facts = tools.facts(uid)
     try:
         await volumes.make(pod, facts)
@@ -64,13 +79,28 @@ async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None
         hosts=hosts_file(pod, facts.pod_ip, dns),
         resolv_conf=resolver_file(pod, dns, host_file),
         labels=dict(pod["metadata"].get("labels") or {}),
+        address="" if network.host else address,
+        network="host" if network.host else "pod",
+        kind=network.kind,
+        group=network.group,
     )
     try:
         await tools.runtime.prepare_pod(sandbox)
+        for plugin in tools.plugins:
+            await plugin.network_ready(pod, address, tools.objects.lookup(key.namespace))
     except RuntimeFailure as problem:
         raise OperationFailed("FailedCreatePodSandBox", problem.message) from problem
     except OSError as error:
         raise OperationFailed("FailedCreatePodSandBox", str(error)) from error
+
+
+def pod_network(plugins: Sequence[AgentPlugin], pod: Object) -> PodNetworkClass:
+    """The first plug-in that knows the pod says what it is; others' pods are ordinary ones."""
+    host = bool(pod_model.spec_of(pod).get("hostNetwork"))
+    found = next((known for plugin in plugins if (known := plugin.pod_network(pod)) is not None), PodNetworkClass())
+    if host and found.kind is PodKind.GUEST:
+        raise PluginProblem("a pod that another domain began cannot have the machine's network (hostNetwork)")
+    return replace(found, host=host)
 
 
 async def start(

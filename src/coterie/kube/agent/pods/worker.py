@@ -304,6 +304,10 @@ class PodWorker:
         try:
             await operations.set_up(self._tools, self.pod, self._volumes)
         except operations.OperationFailed as failure:
+            if failure.final:
+                self._stage = "new"
+                self.give_up(failure.reason, failure.message)
+                return
             now = self._tools.time.now()
             first = self._setup
             since = first.since if first is not None else now
@@ -409,6 +413,8 @@ class PodWorker:
                 if not self._removed and not reported:
                     reported = await self._report_end()
                 self._release()
+                for plugin in self._tools.plugins:
+                    plugin.network_gone(self.uid)
                 await self._tools.runtime.remove_pod(self.uid)
                 if not self._removed:
                     await operations.remove_from_api(self._tools, self.pod)

@@ -35,6 +35,7 @@ from coterie.kube.agent.runtimes.protocol import (
     ContainerState,
     ContainerUsage,
     ImageInfo,
+    PodNetworkClass,
     PodSandbox,
     PodState,
     RuntimeFailure,
@@ -376,6 +377,9 @@ class FakeRuntime:
 
     async def dial(self, pod_uid: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(self.machine.address, port)
+
+    def assign_address(self, pod_uid: str, network: PodNetworkClass) -> str:
+        return self.machine.address
 
     def pod_ip(self, pod_uid: str) -> str:
         return self.machine.address

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
@@ -63,6 +64,28 @@ class Security:
     seccomp_unconfined: bool = False
 
 
+class PodKind(StrEnum):
+    """Whose a pod is, which decides what it may reach."""
+
+    ORDINARY = "ordinary"
+    """The domain's own: all pods of the domain."""
+    ENGINE = "engine"
+    """Of a task of the domain: the other pods of its group."""
+    GUEST = "guest"
+    """Another domain began it: like an engine, and fewer services of the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodNetworkClass:
+    """What a pod is on the pod network."""
+
+    kind: PodKind = PodKind.ORDINARY
+    group: str = ""
+    """Engines of one group (a task) reach each other."""
+    host: bool = False
+    """It has no network of its own but the machine's (`hostNetwork`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class PodSandbox:
     """What all containers of a pod share."""
@@ -78,6 +101,12 @@ class PodSandbox:
     resolv_conf: str = ""
     """Content of the pod's /etc/resolv.conf."""
     labels: dict[str, str] = field(default_factory=dict)
+    address: str = ""
+    """The pod's own address; empty where it shares the machine's network."""
+    network: str = "pod"
+    """`pod`, or `host` for the machine's network."""
+    kind: str = PodKind.ORDINARY
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +254,12 @@ class PodRuntime(Protocol):
     async def dial(self, pod_uid: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection to a port inside the pod (port-forward, probes)."""
 
+    def assign_address(self, pod_uid: str, network: PodNetworkClass) -> str:
+        """The address that the pod has, or will have: known before it is prepared, and the same until it is removed.
+        Raises RuntimeFailure when there is none left, or the pod cannot have the network it asks for."""
+
     def pod_ip(self, pod_uid: str) -> str:
-        """The address at which the pod's ports are reached."""
+        """The address at which the pod's ports are reached; empty before it was assigned."""
 
     def images(self) -> Sequence[ImageInfo]: ...
 

@@ -117,6 +117,9 @@ def _start(setup: ChildSetup) -> None:
 def _join(setup: ChildSetup, pid: int) -> None:
     if setup.powers["namespaces"]:
         handles = []
+        if setup.powers["network"]:
+            # Before the user namespace: what it belongs to is not the container's.
+            handles.append((os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC), linux.CLONE_NEWNET))
         for name, kind in _JOINED:
             if name != "user" or setup.powers["namespaces"] == "user":
                 handles.append((os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind))

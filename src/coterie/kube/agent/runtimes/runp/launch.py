@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from coterie.kube.agent.runtimes.runp.cgroups import Cgroups
     from coterie.kube.agent.runtimes.runp.loop import Loop
+    from coterie.kube.agent.runtimes.runp.pod_networks import PodNetworks
     from coterie.kube.agent.runtimes.runp.records import Records
 
 
@@ -34,8 +35,10 @@ class LaunchContext:
         scratch: str,
         filter_program: bytes,
         init: int,
+        networks: PodNetworks | None = None,
     ) -> None:
         self.loop = loop
+        self.networks = networks
         self.records = records
         self.groups = groups
         self.powers = powers
@@ -105,6 +108,8 @@ class Launch:
         setup.cgroup, setup.status, setup.go = cgroup_handles, status, go
         setup.scratch, setup.filter_program, setup.init, setup.note = home.scratch, home.filter_program, home.init, note
         try:
+            if home.networks is not None and not join:
+                home.networks.enter(spec["network"])
             pid = linux.clone(flags) if flags else os.fork()
             if not pid:
                 # Only the supervisor may hold the end that says "go": should it die, the child reads the end of the pipe.
@@ -117,6 +122,8 @@ class Launch:
             os.close(self._go)
             raise
         finally:
+            if home.networks is not None and not join:
+                home.networks.leave()
             for handle in (*cgroup_handles, status, go):
                 os.close(handle)
         home.born(pid)

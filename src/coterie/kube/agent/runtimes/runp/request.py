@@ -77,6 +77,7 @@ def start_request(
         "env": list(_environment(image, pod, spec, user, "" if powers["namespaces"] else str(files / "tmp"))),
         "cwd": cwd,
         "hostname": pod.hostname[:63],
+        "network": {"uid": pod.uid, "network": pod.network},
         "root": _root(settings, store, image, files, powers),
         "files": [
             [str(pod_files(pod.directory) / name), f"/etc/{name}"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,12 @@ from coterie.kube.agent.runtimes.protocol import (
     ContainerUsage,
     ExecSession,
     ImageInfo,
+    PodNetworkClass,
     PodSandbox,
     PodState,
     RuntimeFailure,
 )
-from coterie.kube.agent.runtimes.runp import cgroups
+from coterie.kube.agent.runtimes.runp import cgroups, pod_networks
 from coterie.kube.agent.runtimes.runp.client import (
     ConnectionLost,
     SupervisorClient,
@@ -35,6 +37,7 @@ from coterie.kube.agent.runtimes.runp.client import (
     SupervisorReply,
     group_of,
 )
+from coterie.kube.agent.runtimes.runp.network_access import PodAddresses
 from coterie.kube.agent.runtimes.runp.request import links, pod_files, run_files, start_request
 from coterie.kube.agent.runtimes.runp.session import FailedSession, PipeReader, PipeWriter, StreamSession
 from coterie.kube.agent.runtimes.runp.settings import RunpSettings
@@ -62,6 +65,7 @@ class RunpRuntime:
         self._group = group_of(settings.node, settings.directory)
         self._client = SupervisorClient(settings.directory, self._group, settings.without, self._on_event, self._lost)
         self._powers: dict[str, Any] = {}
+        self._addresses = PodAddresses(settings.network.cidr) if settings.network is not None else None
         self._groups: cgroups.Cgroups | None = None
         self._sandboxes: dict[str, PodSandbox] = {}
         self._runs: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
@@ -91,10 +95,21 @@ class RunpRuntime:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        self._client.close()
+        await self._leave_supervisor()
         for stream in list(self._streams):
             stream.end()
         self._fail_sessions()
+
+    async def _leave_supervisor(self) -> None:
+        """Containers keep the supervisor and the pod network. Without any, nothing is left of either."""
+        if not self._sandboxes and self._settings.network is not None:
+            if self._client.connected:
+                with contextlib.suppress(ConnectionLost):
+                    await self._client.ask("quit", release=True)
+            else:
+                pod_networks.release(str(self._settings.directory))
+        self._client.close()
+        self._client.release()
 
     async def _connect(self) -> None:
         hello = await self._client.connect()
@@ -104,6 +119,8 @@ class RunpRuntime:
         self._runs = {}
         for pod in hello["pods"]:
             self._sandboxes[pod["uid"]] = _sandbox(pod)
+            if self._addresses is not None and pod["address"]:
+                self._addresses.take(pod["uid"], pod["address"])
             self._runs[pod["uid"]] = {(run["name"], run["attempt"]): run for run in pod["runs"]}
         self._sandboxes = {uid: self._sandboxes[uid] for uid in self._runs}
         for uid, runs in self._runs.items():
@@ -255,6 +272,8 @@ class RunpRuntime:
     async def remove_pod(self, pod_uid: str) -> None:
         sandbox = self._sandboxes.get(pod_uid)
         await self._ask("remove", uid=pod_uid)
+        if self._addresses is not None:
+            self._addresses.free(pod_uid)
         self._runs.pop(pod_uid, None)
         self._sandboxes.pop(pod_uid, None)
         self._end_when_idle(self._settings.idle_seconds)
@@ -408,17 +427,73 @@ class RunpRuntime:
             let_go=forget,
         )
 
+    # ----- network
+
     async def dial(self, pod_uid: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        try:
-            return await asyncio.open_connection("127.0.0.1", port)
-        except ConnectionRefusedError:
-            # A server may listen on the node's address alone.
-            if self._settings.address in ("", "127.0.0.1", "0.0.0.0"):
+        """A server may listen on every address, on the loopback alone or on the pod's address alone."""
+        address = self.pod_ip(pod_uid)
+        sandbox = self._sandboxes.get(pod_uid)
+        if sandbox is None or not sandbox.address:
+            places = dict.fromkeys(("127.0.0.1", address))
+            return await self._first_open([(place, None) for place in places if place not in ("", "0.0.0.0")], port)
+        return await self._first_open([("127.0.0.1", pod_uid), (address, pod_uid)], port)
+
+    async def _first_open(
+        self, places: list[tuple[str, str | None]], port: int
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        refused: OSError = ConnectionRefusedError(f"nothing listens on port {port}")
+        for place, pod in places:
+            made = socket.socket() if pod is None else await self._socket_of(pod)
+            made.setblocking(False)
+            try:
+                await asyncio.get_running_loop().sock_connect(made, (place, port))
+            except ConnectionRefusedError as problem:
+                made.close()
+                refused = problem
+            except BaseException:
+                made.close()
                 raise
-            return await asyncio.open_connection(self._settings.address, port)
+            else:
+                return await asyncio.open_connection(sock=made)
+        raise refused
+
+    async def _socket_of(self, pod_uid: str) -> socket.socket:
+        """A socket of the pod's network: what it connects to, it connects to from there."""
+        try:
+            (handle,) = (await self._ask("socket", uid=pod_uid)).handles
+        except RuntimeFailure as problem:
+            raise ConnectionRefusedError(problem.message) from problem
+        return socket.socket(fileno=handle)
+
+    async def listener(self, kind: str, address: str, port: int, *, shared: bool = False) -> socket.socket:
+        """A bound (`tcp`: listening) socket in the network namespace of the domain. `shared`: with SO_REUSEPORT."""
+        answer = await self._ask("listen", kind=kind, address=address, port=port, shared=shared)
+        (handle,) = answer.handles
+        made = socket.socket(fileno=handle)
+        made.setblocking(False)
+        return made
+
+    def assign_address(self, pod_uid: str, network: PodNetworkClass) -> str:
+        if self._addresses is None:
+            return self._settings.address
+        if network.host:
+            if not self._settings.allow_host_network:
+                raise RuntimeFailure(
+                    "HostNetworkForbidden",
+                    "hostNetwork is not allowed on this node; set agent.allowHostNetwork: true to trust pods with it",
+                )
+            if not self._powers.get("host_network"):
+                raise RuntimeFailure("HostNetworkForbidden", "hostNetwork needs a node that runs as root")
+            return self._settings.address
+        return self._addresses.assign(pod_uid, engine=network.kind != "ordinary")
 
     def pod_ip(self, pod_uid: str) -> str:
-        return self._settings.address
+        if self._addresses is None:
+            return self._settings.address
+        sandbox = self._sandboxes.get(pod_uid)
+        if sandbox is not None and sandbox.network == "host":
+            return self._settings.address
+        return self._addresses.of(pod_uid)
 
     def images(self) -> Sequence[ImageInfo]:
         return [ImageInfo(image.name, image.id, image.size, image.kind) for image in self.store.images()]
@@ -473,11 +548,16 @@ def _about(sandbox: PodSandbox) -> dict[str, Any]:
         "hosts": sandbox.hosts,
         "resolv_conf": sandbox.resolv_conf,
         "labels": sandbox.labels,
+        "address": sandbox.address,
+        "network": sandbox.network,
+        "kind": str(sandbox.kind),
+        "group": sandbox.group,
     }
 
 
 def _sandbox(about: dict[str, Any]) -> PodSandbox:
-    fields = {key: about[key] for key in ("uid", "namespace", "name", "hostname", "hosts", "resolv_conf", "labels")}
+    names = ("uid", "namespace", "name", "hostname", "hosts", "resolv_conf", "labels", "address", "network", "kind", "group")
+    fields = {key: about[key] for key in names}
     return PodSandbox(directory=Path(about["directory"]), **fields)
 
 

@@ -22,11 +22,12 @@ import sys
 import time
 
 from coterie import __version__
-from coterie.kube.agent.runtimes.runp import cgroups, init, linux, probe, seccomp, wire
+from coterie.kube.agent.runtimes.runp import cgroups, init, linux, pod_networks, probe, seccomp, wire
 from coterie.kube.agent.runtimes.runp.connection import ClientConnection
 from coterie.kube.agent.runtimes.runp.execution import Execution
 from coterie.kube.agent.runtimes.runp.launch import LaunchContext
 from coterie.kube.agent.runtimes.runp.loop import Loop
+from coterie.kube.agent.runtimes.runp.pod_networks import DomainNetwork, NetworkUnavailable, PodNetworks
 from coterie.kube.agent.runtimes.runp.records import Records
 from coterie.kube.agent.runtimes.runp.run import ContainerRun
 
@@ -58,6 +59,7 @@ class SupervisedPod:
 
 class PodSupervisor:
     def __init__(self, directory: str, group: str, without: list[str]) -> None:
+        self._networks = _networks(directory, without)
         self.loop = Loop()
         self._group = group
         self._records = Records(directory)
@@ -67,7 +69,11 @@ class PodSupervisor:
             os.makedirs(path, exist_ok=True)
         self._powers = probe.probe(scratch, groups, without)
         program = seccomp.program(linux.machine()) if self._powers["seccomp"] else b""
-        self._home = LaunchContext(self.loop, self._records, groups, self._powers, scratch, program, init.program())
+        self._powers["network"] = self._networks is not None
+        self._powers["host_network"] = self._networks is None or self._networks.domain.machine >= 0
+        self._home = LaunchContext(
+            self.loop, self._records, groups, self._powers, scratch, program, init.program(), self._networks
+        )
         self._pods: dict[str, SupervisedPod] = {}
         self._connections: list[ClientConnection] = []
         self._idle_since = time.monotonic()
@@ -96,6 +102,14 @@ class PodSupervisor:
                 run = ContainerRun(self._home, record["spec"], self._changed)
                 pod.runs[(record["name"], record["attempt"])] = run
                 run.adopt(record)
+        if self._networks is not None:
+            self._networks.domain.hold(self.loop)
+            self._networks.load(
+                [
+                    (pod.about, [run.leader for run in pod.runs.values() if not run.finished and run.leader])
+                    for pod in self._pods.values()
+                ]
+            )
 
     # ----- connections
 
@@ -166,6 +180,7 @@ class PodSupervisor:
             connection.refuse(request, "CreateContainerError", f"{type(problem).__name__}: {problem}")
 
     def _do_hello(self, connection: ClientConnection, request: dict[str, Any]) -> None:
+        handles = self._networks.domain.handles() if self._networks is not None else []
         connection.answer(
             request,
             {
@@ -177,15 +192,20 @@ class PodSupervisor:
                 "group": self._group,
                 "pods": [pod.record_for_agent() for pod in self._pods.values()],
             },
+            handles,
         )
 
     def _do_quit(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         self.done = not self._running()
+        if self.done and request.get("release") and self._networks is not None:
+            self._networks.domain.release(self.loop)
         connection.answer(request, self.done)
 
     def _do_prepare(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         about = request["pod"]
         uid = about["uid"]
+        if self._networks is not None:
+            self._networks.add(about)
         self._records.save(uid, "pod", about, flush=False)
         if uid in self._pods:
             self._pods[uid].about = about
@@ -270,6 +290,8 @@ class PodSupervisor:
     def _remove(self, pod: SupervisedPod) -> None:
         uid = pod.about["uid"]
         self._pods.pop(uid, None)
+        if self._networks is not None:
+            self._networks.remove(uid)
         self._records.forget_pod(uid)
         self._remove_group(uid, 20)
 
@@ -277,6 +299,24 @@ class PodSupervisor:
         groups = self._home.groups
         if groups is not None and uid not in self._pods and not groups.remove(uid) and tries:
             self.loop.call_later(0.05, lambda: self._remove_group(uid, tries - 1))
+
+    def _do_socket(self, connection: ClientConnection, request: dict[str, Any]) -> None:
+        """An unconnected socket of a pod's network: for probes and port-forward."""
+        pod = self._pods.get(request["uid"])
+        if pod is None or self._networks is None:
+            connection.refuse(request, "PodNotFound", "the pod has no network of its own here")
+            return
+        connection.answer(request, True, [self._networks.socket_in(pod.about)])
+
+    def _do_listen(self, connection: ClientConnection, request: dict[str, Any]) -> None:
+        """A listening socket in the domain's network: for the node's services to pods."""
+        if self._networks is None:
+            connection.refuse(request, "NoNetwork", "there is no pod network here")
+            return
+        made = pod_networks.listener(
+            request["kind"], request["address"], request["port"], shared=request.get("shared", False)
+        )
+        connection.answer(request, True, [made])
 
     def _do_exec(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         run = self._run(request)
@@ -330,6 +370,20 @@ class PodSupervisor:
         if run is not None:
             run.close_stdin()
         connection.answer(request, True)
+
+
+def _networks(directory: str, without: list[str]) -> PodNetworks | None:
+    """The pod network that the agent asked for. Where the machine does not allow it, the file says why."""
+    settings = pod_networks.read_settings(directory)
+    if settings is None or "network" in without:
+        return None
+    domain = DomainNetwork(directory, settings)
+    try:
+        domain.open()
+        return PodNetworks(domain, settings)
+    except NetworkUnavailable as problem:
+        pod_networks.write_facts(directory, {"problem": [problem.step, problem.number]})
+        return None
 
 
 def main(words: list[str]) -> int:

@@ -18,8 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-VERSION = 1
-OLDEST = 1
+VERSION = 2
+OLDEST = 2
 """The oldest supervisor this agent can still talk to."""
 SOCKET_NAME = "shepherd.sock"
 MOST_HANDLES = 8
