@@ -57,6 +57,10 @@ class AgentConfig:
     host_paths: tuple[str, ...] = ()
     """Directories below which hostPath volumes may lie; none unless given."""
     allow_privileged: bool = False
+    pod_cidr: str = "100.96.0.0/16"
+    """`podCIDR`: the addresses of this node's pods, in a network that nobody outside sees."""
+    allow_host_network: bool = False
+    """Whether pods may ask for the machine's network (`hostNetwork: true`)."""
     lease_seconds: int = 40
     """How long a sign of life is good for; a new one is given four times in this time."""
     capacity: CapacitySettings = field(default_factory=CapacitySettings)

@@ -2,53 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import cache
 
 from coterie.base.clock import Clock
 from coterie.kube.agent import agent as agents
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
-from coterie.kube.agent.runtimes.runp.settings import RunpSettings
 from coterie.kube.agent.settings import AgentSettings, NodeObjectSettings, PodLogSettings, PodSettings
 from coterie.kube.client.client import Client
-from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
 from coterie.kuscia.engine.certificates import EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
 from coterie.kuscia.engine.templates.config_store import DomainConfig, NoConfigStore
+from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.identity import domain_identity
 from coterie.node.config import AgentConfig, NodeSettings
 from coterie.node.parts.agent_endpoint import AgentPort, AgentTls
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.dns import pod_dns
+from coterie.node.parts.pod_network import PodNetworkPart
 
-_POD_LOG_MB = 10
-"""Of one file of a pod's output, unless `logrotate` says how much."""
+_ADOPTION_SECONDS = 60.0
+"""For an agent that was restarted to look at all its pods."""
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
     chosen = node.settings.agent
     assert chosen is not None, "config.parse gives every node of these modes an agent"
-    tls = node.get("agent_tls", AgentTls)
-    return agent_groups(node.settings, chosen, node.client, node.informers, tls, node.clock)
+    return agent_groups(node, chosen)
 
 
-def agent_groups(
-    settings: NodeSettings, chosen: AgentConfig, client: Client, informers: Informers, tls: AgentTls, clock: Clock
-) -> list[list[Runnable]]:
+def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]:
     """The node agent with its endpoint. The endpoint's port is known before the Node object names it."""
-    paths, rotation = settings.paths, settings.logrotate
-    runtime = RunpRuntime(
-        RunpSettings(
-            directory=paths.run / "runp",
-            images=paths.images,
-            node=chosen.node_name,
-            address=chosen.address,
-            # Keys, the store and other pods' files; a container sees its own pod's directories all the same.
-            hidden=(paths.home,),
-            log_bytes=(rotation.max_file_mb or _POD_LOG_MB) << 20,
-            log_files=rotation.max_files,
-        )
-    )
+    settings, client, informers, clock = node.settings, node.client, node.informers, node.clock
+    runtime, tls = node.get("runtime", RunpRuntime), node.get("agent_tls", AgentTls)
+    part = node.get("pod_network", PodNetworkPart)
+    callers = node.find("pod_callers", PodCallers)
+    rotation = settings.logrotate
     port = AgentPort(runtime, chosen, tls, clock)
     agent = agents.make(
         client,
@@ -71,10 +61,31 @@ def agent_groups(
             logs=PodLogSettings(max_age_days=rotation.max_age_days),
         ),
         clock,
-        plugins=[_engine_plugin(settings, chosen, client, clock)],
+        plugins=[_engine_plugin(settings, chosen, client, clock, callers, fenced=part.facts is not None)],
     )
-    first, *rest = agent.groups
-    return [first, [port], *rest]
+    _runtime, *rest = agent.groups
+    return [[agent.events], [port], *rest, *([[_StaleCallers(callers, clock)]] if callers is not None else [])]
+
+
+class _StaleCallers:
+    """A Runnable: once the agent had time to find its pods again, the gateway forgets those that are gone."""
+
+    name = "stale-callers"
+
+    def __init__(self, callers: PodCallers, clock: Clock) -> None:
+        self.ready = asyncio.Event()
+        self._callers = callers
+        self._clock = clock
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def run(self) -> None:
+        self.ready.set()
+        await self._clock.sleep(_ADOPTION_SECONDS)
+        self._callers.drop_stale()
+        await self._stop.wait()
 
 
 def engine_settings(settings: NodeSettings, chosen: AgentConfig) -> EngineSettings:
@@ -90,9 +101,18 @@ def engine_settings(settings: NodeSettings, chosen: AgentConfig) -> EngineSettin
     )
 
 
-def _engine_plugin(settings: NodeSettings, chosen: AgentConfig, client: Client, clock: Clock) -> EnginePlugin:
+def _engine_plugin(
+    settings: NodeSettings,
+    chosen: AgentConfig,
+    client: Client,
+    clock: Clock,
+    callers: PodCallers | None,
+    *,
+    fenced: bool,
+) -> EnginePlugin:
     issuer = EngineCertificateIssuer(settings.paths, settings.domain, clock)
-    return EnginePlugin(engine_settings(settings, chosen), issuer, _config_store(settings, client) or NoConfigStore())
+    store = _config_store(settings, client) or NoConfigStore()
+    return EnginePlugin(engine_settings(settings, chosen), issuer, store, callers, fenced=fenced)
 
 
 def _config_store(settings: NodeSettings, client: Client) -> DomainConfig | None:

@@ -17,18 +17,20 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.kube.agent.pods.hosts_files import parse_resolver_file
+from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.settings import DnsSettings
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
 from coterie.kube.network.dns.server import DnsServer
 from coterie.kube.network.dns.settings import PORT, Nameserver, ServerSettings, without_self
-from coterie.kube.network.dns.zone import Zone
+from coterie.kube.network.dns.zone import GATEWAY_PORT, Zone
 from coterie.kube.network.dns.zone_updater import ZoneUpdater
 from coterie.kuscia.extensions.dns import GATEWAY_LABEL, GATEWAY_SERVICES, HOST_SERVICES
 from coterie.node.config import ConfigError, NodeSettings
@@ -40,11 +42,25 @@ MACHINE_FILE = Path("/etc/resolv.conf")
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
-    return dns_groups(node.settings, node.informers, node.clock)
+    runtime = node.find("runtime", RunpRuntime)
+    if runtime is None or node.settings.gateway.pods is None:
+        return dns_groups(node.settings, node.informers, node.clock)
+    dns = node.settings.dns
+
+    async def sockets() -> tuple[socket.socket, socket.socket]:
+        udp = await runtime.listener("udp", dns.address, dns.port)
+        return udp, await runtime.listener("tcp", dns.address, dns.port)
+
+    return dns_groups(node.settings, node.informers, node.clock, sockets)
 
 
-def dns_groups(settings: NodeSettings, informers: Informers, clock: Clock) -> list[list[Runnable]]:
-    """ConfigError when the address cannot be had."""
+def dns_groups(
+    settings: NodeSettings,
+    informers: Informers,
+    clock: Clock,
+    sockets: Callable[[], Awaitable[tuple[socket.socket, socket.socket]]] | None = None,
+) -> list[list[Runnable]]:
+    """`sockets`: of the pod network. ConfigError when the address cannot be had."""
     dns = settings.dns
     if not dns.enabled:
         return []
@@ -55,7 +71,10 @@ def dns_groups(settings: NodeSettings, informers: Informers, clock: Clock) -> li
     zone_updater = ZoneUpdater(_zone(settings), informers, settings.domain if settings.mode == "lite" else "")
     upstream = _upstream(settings)
     try:
-        server = DnsServer(ServerSettings(dns.address, dns.port), zone_updater, upstream, clock)
+        pods = settings.gateway.pods
+        clients = (ipaddress.ip_network(pods.cidr),) if pods is not None else ()
+        listening = ServerSettings(dns.address, dns.port, clients)
+        server = DnsServer(listening, zone_updater, upstream, clock, sockets=sockets)
     except OSError as problem:
         raise ConfigError(_cannot_listen(dns.address, dns.port, problem)) from problem
     if dns.port != PORT and settings.agent is not None:
@@ -82,14 +101,14 @@ def pod_dns(settings: NodeSettings, machine_file: Path = MACHINE_FILE) -> DnsSet
 
 def _zone(settings: NodeSettings) -> Zone:
     """The node's own services and the gateway's internal port are for this domain's pods, and listen side by side."""
-    internal = settings.gateway.internal
-    everywhere = ipaddress.ip_address(internal.host).is_unspecified
-    gateway = settings.dns.address if everywhere else internal.host
+    internal = settings.gateway.pod_listener
+    everywhere = internal is None or ipaddress.ip_address(internal.host).is_unspecified
+    gateway = settings.dns.address if internal is None or everywhere else internal.host
     return Zone(
         settings.domain,
         (gateway,),
         (settings.dns.address,),
-        gateway_port=internal.port,
+        gateway_port=internal.port if internal is not None else GATEWAY_PORT,
         host_services=frozenset(HOST_SERVICES),
         gateway_services=frozenset(GATEWAY_SERVICES),
         gateway_label=GATEWAY_LABEL,

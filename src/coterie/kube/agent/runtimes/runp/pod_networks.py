@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 SETTINGS_FILE, FACTS_FILE, LINK_PREFIX = "network-settings.json", "network.json", "netns-"
 POD, HOST = "pod", "host"
 ENGINE_KINDS = ("engine", "guest")
-_FIRST_POD = 2
-"""Offset of the first pod address: 0 is the range itself, 1 the gateway."""
+_TRIAL = 1
+"""Offset of the gateway's address, which no pod has."""
 
 
 class NetworkUnavailable(Exception):
@@ -69,6 +69,7 @@ class DomainNetwork:
         """The machine's network namespace; -1 where this process cannot go back to it."""
         self.own = -1
         self.inode = 0
+        self.created = False
         self.holder = 0
         self._holder_handle = -1
 
@@ -76,7 +77,8 @@ class DomainNetwork:
         """Raises NetworkUnavailable."""
         if os.getuid() == 0:
             self.machine = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        if not self._enter_existing():
+        self.created = not self._enter_existing()
+        if self.created:
             self._create()
         self.own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self.inode = os.fstat(self.own).st_ino
@@ -200,9 +202,31 @@ class PodNetworks:
         self.domain = domain
         self._links = links.Links()
         self._firewall = firewall.Firewall()
-        self._settings = settings
+        self._plan = firewall.FirewallPlan(
+            domain.gateway,
+            domain.cidr,
+            [(kind, port) for kind, port in settings["ports"]],
+            [(kind, port) for kind, port in settings["ports_not_for_guests"]],
+            settings.get("relay_port", 0),
+            settings.get("egress", False),
+        )
         self._handles: dict[str, int] = {}
         self._pods: dict[str, dict[str, Any]] = {}
+
+    def check(self) -> None:
+        """Whether this machine has what pods need, found out by doing it once. Raises NetworkUnavailable."""
+        step = "nftables"
+        try:
+            self._firewall.load(self._plan)
+            if self._plan.relay_port:
+                self._links.default_by_loopback(self.domain.gateway)
+            step = "veth"
+            trial = {"uid": "", "address": _text(_number(self.domain.cidr.partition("/")[0]) + _TRIAL)}
+            self._links.detach(self._name(trial))
+            os.close(self._make(trial))
+            self._links.detach(self._name(trial))
+        except OSError as problem:
+            raise NetworkUnavailable(step, problem.errno or 0) from problem
 
     def load(self, pods: list[tuple[dict[str, Any], list[int]]]) -> None:
         """The rules with all pods that there are, each with the process numbers of its running containers; devices of
@@ -214,14 +238,9 @@ class PodNetworks:
                 self._links.detach(name)
         self._pods = {about["uid"]: about for about in known.values()}
         self._firewall.load(
-            gateway=self.domain.gateway,
-            cidr=self.domain.cidr,
-            ports=[(kind, port) for kind, port in self._settings["ports"]],
-            ports_not_for_guests=[(kind, port) for kind, port in self._settings["ports_not_for_guests"]],
-            relay_port=self._settings.get("relay_port", 0),
-            egress_for_pods=self._settings.get("egress", False),
-            pods=[(name, about["address"], about["kind"]) for name, about in known.items()],
-            pairs=[pair for about in known.values() for pair in self._pairs_from(about)],
+            self._plan,
+            [(name, about["address"], about["kind"]) for name, about in known.items()],
+            [pair for about in known.values() for pair in self._pairs_from(about)],
         )
         for about, running in pods:
             if about.get("address"):

@@ -380,7 +380,10 @@ def _networks(directory: str, without: list[str]) -> PodNetworks | None:
     domain = DomainNetwork(directory, settings)
     try:
         domain.open()
-        return PodNetworks(domain, settings)
+        networks = PodNetworks(domain, settings)
+        if domain.created:
+            networks.check()
+        return networks
     except NetworkUnavailable as problem:
         pod_networks.write_facts(directory, {"problem": [problem.step, problem.number]})
         return None

@@ -1,0 +1,130 @@
+"""The network that pods have to themselves, made before everything that listens in it.
+
+Provides `runtime` (the RunpRuntime, open when this part's group has started) and `pod_network` (a PodNetworkPart: what there
+is, or why there is none). The settings of later parts are changed so that their services to pods listen in that network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from coterie.base.log import logger
+from coterie.kube.agent.agent import RuntimeService
+from coterie.kube.agent.runtimes.protocol import RuntimeFailure
+from coterie.kube.agent.runtimes.runp import network_access
+from coterie.kube.agent.runtimes.runp.client import group_of
+from coterie.kube.agent.runtimes.runp.network_access import NotFenced, PodNetworkFacts
+from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
+from coterie.kube.agent.runtimes.runp.settings import PodNetworkSettings, RunpSettings
+from coterie.kube.control.manager import Runnable
+from coterie.kube.network.rootless.probe import remedy_here
+from coterie.kuscia.gateway.model import PodNetwork, SocketAddress
+from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
+from coterie.node.config import AgentConfig, ConfigError, NodeSettings
+from coterie.node.parts.context import NodeContext
+
+log = logger("node.podnetwork")
+
+DNS_PORT, GATEWAY_PORT = 53, 80
+PUBLIC_SOCKET = "public.sock"
+"""In the gateway's run directory: where the relay brings partners' connections. Short: the path of a socket has a limit."""
+_POD_LOG_MB = 10
+"""Of one file of a pod's output, unless `logrotate` says how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodNetworkPart:
+    facts: PodNetworkFacts | None
+    """None: pods share the machine's network."""
+    problem: str = ""
+    """Why, and what to do about it."""
+
+    @property
+    def relayed(self) -> bool:
+        """Whether the domain lives in a user namespace, with a relay as its way out."""
+        return self.facts is not None and not self.facts.root
+
+
+def build(node: NodeContext) -> list[list[Runnable]]:
+    settings = node.settings
+    chosen = settings.agent
+    assert chosen is not None, "config.parse gives every node of these modes an agent"
+    part = _part(settings, chosen)
+    runtime = RunpRuntime(_runp_settings(settings, chosen, fenced=part.facts is not None))
+    node.provide("runtime", runtime)
+    node.provide("pod_network", part)
+    if part.facts is not None:
+        node.settings = inside(settings, part.facts)
+    return [[RuntimeService(runtime)]]
+
+
+def _part(settings: NodeSettings, chosen: AgentConfig) -> PodNetworkPart:
+    directory = runp_directory(settings)
+    try:
+        facts = network_access.ensure(
+            directory, group_of(chosen.node_name, directory), _network_settings(settings, chosen)
+        )
+    except NotFenced as problem:
+        text = remedy_here(problem.step, problem.number)
+        log.warning(
+            "NotFenced: pods share the machine's network and files; nothing that other domains begin runs here",
+            why=problem,
+            do=text,
+        )
+        return PodNetworkPart(None, f"{problem}; {text}")
+    except RuntimeFailure as problem:
+        raise ConfigError(f"agent: {problem.message}") from problem
+    return PodNetworkPart(facts)
+
+
+def runp_directory(settings: NodeSettings) -> Path:
+    return settings.paths.run / "runp"
+
+
+def _network_settings(settings: NodeSettings, chosen: AgentConfig) -> PodNetworkSettings:
+    everybody = [("udp", DNS_PORT), ("tcp", DNS_PORT), ("tcp", GATEWAY_PORT)]
+    if settings.data_mesh.enabled:
+        everybody += [("tcp", settings.data_mesh.http_port), ("tcp", settings.data_mesh.grpc_port)]
+    own = []
+    if settings.kuscia_api.enabled:
+        own = [("tcp", settings.kuscia_api.conf_http_port), ("tcp", settings.kuscia_api.conf_grpc_port)]
+    return PodNetworkSettings(chosen.pod_cidr, tuple(everybody), tuple(own))
+
+
+def _runp_settings(settings: NodeSettings, chosen: AgentConfig, *, fenced: bool) -> RunpSettings:
+    paths, rotation = settings.paths, settings.logrotate
+    return RunpSettings(
+        directory=runp_directory(settings),
+        images=paths.images,
+        node=chosen.node_name,
+        address=chosen.address,
+        network=_network_settings(settings, chosen) if fenced else None,
+        allow_host_network=chosen.allow_host_network,
+        # Keys, the store and other pods' files; a container sees its own pod's directories all the same.
+        hidden=(paths.home,),
+        log_bytes=(rotation.max_file_mb or _POD_LOG_MB) << 20,
+        log_files=rotation.max_files,
+    )
+
+
+def inside(settings: NodeSettings, facts: PodNetworkFacts) -> NodeSettings:
+    """The settings of a node whose services to pods listen in the pod network."""
+    run = GatewayPaths.of(settings.paths).run
+    pods = PodNetwork(
+        cidr=facts.cidr,
+        engines=network_access.engine_range(facts.cidr),
+        gateway=SocketAddress(facts.gateway, GATEWAY_PORT),
+        namespace=str(facts.namespace) if facts.root else "",
+        resolver=None if facts.root else SocketAddress(facts.gateway, DNS_PORT),
+        public_socket="" if facts.root or settings.gateway.external is None else str(run / PUBLIC_SOCKET),
+    )
+    return replace(
+        settings,
+        gateway=replace(settings.gateway, pods=pods, internal=None),
+        dns=replace(settings.dns, address=facts.gateway, port=DNS_PORT),
+        data_mesh=replace(settings.data_mesh, address=facts.gateway),
+        kuscia_api=replace(settings.kuscia_api, conf_address=facts.gateway),
+    )
+
+
