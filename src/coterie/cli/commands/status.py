@@ -77,6 +77,12 @@ def run(args: argparse.Namespace, app: App) -> int:
     if args.output == "table":
         _tables(app, (node_health.COLUMNS, states), (gateway_status.COLUMNS, gateways), (model.COLUMNS, lines))
         _sentences(app, "Does not work:", wrong, "red")
+        _sentences(
+            app,
+            "Nodes:",
+            [f"{each.domain}: {each.status}: {each.problem}" for each in states if each.problem],
+            "yellow",
+        )
         _sentences(app, "Protections that are switched off:", off, "yellow")
     well = well and not wrong
     planes = [state for state in states if state.mode != "lite"]

@@ -9,11 +9,12 @@ finds them again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
+from coterie.kube.agent.node.conditions import PodNetworkState
 from coterie.kube.agent.node.registration import NodeRegistration
 from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.pods.garbage import NodeGarbageCollector
@@ -78,10 +79,13 @@ def make(
     clock: Clock = SYSTEM_CLOCK,
     *,
     plugins: Sequence[AgentPlugin] = (),
+    network: Callable[[], PodNetworkState] = PodNetworkState,
 ) -> Agent:
-    """`informers` must be running (or be started before the agent's groups)."""
+    """`informers` must be running (or be started before the agent's groups). `network`: how that of the pods is now."""
     events = EventRecorder(client, "agent", instance=settings.node_name, clock=clock)
-    node = NodeRegistration(client, settings, runtime.name, clock, images=lambda: node_images(runtime), plugins=plugins)
+    node = NodeRegistration(
+        client, settings, runtime.name, clock, images=lambda: node_images(runtime), plugins=plugins, network=network
+    )
     pods = PodManager(client, informers, runtime, settings, events, clock, tuple(plugins), node.allocatable)
     garbage = NodeGarbageCollector(settings, pods.known_uids, clock)
     return Agent(RuntimeService(runtime), events, node, pods, garbage)

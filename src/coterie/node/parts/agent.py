@@ -7,6 +7,8 @@ from functools import cache
 
 from coterie.base.clock import Clock
 from coterie.kube.agent import agent as agents
+from coterie.kube.agent.network_check import NetworkCheck
+from coterie.kube.agent.node.conditions import PodNetworkState
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.settings import AgentSettings, NodeObjectSettings, PodLogSettings, PodSettings
 from coterie.kube.client.client import Client
@@ -39,6 +41,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
     part = node.get("pod_network", PodNetworkPart)
     callers = node.find("pod_callers", PodCallers)
     rotation = settings.logrotate
+    check = _network_check(settings, runtime, clock)
     port = AgentPort(runtime, chosen, tls, clock)
     agent = agents.make(
         client,
@@ -62,9 +65,27 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
         ),
         clock,
         plugins=[_engine_plugin(settings, chosen, client, clock, callers, fenced=part.facts is not None)],
+        network=lambda: PodNetworkState(
+            part.facts is not None, check.problem if check is not None else "", part.problem
+        ),
     )
+    if check is not None:
+        check.on_change = agent.node.measure_now
     _runtime, *rest = agent.groups
-    return [[agent.events], [port], *rest, *([[_StaleCallers(callers, clock)]] if callers is not None else [])]
+    return [
+        [agent.events, *([check] if check is not None else [])],
+        [port],
+        *rest,
+        *([[_StaleCallers(callers, clock)]] if callers is not None else []),
+    ]
+
+
+def _network_check(settings: NodeSettings, runtime: RunpRuntime, clock: Clock) -> NetworkCheck | None:
+    pods = settings.gateway.pods
+    if pods is None:
+        return None
+    name, port = f"gateway.{settings.domain}.svc", pods.gateway.port if settings.gateway.enabled else 0
+    return NetworkCheck(runtime, pods.gateway.host, name, port, clock, needed=lambda: bool(runtime.pods()))
 
 
 class _StaleCallers:

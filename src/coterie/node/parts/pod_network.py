@@ -126,5 +126,3 @@ def inside(settings: NodeSettings, facts: PodNetworkFacts) -> NodeSettings:
         data_mesh=replace(settings.data_mesh, address=facts.gateway),
         kuscia_api=replace(settings.kuscia_api, conf_address=facts.gateway),
     )
-
-

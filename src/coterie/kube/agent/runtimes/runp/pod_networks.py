@@ -344,11 +344,13 @@ class PodNetworks:
     def leave(self) -> None:
         self.domain.enter()
 
-    def socket_in(self, about: dict[str, Any]) -> int:
-        """A TCP socket of the pod's network that is not connected yet: whoever gets it connects from there."""
+    def socket_in(self, about: dict[str, Any], *, udp: bool = False) -> int:
+        """A socket of the pod's network that is not connected yet: whoever gets it connects from there."""
         self.enter(about)
         try:
-            made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            made = socket.socket(
+                socket.AF_INET, (socket.SOCK_DGRAM if udp else socket.SOCK_STREAM) | socket.SOCK_NONBLOCK
+            )
         finally:
             self.leave()
         return made.detach()

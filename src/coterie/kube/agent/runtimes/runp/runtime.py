@@ -50,6 +50,7 @@ _ATTACH_LINGER = 0.3
 """Seconds for which an attachment stays after its input has ended."""
 
 
+_TRIAL = "trial"
 _IDLE_AT_START = 5.0
 """Seconds after which a supervisor ends that was only asked what the machine can do."""
 
@@ -473,6 +474,22 @@ class RunpRuntime:
         made.setblocking(False)
         return made
 
+    async def trial_sockets(self) -> tuple[socket.socket, socket.socket]:
+        """A UDP and a TCP socket of a pod that exists only for them. OSError when there can be none."""
+        assert self._addresses is not None, "there is a pod network"
+        try:
+            address = self._addresses.assign(_TRIAL, engine=False)
+            udp, tcp = (await self._ask("trial", address=address)).handles
+        except RuntimeFailure as problem:
+            raise OSError(problem.message) from problem
+        return socket.socket(fileno=udp), socket.socket(fileno=tcp)
+
+    async def end_trial(self) -> None:
+        with contextlib.suppress(RuntimeFailure):
+            await self._ask("trial-end")
+        if self._addresses is not None:
+            self._addresses.free(_TRIAL)
+
     def assign_address(self, pod_uid: str, network: PodNetworkClass) -> str:
         if self._addresses is None:
             return self._settings.address
@@ -556,7 +573,19 @@ def _about(sandbox: PodSandbox) -> dict[str, Any]:
 
 
 def _sandbox(about: dict[str, Any]) -> PodSandbox:
-    names = ("uid", "namespace", "name", "hostname", "hosts", "resolv_conf", "labels", "address", "network", "kind", "group")
+    names = (
+        "uid",
+        "namespace",
+        "name",
+        "hostname",
+        "hosts",
+        "resolv_conf",
+        "labels",
+        "address",
+        "network",
+        "kind",
+        "group",
+    )
     fields = {key: about[key] for key in names}
     return PodSandbox(directory=Path(about["directory"]), **fields)
 

@@ -39,6 +39,8 @@ IDLE_SECONDS = 10.0
 KEPT_RUNS = 5
 """Ended runs that are remembered of each container."""
 _LONGEST_LOG = 1 << 20
+_TRIAL = "trial"
+"""Stands for the uid of a pod that is none."""
 
 
 class SupervisedPod:
@@ -307,6 +309,22 @@ class PodSupervisor:
             connection.refuse(request, "PodNotFound", "the pod has no network of its own here")
             return
         connection.answer(request, True, [self._networks.socket_in(pod.about)])
+
+    def _do_trial(self, connection: ClientConnection, request: dict[str, Any]) -> None:
+        """Two sockets of a pod that exists for their sake alone, to see what a pod could reach."""
+        if self._networks is None:
+            connection.refuse(request, "NoNetwork", "there is no pod network here")
+            return
+        self._networks.remove(_TRIAL)
+        about = {"uid": _TRIAL, "address": request["address"], "kind": "ordinary"}
+        self._networks.add(about)
+        handles = [self._networks.socket_in(about, udp=True), self._networks.socket_in(about)]
+        connection.answer(request, True, handles)
+
+    def _do_trial_end(self, connection: ClientConnection, request: dict[str, Any]) -> None:
+        if self._networks is not None:
+            self._networks.remove(_TRIAL)
+        connection.answer(request, True)
 
     def _do_listen(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         """A listening socket in the domain's network: for the node's services to pods."""
