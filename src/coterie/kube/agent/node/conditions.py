@@ -35,12 +35,15 @@ class PodNetworkState:
     """Why they have none of their own, and what to do."""
 
 
+FENCED_NETWORK = PodNetworkState()
+
+
 def readings(
     usage: MachineUsage,
     limits: PressureSettings,
     *,
     runtime_problem: str = "",
-    network: PodNetworkState = PodNetworkState(),
+    network: PodNetworkState = FENCED_NETWORK,
 ) -> list[ConditionReading]:
     """In the order in which `kubectl describe node` shows them. `runtime_problem`: why pods cannot be run."""
     problem = runtime_problem or network.problem
