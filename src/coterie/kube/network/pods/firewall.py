@@ -17,7 +17,7 @@ import struct
 
 from coterie.kube.network.pods import nftables
 from coterie.kube.network.pods.links import DEVICE_PREFIX
-from coterie.kube.network.pods.netlink import NETLINK_NETFILTER, Message, NetlinkSocket
+from coterie.kube.network.pods.netlink import NETLINK_NETFILTER, NetlinkMessage, NetlinkSocket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Firewall:
     def close(self) -> None:
         self._netlink.close()
 
-    def _transact(self, messages: Sequence[Message]) -> None:
+    def _transact(self, messages: Sequence[NetlinkMessage]) -> None:
         self._netlink.request(nftables.batch(messages), acknowledged=-2)
 
     def _delete(self, elements: Sequence[tuple[str, bytes]]) -> None:
@@ -154,7 +154,7 @@ class Firewall:
                         raise
 
 
-def table_messages(plan: FirewallPlan) -> list[Message]:
+def table_messages(plan: FirewallPlan) -> list[NetlinkMessage]:
     """The table without pods, in place of the one that may be there."""
     messages = [nftables.add_table(TABLE), nftables.delete_table(TABLE), nftables.add_table(TABLE)]
     for name, (identifier, fields, length) in _SETS.items():
@@ -171,7 +171,7 @@ def table_messages(plan: FirewallPlan) -> list[Message]:
     return messages
 
 
-def _antispoofing() -> list[Message]:
+def _antispoofing() -> list[NetlinkMessage]:
     chain = "antispoofing"
     return [
         nftables.add_chain(TABLE, chain, "filter", nftables.PREROUTING, _RAW),
@@ -189,7 +189,7 @@ def _antispoofing() -> list[Message]:
     ]
 
 
-def _input(plan: FirewallPlan) -> list[Message]:
+def _input(plan: FirewallPlan) -> list[NetlinkMessage]:
     """From pods to the domain's own processes."""
     chain = "input"
     to_gateway = _ipv4() + _destination() + nftables.compare(nftables.EQUAL, plan.gateway)
@@ -221,7 +221,7 @@ def _input(plan: FirewallPlan) -> list[Message]:
     return messages + _refuse(chain, _from_pod())
 
 
-def _forward() -> list[Message]:
+def _forward() -> list[NetlinkMessage]:
     """From pod to pod. What has no rule here is neither of them and dropped."""
     chain = "forward"
     pair = nftables.load_payload(nftables.NETWORK_HEADER, 12, 4, nftables.FIRST) + nftables.load_payload(
@@ -240,7 +240,7 @@ def _forward() -> list[Message]:
     ]
 
 
-def _egress_of_domain(plan: FirewallPlan) -> list[Message]:
+def _egress_of_domain(plan: FirewallPlan) -> list[NetlinkMessage]:
     nat, rest = "egress_of_domain", "output"
     return [
         nftables.add_chain(TABLE, nat, "nat", nftables.OUTPUT, _DESTINATION_NAT),
@@ -260,7 +260,7 @@ def _egress_of_domain(plan: FirewallPlan) -> list[Message]:
     ]
 
 
-def _egress_of_pods(plan: FirewallPlan) -> list[Message]:
+def _egress_of_pods(plan: FirewallPlan) -> list[NetlinkMessage]:
     chain = "egress_of_pods"
     return [
         nftables.add_chain(TABLE, chain, "nat", nftables.PREROUTING, _DESTINATION_NAT),
@@ -282,13 +282,13 @@ def _egress_of_pods(plan: FirewallPlan) -> list[Message]:
     ]
 
 
-def _return_inside(chain: str, plan: FirewallPlan) -> list[Message]:
+def _return_inside(chain: str, plan: FirewallPlan) -> list[NetlinkMessage]:
     """Leave the chain for destinations inside the pod network."""
     to_gateway = _ipv4() + _destination() + nftables.compare(nftables.EQUAL, plan.gateway)
     return [_rule(chain, to_gateway, _RETURN), _rule(chain, _to_network(plan.pod_range), _RETURN)]
 
 
-def _refuse(chain: str, *conditions: bytes) -> list[Message]:
+def _refuse(chain: str, *conditions: bytes) -> list[NetlinkMessage]:
     return [
         _rule(chain, *conditions, _protocol("tcp"), nftables.count(), nftables.reset_connection()),
         _rule(chain, *conditions, nftables.count(), nftables.refuse()),
@@ -302,7 +302,7 @@ _DROP = nftables.verdict(nftables.DROP)
 _RETURN = nftables.verdict(nftables.RETURN)
 
 
-def _rule(chain: str, *expressions: bytes) -> Message:
+def _rule(chain: str, *expressions: bytes) -> NetlinkMessage:
     return nftables.add_rule(TABLE, chain, *expressions)
 
 
@@ -386,6 +386,6 @@ def _port(protocol: str, port: int) -> bytes:
     return struct.pack(">B3xH2x", _PROTOCOLS[protocol], port)
 
 
-def _chunks(set_name: str, keys: Sequence[bytes]) -> list[Message]:
+def _chunks(set_name: str, keys: Sequence[bytes]) -> list[NetlinkMessage]:
     starts = range(0, len(keys), _ELEMENTS_IN_MESSAGE)
     return [nftables.add_elements(TABLE, set_name, keys[at : at + _ELEMENTS_IN_MESSAGE]) for at in starts]

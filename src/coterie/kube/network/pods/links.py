@@ -18,7 +18,7 @@ from coterie.kube.network.pods.netlink import (
     EXCL,
     NETLINK_ROUTE,
     REPLACE,
-    Message,
+    NetlinkMessage,
     NetlinkSocket,
     attribute,
     attributes,
@@ -91,7 +91,7 @@ class Links:
         """Remove a pod's pair of devices, if it is there, with its routes."""
         body = _link(0) + text(_IFLA_IFNAME, name)
         try:
-            self._netlink.request([Message(f"delete device {name}", _DELLINK, 0, body)])
+            self._netlink.request([NetlinkMessage(f"delete device {name}", _DELLINK, 0, body)])
         except OSError as error:
             if error.errno != errno.ENODEV:
                 raise
@@ -100,12 +100,14 @@ class Links:
         """As `detach`, for many at the price of one: most of the time goes into waiting for other processors."""
         here = set(self.names())
         moved = [
-            Message(f"group device {name}", _NEWLINK, 0, _link(_index_of(name)) + attribute(_IFLA_GROUP, _LEAVING))
+            NetlinkMessage(
+                f"group device {name}", _NEWLINK, 0, _link(_index_of(name)) + attribute(_IFLA_GROUP, _LEAVING)
+            )
             for name in names
             if name in here
         ]
         if moved:
-            delete = Message("delete devices", _DELLINK, 0, _link(0) + attribute(_IFLA_GROUP, _LEAVING))
+            delete = NetlinkMessage("delete devices", _DELLINK, 0, _link(0) + attribute(_IFLA_GROUP, _LEAVING))
             try:
                 self._netlink.request([*moved, delete])
             except OSError as error:
@@ -117,7 +119,7 @@ class Links:
         """Our ends of pods' pairs."""
         body = _link(0) + attribute(_IFLA_EXT_MASK, struct.pack("=I", _SKIP_STATISTICS))
         found = []
-        for answer in self._netlink.dump(Message("list devices", _GETLINK, DUMP, body)):
+        for answer in self._netlink.dump(NetlinkMessage("list devices", _GETLINK, DUMP, body)):
             for kind, value in attributes(answer[16:]):
                 if kind == _IFLA_IFNAME:
                     found.append(value.rstrip(b"\0").decode())
@@ -175,7 +177,7 @@ def _disable_ipv6() -> None:
         return  # a kernel without IPv6, or a read-only /proc/sys: then the rules, which drop all of it, must do
 
 
-def _request_here(messages: list[Message]) -> None:
+def _request_here(messages: list[NetlinkMessage]) -> None:
     netlink = NetlinkSocket(NETLINK_ROUTE)
     try:
         netlink.request(messages)
@@ -203,11 +205,11 @@ def _link(index: int, flags: int = 0) -> bytes:
     return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, index, flags, flags)
 
 
-def _set_up(index: int, name: str) -> Message:
-    return Message(f"set {name} up", _NEWLINK, 0, _link(index, _UP))
+def _set_up(index: int, name: str) -> NetlinkMessage:
+    return NetlinkMessage(f"set {name} up", _NEWLINK, 0, _link(index, _UP))
 
 
-def _add_pair(name: str, index: int, netns: int) -> Message:
+def _add_pair(name: str, index: int, netns: int) -> NetlinkMessage:
     # One queue each: by default the kernel makes one for every processor the machine might have.
     queues = attribute(_IFLA_NUM_TX_QUEUES, b"\1\0\0\0") + attribute(_IFLA_NUM_RX_QUEUES, b"\1\0\0\0")
     peer = (
@@ -224,17 +226,17 @@ def _add_pair(name: str, index: int, netns: int) -> Message:
         + queues
         + nest(_IFLA_LINKINFO, text(_INFO_KIND, "veth"), nest(_INFO_DATA, nest(_VETH_PEER, peer)))
     )
-    return Message(f"create device {name}", _NEWLINK, CREATE | EXCL, body)
+    return NetlinkMessage(f"create device {name}", _NEWLINK, CREATE | EXCL, body)
 
 
-def _add_address(index: int, name: str, address: str) -> Message:
+def _add_address(index: int, name: str, address: str) -> NetlinkMessage:
     packed = _packed(address)
     body = struct.pack("=BBBBi", socket.AF_INET, 32, 0, _SCOPE_UNIVERSE, index)
     body += attribute(_IFA_LOCAL, packed) + attribute(_IFA_ADDRESS, packed)
-    return Message(f"add address {address} to {name}", _NEWADDR, CREATE | REPLACE, body)
+    return NetlinkMessage(f"add address {address} to {name}", _NEWADDR, CREATE | REPLACE, body)
 
 
-def _add_route(destination: str, index: int, *, via: str = "", source: str = "", flags: int) -> Message:
+def _add_route(destination: str, index: int, *, via: str = "", source: str = "", flags: int) -> NetlinkMessage:
     """To one address, or the default route."""
     length, scope, route_flags = (32 if destination else 0), _SCOPE_LINK, 0
     rest = attribute(_RTA_OIF, struct.pack("=I", index))
@@ -247,10 +249,10 @@ def _add_route(destination: str, index: int, *, via: str = "", source: str = "",
         rest += attribute(_RTA_PREFSRC, _packed(source))
     kinds = (_TABLE_MAIN, _PROTOCOL_STATIC, scope, _UNICAST)
     body = struct.pack("=BBBBBBBBI", socket.AF_INET, length, 0, 0, *kinds, route_flags) + rest
-    return Message(f"add route to {destination or 'the outside'}", _NEWROUTE, flags, body)
+    return NetlinkMessage(f"add route to {destination or 'the outside'}", _NEWROUTE, flags, body)
 
 
-def _add_neighbour(address: str, index: int, mac: bytes) -> Message:
+def _add_neighbour(address: str, index: int, mac: bytes) -> NetlinkMessage:
     body = struct.pack("=BxxxiHBB", socket.AF_INET, index, _PERMANENT, 0, _UNICAST)
     body += attribute(_NDA_DST, _packed(address)) + attribute(_NDA_LLADDR, mac)
-    return Message(f"add neighbour {address}", _NEWNEIGH, CREATE | REPLACE, body)
+    return NetlinkMessage(f"add neighbour {address}", _NEWNEIGH, CREATE | REPLACE, body)

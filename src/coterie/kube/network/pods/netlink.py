@@ -56,7 +56,7 @@ def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
         at += length + (-length % 4)
 
 
-class Message:
+class NetlinkMessage:
     """One message to the kernel; `what` names it in errors."""
 
     __slots__ = ("body", "flags", "kind", "what")
@@ -78,7 +78,7 @@ class NetlinkSocket:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         self._sequence = 0
 
-    def request(self, messages: Sequence[Message], acknowledged: int = -1) -> None:
+    def request(self, messages: Sequence[NetlinkMessage], acknowledged: int = -1) -> None:
         """Send them at once and raise the first failure. `acknowledged`: which of them the kernel must confirm."""
         acknowledged %= len(messages)
         first = self._send(messages, acknowledged)
@@ -93,7 +93,7 @@ class NetlinkSocket:
         if not confirmed:
             raise OSError(errno.EPROTO, "the kernel did not answer", messages[acknowledged].what)
 
-    def dump(self, message: Message) -> list[bytes]:
+    def dump(self, message: NetlinkMessage) -> list[bytes]:
         """The bodies of all answers to a request for a list."""
         first = self._send([message], 0)
         found: list[bytes] = []
@@ -110,7 +110,7 @@ class NetlinkSocket:
     def close(self) -> None:
         self._socket.close()
 
-    def _send(self, messages: Sequence[Message], acknowledged: int) -> int:
+    def _send(self, messages: Sequence[NetlinkMessage], acknowledged: int) -> int:
         first = self._sequence + 1
         self._sequence += len(messages)
         framed = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 
-from coterie.kube.network.pods.netlink import APPEND, CREATE, Message, attribute, nest, text
+from coterie.kube.network.pods.netlink import APPEND, CREATE, NetlinkMessage, attribute, nest, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,33 +47,33 @@ def _number(kind: int, value: int) -> bytes:
 # --- messages -------------------------------------------------------------------------------------------------------
 
 
-def batch(messages: Sequence[Message]) -> list[Message]:
+def batch(messages: Sequence[NetlinkMessage]) -> list[NetlinkMessage]:
     """All of them or none. The last but one of the result is the last of `messages`."""
     body = struct.pack("=BBH", socket.AF_UNSPEC, 0, socket.htons(_SUBSYSTEM))
-    begin = Message("nftables transaction", _BATCH_BEGIN, 0, body)
-    return [begin, *messages, Message("nftables transaction", _BATCH_END, 0, body)]
+    begin = NetlinkMessage("nftables transaction", _BATCH_BEGIN, 0, body)
+    return [begin, *messages, NetlinkMessage("nftables transaction", _BATCH_END, 0, body)]
 
 
-def _message(what: str, kind: int, flags: int, *parts: bytes) -> Message:
+def _message(what: str, kind: int, flags: int, *parts: bytes) -> NetlinkMessage:
     body = struct.pack("=BBH", _FAMILY_INET, 0, 0) + b"".join(parts)
-    return Message(what, _SUBSYSTEM << 8 | kind, flags, body)
+    return NetlinkMessage(what, _SUBSYSTEM << 8 | kind, flags, body)
 
 
-def add_table(table: str) -> Message:
+def add_table(table: str) -> NetlinkMessage:
     return _message(f"add table {table}", _NEWTABLE, CREATE, text(1, table), _number(2, 0))
 
 
-def delete_table(table: str) -> Message:
+def delete_table(table: str) -> NetlinkMessage:
     return _message(f"delete table {table}", _DELTABLE, 0, text(1, table))
 
 
-def add_chain(table: str, name: str, kind: str, hook: int, priority: int, policy: int = ACCEPT) -> Message:
+def add_chain(table: str, name: str, kind: str, hook: int, priority: int, policy: int = ACCEPT) -> NetlinkMessage:
     where = nest(4, _number(1, hook), _number(2, priority))
     parts = (text(1, table), text(3, name), where, _number(5, policy), text(7, kind))
     return _message(f"add chain {name}", _NEWCHAIN, CREATE, *parts)
 
 
-def add_set(table: str, name: str, identifier: int, fields: Sequence[int], key_length: int) -> Message:
+def add_set(table: str, name: str, identifier: int, fields: Sequence[int], key_length: int) -> NetlinkMessage:
     """`identifier`: a number of its own within the transaction; `fields`: the types that the key consists of."""
     key_type = 0
     for field in fields:
@@ -82,11 +82,11 @@ def add_set(table: str, name: str, identifier: int, fields: Sequence[int], key_l
     return _message(f"add set {name}", _NEWSET, CREATE, *parts, _number(10, identifier))
 
 
-def add_elements(table: str, name: str, keys: Sequence[bytes]) -> Message:
+def add_elements(table: str, name: str, keys: Sequence[bytes]) -> NetlinkMessage:
     return _message(f"add to set {name}", _NEWSETELEM, CREATE, *_elements(table, name, keys))
 
 
-def delete_elements(table: str, name: str, keys: Sequence[bytes]) -> Message:
+def delete_elements(table: str, name: str, keys: Sequence[bytes]) -> NetlinkMessage:
     return _message(f"delete from set {name}", _DELSETELEM, 0, *_elements(table, name, keys))
 
 
@@ -94,7 +94,7 @@ def _elements(table: str, name: str, keys: Sequence[bytes]) -> tuple[bytes, ...]
     return text(1, table), text(2, name), nest(3, *(nest(1, nest(1, attribute(1, key))) for key in keys))
 
 
-def add_rule(table: str, chain: str, *expressions: bytes) -> Message:
+def add_rule(table: str, chain: str, *expressions: bytes) -> NetlinkMessage:
     parts = (text(1, table), text(2, chain), nest(4, *expressions))
     return _message(f"add rule to chain {chain}", _NEWRULE, CREATE | APPEND, *parts)
 
