@@ -11,19 +11,21 @@ import errno
 import os
 import struct
 
+from coterie.base.linux_namespaces import CLONE_NEWCGROUP as CLONE_NEWCGROUP
+from coterie.base.linux_namespaces import CLONE_NEWIPC as CLONE_NEWIPC
+from coterie.base.linux_namespaces import CLONE_NEWNET as CLONE_NEWNET
+from coterie.base.linux_namespaces import CLONE_NEWNS as CLONE_NEWNS
+from coterie.base.linux_namespaces import CLONE_NEWPID as CLONE_NEWPID
+from coterie.base.linux_namespaces import CLONE_NEWUSER as CLONE_NEWUSER
+from coterie.base.linux_namespaces import CLONE_NEWUTS as CLONE_NEWUTS
+from coterie.base.linux_namespaces import setns as setns
+from coterie.base.linux_namespaces import unshare as unshare
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 # The interpreter's lock is kept over this call: the new process must find it held by itself.
 _holding = ctypes.PyDLL(None, use_errno=True)
 _holding.syscall.restype = ctypes.c_long
-
-CLONE_NEWNS = 0x00020000
-CLONE_NEWCGROUP = 0x02000000
-CLONE_NEWUTS = 0x04000000
-CLONE_NEWIPC = 0x08000000
-CLONE_NEWUSER = 0x10000000
-CLONE_NEWPID = 0x20000000
-CLONE_NEWNET = 0x40000000
 
 MS_RDONLY = 1
 MS_NOSUID = 2
@@ -66,17 +68,9 @@ def _checked(result: int, what: str) -> int:
     return result
 
 
-def unshare(flags: int) -> None:
-    _checked(_libc.unshare(ctypes.c_int(flags)), "unshare")
-
-
 def clone(namespaces: int) -> int:
     """fork() into new namespaces: 0 in the child. For processes with one thread; the child should soon fork or exec."""
     return _checked(_holding.syscall(_CLONE[machine()], ctypes.c_ulong(namespaces | _SIGCHLD), 0, 0, 0, 0), "clone")
-
-
-def setns(handle: int, kind: int) -> None:
-    _checked(_libc.setns(ctypes.c_int(handle), ctypes.c_int(kind)), "setns")
 
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
