@@ -9,7 +9,6 @@ from pathlib import Path
 from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.paths import DomainPaths
 
-
 HTTP, GRPC, CONF_HTTP, CONF_GRPC, INNER = "http", "grpc", "conf-http", "conf-grpc", "inner"
 """Names of the listeners."""
 
