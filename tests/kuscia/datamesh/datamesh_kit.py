@@ -319,7 +319,7 @@ async def api_world(directory: Path, domain: str = "alice") -> AsyncIterator[Wor
 async def world(directory: Path, *, clock: Clock = SYSTEM_CLOCK, look: float = 0.05) -> AsyncIterator[World]:
     async with api_world(directory) as made:
         settings = MeshSettings(made.domain, made.paths, http_port=0, grpc_port=0, recheck_seconds=look)
-        made.mesh = DataMesh(settings, made.client, made.identity, made.shelf.open, clock)
+        made.mesh = DataMesh(settings, made.client, made.identity, made.shelf.open, clock, run=directory)
         await ensure_default_source(made.client, made.domain, made.paths.data, made.identity.key.public_key())
         async with made.mesh:
             made.grpc_port = made.mesh.grpc_port

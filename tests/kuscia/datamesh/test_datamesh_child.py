@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from datamesh_kit import free_ports, reading, served, writing
+from datamesh_kit import reading, served, writing
 
-from coterie.base import listener_handover
 from coterie.kube.api.types.pods import PODS
 from coterie.kuscia.api.types.data import DOMAIN_DATA_SOURCES
 from coterie.kuscia.datamesh.process import allowed
@@ -67,29 +65,6 @@ async def test_it_starts_with_the_first_engine_comes_back_and_sleeps_again(tmp_p
         assert (await world.call(pair, "QueryDomainData", domaindata_id="x")).status.code == 12201
         await world.client.patch_status(PODS, "task-1-0", "alice", {"status": {"phase": "Succeeded"}})
         await until(lambda: made.pid is None)
-
-
-def test_a_port_that_a_stranger_has_is_not_shared() -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0), reuse_port=True) as stranger,
-        pytest.raises(listener_handover.AddressTaken),
-    ):
-        listener_handover.listen_until_handover("127.0.0.1", stranger.getsockname()[1])
-
-
-def test_who_opens_a_held_port_gets_its_connections_and_leaves_them_behind() -> None:
-    port = free_ports()[0]
-    first = listener_handover.listen_until_handover("127.0.0.1", port)
-    with first:
-        second = listener_handover.listen_shared("127.0.0.1", port)
-        with second, socket.create_connection(("127.0.0.1", port)):
-            with pytest.raises(BlockingIOError):
-                first.accept()
-            second.setblocking(True)
-            second.accept()[0].close()
-        with socket.create_connection(("127.0.0.1", port)):
-            first.setblocking(True)
-            first.accept()[0].close()
 
 
 _OWN = "/apis/kuscia.secretflow/v1alpha1/namespaces/alice"

@@ -247,7 +247,7 @@ async def served(
             conf_http_port=0, conf_grpc_port=0, inner=inner, gateway=gateway,
         )  # fmt: skip
         server_certificates.ensure(asked, (), SYSTEM_CLOCK.now())
-        async with KusciaApiServer(asked, world.here, operations, conf_operations) as doors:
+        async with KusciaApiServer(asked, world.here, operations, conf_operations, run=directory) as doors:
             bound = replace(
                 asked, http_port=doors.http_port, grpc_port=doors.grpc_port,
                 conf_http_port=doors.conf_http_port, conf_grpc_port=doors.conf_grpc_port,
