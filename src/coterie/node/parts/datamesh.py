@@ -22,7 +22,9 @@ from coterie.node.parts.context import NodeContext
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
-    return datamesh_groups(node.settings, node.client, node.informers, node.clock)
+    return datamesh_groups(
+        node.settings, node.client, node.informers, node.clock, node.find("namespace_listeners", NamespaceListeners)
+    )
 
 
 def datamesh_groups(

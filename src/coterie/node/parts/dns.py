@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.kube.agent.pods.hosts_files import parse_resolver_file
-from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
+from coterie.kube.agent.runtimes.runp.network_access import NamespaceSockets
 from coterie.kube.agent.settings import DnsSettings
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
@@ -42,25 +41,16 @@ MACHINE_FILE = Path("/etc/resolv.conf")
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
-    runtime = node.find("runtime", RunpRuntime)
-    if runtime is None or node.settings.gateway.pods is None:
-        return dns_groups(node.settings, node.informers, node.clock)
-    dns = node.settings.dns
-
-    async def sockets() -> tuple[socket.socket, socket.socket]:
-        udp = await runtime.listener("udp", dns.address, dns.port)
-        return udp, await runtime.listener("tcp", dns.address, dns.port)
-
-    return dns_groups(node.settings, node.informers, node.clock, sockets)
+    return dns_groups(node.settings, node.informers, node.clock, node.find("namespace_sockets", NamespaceSockets))
 
 
 def dns_groups(
     settings: NodeSettings,
     informers: Informers,
     clock: Clock,
-    sockets: Callable[[], Awaitable[tuple[socket.socket, socket.socket]]] | None = None,
+    inside: NamespaceSockets | None = None,
 ) -> list[list[Runnable]]:
-    """`sockets`: of the pod network. ConfigError when the address cannot be had."""
+    """`inside`: makes sockets of the pod network. ConfigError when the address cannot be had."""
     dns = settings.dns
     if not dns.enabled:
         return []
@@ -74,6 +64,9 @@ def dns_groups(
         pods = settings.gateway.pods
         clients = (ipaddress.ip_network(pods.cidr),) if pods is not None else ()
         listening = ServerSettings(dns.address, dns.port, clients)
+        sockets = None
+        if inside is not None:
+            sockets = inside.udp(dns.address, dns.port), inside.tcp(dns.address, dns.port)
         server = DnsServer(listening, zone_updater, upstream, clock, sockets=sockets)
     except OSError as problem:
         raise ConfigError(_cannot_listen(dns.address, dns.port, problem)) from problem

@@ -29,7 +29,9 @@ log = logger("kusciaapi")
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
-    return kusciaapi_groups(node.settings, node.client, node.clock)
+    return kusciaapi_groups(
+        node.settings, node.client, node.clock, node.find("namespace_listeners", NamespaceListeners)
+    )
 
 
 def with_gateway_socket(settings: NodeSettings) -> NodeSettings:

@@ -14,10 +14,12 @@ from coterie.kube.agent.agent import RuntimeService
 from coterie.kube.agent.runtimes.protocol import RuntimeFailure
 from coterie.kube.agent.runtimes.runp import network_access
 from coterie.kube.agent.runtimes.runp.client import group_of
-from coterie.kube.agent.runtimes.runp.network_access import NotFenced, PodNetworkFacts
+from coterie.kube.agent.runtimes.runp.network_access import NamespaceSockets, NotFenced, PodNetworkFacts
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.runtimes.runp.settings import PodNetworkSettings, RunpSettings
 from coterie.kube.control.manager import Runnable
+from coterie.kube.control.on_demand_process import NamespaceListeners
+from coterie.kube.network.rootless import enter
 from coterie.kube.network.rootless.probe import remedy_here
 from coterie.kuscia.gateway.model import PodNetwork, SocketAddress
 from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
@@ -55,6 +57,9 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     node.provide("runtime", runtime)
     node.provide("pod_network", part)
     if part.facts is not None:
+        sockets = NamespaceSockets(runp_directory(settings), _group(settings, chosen))
+        node.provide("namespace_sockets", sockets)
+        node.provide("namespace_listeners", _listeners(part.facts, sockets))
         node.settings = inside(settings, part.facts)
     return [[RuntimeService(runtime)]]
 
@@ -62,9 +67,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
 def _part(settings: NodeSettings, chosen: AgentConfig) -> PodNetworkPart:
     directory = runp_directory(settings)
     try:
-        facts = network_access.ensure(
-            directory, group_of(chosen.node_name, directory), _network_settings(settings, chosen)
-        )
+        facts = network_access.ensure(directory, _group(settings, chosen), _network_settings(settings, chosen))
     except NotFenced as problem:
         text = remedy_here(problem.step, problem.number)
         log.warning(
@@ -80,6 +83,20 @@ def _part(settings: NodeSettings, chosen: AgentConfig) -> PodNetworkPart:
 
 def runp_directory(settings: NodeSettings) -> Path:
     return settings.paths.run / "runp"
+
+
+def _group(settings: NodeSettings, chosen: AgentConfig) -> str:
+    return group_of(chosen.node_name, runp_directory(settings))
+
+
+def _listeners(facts: PodNetworkFacts, sockets: NamespaceSockets) -> NamespaceListeners:
+    return NamespaceListeners(
+        facts.gateway,
+        sockets.tcp,
+        sockets.shared_tcp,
+        netns=facts.namespace if facts.root else None,
+        prefix=() if facts.root else enter.command(facts.holder, resolver=facts.gateway),
+    )
 
 
 def _network_settings(settings: NodeSettings, chosen: AgentConfig) -> PodNetworkSettings:
@@ -123,6 +140,4 @@ def inside(settings: NodeSettings, facts: PodNetworkFacts) -> NodeSettings:
         settings,
         gateway=replace(settings.gateway, pods=pods, internal=None),
         dns=replace(settings.dns, address=facts.gateway, port=DNS_PORT),
-        data_mesh=replace(settings.data_mesh, address=facts.gateway),
-        kuscia_api=replace(settings.kuscia_api, conf_address=facts.gateway),
     )

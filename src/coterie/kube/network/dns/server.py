@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -52,9 +52,9 @@ class DnsServer:
         upstream: Callable[[], Sequence[Nameserver]],
         clock: Clock = SYSTEM_CLOCK,
         *,
-        sockets: Callable[[], Awaitable[tuple[socket.socket, socket.socket]]] | None = None,
+        sockets: tuple[socket.socket, socket.socket] | None = None,
     ) -> None:
-        """`sockets`: bound ones for UDP and TCP, of another network namespace; they are asked for when it runs."""
+        """`sockets`: bound ones for UDP and TCP, of another network namespace; None: they are made here."""
         self.ready = asyncio.Event()
         self._settings = settings
         self._zone_updater = zone_updater
@@ -70,9 +70,8 @@ class DnsServer:
         self._owner: TaskOwner | None = None
         self._connections: dict[asyncio.StreamWriter, None] = {}
         """The one that has been silent for longest first."""
-        self._sockets = sockets
-        self._bound = bound(settings.address, settings.port) if sockets is None else None
-        self.port: int = self._bound[0].getsockname()[1] if self._bound is not None else settings.port
+        self._udp, self._tcp = sockets or bound(settings.address, settings.port)
+        self.port: int = self._udp.getsockname()[1]
         zone_updater.on_change(self._forget)
 
     def stop(self) -> None:
@@ -83,12 +82,8 @@ class DnsServer:
         async with TaskOwner(self.name) as owner:
             self._owner = owner
             self._forwarder = DnsForwarder(self._upstream, self._settings.forward, owner, self._clock)
-            if self._sockets is not None:
-                self._bound = await self._sockets()
-            assert self._bound is not None
-            udp, tcp = self._bound
-            transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self), sock=udp)
-            server = await asyncio.start_server(self._connected, sock=tcp)
+            transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self), sock=self._udp)
+            server = await asyncio.start_server(self._connected, sock=self._tcp)
             log.info("The domain's names are served", address=self._settings.address, port=self.port)
             try:
                 await self._zone_updater.wait_synced()

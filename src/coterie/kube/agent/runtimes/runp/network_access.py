@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,12 +17,13 @@ from typing import Any
 import coterie
 from coterie.base.files import private_directory, write_atomic
 from coterie.kube.agent.runtimes.protocol import RuntimeFailure
-from coterie.kube.agent.runtimes.runp import pod_networks
+from coterie.kube.agent.runtimes.runp import pod_networks, wire
 from coterie.kube.agent.runtimes.runp.settings import PodNetworkSettings
 
 RELAY_PORT = 1
 """Inside the domain's namespace: where what the domain's processes send out is redirected to, for the relay."""
 _FIRST = 2
+_SUPERVISOR_SECONDS = 10.0
 
 
 class PodAddresses:
@@ -126,6 +129,70 @@ def ensure(directory: Path, group: str, settings: PodNetworkSettings, without: t
     if "problem" in found:
         raise NotFenced(*found["problem"])
     return PodNetworkFacts(found["gateway"], found["cidr"], Path(found["path"]), found["holder"], found["root"])
+
+
+class NamespaceSockets:
+    """Listening sockets in the domain's network namespace, made by the supervisor, which is started where there is none."""
+
+    def __init__(self, directory: Path, group: str, without: tuple[str, ...] = ()) -> None:
+        self._directory = directory
+        self._group = group
+        self._without = without
+
+    def tcp(self, address: str, port: int) -> socket.socket:
+        """Raises OSError."""
+        return self._listener("tcp", address, port, shared=False)
+
+    def shared_tcp(self, address: str, port: int) -> socket.socket:
+        """With SO_REUSEPORT; no other program lives in the namespace."""
+        return self._listener("tcp", address, port, shared=True)
+
+    def udp(self, address: str, port: int) -> socket.socket:
+        return self._listener("udp", address, port, shared=False)
+
+    def _listener(self, kind: str, address: str, port: int, *, shared: bool) -> socket.socket:
+        request = {"id": 1, "op": "listen", "kind": kind, "address": address, "port": port, "shared": shared}
+        connection = self._connected()
+        try:
+            connection.sendall(wire.encode(request))
+            inbox = wire.Inbox()
+            while True:
+                data, handles, _, _ = socket.recv_fds(connection, 65536, wire.MOST_HANDLES)
+                if not data:
+                    raise ConnectionResetError(errno.ECONNRESET, "the pod supervisor went away")
+                for message, given in inbox.feed(data, list(handles)):
+                    if message.get("id") != 1:
+                        continue
+                    if "error" in message:
+                        raise OSError(errno.EADDRNOTAVAIL, message["error"][1])
+                    made = socket.socket(fileno=given[0])
+                    made.setblocking(False)
+                    return made
+        finally:
+            connection.close()
+
+    def _connected(self) -> socket.socket:
+        try:
+            return self._dial()
+        except (FileNotFoundError, ConnectionRefusedError):
+            try:
+                _start_supervisor(self._directory, self._group, self._without)
+            except RuntimeFailure as problem:
+                raise OSError(errno.EIO, problem.message) from problem
+            return self._dial()
+
+    def _dial(self) -> socket.socket:
+        name, handle = wire.address(str(self._directory))
+        made = socket.socket(socket.AF_UNIX)
+        try:
+            made.settimeout(_SUPERVISOR_SECONDS)
+            made.connect(name)
+        except OSError:
+            made.close()
+            raise
+        finally:
+            os.close(handle)
+        return made
 
 
 def _document(settings: PodNetworkSettings) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import select
 import signal
 import socket
 
+from coterie.base import listener_handover
 from coterie.kube.agent.runtimes.runp import linux, pause, processes
 from coterie.kube.network.pods import firewall, links
 
@@ -358,16 +359,12 @@ class PodNetworks:
 
 def listener(kind: str, address: str, port: int, *, shared: bool) -> int:
     """A bound socket of the namespace this process is in; `shared`: a process of the same user may bind it too."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM)
+    if kind == "tcp":
+        made = listener_handover.listen_shared(address, port) if shared else listener_handover.listen(address, port)
+        return made.detach()
+    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     try:
-        if kind == "tcp":
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         made.bind((address, port))
-        if kind == "tcp":
-            made.listen(1024)
-        made.setblocking(False)
     except OSError:
         made.close()
         raise

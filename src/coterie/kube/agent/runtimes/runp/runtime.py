@@ -466,14 +466,6 @@ class RunpRuntime:
             raise ConnectionRefusedError(problem.message) from problem
         return socket.socket(fileno=handle)
 
-    async def listener(self, kind: str, address: str, port: int, *, shared: bool = False) -> socket.socket:
-        """A bound (`tcp`: listening) socket in the network namespace of the domain. `shared`: with SO_REUSEPORT."""
-        answer = await self._ask("listen", kind=kind, address=address, port=port, shared=shared)
-        (handle,) = answer.handles
-        made = socket.socket(fileno=handle)
-        made.setblocking(False)
-        return made
-
     async def trial_sockets(self) -> tuple[socket.socket, socket.socket]:
         """A UDP and a TCP socket of a pod that exists only for them. OSError when there can be none."""
         assert self._addresses is not None, "there is a pod network"
