@@ -79,6 +79,10 @@ class NodeRegistration:
     def allocatable(self) -> Mapping[str, str]:
         return self._allocatable
 
+    def update_conditions(self) -> None:
+        """Something changed: measure now."""
+        self._measure_event.set()
+
     def stop(self) -> None:
         self._stop.set()
 
