@@ -39,6 +39,7 @@ USED = (
     "apiServer.host", "apiServer.port", "apiServer.names[]", "apiServer.eventTTLSeconds", "apiServer.auditLog",
     "controllers.nodeGraceSeconds", "controllers.podEvictionSeconds", "controllers.portRange",
     "agent.nodeName", "agent.address", "agent.port", "agent.taint", "agent.hostPaths[]", "agent.leaseSeconds",
+    "agent.defaults.pids", "agent.defaults.openFiles", "agent.defaults.memory", "agent.defaults.ephemeralStorage",
     "gateway.internal.host", "gateway.internal.port", "gateway.external.host", "gateway.external.port",
     "gateway.handshake.host", "gateway.handshake.port", "gateway.name", "gateway.workers",
     "gateway.enabled",

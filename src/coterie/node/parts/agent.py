@@ -67,6 +67,7 @@ def agent_groups(
                 namespace=settings.domain if settings.gateway.master is not None else "",
                 host_paths=chosen.host_paths,
                 allow_privileged=chosen.allow_privileged,
+                defaults=chosen.defaults,
             ),
             logs=PodLogSettings(max_age_days=rotation.max_age_days),
         ),
