@@ -66,6 +66,11 @@ _AGENT = """
 #   port: 10250              # port of the agent's endpoint; 0 picks a free one
 #   taint: false             # true: only task pods are scheduled here, as in Kuscia
 #   hostPaths: []            # directories below which hostPath volumes are allowed
+#   defaults:                # limits of pods that set none
+#     pids: 4096             # processes and threads of one pod; 0: no limit
+#     openFiles: 65536       # open files of one process
+#     memory: ""             # memory of one pod; empty: what the node can allocate
+#     ephemeralStorage: ""   # disk of one pod; empty: 20Gi, or half of the disk
 """
 _DEFAULTS = {"protocol": "MTLS", "logLevel": "INFO"}
 

@@ -19,6 +19,7 @@ from coterie.kube.agent.node.registration import NodeRegistration
 from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.pods.garbage import NodeGarbageCollector
 from coterie.kube.agent.pods.manager import PodManager
+from coterie.kube.agent.pods.storage_monitor import StorageMonitor
 from coterie.kube.agent.runtimes.protocol import PodRuntime
 from coterie.kube.agent.settings import AgentSettings
 from coterie.kube.api.meta import Object
@@ -65,10 +66,11 @@ class Agent:
     node: NodeRegistration
     pods: PodManager
     garbage: NodeGarbageCollector
+    storage: StorageMonitor
 
     @property
     def groups(self) -> list[list[Runnable]]:
-        return [[self.runtime, self.events], [self.node], [self.pods], [self.garbage]]
+        return [[self.runtime, self.events], [self.node], [self.pods], [self.garbage, self.storage]]
 
 
 def make(
@@ -88,7 +90,8 @@ def make(
     )
     pods = PodManager(client, informers, runtime, settings, events, clock, tuple(plugins), node.allocatable)
     garbage = NodeGarbageCollector(settings, pods.known_uids, clock)
-    return Agent(RuntimeService(runtime), events, node, pods, garbage)
+    storage = StorageMonitor(pods, runtime, settings, clock, node.allocatable, pressure_changed=node.update_conditions)
+    return Agent(RuntimeService(runtime), events, node, pods, garbage, storage)
 
 
 def node_images(runtime: PodRuntime) -> list[Object]:

@@ -14,7 +14,7 @@ import yaml
 from coterie.base import files
 from coterie.base.paths import DomainPaths, default_root
 from coterie.base.secret import SecretValue
-from coterie.kube.agent.settings import CapacitySettings
+from coterie.kube.agent.settings import CapacitySettings, PodDefaults
 from coterie.kube.api.names import dns_subdomain_faults
 from coterie.kuscia.api.types.domain import RESERVED_DOMAINS
 from coterie.kuscia.kusciaapi.settings import Timeouts
@@ -170,7 +170,7 @@ def _agent(top: Block, *, joins: bool) -> AgentConfig:
     name = block.text("nodeName", "" if joins else socket.gethostname().lower())
     if dns_subdomain_faults(name) and not (joins and not name):
         raise block.refused("nodeName", f'"{name}" is no valid name; take lower-case letters, digits, "-" and "."')
-    default, unlimited = AgentConfig(name), CapacitySettings()
+    default, unlimited, defaults = AgentConfig(name), CapacitySettings(), block.block("defaults")
     host_paths = block.texts("hostPaths", "absolute paths")
     if not all(path.startswith("/") for path in host_paths):
         raise block.refused("hostPaths", "must be a list of absolute paths")
@@ -184,6 +184,12 @@ def _agent(top: Block, *, joins: bool) -> AgentConfig:
         pod_cidr=_pod_cidr(block, default.pod_cidr),
         allow_host_network=block.flag("allowHostNetwork", default.allow_host_network),
         lease_seconds=block.number("leaseSeconds", default.lease_seconds, 3),
+        defaults=PodDefaults(
+            pids=defaults.number("pids", default.defaults.pids, 0),
+            open_files=defaults.number("openFiles", default.defaults.open_files, 0),
+            memory=defaults.quantity("memory", ""),
+            ephemeral_storage=defaults.quantity("ephemeralStorage", ""),
+        ),
         capacity=CapacitySettings(
             cpu=given.quantity("cpu", ""),
             memory=given.quantity("memory", ""),

@@ -40,6 +40,7 @@ USED = (
     "controllers.nodeGraceSeconds", "controllers.podEvictionSeconds", "controllers.portRange",
     "agent.nodeName", "agent.address", "agent.port", "agent.taint", "agent.hostPaths[]", "agent.leaseSeconds",
     "agent.podCIDR", "agent.allowHostNetwork",
+    "agent.defaults.pids", "agent.defaults.openFiles", "agent.defaults.memory", "agent.defaults.ephemeralStorage",
     "gateway.internal.host", "gateway.internal.port", "gateway.external.host", "gateway.external.port",
     "gateway.handshake.host", "gateway.handshake.port", "gateway.name", "gateway.workers",
     "gateway.enabled",

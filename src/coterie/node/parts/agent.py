@@ -60,6 +60,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
                 namespace=settings.domain if settings.gateway.master is not None else "",
                 host_paths=chosen.host_paths,
                 allow_privileged=chosen.allow_privileged,
+                defaults=chosen.defaults,
             ),
             logs=PodLogSettings(max_age_days=rotation.max_age_days),
         ),
@@ -70,7 +71,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
         ),
     )
     if check is not None:
-        check.on_change = agent.node.measure_now
+        check.on_change = agent.node.update_conditions
     _runtime, *rest = agent.groups
     return [
         [agent.events, *([check] if check is not None else [])],

@@ -201,6 +201,9 @@ def builtin_images() -> tuple[StoredImage, ...]:
     return tuple(replace(image, id=_id_of(image)) for image in (host, python))
 
 
+_MOST_LEVELS = 100
+
+
 def remove_tree(path: Path) -> None:
     """Also directories that took their owner's rights away, as overlays and images do. What lies above stays as it is."""
     top = os.fspath(path)
@@ -218,7 +221,43 @@ def remove_tree(path: Path) -> None:
             elif function is not os.lstat:
                 shutil.rmtree(name, ignore_errors=True)
 
-    shutil.rmtree(path, onerror=open_up)
+    try:
+        shutil.rmtree(path, onerror=open_up)
+    except RecursionError:
+        pass  # nested deeper than the interpreter's stack
+    if os.path.isdir(top) and not os.path.islink(top):
+        _flatten(top)
+        shutil.rmtree(path, onerror=open_up)
+
+
+def _flatten(top: str) -> None:
+    """Move directories that are nested too deep to be removed up to `top`, piece by piece."""
+    count = 0
+    waiting = [top]
+    while waiting:
+        levels: list[tuple[int, list[str]]] = []
+        _descend(levels, None, waiting.pop())
+        while levels:
+            handle, names = levels[-1]
+            if not names:
+                os.close(handle)
+                levels.pop()
+            elif len(levels) < _MOST_LEVELS:
+                _descend(levels, handle, names.pop())
+            else:
+                count += 1
+                name = names.pop()
+                moved = os.path.join(top, f".moved-{os.getpid()}-{count}")
+                with contextlib.suppress(OSError):
+                    os.rename(name, moved, src_dir_fd=handle)
+                    waiting.append(moved)
+
+
+def _descend(levels: list[tuple[int, list[str]]], parent: int | None, name: str) -> None:
+    with contextlib.suppress(OSError):
+        handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        with os.scandir(handle) as entries:
+            levels.append((handle, [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]))
 
 
 def _load(path: Path) -> StoredImage:

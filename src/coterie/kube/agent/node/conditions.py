@@ -79,10 +79,17 @@ def _memory(usage: MachineUsage, limits: PressureSettings) -> ConditionReading:
     )
 
 
-def _disk(usage: MachineUsage, limits: PressureSettings) -> ConditionReading:
+def disk_pressure(usage: MachineUsage, limits: PressureSettings) -> str:
+    """`disk` or `inodes`, whichever runs short; empty: neither."""
     full = usage.disk_total and 1 - usage.disk_free / usage.disk_total >= limits.disk_used
+    if full and usage.disk_free <= limits.disk_free:
+        return "disk"
     inodes = usage.inodes_total and 1 - usage.inodes_free / usage.inodes_total >= limits.inodes_used
-    if (full and usage.disk_free <= limits.disk_free) or inodes:
+    return "inodes" if inodes else ""
+
+
+def _disk(usage: MachineUsage, limits: PressureSettings) -> ConditionReading:
+    if disk_pressure(usage, limits):
         return ConditionReading("DiskPressure", "True", "AgentHasDiskPressure", "agent has disk pressure")
     return ConditionReading("DiskPressure", "False", "AgentHasNoDiskPressure", "agent has no disk pressure")
 

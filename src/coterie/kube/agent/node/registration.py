@@ -81,8 +81,8 @@ class NodeRegistration:
     def allocatable(self) -> Mapping[str, str]:
         return self._allocatable
 
-    def measure_now(self) -> None:
-        """Something about the node changed: its status is written without waiting for the next measurement."""
+    def update_conditions(self) -> None:
+        """Something changed: measure now."""
         self._measure_event.set()
 
     def stop(self) -> None:

@@ -12,19 +12,22 @@ from pathlib import Path
 
 from coterie.kube.agent.plugin import AgentPlugin, PluginProblem
 from coterie.kube.agent.pods import pod_model
-from coterie.kube.agent.pods.containers import container_spec, termination_mount
+from coterie.kube.agent.pods.containers import container_spec, remove_old_logs, termination_mount
 from coterie.kube.agent.pods.downward import ConfigProblem, NoSuchConfig
 from coterie.kube.agent.pods.environment import variables
 from coterie.kube.agent.pods.hosts_files import hosts_file, resolver_file
+from coterie.kube.agent.pods.limits import pod_limits
 from coterie.kube.agent.pods.worker_context import WorkerContext
 from coterie.kube.agent.runtimes.protocol import (
     ContainerState,
     Mount,
     PodKind,
     PodNetworkClass,
+    PodRuntime,
     PodSandbox,
     RuntimeFailure,
 )
+from coterie.kube.agent.settings import AgentSettings
 from coterie.kube.agent.volumes.volumes import PodVolumes
 from coterie.kube.api.errors import ApiError, Conflict, NotFound
 from coterie.kube.api.meta import Object
@@ -83,6 +86,7 @@ async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None
         network="host" if network.host else "pod",
         kind=network.kind,
         group=network.group,
+        limits=pod_limits(pod, tools.default_limits()),
     )
     try:
         await tools.runtime.prepare_pod(sandbox)
@@ -123,7 +127,9 @@ async def start(
             termination_mount(home, container, attempt),
         )
         logs = tools.settings.paths.pod_stdout(key.namespace, key.name, uid)
-        spec = container_spec(pod, container, attempt, found, mounts, logs, tools.settings.pods)
+        spec = container_spec(
+            pod, container, attempt, found, mounts, logs, home, tools.settings.pods, tools.default_limits()
+        )
     except ConfigProblem as problem:
         final = isinstance(problem, NoSuchConfig)
         raise OperationFailed("CreateContainerConfigError", str(problem), final=final) from problem
@@ -131,6 +137,7 @@ async def start(
         raise OperationFailed("CreateContainerConfigError", str(error)) from error
     try:
         logs.joinpath(container["name"]).mkdir(parents=True, exist_ok=True)
+        remove_old_logs(logs / container["name"], attempt, tools.settings.pods.kept_logs)
         return await tools.runtime.start_container(uid, spec)
     except RuntimeFailure as problem:
         raise OperationFailed(problem.reason or "CreateContainerError", problem.message) from problem
@@ -158,6 +165,12 @@ async def stop(tools: WorkerContext, pod: Object, container: Object | None, name
     await tools.runtime.stop_container(
         pod_model.uid_of(pod), name, max(left, min(grace, tools.settings.pods.min_grace))
     )
+
+
+def pod_files(runtime: PodRuntime, settings: AgentSettings, uid: str) -> list[Path]:
+    """What a pod has written on this node besides its logs."""
+    written = [path for paths in runtime.writable_directories(uid).values() for path in paths]
+    return [*written, settings.pods_directory / uid / "volumes"]
 
 
 async def remove_from_api(tools: WorkerContext, pod: Object) -> None:

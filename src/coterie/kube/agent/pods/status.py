@@ -171,7 +171,8 @@ def _terminated(view: PodView, place: PodLocation, run: ContainerState) -> Objec
         "finishedAt": _moment(run.finished_at),
         "containerID": pod_model.container_id(place.runtime, pod_model.uid_of(view.pod), run.name, run.attempt),
     }
-    message = place.messages.get((run.name, run.attempt)) or run.message
+    # Which limit was reached comes before what the container said itself.
+    message = "\n".join(text for text in (run.message, place.messages.get((run.name, run.attempt))) if text)
     if message:
         ended["message"] = message
     return ended

@@ -12,7 +12,7 @@ All calls are idempotent: preparing a prepared pod or removing a removed one is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -42,13 +42,17 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class ContainerLimits:
-    """What a container may use; 0 means no limit."""
+    """What a container, or a pod as a whole, may use; 0 means no limit."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0
     pids: int = 0
     cpu_shares_milli: int = 0
-    """Requested CPU: the share under contention."""
+    """Requested CPU: the share under contention. 0: the least share there is."""
+    open_files: int = 0
+    """Open files of one process (soft limit)."""
+    file_bytes: int = 0
+    """Size of one file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,16 @@ class PodSandbox:
     """`pod`, or `host` for the machine's network."""
     kind: str = PodKind.ORDINARY
     group: str = ""
+    limits: ContainerLimits = ContainerLimits()
+    """What all containers together may use: CPU, memory, processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerWarning:
+    """Something about a run that people should know while it goes on: an event's reason and message."""
+
+    reason: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +166,7 @@ class ContainerState:
     """Completed, Error, OOMKilled, ContainerCannotRun, ContainerStatusUnknown."""
     message: str = ""
     log_path: Path | None = None
+    warnings: tuple[ContainerWarning, ...] = ()
 
     @property
     def running(self) -> bool:
@@ -250,6 +265,12 @@ class PodRuntime(Protocol):
 
     async def usage(self, pod_uid: str) -> dict[str, ContainerUsage]:
         """Use of each running container, by name."""
+
+    def writable_directories(self, pod_uid: str) -> Mapping[str, Sequence[Path]]:
+        """By container: where what it writes outside of volumes lies on disk."""
+
+    def deleted_files(self, pod_uid: str) -> int:
+        """Bytes on disk in files that were deleted and that processes of the pod still hold open. Slow; any thread."""
 
     async def dial(self, pod_uid: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection to a port inside the pod (port-forward, probes)."""

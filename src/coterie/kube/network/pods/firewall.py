@@ -232,9 +232,10 @@ def _forward() -> list[NetlinkMessage]:
         nftables.add_chain(TABLE, chain, "filter", nftables.FORWARD, _FILTER, policy=nftables.DROP),
         _rule(chain, _not_ipv4(), _DROP),
         _rule(chain, _established(), _ACCEPT),
+        # Engines of one task reach each other, whoever began it.
+        _rule(chain, between_pods, pair + _in_set(_PEERS), _ACCEPT),
         *_refuse(chain, _ipv4() + _source() + _in_set(_GUESTS)),
         *_refuse(chain, _ipv4() + _destination() + _in_set(_GUESTS)),
-        _rule(chain, between_pods, pair + _in_set(_PEERS), _ACCEPT),
         _rule(chain, between_pods, _source() + _in_set(_ENGINES, inverted=True), _ACCEPT),
         *_refuse(chain),
     ]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _KEPT = sum(1 << number for number in linux.CAPABILITIES.values())
 _CAP_SYS_ADMIN, _CAP_SETGID, _CAP_SETUID, _CAP_SETPCAP = 21, 6, 7, 8
+_MOST_OPEN_FILES = 1 << 20
 _DEVICES = ("/dev", "/dev/shm", "/dev/pts")
 
 
@@ -44,10 +45,39 @@ def confine(spec: dict[str, Any], powers: dict[str, Any], filter_program: bytes)
 
 def _limit(spec: dict[str, Any], powers: dict[str, Any]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    memory = spec["limits"]["memory"]
+    limits = spec["limits"]
+    memory = limits["memory"] or limits.get("pod_memory", 0)
     if memory and not powers["cgroup_memory"]:
         # Without a group for it, at least each process alone stays below the limit.
-        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+        _set_limit(resource.RLIMIT_DATA, memory, memory)
+    if limits.get("files"):
+        _set_limit(resource.RLIMIT_NOFILE, limits["files"], max(limits["files"], _MOST_OPEN_FILES))
+    if limits.get("file_bytes"):
+        _set_limit(resource.RLIMIT_FSIZE, limits["file_bytes"], limits["file_bytes"])
+    if limits["pids"] and not powers.get("cgroup_pids", True) and not spec["privileged"] and _in_user_namespace():
+        # Counted for each user in each user namespace (5.14), so it is the container's own number. Elsewhere it would
+        # count all processes of the agent's user.
+        _set_limit(resource.RLIMIT_NPROC, limits["pids"], limits["pids"])
+
+
+def _set_limit(kind: int, soft: int, hard: int) -> None:
+    """As far as we may: who has no right to raise its hard limit keeps it."""
+    _, most = resource.getrlimit(kind)
+    if most != resource.RLIM_INFINITY and hard > most:
+        try:
+            resource.setrlimit(kind, (min(soft, hard), hard))
+            return
+        except (OSError, ValueError):
+            hard = most
+    resource.setrlimit(kind, (min(soft, hard), hard))
+
+
+def _in_user_namespace() -> bool:
+    try:
+        with open("/proc/self/uid_map") as file:
+            return file.read().split() != ["0", "0", "4294967295"]
+    except OSError:
+        return False
 
 
 def _fence_files(spec: dict[str, Any], powers: dict[str, Any]) -> None:

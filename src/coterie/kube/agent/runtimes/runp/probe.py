@@ -20,8 +20,8 @@ _OWN_USER_ONLY = (
 _NO_LANDLOCK = "Landlock is not used: only file permissions and read-only mounts keep containers from files."
 _NO_SECCOMP = "No system calls are refused to containers: there is no list of them for this machine."
 _NO_CGROUPS = (
-    "CPU, memory and process limits are not enforced for a container as a whole, because control groups cannot be made "
-    "here; its memory limit holds for each of its processes."
+    "CPU, memory and process limits are not enforced for a pod as a whole, because control groups cannot be made here: "
+    "its memory limit holds for each process, and its limit of processes for each container, if it has a user namespace."
 )
 
 
@@ -52,6 +52,7 @@ def probe(scratch: str, groups: Cgroups | None, without: list[str]) -> dict[str,
         "landlock": version,
         "seccomp": filtering,
         "cgroup": groups.version if groups is not None else 0,
+        "cgroup_pids": groups is not None and "pids" not in groups.missing,
         "cgroup_memory": groups is not None and "memory" not in groups.missing,
         "overlay": bool(namespaces) and _works(namespaces, scratch, overlay=True),
         "limitations": limitations,

@@ -15,7 +15,7 @@ import select
 import signal
 import time
 
-from coterie.kube.agent.runtimes.runp import child, init, linux, processes
+from coterie.kube.agent.runtimes.runp import cgroups, child, init, linux, processes
 from coterie.kube.agent.runtimes.runp.launch import Launch, LaunchContext
 from coterie.kube.agent.runtimes.runp.logs import LogFile, LogStream
 from coterie.kube.agent.runtimes.runp.streams import OutputListener, OutputStream
@@ -24,6 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from coterie.kube.agent.runtimes.runp.cgroups import Cgroups
 
 UNKNOWN = "ContainerStatusUnknown"
 _PIPE_BYTES = 256 << 10
@@ -41,7 +43,7 @@ class ContainerRun:
         self.record: dict[str, Any] = {
             "name": spec["name"], "attempt": spec["attempt"], "image": spec["image"], "image_id": spec["image_id"],
             "log_path": spec["log_path"], "pid": 0, "init": 0, "started_at": 0.0, "finished_at": 0.0, "exit_code": 0, "signal": 0,
-            "reason": "", "message": "", "group": self.group, "spec": spec,
+            "reason": "", "message": "", "warnings": [], "group": self.group, "spec": spec,
         }  # fmt: skip
         self._outputs: list[OutputStream] = []
         self._log: LogFile | None = None
@@ -49,6 +51,7 @@ class ContainerRun:
         self._stdin = -1
         self._terminal = -1
         self._pidfd = -1
+        self._forks: list[int] = []
         self._starters: list[Callable[[tuple[int, str] | None], None]] = []
         self._launched = False
         self._ended: int | None = None
@@ -89,6 +92,7 @@ class ContainerRun:
         try:
             if groups is not None:
                 groups.create(self.group, limits["cpu"], limits["shares"], limits["memory"], limits["pids"])
+                self._watch_forks(groups)
             streams = self._terminal_streams(ends) if self.spec["tty"] else self._pipe_streams(ends)
             note = os.open(self._path("exit"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             ends.append(note)
@@ -207,6 +211,47 @@ class ContainerRun:
         """A child that failed on its way is reaped, but its end is no news."""
         self._home.children.pop(self.leader, None)
 
+    # ----- limits
+
+    def _watch_forks(self, groups: Cgroups) -> None:
+        """The kernel tells when a fork was refused, in the container's group or in that of its pod."""
+        if not self.spec["limits"]["pids"]:
+            return
+        for group in (self.group, self.uid):
+            handle = groups.watch_pids(group)
+            if handle >= 0:
+                self._forks.append(handle)
+                cgroups.refused_forks(handle)
+                self._home.loop.watch(handle, select.EPOLLPRI, self._fork_refused)
+
+    def _fork_refused(self, _: int) -> None:
+        """Once is enough: a program that forks for ever would keep us busy."""
+        refused = [cgroups.refused_forks(handle) for handle in self._forks]
+        if not any(refused):
+            return
+        limits, own = self.spec["limits"], bool(refused[0])
+        what = f"Container {self.spec['name']}" if own else "The pod"
+        number = limits["pids"] if own else limits.get("pod_pids", 0)
+        self._forget_forks()
+        self.record["warnings"] = [["PidsLimitReached", f"{what} reached its limit of {number} processes"]]
+        self._home.records.save_soon(self.uid, self.key, self.record)
+        self.on_change(self)
+
+    def _forget_forks(self) -> None:
+        handles, self._forks = self._forks, []
+        for handle in handles:
+            self._home.loop.forget(handle)
+            os.close(handle)
+
+    def _memory_message(self) -> str:
+        limits, groups = self.spec["limits"], self._home.groups
+        assert groups is not None
+        if limits["memory"] and groups.memory_limit_reached(self.group):
+            return f"Container {self.spec['name']} exceeded its memory limit of {size_text(limits['memory'])}"
+        if limits.get("pod_memory"):
+            return f"The pod exceeded its memory limit of {size_text(limits['pod_memory'])}"
+        return "The node ran out of memory"
+
     # ----- coming back to it
 
     def adopt(self, record: dict[str, Any]) -> None:
@@ -226,6 +271,8 @@ class ContainerRun:
                 if os.path.exists(path):
                     self._listen(name, path)
         self._home.loop.watch(self._pidfd, select.EPOLLIN, self._adopted_ended)
+        if self._home.groups is not None:
+            self._watch_forks(self._home.groups)
 
     def _find_process(self) -> bool:
         if self.record["boot"] != processes.boot_id():
@@ -288,7 +335,9 @@ class ContainerRun:
         if not reason:
             reason = "Completed" if code == 0 else "Error"
             if code and groups is not None and groups.out_of_memory(self.group):
-                reason = "OOMKilled"
+                reason, message = "OOMKilled", self._memory_message()
+            elif code and self.record.get("warnings"):
+                message = self.record["warnings"][0][1]
         self.record |= {
             "finished_at": time.time(),
             "exit_code": code,
@@ -325,6 +374,7 @@ class ContainerRun:
                 os.close(handle)
         self._stdin = self._terminal = self._pidfd = -1
         self._locks.clear()
+        self._forget_forks()
         for ending in ("out", "err", "exit"):
             try:
                 os.unlink(self._path(ending))
@@ -407,3 +457,11 @@ class ContainerRun:
         if self._stdin >= 0:
             os.close(self._stdin)
             self._stdin = -1
+
+
+def size_text(amount: int) -> str:
+    """Bytes as a quantity, in the largest unit that leaves no fraction worth reading."""
+    for shift, unit in ((30, "Gi"), (20, "Mi"), (10, "Ki")):
+        if amount >= 1 << shift:
+            return f"{round(amount / (1 << shift), 1):g}{unit}"
+    return str(amount)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ from coterie.kube.agent.images.flatten import flatten
 from coterie.kube.agent.images.model import HOST, ImageError, StoredImage
 from coterie.kube.agent.images.store import ImageStore, remove_tree
 from coterie.kube.agent.runtimes.protocol import (
+    ContainerLimits,
     ContainerSpec,
     ContainerState,
     ContainerUsage,
+    ContainerWarning,
     ExecSession,
     ImageInfo,
     PodNetworkClass,
@@ -41,7 +43,7 @@ from coterie.kube.agent.runtimes.runp.network_access import PodAddresses
 from coterie.kube.agent.runtimes.runp.request import links, pod_files, run_files, start_request
 from coterie.kube.agent.runtimes.runp.session import FailedSession, PipeReader, PipeWriter, StreamSession
 from coterie.kube.agent.runtimes.runp.settings import RunpSettings
-from coterie.kube.agent.runtimes.runp.usage import usage_of
+from coterie.kube.agent.runtimes.runp.usage import deleted_bytes, processes_of, usage_of
 
 _log = logger("agent.runp")
 _RETRIES = 3
@@ -337,6 +339,25 @@ class RunpRuntime:
                     found[run["name"]] = usage
         return found
 
+    def writable_directories(self, pod_uid: str) -> Mapping[str, Sequence[Path]]:
+        found: dict[str, list[Path]] = {}
+        sandbox = self._sandboxes.get(pod_uid)
+        if sandbox is None:
+            return found
+        for name, attempt in self._runs.get(pod_uid, {}):
+            found.setdefault(name, []).append(pod_files(sandbox.directory) / f"{name}.{attempt}")
+        return found
+
+    def deleted_files(self, pod_uid: str) -> int:
+        sandbox = self._sandboxes.get(pod_uid)
+        if sandbox is None:
+            return 0
+        runs = [run for run in self._runs.get(pod_uid, {}).values() if not run["finished_at"]]
+        pids = {
+            pid for run in runs for pid in processes_of(self._groups, run, f"{pod_uid}/{run['name']}.{run['attempt']}")
+        }
+        return deleted_bytes(pids, sandbox.directory)
+
     # ----- streams
 
     async def exec(
@@ -561,25 +582,28 @@ def _about(sandbox: PodSandbox) -> dict[str, Any]:
         "network": sandbox.network,
         "kind": str(sandbox.kind),
         "group": sandbox.group,
+        "limits": {
+            "cpu": sandbox.limits.cpu_milli,
+            "shares": sandbox.limits.cpu_shares_milli,
+            "memory": sandbox.limits.memory_bytes,
+            "pids": sandbox.limits.pids,
+        },
     }
 
 
+_SANDBOX_TEXTS = (
+    "uid", "namespace", "name", "hostname", "hosts", "resolv_conf", "labels", "address", "network", "kind", "group",
+)  # fmt: skip
+
+
 def _sandbox(about: dict[str, Any]) -> PodSandbox:
-    names = (
-        "uid",
-        "namespace",
-        "name",
-        "hostname",
-        "hosts",
-        "resolv_conf",
-        "labels",
-        "address",
-        "network",
-        "kind",
-        "group",
+    fields = {key: about[key] for key in _SANDBOX_TEXTS}
+    limits = about.get("limits") or {"cpu": 0, "memory": 0, "pids": 0, "shares": 0}
+    return PodSandbox(
+        directory=Path(about["directory"]),
+        limits=ContainerLimits(limits["cpu"], limits["memory"], limits["pids"], limits["shares"]),
+        **fields,
     )
-    fields = {key: about[key] for key in names}
-    return PodSandbox(directory=Path(about["directory"]), **fields)
 
 
 def _state(run: dict[str, Any]) -> ContainerState:
@@ -596,6 +620,7 @@ def _state(run: dict[str, Any]) -> ContainerState:
         reason=run["reason"],
         message=run["message"],
         log_path=Path(run["log_path"]),
+        warnings=tuple(ContainerWarning(*warning) for warning in run.get("warnings") or ()),
     )
 
 

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 10.0
 KEPT_RUNS = 5
 """Ended runs that are remembered of each container."""
+_OWN_SHARES = 4000
+"""The supervisor's part of the CPU in thousandths of a core, before that of pods that request less."""
 _LONGEST_LOG = 1 << 20
 _TRIAL = "trial"
 """Stands for the uid of a pod that is none."""
@@ -90,7 +92,7 @@ class PodSupervisor:
         cgroups.leave_service(self._group)
         if groups is not None:
             try:
-                groups.create("shepherd", 0, 0, 0, 0)
+                groups.create("shepherd", 0, _OWN_SHARES, 0, 0)
                 for handle in groups.open_for_joining("shepherd"):
                     os.write(handle, b"0")
                     os.close(handle)
@@ -209,11 +211,18 @@ class PodSupervisor:
         if self._networks is not None:
             self._networks.add(about)
         self._records.save(uid, "pod", about, flush=False)
+        self._limit(uid, about.get("limits") or {})
         if uid in self._pods:
             self._pods[uid].about = about
         else:
             self._pods[uid] = SupervisedPod(about)
         connection.answer(request, True)
+
+    def _limit(self, uid: str, limits: dict[str, int]) -> None:
+        """The pod as a whole. Limits of a pod that is there already are not moved under its containers."""
+        groups = self._home.groups
+        if groups is not None and limits and not groups.exists(uid):
+            groups.create(uid, limits["cpu"], limits["shares"], limits["memory"], limits["pids"])
 
     def _do_start(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         spec = request["spec"]
