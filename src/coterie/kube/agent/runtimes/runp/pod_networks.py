@@ -411,7 +411,10 @@ def release(directory: str) -> None:
     """End the holder and remove the files: with the last process in it the namespace goes, and all that is in it."""
     facts = read_facts(directory)
     if facts is not None and holder_alive(facts):
-        os.kill(facts["holder"], signal.SIGKILL)
+        try:
+            os.kill(facts["holder"], signal.SIGKILL)
+        except ProcessLookupError:
+            pass
     for name in os.listdir(directory):
         if name == FACTS_FILE or name.startswith(LINK_PREFIX):
             os.unlink(f"{directory}/{name}")
