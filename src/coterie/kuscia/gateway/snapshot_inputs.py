@@ -66,12 +66,33 @@ class GatewayPaths:
     directory: Path
     """Envoy's configuration."""
     run: Path
-    """The admin socket, the process id, client keys that routes brought."""
+    """Sockets, the process id, client keys that routes brought. Only this user gets in."""
     logs: Path
 
     @classmethod
     def of(cls, paths: DomainPaths) -> GatewayPaths:
         return cls(paths.var / "gateway", _short(paths.run / "gateway", paths.home), paths.logs / "envoy")
+
+    @property
+    def node_socket(self) -> SocketAddress:
+        """Where the node itself calls its gateway."""
+        return self._socket("gw.sock")
+
+    @property
+    def handshake_socket(self) -> SocketAddress:
+        """Where the handshake server listens; only our own Envoy comes here. So with the next two."""
+        return self._socket("handshake.sock")
+
+    @property
+    def reporter_socket(self) -> SocketAddress:
+        return self._socket("reporter.sock")
+
+    @property
+    def api_socket(self) -> SocketAddress:
+        return self._socket("api.sock")
+
+    def _socket(self, name: str) -> SocketAddress:
+        return SocketAddress(str(self.run / name), 0)
 
 
 def _short(wanted: Path, home: Path) -> Path:
