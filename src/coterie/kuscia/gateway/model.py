@@ -280,6 +280,11 @@ class SnapshotInputs:
         return self.protocol is Protocol.NOTLS if route.hop_by_hop is None else route.hop_by_hop
 
     @property
+    def proxied(self) -> bool:
+        """Whether partners' connections arrive through a relay that tells their addresses by the PROXY protocol."""
+        return self.pods is not None and bool(self.pods.public_socket)
+
+    @property
     def names(self) -> tuple[str, ...]:
         return (self.domain, *self.aliases)
 

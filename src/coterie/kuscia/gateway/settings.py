@@ -64,6 +64,8 @@ class GatewaySettings:
     """Where KusciaAPI takes what lites send, on a control plane."""
     workers: int = 1
     """Envoy's worker threads."""
+    command_prefix: tuple[str, ...] = ()
+    """The program that starts Envoy inside the pods' network (`EnvoySettings.command_prefix`)."""
     master: MasterEndpoint | None = None
     """lite only."""
     deploy_token: SecretValue | None = field(default=None)

@@ -28,7 +28,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
 from coterie.kube.network.dns.server import DnsServer
 from coterie.kube.network.dns.settings import PORT, Nameserver, ServerSettings, without_self
-from coterie.kube.network.dns.zone import Zone
+from coterie.kube.network.dns.zone import GATEWAY_PORT, Zone
 from coterie.kube.network.dns.zone_updater import ZoneUpdater
 from coterie.kuscia.extensions.dns import GATEWAY_LABEL, GATEWAY_SERVICES, HOST_SERVICES
 from coterie.node.config import ConfigError, NodeSettings
@@ -82,14 +82,16 @@ def pod_dns(settings: NodeSettings, machine_file: Path = MACHINE_FILE) -> DnsSet
 
 def _zone(settings: NodeSettings) -> Zone:
     """The node's own services and the gateway's internal port are for this domain's pods, and listen side by side."""
-    internal = settings.gateway.internal
-    everywhere = ipaddress.ip_address(internal.host).is_unspecified
-    gateway = settings.dns.address if everywhere else internal.host
+    listener = settings.gateway.pod_listener
+    gateway: tuple[str, ...] = ()
+    if listener is not None:
+        everywhere = ipaddress.ip_address(listener.host).is_unspecified
+        gateway = (settings.dns.address if everywhere else listener.host,)
     return Zone(
         settings.domain,
-        (gateway,),
+        gateway,
         (settings.dns.address,),
-        gateway_port=internal.port,
+        gateway_port=listener.port if listener is not None else GATEWAY_PORT,
         host_services=frozenset(HOST_SERVICES),
         gateway_services=frozenset(GATEWAY_SERVICES),
         gateway_label=GATEWAY_LABEL,

@@ -56,7 +56,7 @@ def kusciaapi_groups(settings: NodeSettings, client: Client, clock: Clock) -> li
         chosen.conf_address,
         chosen.conf_http_port,
         chosen.conf_grpc_port,
-        gateway=str(settings.gateway.internal) if lite else "",
+        gateway=GatewayPaths.of(paths).node_socket.host if lite else "",
         timeouts=chosen.timeouts,
         conf_timeouts=chosen.conf_timeouts,
         log_rotation=settings.logrotate.of_node,
