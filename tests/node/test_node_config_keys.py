@@ -99,13 +99,11 @@ USED = [
     ("controllers.nodeGraceSeconds", 5, "controllers.node_grace_seconds", 5, MASTER),
     ("controllers.podEvictionSeconds", 0, "controllers.pod_eviction_seconds", 0, MASTER),
     ("controllers.portRange", [20000, 20999], "controllers.port_range", (20000, 20999), MASTER),
-    ("gateway.internal.host", "127.0.0.9", "gateway.internal", SocketAddress("127.0.0.9", 80), MASTER),
-    ("gateway.internal.port", 8080, "gateway.internal", SocketAddress("127.0.0.1", 8080), MASTER),
+    ("gateway.internal.host", "127.0.0.9", "gateway.internal", SocketAddress("127.0.0.9", 80), AUTONOMY),
+    ("gateway.internal.port", 8080, "gateway.internal", SocketAddress("127.0.0.1", 8080), LITE),
     ("gateway.external.host", "10.0.0.9", "gateway.external", SocketAddress("10.0.0.9", 1080), MASTER),
     ("gateway.external.port", 443, "gateway.external", SocketAddress("0.0.0.0", 443), MASTER),
     ("gateway.external", "none", "gateway.external", None, MASTER),
-    ("gateway.handshake.host", "127.0.0.9", "gateway.handshake", SocketAddress("127.0.0.9", 1054), MASTER),
-    ("gateway.handshake.port", 1055, "gateway.handshake", SocketAddress("127.0.0.1", 1055), MASTER),
     ("gateway.enabled", False, "gateway.enabled", False, MASTER),
     ("gateway.name", "gw-1", "gateway.instance", "gw-1", MASTER),
     ("gateway.workers", 4, "gateway.workers", 4, MASTER),
@@ -428,13 +426,14 @@ def test_domains_of_one_machine_do_not_meet() -> None:
     ):
         settings = parse(document)
         gateway = settings.gateway
-        assert gateway.external is not None
-        hosts = {gateway.internal.host, gateway.external.host, gateway.handshake.host, settings.dns.address}
+        listeners = [each for each in (gateway.internal, gateway.external) if each is not None]
+        hosts = {settings.dns.address, *(each.host for each in listeners)}
         assert hosts == {"127.0.1.2"}
 
 
 def test_without_rights_other_ports_are_taken_and_told() -> None:
     settings = parse(AUTONOMY, lowest_port=1024)
+    assert settings.gateway.internal is not None
     assert (settings.gateway.internal.port, settings.dns.port) == (10080, 10053)
     assert [(each.key, each.value) for each in settings.notices] == [
         ("gateway.internal.port", "10080"),
@@ -442,6 +441,7 @@ def test_without_rights_other_ports_are_taken_and_told() -> None:
     ]
     chosen = {**AUTONOMY, "gateway": {"internal": {"port": 81}}, "dns": {"enabled": False}}
     settings = parse(chosen, lowest_port=1024)
+    assert settings.gateway.internal is not None
     assert (settings.gateway.internal.port, settings.dns.port, settings.notices) == (81, 53, ())
     assert parse(AUTONOMY, lowest_port=53).notices == ()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from gateway_kit import HOSTS, free_port
 
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
+from coterie.base.files import private_directory
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import SecretValue
 from coterie.http.messages import UserInfo
@@ -36,6 +36,7 @@ from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.client.informers import Informers
+from coterie.kube.control.child_api_listener import private_socket
 from coterie.kube.control.manager import Manager, Runnable
 from coterie.kube.store.memory import MemoryStore
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS, GATEWAYS
@@ -46,6 +47,7 @@ from coterie.kuscia.controllers.gateway import controller as gateway
 from coterie.kuscia.extensions.apiserver import KUSCIA
 from coterie.kuscia.gateway.model import Protocol, SocketAddress
 from coterie.kuscia.gateway.settings import GatewaySettings
+from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
 from coterie.kuscia.identity import domain_identity as identities
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 from coterie.node.parts.gateway import gateway_parts
@@ -73,7 +75,6 @@ def settings_of(name: str, **more: Any) -> GatewaySettings:
         "instance": f"gw-{name}",
         "internal": SocketAddress(host, free_port(host)),
         "external": SocketAddress(host, free_port(host)),
-        "handshake": SocketAddress(host, free_port(host)),
         **more,
     }
     return GatewaySettings(name, **given)
@@ -184,11 +185,10 @@ async def running(manager: Manager) -> AsyncIterator[None]:
 
 
 async def _port(stack: contextlib.AsyncExitStack, server: ApiServer, paths: DomainPaths) -> SocketAddress:
-    """The API's own port, as a node opens it."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(paths.domain_certificate, paths.domain_key)
+    """The API's socket for the gateway, as a node opens it."""
     http = HttpServer(server.handle)
-    found = SocketAddress(*await http.listen("127.0.0.1", 0, context))
+    found = GatewayPaths.of(paths).api_socket
+    await http.serve(private_socket(private_directory(Path(found.host).parent) / Path(found.host).name))
     stack.push_async_callback(http.stop)
     return found
 

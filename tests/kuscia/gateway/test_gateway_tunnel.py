@@ -438,7 +438,7 @@ TO_ALICE = Route(
 def bob(*routes: Route, **more: Any) -> SnapshotInputs:
     where = SocketAddress("10.0.0.1", 80)
     given: dict[str, Any] = {"identity": identity("bob"), "fingerprint": fingerprint("bob"), **more}
-    return SnapshotInputs("bob", where, None, where, Path("/x"), Path("/l"), routes=routes, **given)
+    return SnapshotInputs("bob", where, None, where, where, Path("/x"), Path("/l"), routes=routes, **given)
 
 
 REFUSED = {

@@ -93,7 +93,7 @@ def is_endless(query: str) -> bool:
     return any(name in _ENDLESS and value in _YES for name, value in parse_qsl(query))
 
 
-def private_socket(path: Path, *, backlog: int = 64) -> socket.socket:
+def private_socket(path: Path, backlog: int = 64) -> socket.socket:
     """Listens there; only we may connect."""
     path.unlink(missing_ok=True)
     bound = socket.socket(socket.AF_UNIX)

@@ -26,6 +26,8 @@ ENCRYPT_LENGTH = "x-coterie-length"
 PEER_FINGERPRINT = "x-coterie-peer-fingerprint"
 
 HANDSHAKE_SERVICE = "kuscia-handshake"
+API_SERVICE = "apiserver"
+KUSCIA_API_SERVICE = "kusciaapi"
 
 # ---- headers between the gateways of one domain ----
 TUNNEL_HERE = "x-coterie-tunnel"
@@ -54,6 +56,8 @@ HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 FILE_LOG = T + "envoy.extensions.access_loggers.file.v3.FileAccessLog"
 CEL_FILTER = T + "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter"
 TCP_PROXY = T + "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy"
+PROXY_PROTOCOL = T + "envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol"
+CARES = T + "envoy.extensions.network.dns_resolver.cares.v3.CaresDnsResolverConfig"
 TLS_INSPECTOR = T + "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector"
 REVERSE_TUNNEL = T + "envoy.extensions.filters.network.reverse_tunnel.v3.ReverseTunnel"
 COMPOSITE_CLUSTER = T + "envoy.extensions.clusters.composite.v3.ClusterConfig"
@@ -63,6 +67,7 @@ PREVIOUS_HOSTS = T + "envoy.extensions.retry.host.previous_hosts.v3.PreviousHost
 # ---- names of our filters; per-route settings refer to them ----
 AUTH_FILTER = "auth"
 ACCESS_FILTER = "access"
+POD_FILTER = "pods"
 BANDWIDTH_FILTER = "bandwidth"
 CRYPT_FILTER = "crypt"
 LENGTH_FILTER = "length"

@@ -63,7 +63,7 @@ class KusciaApiSettings:
     inner: Path | None = None
     """The Unix socket for what comes from lites through the gateway; None where there are no lites."""
     gateway: str = ""
-    """Of a lite: where its own gateway takes what leaves, `host:port`."""
+    """Of a lite: the Unix socket on which its own gateway takes what leaves."""
     timeouts: Timeouts = USUAL_TIMEOUTS
     """Of KusciaAPI's HTTP port."""
     conf_timeouts: Timeouts = USUAL_TIMEOUTS

@@ -94,14 +94,16 @@ def pod_dns(settings: NodeSettings, machine_file: Path = MACHINE_FILE) -> DnsSet
 
 def _zone(settings: NodeSettings) -> Zone:
     """The node's own services and the gateway's internal port are for this domain's pods, and listen side by side."""
-    internal = settings.gateway.pod_listener
-    everywhere = internal is None or ipaddress.ip_address(internal.host).is_unspecified
-    gateway = settings.dns.address if internal is None or everywhere else internal.host
+    listener = settings.gateway.pod_listener
+    gateway: tuple[str, ...] = ()
+    if listener is not None:
+        everywhere = ipaddress.ip_address(listener.host).is_unspecified
+        gateway = (settings.dns.address if everywhere else listener.host,)
     return Zone(
         settings.domain,
-        (gateway,),
+        gateway,
         (settings.dns.address,),
-        gateway_port=internal.port if internal is not None else GATEWAY_PORT,
+        gateway_port=listener.port if listener is not None else GATEWAY_PORT,
         host_services=frozenset(HOST_SERVICES),
         gateway_services=frozenset(GATEWAY_SERVICES),
         gateway_label=GATEWAY_LABEL,

@@ -64,7 +64,7 @@ def kusciaapi_groups(
         chosen.conf_address,
         chosen.conf_http_port,
         chosen.conf_grpc_port,
-        gateway=str(settings.gateway.internal) if lite else "",
+        gateway=GatewayPaths.of(paths).node_socket.host if lite else "",
         timeouts=chosen.timeouts,
         conf_timeouts=chosen.conf_timeouts,
         log_rotation=settings.logrotate.of_node,

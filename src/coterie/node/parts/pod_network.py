@@ -6,9 +6,11 @@ is, or why there is none). The settings of later parts are changed so that their
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.kube.agent.agent import RuntimeService
 from coterie.kube.agent.runtimes.protocol import RuntimeFailure
@@ -20,6 +22,7 @@ from coterie.kube.agent.runtimes.runp.settings import PodNetworkSettings, RunpSe
 from coterie.kube.control.manager import Runnable
 from coterie.kube.control.on_demand_process import NamespaceListeners
 from coterie.kube.network.rootless import enter
+from coterie.kube.network.rootless.client import Relay, RelaySettings
 from coterie.kube.network.rootless.probe import remedy_here
 from coterie.kuscia.gateway.model import PodNetwork, SocketAddress
 from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
@@ -56,12 +59,40 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     runtime = RunpRuntime(_runp_settings(settings, chosen, fenced=part.facts is not None))
     node.provide("runtime", runtime)
     node.provide("pod_network", part)
+    groups: list[list[Runnable]] = [[RuntimeService(runtime)]]
     if part.facts is not None:
         sockets = NamespaceSockets(runp_directory(settings), _group(settings, chosen))
         node.provide("namespace_sockets", sockets)
         node.provide("namespace_listeners", _listeners(part.facts, sockets))
         node.settings = inside(settings, part.facts)
-    return [[RuntimeService(runtime)]]
+        if part.relayed:
+            groups.append([_relay(node.settings, part.facts, sockets, node.clock)])
+    return groups
+
+
+def relay_directory(settings: NodeSettings) -> Path:
+    return settings.paths.run / "relay"
+
+
+def _relay(settings: NodeSettings, facts: PodNetworkFacts, sockets: NamespaceSockets, clock: Clock) -> Relay:
+    """The way of an ordinary user's domain to the outside, and of partners to its gateway."""
+    external, pods = settings.gateway.external, settings.gateway.pods
+    assert pods is not None
+    listens = settings.gateway.enabled and external is not None
+    return Relay(
+        relay_directory(settings),
+        RelaySettings(
+            listeners=(str(external),) if listens else (),
+            target=pods.public_socket,
+            # The name changes exactly when the namespace does.
+            inner_key=facts.namespace.name,
+            gateway=facts.gateway,
+            pod_cidr=facts.cidr,
+        ),
+        open_inner=lambda: asyncio.to_thread(sockets.tcp, "0.0.0.0", network_access.RELAY_PORT),
+        log_file=settings.paths.log("relay"),
+        clock=clock,
+    )
 
 
 def _part(settings: NodeSettings, chosen: AgentConfig) -> PodNetworkPart:
@@ -138,6 +169,11 @@ def inside(settings: NodeSettings, facts: PodNetworkFacts) -> NodeSettings:
     )
     return replace(
         settings,
-        gateway=replace(settings.gateway, pods=pods, internal=None),
+        gateway=replace(
+            settings.gateway,
+            pods=pods,
+            internal=None,
+            command_prefix=() if facts.root else enter.command(facts.holder),
+        ),
         dns=replace(settings.dns, address=facts.gateway, port=DNS_PORT),
     )

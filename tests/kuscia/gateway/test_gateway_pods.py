@@ -1,0 +1,284 @@
+"""Pods at the gateway, with a real Envoy outside their network: who may call what, and what is reached in there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import socket
+import stat
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_kit import Domain, client_tls, echo, make_inputs, pem, route, running, token
+from netns_kit import Namespace, namespace, needs_root
+
+from coterie.kuscia.gateway.model import (
+    DomainService,
+    PodCaller,
+    PodNetwork,
+    Protocol,
+    Route,
+    ServiceProtocol,
+    SocketAddress,
+)
+
+GATEWAY, ORDINARY, ENGINE, UNKNOWN = "100.96.0.1", "100.96.0.5", "100.96.128.7", "100.96.128.8"
+OUTSIDE = "10.1.2.3"
+
+
+def pod_network(**more: Any) -> PodNetwork:
+    return PodNetwork("100.96.0.0/16", "100.96.128.0/17", SocketAddress(GATEWAY, 80), **more)
+
+
+@dataclass
+class Answer:
+    status: int
+    body: Any
+    headers: Mapping[str, str]
+
+
+def ask(connection: socket.socket, host: str, path: str = "/", **headers: str) -> Answer:
+    made = http.client.HTTPConnection("unused")
+    made.sock = connection
+    with contextlib.closing(made):
+        made.putrequest("GET", path, skip_host=True)
+        for name, value in {"Host": host, **{k.replace("_", "-"): v for k, v in headers.items()}}.items():
+            made.putheader(name, value)
+        made.endheaders()
+        reply = made.getresponse()
+        text = reply.read().decode()
+        with contextlib.suppress(json.JSONDecodeError):
+            return Answer(reply.status, json.loads(text), {k.lower(): v for k, v in reply.getheaders()})
+        return Answer(reply.status, text, {k.lower(): v for k, v in reply.getheaders()})
+
+
+def by_pipe(path: str) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
+    made.settimeout(10)
+    made.connect(path)
+    return made
+
+
+@dataclass
+class Fenced:
+    domain: Domain
+    pods: Namespace
+
+    async def call(self, source: str, host: str, path: str = "/", **headers: str) -> Answer:
+        def call() -> Answer:
+            return ask(self.pods.connected(source, SocketAddress(GATEWAY, 80)), host, path, **headers)
+
+        return await asyncio.to_thread(call)
+
+    async def node(self, host: str, path: str = "/", **headers: str) -> Answer:
+        return await asyncio.to_thread(lambda: ask(by_pipe(self.domain.inputs.node_socket.host), host, path, **headers))
+
+    async def logged(self, words: str) -> str:
+        """The line of the log that has these words; Envoy writes once a second."""
+        for _ in range(200):
+            for line in self.domain.log("internal").splitlines():
+                if words in line:
+                    return line
+            await asyncio.sleep(0.05)
+        raise AssertionError(self.domain.log("internal"))
+
+
+@contextlib.asynccontextmanager
+async def fenced(root: Path, *services: DomainService, **more: Any) -> AsyncIterator[Fenced]:
+    """Alice's Envoy outside, her pods inside; an own service `psi` and control-plane services on Unix sockets."""
+    async with contextlib.AsyncExitStack() as stack:
+        pods = stack.enter_context(namespace(root, (GATEWAY, ORDINARY, ENGINE, UNKNOWN, OUTSIDE)))
+        psi = await stack.enter_async_context(pods.echo(ENGINE))
+        inner = await stack.enter_async_context(echo("127.0.1.1"))
+        listed = (
+            DomainService("psi", (psi,)),
+            DomainService("tls-psi", (psi,), ServiceProtocol.HTTPS),
+            DomainService("machine", (inner,)),
+            DomainService("apiserver", (inner,), access=frozenset()),
+            DomainService("kusciaapi", (inner,), access=frozenset()),
+            *services,
+        )
+        given: dict[str, Any] = {
+            "pods": pod_network(namespace=str(pods.path)),
+            "callers": (PodCaller(ENGINE, frozenset({"psi.alice.svc"})),),
+            "internal": None,
+            "aliases": ("master",),
+            **more,
+        }
+        inputs = make_inputs("alice", root, Protocol.MTLS, services=listed, **given)
+        (domain,) = await stack.enter_async_context(running(inputs, root=root))
+        yield Fenced(domain, pods)
+
+
+@needs_root
+async def test_what_an_engine_may_call(tmp_path: Path) -> None:
+    async with fenced(tmp_path) as alice:
+        allowed = await alice.call(ENGINE, "psi.alice.svc:80", "/x")
+        # Reached inside the pods' network: the machine has no such address.
+        assert (allowed.status, allowed.body["path"]) == (200, "/x")
+        assert allowed.body["headers"]["kuscia-source"] == "alice"
+        refused = await alice.call(ENGINE, "machine.alice.svc")
+        assert (refused.status, refused.body) == (403, f'Pod {ENGINE} may not call "machine.alice.svc".\n')
+        assert refused.headers["kuscia-error-message"] == (
+            f'<alice/0/internal $cause$ pod {ENGINE} may not call "machine.alice.svc".>'
+        )
+        line = await alice.logged(" machine.alice.svc ")
+        assert line.startswith(f"{ENGINE} - [") and " 403 " in line
+        assert "rbac_access_denied_matched_policy[not-allowed-for-this-pod]" in line
+
+
+@needs_root
+async def test_an_engine_cannot_claim_another_address(tmp_path: Path) -> None:
+    async with fenced(tmp_path) as alice:
+        forged = {"X_Forwarded_For": ORDINARY, "X_Real_IP": ORDINARY, "Forwarded": f"for={ORDINARY}"}
+        for headers in (forged, {**forged, "Kuscia_Source": "bob", "Kuscia_Host": "psi.alice.svc"}):
+            assert (await alice.call(ENGINE, "machine.alice.svc", "/forged", **headers)).status == 403
+        assert (await alice.logged("/forged")).startswith(f"{ENGINE} - ")
+        assert ORDINARY not in alice.domain.log("internal")
+
+
+@needs_root
+async def test_other_addresses(tmp_path: Path) -> None:
+    async with fenced(tmp_path) as alice:
+        for host in ("psi.alice.svc", "psi", "machine.alice.svc"):
+            assert (await alice.call(ORDINARY, host)).status == 200, host
+            assert (await alice.call(GATEWAY, host)).status == 200, host
+            assert (await alice.call(UNKNOWN, host)).status == 403, host
+            assert (await alice.call(OUTSIDE, host)).status == 403, host
+        assert (await alice.call(ORDINARY, "nothing.alice.svc")).status == 404
+        assert "[unknown-pod]" in await alice.logged(f"{UNKNOWN} - ")
+
+
+@needs_root
+@pytest.mark.parametrize("host", ["apiserver", "kusciaapi", "kuscia-handshake"])
+async def test_the_control_plane_is_for_the_node_only(host: str, tmp_path: Path) -> None:
+    spellings = (
+        f"{host}.alice.svc",
+        f"{host}.master.svc",
+        f"{host}.Master.svc",
+        host.title(),
+        f"{host.upper()}.bob.svc:80",
+    )
+    callers = (PodCaller(ENGINE, frozenset({*spellings, f"{host}.alice.svc"})),)
+    async with fenced(tmp_path, callers=callers) as alice:
+        for source in (ENGINE, ORDINARY, GATEWAY):
+            for spelling in spellings:
+                assert (await alice.call(source, spelling, "/handshake")).status == 403, spelling
+        # Nobody listens for the handshake here.
+        expected = 503 if host == "kuscia-handshake" else 200
+        assert (await alice.node(f"{host}.alice.svc", "/handshake")).status == expected
+
+
+@needs_root
+async def test_engines_come_and_go_without_a_new_listener(tmp_path: Path) -> None:
+    async with fenced(tmp_path, callers=()) as alice:
+        listeners = (alice.domain.inputs.directory / "lds.json").read_bytes()
+        waiting = alice.pods.connected(ENGINE, SocketAddress(GATEWAY, 80))
+        assert (await alice.call(ENGINE, "psi.alice.svc")).status == 403
+        await alice.domain.change(callers=(PodCaller(ENGINE, frozenset({"psi.alice.svc"})),))
+        assert (await alice.call(ENGINE, "psi.alice.svc")).status == 200
+        assert (await asyncio.to_thread(ask, waiting, "psi.alice.svc")).status == 200
+        await alice.domain.change(callers=(PodCaller(ENGINE),))
+        assert (await alice.call(ENGINE, "psi.alice.svc")).status == 403
+        assert (alice.domain.inputs.directory / "lds.json").read_bytes() == listeners
+
+
+@needs_root
+async def test_several_endpoints_inside(tmp_path: Path) -> None:
+    async with namespaced_pair(tmp_path) as (alice, endpoints):
+        await alice.domain.change(services=(DomainService("both", endpoints),))
+        assert {(await alice.node("both.alice.svc")).status for _ in range(10)} == {200}
+
+
+@contextlib.asynccontextmanager
+async def namespaced_pair(root: Path) -> AsyncIterator[tuple[Fenced, tuple[SocketAddress, ...]]]:
+    async with fenced(root) as alice, alice.pods.echo(ORDINARY) as one, alice.pods.echo(UNKNOWN) as other:
+        yield alice, (one, other)
+
+
+@needs_root
+async def test_the_nodes_socket_is_private_and_comes_again(tmp_path: Path) -> None:
+    inputs = make_inputs("alice", tmp_path, Protocol.MTLS, internal=None)
+    for _ in range(2):
+        async with echo("127.0.1.1") as there:
+            async with running(inputs, root=tmp_path) as (domain,):
+                await domain.change(services=(DomainService("echo", (there,)),))
+                path = Path(inputs.node_socket.host)
+                assert stat.S_IMODE(path.stat().st_mode) == 0o600
+                assert (await asyncio.to_thread(lambda: ask(by_pipe(str(path)), "echo.alice.svc"))).status == 200
+        # What a killed Envoy leaves behind does not stop the next one.
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        left = socket.socket(socket.AF_UNIX)
+        left.bind(str(path))
+        left.close()
+
+
+# ---- partners through a relay ----
+
+BEHIND = ("203.0.113.9", "198.51.100.7")
+
+
+def proxied(path: str, address: str | None, certificate: str) -> socket.socket:
+    """As the relay connects: a PROXY header (version 2) and then the partner's own bytes."""
+    made = by_pipe(path)
+    if address is not None:
+        addresses = socket.inet_aton(address) + socket.inet_aton("192.0.2.1") + (40000).to_bytes(2) + (1080).to_bytes(2)
+        made.sendall(b"\r\n\r\n\0\r\nQUIT\n\x21\x11" + len(addresses).to_bytes(2) + addresses)
+    return client_tls(certificate).wrap_socket(made)
+
+
+@contextlib.asynccontextmanager
+async def behind_a_relay(root: Path) -> AsyncIterator[tuple[Domain, str]]:
+    path = str(root / "public.sock")
+    bob = Route(
+        "bob",
+        "alice",
+        tokens=(token("bob", "alice"),),
+        certificates=(pem("bob"),),
+        source_addresses=(f"{BEHIND[0]}/24",),
+    )
+    async with echo("127.0.1.1") as there:
+        pods = PodNetwork("100.96.0.0/16", "100.96.128.0/17", SocketAddress("127.0.1.1", 10080), public_socket=path)
+        inputs = make_inputs(
+            "alice",
+            root,
+            Protocol.MTLS,
+            services=(DomainService("echo", (there,)),),
+            routes=(bob,),
+            pods=pods,
+            internal=None,
+        )
+        async with running(inputs, root=root) as (domain,):
+            yield domain, path
+
+
+async def test_partners_addresses_are_those_that_the_relay_tells(tmp_path: Path) -> None:
+    async with behind_a_relay(tmp_path) as (alice, path):
+        sent = {"kuscia_source": "bob", "kuscia_token": token("bob", "alice").reveal()}
+
+        def call(address: str) -> Answer:
+            return ask(proxied(path, address, "bob"), "echo.alice.svc", X_Forwarded_For=BEHIND[0], **sent)
+
+        good, wrong = [await asyncio.to_thread(call, address) for address in BEHIND]
+        assert (good.status, wrong.status) == (200, 403)
+        seen = dict(good.body["headers"])
+        assert seen["x-forwarded-for"].endswith(BEHIND[0]) and seen["kuscia-source"] == "bob"
+        for _ in range(200):
+            lines = alice.log("external").splitlines()
+            if len(lines) >= 2:
+                break
+            await asyncio.sleep(0.05)
+        assert [line.split(" ")[0] for line in lines] == list(BEHIND), lines
+
+
+async def test_without_a_proxy_header_there_is_no_connection(tmp_path: Path) -> None:
+    async with behind_a_relay(tmp_path) as (_, path):
+        with pytest.raises(OSError):
+            await asyncio.to_thread(proxied, path, None, "bob")
+        assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
