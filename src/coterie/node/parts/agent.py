@@ -73,11 +73,12 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
     if check is not None:
         check.on_change = agent.node.update_conditions
     _runtime, *rest = agent.groups
+    last: list[Runnable] = [_StaleCallers(callers, clock)] if callers is not None else []
     return [
         [agent.events, *([check] if check is not None else [])],
         [port],
         *rest,
-        *([[_StaleCallers(callers, clock)]] if callers is not None else []),
+        last,
     ]
 
 

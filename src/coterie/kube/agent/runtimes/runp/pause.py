@@ -66,8 +66,8 @@ def become(handle: int) -> NoReturn:
             # SIGTERM of a service manager is for the node; who ends this process kills it.
             signal.signal(number, signal.SIG_IGN)
         nothing = os.open(os.devnull, os.O_RDWR)
-        for number in (0, 1, 2):
-            os.dup2(nothing, number)
+        for handle_number in (0, 1, 2):
+            os.dup2(nothing, handle_number)
         os.closerange(3, handle if handle >= 0 else 65536)
         if handle >= 0:
             os.closerange(handle + 1, 65536)

@@ -234,9 +234,7 @@ class PodNetworks:
         pods that are gone are removed, and namespaces that lost their device get it again."""
         known = {self._name(about): about for about, _ in pods if about.get("address")}
         there = self._links.names()
-        for name in there:
-            if name not in known:
-                self._links.detach(name)
+        self._links.detach_all([name for name in there if name not in known])
         self._pods = {about["uid"]: about for about in known.values()}
         self._firewall.load(
             self._plan,
@@ -290,7 +288,6 @@ class PodNetworks:
         except OSError:
             self._pods.pop(uid, None)
             os.close(handle)
-            self._links.detach(name)
             raise
         self._handles[uid] = handle
 
@@ -309,7 +306,13 @@ class PodNetworks:
         return handle
 
     def _configure(self, about: dict[str, Any], handle: int) -> None:
-        self._links.attach(self._name(about), handle, about["address"])
+        name = self._name(about)
+        try:
+            self._links.attach(name, handle, about["address"])
+        except FileExistsError:
+            # Somebody holds a connection out of the namespace of the pod that had the address before.
+            self._links.detach(name)
+            self._links.attach(name, handle, about["address"])
         linux.setns(handle, linux.CLONE_NEWNET)
         try:
             links.configure_pod_end(about["address"])
@@ -325,9 +328,9 @@ class PodNetworks:
         if pairs:
             self._firewall.forbid([*pairs, *((to, source) for source, to in pairs)])
         self._firewall.remove_pod(self._name(about), about["address"], about["kind"])
-        # By name: a process that escaped its end would otherwise keep the device for ever.
-        self._links.detach(self._name(about))
         del self._pods[uid]
+        # The device goes with the namespace, some milliseconds after the last process and descriptor; taking it away by
+        # name would make us wait for that.
         if handle >= 0:
             os.close(handle)
 
@@ -402,7 +405,7 @@ def holder_alive(facts: dict[str, Any]) -> bool:
     if not facts.get("holder") or facts.get("boot") != processes.boot_id():
         return False
     try:
-        return processes.start_ticks(facts["holder"]) == facts["ticks"]
+        return bool(processes.start_ticks(facts["holder"]) == facts["ticks"])
     except OSError:
         return False
 
