@@ -241,6 +241,19 @@ def gateway_answers_ping() -> None:
         assert ping.recv(100)[0] == 0
 
 
+def no_packet_is_lost_after_the_start() -> None:
+    """A device whose carrier came on sends nothing until a worker of the kernel has seen it, unless it is asked."""
+    domain = Domain()
+    with new_socket(domain, socket.SOCK_DGRAM) as server:
+        server.bind((GATEWAY, 53))
+        for number in range(2, 52):
+            pod = domain.pod(number)
+            with new_socket(pod, socket.SOCK_DGRAM) as client:
+                client.sendto(b"question", (GATEWAY, 53))
+                server.sendto(b"answer", server.recvfrom(100)[1])
+                assert client.recv(100) == b"answer"
+
+
 def domain_reaches_every_pod() -> None:
     domain = Domain()
     for pod in (domain.pod(2), domain.pod(0x8002, "engine"), domain.pod(0x8003, "guest")):
@@ -576,6 +589,7 @@ SCENARIOS: dict[str, Callable[[], None]] = {
         other_gateway_ports_are_refused,
         names_are_resolved_over_udp,
         gateway_answers_ping,
+        no_packet_is_lost_after_the_start,
         domain_reaches_every_pod,
         forged_source_is_dropped,
         removed_pod_reaches_nothing,
