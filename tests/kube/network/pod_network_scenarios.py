@@ -20,7 +20,7 @@ from statistics import median
 from coterie.base.linux_namespaces import CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWUSER, unshare
 from coterie.kube.network.pods import namespaces
 from coterie.kube.network.pods.firewall import Firewall, FirewallPlan
-from coterie.kube.network.pods.links import Links, configure_domain, configure_pod_end
+from coterie.kube.network.pods.links import Links, configure_domain, configure_pod_end, write_sysctl
 
 FORBIDDEN = 77
 GATEWAY = "100.96.0.1"
@@ -241,6 +241,19 @@ def gateway_answers_ping() -> None:
         assert ping.recv(100)[0] == 0
 
 
+def no_packet_is_lost_after_the_start() -> None:
+    """A device whose carrier came on sends nothing until a worker of the kernel has seen it, unless it is asked."""
+    domain = Domain()
+    with new_socket(domain, socket.SOCK_DGRAM) as server:
+        server.bind((GATEWAY, 53))
+        for number in range(2, 52):
+            pod = domain.pod(number)
+            with new_socket(pod, socket.SOCK_DGRAM) as client:
+                client.sendto(b"question", (GATEWAY, 53))
+                server.sendto(b"answer", server.recvfrom(100)[1])
+                assert client.recv(100) == b"answer"
+
+
 def domain_reaches_every_pod() -> None:
     domain = Domain()
     for pod in (domain.pod(2), domain.pod(0x8002, "engine"), domain.pod(0x8003, "guest")):
@@ -392,12 +405,15 @@ def ordinary_pods_may_leave_by_the_relay() -> None:
         for fenced in strict:
             refused(fenced, ("192.0.2.7", 443))
             refused(fenced, (GATEWAY, RELAY_PORT))
-        # The machine's loopback is not outside: what is sent there through eth0 dies.
+        # The machine's loopback is not outside, even where namespaces inherit route_localnet from the machine.
+        for where in (domain, pod):
+            with inside(where):
+                write_sysctl("ipv4/conf/all/route_localnet", "1")
         with new_socket(pod) as client:
             client.setsockopt(socket.SOL_SOCKET, _SO_BINDTODEVICE, b"eth0")
             client.settimeout(_SHORT)
             try:
-                client.connect(("127.0.0.1", 6443))
+                client.connect(("127.0.1.2", 1080))
                 raise AssertionError("connected")
             except OSError:
                 pass
@@ -406,6 +422,22 @@ def ordinary_pods_may_leave_by_the_relay() -> None:
 def original_destination(accepted: socket.socket) -> tuple[str, int]:
     raw = accepted.getsockopt(socket.IPPROTO_IP, _SO_ORIGINAL_DST, 16)
     return socket.inet_ntoa(raw[4:8]), int.from_bytes(raw[2:4], "big")
+
+
+def strict_reverse_path_filter_does_not_harm() -> None:
+    """Many distributions set it, and new namespaces inherit it."""
+    domain = Domain(RELAY_PORT, egress_for_pods=True)
+    one, two = domain.pod(2), domain.pod(3)
+    for where in (domain, one, two):
+        with inside(where):
+            write_sysctl("ipv4/conf/all/rp_filter", "1")
+    with listen(two, two.address, 8000) as second, listen(domain, GATEWAY, 80) as gateway:
+        assert talk(one, second)[0] == one.address
+        assert talk(one, gateway)[0] == one.address
+        assert talk(domain, second)[0] == GATEWAY
+    with listen(domain, "0.0.0.0", RELAY_PORT) as relay:
+        for caller in (domain, one):
+            talk(caller, relay, ("192.0.2.7", 443))
 
 
 def two_domains_have_the_same_range() -> None:
@@ -557,6 +589,7 @@ SCENARIOS: dict[str, Callable[[], None]] = {
         other_gateway_ports_are_refused,
         names_are_resolved_over_udp,
         gateway_answers_ping,
+        no_packet_is_lost_after_the_start,
         domain_reaches_every_pod,
         forged_source_is_dropped,
         removed_pod_reaches_nothing,
@@ -567,6 +600,7 @@ SCENARIOS: dict[str, Callable[[], None]] = {
         outward_datagrams_are_refused,
         outward_calls_without_relay_fail_at_once,
         ordinary_pods_may_leave_by_the_relay,
+        strict_reverse_path_filter_does_not_harm,
         two_domains_have_the_same_range,
         detach_leaves_no_device,
         failed_attach_leaves_nothing,

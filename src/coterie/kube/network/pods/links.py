@@ -7,11 +7,14 @@ there is no ARP to forge. IPv6 is off.
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import fcntl
 import os
 import socket
 import struct
 
+from coterie.kube.network.pods import namespaces
 from coterie.kube.network.pods.netlink import (
     CREATE,
     DUMP,
@@ -48,6 +51,7 @@ _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PREFSRC = 1, 4, 5, 7
 _TABLE_MAIN, _PROTOCOL_STATIC, _UNICAST, _ONLINK = 254, 4, 1, 4
 _SCOPE_UNIVERSE, _SCOPE_LINK = 0, 253
 _PERMANENT, _UP, _SKIP_STATISTICS = 0x80, 1, 8
+_SIOCETHTOOL, _ETHTOOL_GLINK = 0x8946, 0x0A
 _LOOPBACK_INDEX = 1
 _FIRST_INDEX = 0x10000
 
@@ -80,8 +84,14 @@ class Links:
         index = _index_of(name)
         self._netlink.request([_add_pair(name, index, netns)])
         try:
+            # The pod's end first: see _await_carrier.
+            _request_in(netns, [_set_up_by_name(POD_DEVICE)])
             self._netlink.request(
-                [_add_route(address, index, flags=CREATE | EXCL), _add_neighbour(address, index, POD_MAC)]
+                [
+                    _set_up(index, name),
+                    _add_route(address, index, flags=CREATE | EXCL),
+                    _add_neighbour(address, index, POD_MAC),
+                ]
             )
         except OSError:
             self.detach(name)
@@ -130,7 +140,7 @@ class Links:
 
 
 def configure_pod_end(address: str) -> None:
-    """For a caller inside the pod's network namespace, after `attach`: `lo` and `eth0` up, address, route, sysctls."""
+    """For a caller inside the pod's network namespace, after `attach`: `address, route, sysctls, `lo` up."""
     _disable_ipv6()
     write_sysctl("ipv4/ip_unprivileged_port_start", "0")
     try:
@@ -144,12 +154,12 @@ def configure_pod_end(address: str) -> None:
     _request_here(
         [
             _set_up(_LOOPBACK_INDEX, "lo"),
-            _set_up(index, POD_DEVICE),
             _add_address(index, POD_DEVICE, address),
             _add_neighbour(NEXT_HOP, index, GATEWAY_MAC),
             _add_route("", index, via=NEXT_HOP, flags=CREATE | REPLACE),
         ]
     )
+    _await_carrier(POD_DEVICE)
 
 
 def configure_domain(gateway: str) -> None:
@@ -185,6 +195,34 @@ def _request_here(messages: list[NetlinkMessage]) -> None:
         netlink.close()
 
 
+def _request_in(netns: int, messages: list[NetlinkMessage]) -> None:
+    here = namespaces.own_netns_fd()
+    try:
+        namespaces.enter(netns)
+        try:
+            netlink = NetlinkSocket(NETLINK_ROUTE)
+        finally:
+            namespaces.enter(here)
+    finally:
+        os.close(here)
+    try:
+        netlink.request(messages)
+    finally:
+        netlink.close()
+
+
+def _await_carrier(name: str) -> None:
+    """Let the kernel act on a carrier that came on just now.
+
+    Until then a device drops what it is to send. Of a pair the end that is set up last (the domain's) is ready at once; the
+    other one when a worker of the kernel comes to it, which takes long on a busy machine, or when its state is asked for.
+    """
+    answer = ctypes.create_string_buffer(struct.pack("=II", _ETHTOOL_GLINK, 0))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        request = struct.pack("16sP16x", name.encode(), ctypes.addressof(answer))
+        fcntl.ioctl(handle, _SIOCETHTOOL, request)
+
+
 def _is_pod_device(name: str) -> bool:
     number = name.removeprefix(DEVICE_PREFIX)
     return number != name and number.isascii() and number.isdigit()
@@ -209,6 +247,10 @@ def _set_up(index: int, name: str) -> NetlinkMessage:
     return NetlinkMessage(f"set {name} up", _NEWLINK, 0, _link(index, _UP))
 
 
+def _set_up_by_name(name: str) -> NetlinkMessage:
+    return NetlinkMessage(f"set {name} up", _NEWLINK, 0, _link(0, _UP) + text(_IFLA_IFNAME, name))
+
+
 def _add_pair(name: str, index: int, netns: int) -> NetlinkMessage:
     # One queue each: by default the kernel makes one for every processor the machine might have.
     queues = attribute(_IFLA_NUM_TX_QUEUES, b"\1\0\0\0") + attribute(_IFLA_NUM_RX_QUEUES, b"\1\0\0\0")
@@ -220,7 +262,7 @@ def _add_pair(name: str, index: int, netns: int) -> NetlinkMessage:
         + queues
     )
     body = (
-        _link(index, _UP)
+        _link(index)
         + text(_IFLA_IFNAME, name)
         + attribute(_IFLA_ADDRESS, GATEWAY_MAC)
         + queues
