@@ -1,0 +1,2 @@
+def remedy_here(step: str, number: int) -> str:
+    return ""
