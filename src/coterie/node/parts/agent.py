@@ -106,9 +106,16 @@ class _StaleCallers:
 
     async def run(self) -> None:
         self.ready.set()
-        await self._clock.sleep(_ADOPTION_SECONDS)
-        self._callers.drop_stale()
-        await self._stop.wait()
+        adopting = asyncio.ensure_future(self._clock.sleep(_ADOPTION_SECONDS))
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait((adopting, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not self._stop.is_set():
+                self._callers.drop_stale()
+                await stopping
+        finally:
+            adopting.cancel()
+            stopping.cancel()
 
 
 def engine_settings(settings: NodeSettings, chosen: AgentConfig) -> EngineSettings:
