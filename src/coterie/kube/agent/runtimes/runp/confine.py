@@ -10,7 +10,7 @@ import os
 import resource
 import stat
 
-from coterie.kube.agent.runtimes.runp import landlock, linux, seccomp
+from coterie.kube.agent.runtimes.runp import filesystem, landlock, linux, seccomp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _fence_files(spec: dict[str, Any], powers: dict[str, Any]) -> None:
     rules = landlock.Ruleset(powers["landlock"], keep_signals_inside=not powers["namespaces"])
     if powers["namespaces"]:
         rules.allow("/", landlock.READ)
-        writable = ["/tmp", "/run", spec["cwd"], *_DEVICES]
+        writable = ["/tmp", "/run", filesystem.HOME, spec["cwd"], *_DEVICES]
     else:
         for path in landlock.beside(spec["root"]["hidden"]):
             rules.allow(path, landlock.READ)

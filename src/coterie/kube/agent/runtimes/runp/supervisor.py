@@ -22,7 +22,7 @@ import sys
 import time
 
 from coterie import __version__
-from coterie.kube.agent.runtimes.runp import cgroups, init, linux, probe, seccomp, wire
+from coterie.kube.agent.runtimes.runp import cgroups, filesystem, init, linux, probe, seccomp, users, wire
 from coterie.kube.agent.runtimes.runp.connection import ClientConnection
 from coterie.kube.agent.runtimes.runp.execution import Execution
 from coterie.kube.agent.runtimes.runp.launch import LaunchContext
@@ -62,12 +62,10 @@ class PodSupervisor:
         self._group = group
         self._records = Records(directory)
         groups = None if "groups" in without else cgroups.detect(group)
-        scratch = f"{directory}/newroot"
-        for path in (scratch, *(f"{directory}/trial/{name}" for name in ("lower", "upper", "work"))):
-            os.makedirs(path, exist_ok=True)
-        self._powers = probe.probe(scratch, groups, without)
+        self._powers = probe.probe(f"{directory}/trial", groups, without)
+        self._ranges = users.UserRanges() if self._powers["users"] else None
         program = seccomp.program(linux.machine()) if self._powers["seccomp"] else b""
-        self._home = LaunchContext(self.loop, self._records, groups, self._powers, scratch, program, init.program())
+        self._home = LaunchContext(self.loop, self._records, groups, self._powers, program, init.program())
         self._pods: dict[str, SupervisedPod] = {}
         self._connections: list[ClientConnection] = []
         self._idle_since = time.monotonic()
@@ -96,6 +94,16 @@ class PodSupervisor:
                 run = ContainerRun(self._home, record["spec"], self._changed)
                 pod.runs[(record["name"], record["attempt"])] = run
                 run.adopt(record)
+            self._claim_users(pod)
+
+    def _claim_users(self, pod: SupervisedPod) -> None:
+        """The pod's range of users. What runs keeps the range it has, even if the registry was lost meanwhile."""
+        if self._ranges is None:
+            return
+        uid, slot = pod.about["uid"], pod.about.get("slot")
+        pod.about["slot"] = self._ranges.claim(self._records.path(uid, "pod.json"), slot)
+        if pod.about["slot"] != slot:
+            self._records.save(uid, "pod", pod.about, flush=False)
 
     # ----- connections
 
@@ -158,6 +166,8 @@ class PodSupervisor:
             return
         try:
             order(connection, request)
+        except filesystem.SetupError as problem:
+            connection.refuse(request, "CreateContainerError", str(problem))
         except OSError as problem:
             where = f"{problem.filename}: " if problem.filename else ""
             connection.refuse(request, "CreateContainerError", f"{where}{problem.strerror}")
@@ -186,11 +196,15 @@ class PodSupervisor:
     def _do_prepare(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         about = request["pod"]
         uid = about["uid"]
+        known = self._pods.get(uid)
+        if known is not None and "slot" in known.about:
+            about["slot"] = known.about["slot"]
         self._records.save(uid, "pod", about, flush=False)
-        if uid in self._pods:
-            self._pods[uid].about = about
+        if known is not None:
+            known.about = about
         else:
-            self._pods[uid] = SupervisedPod(about)
+            known = self._pods[uid] = SupervisedPod(about)
+        self._claim_users(known)
         connection.answer(request, True)
 
     def _do_start(self, connection: ClientConnection, request: dict[str, Any]) -> None:
@@ -208,6 +222,8 @@ class PodSupervisor:
         if before is not None and before is not known and not before.finished:
             connection.refuse(request, "CreateContainerError", "an earlier run of the container has not ended")
             return
+        if self._ranges is not None and not spec["privileged"]:
+            spec["slot"] = pod.about["slot"]
         run = known or ContainerRun(self._home, spec, self._changed)
         pod.runs[key] = run
 
@@ -271,6 +287,8 @@ class PodSupervisor:
         uid = pod.about["uid"]
         self._pods.pop(uid, None)
         self._records.forget_pod(uid)
+        if self._ranges is not None and "slot" in pod.about:
+            self._ranges.release(self._records.path(uid, "pod.json"), pod.about["slot"])
         self._remove_group(uid, 20)
 
     def _remove_group(self, uid: str, tries: int) -> None:
