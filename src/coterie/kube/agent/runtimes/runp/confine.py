@@ -71,8 +71,8 @@ def _fence_files(spec: dict[str, Any], powers: dict[str, Any]) -> None:
             rules.allow(path, landlock.WRITE)
     rules.allow("/proc", landlock.READ | landlock.USE)
     for handle in (0, 1, 2):
-        # /dev/stdout is opened anew by many programs; a named pipe is a file that the rules must name.
-        if stat.S_ISFIFO(os.fstat(handle).st_mode):
+        # /dev/stdout is opened anew by many programs; named pipes and terminals are files that the rules must name.
+        if stat.S_ISFIFO(os.fstat(handle).st_mode) or os.isatty(handle):
             try:
                 rules.allow_handle(handle, landlock.USE)
             except OSError:

@@ -37,9 +37,15 @@ def is_root() -> bool:
         return os.getuid() == 0 and sum(int(line.split()[2]) for line in file) > 1
 
 
+def ids_of(spec: dict[str, Any]) -> tuple[int, int]:
+    """User and group that a container with a slot runs as, as it sees them itself."""
+    if spec["group"] is not None:
+        return spec["user"] or 0, spec["group"]
+    return spec["user"] or 0, 0 if spec["user"] is None else spec["user_group"]
+
+
 def large_ids(spec: dict[str, Any]) -> list[int]:
-    named = [spec["user"], spec["group"], *spec["groups"]]
-    return sorted({number for number in named if number is not None and number >= SIZE})[:_MOST_LARGE]
+    return sorted({number for number in (*ids_of(spec), *spec["groups"]) if number >= SIZE})[:_MOST_LARGE]
 
 
 def id_map(slot: int, large: list[int]) -> str:
@@ -58,14 +64,13 @@ def on_machine(slot: int, large: list[int], number: int) -> int:
 
 def owner(spec: dict[str, Any], powers: dict[str, Any]) -> tuple[int, int] | None:
     """To whom terminals and pipes of the container belong; None: to us, as they are."""
-    slot, user = spec.get("slot"), spec["user"]
+    slot = spec.get("slot")
     if slot is not None:
-        group = spec["group"] if spec["group"] is not None else (spec["user_group"] if user is not None else 0)
+        user, group = ids_of(spec)
         large = large_ids(spec)
-        group = 0 if group >= SIZE and group not in large else group
-        return on_machine(slot, large, user or 0), on_machine(slot, large, group)
-    if user is not None and os.getuid() == 0 and powers["namespaces"] != "user":
-        return user, -1
+        return on_machine(slot, large, user), on_machine(slot, large, group)
+    if spec["user"] is not None and os.getuid() == 0 and powers["namespaces"] != "user":
+        return spec["user"], -1
     return None
 
 
