@@ -109,10 +109,21 @@ class ImageStore:
         args: Sequence[str] = (),
         env: Sequence[tuple[str, str]] = (),
         workdir: str = "",
+        visible: Sequence[str] = (),
     ) -> StoredImage:
-        """A host environment: a command on this machine."""
+        """A host environment: a command on this machine. `visible` are further paths that its containers may read."""
+        for path in visible:
+            if not os.path.isabs(path) or ".." in path.split("/") or os.path.normpath(path) == "/":
+                raise ImageError(f"{path} cannot be made visible: it is not an absolute path below /")
         image = StoredImage(
-            normalise(name), "", HOST, entrypoint=tuple(command), cmd=tuple(args), env=tuple(env), workdir=workdir
+            normalise(name),
+            "",
+            HOST,
+            entrypoint=tuple(command),
+            cmd=tuple(args),
+            env=tuple(env),
+            workdir=workdir,
+            visible=tuple(os.path.normpath(path) for path in visible),
         )
         return self.save(replace(image, id=_id_of(image)))
 
@@ -262,8 +273,8 @@ def _descend(levels: list[tuple[int, list[str]]], parent: int | None, name: str)
 
 def _load(path: Path) -> StoredImage:
     data = json.loads(path.read_bytes())
-    for key in ("entrypoint", "cmd", "layers"):
-        data[key] = tuple(data[key])
+    for key in ("entrypoint", "cmd", "layers", "visible"):
+        data[key] = tuple(data.get(key, ()))
     data["env"] = tuple((name, value) for name, value in data["env"])
     return StoredImage(**data)
 
@@ -271,6 +282,8 @@ def _load(path: Path) -> StoredImage:
 def _id_of(image: StoredImage) -> str:
     """From what the image is, not what it is called. A built-in one is what this machine has: only its name tells."""
     facts = {"builtin": image.name} if image.builtin else {**asdict(image), "name": "", "id": "", "size": 0}
+    if not image.visible:
+        facts.pop("visible", None)  # as before images had this
     text = json.dumps(facts, sort_keys=True)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 

@@ -146,6 +146,8 @@ class ContainerSpec:
     tty: bool = False
     writable_paths: tuple[str, ...] = ()
     """Paths of the host that the process may write besides its mounts (for runtimes that share the host's files)."""
+    devices: tuple[str, ...] = ()
+    """Devices of the host that the container was given, such as /dev/nvidia0; it sees no other but the harmless ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import os
 import resource
 import stat
 
-from coterie.kube.agent.runtimes.runp import landlock, linux, seccomp
+from coterie.kube.agent.runtimes.runp import filesystem, landlock, linux, seccomp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _fence_files(spec: dict[str, Any], powers: dict[str, Any]) -> None:
     rules = landlock.Ruleset(powers["landlock"], keep_signals_inside=not powers["namespaces"])
     if powers["namespaces"]:
         rules.allow("/", landlock.READ)
-        writable = ["/tmp", "/run", spec["cwd"], *_DEVICES]
+        writable = ["/tmp", "/run", filesystem.HOME, spec["cwd"], *_DEVICES]
     else:
         for path in landlock.beside(spec["root"]["hidden"]):
             rules.allow(path, landlock.READ)
@@ -101,8 +101,8 @@ def _fence_files(spec: dict[str, Any], powers: dict[str, Any]) -> None:
             rules.allow(path, landlock.WRITE)
     rules.allow("/proc", landlock.READ | landlock.USE)
     for handle in (0, 1, 2):
-        # /dev/stdout is opened anew by many programs; a named pipe is a file that the rules must name.
-        if stat.S_ISFIFO(os.fstat(handle).st_mode):
+        # /dev/stdout is opened anew by many programs; named pipes and terminals are files that the rules must name.
+        if stat.S_ISFIFO(os.fstat(handle).st_mode) or os.isatty(handle):
             try:
                 rules.allow_handle(handle, landlock.USE)
             except OSError:

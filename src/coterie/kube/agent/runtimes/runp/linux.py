@@ -38,6 +38,7 @@ MNT_DETACH = 2
 ATTR_RDONLY = 1
 ATTR_NOSUID = 2
 ATTR_NODEV = 4
+_ATTR_IDMAP = 0x100000
 
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _CLONE = {"x86_64": 56, "aarch64": 220}
@@ -91,8 +92,18 @@ def clone_tree(path: str, *, recursive: bool = True) -> int:
 
 
 def set_attributes(handle: int, attributes: int, *, recursive: bool = True) -> None:
-    """Make a detached tree read-only, without devices, and so on; flags that it has already stay."""
-    attr = struct.pack("QQQQ", attributes, 0, 0, 0)
+    """Make a detached tree read-only, without devices, and so on; flags that it has already stay. It becomes private:
+    what is mounted in it is never seen where it came from."""
+    _mount_setattr(handle, struct.pack("QQQQ", attributes, 0, MS_PRIVATE, 0), recursive)
+
+
+def map_owners(handle: int, user_namespace: int, *, recursive: bool = True) -> None:
+    """Make a detached tree show and store owners as the user namespace counts them: user 0 there is user 0 on disk.
+    EINVAL for file systems that cannot (overlay, network), and for kernels before 5.12."""
+    _mount_setattr(handle, struct.pack("QQQQ", _ATTR_IDMAP, 0, 0, user_namespace), recursive)
+
+
+def _mount_setattr(handle: int, attr: bytes, recursive: bool) -> None:
     flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
     result = _libc.syscall(_MOUNT_SETATTR, handle, b"", ctypes.c_uint(flags), attr, ctypes.c_size_t(len(attr)))
     _checked(result, "mount_setattr")

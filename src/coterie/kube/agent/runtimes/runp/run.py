@@ -15,7 +15,7 @@ import select
 import signal
 import time
 
-from coterie.kube.agent.runtimes.runp import cgroups, child, init, linux, processes
+from coterie.kube.agent.runtimes.runp import cgroups, child, init, linux, processes, users
 from coterie.kube.agent.runtimes.runp.launch import Launch, LaunchContext
 from coterie.kube.agent.runtimes.runp.logs import LogFile, LogStream
 from coterie.kube.agent.runtimes.runp.streams import OutputListener, OutputStream
@@ -169,8 +169,9 @@ class ContainerRun:
         return slave, slave, slave
 
     def _give_to_user(self, handle: int) -> None:
-        if self.spec["user"] is not None and os.getuid() == 0:
-            os.fchown(handle, self.spec["user"], -1)
+        owner = users.owner(self.spec, self._home.powers)
+        if owner is not None:
+            os.fchown(handle, *owner)
 
     def _process_started(self, pid: int, leader: int) -> None:
         self.record |= {

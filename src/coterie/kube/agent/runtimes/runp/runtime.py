@@ -241,11 +241,12 @@ class RunpRuntime:
         self, pod: PodSandbox, spec: ContainerSpec, image: StoredImage, request: dict[str, Any]
     ) -> None:
         files = run_files(pod.directory, spec)
-        for name, mode in (("work", 0o755), ("tmp", 0o1777), ("upper", 0o755), ("overlay", 0o755)):
+        changes_user = request["user"] is not None and os.getuid() == 0 and self._powers["namespaces"] != "user"
+        for name, mode in (("work", 0o755), ("tmp", 0o1777), ("home", 0o755), ("upper", 0o755), ("overlay", 0o755)):
             path = files / name
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(mode)
-            if name == "work" and request["user"] is not None and os.getuid() == 0:
+            if name in ("work", "home") and changes_user:
                 os.chown(path, request["user"], request["user_group"])
         if not self._powers["namespaces"]:
             for name, source in links(spec).items():

@@ -22,7 +22,17 @@ import sys
 import time
 
 from coterie import __version__
-from coterie.kube.agent.runtimes.runp import cgroups, init, linux, pod_networks, probe, seccomp, wire
+from coterie.kube.agent.runtimes.runp import (
+    cgroups,
+    filesystem,
+    init,
+    linux,
+    pod_networks,
+    probe,
+    seccomp,
+    users,
+    wire,
+)
 from coterie.kube.agent.runtimes.runp.connection import ClientConnection
 from coterie.kube.agent.runtimes.runp.execution import Execution
 from coterie.kube.agent.runtimes.runp.launch import LaunchContext
@@ -68,15 +78,13 @@ class PodSupervisor:
         self._group = group
         self._records = Records(directory)
         groups = None if "groups" in without else cgroups.detect(group)
-        scratch = f"{directory}/newroot"
-        for path in (scratch, *(f"{directory}/trial/{name}" for name in ("lower", "upper", "work"))):
-            os.makedirs(path, exist_ok=True)
-        self._powers = probe.probe(scratch, groups, without)
+        self._powers = probe.probe(f"{directory}/trial", groups, without)
+        self._ranges = users.UserRanges() if self._powers["users"] else None
         program = seccomp.program(linux.machine()) if self._powers["seccomp"] else b""
         self._powers["network"] = self._networks is not None
         self._powers["host_network"] = self._networks is None or self._networks.domain.machine >= 0
         self._home = LaunchContext(
-            self.loop, self._records, groups, self._powers, scratch, program, init.program(), self._networks
+            self.loop, self._records, groups, self._powers, program, init.program(), self._networks
         )
         self._pods: dict[str, SupervisedPod] = {}
         self._connections: list[ClientConnection] = []
@@ -106,6 +114,7 @@ class PodSupervisor:
                 run = ContainerRun(self._home, record["spec"], self._changed)
                 pod.runs[(record["name"], record["attempt"])] = run
                 run.adopt(record)
+            self._claim_users(pod)
         if self._networks is not None:
             self._networks.domain.hold(self.loop)
             self._networks.load(
@@ -114,6 +123,15 @@ class PodSupervisor:
                     for pod in self._pods.values()
                 ]
             )
+
+    def _claim_users(self, pod: SupervisedPod) -> None:
+        """The pod's range of users. What runs keeps the range it has, even if the registry was lost meanwhile."""
+        if self._ranges is None:
+            return
+        uid, slot = pod.about["uid"], pod.about.get("slot")
+        pod.about["slot"] = self._ranges.claim(self._records.path(uid, "pod.json"), slot)
+        if pod.about["slot"] != slot:
+            self._records.save(uid, "pod", pod.about, flush=False)
 
     # ----- connections
 
@@ -176,6 +194,8 @@ class PodSupervisor:
             return
         try:
             order(connection, request)
+        except filesystem.SetupError as problem:
+            connection.refuse(request, "CreateContainerError", str(problem))
         except OSError as problem:
             where = f"{problem.filename}: " if problem.filename else ""
             connection.refuse(request, "CreateContainerError", f"{where}{problem.strerror}")
@@ -208,14 +228,18 @@ class PodSupervisor:
     def _do_prepare(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         about = request["pod"]
         uid = about["uid"]
+        known = self._pods.get(uid)
+        if known is not None and "slot" in known.about:
+            about["slot"] = known.about["slot"]
         if self._networks is not None:
             self._networks.add(about)
         self._records.save(uid, "pod", about, flush=False)
         self._limit(uid, about.get("limits") or {})
-        if uid in self._pods:
-            self._pods[uid].about = about
+        if known is not None:
+            known.about = about
         else:
-            self._pods[uid] = SupervisedPod(about)
+            known = self._pods[uid] = SupervisedPod(about)
+        self._claim_users(known)
         connection.answer(request, True)
 
     def _limit(self, uid: str, limits: dict[str, int]) -> None:
@@ -239,6 +263,8 @@ class PodSupervisor:
         if before is not None and before is not known and not before.finished:
             connection.refuse(request, "CreateContainerError", "an earlier run of the container has not ended")
             return
+        if self._ranges is not None and not spec["privileged"]:
+            spec["slot"] = pod.about["slot"]
         run = known or ContainerRun(self._home, spec, self._changed)
         pod.runs[key] = run
 
@@ -304,6 +330,8 @@ class PodSupervisor:
         if self._networks is not None:
             self._networks.remove(uid)
         self._records.forget_pod(uid)
+        if self._ranges is not None and "slot" in pod.about:
+            self._ranges.release(self._records.path(uid, "pod.json"), pod.about["slot"])
         self._remove_group(uid, 20)
 
     def _remove_group(self, uid: str, tries: int) -> None:
