@@ -29,7 +29,7 @@ from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS
 from coterie.kuscia.gateway.model import SocketAddress
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
+from coterie.kuscia.gateway.paths import GatewayPaths
 
 DOMAIN = DOMAINS.as_dynamic
 CLUSTER_ROUTE = CLUSTER_DOMAIN_ROUTES.as_dynamic

@@ -20,8 +20,8 @@ from coterie.base.paths import DomainPaths
 from coterie.cli.routes import check, probe
 from coterie.cli.routes.facts import Certificate, CheckOutcome, RouteCheckFacts, RouteFacts, ServiceCheck
 from coterie.kuscia.gateway.model import SocketAddress
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.settings import MasterEndpoint
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)

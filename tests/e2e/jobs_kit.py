@@ -33,7 +33,7 @@ from coterie.base.paths import DomainPaths
 from coterie.cli import background
 from coterie.cli import network as layout
 from coterie.kube.client import kubeconfig
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.config import NodeSettings
 
 Object = dict[str, Any]

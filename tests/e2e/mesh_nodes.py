@@ -42,7 +42,7 @@ from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS, GATEWAYS
 from coterie.kuscia.gateway.model import SocketAddress
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
+from coterie.kuscia.gateway.paths import GatewayPaths
 
 DOMAIN = DOMAINS.as_dynamic
 CDR = CLUSTER_DOMAIN_ROUTES.as_dynamic
@@ -99,7 +99,6 @@ class Node:
         """Seconds by which the node's clock is wrong."""
         self.internal = SocketAddress(host, free_port(host))
         self.external = SocketAddress(host, free_port(host))
-        self.handshake = SocketAddress(host, free_port(host))
         self.agent_port = free_port(host)
         self.dns_port = free_port(host)
         self.settings = self._settings(more)
@@ -107,7 +106,9 @@ class Node:
         self._client: Client | None = None
 
     def _settings(self, more: Any) -> dict[str, Any]:
-        doors = {each: _door(getattr(self, each)) for each in ("internal", "external", "handshake")}
+        doors = {each: _door(getattr(self, each)) for each in ("internal", "external")}
+        if self.mode == "master":
+            del doors["internal"]  # it has no pods
         doors |= {"name": self.instance, **more.pop("gateway", {})}
         made: dict[str, Any] = {
             "mode": self.mode,
@@ -167,6 +168,10 @@ class Node:
                 if any(str(self.root) + os.sep in word for word in process.cmdline()):
                     found.append(process)
         return found
+
+    def as_node(self) -> aiohttp.ClientSession:
+        """For calls that the node itself makes to its gateway, to any URL."""
+        return aiohttp.ClientSession(connector=aiohttp.UnixConnector(GatewayPaths.of(self.paths).node_socket.host))
 
     @property
     def pid_file(self) -> Path:

@@ -21,7 +21,7 @@ from coterie.kuscia.gateway import orphaned_envoy
 from coterie.kuscia.gateway.admin import Admin, AdminError, Readback, pending, refusals
 from coterie.kuscia.gateway.envoy import EnvoySettings
 from coterie.kuscia.gateway.model import Protocol
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.config import NodeSettings
 from coterie.node.config.document import READABLE_SENTENCE
 

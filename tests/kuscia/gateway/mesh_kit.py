@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 from cryptography.hazmat.primitives.asymmetric import rsa
 from gateway_kit import HOSTS, free_port
 
@@ -46,8 +47,8 @@ from coterie.kuscia.controllers.domainroute import controller as domainroute
 from coterie.kuscia.controllers.gateway import controller as gateway
 from coterie.kuscia.extensions.apiserver import KUSCIA
 from coterie.kuscia.gateway.model import Protocol, SocketAddress
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.settings import GatewaySettings
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
 from coterie.kuscia.identity import domain_identity as identities
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 from coterie.node.parts.gateway import gateway_parts
@@ -94,6 +95,10 @@ class Plane:
     @property
     def inside(self) -> str:
         return f"http://{self.settings.internal}"
+
+    def as_node(self) -> aiohttp.ClientSession:
+        """For calls that the node itself makes to its gateway, to any URL."""
+        return aiohttp.ClientSession(connector=aiohttp.UnixConnector(GatewayPaths.of(self.paths).node_socket.host))
 
     @property
     def certificate(self) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_kit import Domain, client_tls, echo, make_inputs, pem, route, running, token
+from gateway_kit import Domain, client_tls, echo, make_inputs, pem, running, token
 from netns_kit import Namespace, namespace, needs_root
 
 from coterie.kuscia.gateway.model import (
@@ -205,12 +205,11 @@ async def namespaced_pair(root: Path) -> AsyncIterator[tuple[Fenced, tuple[Socke
 async def test_the_nodes_socket_is_private_and_comes_again(tmp_path: Path) -> None:
     inputs = make_inputs("alice", tmp_path, Protocol.MTLS, internal=None)
     for _ in range(2):
-        async with echo("127.0.1.1") as there:
-            async with running(inputs, root=tmp_path) as (domain,):
-                await domain.change(services=(DomainService("echo", (there,)),))
-                path = Path(inputs.node_socket.host)
-                assert stat.S_IMODE(path.stat().st_mode) == 0o600
-                assert (await asyncio.to_thread(lambda: ask(by_pipe(str(path)), "echo.alice.svc"))).status == 200
+        async with echo("127.0.1.1") as there, running(inputs, root=tmp_path) as (domain,):
+            await domain.change(services=(DomainService("echo", (there,)),))
+            path = Path(inputs.node_socket.host)
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            assert (await asyncio.to_thread(lambda: ask(by_pipe(str(path)), "echo.alice.svc"))).status == 200
         # What a killed Envoy leaves behind does not stop the next one.
         with contextlib.suppress(FileNotFoundError):
             path.unlink()

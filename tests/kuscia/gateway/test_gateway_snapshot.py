@@ -118,8 +118,8 @@ def test_the_order_of_what_comes_in_does_not_matter(
 def test_files_are_written_before_those_that_name_them() -> None:
     order = list(made(routes=(TO_BOB, FROM_BOB)).files)
     assert order == [
-        "sds-own.json", "sds-peers.json", "sds-tunnels.json", "ecds-auth.json", "cds.json", "rds-external.json",
-        "rds-internal.json", "lds.json",
+        "sds-own.json", "sds-peers.json", "sds-tunnels.json", "ecds-auth.json", "ecds-pods.json", "cds.json",
+        "rds-external.json", "rds-internal.json", "lds.json",
     ]  # fmt: skip
 
 
@@ -198,7 +198,7 @@ def test_tls_needs_a_certificate_and_plain_text_none() -> None:
 
 
 def test_without_a_public_port_there_is_no_external_listener() -> None:
-    assert [each["name"] for each in made(external=None).listeners] == ["internal"]
+    assert [each["name"] for each in made(external=None).listeners] == ["internal", "node"]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ FAILED_LOG = (
 )
 # A relay that has closed its end already when we say goodbye has refused nothing.
 _NOT_THROUGH = (
-    "connection.transport_failure_reason != '' && !connection.transport_failure_reason.contains('Broken_pipe')"
+    "connection.transport_failure_reason != '' && !connection.transport_failure_reason.contains('Broken pipe')"
 )
 # The address of the connection: pods may send an X-Forwarded-For of their own.
 INTERNAL_LOG = " ".join(

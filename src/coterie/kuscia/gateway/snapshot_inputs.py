@@ -19,15 +19,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
-from hashlib import sha256
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any
 
 import msgspec
 
 from coterie.base import pki
-from coterie.base.paths import DomainPaths
 from coterie.base.secret import SecretValue
 from coterie.kube.api.types import network
 from coterie.kuscia.api import labels
@@ -48,6 +45,7 @@ from coterie.kuscia.gateway.model import (
 )
 from coterie.kuscia.gateway.names import API_SERVICE, HANDSHAKE_SERVICE, KUSCIA_API_SERVICE
 from coterie.kuscia.gateway.objects import limits_of, route_of, service_of
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
 from coterie.kuscia.gateway.transit import grants_of
 from coterie.kuscia.identity.domain_identity import DomainIdentity
@@ -55,51 +53,6 @@ from coterie.kuscia.identity.domain_identity import DomainIdentity
 REPORTER_SERVICE = "reporter"
 _RESERVED = (API_SERVICE, KUSCIA_API_SERVICE, HANDSHAKE_SERVICE)
 _AUTHORIZATION = "authorization"
-_LONGEST_RUN = 90
-"""Bytes: 107 for a socket's path, less the longest name in there."""
-
-
-@dataclass(frozen=True, slots=True)
-class GatewayPaths:
-    """Where the gateway's files lie."""
-
-    directory: Path
-    """Envoy's configuration."""
-    run: Path
-    """Sockets, the process id, client keys that routes brought. Only this user gets in."""
-    logs: Path
-
-    @classmethod
-    def of(cls, paths: DomainPaths) -> GatewayPaths:
-        return cls(paths.var / "gateway", _short(paths.run / "gateway", paths.home), paths.logs / "envoy")
-
-    @property
-    def node_socket(self) -> SocketAddress:
-        """Where the node itself calls its gateway."""
-        return self._socket("gw.sock")
-
-    @property
-    def handshake_socket(self) -> SocketAddress:
-        """Where the handshake server listens; only our own Envoy comes here. So with the next two."""
-        return self._socket("handshake.sock")
-
-    @property
-    def reporter_socket(self) -> SocketAddress:
-        return self._socket("reporter.sock")
-
-    @property
-    def api_socket(self) -> SocketAddress:
-        return self._socket("api.sock")
-
-    def _socket(self, name: str) -> SocketAddress:
-        return SocketAddress(str(self.run / name), 0)
-
-
-def _short(wanted: Path, home: Path) -> Path:
-    """The path of a socket has a limit; below a deep root the sockets lie among the machine's temporary files."""
-    if len(str(wanted).encode()) <= _LONGEST_RUN:
-        return wanted
-    return Path(gettempdir()) / f"coterie-{sha256(str(home).encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,10 +37,11 @@ from coterie.kuscia.gateway.envoy import Applied, Envoy
 from coterie.kuscia.gateway.listeners import filter_file
 from coterie.kuscia.gateway.model import PodCaller, PodNetwork, Route, SnapshotInputs, SnapshotProblem, SocketAddress
 from coterie.kuscia.gateway.names import POD_FILTER
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.pod_access import callers_in
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.gateway.snapshot import CLUSTERS_FILE, LISTENERS_FILE, EnvoyResources, pod_rules_file, snapshot
-from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects, GatewayPaths, InputCache, api_callers, inputs_of
+from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects, InputCache, api_callers, inputs_of
 from coterie.kuscia.gateway.watched_objects import WatchedObjects
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 

@@ -21,7 +21,7 @@ from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.control.child_api_listener import private_socket
 from coterie.kube.store import SqliteStore
 from coterie.kuscia.extensions.apiserver import apiserver_extension
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node import api_identity
 from coterie.node.config import NodeSettings
 

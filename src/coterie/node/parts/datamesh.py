@@ -16,7 +16,7 @@ from coterie.kube.control.manager import Runnable
 from coterie.kube.control.on_demand_process import NamespaceListeners
 from coterie.kuscia.datamesh.process import DataMeshProcess
 from coterie.kuscia.datamesh.settings import MeshSettings
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.config import ConfigError, NodeSettings
 from coterie.node.parts.context import NodeContext
 

@@ -14,7 +14,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.client.kubeconfig import ClusterConnection
 from coterie.kube.client.wrappers import FixedHost
 from coterie.kube.control.manager import Runnable
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.interconn import runnable as interconn
 
 

@@ -18,7 +18,7 @@ from coterie.kube.client.client import Client
 from coterie.kube.control.manager import Runnable
 from coterie.kube.control.on_demand_process import NamespaceListeners
 from coterie.kuscia.gateway.model import SocketAddress
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.kusciaapi import server_certificates
 from coterie.kuscia.kusciaapi.process import GATE_SOCKET, KusciaApiProcess
 from coterie.kuscia.kusciaapi.settings import KusciaApiSettings, Protection

@@ -33,11 +33,12 @@ from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, DomainRoute
 from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.gateway.envoy import Envoy
 from coterie.kuscia.gateway.handshake import crypto
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.registration.master_connection import MasterLink
 from coterie.kuscia.gateway.registration.registration_files import MasterToken
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.gateway.snapshot import EnvoyResources, snapshot
-from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects, GatewayPaths, inputs_of
+from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects, inputs_of
 from coterie.kuscia.gateway.snapshot_source import SnapshotSource
 from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.identity.domain_identity import DomainIdentity
