@@ -112,6 +112,8 @@ class ConnectionPump:
 
     def close(self) -> None:
         """Ends all connections."""
+        if self._epoll.closed:
+            return
         if self._thread.is_alive():
             self._stop.set()
             os.eventfd_write(self._wake, 1)
