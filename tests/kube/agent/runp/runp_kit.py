@@ -64,7 +64,14 @@ class RunpHarness:
         return self.runtime._powers
 
     async def start(
-        self, script: str, name: str = "main", attempt: int = 0, uid: str = "uid-1", **changes: Any
+        self,
+        script: str,
+        name: str = "main",
+        attempt: int = 0,
+        uid: str = "uid-1",
+        *,
+        pod_limits: ContainerLimits | None = None,
+        **changes: Any,
     ) -> ContainerSpec:
         if self.runtime.pod(uid) is None:
             await self.runtime.prepare_pod(
@@ -76,6 +83,7 @@ class RunpHarness:
                     self.root / "pods" / uid,
                     "10.9.8.7 friend\n",
                     "nameserver 10.9.8.7\n",
+                    limits=pod_limits or NO_LIMITS,
                 )
             )
         spec = ContainerSpec(

@@ -232,10 +232,8 @@ def remove_tree(path: Path) -> None:
             elif function is not os.lstat:
                 shutil.rmtree(name, ignore_errors=True)
 
-    try:
+    with contextlib.suppress(RecursionError):  # nested deeper than the interpreter's stack
         shutil.rmtree(path, onerror=open_up)
-    except RecursionError:
-        pass  # nested deeper than the interpreter's stack
     if os.path.isdir(top) and not os.path.islink(top):
         _flatten(top)
         shutil.rmtree(path, onerror=open_up)

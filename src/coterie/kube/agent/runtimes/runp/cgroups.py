@@ -42,7 +42,7 @@ if TYPE_CHECKING:
             """Whether it was this group's own limit that was reached, not that of a group around it."""
 
         def watch_pids(self, group: str) -> int:
-            """A handle that gets EPOLLPRI when a fork was refused; -1: this cannot be watched."""
+            """A handle for `refused_forks`; -1: there is none. With version 2 it gets EPOLLPRI when a fork was refused."""
 
         def usage(self, group: str) -> tuple[int, int, int] | None:
             """CPU nanoseconds, working set in bytes, processes."""
@@ -200,7 +200,12 @@ class CgroupV1:
         return _fields(self._at("memory", group) + "/memory.oom_control").get("oom_kill", 0)
 
     def memory_limit_reached(self, group: str) -> bool:
-        return "memory" in self._trees and _number(self._at("memory", group) + "/memory.failcnt") > 0
+        if "memory" not in self._trees:
+            return False
+        at = self._at("memory", group)
+        # Memory with swap has the same limit and is checked first where swap is counted, often without a failcnt.
+        close = _number(f"{at}/memory.max_usage_in_bytes") >= _number(f"{at}/memory.limit_in_bytes") * 0.99
+        return close or _number(f"{at}/memory.failcnt") > 0
 
     def watch_pids(self, group: str) -> int:
         return _open_events(self._at("pids", group)) if "pids" in self._trees else -1

@@ -215,7 +215,8 @@ class ContainerRun:
     # ----- limits
 
     def _watch_forks(self, groups: Cgroups) -> None:
-        """The kernel tells when a fork was refused, in the container's group or in that of its pod."""
+        """Learn when a fork is refused in the container's group or in that of its pod. The kernel tells with version 2;
+        with version 1 the supervisor calls `check_forks` now and then."""
         if not self.spec["limits"]["pids"]:
             return
         for group in (self.group, self.uid):
@@ -223,20 +224,26 @@ class ContainerRun:
             if handle >= 0:
                 self._forks.append(handle)
                 cgroups.refused_forks(handle)
-                self._home.loop.watch(handle, select.EPOLLPRI, self._fork_refused)
+                if groups.version == 2:
+                    self._home.loop.watch(handle, select.EPOLLPRI, self.check_forks)
 
-    def _fork_refused(self, _: int) -> None:
+    def check_forks(self, _: int = 0) -> None:
         """Once is enough: a program that forks for ever would keep us busy."""
+        if not self._note_refused_forks():
+            return
+        self._home.records.save_soon(self.uid, self.key, self.record)
+        self.on_change(self)
+
+    def _note_refused_forks(self) -> bool:
         refused = [cgroups.refused_forks(handle) for handle in self._forks]
         if not any(refused):
-            return
+            return False
         limits, own = self.spec["limits"], bool(refused[0])
         what = f"Container {self.spec['name']}" if own else "The pod"
         number = limits["pids"] if own else limits.get("pod_pids", 0)
         self._forget_forks()
         self.record["warnings"] = [["PidsLimitReached", f"{what} reached its limit of {number} processes"]]
-        self._home.records.save_soon(self.uid, self.key, self.record)
-        self.on_change(self)
+        return True
 
     def _forget_forks(self) -> None:
         handles, self._forks = self._forks, []
@@ -333,6 +340,7 @@ class ContainerRun:
         for output in self._outputs:
             output.finish()
         self._outputs.clear()
+        self._note_refused_forks()
         if not reason:
             reason = "Completed" if code == 0 else "Error"
             if code and groups is not None and groups.out_of_memory(self.group):

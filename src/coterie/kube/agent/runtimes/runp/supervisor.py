@@ -50,6 +50,7 @@ KEPT_RUNS = 5
 """Ended runs that are remembered of each container."""
 _OWN_SHARES = 4000
 """The supervisor's part of the CPU in thousandths of a core, before that of pods that request less."""
+_FORK_CHECK_SECONDS = 2.0
 _LONGEST_LOG = 1 << 20
 _TRIAL = "trial"
 """Stands for the uid of a pod that is none."""
@@ -90,11 +91,13 @@ class PodSupervisor:
         self._connections: list[ClientConnection] = []
         self._idle_since = time.monotonic()
         self.done = False
+        self._checks_forks = False
         self.loop.on_child = self._home.reap
         self.loop.on_terminate = self._asked_to_end
         linux.become_subreaper()
         self._leave_agent(groups)
         self._adopt_all()
+        self._watch_forks()
 
     def _leave_agent(self, groups: cgroups.Cgroups | None) -> None:
         cgroups.leave_service(self._group)
@@ -173,6 +176,20 @@ class PodSupervisor:
             self.done = True
             return
         self.loop.call_later(IDLE_SECONDS / 2, self._rest)
+
+    def _check_forks(self) -> None:
+        """Version 1 of control groups does not tell by itself that a fork was refused."""
+        for pod in self._pods.values():
+            for run in pod.runs.values():
+                if not run.finished:
+                    run.check_forks()
+        self._watch_forks()
+
+    def _watch_forks(self) -> None:
+        groups = self._home.groups
+        self._checks_forks = groups is not None and groups.version == 1 and self._running()
+        if self._checks_forks:
+            self.loop.call_later(_FORK_CHECK_SECONDS, self._check_forks)
 
     def _asked_to_end(self) -> None:
         """A service manager's SIGTERM is meant for the agent; the containers need their parent."""
@@ -283,6 +300,8 @@ class PodSupervisor:
         except BaseException:
             del pod.runs[key]
             raise
+        if not self._checks_forks:
+            self._watch_forks()
         self._forget_old(pod, spec["name"])
 
     def _forget_old(self, pod: SupervisedPod, name: str) -> None:
