@@ -134,5 +134,18 @@ def relay_thread(directory: Path, **options: Any) -> Iterator[RelayThread]:
             relay.join()
 
 
+@contextlib.contextmanager
+def relay_process(directory: Path) -> Iterator[int]:
+    """The real program."""
+    program = client.Relay(directory, client.RelaySettings())
+    program._start()
+    pid = client.read_status(directory).pid
+    try:
+        yield pid
+    finally:
+        client.exchange(directory, "quit")
+        program._reap()
+
+
 def open_descriptors(pid: int | str = "self") -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))

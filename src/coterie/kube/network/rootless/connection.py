@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from _socket import socket
 
 _FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""The machine has no descriptors or memory at the moment."""
 _RESET_ON_CLOSE = (1).to_bytes(4, sys.byteorder) + bytes(4)
 
 
@@ -29,11 +31,20 @@ class Pipes:
         self._idle = idle
         self._free: list[tuple[int, int]] = []
         self.open = 0
+        self.exhausted = False
+        """Somebody got none since this was last set to false."""
 
-    def take(self) -> tuple[int, int]:
+    def take(self) -> tuple[int, int] | None:
+        """None: the machine has none at the moment."""
         if self._free:
             return self._free.pop()
-        pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno not in EXHAUSTED:
+                raise
+            self.exhausted = True
+            return None
         self.open += 1
         try:  # noqa: SIM105 - contextlib is too heavy here
             fcntl.fcntl(pipe[1], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
@@ -58,13 +69,15 @@ class Pipes:
 
 
 class Side:
-    __slots__ = ("end_of_file", "fd", "readable", "socket", "writable")
+    __slots__ = ("end_of_file", "failed", "fd", "readable", "socket", "writable")
 
     def __init__(self, sock: socket) -> None:
         self.socket = sock
         self.fd = sock.fileno()
         self.readable = self.writable = True
         self.end_of_file = False
+        self.failed = False
+        """It was reset. What had arrived before can still be read."""
 
     def error(self) -> int:
         return self.socket.getsockopt(SOL_SOCKET, SO_ERROR)
@@ -116,12 +129,15 @@ class Flow:
     def _fill(self, pipes: Pipes) -> bool:
         source = self.source
         if source.end_of_file:
+            if source.failed:
+                raise ConnectionResetError
             self._shut_down()
             return False
         if not source.readable:
             return False
+        self.pipe = self.pipe or pipes.take()
         if self.pipe is None:
-            self.pipe = pipes.take()
+            return False
         try:
             self.pending = os.splice(source.fd, self.pipe[1], PIPE_BYTES, flags=_FLAGS)
         except BlockingIOError:

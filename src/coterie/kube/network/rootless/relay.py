@@ -46,7 +46,7 @@ from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 import coterie
 from coterie.kube.network.rootless import limits, messages
 from coterie.kube.network.rootless.addresses import in_network, joined, packed, split_address, unpacked
-from coterie.kube.network.rootless.connection import Connection, Pipes, Side
+from coterie.kube.network.rootless.connection import EXHAUSTED, Connection, Pipes, Side
 from coterie.kube.network.rootless.egress import EgressPolicy
 from coterie.kube.network.rootless.proxy_protocol import header
 
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 _SOL_IP, _SO_ORIGINAL_DST = 0, 80
 _STREAM = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC
 _WATCHED = select.EPOLLIN | select.EPOLLOUT | select.EPOLLET
-_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NOT_YET = (errno.EAGAIN, errno.ECONNREFUSED, errno.ENOENT)
 _USAGE = 2
 
@@ -173,9 +172,11 @@ class RelayServer:
         self._dialling: dict[int, _Dialling] = {}
         """Outward: by the descriptor that is being connected."""
         self._waiting: list[_Dialling] = []
-        """Inward: the target does not accept connections now."""
+        """To be dialled again: the target does not accept connections now, or there were no descriptors."""
         self._queue: list[Connection] = []
         """Have more to move, after the others."""
+        self._starved: list[Connection] = []
+        """Have more to move, and got no pipe."""
         self._count = {True: 0, False: 0}
         self._per_source: dict[str, int] = {}
         self._total = {True: 0, False: 0}
@@ -218,7 +219,7 @@ class RelayServer:
     def _timeout(self, now: float) -> float:
         if self._queue:
             return 0
-        until = [self._retry_at - now] if self._waiting else []
+        until = [self._retry_at - now] if self._waiting or self._starved else []
         if self._dialling:
             until.append(next(iter(self._dialling.values())).deadline - now)
         if self._resume_at:
@@ -242,6 +243,7 @@ class RelayServer:
             hung_up=failed or bool(event & select.EPOLLHUP),
         )
         if failed:
+            side.failed = True
             side.error()  # Taken off the socket, so that what arrived before the error can still be read.
         self._pump(connection)
         if failed and not connection.closed:
@@ -266,9 +268,13 @@ class RelayServer:
             return
         if connection.finished:
             self._end(connection, reset=False)
+        elif self._pipes.exhausted and not connection.queued:
+            connection.queued = True
+            self._starved.append(connection)
         elif more and not connection.queued:
             connection.queued = True
             self._queue.append(connection)
+        self._pipes.exhausted = False
 
     def _end(self, connection: Connection, *, reset: bool) -> None:
         counted = self._bytes[connection.inward]
@@ -289,16 +295,15 @@ class RelayServer:
         for _ in range(limits.ACCEPTS_AT_ONCE):
             if self._count[inward] >= self._max_connections:
                 self._pause(listener)
+            if listener.fd in self._paused:
                 return
             try:
                 fd, address = accept(listener.socket)
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in _EXHAUSTED:
-                    self._log(f"cannot accept connections now: {error.strerror}")
-                    self._pause(listener)
-                    self._resume_at = time.monotonic() + limits.PAUSE_SECONDS
+                if error.errno in EXHAUSTED:
+                    self._pause_all(error.errno)
                     return
                 continue  # The client is gone already.
             client = socket(fileno=fd)
@@ -315,6 +320,13 @@ class RelayServer:
         if listener.fd not in self._paused:
             self._paused.add(listener.fd)
             self._epoll.modify(listener.fd, 0)
+
+    def _pause_all(self, code: int) -> None:
+        if not self._resume_at:
+            self._log(f"cannot accept connections now: {os.strerror(code)}")
+        self._resume_at = time.monotonic() + limits.PAUSE_SECONDS
+        for listener in self._all_listeners():
+            self._pause(listener)
 
     def _resume(self) -> None:
         self._resume_at = 0.0
@@ -345,12 +357,10 @@ class RelayServer:
         tune(client)
         deadline = time.monotonic() + self._connect_seconds
         entry = _Dialling(client, inward=inward, source=counted, deadline=deadline)
+        entry.destination = destination
         if inward:
             entry.first = header(address[:2], client.getsockname()[:2])
-            self._dial_inward(entry)
-        else:
-            entry.destination = destination
-            self._dial_outward(entry)
+        self._dial(entry)
         self._count[inward] += 1
         self._total[inward] += 1
         if counted:
@@ -369,19 +379,29 @@ class RelayServer:
 
     # Dialling
 
+    def _dial(self, entry: _Dialling) -> None:
+        """OSError: for good. A target that is not there yet is tried again, and so is everything without descriptors."""
+        try:
+            if entry.inward:
+                self._dial_inward(entry)
+            else:
+                self._dial_outward(entry)
+        except OSError as error:
+            if error.errno in EXHAUSTED:
+                self._pause_all(error.errno)
+            elif not entry.inward or error.errno not in _NOT_YET or not self._target:
+                raise
+            self._waiting.append(entry)
+
     def _dial_inward(self, entry: _Dialling) -> None:
-        """OSError: for good. A target that is not there yet is tried again."""
         server = socket(AF_UNIX, _STREAM)
         try:
             with messages.ShortPath(self._target) as name:
                 server.connect(name)
             server.send(entry.first)
-        except OSError as error:
+        except OSError:
             server.close()
-            if error.errno not in _NOT_YET or not self._target:
-                raise
-            self._waiting.append(entry)
-            return
+            raise
         self._connected(entry, server)
 
     def _dial_outward(self, entry: _Dialling) -> None:
@@ -446,13 +466,15 @@ class RelayServer:
         if now < self._retry_at:
             return
         self._retry_at = now + limits.RETRY_SECONDS
+        self._queue += self._starved
+        self._starved.clear()
         waiting, self._waiting = self._waiting[: limits.RETRIES_AT_ONCE], self._waiting[limits.RETRIES_AT_ONCE :]
         for entry in waiting:
             if entry.deadline <= now:
                 self._give_up(entry, os.strerror(errno.ETIMEDOUT))
                 continue
             try:
-                self._dial_inward(entry)
+                self._dial(entry)
             except OSError as error:
                 self._give_up(entry, os.strerror(error.errno or 0))
 
