@@ -256,7 +256,9 @@ async def test_the_check_tells_what_a_pod_cannot_do(network):
         def datagram_received(self, data, addr):
             self.transport.sendto(data[:2] + b"\x81\x80\0\1\0\1\0\0\0\0" + data[12:], addr)
 
-    transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(Names, sock=network.sockets.udp(GATEWAY, 53))
+    transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+        Names, sock=network.sockets.udp(GATEWAY, 53)
+    )
     assert "gateway" in await check.check()
 
     async def answer(reader, writer):
@@ -297,5 +299,3 @@ def test_what_is_an_answer():
     assert has_answer(query[:2] + b"\x81\x80\0\1\0\1\0\0\0\0")
     assert not has_answer(query[:2] + b"\x81\x83\0\1\0\1\0\0\0\0")
     assert not has_answer(b"")
-
-

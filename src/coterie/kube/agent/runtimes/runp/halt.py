@@ -30,8 +30,7 @@ async def halt(directory: Path, node: str, grace: float, *, forget: bool = False
     group = group_of(node, directory)
     for attempt in range(_ATTEMPTS):
         if not _anything_in(directory):
-            if directory.is_dir():
-                pod_networks.release(str(directory))
+            pod_networks.release(str(directory))
             if forget:
                 await _remove_groups(group)
             return 0

@@ -14,6 +14,7 @@ supervisor's own, in which it may do all of this too. Files in the supervisor's 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -414,10 +415,8 @@ def release(directory: str) -> None:
     """End the holder and remove the files: with the last process in it the namespace goes, and all that is in it."""
     facts = read_facts(directory)
     if facts is not None and holder_alive(facts):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(facts["holder"], signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-    for name in os.listdir(directory):
+    for name in os.listdir(directory) if os.path.isdir(directory) else ():
         if name == FACTS_FILE or name.startswith(LINK_PREFIX):
             os.unlink(f"{directory}/{name}")
