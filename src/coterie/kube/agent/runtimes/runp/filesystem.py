@@ -129,10 +129,12 @@ def _open_all(spec: dict[str, Any], sources: Sources) -> None:
     root = spec["root"]
     if root["kind"] == "host":
         _open_system(sources)
+        # A working directory or a volume above an environment must not cover it.
+        tops = [top for top in (spec["cwd"], *(target for _, target, _ in spec["mounts"])) if top != "/"]
         for source, target in root["visible"]:
             if os.path.exists(source):
                 tree = sources.tree(source, _SYSTEM, mapped=True)
-                if target.startswith(_COVERED):
+                if target.startswith(_COVERED) or any(_below(target, top) for top in tops):
                     sources.volumes.append((target, tree))
                 else:
                     sources.system.append((target, tree))
