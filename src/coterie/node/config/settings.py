@@ -59,7 +59,7 @@ class AgentConfig:
     allow_privileged: bool = False
     lease_seconds: int = 40
     """How long a sign of life is good for; a new one is given four times in this time."""
-    defaults: PodDefaults = PodDefaults()
+    defaults: PodDefaults = field(default_factory=PodDefaults)
     """`agent.defaults`: limits of pods that set none of their own."""
     capacity: CapacitySettings = field(default_factory=CapacitySettings)
     bandwidth_mbit: int = 0
