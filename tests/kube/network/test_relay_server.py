@@ -458,6 +458,18 @@ def test_quit_lets_connections_end(relay: RelayThread, target: Target) -> None:
     relay.join()
 
 
+def test_a_relay_that_nobody_can_reach_ends(tmp_path: Path) -> None:
+    """Its directory was removed: no node could find it again, or end it."""
+    there = True
+    with relay_thread(tmp_path, is_reachable=lambda: there, reachable_seconds=0.02) as relay:
+        address = free_address()
+        relay.configure(("listen", address))
+        there = False
+        relay.join()
+        with pytest.raises(ConnectionRefusedError):
+            connect(address)
+
+
 def test_quit_at_once_resets(relay: RelayThread, target: Target) -> None:
     with connect(inward(relay, target)) as caller:
         inner, _, _ = target.accept()
