@@ -186,7 +186,9 @@ async def test_a_partner_calls_our_api_as_its_own_account_and_as_nobody_else(tmp
         assert (status, said["reason"]) == (403, "Forbidden")
         assert "system:serviceaccount:alice:alice" in said["message"]
         forged = {"Authorization": "Bearer nonsense"}
-        status, _, _ = await call(from_alice, f"{alice.inside}{jobs.format('alice')}", "apiserver.bob.svc", headers=forged)
+        status, _, _ = await call(
+            from_alice, f"{alice.inside}{jobs.format('alice')}", "apiserver.bob.svc", headers=forged
+        )
         assert status == 200
         status, said, _ = await call(from_joe, f"{joe.inside}{jobs.format('alice')}", "apiserver.bob.svc")
         assert (status, "Forbidden" in str(said)) == (403, False)
