@@ -144,6 +144,13 @@ def test_used(path: str, given: Any, setting: str, expected: Any, base: dict[str
     assert settings.notices == ()
 
 
+def test_a_master_has_no_port_for_pods() -> None:
+    assert parse(MASTER).gateway.internal is None
+    settings = parse({**MASTER, "gateway": {"internal": {"port": 81}}})
+    assert settings.gateway.internal is None
+    assert [(each.key, each.advice) for each in settings.notices] == [("gateway.internal", "leave it out")]
+
+
 def test_the_table_above_is_complete() -> None:
     external = {path for path in keys.USED if path.startswith("domainRoute.")}
     assert {row[0] for row in USED} - {"gateway.external"} | TESTED_ELSEWHERE | external == set(keys.USED)
