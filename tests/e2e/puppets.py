@@ -15,7 +15,6 @@ from typing import Any
 
 from jobs_kit import PATIENCE, PUPPET, Object, app_image, until
 
-
 _LOOK_SECONDS = 0.01
 
 
