@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
@@ -170,10 +171,8 @@ def test_a_caller_that_resets_ends_the_target_too(relay: RelayThread, target: Ta
     caller = connect(inward(relay, target))
     inner, _, _ = target.accept()
     reset(caller)
-    try:
+    with contextlib.suppress(ConnectionResetError):
         assert inner.recv(1) == b""
-    except ConnectionResetError:
-        pass
     inner.close()
 
 
@@ -236,7 +235,7 @@ def test_a_target_that_never_comes_resets_the_caller(tmp_path: Path) -> None:
     address = free_address()
     with relay_thread(tmp_path, connect_seconds=0.1) as relay:
         relay.configure(("listen", address), ("target", tmp_path / "never.sock"))
-        with connect(address) as caller, pytest.raises(ConnectionResetError):
+        with pytest.raises(ConnectionResetError), connect(address) as caller:
             caller.recv(1)
         assert relay.status().number("failed") == 1
         assert relay.status().number("inward-connections") == 0
@@ -348,14 +347,14 @@ def test_outward(outside: Outside) -> None:
 
 def test_outward_to_nobody_is_reset(outside: Outside) -> None:
     outside.destination = endpoint(free_address())
-    with outside.dial() as caller, pytest.raises(ConnectionResetError):
+    with pytest.raises(ConnectionResetError), outside.dial() as caller:
         caller.recv(1)
     assert outside.relay.status().number("failed") == 1
 
 
 def test_a_connection_that_was_not_redirected_is_refused(outside: Outside) -> None:
     outside.destination = outside.inner.getsockname()
-    with outside.dial() as caller, pytest.raises(ConnectionResetError):
+    with pytest.raises(ConnectionResetError), outside.dial() as caller:
         caller.recv(1)
     assert outside.relay.status().number("refused") == 1
 
@@ -372,7 +371,7 @@ def test_outward_of_a_pod_follows_the_policy(tmp_path: Path) -> None:
 
     made = Outside(tmp_path)
     made.relay._server._policy = Pods()
-    with made.dial() as caller, pytest.raises(ConnectionResetError):
+    with pytest.raises(ConnectionResetError), made.dial() as caller:
         caller.recv(1)
     assert any("the address is reserved" in line for line in made.relay.log)
     made.close()
@@ -382,7 +381,7 @@ def test_the_real_destination_is_asked_of_the_kernel(tmp_path: Path) -> None:
     """Without nftables in between the kernel knows none (or, with connection tracking, our own address): refused either way."""
     with relay_thread(tmp_path) as relay, socket.create_server(("127.0.0.1", 0)) as inner:
         relay.configure(("inner", "given"), given=(inner.fileno(),))
-        with socket.create_connection(inner.getsockname(), SECONDS) as caller, pytest.raises(ConnectionResetError):
+        with pytest.raises(ConnectionResetError), socket.create_connection(inner.getsockname(), SECONDS) as caller:
             caller.recv(1)
 
 
@@ -457,6 +456,18 @@ def test_quit_lets_connections_end(relay: RelayThread, target: Target) -> None:
         assert read_exactly(inner, 10) == b"last words"
         inner.close()
     relay.join()
+
+
+def test_a_relay_that_nobody_can_reach_ends(tmp_path: Path) -> None:
+    """Its directory was removed: no node could find it again, or end it."""
+    there = True
+    with relay_thread(tmp_path, is_reachable=lambda: there, reachable_seconds=0.02) as relay:
+        address = free_address()
+        relay.configure(("listen", address))
+        there = False
+        relay.join()
+        with pytest.raises(ConnectionRefusedError):
+            connect(address)
 
 
 def test_quit_at_once_resets(relay: RelayThread, target: Target) -> None:

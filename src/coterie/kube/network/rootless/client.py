@@ -97,6 +97,8 @@ class Relay:
         self._stopping = asyncio.Event()
         self._child: subprocess.Popen[bytes] | None = None
         self._changing = asyncio.Lock()
+        self._configured = False
+        """A relay runs and has the settings."""
 
     @property
     def settings(self) -> RelaySettings:
@@ -111,6 +113,7 @@ class Relay:
         except asyncio.CancelledError:
             with contextlib.suppress(OSError, RelayError):
                 exchange(self._directory, "quit")
+                self._reap()
             raise
         finally:
             self.ready.clear()
@@ -133,6 +136,7 @@ class Relay:
             self._backoff.succeeded()
             await self._until_stop(_closed(watch))
         finally:
+            self._configured = False
             watch.close()
         if not self._stopping.is_set():
             self.restarts += 1
@@ -151,6 +155,7 @@ class Relay:
         try:
             async with self._changing:
                 await self._send(self._settings, status.inner_key if status is not None else "")
+                self._configured = True
         except BaseException:
             watch.close()
             raise
@@ -199,12 +204,19 @@ class Relay:
     def _reap(self) -> int | None:
         """The exit code of a child that has ended; None: the relay was started by an earlier node."""
         child, self._child = self._child, None
-        return child.wait() if child is not None else None
+        if child is None:
+            return None
+        try:
+            return child.wait(_ANSWER_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            return child.wait()
 
     async def configure(self, settings: RelaySettings) -> None:
-        """Change what the relay does; connections stay. OSError: an address is taken, and nothing has changed."""
+        """Change what the relay does; connections stay. OSError: an address is taken, and nothing has changed. While no relay
+        runs, the next one gets the new settings."""
         async with self._changing:
-            if self.ready.is_set():
+            if self._configured:
                 await self._send(settings, self._settings.inner_key)
             self._settings = settings
 

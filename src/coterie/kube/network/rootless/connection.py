@@ -12,7 +12,7 @@ import os
 import sys
 from _socket import SHUT_WR, SO_ERROR, SO_LINGER, SOL_SOCKET
 
-from coterie.kube.network.rootless.limits import IDLE_PIPES, PIPE_BYTES, SPLICES_AT_ONCE
+from coterie.kube.network.rootless.limits import IDLE_PIPES, LARGE_PIPES, PIPE_BYTES, SPLICES_AT_ONCE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,10 +46,11 @@ class Pipes:
             self.exhausted = True
             return None
         self.open += 1
-        try:  # noqa: SIM105 - contextlib is too heavy here
-            fcntl.fcntl(pipe[1], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        except OSError:
-            pass  # The user has many pipes already: a smaller one works too.
+        if self.open <= LARGE_PIPES:
+            try:  # noqa: SIM105 - contextlib is too heavy here
+                fcntl.fcntl(pipe[1], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+            except OSError:
+                pass  # The user has many pipes already: a smaller one works too.
         return pipe
 
     def give_back(self, pipe: tuple[int, int], *, empty: bool) -> None:

@@ -160,7 +160,7 @@ def main(words: list[str]) -> int:
     try:
         run(words)
     except EnterError as error:
-        print(f"enter: {error}", file=sys.stderr)
+        os.write(2, f"enter: {error}\n".encode("utf-8", "surrogateescape"))
     return FAILED
 
 

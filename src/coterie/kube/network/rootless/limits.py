@@ -11,7 +11,9 @@ ACCEPTS_AT_ONCE = 64
 EVENTS_AT_ONCE = 256
 SPLICES_AT_ONCE = 16
 """Of one connection, before it is the turn of the others."""
-PIPE_BYTES = 256 << 10
+PIPE_BYTES = 1 << 20
+LARGE_PIPES = 32
+"""More pipes than these, when many connections have slow readers, have the kernel's 64 KiB (fs.pipe-user-pages-soft)."""
 IDLE_PIPES = 16
 """Empty pipes that are kept for the next connection."""
 CONNECT_SECONDS = 10.0
@@ -29,3 +31,5 @@ MAX_DRAIN_SECONDS = 3600.0
 LOG_BYTES = 4 << 20
 """The log is emptied when it is larger."""
 LOG_LINES_PER_SECOND = 5
+REACHABLE_SECONDS = 30.0
+"""How often the relay looks whether its control socket still has its name; without, nobody could ever end it."""

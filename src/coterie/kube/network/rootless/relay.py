@@ -147,6 +147,8 @@ class RelayServer:
         destination_of: Callable[[socket], Endpoint] = original_destination,
         is_machine: Callable[[str], bool] = is_machine_address,
         on_quit: Callable[[], None] = lambda: None,
+        is_reachable: Callable[[], bool] = lambda: True,
+        reachable_seconds: float = limits.REACHABLE_SECONDS,
         log: Callable[[str], None] = lambda text: None,
         max_connections: int = limits.MAX_CONNECTIONS,
         max_per_source: int = limits.MAX_PER_SOURCE,
@@ -155,6 +157,9 @@ class RelayServer:
         self._destination_of = destination_of
         self._is_machine = is_machine
         self._on_quit = on_quit
+        self._is_reachable = is_reachable
+        self._reachable_seconds = reachable_seconds
+        self._look_at = time.monotonic() + reachable_seconds
         self._log = log
         self._max_connections = max_connections
         self._max_per_source = max_per_source
@@ -219,14 +224,16 @@ class RelayServer:
     def _timeout(self, now: float) -> float:
         if self._queue:
             return 0
-        until = [self._retry_at - now] if self._waiting or self._starved else []
+        until = [self._look_at - now]
+        if self._waiting or self._starved:
+            until.append(self._retry_at - now)
         if self._dialling:
             until.append(next(iter(self._dialling.values())).deadline - now)
         if self._resume_at:
             until.append(self._resume_at - now)
         if self._quit_at is not None:
             until.append(self._quit_at - now)
-        return max(0.0, min(until)) if until else -1
+        return max(0.0, min(until))
 
     def _connection_event(self, fd: int, event: int) -> bool:
         found = self._sides.get(fd)
@@ -456,6 +463,11 @@ class RelayServer:
         self._released(entry.inward, entry.source)
 
     def _retry(self, now: float) -> None:
+        if now >= self._look_at:
+            self._look_at = now + self._reachable_seconds
+            if self._quit_at is None and not self._is_reachable():
+                self._log("the control socket is gone")
+                self._quit(limits.MAX_DRAIN_SECONDS)
         if self._resume_at and now >= self._resume_at:
             self._resume()
         while self._dialling and (first := next(iter(self._dialling.values()))).deadline <= now:
@@ -677,6 +689,7 @@ class _Place:
 
     def __init__(self, directory: str) -> None:
         self._socket = os.path.join(directory, messages.SOCKET_NAME)
+        self._inode = 0
         self._lock = os.open(os.path.join(directory, messages.LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -693,14 +706,20 @@ class _Place:
         finally:
             os.umask(before)
         control.listen(limits.CONTROL_CONNECTIONS)
+        self._inode = os.stat(self._socket).st_ino
         return control
+
+    def is_reachable(self) -> bool:
+        """Somebody may have removed the directory: a node that was killed and whose files were deleted."""
+        try:
+            return os.stat(self._socket).st_ino == self._inode
+        except OSError:
+            return False
 
     def leave(self) -> None:
         """Another relay may begin, while this one ends its last connections."""
-        try:  # noqa: SIM105 - contextlib is too heavy here
+        if self.is_reachable():
             os.unlink(self._socket)
-        except FileNotFoundError:
-            pass
         os.close(self._lock)
 
 
@@ -717,14 +736,20 @@ def main(arguments: list[str]) -> int:
         os.write(2, b"usage: relay --directory DIR [--ready FD]\n")
         return _USAGE
     try:
-        place = _Place(directory)
+        place = _Place(os.path.abspath(directory))
     except BlockingIOError:
         os.write(2, b"another relay runs in this directory\n")
         return 0
     hard = getrlimit(RLIMIT_NOFILE)[1]
     setrlimit(RLIMIT_NOFILE, (hard, hard))
     log = _Log()
-    server = RelayServer(place.bind(), on_quit=place.leave, log=log, max_connections=connections_possible(hard))
+    server = RelayServer(
+        place.bind(),
+        on_quit=place.leave,
+        is_reachable=place.is_reachable,
+        log=log,
+        max_connections=connections_possible(hard),
+    )
     os.chdir("/")
     log(f"started, process {os.getpid()}")
     if ready >= 0:
