@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -241,6 +242,31 @@ def test_after_stop_accepting_connections_wait_in_the_backlog_and_those_that_are
             held.setblocking(True)
             with held, held.accept()[0] as accepted:
                 assert accepted.getpeername() == late.getsockname()
+
+
+def test_a_moment_without_descriptors_is_survived_and_nobody_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_pump, "_RETRY_SECONDS", 0.05)
+    failures = [errno.EMFILE, errno.ENFILE]
+
+    class Scarce(socket.socket):
+        def accept(self) -> tuple[socket.socket, Any]:
+            if failures:
+                raise OSError(failures.pop(), "too many open files")
+            return super().accept()
+
+    listener = listener_handover.listen("127.0.0.1", 0)
+    scarce = Scarce(fileno=listener.detach())
+    server = Server(tmp_path / "s", echo)
+    pump = ConnectionPump(scarce, tmp_path / "s")
+    with socket.create_connection(scarce.getsockname(), timeout=_TIMEOUT) as client:
+        pump.start()
+        client.sendall(b"ping")
+        assert client.recv(4) == b"ping"
+        assert not failures
+    pump.close()
+    server.close()
 
 
 _IMPOSTOR = """

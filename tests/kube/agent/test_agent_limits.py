@@ -37,6 +37,8 @@ from coterie.kube.agent.pods.storage import (
 from coterie.kube.agent.runtimes.protocol import ContainerLimits, ContainerWarning, Mount
 from coterie.kube.agent.settings import PodDefaults, PodSettings, PressureSettings, StorageSettings
 from coterie.kube.api.meta import Object
+from coterie.kube.api.pod_state import termination_message
+from coterie.kube.api.types.pods import ContainerStatus, Pod, PodStatus
 
 MIB, GIB = 1 << 20, 1 << 30
 DEFAULTS = LimitDefaults(pids=100, open_files=1000, memory=8 * GIB, ephemeral_storage=GIB)
@@ -358,3 +360,13 @@ async def test_a_warning_of_the_runtime_is_an_event(tmp_path: Path) -> None:
         here.machine.end(run, 1)
         ended = await here.pod_until("bomb", phase("Failed"))
         assert status_named(ended)["state"]["terminated"]["message"] == warning.message
+
+
+def test_whoever_asks_why_the_pod_failed_hears_of_the_eviction() -> None:
+    """A task repeats this sentence."""
+    ended = {"terminated": {"exitCode": 137, "reason": "Error", "message": "last words"}}
+    statuses = [ContainerStatus(name="main", state=ended)]
+    status = PodStatus(phase="Failed", reason="Evicted", message="disk is full", container_statuses=statuses)
+    assert termination_message(Pod(status=status)) == ("Evicted: disk is full", "last words")
+    status = PodStatus(phase="Failed", container_statuses=statuses)
+    assert termination_message(Pod(status=status)) == ("container main exited with 137 (Error)", "last words")

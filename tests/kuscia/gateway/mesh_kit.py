@@ -46,6 +46,7 @@ from coterie.kuscia.controllers.domain import controller as domain
 from coterie.kuscia.controllers.domainroute import controller as domainroute
 from coterie.kuscia.controllers.gateway import controller as gateway
 from coterie.kuscia.extensions.apiserver import KUSCIA
+from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.gateway.model import Protocol, SocketAddress
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.settings import GatewaySettings
@@ -91,6 +92,7 @@ class Plane:
     paths: DomainPaths
     manager: Manager
     groups: list[list[Runnable]] = field(repr=False)
+    callers: PodCallers = field(repr=False)
 
     @property
     def inside(self) -> str:
@@ -161,7 +163,8 @@ async def control_plane(name: str, root: Path, **more: Any) -> AsyncIterator[Pla
         api = await _port(stack, server, paths)
         informers = Informers(client)
         settings = settings_of(name, **more)
-        groups = gateway_parts(settings, paths, identity, client, informers, clock=SYSTEM_CLOCK, api=lambda: api).groups
+        parts = gateway_parts(settings, paths, identity, client, informers, clock=SYSTEM_CLOCK, api=lambda: api)
+        groups = parts.groups
         controllers: list[Runnable] = [
             domain.make(client, informers, control_plane=name),
             clusterdomainroute.make(client, informers, control_plane=name),
@@ -169,7 +172,7 @@ async def control_plane(name: str, root: Path, **more: Any) -> AsyncIterator[Pla
             gateway.make(client, informers),
         ]
         manager = Manager([[informers], controllers, *groups], name=name)
-        plane = Plane(name, client, server, settings, identity, paths, manager, groups)
+        plane = Plane(name, client, server, settings, identity, paths, manager, groups, parts.callers)
         async with running(manager):
             yield plane
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import os
 import socket
 import stat
 from collections.abc import AsyncIterator, Mapping
@@ -14,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_kit import Domain, client_tls, echo, make_inputs, pem, running, token
+from aiohttp import web
+from gateway_kit import Domain, client_tls, echo, make_inputs, pem, running, token, until_status
 from netns_kit import Namespace, namespace, needs_root
 
+from coterie.kuscia.gateway import orphaned_envoy
 from coterie.kuscia.gateway.model import (
     DomainService,
     PodCaller,
@@ -26,6 +29,7 @@ from coterie.kuscia.gateway.model import (
     ServiceProtocol,
     SocketAddress,
 )
+from coterie.kuscia.gateway.snapshot import snapshot
 
 GATEWAY, ORDINARY, ENGINE, UNKNOWN = "100.96.0.1", "100.96.0.5", "100.96.128.7", "100.96.128.8"
 OUTSIDE = "10.1.2.3"
@@ -201,21 +205,103 @@ async def namespaced_pair(root: Path) -> AsyncIterator[tuple[Fenced, tuple[Socke
         yield alice, (one, other)
 
 
-@needs_root
-async def test_the_nodes_socket_is_private_and_comes_again(tmp_path: Path) -> None:
+def mode_of(path: str) -> int:
+    return stat.S_IMODE(Path(path).stat().st_mode)
+
+
+def leave_a_socket(path: str) -> None:
+    """As a process that was killed does."""
+    Path(path).unlink(missing_ok=True)
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(path)
+    left.close()
+
+
+async def test_the_nodes_socket_is_private_and_taken_over_from_a_killed_envoy(tmp_path: Path) -> None:
     inputs = make_inputs("alice", tmp_path, Protocol.MTLS, internal=None)
-    for _ in range(2):
-        async with echo("127.0.1.1") as there, running(inputs, root=tmp_path) as (domain,):
-            await domain.change(services=(DomainService("echo", (there,)),))
-            path = Path(inputs.node_socket.host)
-            assert stat.S_IMODE(path.stat().st_mode) == 0o600
-            assert (await asyncio.to_thread(lambda: ask(by_pipe(str(path)), "echo.alice.svc"))).status == 200
-        # What a killed Envoy leaves behind does not stop the next one.
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
-        left = socket.socket(socket.AF_UNIX)
-        left.bind(str(path))
-        left.close()
+    path = inputs.node_socket.host
+    Path(path).parent.mkdir(parents=True)
+    leave_a_socket(path)
+    async with echo("127.0.1.1") as there, running(inputs, root=tmp_path) as (domain,):
+        assert [each["name"] for each in snapshot(inputs).listeners] == ["external", "node"]
+        await domain.change(services=(DomainService("echo", (there,)),))
+        assert mode_of(path) == 0o600
+        assert (await asyncio.to_thread(lambda: ask(by_pipe(path), "echo.alice.svc"))).status == 200
+
+
+# ---- Envoy inside the pods' network ----
+
+INSIDE = ("unshare", "--net", "--user", "--map-root-user") if os.geteuid() else ("unshare", "--net")
+
+
+async def test_an_envoy_inside_reaches_the_nodes_sockets_and_is_known_again(tmp_path: Path) -> None:
+    inputs = make_inputs("alice", tmp_path, Protocol.MTLS, internal=None, external=None)
+    async with running(inputs, root=tmp_path, command_prefix=INSIDE) as (domain,):
+        pid = domain.envoy.pid
+        assert pid is not None
+        here, there = (os.readlink(f"/proc/{each}/ns/net") for each in ("self", pid))
+        assert here != there
+        assert orphaned_envoy.running(domain.settings.pid_file, domain.settings.bootstrap) == pid
+        async with unix_echo(inputs.handshake.host):
+            call = await asyncio.to_thread(
+                lambda: ask(by_pipe(inputs.node_socket.host), "kuscia-handshake.alice.svc", "/handshake")
+            )
+        assert (call.status, call.body) == (200, "here\n")
+
+
+@contextlib.asynccontextmanager
+async def unix_echo(path: str) -> AsyncIterator[None]:
+    async def handle(_: web.Request) -> web.Response:
+        return web.Response(text="here\n")
+
+    app = web.Application()
+    app.router.add_route("*", "/{rest:.*}", handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.UnixSite(runner, path).start()
+    try:
+        yield
+    finally:
+        await runner.cleanup()
+
+
+class _Names(asyncio.DatagramProtocol):
+    """A DNS server that gives one address for every name."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        end = data.index(b"\0", 12) + 5
+        known = data[end - 4 : end - 2] == b"\0\x01"  # asks for an IPv4 address
+        head = data[:2] + b"\x81\x80\0\x01" + (b"\0\x01" if known else b"\0\0") + bytes(4)
+        record = b"\xc0\x0c\0\x01\0\x01\0\0\0\x05\0\x04" + socket.inet_aton(self._address)
+        self._transport.sendto(head + data[12:end] + (record if known else b""), addr)
+
+
+async def test_names_are_asked_at_the_given_server(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_datagram_endpoint(lambda: _Names("127.0.1.1"), ("127.0.1.1", 0))
+    resolver = SocketAddress(*transport.get_extra_info("sockname"))
+    try:
+        async with echo("127.0.1.1") as there:
+            pods = PodNetwork("100.96.0.0/16", "100.96.128.0/17", SocketAddress("127.0.1.1", 10081), resolver=resolver)
+            named = DomainService("named", (SocketAddress("far.example", there.port),))
+            inputs = make_inputs("alice", tmp_path, Protocol.MTLS, services=(named,), pods=pods, internal=None)
+            async with running(inputs, root=tmp_path):
+                pipe = inputs.node_socket.host
+
+                async def call() -> tuple[int, Any, dict[str, str]]:
+                    answer = await asyncio.to_thread(lambda: ask(by_pipe(pipe), "named.alice.svc"))
+                    return answer.status, answer.body, dict(answer.headers)
+
+                await until_status(200, call)
+    finally:
+        transport.close()
 
 
 # ---- partners through a relay ----
@@ -280,4 +366,4 @@ async def test_without_a_proxy_header_there_is_no_connection(tmp_path: Path) -> 
     async with behind_a_relay(tmp_path) as (_, path):
         with pytest.raises(OSError):
             await asyncio.to_thread(proxied, path, None, "bob")
-        assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
+        assert mode_of(path) == 0o600

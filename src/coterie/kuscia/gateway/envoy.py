@@ -383,7 +383,7 @@ class Envoy:
                 if pause >= _FAST_POLL_SECONDS and (refused := await self._refuses()):
                     break
             await asyncio.sleep(pause)
-            pause = min(pause * 2, 0.1)
+            pause = min(pause * 1.5, 0.1)
         seconds = perf_counter() - started
         if seen is None:
             missing = tuple(self._files.versions)

@@ -109,6 +109,7 @@ class SnapshotSource:
         self._bearers = bearers
         self._crypt = crypt
         self._callers = callers or PodCallers()
+        self._callers.restore(_callers_of_earlier_life(places))
         self._callers.on_change = self._callers_changed
         self._api = api
         self._master = master
@@ -192,7 +193,6 @@ class SnapshotSource:
             await self._bearers.settled()
         self._change_event.clear()
         self._objects_changed = False
-        self._callers.restore(self._callers_of_earlier_life())
         world, inputs, resources, problems = await self._made()
         self._report_problems(problems)
         await self._give_keys(inputs)
@@ -222,13 +222,6 @@ class SnapshotSource:
         inputs = replace(self._last, callers=self._callers.snapshot())
         resources = replace(self._good, files={**self._good.files, **pod_rules_file(inputs)})
         await self._settle(None, inputs, resources, await self._envoy.apply(resources))
-
-    def _callers_of_earlier_life(self) -> tuple[PodCaller, ...]:
-        content = read_bytes_or_none(filter_file(self._places.directory, POD_FILTER))
-        try:
-            return callers_in(orjson.loads(content or b"{}")["resources"][0]["typed_config"])
-        except (orjson.JSONDecodeError, LookupError, TypeError):
-            return ()
 
     async def _give_keys(self, inputs: SnapshotInputs) -> None:
         """First, so that no request meets a child that knows less than Envoy does."""
@@ -340,6 +333,15 @@ class SnapshotSource:
     def _warn(self, about: ObjectReference, reason: str, message: str) -> None:
         if self._events is not None:
             self._events.warning(about, reason, message)
+
+
+def _callers_of_earlier_life(places: GatewayPaths) -> tuple[PodCaller, ...]:
+    """Those in the file that Envoy read last."""
+    content = read_bytes_or_none(filter_file(places.directory, POD_FILTER))
+    try:
+        return callers_in(orjson.loads(content or b"{}")["resources"][0]["typed_config"])
+    except (orjson.JSONDecodeError, LookupError, TypeError):
+        return ()
 
 
 def _put_back(wanted: EnvoyResources, good: EnvoyResources, refused: tuple[str, ...]) -> EnvoyResources:

@@ -63,7 +63,7 @@ class AgentConfig:
     """Whether pods may ask for the machine's network (`hostNetwork: true`)."""
     lease_seconds: int = 40
     """How long a sign of life is good for; a new one is given four times in this time."""
-    defaults: PodDefaults = PodDefaults()
+    defaults: PodDefaults = field(default_factory=PodDefaults)
     """`agent.defaults`: limits of pods that set none of their own."""
     capacity: CapacitySettings = field(default_factory=CapacitySettings)
     bandwidth_mbit: int = 0

@@ -11,6 +11,8 @@ import pytest
 from runp_kit import RunpHarness, log_text
 
 from coterie.kube.agent.images.store import PYTHON_IMAGE
+from coterie.kube.agent.pods.disk_usage import Pace
+from coterie.kube.agent.pods.storage_monitor import measure_pod
 from coterie.kube.agent.runtimes.protocol import ContainerLimits, ContainerWarning
 from coterie.kube.agent.runtimes.runp import cgroups, processes
 
@@ -148,6 +150,45 @@ async def test_deleted_files_are_found(runp):
     (work,) = runp.runtime.writable_directories("uid-1")["main"]
     assert (work / "work").is_dir()
     assert 3 << 20 <= runp.runtime.deleted_files("uid-1") < 4 << 20
+
+
+async def test_what_a_container_writes_is_counted(runp):
+    fill = "head -c 1048576 /dev/zero > file; head -c 1048576 /dev/zero > $TMPDIR/file; echo there; sleep 600"
+    if runp.powers["namespaces"]:
+        fill = fill.replace("$TMPDIR", "/tmp")
+    spec = await runp.start(fill)
+    await runp.until(lambda: "there" in log_text(spec.log_path))
+    found, _ = measure_pod(
+        runp.root / "pods/uid-1",
+        runp.root / "no-logs",
+        runp.runtime.writable_directories("uid-1"),
+        [],
+        lambda: runp.runtime.deleted_files("uid-1"),
+        Pace(),
+    )
+    assert 2 << 20 <= found.containers["main"].bytes < 3 << 20 and not found.other.bytes
+
+
+async def test_processes_are_limited_without_control_groups(tmp_path):
+    async with RunpHarness.opened(tmp_path, without=("groups",)) as harness:
+        if not harness.powers["namespaces"] or "0 0 4294967295" in " ".join(
+            (await harness.output("cat /proc/self/uid_map")).split()
+        ):
+            pytest.skip("containers have no user namespace of their own here")
+        bomb = "import os, time\ntry:\n  while os.fork(): pass\n  time.sleep(2)\nexcept OSError: os._exit(3)"
+        await harness.start("", limits=ContainerLimits(pids=20), **python(bomb))
+        assert (await harness.ended()).exit_code == 3
+
+
+async def test_a_pod_without_requests_has_the_least_share(grouped):
+    await grouped.start("sleep 60", pod_limits=ContainerLimits(pids=100))
+    v1, v2 = await asyncio.to_thread(lambda: cgroups.mounts(Path("/proc/self/mounts").read_text()))
+    file, least, more = ("cpu.shares", "2", "4096") if "cpu" in v1 else ("cpu.weight", "1", "157")
+    tree = Path(v1.get("cpu") or v2) / grouped.group
+    if not (tree / "uid-1" / file).exists():
+        pytest.skip("no control group controller for CPU")
+    assert (tree / "uid-1" / file).read_text().strip() == least
+    assert (tree / "shepherd" / file).read_text().strip() == more
 
 
 async def test_a_flood_of_output_keeps_nobody_waiting(runp):

@@ -88,8 +88,24 @@ class TestGroups:
         (at / "cpu.stat").write_text("usage_usec 7\nuser_usec 1\n")
         (at / "pids.current").write_text("4\n")
         assert groups.out_of_memory("pod/c.0") == 3
+        assert not groups.memory_limit_reached("pod/c.0"), "it was the pod's limit"
+        (at / "memory.events").write_text("low 0\nmax 5\noom 2\noom_kill 3\n")
+        assert groups.memory_limit_reached("pod/c.0")
+        (at / "pids.events").write_text("max 4\n")
+        handle = groups.watch_pids("pod/c.0")
+        assert cgroups.refused_forks(handle) == 4
+        os.close(handle)
+        assert groups.exists("pod") and not groups.exists("other") and groups.watch_pids("other") == -1
         assert groups.usage("pod/c.0") == (7000, 600, 4)
         assert groups.usage("pod/gone") is None
+
+    def test_a_pod_as_a_whole_in_version_2(self, tree):
+        groups = cgroups.CgroupV2(str(tree), "coterie/n")
+        groups.missing = []
+        groups.create("pod", 0, 0, 64 << 20, 10)
+        at = tree / "coterie/n/pod"
+        files = {name: (at / name).read_text() for name in ("cpu.weight", "memory.max", "pids.max", "memory.oom.group")}
+        assert files == {"cpu.weight": "1", "memory.max": "67108864", "pids.max": "10", "memory.oom.group": ""}
 
     @pytest.mark.parametrize(
         ("milli", "shares", "weight"), [(1, 2, 1), (1000, 1024, 39), (2000, 2048, 79), (10**9, 1024 * 10**6, 10000)]

@@ -206,7 +206,7 @@ async def test_without_mapping_an_image_is_copied_and_the_copy_given(unmapped: R
 
 
 async def test_a_link_in_a_volume_is_not_followed_when_it_is_given_away(tmp_path: Path) -> None:
-    if os.getuid() != 0:
+    if not users.is_root():
         pytest.skip("only root gives files away")
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -220,6 +220,11 @@ async def test_a_link_in_a_volume_is_not_followed_when_it_is_given_away(tmp_path
     first = users.FIRST + 3 * users.SIZE
     assert outside.stat().st_uid == 0 == (outside / "file").stat().st_uid
     assert {path.lstat().st_uid for path in (volume, volume / "deep" / "link", volume / "deep" / "set")} == {first}
+
+
+async def test_groups_that_an_ordinary_user_cannot_give_hinder_nobody(runp: RunpHarness) -> None:
+    groups = (await runp.output("id -G", security=Security(supplemental_groups=(3000,)))).split()
+    assert ("3000" in groups) == users.is_root()
 
 
 class TestRanges:

@@ -58,6 +58,8 @@ class PodManager:
         self.ready = asyncio.Event()
         self.disk_pressure = False
         """New pods are refused while the disk is nearly full."""
+        self.pod_added = asyncio.Event()
+        """Set with each new pod; whoever waits for it clears it."""
         self._runtime = runtime
         self._settings = settings
         self._informer = informers.get(
@@ -178,6 +180,7 @@ class PodManager:
             return
         elif worker is None:
             worker = self._workers[uid] = PodWorker(pod, self._tools)
+            self.pod_added.set()
             if self.disk_pressure and worker.never_ran:
                 worker.give_up(EVICTED, REFUSED_MESSAGE)
         else:

@@ -4,7 +4,7 @@
         ├─ a pod may have exceeded its limit ──> count its files, in a thread ──> evict it
         └─ the disk is nearly full ──> count all pods' files ──> evict the largest; no new pods meanwhile
 
-Without running pods the disk is only looked at now and then.
+Without pods the disk is only looked at now and then.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = logger("agent.storage")
 _HURRY = 0.5
 """The part of the time that counting takes under disk pressure."""
 _IDLE_CHECKS = 5
-"""Without running pods the disk is looked at so much more rarely."""
+"""Without pods the disk is looked at so much more rarely."""
 _LONGEST_COUNT = 5.0
 """Seconds to wait for counts before one of the pods that were counted goes."""
 _EVICTION_PAUSE = 10.0
@@ -88,16 +88,31 @@ class StorageMonitor:
         self.ready.set()
         try:
             while True:
-                idle = not self._alive()
                 try:
                     await self.check()
                 except OSError as error:
                     log.warning("The disk that pods use cannot be measured", error=error)
-                await self._clock.sleep(self._rules.check_seconds * (_IDLE_CHECKS if idle else 1))
+                await self._wait()
         finally:
             self._pace.stopped = True
             await self._owner.close()
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _wait(self) -> None:
+        """Until the next round. Without pods that run or will run, the first new one ends the wait."""
+        if not all(pod_model.phase_is_final(pod) for pod in self._pods.pods()):
+            await self._clock.sleep(self._rules.check_seconds)
+            return
+        self._pods.pod_added.clear()
+        waits = {
+            asyncio.ensure_future(self._clock.sleep(self._rules.check_seconds * _IDLE_CHECKS)),
+            asyncio.ensure_future(self._pods.pod_added.wait()),
+        }
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     async def check(self) -> None:
         """One round."""

@@ -231,12 +231,6 @@ def remedy(step: str, code: int, os_release: str, sysctls: Mapping[str, str]) ->
     return _setting(step, code, system, sysctls) or _sandbox(step, code, system, sysctls)
 
 
-def remedy_here(step: str, code: int) -> str:
-    """`remedy` for this machine, in one line. `step` is one of `STEPS`, or as the pod supervisor names it."""
-    named = {"map": MAPS, "links": LOOPBACK, "setns": UNSHARE}.get(step, step)
-    return remedy(named, code, read_os_release(), read_sysctls()).replace(":\n ", ":")
-
-
 def _setting(step: str, code: int, system: str, sysctls: Mapping[str, str]) -> str:
     """A setting of the machine, when it is one."""
     if sysctls.get("kernel.unprivileged_userns_clone") == "0":
@@ -297,3 +291,10 @@ def _name(os_release: str) -> str:
         if key == "PRETTY_NAME":
             return value.strip().strip("\"'") or "This machine"
     return "This machine"
+
+
+def remedy_here(step: str, code: int) -> str:
+    """`remedy` for this machine, in one line. `step` is one of `STEPS`, or as the pod supervisor names it."""
+    named = {"map": MAPS, "links": LOOPBACK, "setns": UNSHARE}.get(step, step)
+    return remedy(named, code, read_os_release(), read_sysctls()).replace(":
+ ", ":")

@@ -38,7 +38,7 @@ def confine(spec: dict[str, Any], powers: dict[str, Any], filter_program: bytes)
             landlock.Ruleset(powers["landlock"], files=False).enforce()
     if not privileged and spec["seccomp"] and filter_program:
         seccomp.enforce(filter_program)
-    _become(spec, capabilities)
+    _become(spec, powers, capabilities)
     if not privileged and capabilities:
         linux.set_capabilities(linux.effective_capabilities() & _KEPT)
 
@@ -110,15 +110,15 @@ def _fence_files(spec: dict[str, Any], powers: dict[str, Any]) -> None:
     rules.enforce()
 
 
-def _become(spec: dict[str, Any], capabilities: int) -> None:
+def _become(spec: dict[str, Any], powers: dict[str, Any], capabilities: int) -> None:
     user, group = spec["user"], spec["group"]
     if capabilities >> _CAP_SETGID & 1:
-        # In a user namespace without a map for groups even this is refused; there is then nothing to give up.
+        # In a user namespace with a single user this is refused: there is nothing to give up, and nothing to be given.
         if group is not None or user is not None or spec["groups"]:
             try:
                 os.setgroups(spec["groups"])
             except PermissionError:
-                if spec["groups"]:
+                if spec["groups"] and powers["namespaces"] != "user":
                     raise
         if group is not None:
             os.setresgid(group, group, group)
