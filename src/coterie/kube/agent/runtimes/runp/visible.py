@@ -104,7 +104,11 @@ def _too_wide(path: str, hidden: Sequence[str]) -> bool:
     real = os.path.realpath(path)
     if real.count("/") < 2 and real != _SYSTEM:
         return True
-    if os.path.dirname(real) == "/home" or real == os.path.expanduser("~") or any(_below(place, real) for place in hidden):
+    if (
+        os.path.dirname(real) == "/home"
+        or real == os.path.expanduser("~")
+        or any(_below(place, real) for place in hidden)
+    ):
         return True
     try:
         home = pwd.getpwuid(os.stat(real).st_uid).pw_dir
