@@ -16,6 +16,7 @@ import pytest
 from ordinary_user import USER, Child, holder, own_namespaces
 
 from coterie.kube.network.rootless import enter
+from root_kit import needs_root
 
 
 def _allowed() -> bool:
@@ -159,7 +160,7 @@ def test_no_other_process_is_taken_for_the_holder(
     assert code == 125 and output.startswith(b"enter: ") and output.count(b"\n") == 1
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs a process of another user")
+@needs_root("needs a process of another user")
 def test_the_namespaces_of_another_user_are_closed() -> None:
     code, output = run(["--target", str(os.getpid()), "--", "true"])
     assert code == 125 and b"cannot open the namespaces" in output
