@@ -29,7 +29,7 @@ from coterie.kube.network.pods.netlink import (
     nest,
     text,
 )
-from coterie.kube.network.rootless.probe import loopback_up, private_mounts
+from coterie.kube.network.rootless.probe import loopback_up, private_mounts, probe
 
 ORDINARY = 1000
 """The number of the ordinary user on its machines."""
@@ -40,11 +40,17 @@ _PR_SET_PDEATHSIG = 1
 _DEVICE = "eth0"
 
 
+def user_namespaces_allowed() -> bool:
+    """Whether an ordinary user may have them here: what the machines of such a user are made of."""
+    return probe().ok
+
+
 class Site:
     """Two machines at the addresses given, until `close`."""
 
-    def __init__(self, addresses: Sequence[str], *, ordinary: bool) -> None:
-        words = ["ordinary" if ordinary else "root", *addresses]
+    def __init__(self, addresses: Sequence[str], *, ordinary: bool, forbidden: Sequence[str] = ()) -> None:
+        """`forbidden`: addresses of machines that let an ordinary user make no namespaces."""
+        words = ["ordinary" if ordinary else "root", ",".join(forbidden), *addresses]
         self._process = subprocess.Popen(
             [sys.executable, __file__, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -116,7 +122,7 @@ def _map(inside: int, uid: int, gid: int) -> None:
         Path(f"/proc/self/{name}").write_text(line)
 
 
-def _machine(*, ordinary: bool) -> tuple[int, socket.socket]:
+def _machine(*, ordinary: bool, forbidden: bool) -> tuple[int, socket.socket]:
     """A process in a network namespace of its own, which becomes the ordinary user when it is sent a byte."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
@@ -133,6 +139,8 @@ def _machine(*, ordinary: bool) -> tuple[int, socket.socket]:
         uid, gid = os.getuid(), os.getgid()
         unshare(CLONE_NEWUSER | CLONE_NEWNS)
         _map(ORDINARY, uid, gid)
+    if forbidden:
+        Path("/proc/sys/user/max_user_namespaces").write_text("0")
     theirs.send(b".")
     while True:
         signal.pause()
@@ -187,7 +195,7 @@ def _become(site: int, pid: int, command: Sequence[str]) -> None:
     os.execvp(command[0], command)
 
 
-def _make(mode: str, addresses: Sequence[str]) -> None:
+def _make(mode: str, forbidden: Sequence[str], addresses: Sequence[str]) -> None:
     ordinary = mode == "ordinary"
     if ordinary:
         uid, gid = os.getuid(), os.getgid()
@@ -195,7 +203,7 @@ def _make(mode: str, addresses: Sequence[str]) -> None:
         _map(0, uid, gid)
         private_mounts()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    made = [_machine(ordinary=ordinary) for _ in addresses]
+    made = [_machine(ordinary=ordinary, forbidden=address in forbidden) for address in addresses]
     namespaces = [os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC) for pid, _ in made]
     own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     _join_by_cable(*namespaces)
@@ -212,4 +220,4 @@ def _make(mode: str, addresses: Sequence[str]) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "enter":
         _become(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
-    _make(sys.argv[1], sys.argv[2:])
+    _make(sys.argv[1], sys.argv[2].split(","), sys.argv[3:])
