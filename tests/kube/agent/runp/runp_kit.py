@@ -129,6 +129,7 @@ class RunpHarness:
         shepherd = self.shepherd
         if shepherd:
             os.kill(shepherd, signal.SIGKILL)
+        pod_networks.release(str(self.settings.directory))
         sweep_group(self.group)
         for pid in marked_below(self.settings.directory):
             with contextlib.suppress(ProcessLookupError):
