@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coterie.kube.network.rootless import client, messages
-from coterie.kube.network.rootless.relay import RelayServer
+from coterie.kube.network.rootless.server import RelayServer
 
 _CHUNK = bytes(1 << 20)
 

@@ -64,6 +64,8 @@ USED = [
     ("masterEndpoint", "http://m/p", "gateway.master", MasterEndpoint("m", 80, False, "/p"), LITE),
     ("enableWorkloadApprove", True, "workload_approve", True, AUTONOMY),
     ("agent.allowPrivileged", True, "agent.allow_privileged", True, AUTONOMY),
+    ("agent.allowHostNetwork", True, "agent.allow_host_network", True, AUTONOMY),
+    ("agent.podCIDR", "10.200.0.0/16", "agent.pod_cidr", "10.200.0.0/16", AUTONOMY),
     ("agent.nodeName", "n-1", "agent.node_name", "n-1", LITE),
     ("agent.address", "10.0.0.2", "agent.address", "10.0.0.2", AUTONOMY),
     ("agent.port", 0, "agent.port", 0, AUTONOMY),
@@ -142,6 +144,13 @@ def test_used(path: str, given: Any, setting: str, expected: Any, base: dict[str
     settings = parse({**base, **nested(path, given)})
     assert at(settings, setting) == expected
     assert settings.notices == ()
+
+
+def test_a_master_has_no_port_for_pods() -> None:
+    assert parse(MASTER).gateway.internal is None
+    settings = parse({**MASTER, "gateway": {"internal": {"port": 81}}})
+    assert settings.gateway.internal is None
+    assert [(each.key, each.advice) for each in settings.notices] == [("gateway.internal", "leave it out")]
 
 
 def test_the_table_above_is_complete() -> None:

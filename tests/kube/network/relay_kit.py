@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.kube.network.rootless import client, messages
-from coterie.kube.network.rootless.relay import RelayServer
+from coterie.kube.network.rootless.server import RelayServer
 
 SECONDS = 10.0
 

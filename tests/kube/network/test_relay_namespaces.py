@@ -16,7 +16,7 @@ from ordinary_user import USER, Child, own_namespaces
 from relay_kit import Target, connect, endpoint, free_address, read_exactly
 
 from coterie.kube.network.rootless import messages
-from coterie.kube.network.rootless.relay import RelayServer
+from coterie.kube.network.rootless.server import RelayServer
 
 OUTSIDE = "127.0.1.9"
 """An address of the machine; inside, nftables redirects it as it would any other."""

@@ -9,7 +9,8 @@ from coterie.kube.network.rootless import messages
 from coterie.kube.network.rootless.addresses import in_network, joined, packed, split_address
 from coterie.kube.network.rootless.egress import EgressPolicy
 from coterie.kube.network.rootless.proxy_protocol import header
-from coterie.kube.network.rootless.relay import connections_possible, is_machine_address
+from coterie.kube.network.rootless.relay import connections_possible
+from coterie.kube.network.rootless.sockets import is_machine_address
 
 POLICY = EgressPolicy("100.96.0.1", "100.96.0.0/16", True)
 CLOSED = EgressPolicy("100.96.0.1", "100.96.0.0/16", False)

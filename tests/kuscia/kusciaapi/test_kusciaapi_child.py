@@ -16,7 +16,9 @@ import aiohttp
 import pytest
 from kusciaapi_kit import Place, slept
 
+from coterie.base import listener_handover, pki
 from coterie.kube.api.meta import Object
+from coterie.kube.control.on_demand_process import NamespaceListeners
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.kusciaapi.process import GATE_SOCKET, allowed
 
@@ -143,6 +145,17 @@ async def test_conf_manager_has_certificates_for_who_shows_one(tmp_path: Path) -
             async with place.session(client="") as session:
                 with pytest.raises(aiohttp.ClientError):
                     await session.post(url + path, json={"common_name": "engine"})
+
+
+async def test_conf_manager_may_listen_elsewhere_and_has_all_names_in_its_certificate(tmp_path: Path) -> None:
+    """In the network of the pods; here that is another loopback address."""
+    pods = NamespaceListeners("127.0.0.9", listener_handover.listen, listener_handover.listen_shared)
+    async with slept(tmp_path, pods=pods) as (place, _), place.session(token="") as session:
+        names = pki.names_of(pki.load_certificate(place.paths.certificate("ConfManager").read_bytes()))
+        assert set(names) == {"confmanager", "localhost", "127.0.0.1", "127.0.0.9"}
+        for port, address in ((place.settings.conf_http_port, "127.0.0.9"), (place.settings.http_port, "127.0.0.1")):
+            async with session.post(f"https://{address}:{port}/healthZ", json={}) as answer:
+                assert answer.status == (200 if address == "127.0.0.9" else 401)
 
 
 # From lites.

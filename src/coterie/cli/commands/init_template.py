@@ -38,16 +38,13 @@ _COMMON = """\
 {logLevel}
 # logFormat: text
 
-# Public port for partners, and internal port for the pods of this node. `external: none`: no public port.
+# Public port for partners. `external: none`: no public port.
 # gateway:
 #   external: {{host: 0.0.0.0, port: 1080}}
-#   internal: {{host: 127.0.0.1, port: 80}}
 #   workers: 1               # worker threads of Envoy
 
 # DNS for the services of the domain. Other names are forwarded to `upstream` (default: /etc/resolv.conf).
 # dns:
-#   host: 127.0.0.1
-#   port: 53
 #   upstream: []
 """
 _API = """

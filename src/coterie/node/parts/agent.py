@@ -65,10 +65,8 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             logs=PodLogSettings(max_age_days=rotation.max_age_days),
         ),
         clock,
-        plugins=[_engine_plugin(settings, chosen, client, clock, callers, fenced=part.facts is not None)],
-        network=lambda: PodNetworkState(
-            part.facts is not None, check.problem if check is not None else "", part.problem
-        ),
+        plugins=[_engine_plugin(settings, chosen, client, clock, callers, fenced=part.fenced)],
+        network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
     if check is not None:
         check.on_change = agent.node.update_conditions

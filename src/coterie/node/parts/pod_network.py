@@ -7,6 +7,7 @@ is, or why there is none). The settings of later parts are changed so that their
 from __future__ import annotations
 
 import asyncio
+import errno
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,9 +24,9 @@ from coterie.kube.control.manager import Runnable
 from coterie.kube.control.on_demand_process import NamespaceListeners
 from coterie.kube.network.rootless import enter
 from coterie.kube.network.rootless.client import Relay, RelaySettings
-from coterie.kube.network.rootless.probe import remedy_here
+from coterie.kube.network.rootless.probe import UNSHARE, remedy_here
 from coterie.kuscia.gateway.model import PodNetwork, SocketAddress
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.config import AgentConfig, ConfigError, NodeSettings
 from coterie.node.parts.context import NodeContext
 
@@ -43,7 +44,12 @@ class PodNetworkPart:
     facts: PodNetworkFacts | None
     """None: pods share the machine's network."""
     problem: str = ""
-    """Why, and what to do about it."""
+    """Why pods are not fenced, and what to do about it."""
+
+    @property
+    def fenced(self) -> bool:
+        """Pods have a network, users and a root of their own."""
+        return self.facts is not None and self.facts.own_users
 
     @property
     def relayed(self) -> bool:
@@ -109,7 +115,11 @@ def _part(settings: NodeSettings, chosen: AgentConfig) -> PodNetworkPart:
         return PodNetworkPart(None, f"{problem}; {text}")
     except RuntimeFailure as problem:
         raise ConfigError(f"agent: {problem.message}") from problem
-    return PodNetworkPart(facts)
+    problem_text = ""
+    if not facts.own_users:
+        problem_text = f"pods share the users of this machine; {remedy_here(UNSHARE, errno.EPERM)}"
+        log.warning("NotFenced: nothing that other domains begin runs here", why=problem_text)
+    return PodNetworkPart(facts, problem_text)
 
 
 def runp_directory(settings: NodeSettings) -> Path:

@@ -235,11 +235,7 @@ async def test_nothing_is_left_after_the_last_pod(network):
     await network.runp.start("sleep 600")
     await network.runp.runtime.remove_pod("uid-1")
     await network.runp.runtime.close()
-    for _ in range(100):
-        if not Path(f"/proc/{network.facts.holder}").exists():
-            break
-        await asyncio.sleep(0.05)
-    assert not Path(f"/proc/{network.facts.holder}").exists()
+    await network.runp.until(lambda: not os.path.exists(f"/proc/{network.facts.holder}"))
     assert not network.facts.namespace.is_symlink()
     left = os.listdir(network.runp.settings.directory)
     assert pod_networks.FACTS_FILE not in left

@@ -98,6 +98,8 @@ class PodNetworkFacts:
     """A process that is in the namespace for as long as it exists."""
     root: bool
     """Whether it is a network namespace of the machine's own user namespace."""
+    own_users: bool = True
+    """Whether containers run in user namespaces of their own."""
 
 
 class NotFenced(Exception):
@@ -128,7 +130,9 @@ def ensure(directory: Path, group: str, settings: PodNetworkSettings, without: t
         raise RuntimeFailure("RuntimeNotReady", "the pod supervisor did not say whether there is a pod network")
     if "problem" in found:
         raise NotFenced(*found["problem"])
-    return PodNetworkFacts(found["gateway"], found["cidr"], Path(found["path"]), found["holder"], found["root"])
+    return PodNetworkFacts(
+        found["gateway"], found["cidr"], Path(found["path"]), found["holder"], found["root"], found["users"]
+    )
 
 
 class NamespaceSockets:

@@ -72,6 +72,8 @@ class DomainNetwork:
         self.own = -1
         self.inode = 0
         self.created = False
+        self.own_users = True
+        """Whether containers run in user namespaces of their own; for the file."""
         self.holder = 0
         self._holder_handle = -1
 
@@ -126,7 +128,7 @@ class DomainNetwork:
                 flags |= kind
             linux.unshare(flags)
             if flags & linux.CLONE_NEWUSER:
-                step = "map"
+                step = "maps"
                 for path, text in (
                     ("setgroups", "deny"),
                     ("gid_map", f"0 {owner[1]} 1"),
@@ -136,7 +138,7 @@ class DomainNetwork:
                         file.write(text)
                 step = "mount"
                 linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)
-            step = "links"
+            step = "loopback"
             links.configure_domain(self.gateway)
         except OSError as problem:
             raise NetworkUnavailable(step, problem.errno or 0) from problem
@@ -178,6 +180,7 @@ class DomainNetwork:
                 "cidr": self.cidr,
                 "gateway": self.gateway,
                 "root": self._settings.get("root", True),
+                "users": self.own_users,
             },
         )
 

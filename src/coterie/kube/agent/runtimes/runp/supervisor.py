@@ -119,6 +119,7 @@ class PodSupervisor:
                 run.adopt(record)
             self._claim_users(pod)
         if self._networks is not None:
+            self._networks.domain.own_users = self._powers["namespaces"] == "user" or self._powers["users"]
             self._networks.domain.hold(self.loop)
             self._networks.load(
                 [
