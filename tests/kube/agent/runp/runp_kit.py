@@ -14,7 +14,7 @@ from typing import Any
 
 from coterie.kube.agent.images.store import HOST_IMAGE, remove_tree
 from coterie.kube.agent.runtimes.protocol import ContainerLimits, ContainerSpec, ContainerState, PodSandbox
-from coterie.kube.agent.runtimes.runp import cgroups
+from coterie.kube.agent.runtimes.runp import cgroups, pod_networks
 from coterie.kube.agent.runtimes.runp.client import group_of
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.runtimes.runp.settings import RunpSettings

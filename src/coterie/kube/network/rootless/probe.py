@@ -295,5 +295,4 @@ def _name(os_release: str) -> str:
 
 def remedy_here(step: str, code: int) -> str:
     """`remedy` for this machine, in one line. `step` is one of `STEPS`, or as the pod supervisor names it."""
-    named = {"map": MAPS, "links": LOOPBACK, "setns": UNSHARE}.get(step, step)
-    return remedy(named, code, read_os_release(), read_sysctls()).replace(":\n ", ":")
+    return remedy(step if step in STEPS else UNSHARE, code, read_os_release(), read_sysctls()).replace(":\n ", ":")
