@@ -22,6 +22,7 @@ from coterie.kube.agent.pods.downward import DownwardNodeInfo
 from coterie.kube.agent.runtimes.protocol import ContainerSpec
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import labels
+from coterie.kuscia.engine import peers
 from coterie.kuscia.engine.engine_plugin import EngineSettings, limits
 from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.identity.engine_certificates import EngineIdentity, engine_of, issue_client_pair, issue_server_pair
@@ -301,3 +302,17 @@ def test_who_an_engine_is_stands_in_its_certificate(engine: EngineIdentity) -> N
     assert engine_of(authority.certificate) is None
     plain = pki.issue_client(authority, "somebody", pki.new_key().public_key(), now=now)
     assert engine_of(plain) is None
+
+
+@pytest.mark.parametrize(
+    ("hosts", "env", "needed"),
+    [
+        ({"a.alice.svc"}, (), False),
+        ({"a.alice.svc", "a.bob.svc"}, (), True),
+        ({"a.alice.svc", "a.bob.svc"}, ("http_proxy",), False),
+    ],
+    ids=["alone", "peer", "proxy"],
+)
+def test_an_engine_needs_names_when_it_has_peers(hosts: set[str], env: tuple[str, ...], needed: bool) -> None:
+    made = {"spec": {"containers": [{"env": [{"name": name, "value": "x"} for name in env]}]}}
+    assert peers.needs_names(made, frozenset({peers.REPORTER, "reporter.alice.svc", *hosts})) == needed

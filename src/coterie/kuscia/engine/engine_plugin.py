@@ -99,10 +99,13 @@ class EnginePlugin:
         callers: EngineCallers | None = None,
         *,
         fenced: bool = True,
+        names: bool = True,
     ) -> None:
-        """`fenced`: whether pods have a network of their own here; without, nobody else's pods run."""
+        """`fenced`: whether pods have a network of their own here; without, nobody else's pods run. `names`: whether pods
+        can ask the domain's DNS; without, engines that have peers do not run."""
         self._callers = callers
         self._fenced = fenced
+        self._names = names
         self._addresses: dict[str, str] = {}
         self._domain = settings.domain
         self._settings = settings
@@ -151,10 +154,17 @@ class EnginePlugin:
         return ours and (self.is_engine(pod) or bool(peers.group_of(pod)))
 
     async def network_ready(self, pod: Object, address: str, lookup: Lookup) -> None:
-        if self._callers is None or not self._is_task_pod(pod):
+        if not self._is_task_pod(pod) or (self._callers is None and self._names):
             return
         name = peers.values_map_name(pod)
         hosts = peers.callable_hosts(pod, lookup("ConfigMap", name) if name else None, self._domain)
+        if not self._names and peers.needs_names(pod, hosts):
+            raise PluginProblem(
+                "this node cannot isolate pods (NotFenced) and may not open port 53, so pods cannot resolve the names of their "
+                "peers; `coterie status` says which setting of the machine to change"
+            )
+        if self._callers is None:
+            return
         self._addresses[pod_model.uid_of(pod)] = address
         self._callers.set(address, hosts)
         await self._callers.loaded(address, _CALLERS_TIMEOUT)

@@ -30,6 +30,13 @@ def callable_hosts(pod: Object, values: Object | None, domain: str) -> frozenset
     return frozenset(found)
 
 
+def needs_names(pod: Object, hosts: frozenset[str]) -> bool:
+    """Whether an engine that may call these has to resolve names: it has a peer, and was given no proxy to reach it by."""
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    proxied = any(each.get("name") == "http_proxy" for container in containers for each in container.get("env") or ())
+    return not proxied and sum(not host.startswith("reporter.") for host in hosts) > 1
+
+
 def hosts_of(text: str) -> frozenset[str]:
     """The hosts of a cluster definition, without ports; none when it cannot be read."""
     try:
