@@ -132,7 +132,7 @@ def test_a_route_that_is_not_there_at_all(p2p: Hand) -> None:
 def test_status_tells_all(p2p: Hand) -> None:
     told = p2p.json("status")
     assert [each["live"] and each["configuration"]["accepted"] for each in told["gateways"]] == [True, True, True]
-    assert {each["dns"] for each in told["gateways"]} == {"answers"}
+    assert {each["dns"] for each in told["gateways"]} == {"in pods"}
     assert len(told["routes"]) == 6
     assert (told["problems"], told["protectionsOff"]) == ([], [])
     assert all(each["memoryBytes"]["gateway"] > 1 << 20 for each in told["gateways"])
