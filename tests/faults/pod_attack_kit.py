@@ -279,7 +279,7 @@ class Canary:
         self.directory = directory
         self.asked: list[str] = []
         """Names that the DNS server was asked for."""
-        self.abstract = f"coterie-canary-{os.getpid()}"
+        self.abstract = f"coterie-canary-{os.getpid()}-{directory.parent.name}"
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Canary:

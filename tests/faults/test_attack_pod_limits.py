@@ -72,9 +72,9 @@ def test_a_pod_that_takes_all_memory(attacked_p2p: Scene) -> None:
 
 @pytest.mark.parametrize("what", ["disk", "deleted"])
 def test_a_pod_that_fills_the_disk(attacked_p2p: Scene, what: str) -> None:
-    """With files, and with one that has no name any more."""
+    """With files, and with files that have no names any more."""
     explode(attacked_p2p, what, ephemeral_storage=DISK)
-    failed(attacked_p2p, what, "Evicted" if what == "disk" else "", "torage")
+    failed(attacked_p2p, what, "Evicted", DISK)
     others_are_served(attacked_p2p)
 
 
