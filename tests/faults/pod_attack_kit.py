@@ -510,22 +510,7 @@ class Scene:
                     return process.pid
         raise AssertionError(f"nothing runs in {pod}")
 
-<<<<<<< HEAD
-    def _table(self) -> None:
-        spec = {
-            "author": "alice", "name": TABLE, "type": "table", "dataSource": "default-data-source",
-            "relativeURI": "customers.csv", "columns": [{"name": "id", "type": "str"}],
-        }  # fmt: skip
-        body = {
-            "apiVersion": API,
-            "kind": "DomainData",
-            "metadata": {"name": TABLE, "namespace": "alice"},
-            "spec": spec,
-        }
-        self.net.at("alice").call("POST", f"/apis/{API}/namespaces/alice/domaindatas", body)
-=======
     def _tables(self) -> None:
->>>>>>> attacks
         (self.alice.paths.data / "customers.csv").write_text("id\n1\n")
         for kind in KINDS:
             name = f"{TABLE}-{kind}"

@@ -860,11 +860,7 @@ def gateway_cases():
         exchange(request(P["allowed host"], "http://{}/{}".format(API, mark("absolute form"))))
     )
     CASES["absolute form, allowed in the line"] = lambda: never_reached(
-<<<<<<< HEAD
-        exchange(request(API, "http://%s/%s" % (P["allowed host"], mark("absolute form, allowed in the line"))))
-=======
         exchange(request(API, "http://{}/{}".format(P["allowed host"], mark("absolute form, allowed in the line"))))
->>>>>>> attacks
     )
     CASES["absolute form, HTTP/1.0"] = lambda: judged(
         exchange(request(None, "http://{}/{}".format(API, mark("absolute form, HTTP/1.0")), version="HTTP/1.0"))
@@ -1057,19 +1053,11 @@ def reported(task, host="reporter.master.svc"):
     answer = exchange(
         request(
             host,
-<<<<<<< HEAD
-            "/report/progress?task_id=%s&case=%s" % (task, mark(name)[6:]),
-            "POST",
-            body=b'{"progress": 0.9}',
-            Content_Type="application/json",
-        )  # fmt: skip
-=======
             "/report/progress?task_id={}".format(task),
             "POST",
             body=b'{"progress": 0.9}',
             Content_Type="application/json",
         )
->>>>>>> attacks
     )
     head, _, body = answer.partition(b"\r\n\r\n")
     if b" 200 " not in head.split(b"\r\n")[0] + b" ":
