@@ -32,6 +32,7 @@ from kubectl_runner import Kubectl, Result
 from coterie.base.paths import DomainPaths
 from coterie.cli import background
 from coterie.cli import network as layout
+from coterie.kube.agent.runtimes.runp import pause
 from coterie.kube.client import kubeconfig
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.config import NodeSettings
@@ -290,7 +291,9 @@ class Domain:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if where in process.cmdline():
-                    found += process.children(recursive=True)
+                    children = process.children(recursive=True)
+                    # Besides containers the supervisor has the process that holds the pod network.
+                    found += [each for each in children if each.cmdline() != [pause.NAME]]
         return found
 
     def kill_engine(self, pod: str) -> None:

@@ -46,6 +46,7 @@ def running(
     if request.param == "p2p":
         settings["carol"] = {**_ROOMY, "enableWorkloadApprove": True}
     with network(root, request.param, *ABC, kubectl=VERSIONS[-1], settings=settings) as net:
+        puppets.watch(net.root)
         net.register(puppets.image())
         yield net
         assert [line for each in net.domains.values() for line in each.complaints()] == []

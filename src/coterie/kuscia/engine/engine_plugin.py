@@ -35,6 +35,8 @@ from coterie.kuscia.engine.templates.template import Template
 DATA_PLACE = "/home/kuscia/var/storage/data"
 CERTIFICATES = "certificates"
 RENDERED = "config-render"
+API_TOKEN = "KUSCIA_API_TOKEN"
+"""In templates: the operator's token of KusciaAPI. Whoever has it is the operator."""
 _SHARE = 0.8
 """Of what the node has, for an engine whose container has no limit."""
 _MIB = 1 << 20
@@ -70,9 +72,9 @@ class EngineSettings:
 
     def built_in(self, wanted: Collection[str]) -> dict[str, str]:
         found = {"KUSCIA_API_PROTOCOL": self.api_protocol}
-        if "KUSCIA_API_TOKEN" in wanted:
+        if API_TOKEN in wanted:
             known = self.api_token is not None and self.api_token.exists()
-            found["KUSCIA_API_TOKEN"] = self.api_token.read_text().strip() if self.api_token and known else ""
+            found[API_TOKEN] = self.api_token.read_text().strip() if self.api_token and known else ""
         return found
 
 
@@ -223,6 +225,8 @@ class EnginePlugin:
         try:
             templates = {name: _template(name, data) for name, data in _asked_for(mounted, volumes.files(volume))}
             wanted = frozenset().union(*(each.names for each in templates.values()))
+            if API_TOKEN in wanted and self._is_task_pod(pod) and not self._own_task(pod):
+                raise TemplateError(f"asks for {API_TOKEN}, which nothing that another domain began is given")
             known = await self._values(pod, wanted, variables, marks, lookup)
             payload = {
                 name: FileContent(_filled(name, each, known).encode("utf-8", "replace"), 0o444)

@@ -10,13 +10,16 @@ from coterie.kuscia.api import labels
 
 REPORTER = "reporter.master.svc"
 """Where engines report their progress."""
+_REPORT = "/report/progress?task_id="
 _TASK_VALUE = "TASK_CLUSTER_DEFINE"
 _DEPLOYMENT_VARIABLE = "CLUSTER_DEFINE"
 
 
 def callable_hosts(pod: Object, values: Object | None, domain: str) -> frozenset[str]:
     """`values`: the ConfigMap with the values of the pod's templates, where it has one."""
-    found = {REPORTER, f"reporter.{domain}.svc"}
+    task = str((pod["metadata"].get("annotations") or {}).get(labels.KUSCIA_TASK_ID) or "")
+    # An engine reports about its own task.
+    found = {f"{host}{_REPORT}{task}" for host in (REPORTER, f"reporter.{domain}.svc") if task}
     data: Mapping[str, str] = (values or {}).get("data") or {}
     found |= hosts_of(data.get(_TASK_VALUE) or "")
     for container in (pod.get("spec") or {}).get("containers") or ():
