@@ -307,7 +307,12 @@ class Scene:
             "author": "alice", "name": TABLE, "type": "table", "dataSource": "default-data-source",
             "relativeURI": "customers.csv", "columns": [{"name": "id", "type": "str"}],
         }  # fmt: skip
-        body = {"apiVersion": API, "kind": "DomainData", "metadata": {"name": TABLE, "namespace": "alice"}, "spec": spec}
+        body = {
+            "apiVersion": API,
+            "kind": "DomainData",
+            "metadata": {"name": TABLE, "namespace": "alice"},
+            "spec": spec,
+        }
         self.net.at("alice").call("POST", f"/apis/{API}/namespaces/alice/domaindatas", body)
         (self.alice.paths.data / "customers.csv").write_text("id\n1\n")
 

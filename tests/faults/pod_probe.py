@@ -615,6 +615,7 @@ def rename_link():
 
 def new_table():
     """nftables: a batch with one new table."""
+
     def part(kind, flags, body, res=0, family=0):
         return struct.pack("=IHHII", 20 + len(body), kind, flags, 1, 0) + struct.pack("=BBH", family, 0, res) + body
 
@@ -837,7 +838,9 @@ def gateway_cases():
         X_Envoy_Internal="true", X_Envoy_Original_Path="/",
     )  # fmt: skip
     CASES["forged headers"] = lambda: asked(API, "forged headers", **forged_headers)
-    CASES["forged headers to the API"] = lambda: asked("apiserver.alice.svc", "forged headers to the API", **forged_headers)
+    CASES["forged headers to the API"] = lambda: asked(
+        "apiserver.alice.svc", "forged headers to the API", **forged_headers
+    )
     CASES["Kuscia-Host with an allowed Host"] = lambda: never_reached(
         asked_allowed("Kuscia-Host with an allowed Host", **forged_headers)
     )
@@ -850,9 +853,7 @@ def gateway_cases():
         exchange(request(P["allowed host"], "http://%s/%s" % (API, mark("absolute form"))))
     )
     CASES["absolute form, allowed in the line"] = lambda: never_reached(
-        exchange(
-            request(API, "http://%s/%s" % (P["allowed host"], mark("absolute form, allowed in the line")))
-        )
+        exchange(request(API, "http://%s/%s" % (P["allowed host"], mark("absolute form, allowed in the line"))))
     )
     CASES["absolute form, HTTP/1.0"] = lambda: judged(
         exchange(request(None, "http://%s/%s" % (API, mark("absolute form, HTTP/1.0")), version="HTTP/1.0"))
@@ -860,24 +861,37 @@ def gateway_cases():
     CASES["absolute form to an address"] = lambda: judged(
         exchange(request("x", "http://%s:%d/%s" % (*P["ports"]["own API"], mark("absolute form to an address"))))
     )
-    CASES["two hosts"] = lambda: never_reached(
-        exchange(request(P["allowed host"], "/" + mark("two hosts"), HOST=API))
-    )
+    CASES["two hosts"] = lambda: never_reached(exchange(request(P["allowed host"], "/" + mark("two hosts"), HOST=API)))
     CASES["no host"] = lambda: judged(exchange(request(None, "/" + mark("no host"), version="HTTP/1.0")))
-    CASES["CONNECT to the API"] = lambda: judged(
-        exchange(request(API + ":80", API + ":80", method="CONNECT"))
-    )
+    CASES["CONNECT to the API"] = lambda: judged(exchange(request(API + ":80", API + ":80", method="CONNECT")))
     CASES["CONNECT to an address"] = lambda: judged(
-        exchange(request("%s:%d" % tuple(P["ports"]["own API"]), "%s:%d" % tuple(P["ports"]["own API"]), method="CONNECT"))
+        exchange(
+            request("%s:%d" % tuple(P["ports"]["own API"]), "%s:%d" % tuple(P["ports"]["own API"]), method="CONNECT")
+        )
     )
     CASES["CONNECT to the other gateway"] = lambda: judged(
-        exchange(request("%s:%d" % tuple(P["ports"]["other gateway"]), "%s:%d" % tuple(P["ports"]["other gateway"]), method="CONNECT"))
+        exchange(
+            request(
+                "%s:%d" % tuple(P["ports"]["other gateway"]),
+                "%s:%d" % tuple(P["ports"]["other gateway"]),
+                method="CONNECT",
+            )
+        )
     )
     CASES["h2c upgrade"] = lambda: asked(
-        API, "h2c upgrade", Connection="Upgrade, HTTP2-Settings", Upgrade="h2c", HTTP2_Settings="AAMAAABkAAQAoAAAAAIAAAAA"
+        API,
+        "h2c upgrade",
+        Connection="Upgrade, HTTP2-Settings",
+        Upgrade="h2c",
+        HTTP2_Settings="AAMAAABkAAQAoAAAAAIAAAAA",
     )
     CASES["websocket upgrade"] = lambda: asked(
-        API, "websocket upgrade", Connection="Upgrade", Upgrade="websocket", Sec_WebSocket_Key="eA==", Sec_WebSocket_Version="13"
+        API,
+        "websocket upgrade",
+        Connection="Upgrade",
+        Upgrade="websocket",
+        Sec_WebSocket_Key="eA==",
+        Sec_WebSocket_Version="13",
     )
     CASES["smuggled request"] = smuggled
     CASES["pipelined request"] = pipelined
@@ -896,7 +910,14 @@ def gateway_cases():
         API, "HTTP/2 extended CONNECT", (":protocol", "websocket"), method="CONNECT"
     )
     CASES["handshake as the own domain"] = lambda: judged(
-        exchange(request("kuscia-handshake.bob.svc", "/handshake" + mark("handshake as the own domain"), method="POST", body=b"{}"))
+        exchange(
+            request(
+                "kuscia-handshake.bob.svc",
+                "/handshake" + mark("handshake as the own domain"),
+                method="POST",
+                body=b"{}",
+            )
+        )
     )
     CASES["registration"] = lambda: judged(
         exchange(request("kuscia-handshake.master.svc", "/register" + mark("registration"), method="POST", body=b"{}"))
@@ -1022,8 +1043,13 @@ def leaked(label):
 
 def reported(task, name, host="reporter.master.svc"):
     answer = exchange(
-        request(host, "/report/progress?task_id=%s&case=%s" % (task, mark(name)[6:]), "POST", body=b'{"progress": 0.9}',
-                Content_Type="application/json")  # fmt: skip
+        request(
+            host,
+            "/report/progress?task_id=%s&case=%s" % (task, mark(name)[6:]),
+            "POST",
+            body=b'{"progress": 0.9}',
+            Content_Type="application/json",
+        )  # fmt: skip
     )
     head, _, body = answer.partition(b"\r\n\r\n")
     if b" 200 " not in head.split(b"\r\n")[0] + b" ":
@@ -1046,7 +1072,9 @@ def identity_cases():
             own_pair(), "/api/v1/datamesh/domaindatasource/query", dict(datasource_id="default-data-source")
         )
         CASES["data mesh, grant to itself"] = lambda: mesh(
-            own_pair(), "/api/v1/datamesh/domaindatagrant/create", dict(domaindata_id=P["table"], grant_domain="bob", author="alice")
+            own_pair(),
+            "/api/v1/datamesh/domaindatagrant/create",
+            dict(domaindata_id=P["table"], grant_domain="bob", author="alice"),
         )
         CASES["data mesh, change of the table"] = lambda: mesh(
             own_pair(), "/api/v1/datamesh/domaindata/update", dict(domaindata_id=P["table"], name="stolen")
@@ -1159,8 +1187,12 @@ def talk(text):
 def controls():
     """What every pod may do. Without these the refusals would prove nothing."""
     CASES["control: own file"] = lambda: write("/tmp/own") and read("/tmp/own")
-    CASES["control: name of the gateway"] = lambda: dns_query("gateway.alice.svc" if not P.get("peer host") else P["peer host"])
-    CASES["control: gateway answers"] = lambda: exchange(request("nobody.alice.svc", "/")).index(b"HTTP/1.1 40") or "yes"
+    CASES["control: name of the gateway"] = lambda: dns_query(
+        "gateway.alice.svc" if not P.get("peer host") else P["peer host"]
+    )
+    CASES["control: gateway answers"] = lambda: (
+        exchange(request("nobody.alice.svc", "/")).index(b"HTTP/1.1 40") or "yes"
+    )
     CASES["control: data mesh listens"] = lambda: connected(P["gateway"], 8071).close() or "yes"
     if P.get("peer host"):
         CASES["control: peer"] = lambda: exchange(request(P["peer host"], "/hello")).index(b"engine of bob") and "yes"
