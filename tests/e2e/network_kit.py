@@ -152,17 +152,15 @@ def a_pod(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
-def a_server(
-    domain: str, name: str, script: str, address: str, access: str, **annotations: str
-) -> list[dict[str, Any]]:
+def a_server(domain: str, name: str, script: str, access: str, **annotations: str) -> list[dict[str, Any]]:
     """A pod that listens, and the service by which some may call it."""
-    port = free_port(address)
-    ready = {"readinessProbe": {"tcpSocket": {"port": port, "host": address}, "periodSeconds": 1}}
+    port = 8000
+    ready = {"readinessProbe": {"tcpSocket": {"port": port}, "periodSeconds": 1}}
     meta = {"name": name, "namespace": domain, "annotations": {ACCESS: access, **annotations}}
     ports = [{"name": "main", "port": port, "targetPort": port}]
     service = {"apiVersion": "v1", "kind": "Service", "metadata": meta}
     return [
-        a_pod(domain, name, script, address, str(port), **ready),
+        a_pod(domain, name, script, "0.0.0.0", str(port), **ready),
         {**service, "spec": {"clusterIP": "None", "selector": {"app": name}, "ports": ports}},
     ]
 
