@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from e2e_kit import DOMAIN, Cluster, Node, container, joined_node, pod, until
 from kubectl_runner import chosen
+from network_kit import needs_names
 
 from coterie.kube.network.dns import wire
 from coterie.kube.network.dns.model import DnsAnswer, address_record
-from coterie.node.config import ports
 
 pytestmark = [
     pytest.mark.xdist_group("e2e-autonomy"),
-    pytest.mark.skipif(ports.lowest_port() > 53, reason="resolver files know port 53 only, and it is not ours to open"),
+    needs_names,
 ]
 
 ASK = """

@@ -11,15 +11,27 @@ from pathlib import Path
 
 import pytest
 from e2e_kit import until
-from network_kit import CALL, CONVERSE, ECHO, PATIENCE, PROTOCOL, TALK, Hand, a_pod, a_server, listening, processes
+from network_kit import (
+    CALL,
+    CONVERSE,
+    ECHO,
+    PATIENCE,
+    PROTOCOL,
+    TALK,
+    Hand,
+    a_pod,
+    a_server,
+    listening,
+    needs_names,
+    processes,
+)
 
 from coterie.base import pki
 from coterie.cli import network
-from coterie.node.config import ports
 
 pytestmark = [
     pytest.mark.xdist_group("e2e-network"),
-    pytest.mark.skipif(ports.lowest_port() > 53, reason="names in pods need port 53, which is not ours to open"),
+    needs_names,
 ]
 
 
