@@ -177,7 +177,7 @@ def processes(mark: str) -> list[str]:
 def listening(address: str) -> list[int]:
     """Ports of an address on which somebody listens."""
     found = []
-    for port in (53, 80, 1054, 1080, 6443, 10250):
+    for port in (53, 80, 1080, 6443, 10250):
         with socket.socket() as trial:
             trial.settimeout(2)
             if trial.connect_ex((address, port)) == 0:

@@ -151,7 +151,7 @@ def _add(args: argparse.Namespace, app: App, store: ImageStore) -> None:
             raise UsageError(f'--env "{text}" is not NAME=VALUE')
         env.append((key, value))
     command = (args.command,) if args.command else ()
-    if args.visible and not command:
+    if args.visible and (args.rootfs or not command):
         raise UsageError("--visible is for a host environment (--command): a file system of its own has its own files")
     if args.rootfs:
         directory = app.cwd / Path(args.rootfs).expanduser()

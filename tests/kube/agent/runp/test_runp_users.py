@@ -256,6 +256,7 @@ class TestRanges:
     def test_nothing_is_left_after_the_last(self, tmp_path: Path) -> None:
         ranges = self.ranges(tmp_path)
         record = self.record(tmp_path, "one")
+        assert not (tmp_path / "run").exists()
         ranges.release(record, ranges.claim(record, None))
         assert not (tmp_path / "run").exists()
         assert ranges.claim(record, None) == 0

@@ -39,8 +39,8 @@ _ETC = (
 _SYS = "/sys/devices/system/cpu"
 _OWN = ("proc", "dev", "tmp", "run", "etc", "var", "home")
 """Directories of a host environment's root that hold nothing of the machine, except parts of /etc."""
-_COVERED = ("/tmp/", "/var/tmp/", HOME + "/")
-"""Directories that are mounted with the volumes: what is visible below them comes after."""
+_COVERED = ("/tmp", "/var/tmp", HOME)
+"""Directories that are mounted with the volumes."""
 _STAGE = "/tmp"
 """Where the new root is made: a directory that every user reaches. The child's /tmp is covered meanwhile."""
 _READ_ONLY_PROC = ("sys", "sysrq-trigger", "irq", "bus", "fs")
@@ -129,19 +129,7 @@ def _open_all(spec: dict[str, Any], sources: Sources) -> None:
     root = spec["root"]
     if root["kind"] == "host":
         _open_system(sources)
-        # A working directory or a volume above an environment must not cover it.
-        tops = [top for top in (spec["cwd"], *(target for _, target, _ in spec["mounts"])) if top != "/"]
-        for source, target in root["visible"]:
-            if os.path.exists(source):
-                tree = sources.tree(source, _SYSTEM, mapped=True)
-                if target.startswith(_COVERED) or any(_below(target, top) for top in tops):
-                    sources.volumes.append((target, tree))
-                else:
-                    sources.system.append((target, tree))
-        sources.volumes += [(path, None) for path in root["covers"]]
-        if _is_visible(sources, spec["cwd"]) and os.path.isdir(spec["cwd"]) and not covered(spec, spec["cwd"]):
-            sources.overlaid = spec["cwd"]
-            sources.run, _ = sources.tree(os.path.dirname(spec["work"]), _VOLUME, mapped=True)
+        _open_visible(spec, sources)
     elif root["kind"] == "directory":
         sources.layers, _ = sources.tree(root["directory"], linux.ATTR_NODEV, mapped=True)
     else:
@@ -150,7 +138,7 @@ def _open_all(spec: dict[str, Any], sources: Sources) -> None:
     if os.path.isdir(_SYS):
         sources.volumes.append((_SYS, sources.tree(_SYS, _SYSTEM, mapped=False)))
     _open_devices(spec, sources)
-    for source, target, read_only in _all_mounts(spec, sources):
+    for source, target, read_only in _all_mounts(spec):
         try:
             tree = sources.tree(source, _SYSTEM if read_only else _VOLUME, mapped=True)
         except FileNotFoundError as problem:
@@ -177,6 +165,25 @@ def _open_system(sources: Sources) -> None:
                 continue  # what we may not look into the container may not either
 
 
+def _open_visible(spec: dict[str, Any], sources: Sources) -> None:
+    cwd, shown = spec["cwd"], spec["root"]["visible"]
+    tops = [target for target, entry in sources.system if isinstance(entry, str) or entry[1]]
+    if not covered(spec, cwd) and not _is_own(cwd):
+        # The machine's files where these are shown, written over not into; elsewhere an empty directory.
+        if any(_below(cwd, top) for top in (*tops, *(target for _, target in shown))) and os.path.isdir(cwd):
+            sources.overlaid = cwd
+            sources.run, _ = sources.tree(os.path.dirname(spec["work"]), _VOLUME, mapped=True)
+        else:
+            sources.volumes.append((cwd, sources.tree(spec["work"], _VOLUME, mapped=True)))
+    above = (*_COVERED, *(target for target, _ in sources.volumes))
+    for source, target in shown:
+        if os.path.exists(source):
+            # What is visible below a directory that is mounted with the volumes comes after it.
+            entries = sources.volumes if any(_below(target, top) for top in above) else sources.system
+            entries.append((target, sources.tree(source, _SYSTEM, mapped=True)))
+    sources.volumes += [(path, None) for path in spec["root"]["covers"]]
+
+
 def _open_devices(spec: dict[str, Any], sources: Sources) -> None:
     names = os.listdir("/dev") if spec["privileged"] else _DEVICES
     for name in (*names, *(path.removeprefix("/dev/") for path in spec.get("devices", ()))):
@@ -187,19 +194,12 @@ def _open_devices(spec: dict[str, Any], sources: Sources) -> None:
         sources.devices.append((name, handle, directory))
 
 
-def _is_visible(sources: Sources, path: str) -> bool:
-    """Whether a host environment has the machine's files there."""
-    return any(_below(path, target) for target, entry in sources.system if isinstance(entry, str) or entry[1])
-
-
-def _all_mounts(spec: dict[str, Any], sources: Sources) -> list[tuple[str, str, bool]]:
+def _all_mounts(spec: dict[str, Any]) -> list[tuple[str, str, bool]]:
     """The pod's own files first, so that a volume may replace one."""
     mounts = [(source, target, True) for source, target in spec["files"]]
     if spec["root"]["kind"] == "host":
         mounts += [(spec["tmp"], "/tmp", False), (spec["home"], HOME, False)]
         mounts += [(path, path, False) for path in spec["writable"] if os.path.exists(path)]
-        if not (sources.overlaid or covered(spec, spec["cwd"]) or _is_own(spec["cwd"])):
-            mounts.append((spec["work"], spec["cwd"], False))
     return mounts + [(source, target, read_only) for source, target, read_only in spec["mounts"]]
 
 

@@ -109,9 +109,11 @@ class UserRanges:
     def __init__(self, directory: str = DIRECTORY) -> None:
         self._directory = directory
         with self._locked() as taken:
-            for slot in taken:
-                if not os.path.exists(self._record(slot)):
-                    os.unlink(f"{directory}/{slot}")
+            free = [slot for slot in taken if not os.path.exists(self._record(slot))]
+            for slot in free:
+                os.unlink(f"{directory}/{slot}")
+            if len(free) == len(taken):
+                self._remove_directory()
 
     def claim(self, record: str, wanted: int | None) -> int:
         """A slot for a pod: the wanted one if nobody else has it. Raises OSError when there is none."""
