@@ -1,7 +1,7 @@
 """Networks of real domains that `coterie up` brings up, and jobs on them.
 
 with network(root, "p2p", "alice", "bob") as net, Puppets() as puppets:
-    net.register(puppets.image())
+    puppets.register(net)
     net.at("alice").apply(job("hello", "alice", task("a", "alice", "bob")))
     net.at("alice").until_phase("hello", "Succeeded")
 """
@@ -32,6 +32,7 @@ from kubectl_runner import Kubectl, Result
 from coterie.base.paths import DomainPaths
 from coterie.cli import background
 from coterie.cli import network as layout
+from coterie.kube.agent.runtimes.runp import pod_networks
 from coterie.kube.client import kubeconfig
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.config import NodeSettings
@@ -285,13 +286,35 @@ class Domain:
 
     def containers(self) -> list[psutil.Process]:
         """Processes of containers that run now."""
-        where = str(self.paths.home / "var" / "run" / "runp")
+        where = str(self.runp)
         found: list[psutil.Process] = []
+        holder = self.holder
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if where in process.cmdline():
-                    found += process.children(recursive=True)
+                    found += [each for each in process.children(recursive=True) if each.pid != holder]
         return found
+
+    @property
+    def runp(self) -> Path:
+        return self.paths.home / "var" / "run" / "runp"
+
+    @property
+    def supervisor(self) -> int:
+        """The parent of the pods; 0: there is none now."""
+        where = str(self.runp)
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                words = process.cmdline()
+                if where in words and any(word.endswith("runp.supervisor") for word in words):
+                    return process.pid
+        return 0
+
+    @property
+    def holder(self) -> int:
+        """The process that keeps the pod network."""
+        facts = pod_networks.read_facts(str(self.runp))
+        return int(facts.get("holder", 0)) if facts is not None else 0
 
     def kill_engine(self, pod: str) -> None:
         """kill -9 of what runs in a pod."""

@@ -1,17 +1,37 @@
 """Engines that do what a test says: each connects to the test, says which task of whom it is, and ends as it is told.
 
-So a test knows how often each engine was started, and holds a job in any phase for as long as it likes.
+So a test knows how often each engine was started, and holds a job in any phase for as long as it likes. An engine has a
+network of its own and reaches nothing of the machine's, so they meet at a Unix socket in a directory that the engines' image
+makes visible.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import socket
+import sys
+import tempfile
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from jobs_kit import PATIENCE, PUPPET, Object, app_image, until
+from jobs_kit import PATIENCE, PUPPET, Net, Object, app_image, until
+
+from coterie.kube.agent.images.store import ImageStore
+
+_IMAGE = "coterie-test/puppet"
+_SCRIPT = """
+import socket, sys
+line = socket.socket(socket.AF_UNIX)
+line.connect({path!r})
+with open("task.conf", "rb") as file:
+    line.sendall(file.read())
+answer = line.makefile().readline()
+sys.exit(int(answer) if answer else 99)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +55,13 @@ class Puppets:
     """The test's end of the engines. They end well at once, unless they are held."""
 
     def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self._directory = Path(tempfile.mkdtemp(prefix="puppets-"))
+        self._directory.chmod(0o755)
+        self._path = str(self._directory / "test.sock")
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self._path)
+        os.chmod(self._path, 0o666)
+        self._listener.listen(512)
         self._lock = threading.Lock()
         self._known: list[_Puppet] = []
         self._held: set[str] = set()
@@ -55,12 +81,20 @@ class Puppets:
         with self._lock:
             for puppet in self._known:
                 puppet.line.close()
+        shutil.rmtree(self._directory)
+
+    def register(self, net: Net, *images: Object) -> None:
+        """The AppImages (one of the usual name where none is given), and what they run, on all nodes of a network."""
+        for domain in net.domains.values():
+            store = ImageStore(domain.paths.images)
+            store.add_host(_IMAGE, [sys.executable], visible=[str(self._directory)])
+        net.register(*(images or (self.image(),)))
 
     def image(self, name: str = PUPPET, **more: Any) -> Object:
         """The AppImage. An engine whose test is gone ends badly."""
-        port = self._listener.getsockname()[1]
-        script = f"exec 3<>/dev/tcp/127.0.0.1/{port} && cat task.conf >&3 && read -r code <&3 && exit $code; exit 99"
-        return app_image(name, script, "bash", **more)
+        made = app_image(name, _SCRIPT.format(path=self._path), sys.executable, **more)
+        made["spec"]["image"] = {"name": _IMAGE, "tag": "latest"}
+        return made
 
     def _accept(self) -> None:
         while True:

@@ -46,7 +46,7 @@ def running(
     if request.param == "p2p":
         settings["carol"] = {**_ROOMY, "enableWorkloadApprove": True}
     with network(root, request.param, *ABC, kubectl=VERSIONS[-1], settings=settings) as net:
-        net.register(puppets.image())
+        puppets.register(net)
         yield net
         assert [line for each in net.domains.values() for line in each.complaints()] == []
 

@@ -11,6 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from runp_kit import RunpHarness
+from test_runp_network import NETWORK, NetworkHarness
+
+from coterie.kube.agent.runtimes.protocol import PodKind
+from coterie.kube.agent.runtimes.runp import network_access, pod_networks
+from coterie.kube.agent.runtimes.runp.client import group_of
 from leftovers_kit import (
     DomainTraces,
     devices_of,
@@ -20,12 +26,6 @@ from leftovers_kit import (
     process_ids,
     user_ranges_below,
 )
-from runp_kit import RunpHarness
-from test_runp_network import NETWORK, NetworkHarness
-
-from coterie.kube.agent.runtimes.protocol import PodKind
-from coterie.kube.agent.runtimes.runp import network_access, pod_networks
-from coterie.kube.agent.runtimes.runp.client import group_of
 
 _PODS = 1000 if os.environ.get("COTERIE_FAULTS") == "long" else 300
 _AT_ONCE = 20
