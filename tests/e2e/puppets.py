@@ -57,10 +57,10 @@ class Puppets:
     def __init__(self) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="puppets-"))
         self._directory.chmod(0o755)
-        self._path = str(self._directory / "test.sock")
+        self.path = str(self._directory / "test.sock")
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(self._path)
-        os.chmod(self._path, 0o666)
+        self._listener.bind(self.path)
+        os.chmod(self.path, 0o666)
         self._listener.listen(512)
         self._lock = threading.Lock()
         self._known: list[_Puppet] = []
@@ -92,7 +92,7 @@ class Puppets:
 
     def image(self, name: str = PUPPET, **more: Any) -> Object:
         """The AppImage. An engine whose test is gone ends badly."""
-        made = app_image(name, _SCRIPT.format(path=self._path), sys.executable, **more)
+        made = app_image(name, _SCRIPT.format(path=self.path), sys.executable, **more)
         made["spec"]["image"] = {"name": _IMAGE, "tag": "latest"}
         return made
 
@@ -160,6 +160,15 @@ class Puppets:
         return until(
             f"{count} engines of {job} run", lambda: (found := self.starts(job))[count - 1 :] and found, seconds
         )
+
+    def line(self, job: str, domain: str) -> socket.socket:
+        """To the newest engine of a job at a party."""
+        with self._lock:
+            return [
+                each.line
+                for each in self._known
+                if each.which.task.startswith(f"{job}-") and each.which.domain == domain
+            ][-1]
 
     def once_each(self, job: str) -> bool:
         found = self.starts(job)
