@@ -305,7 +305,7 @@ async def test_what_our_own_gateway_says(tmp_path):
         await runner.cleanup()
     assert (facts.probe, facts.probe_problem) == (4, "")
     assert facts.service == ServiceCheck("psi", 403, "denied")
-    gone = await probe.ask_through(BROKEN, gateway, "psi")
+    gone = await probe.ask_through(BROKEN, door, "psi")
     assert gone.probe is None and "does not answer" in gone.probe_problem
     assert gone.service.status == 0
     far = await probe.ask_through(BROKEN, None, "psi")

@@ -32,7 +32,7 @@ from kubectl_runner import Kubectl, Result
 from coterie.base.paths import DomainPaths
 from coterie.cli import background
 from coterie.cli import network as layout
-from coterie.kube.agent.runtimes.runp import pod_networks
+from coterie.kube.agent.runtimes.runp import pause, pod_networks
 from coterie.kube.client import kubeconfig
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.config import NodeSettings
@@ -288,11 +288,12 @@ class Domain:
         """Processes of containers that run now."""
         where = str(self.runp)
         found: list[psutil.Process] = []
-        holder = self.holder
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if where in process.cmdline():
-                    found += [each for each in process.children(recursive=True) if each.pid != holder]
+                    children = process.children(recursive=True)
+                    # Besides containers the supervisor has the process that holds the pod network.
+                    found += [each for each in children if each.cmdline() != [pause.NAME]]
         return found
 
     @property

@@ -1,37 +1,21 @@
-"""Engines that do what a test says: each connects to the test, says which task of whom it is, and ends as it is told.
+"""Engines that do what a test says: each tells the test which task of whom it is, and ends as it is told.
 
-So a test knows how often each engine was started, and holds a job in any phase for as long as it likes. An engine has a
-network of its own and reaches nothing of the machine's, so they meet at a Unix socket in a directory that the engines' image
-makes visible.
+They reach nobody but their own gateway, so test and engine meet in the engine's private /tmp, which the test sees on disk:
+the engine puts its task into `hello` and waits for its exit code at the named pipe `code`. So a test knows how often each engine was started, and holds a job in any phase for as long as it likes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import socket
-import sys
-import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs_kit import PATIENCE, PUPPET, Net, Object, app_image, until
+from jobs_kit import PATIENCE, PUPPET, Object, app_image, until
 
-from coterie.kube.agent.images.store import ImageStore
-
-_IMAGE = "coterie-test/puppet"
-_SCRIPT = """
-import socket, sys
-line = socket.socket(socket.AF_UNIX)
-line.connect({path!r})
-with open("task.conf", "rb") as file:
-    line.sendall(file.read())
-answer = line.makefile().readline()
-sys.exit(int(answer) if answer else 99)
-"""
+_LOOK_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +31,7 @@ class Started:
 @dataclass(slots=True)
 class _Puppet:
     which: Started
-    line: socket.socket
+    code: Path
     ended: bool = False
 
 
@@ -55,68 +39,50 @@ class Puppets:
     """The test's end of the engines. They end well at once, unless they are held."""
 
     def __init__(self) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix="puppets-"))
-        self._directory.chmod(0o755)
-        self.path = str(self._directory / "test.sock")
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(self.path)
-        os.chmod(self.path, 0o666)
-        self._listener.listen(512)
+        self._roots: list[Path] = []
         self._lock = threading.Lock()
         self._known: list[_Puppet] = []
+        self._seen: set[Path] = set()
         self._held: set[str] = set()
-        self._closed = False
-        self._thread = threading.Thread(target=self._accept, name="puppets", daemon=True)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="puppets", daemon=True)
 
     def __enter__(self) -> Puppets:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._closed = True
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self._closed.set()
         self._thread.join(5)
-        with self._lock:
-            for puppet in self._known:
-                puppet.line.close()
-        shutil.rmtree(self._directory)
 
-    def register(self, net: Net, *images: Object) -> None:
-        """The AppImages (one of the usual name where none is given), and what they run, on all nodes of a network."""
-        for domain in net.domains.values():
-            store = ImageStore(domain.paths.images)
-            store.add_host(_IMAGE, [sys.executable], visible=[str(self._directory)])
-        net.register(*(images or (self.image(),)))
+    def watch(self, root: Path) -> None:
+        """Engines of the network under this root are ours."""
+        self._roots.append(root)
 
     def image(self, name: str = PUPPET, **more: Any) -> Object:
         """The AppImage. An engine whose test is gone ends badly."""
-        made = app_image(name, _SCRIPT.format(path=self.path), sys.executable, **more)
-        made["spec"]["image"] = {"name": _IMAGE, "tag": "latest"}
-        return made
+        script = (
+            "mkfifo -m 600 /tmp/code && exec 3<>/tmp/code && cp task.conf /tmp/hello.tmp && mv /tmp/hello.tmp /tmp/hello"
+            " && read -t 600 -r code <&3 && exit $code; exit 99"
+        )
+        return app_image(name, script, "bash", **more)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                line, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._greet, args=(line,), name="puppet", daemon=True).start()
+    def _watch(self) -> None:
+        while not self._closed.wait(_LOOK_SECONDS):
+            for root in list(self._roots):
+                for hello in root.glob("*/var/pods/*/runp/main.*/tmp/hello"):
+                    if hello not in self._seen:
+                        self._seen.add(hello)
+                        self._greet(hello)
 
-    def _greet(self, line: socket.socket) -> None:
-        said = b""
-        with contextlib.suppress(OSError):
-            while not said.endswith(b"\n"):
-                piece = line.recv(4096)
-                if not piece:
-                    break
-                said += piece
-        words = said.decode().split()
+    def _greet(self, hello: Path) -> None:
+        try:
+            words = hello.read_text().split()
+        except OSError:
+            return  # its pod was removed this moment
         if len(words) != 3:
-            line.close()
             return
-        puppet = _Puppet(Started(*words), line)
+        puppet = _Puppet(Started(*words), hello.with_name("code"))
         with self._lock:
             self._known.append(puppet)
             held = self._is_held(puppet.which)
@@ -150,7 +116,11 @@ class Puppets:
     def _tell(self, puppet: _Puppet, code: int) -> None:
         puppet.ended = True
         with contextlib.suppress(OSError):
-            puppet.line.sendall(f"{code}\n".encode())
+            handle = os.open(puppet.code, os.O_WRONLY | os.O_NONBLOCK)
+            try:
+                os.write(handle, f"{code}\n".encode())
+            finally:
+                os.close(handle)
 
     def starts(self, job: str) -> list[Started]:
         with self._lock:
@@ -160,15 +130,6 @@ class Puppets:
         return until(
             f"{count} engines of {job} run", lambda: (found := self.starts(job))[count - 1 :] and found, seconds
         )
-
-    def line(self, job: str, domain: str) -> socket.socket:
-        """To the newest engine of a job at a party."""
-        with self._lock:
-            return [
-                each.line
-                for each in self._known
-                if each.which.task.startswith(f"{job}-") and each.which.domain == domain
-            ][-1]
 
     def once_each(self, job: str) -> bool:
         found = self.starts(job)

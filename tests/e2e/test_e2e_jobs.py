@@ -46,7 +46,8 @@ def running(
     if request.param == "p2p":
         settings["carol"] = {**_ROOMY, "enableWorkloadApprove": True}
     with network(root, request.param, *ABC, kubectl=VERSIONS[-1], settings=settings) as net:
-        puppets.register(net)
+        puppets.watch(net.root)
+        net.register(puppets.image())
         yield net
         assert [line for each in net.domains.values() for line in each.complaints()] == []
 

@@ -199,6 +199,20 @@ async def test_the_network_outlives_who_made_it(network, victims):
     assert facts["path"] == str(network.facts.namespace)
 
 
+async def test_a_holder_that_is_killed_while_no_supervisor_runs_is_replaced(network):
+    """A node without pods has no supervisor; its gateway must be able to enter the network all the same."""
+    directory = str(network.runp.settings.directory)
+    await network.runp.runtime._end_supervisor()
+    os.kill(network.facts.holder, signal.SIGKILL)
+    for _ in range(200):
+        facts = pod_networks.read_facts(directory)
+        if facts["holder"] != network.facts.holder and pod_networks.holder_alive(facts):
+            break
+        await asyncio.sleep(0.05)
+    assert facts["path"] == str(network.facts.namespace), "it is the same network"
+    assert os.stat(facts["path"]).st_ino == facts["inode"]
+
+
 async def test_a_network_that_vanished_is_made_again_with_the_same_addresses(network):
     """Agent, supervisor and holder are killed together; only the pod's processes are left."""
     address = await network.pod("uid-1")

@@ -92,6 +92,8 @@ async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None
         await tools.runtime.prepare_pod(sandbox)
         for plugin in tools.plugins:
             await plugin.network_ready(pod, address, tools.objects.lookup(key.namespace))
+    except PluginProblem as problem:
+        raise OperationFailed("NotAdmitted", str(problem), final=True) from problem
     except RuntimeFailure as problem:
         raise OperationFailed("FailedCreatePodSandBox", problem.message) from problem
     except OSError as error:
