@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs_kit import PATIENCE, Net, Object, app_image, until
+from jobs_kit import PATIENCE, Net, app_image, until
 
 from coterie.kube.agent.images.store import ImageStore
 
