@@ -27,6 +27,7 @@ from pathlib import Path
 
 from benchmarks import (
     bench_api,
+    bench_boundary,
     bench_data,
     bench_gateway,
     bench_jobs,
@@ -91,6 +92,7 @@ SECTIONS: dict[str, Section] = {
     "starts": measures.starts,
     "scheduler": scheduler,
     "pods": bench_pods.pods,
+    "boundary": bench_boundary.boundary,
     "api": bench_api.api,
     "gateway": bench_gateway.gateway,
     "memory": bench_memory.memory,
