@@ -157,25 +157,43 @@ class Way:
         return min(self.single, key=lambda each: each.p50)
 
 
+@contextlib.asynccontextmanager
+async def _inside(bench: Bench, folder: Path) -> AsyncIterator[Way]:
+    async with partners(folder, bench.bytecode, fenced=True) as (alice, bob):
+        caller, callee = await alice.pod("caller"), await bob.pod("callee")
+        with _origin(bench, folder, callee.address, 8000, bob.enter(callee)) as where:
+            await bob.serve_one("echo", where)
+            gateway = SocketAddress(alice.pod_gateway, 80)
+            yield Way("from a pod to a pod", gateway, alice.enter(caller), _envoys((alice, bob)))
+
+
+@contextlib.asynccontextmanager
+async def _outside(bench: Bench, folder: Path) -> AsyncIterator[Way]:
+    async with partners(folder, bench.bytecode, fenced=False, net=23) as (alice, bob):
+        with _origin(bench, folder, "127.0.23.2", free_port("127.0.23.2"), ()) as where:
+            await bob.serve_one("echo", where)
+            yield Way("on the machine's network", alice.internal, (), _envoys((alice, bob)))
+
+
 async def _gateways(bench: Bench, folder: Path) -> list[Row]:
-    async with (
-        partners(folder / "fenced", bench.bytecode, fenced=True) as fenced,
-        partners(folder / "before", bench.bytecode, fenced=False, net=23) as before,
-    ):
-        pods = [await each.pod("caller") for each in fenced]
-        with (
-            _origin(bench, folder, pods[1].address, 8000, fenced[1].enter(pods[1])) as inside,
-            _origin(bench, folder, "127.0.23.2", free_port("127.0.23.2"), ()) as outside,
-        ):
-            await fenced[1].serve_one("echo", inside)
-            await before[1].serve_one("echo", outside)
-            prefix = fenced[0].enter(pods[0])
-            ways = [
-                Way("from a pod to a pod", SocketAddress(fenced[0].pod_gateway, 80), prefix, _envoys(fenced)),
-                Way("on the machine's network", before[0].internal, (), _envoys(before)),
-            ]
-            await asyncio.to_thread(_traffic, bench, ways)
-            return _rows(ways)
+    async with _inside(bench, folder / "fenced") as inside, _outside(bench, folder / "before") as before:
+        await asyncio.to_thread(_traffic, bench, [inside, before])
+        return _rows([inside, before])
+
+
+async def from_pod_to_pod(bench: Bench, folder: Path) -> Way:
+    async with _inside(bench, folder) as way:
+        await asyncio.to_thread(_traffic, bench, [way])
+        return way
+
+
+async def fenced_start(bench: Bench, root: Path) -> float:
+    """The median in milliseconds."""
+    starts = Starts()
+    async with _runtime(root, fenced=True) as runtime:
+        for number in range(bench.plan.pod_starts):
+            starts.waits.append(await _started(runtime, root, f"pod-{number}"))
+    return starts.share(0.5)
 
 
 def _envoys(nodes: tuple[GatewayNode, ...]) -> tuple[int, ...]:
