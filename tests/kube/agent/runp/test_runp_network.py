@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from pathlib import Path
@@ -248,6 +249,26 @@ async def test_pods_with_a_network_outlive_an_agent_that_is_stopped(network):
     assert network.runp.runtime.pod_ip("uid-1") == address
     await network.serve(80)
     assert await network.reaches("uid-1", GATEWAY, 80) == address
+
+
+async def test_no_program_inherits_what_the_supervisor_hands_over(network):
+    """An Envoy that had the DNS listener too would keep its port from the node's next life."""
+    for made in (network.sockets.udp(GATEWAY, 53), network.sockets.tcp(GATEWAY, 53)):
+        assert not made.get_inheritable()
+        made.close()
+    assert network.runp.runtime._client._namespaces
+    assert not any(os.get_inheritable(each) for each in network.runp.runtime._client._namespaces)
+    await network.pod("uid-1")
+    with await network.runp.runtime._socket_of("uid-1") as made:
+        assert not made.get_inheritable()
+
+
+async def test_a_port_that_is_taken_is_called_so(network):
+    first = network.sockets.tcp(GATEWAY, 80)
+    with pytest.raises(OSError) as problem:
+        network.sockets.tcp(GATEWAY, 80)
+    assert problem.value.errno == errno.EADDRINUSE
+    first.close()
 
 
 async def test_host_network_needs_trust(network):

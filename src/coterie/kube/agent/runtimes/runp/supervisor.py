@@ -388,9 +388,14 @@ class PodSupervisor:
         if self._networks is None:
             connection.refuse(request, "NoNetwork", "there is no pod network here")
             return
-        made = pod_networks.listener(
-            request["kind"], request["address"], request["port"], shared=request.get("shared", False)
-        )
+        try:
+            made = pod_networks.listener(
+                request["kind"], request["address"], request["port"], shared=request.get("shared", False)
+            )
+        except OSError as problem:
+            words = ["CannotListen", problem.strerror or str(problem)]
+            connection.send({"id": request["id"], "error": words, "code": problem.errno or 0})
+            return
         connection.answer(request, True, [made])
 
     def _do_exec(self, connection: ClientConnection, request: dict[str, Any]) -> None:
