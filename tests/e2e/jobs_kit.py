@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import yaml
+from inside_kit import InsidePort
 from kubectl_runner import Kubectl, Result
 
 from coterie.base.paths import DomainPaths
@@ -129,6 +130,16 @@ class Domain:
     work: Path
     plane: Domain = field(init=False)
     _connection: http.client.HTTPSConnection | None = None
+    _inside: InsidePort | None = None
+
+    @property
+    def inside(self) -> tuple[str, int]:
+        """Where a call is one of the domain's own pods."""
+        address = self.settings.gateway.internal
+        assert address is not None, "a master has no pods"
+        if self._inside is None:
+            self._inside = InsidePort.open(self.paths.run, address.host, address.port)
+        return address.host, address.port
 
     @property
     def name(self) -> str:
@@ -183,6 +194,9 @@ class Domain:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        if self._inside is not None:
+            self._inside.close()
+            self._inside = None
 
     def get(self, path: str) -> Any:
         return self.call("GET", path)

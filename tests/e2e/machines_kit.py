@@ -102,16 +102,22 @@ class Machine:
     def processes(self) -> list[str]:
         """What runs on the machine, other than the process that stands for it."""
         own = os.stat(f"/proc/{self.pid}/ns/net").st_ino
-        found = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit() or int(entry.name) == self.pid:
-                continue
-            try:
-                if (entry / "ns" / "net").stat().st_ino == own:
-                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue
-        return found
+        return [command for pid, command in processes_in(own).items() if pid != self.pid]
+
+
+def processes_in(network_namespace: int) -> dict[int, str]:
+    """Numbers and command lines of the processes in the namespace with this inode."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if (entry / "ns" / "net").stat().st_ino == network_namespace:
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found[int(entry.name)] = command
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return found
 
 
 # What the site's process does.

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shlex
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from e2e_kit import until
-from machines_kit import Machine, Site, user_namespaces_allowed
+from machines_kit import Machine, Site, processes_in, user_namespaces_allowed
 from network_kit import PATIENCE
 
 from root_kit import IS_ROOT
 
-pytestmark = pytest.mark.xdist_group("e2e-network")
+pytestmark = [pytest.mark.xdist_group("e2e-network"), pytest.mark.timeout(600)]
 
 README = Path(__file__).parents[2] / "README.md"
 TITLE = "## Two organisations, two machines"
@@ -124,6 +126,24 @@ def introduce(made: Organisations) -> None:
         until(f"{source} reaches {destination}", lambda s=source, d=destination: made[s].reaches(d), PATIENCE)
 
 
+def kill_what_lives_inside(alice: Organisation) -> None:
+    """First the process that holds the namespaces of the domain, then what was started in them: it comes back there."""
+    file = alice.machine.home / ".coterie" / "alice" / "var" / "run" / "runp" / "network.json"
+    facts = json.loads(file.read_text())
+    os.kill(facts["holder"], signal.SIGKILL)
+    inside = {pid: command for pid, command in processes_in(facts["inode"]).items() if pid != facts["holder"]}
+    assert any("envoy" in command for command in inside.values()), inside
+    for pid in inside:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def envoy_is_back() -> bool:
+        return any("envoy" in command for pid, command in processes_in(facts["inode"]).items() if pid not in inside)
+
+    until("Envoy is inside again", envoy_is_back, PATIENCE)
+    assert json.loads(file.read_text())["inode"] == facts["inode"], "it is the same network"
+
+
 @pytest.mark.parametrize(
     "user",
     [
@@ -141,6 +161,10 @@ def test_two_machines_as_the_readme_has_it(user: str, tmp_path: Path) -> None:
         answer = made["bob"].machine.try_("route", "check", "alice", "bob", "-o", "json")
         assert "wrong" not in {each["verdict"] for each in json.loads(answer.stdout)["steps"]}
         made["alice"].machine("job", "run", "--engine", "sample", "--parties", "alice,bob", "--timeout", "60s")
+        if user == "ordinary":
+            kill_what_lives_inside(made["alice"])
+            until("alice reaches bob again", lambda: made["alice"].reaches("bob"), PATIENCE)
+            made["alice"].machine("job", "run", "--engine", "sample", "--parties", "alice,bob", "--timeout", "60s")
         for each in made.values():
             each.stop()
         for each in made.values():

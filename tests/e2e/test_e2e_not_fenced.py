@@ -11,6 +11,7 @@ from test_e2e_network_readme import Organisations, introduce, organisations
 
 pytestmark = [
     pytest.mark.xdist_group("e2e-network"),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(not user_namespaces_allowed(), reason="user namespaces are forbidden here"),
 ]
 SETTING = "user.max_user_namespaces"

