@@ -84,7 +84,8 @@ def _network_check(settings: NodeSettings, runtime: RunpRuntime, clock: Clock) -
     pods = settings.gateway.pods
     if pods is None:
         return None
-    name, port = f"gateway.{settings.domain}.svc", pods.gateway.port if settings.gateway.enabled else 0
+    name = f"gateway.{settings.domain}.svc" if settings.dns.enabled else ""
+    port = pods.gateway.port if settings.gateway.enabled else 0
     return NetworkCheck(runtime, pods.gateway.host, name, port, clock, needed=lambda: bool(runtime.pods()))
 
 

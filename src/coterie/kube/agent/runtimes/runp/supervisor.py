@@ -251,8 +251,13 @@ class PodSupervisor:
             about["slot"] = known.about["slot"]
         if self._networks is not None:
             self._networks.add(about)
-        self._records.save(uid, "pod", about, flush=False)
-        self._limit(uid, about.get("limits") or {})
+        try:
+            self._records.save(uid, "pod", about, flush=False)
+            self._limit(uid, about.get("limits") or {})
+        except OSError:
+            if known is None and self._networks is not None:
+                self._networks.remove(uid)  # nobody would know of it
+            raise
         if known is not None:
             known.about = about
         else:
