@@ -450,6 +450,11 @@ class Scene:
 
     # ---- logs ----
 
+    @property
+    def has_cgroups(self) -> bool:
+        """Alice's node limits pods as a whole, and names who reaches a limit; an ordinary user's often cannot."""
+        return "control groups cannot be made here" not in self.alice.said()
+
     def logged(self, *words: str) -> list[str]:
         """Lines of the gateway's log for pods with all these words; Envoy writes its log once a second."""
         path = GatewayPaths.of(self.alice.paths).logs / "internal.log"

@@ -1156,9 +1156,20 @@ def bomb(kind):
         talk("allocating")
         kept = []
         while True:
+            kept.append(bytearray(b"x") * (8 << 20))
+    elif kind == "shared":
+        talk("allocating")
+        kept = []
+        while True:
             block = mmap.mmap(-1, 8 << 20)
             block.write(b"x" * (8 << 20))
             kept.append(block)
+    elif kind == "shm":
+        talk("writing")
+        with open("/dev/shm/fill", "wb") as file:
+            while True:
+                file.write(b"x" * (1 << 20))
+                file.flush()
     elif kind == "disk":
         talk("writing")
         for number in range(1, 10_000):
