@@ -51,6 +51,8 @@ USER_TESTS := tests/kube/agent/runp tests/kube/network $(addprefix tests/e2e/tes
   jobs.py psi.py serving.py secretflow.py pods.py) $(wildcard tests/faults/test_attack_pod_*.py)
 
 test-user: $(STAMP)  ## the tests of pods and networks; as an ordinary user they take another way than as root
+	@timeout 120 $(BIN)/python -m coterie.cli.psi_environment || echo 'The tests that need the environment of the PSI engine are skipped.'
+	@timeout 180 $(BIN)/python -m coterie.cli.engine_environment secretflow || echo 'The tests that need SecretFlow are skipped.'
 	$(BIN)/pytest -q -n $(JOBS) --dist loadgroup $(USER_TESTS)
 
 bench: $(STAMP)  ## measure; prints the table that docs/benchmarks.md keeps

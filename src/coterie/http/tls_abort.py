@@ -9,7 +9,7 @@ from typing import Any
 
 def repair() -> None:
     """Once; a second time changes nothing."""
-    transport: Any = vars(sslproto)["_SSLProtocolTransport"]
+    transport: Any = sslproto._SSLProtocolTransport
     original = transport.abort
     if getattr(original, "repaired", False):
         return
@@ -20,5 +20,5 @@ def repair() -> None:
         else:
             original(self)
 
-    abort.repaired = True  # type: ignore[attr-defined]
     transport.abort = abort
+    transport.abort.repaired = True
