@@ -38,8 +38,9 @@ def _certificate(folder: Path, name: str) -> str:
 def _inputs(folder: Path, name: str, host: str) -> SnapshotInputs:
     internal, external, handshake = (SocketAddress(host, free_port(host)) for _ in range(3))
     own = KeyPair(folder / f"{name}.crt", folder / f"{name}.key")
+    node_socket = SocketAddress(str(folder / name / "gw.sock"), 0)
     return SnapshotInputs(
-        name, internal, external, handshake, folder / name / "xds", folder / name / "logs", identity=own
+        name, internal, external, handshake, node_socket, folder / name / "xds", folder / name / "logs", identity=own
     )
 
 

@@ -144,6 +144,28 @@ async def test_child_dies_with_its_parent(tmp_path):
     await until(lambda: not alive(pid))
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="namespaces of Linux")
+@pytest.mark.parametrize("prefix", [("env", "A=1"), ("unshare", "--user", "--map-root-user")])
+async def test_a_child_behind_a_prefix_gets_descriptors_and_dies_with_its_supervisor(tmp_path, prefix):
+    if await (await asyncio.create_subprocess_exec(*prefix, "true")).wait() != 0:
+        pytest.skip("needs user namespaces")
+    mark = tmp_path / "pid"
+    program = (
+        "import asyncio, os, sys\n"
+        "from coterie.base.process import ProcessSpec, Supervised\n"
+        "file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)\n"
+        "argv = ('/bin/sh', '-c', f'echo $$ >&{file}; exec sleep 60')\n"
+        "spec = ProcessSpec('c', argv, die_with_parent=True, pass_fds=(file,), prefix=sys.argv[2:])\n"
+        "asyncio.run(Supervised(spec).run())\n"
+    )
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(mark), *prefix)
+    await until(lambda: mark.exists() and mark.read_text().strip())
+    pid = int(mark.read_text())
+    os.kill(parent.pid, signal.SIGKILL)
+    await parent.wait()
+    await until(lambda: not alive(pid))
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a Linux wish")
 async def test_a_helper_follows_who_started_it(tmp_path):
     mark = tmp_path / "pid"

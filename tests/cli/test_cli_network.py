@@ -21,6 +21,7 @@ from coterie.kube.agent.runtimes.runp import halt
 from coterie.kuscia.gateway.registration.registration_files import registration_file
 from coterie.kuscia.gateway.settings import MasterEndpoint
 from coterie.node import config
+from coterie.node.config import ports
 
 
 @pytest.fixture
@@ -104,7 +105,8 @@ def test_names_that_cannot_be_domains(cli, text, said):
     assert list(cli.folder.iterdir()) == []
 
 
-def test_a_lite_gets_its_masters_address_and_later_a_token(tmp_path, anywhere):
+def test_a_lite_gets_its_masters_address_and_later_a_token(tmp_path, anywhere, monkeypatch):
+    monkeypatch.setattr(ports, "lowest_port", lambda: 0)
     master, alice = network.choose(tmp_path, "center", ["alice"])
     assert alice.gateway.master == MasterEndpoint("127.0.1.1", 1080, True)
     assert (alice.gateway.deploy_token, network.needs_token(alice), network.needs_token(master)) == (None, True, False)
@@ -168,16 +170,14 @@ def test_without_loopback_addresses_ports_are_free_ones(monkeypatch):
     monkeypatch.setattr(network, "_refusal", lambda address, port: 99)
     places = list(itertools.islice(network.free_addresses(), 2))
     assert {place.address for place in places} == {"127.0.0.1"}
-    taken = [
-        port for place in places for port in (place.api, place.agent, place.internal, place.external, place.handshake)
-    ]
+    taken = [port for place in places for port in (place.api, place.agent, place.internal, place.external)]
     assert all(port > 1024 for port in taken)
     assert len(set(taken)) == len(taken)
 
 
 def test_ports_that_are_not_ours_to_open_are_not_asked_for():
-    assert network.usual_ports(0) == (6443, 10250, 8070, 8071, 8082, 8083, 8060, 8061, 80, 1080, 1054, 53)
-    assert network.usual_ports(1024) == (6443, 10250, 8070, 8071, 8082, 8083, 8060, 8061, 10080, 1080, 1054, 10053)
+    assert network.usual_ports(0) == (6443, 10250, 8070, 8071, 8082, 8083, 8060, 8061, 80, 1080, 53)
+    assert network.usual_ports(1024) == (6443, 10250, 8070, 8071, 8082, 8083, 8060, 8061, 10080, 1080, 10053)
 
 
 def test_two_at_once_wait_for_each_other(monkeypatch):

@@ -19,9 +19,8 @@ from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.cli.routes import check, probe
 from coterie.cli.routes.facts import Certificate, CheckOutcome, RouteCheckFacts, RouteFacts, ServiceCheck
-from coterie.kuscia.gateway.model import SocketAddress
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.settings import MasterEndpoint
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)
@@ -276,14 +275,14 @@ def test_where_our_own_gateway_is(tmp_path):
     paths = DomainPaths.of(tmp_path, "alice").prepare()
     assert probe.home_of(tmp_path, "alice") == paths
     assert probe.home_of(tmp_path, "bob") is None
-    assert probe.internal_listener(paths) is None
+    assert probe.node_socket(paths) is None
     file = GatewayPaths.of(paths).directory / "lds.json"
     file.parent.mkdir(parents=True)
-    address = {"socket_address": {"address": "127.0.1.9", "port_value": 80}}
-    file.write_bytes(orjson.dumps({"resources": [{"name": "external"}, {"name": "internal", "address": address}]}))
-    assert probe.internal_listener(paths) == SocketAddress("127.0.1.9", 80)
+    listeners = [{"name": "external"}, {"name": "node", "address": {"pipe": {"path": "/run/gw.sock"}}}]
+    file.write_bytes(orjson.dumps({"resources": listeners}))
+    assert probe.node_socket(paths) == Path("/run/gw.sock")
     file.write_text("{")
-    assert probe.internal_listener(paths) is None
+    assert probe.node_socket(paths) is None
 
 
 async def test_what_our_own_gateway_says(tmp_path):
@@ -298,9 +297,9 @@ async def test_what_our_own_gateway_says(tmp_path):
     app.router.add_route("*", "/{path:.*}", handle)
     runner = web.AppRunner(app)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    door = tmp_path / "gw.sock"
+    await web.UnixSite(runner, str(door)).start()
     try:
-        door = SocketAddress("127.0.0.1", runner.addresses[0][1])
         facts = await probe.ask_through(BROKEN, door, "psi")
     finally:
         await runner.cleanup()

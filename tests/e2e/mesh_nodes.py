@@ -30,6 +30,7 @@ import yaml
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 from gateway_kit import echo, free_port, streaming_echo
+from inside_kit import InsidePort
 
 from coterie.base import pki
 from coterie.base.paths import DomainPaths
@@ -42,7 +43,7 @@ from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS, GATEWAYS
 from coterie.kuscia.gateway.model import SocketAddress
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
+from coterie.kuscia.gateway.paths import GatewayPaths
 
 DOMAIN = DOMAINS.as_dynamic
 CDR = CLUSTER_DOMAIN_ROUTES.as_dynamic
@@ -99,15 +100,17 @@ class Node:
         """Seconds by which the node's clock is wrong."""
         self.internal = SocketAddress(host, free_port(host))
         self.external = SocketAddress(host, free_port(host))
-        self.handshake = SocketAddress(host, free_port(host))
         self.agent_port = free_port(host)
         self.dns_port = free_port(host)
         self.settings = self._settings(more)
         self.process: asyncio.subprocess.Process | None = None
         self._client: Client | None = None
+        self._inside: InsidePort | None = None
 
     def _settings(self, more: Any) -> dict[str, Any]:
-        doors = {each: _door(getattr(self, each)) for each in ("internal", "external", "handshake")}
+        doors = {each: _door(getattr(self, each)) for each in ("internal", "external")}
+        if self.mode == "master":
+            del doors["internal"]  # it has no pods
         doors |= {"name": self.instance, **more.pop("gateway", {})}
         made: dict[str, Any] = {
             "mode": self.mode,
@@ -155,6 +158,8 @@ class Node:
             await asyncio.wait_for(self.end(), 20)
         if self.process is not None:
             await self.end(signal.SIGKILL)
+        if self._inside is not None:
+            self._inside.close()
         for left in self._left():
             with contextlib.suppress(psutil.NoSuchProcess):
                 left.kill()
@@ -167,6 +172,10 @@ class Node:
                 if any(str(self.root) + os.sep in word for word in process.cmdline()):
                     found.append(process)
         return found
+
+    def as_node(self) -> aiohttp.ClientSession:
+        """For calls that the node itself makes to its gateway, to any URL."""
+        return aiohttp.ClientSession(connector=aiohttp.UnixConnector(GatewayPaths.of(self.paths).node_socket.host))
 
     @property
     def pid_file(self) -> Path:
@@ -219,6 +228,9 @@ class Node:
 
     @property
     def inside(self) -> str:
+        """Where a call is one of the domain's own pods."""
+        if self._inside is None:
+            self._inside = InsidePort.open(self.paths.run, self.internal.host, self.internal.port)
         return f"http://{self.internal}"
 
     @property

@@ -1,17 +1,21 @@
-"""Engines that do what a test says: each connects to the test, says which task of whom it is, and ends as it is told.
+"""Engines that do what a test says: each tells the test which task of whom it is, and ends as it is told.
 
-So a test knows how often each engine was started, and holds a job in any phase for as long as it likes.
+They reach nobody but their own gateway, so test and engine meet in the engine's private /tmp, which the test sees on disk:
+the engine puts its task into `hello` and waits for its exit code at the named pipe `code`. So a test knows how often each engine was started, and holds a job in any phase for as long as it likes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import socket
+import os
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from jobs_kit import PATIENCE, PUPPET, Object, app_image, until
+
+_LOOK_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class Started:
 @dataclass(slots=True)
 class _Puppet:
     which: Started
-    line: socket.socket
+    code: Path
     ended: bool = False
 
 
@@ -35,54 +39,50 @@ class Puppets:
     """The test's end of the engines. They end well at once, unless they are held."""
 
     def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self._roots: list[Path] = []
         self._lock = threading.Lock()
         self._known: list[_Puppet] = []
+        self._seen: set[Path] = set()
         self._held: set[str] = set()
-        self._closed = False
-        self._thread = threading.Thread(target=self._accept, name="puppets", daemon=True)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="puppets", daemon=True)
 
     def __enter__(self) -> Puppets:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._closed = True
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self._closed.set()
         self._thread.join(5)
-        with self._lock:
-            for puppet in self._known:
-                puppet.line.close()
+
+    def watch(self, root: Path) -> None:
+        """Engines of the network under this root are ours."""
+        self._roots.append(root)
 
     def image(self, name: str = PUPPET, **more: Any) -> Object:
         """The AppImage. An engine whose test is gone ends badly."""
-        port = self._listener.getsockname()[1]
-        script = f"exec 3<>/dev/tcp/127.0.0.1/{port} && cat task.conf >&3 && read -r code <&3 && exit $code; exit 99"
+        script = (
+            "mkfifo -m 600 /tmp/code && exec 3<>/tmp/code && cp task.conf /tmp/hello.tmp && mv /tmp/hello.tmp /tmp/hello"
+            " && read -t 600 -r code <&3 && exit $code; exit 99"
+        )
         return app_image(name, script, "bash", **more)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                line, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._greet, args=(line,), name="puppet", daemon=True).start()
+    def _watch(self) -> None:
+        while not self._closed.wait(_LOOK_SECONDS):
+            for root in list(self._roots):
+                for hello in root.glob("*/var/pods/*/runp/main.*/tmp/hello"):
+                    if hello not in self._seen:
+                        self._seen.add(hello)
+                        self._greet(hello)
 
-    def _greet(self, line: socket.socket) -> None:
-        said = b""
-        with contextlib.suppress(OSError):
-            while not said.endswith(b"\n"):
-                piece = line.recv(4096)
-                if not piece:
-                    break
-                said += piece
-        words = said.decode().split()
+    def _greet(self, hello: Path) -> None:
+        try:
+            words = hello.read_text().split()
+        except OSError:
+            return  # its pod was removed this moment
         if len(words) != 3:
-            line.close()
             return
-        puppet = _Puppet(Started(*words), line)
+        puppet = _Puppet(Started(*words), hello.with_name("code"))
         with self._lock:
             self._known.append(puppet)
             held = self._is_held(puppet.which)
@@ -116,7 +116,11 @@ class Puppets:
     def _tell(self, puppet: _Puppet, code: int) -> None:
         puppet.ended = True
         with contextlib.suppress(OSError):
-            puppet.line.sendall(f"{code}\n".encode())
+            handle = os.open(puppet.code, os.O_WRONLY | os.O_NONBLOCK)
+            try:
+                os.write(handle, f"{code}\n".encode())
+            finally:
+                os.close(handle)
 
     def starts(self, job: str) -> list[Started]:
         with self._lock:

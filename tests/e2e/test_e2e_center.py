@@ -134,12 +134,14 @@ async def test_both_gateways_of_a_domain_take_calls(center: Center) -> None:
 async def test_a_lite_reads_its_own_objects_and_no_other_lites(center: Center, kind: str) -> None:
     for namespace, expected in (("alice", 200), ("bob", 403), ("hq", 403), ("carol", 403)):
         path = f"/api/v1/namespaces/{namespace}/{kind}"
-        status, said, _ = await call(center.http, f"{center.alice.inside}{path}", "apiserver.master.svc")
+        async with center.alice.as_node() as http:
+            status, said, _ = await call(http, f"http://gateway{path}", "apiserver.master.svc")
         assert status == (403 if kind == "secrets" and namespace != "alice" else expected), said
         if status == 403:
             assert "system:serviceaccount:alice:alice" in said["message"]
 
 
 async def test_a_lite_has_no_api_and_no_registration(center: Center) -> None:
-    status, _, _ = await call(center.http, f"{center.bob.inside}/api/v1/namespaces", "apiserver.alice.svc")
+    async with center.bob.as_node() as http:
+        status, _, _ = await call(http, "http://gateway/api/v1/namespaces", "apiserver.alice.svc")
     assert status == 403

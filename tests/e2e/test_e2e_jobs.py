@@ -17,7 +17,7 @@ from puppets import Puppets
 from upstream_manifests import JOB, PSI_IMAGE, SECRETFLOW_IMAGE, TASK
 
 from coterie.kuscia.gateway.admin import Admin
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
+from coterie.kuscia.gateway.paths import GatewayPaths
 
 pytestmark = [pytest.mark.xdist_group("e2e-jobs")]
 VERSIONS = kubectl_runner.chosen()
@@ -46,6 +46,7 @@ def running(
     if request.param == "p2p":
         settings["carol"] = {**_ROOMY, "enableWorkloadApprove": True}
     with network(root, request.param, *ABC, kubectl=VERSIONS[-1], settings=settings) as net:
+        puppets.watch(net.root)
         net.register(puppets.image())
         yield net
         assert [line for each in net.domains.values() for line in each.complaints()] == []

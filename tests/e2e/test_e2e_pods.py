@@ -105,8 +105,8 @@ def test_probes_fail_and_recover(autonomy: Cluster) -> None:
                 "image": "coterie/python:latest",
                 "args": ["-c", server],
                 "volumeMounts": mount,
-                "readinessProbe": {"httpGet": {"port": 18431, "host": "127.0.0.1", "path": "/"}, **every},
-                "startupProbe": {"tcpSocket": {"port": 18431, "host": "127.0.0.1"}, "periodSeconds": 1},
+                "readinessProbe": {"httpGet": {"port": 18431, "path": "/"}, **every},
+                "startupProbe": {"tcpSocket": {"port": 18431}, "periodSeconds": 1},
             },
             volumes=[{"name": "v", "emptyDir": {}}],
         ),
@@ -348,3 +348,51 @@ def test_pods_outlive_a_crash_of_the_whole_node(autonomy: Cluster) -> None:
     autonomy.wait_until_up("node-a")
     assert starts(autonomy.ready("steady")) == before
     assert autonomy.logs("steady") == "begun\n"
+
+
+def test_a_pod_that_forks_fills_or_takes_all_memory_is_stopped_and_named(autonomy: Cluster) -> None:
+    def small(**limits: str) -> dict[str, Any]:
+        return {"limits": {name.replace("_", "-"): value for name, value in limits.items()}}
+
+    fill = "import os\nwhile True: open(os.urandom(4).hex(), 'wb').write(b'x' * (1 << 20))"
+    bomb = (
+        "import threading, time\nthreading.stack_size(65536)\nwhile True:\n"
+        "  try: threading.Thread(target=time.sleep, args=(1000,)).start()\n  except RuntimeError: time.sleep(1)"
+    )
+    hog = "d = []\nwhile True: d.append(bytearray(4 << 20))"
+    python = {"image": "coterie/python:latest"}
+    autonomy.apply(
+        pod(
+            "filler",
+            {"name": "main", **python, "args": ["-c", fill], "resources": small(ephemeral_storage="5Mi", cpu="100m")},
+            restartPolicy="Never",
+        ),
+        pod(
+            "volume-filler",
+            container(
+                script="head -c 3000000 /dev/zero > /v/file; sleep 1000",
+                volumeMounts=[{"name": "v", "mountPath": "/v"}],
+            ),
+            volumes=[{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}],
+            restartPolicy="Never",
+        ),
+        pod("bomb", {"name": "main", **python, "args": ["-c", bomb]}),
+        pod(
+            "hog",
+            {"name": "main", **python, "args": ["-c", hog], "resources": small(memory="64Mi")},
+            restartPolicy="Never",
+        ),
+        pod("neighbour", container(script="echo there; sleep 1000")),
+    )
+    hog_ended = state(autonomy.phase("hog", "Failed"))["state"]["terminated"]
+    assert (hog_ended["reason"], hog_ended["message"]) == (
+        "OOMKilled",
+        "Container main exceeded its memory limit of 64Mi",
+    )
+    filler, volume = autonomy.phase("filler", "Failed"), autonomy.phase("volume-filler", "Failed")
+    assert filler["status"]["reason"] == volume["status"]["reason"] == "Evicted"
+    assert filler["status"]["message"] == 'Container main exceeded its local ephemeral storage limit "5Mi".'
+    assert volume["status"]["message"] == 'Usage of EmptyDir volume "v" exceeds the limit "1Mi".'
+    until("the bomb is named", lambda: "reached its limit of 4096 processes" in autonomy.do("events --for pod/bomb"))
+    autonomy.do("delete pod bomb --grace-period=1")
+    assert state(autonomy.ready("neighbour"))["restartCount"] == 0

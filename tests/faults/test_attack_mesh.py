@@ -45,7 +45,7 @@ from registration_kit import an_application
 from coterie.base import pki
 from coterie.kuscia.gateway.handshake import crypto
 from coterie.kuscia.gateway.handshake.messages import RSA, HandshakeRequest, HandshakeTokenConfig, encode
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.tunnel import server_name
 
 pytestmark = [

@@ -42,6 +42,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, puppets: Puppets) -> Itera
     root = tmp_path_factory.mktemp("fault-jobs") / "net"
     settings = {"bob": {"enableWorkloadApprove": True}}
     with network(root, "p2p", *AB, kubectl=kubectl_runner.chosen()[-1], settings=settings) as net:
+        puppets.watch(net.root)
         net.register(puppets.image())
         yield net
 

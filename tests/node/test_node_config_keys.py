@@ -64,11 +64,17 @@ USED = [
     ("masterEndpoint", "http://m/p", "gateway.master", MasterEndpoint("m", 80, False, "/p"), LITE),
     ("enableWorkloadApprove", True, "workload_approve", True, AUTONOMY),
     ("agent.allowPrivileged", True, "agent.allow_privileged", True, AUTONOMY),
+    ("agent.allowHostNetwork", True, "agent.allow_host_network", True, AUTONOMY),
+    ("agent.podCIDR", "10.200.0.0/16", "agent.pod_cidr", "10.200.0.0/16", AUTONOMY),
     ("agent.nodeName", "n-1", "agent.node_name", "n-1", LITE),
     ("agent.address", "10.0.0.2", "agent.address", "10.0.0.2", AUTONOMY),
     ("agent.port", 0, "agent.port", 0, AUTONOMY),
     ("agent.taint", True, "agent.taint", True, AUTONOMY),
     ("agent.hostPaths[]", "/data", "agent.host_paths", ("/data",), AUTONOMY),
+    ("agent.defaults.pids", 100, "agent.defaults.pids", 100, AUTONOMY),
+    ("agent.defaults.openFiles", 1024, "agent.defaults.open_files", 1024, AUTONOMY),
+    ("agent.defaults.memory", "2Gi", "agent.defaults.memory", "2Gi", AUTONOMY),
+    ("agent.defaults.ephemeralStorage", "5Gi", "agent.defaults.ephemeral_storage", "5Gi", AUTONOMY),
     ("agent.leaseSeconds", 5, "agent.lease_seconds", 5, AUTONOMY),
     ("logrotate.maxFiles", 7, "logrotate.max_files", 7, AUTONOMY),
     ("logrotate.maxFileSizeMB", 20, "logrotate.max_file_mb", 20, AUTONOMY),
@@ -95,13 +101,11 @@ USED = [
     ("controllers.nodeGraceSeconds", 5, "controllers.node_grace_seconds", 5, MASTER),
     ("controllers.podEvictionSeconds", 0, "controllers.pod_eviction_seconds", 0, MASTER),
     ("controllers.portRange", [20000, 20999], "controllers.port_range", (20000, 20999), MASTER),
-    ("gateway.internal.host", "127.0.0.9", "gateway.internal", SocketAddress("127.0.0.9", 80), MASTER),
-    ("gateway.internal.port", 8080, "gateway.internal", SocketAddress("127.0.0.1", 8080), MASTER),
+    ("gateway.internal.host", "127.0.0.9", "gateway.internal", SocketAddress("127.0.0.9", 80), AUTONOMY),
+    ("gateway.internal.port", 8080, "gateway.internal", SocketAddress("127.0.0.1", 8080), LITE),
     ("gateway.external.host", "10.0.0.9", "gateway.external", SocketAddress("10.0.0.9", 1080), MASTER),
     ("gateway.external.port", 443, "gateway.external", SocketAddress("0.0.0.0", 443), MASTER),
     ("gateway.external", "none", "gateway.external", None, MASTER),
-    ("gateway.handshake.host", "127.0.0.9", "gateway.handshake", SocketAddress("127.0.0.9", 1054), MASTER),
-    ("gateway.handshake.port", 1055, "gateway.handshake", SocketAddress("127.0.0.1", 1055), MASTER),
     ("gateway.enabled", False, "gateway.enabled", False, MASTER),
     ("gateway.name", "gw-1", "gateway.instance", "gw-1", MASTER),
     ("gateway.workers", 4, "gateway.workers", 4, MASTER),
@@ -140,6 +144,13 @@ def test_used(path: str, given: Any, setting: str, expected: Any, base: dict[str
     settings = parse({**base, **nested(path, given)})
     assert at(settings, setting) == expected
     assert settings.notices == ()
+
+
+def test_a_master_has_no_port_for_pods() -> None:
+    assert parse(MASTER).gateway.internal is None
+    settings = parse({**MASTER, "gateway": {"internal": {"port": 81}}})
+    assert settings.gateway.internal is None
+    assert [(each.key, each.advice) for each in settings.notices] == [("gateway.internal", "leave it out")]
 
 
 def test_the_table_above_is_complete() -> None:
@@ -322,10 +333,10 @@ REFUSED = [
     ("approve", {**MASTER, "enableWorkloadApprove": "yes"}, "enableWorkloadApprove: must be true or false"),
     ("gc", {**MASTER, "garbageCollection": {"kusciaJobGC": {"durationHours": "1"}}}, "kusciaJobGC.durationHours: '1' is not a number"),
     ("port", {**MASTER, "gateway": {"external": {"port": 0}}}, "gateway.external.port: 0 is not a number"),
-    ("host", {**MASTER, "gateway": {"internal": {"host": "localhost"}}}, 'gateway.internal.host: "localhost" is not an IP'),
+    ("host", {**LITE, "gateway": {"internal": {"host": "localhost"}}}, 'gateway.internal.host: "localhost" is not an IP'),
     ("external-null", {**MASTER, "gateway": {"external": None}}, "gateway.external: has no value; write none"),
     ("external-text", {**MASTER, "gateway": {"external": "off"}}, "gateway.external: must be a mapping"),
-    ("same-door", {**MASTER, "gateway": {"internal": {"port": 1080}}}, "gateway.external: 0.0.0.0:1080 is the address of gateway.internal too"),
+    ("same-door", {**LITE, "gateway": {"internal": {"port": 1080}}}, "gateway.external: 0.0.0.0:1080 is the address of gateway.internal too"),
     ("gateway-off", {**LITE, "gateway": {"enabled": False}}, "gateway.enabled: must be true: a lite node reaches"),
     ("gateway-name", {**MASTER, "gateway": {"name": "A_B"}}, 'gateway.name: "A_B" is no valid name'),
     ("workers", {**MASTER, "gateway": {"workers": 0}}, "gateway.workers: 0 is not a number"),
@@ -424,13 +435,14 @@ def test_domains_of_one_machine_do_not_meet() -> None:
     ):
         settings = parse(document)
         gateway = settings.gateway
-        assert gateway.external is not None
-        hosts = {gateway.internal.host, gateway.external.host, gateway.handshake.host, settings.dns.address}
+        listeners = [each for each in (gateway.internal, gateway.external) if each is not None]
+        hosts = {settings.dns.address, *(each.host for each in listeners)}
         assert hosts == {"127.0.1.2"}
 
 
 def test_without_rights_other_ports_are_taken_and_told() -> None:
     settings = parse(AUTONOMY, lowest_port=1024)
+    assert settings.gateway.internal is not None
     assert (settings.gateway.internal.port, settings.dns.port) == (10080, 10053)
     assert [(each.key, each.value) for each in settings.notices] == [
         ("gateway.internal.port", "10080"),
@@ -438,6 +450,7 @@ def test_without_rights_other_ports_are_taken_and_told() -> None:
     ]
     chosen = {**AUTONOMY, "gateway": {"internal": {"port": 81}}, "dns": {"enabled": False}}
     settings = parse(chosen, lowest_port=1024)
+    assert settings.gateway.internal is not None
     assert (settings.gateway.internal.port, settings.dns.port, settings.notices) == (81, 53, ())
     assert parse(AUTONOMY, lowest_port=53).notices == ()
 

@@ -158,6 +158,9 @@ async def test_a_partner_calls_our_api_as_its_own_account_and_as_nobody_else(tmp
         control_plane("alice", tmp_path) as alice,
         control_plane("bob", tmp_path) as bob,
         control_plane("joe", tmp_path) as joe,
+        alice.as_node() as from_alice,
+        bob.as_node() as from_bob,
+        joe.as_node() as from_joe,
         aiohttp.ClientSession() as http,
     ):
         await befriend(alice, bob)
@@ -172,17 +175,22 @@ async def test_a_partner_calls_our_api_as_its_own_account_and_as_nobody_else(tmp
         await ready(alice, "alice-bob")
         await ready(joe, "joe-bob")
         jobs = "/apis/kuscia.secretflow/v1alpha1/namespaces/{}/kusciajobs"
-        await answered(http, alice, "apiserver.bob.svc", 200, jobs.format("alice"))
-        # To our own pods nothing is given: they bring credentials of their own.
-        await answered(http, bob, "apiserver.master.svc", 401, jobs.format("alice"))
+        await answered(from_alice, alice, "apiserver.bob.svc", 200, jobs.format("alice"))
+        # To ourselves nothing is given: who calls brings credentials of its own.
+        await answered(from_bob, bob, "apiserver.master.svc", 401, jobs.format("alice"))
+        # Pods do not get there at all, also where they share the machine's network.
+        await answered(http, alice, "apiserver.bob.svc", 403, jobs.format("alice"))
+        await answered(http, bob, "apiserver.master.svc", 403, jobs.format("alice"))
         # The account has no rights elsewhere, and a credential that the caller brings is replaced.
-        status, said, _ = await call(http, f"{alice.inside}{jobs.format('bob')}", "apiserver.bob.svc")
+        status, said, _ = await call(from_alice, f"{alice.inside}{jobs.format('bob')}", "apiserver.bob.svc")
         assert (status, said["reason"]) == (403, "Forbidden")
         assert "system:serviceaccount:alice:alice" in said["message"]
         forged = {"Authorization": "Bearer nonsense"}
-        status, _, _ = await call(http, f"{alice.inside}{jobs.format('alice')}", "apiserver.bob.svc", headers=forged)
+        status, _, _ = await call(
+            from_alice, f"{alice.inside}{jobs.format('alice')}", "apiserver.bob.svc", headers=forged
+        )
         assert status == 200
-        status, said, _ = await call(http, f"{joe.inside}{jobs.format('alice')}", "apiserver.bob.svc")
+        status, said, _ = await call(from_joe, f"{joe.inside}{jobs.format('alice')}", "apiserver.bob.svc")
         assert (status, "Forbidden" in str(said)) == (403, False)
 
 

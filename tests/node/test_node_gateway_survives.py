@@ -24,7 +24,7 @@ from coterie.kube.client import kubeconfig
 from coterie.kube.client.client import Client
 from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.transport import TransportError
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
+from coterie.kuscia.gateway.paths import GatewayPaths
 
 HOST = HOSTS["bob"]
 START = 60.0
@@ -34,12 +34,7 @@ class Node:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.paths = DomainPaths.of(root, "bob")
-        self.inside = f"http://{HOST}:{free_port(HOST)}"
-        ports = {
-            "internal": {"host": HOST, "port": int(self.inside.rpartition(":")[2])},
-            "external": {"host": HOST, "port": free_port(HOST)},
-            "handshake": {"host": HOST, "port": free_port(HOST)},
-        }
+        ports = {"external": {"host": HOST, "port": free_port(HOST)}}
         document = {
             "mode": "master",
             "domainID": "bob",
@@ -64,6 +59,9 @@ class Node:
         if self.process.returncode is None:
             self.process.send_signal(number)
         await self.process.wait()
+
+    def as_node(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(connector=aiohttp.UnixConnector(GatewayPaths.of(self.paths).node_socket.host))
 
     @property
     def pid_file(self) -> Path:
@@ -98,10 +96,10 @@ async def serve(client: Client, name: str, port: int) -> None:
 
 @pytest.mark.timeout(180)
 async def test_traffic_goes_on_when_the_node_is_killed_and_started_again(tmp_path: Path) -> None:
-    async with echo(HOST) as where, a_node(tmp_path) as node, aiohttp.ClientSession() as http:
+    async with echo(HOST) as where, a_node(tmp_path) as node, node.as_node() as http:
 
         async def status(host: str) -> int:
-            return (await call(http, node.inside, host))[0]
+            return (await call(http, "http://gateway/", host))[0]
 
         async def reaches(host: str) -> Any:
             return await status(host) == 200

@@ -77,16 +77,16 @@ async def test_a_lite_its_master_and_a_partner(tmp_path: Path) -> None:
                     text += (await watching.content.readany()).decode()
             assert (await post(at_hq, "/api/v1/job/query", job_id="job-a"))["data"]["initiator"] == "alice"
 
-            # Neither partners nor our own pods come in by the door of the lites, whoever they say they are.
+            # Neither partners nor our own node come in by the way of the lites, whoever they say they are.
             forged = {"Host": "kusciaapi.master.svc", "Kuscia-Source": "alice", "Kuscia-Origin-Source": "alice"}
-            async with aiohttp.ClientSession() as plain:
-                url = f"{hq.inside}/api/v1/job/query"
-                async with plain.post(url, json={"job_id": "job-a"}, headers=forged) as answer:
+            async with hq.as_node() as from_hq, carol.as_node() as from_carol:
+                url = "http://gateway/api/v1/job/query"
+                async with from_hq.post(url, json={"job_id": "job-a"}, headers=forged) as answer:
                     assert (answer.status, await answer.read()) == (401, b"")
 
                 async def partner() -> int:
                     there = {**forged, "Host": "kusciaapi.hq.svc"}
-                    async with plain.post(f"{carol.inside}/api/v1/job/query", json={}, headers=there) as answer:
+                    async with from_carol.post(url, json={}, headers=there) as answer:
                         return answer.status if answer.status in (401, 403) else 0
 
                 assert await until("carol is refused", partner) == 403

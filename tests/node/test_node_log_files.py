@@ -21,7 +21,7 @@ from coterie.base.log_rotation import Rotation, open_log
 from coterie.base.paths import DomainPaths
 from coterie.kube.apiserver.audit import FileSink
 from coterie.kuscia.gateway.envoy import EnvoySettings
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node import config
 from coterie.node.log_files import PERIOD, TIDY, LogFiles, log_files, logs_of
 from coterie.node.parts.apiserver import ApiPlane

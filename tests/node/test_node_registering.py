@@ -98,7 +98,7 @@ async def test_a_lite_reads_its_masters_api_through_both_gateways(tmp_path: Path
 def doors_again(settings: GatewaySettings) -> GatewaySettings:
     return GatewaySettings(
         settings.domain, settings.instance, internal=settings.internal, external=settings.external,
-        handshake=settings.handshake, protocol=settings.protocol, control_plane=False, master=settings.master,
+        protocol=settings.protocol, control_plane=False, master=settings.master,
     )  # fmt: skip
 
 

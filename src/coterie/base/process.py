@@ -56,6 +56,10 @@ class ProcessSpec:
     """A child that lived this long is forgiven its earlier failures."""
     die_with_parent: bool = False
     """Linux: the kernel ends the child when this process dies, even by SIGKILL."""
+    pass_fds: Sequence[int] = ()
+    """Descriptors that the child gets under the same numbers."""
+    prefix: Sequence[str] = ()
+    """A command that becomes the one that follows it, in other namespaces for example. It must not fork."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +164,8 @@ class Supervised:
         output = _open_log(spec.log_file, spec.log_rotation) if spec.log_file is not None else None
         try:
             return await asyncio.create_subprocess_exec(
+                # The prefix comes first: the kernel forgets PR_SET_PDEATHSIG of a process that enters a user namespace.
+                *spec.prefix,
                 *(_following(spec.argv) if spec.die_with_parent else spec.argv),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL if output is None else output,
@@ -167,6 +173,7 @@ class Supervised:
                 cwd=spec.cwd,
                 env=dict(spec.env) if spec.env is not None else None,
                 start_new_session=True,
+                pass_fds=tuple(spec.pass_fds),
             )
         finally:
             if output is not None:

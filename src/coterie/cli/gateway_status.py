@@ -16,11 +16,12 @@ import orjson
 
 from coterie.cli import background
 from coterie.cli.routes.model import RouteLine
+from coterie.kube.agent.runtimes.runp import pod_networks
 from coterie.kuscia.gateway import orphaned_envoy
 from coterie.kuscia.gateway.admin import Admin, AdminError, Readback, pending, refusals
 from coterie.kuscia.gateway.envoy import EnvoySettings
 from coterie.kuscia.gateway.model import Protocol
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.config import NodeSettings
 from coterie.node.config.document import READABLE_SENTENCE
 
@@ -42,7 +43,8 @@ class GatewayState:
     reasons: tuple[str, ...] = ()
     """Why, in Envoy's words."""
     dns: str = ""
-    """`answers`, `silent`; empty: it is switched off."""
+    """`answers`, `silent`, `in pods` (only they can ask it, and the node does so for its readiness); empty: it is switched
+    off."""
     node_memory: int = 0
     memory: int = 0
     """Bytes that the node's process and Envoy have in memory."""
@@ -137,6 +139,9 @@ def _tail(path: Path) -> str:
 async def _dns(node: NodeSettings) -> str:
     if not node.dns.enabled:
         return ""
+    facts = pod_networks.read_facts(str(node.paths.run / "runp"))
+    if facts is not None and pod_networks.holder_alive(facts):
+        return "in pods"
     try:
         async with asyncio.timeout(_DNS_SECONDS):
             _, writer = await asyncio.open_connection(node.dns.address, node.dns.port)
@@ -199,6 +204,8 @@ def switched_off(nodes: Sequence[NodeSettings], lines: Sequence[RouteLine]) -> l
             )
         if node.agent is not None and node.agent.allow_privileged:
             out.append(f"{node.domain}: pods may be privileged (agent.allowPrivileged: true)")
+        if node.agent is not None and node.agent.allow_host_network:
+            out.append(f"{node.domain}: pods may use the machine's network (agent.allowHostNetwork: true)")
         if node.agent is not None and node.agent.host_paths:
             paths = ", ".join(node.agent.host_paths)
             out.append(f"{node.domain}: pods may use directories of the machine (agent.hostPaths: {paths})")

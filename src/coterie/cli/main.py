@@ -14,6 +14,7 @@ from coterie import __version__
 from coterie.base.lazy_import import lazy_import
 from coterie.cli.app import INTERRUPTED, App, CliError, UsageError
 from coterie.cli.arguments import CONNECTION, VALUED, HelpAsked, Parser, connection_options, namespace_option
+from coterie.kube.network.rootless.platforms import platform_problem
 
 if TYPE_CHECKING:
     import difflib
@@ -130,8 +131,11 @@ else ~/.kube/config. These options may be placed before or after the command.
 """
 
 
-def main(argv: Sequence[str] | None = None, app: App | None = None) -> int:
+def main(argv: Sequence[str] | None = None, app: App | None = None, platform: str = sys.platform) -> int:
     app = app or App.standard()
+    if problem := platform_problem(platform):
+        app.warn(problem)
+        return 1
     try:
         return _run(list(sys.argv[1:] if argv is None else argv), app)
     except HelpAsked as asked:

@@ -60,7 +60,6 @@ class NodeAddresses:
     agent: int
     internal: int = 0
     external: int = 0
-    handshake: int = 0
     """Of the gateway; 0: its usual ports."""
     services: tuple[int, ...] = ()
     """Of the data mesh, KusciaAPI and ConfManager, HTTP and gRPC each; none: their usual ports."""
@@ -136,11 +135,9 @@ def document(
     if mode == "lite" and master is not None:
         out["masterEndpoint"] = master_endpoint(master)
     if place.external:
-        out["gateway"] = {
-            "internal": {"port": place.internal},
-            "external": {"host": place.address, "port": place.external},
-            "handshake": {"port": place.handshake},
-        }
+        external = {"host": place.address, "port": place.external}
+        internal = {"internal": {"port": place.internal}} if mode != "master" else {}
+        out["gateway"] = {**internal, "external": external}
     if place.services:
         mesh_http, mesh_grpc, api_http, api_grpc, conf_http, conf_grpc = place.services
         if mode != "master":
@@ -228,13 +225,13 @@ def free_addresses(taken: Iterable[str] = ()) -> Iterator[NodeAddresses]:
         elif problem != errno.EADDRINUSE:
             break  # this machine has no such addresses, so the next one will not be there either
     while True:
-        api, agent, internal, external, handshake, *services = _free_ports(5 + len(_SERVICE_PORTS))
-        yield NodeAddresses(_SHARED, api, agent, internal, external, handshake, tuple(services))
+        api, agent, internal, external, *services = _free_ports(4 + len(_SERVICE_PORTS))
+        yield NodeAddresses(_SHARED, api, agent, internal, external, tuple(services))
 
 
 def usual_ports(lowest: int) -> tuple[int, ...]:
     """All that a node opens on an address of its own. `lowest`: the first port that this process may open."""
-    gateway_ports = (gateway.INTERNAL_PORT, gateway.EXTERNAL_PORT, gateway.HANDSHAKE_PORT, gateway.DNS_PORT)
+    gateway_ports = (gateway.INTERNAL_PORT, gateway.EXTERNAL_PORT, gateway.DNS_PORT)
     return (
         API_PORT,
         AGENT_PORT,

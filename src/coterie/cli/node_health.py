@@ -11,6 +11,7 @@ from datetime import datetime
 from coterie.base.clock import parse_rfc3339
 from coterie.cli import background, network
 from coterie.cli.routes.model import RouteLine, lines_of
+from coterie.kube.agent.node.conditions import FENCED, NOT_FENCED
 from coterie.kube.api.errors import ApiError
 from coterie.kube.api.types.coordination import LEASES
 from coterie.kube.api.types.nodes import NODES
@@ -40,11 +41,15 @@ class NodeHealth:
     ready: bool
     kuscia_api: str = ""
     """Address of its own KusciaAPI; empty where there is none."""
+    problem: str = ""
+    """Why the node is not ready or not fenced, and what to do."""
+    fenced: bool = True
+    """Whether pods have a network, a user and a root of their own."""
 
     @property
     def status(self) -> str:
         if self.ready:
-            return "Ready"
+            return "Ready" if self.fenced else NOT_FENCED
         return "NotReady" if self.running else "Stopped"
 
     def document(self) -> dict[str, object]:
@@ -56,6 +61,8 @@ class NodeHealth:
             "node": self.node,
             "running": self.running,
             "ready": self.ready,
+            "fenced": self.fenced,
+            "problem": self.problem,
         }
 
     @property
@@ -80,9 +87,26 @@ async def of_all(nodes: Sequence[NodeSettings]) -> list[NodeHealth]:
 async def of(node: NodeSettings, plane: NodeSettings | None) -> NodeHealth:
     running = bool(background.running(node.paths))
     ready = running and plane is not None and await is_ready(node, plane)
+    fenced, problem = True, ""
+    if running and plane is not None and node.agent is not None:
+        fenced, problem = await _fence(node.agent.node_name, plane)
     name = node.agent.node_name if node.agent is not None else ""
     served = network.kuscia_api_address(node)
-    return NodeHealth(node.domain, node.mode, network.api_address(plane) if plane else "", name, running, ready, served)
+    api = network.api_address(plane) if plane else ""
+    return NodeHealth(node.domain, node.mode, api, name, running, ready, served, problem, fenced)
+
+
+async def _fence(name: str, plane: NodeSettings) -> tuple[bool, str]:
+    """Whether the node's pods are fenced, and what is wrong with them or with the node."""
+    try:
+        async with client_of(plane) as client:
+            found = {each.type: each for each in (await client.get(NODES, name)).status.conditions or ()}
+    except (ApiError, TransportError, KubeconfigError):
+        return True, ""
+    fence, ready = found.get(FENCED), found.get("Ready")
+    if fence is not None and fence.status == "False":
+        return False, fence.message
+    return True, ready.message if ready is not None and ready.status != "True" else ""
 
 
 async def routes_of(nodes: Sequence[NodeSettings], now: datetime) -> list[RouteLine]:

@@ -18,6 +18,7 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import LogSettings, configure, logger, set_level
 from coterie.kube.control.manager import Manager, Runnable
 from coterie.node.config import NodeSettings
+from coterie.node.config.gateway import UNPRIVILEGED_SENTENCE
 from coterie.node.housekeeping import Housekeeper
 from coterie.node.log_files import log_files
 from coterie.node.parts import registry
@@ -32,6 +33,8 @@ async def run(
     """Run a node until SIGTERM or SIGINT. `file`, `root`: what `settings` were loaded from, to be watched."""
     configure(_logging(settings, settings.log_level))
     for notice in settings.notices:
+        if settings.agent is not None and notice.sentence == UNPRIVILEGED_SENTENCE:
+            continue  # these ports are opened in the pod network, where all of them are free; without one that is told
         more = {name: text for name, text in (("value", notice.value), ("do", notice.advice)) if text}
         log.bind(**more).warning(notice.sentence, key=notice.key)
     settings.paths.prepare()

@@ -175,9 +175,14 @@ STOP = "Stopping container main"
         pytest.param(situation(make_pod(), removed=True), [FinishPod()], id="removed-and-stopped"),
         pytest.param(situation(make_pod(phase="Failed"), run()), [StopContainer("main", 30, STOP)], id="failed-by-others"),
         pytest.param(
-            situation(make_pod(), run(), history=PodHistory(failure=PodFailure("Evicted", "no memory"))),
+            situation(make_pod(), run(), history=PodHistory(failure=PodFailure("DeadlineExceeded", "late"))),
             [StopContainer("main", 30, STOP)],
             id="given-up",
+        ),
+        pytest.param(
+            situation(make_pod(), run(), history=PodHistory(failure=PodFailure("Evicted", "disk is full"))),
+            [StopContainer("main", 1, STOP)],
+            id="evicted",
         ),
         pytest.param(situation(make_pod(policy="Never"), run(code=0), released=True), [], id="released-once"),
         pytest.param(

@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.kube.agent.pods.containers import limits_of, security_of, termination_message, termination_mount
+from coterie.kube.agent.pods.containers import security_of, termination_message, termination_mount
 from coterie.kube.agent.pods.downward import ConfigProblem, DownwardNodeInfo, field_value, resource_value
 from coterie.kube.agent.pods.environment import expand, variables
 from coterie.kube.agent.pods.garbage import abandoned, old_outputs
 from coterie.kube.agent.pods.hosts_files import hosts_file, resolver_file
-from coterie.kube.agent.runtimes.protocol import ContainerLimits
 from coterie.kube.agent.settings import DnsSettings, PodSettings
 from coterie.kube.agent.volumes import atomic, directories
 from coterie.kube.agent.volumes.atomic import FileContent
@@ -340,12 +339,6 @@ def test_resolver_file(spec: dict[str, Any], servers: tuple[str, ...], expected:
 
 
 # Containers.
-
-
-def test_limits() -> None:
-    container = {"resources": {"limits": {"cpu": "500m", "memory": "64Mi"}, "requests": {"cpu": "100m"}}}
-    assert limits_of(container, PodSettings(pids_limit=9)) == ContainerLimits(500, 64 << 20, 9, 100)
-    assert limits_of({}, PodSettings()) == ContainerLimits()
 
 
 def test_security_contexts_merge_and_privilege_is_dropped() -> None:

@@ -32,6 +32,7 @@ from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.client.informers import Informers
+from coterie.kube.control.on_demand_process import NamespaceListeners
 from coterie.kube.store.memory import MemoryStore
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATA_SOURCES, DOMAIN_DATAS, DomainDataGrant
@@ -319,7 +320,7 @@ async def api_world(directory: Path, domain: str = "alice") -> AsyncIterator[Wor
 async def world(directory: Path, *, clock: Clock = SYSTEM_CLOCK, look: float = 0.05) -> AsyncIterator[World]:
     async with api_world(directory) as made:
         settings = MeshSettings(made.domain, made.paths, http_port=0, grpc_port=0, recheck_seconds=look)
-        made.mesh = DataMesh(settings, made.client, made.identity, made.shelf.open, clock)
+        made.mesh = DataMesh(settings, made.client, made.identity, made.shelf.open, clock, run=directory)
         await ensure_default_source(made.client, made.domain, made.paths.data, made.identity.key.public_key())
         async with made.mesh:
             made.grpc_port = made.mesh.grpc_port
@@ -335,14 +336,18 @@ def free_ports() -> tuple[int, int]:
 
 
 @asynccontextmanager
-async def served(directory: Path, idle: float = 300.0) -> AsyncIterator[tuple[World, DataMeshProcess]]:
+async def served(
+    directory: Path, idle: float = 300.0, pods: NamespaceListeners | None = None
+) -> AsyncIterator[tuple[World, DataMeshProcess]]:
     async with api_world(directory) as world:
         http, grpc = free_ports()
         informers = Informers(world.client)
-        settings = MeshSettings(world.domain, world.paths, "127.0.0.1", http, grpc)
+        settings = MeshSettings(world.domain, world.paths, pods.address if pods else "127.0.0.1", http, grpc)
         run = directory / "run"
         run.mkdir(mode=0o700)
-        made = DataMeshProcess(settings, run, world.client, informers, SYSTEM_CLOCK, everywhere=True, idle=idle)
+        made = DataMeshProcess(
+            settings, run, world.client, informers, SYSTEM_CLOCK, everywhere=True, pods=pods, idle=idle
+        )
         world.grpc_port = grpc
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(informers.run())

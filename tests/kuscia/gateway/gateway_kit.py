@@ -304,18 +304,17 @@ class Domain:
 
 def make_inputs(name: str, root: Path, protocol: Protocol, **more: Any) -> SnapshotInputs:
     host = HOSTS[name]
-    return SnapshotInputs(
-        domain=name,
-        internal=SocketAddress(host, free_port(host)),
-        external=SocketAddress(host, free_port(host)),
-        handshake=SocketAddress(host, free_port(host)),
-        directory=root / name / "xds",
-        logs=root / name / "logs",
-        version="test",
-        protocol=protocol,
-        identity=identity(name),
+    given: dict[str, Any] = {
+        "internal": SocketAddress(host, free_port(host)),
+        "external": SocketAddress(host, free_port(host)),
+        "handshake": SocketAddress(str(root / name / "run" / "handshake.sock"), 0),
+        "node_socket": SocketAddress(str(root / name / "run" / "gw.sock"), 0),
+        "version": "test",
+        "protocol": protocol,
+        "identity": identity(name),
         **more,
-    )
+    }
+    return SnapshotInputs(domain=name, directory=root / name / "xds", logs=root / name / "logs", **given)
 
 
 def make_settings(inputs: SnapshotInputs, root: Path, **more: Any) -> EnvoySettings:

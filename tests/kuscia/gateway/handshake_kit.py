@@ -7,12 +7,16 @@ A gateway's Envoy is modelled by the set of tokens that it has loaded.
 from __future__ import annotations
 
 import asyncio
+import atexit
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
+from itertools import count
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -37,7 +41,6 @@ from coterie.kuscia.gateway.handshake import crypto, negotiator
 from coterie.kuscia.gateway.handshake.effective_tokens import EffectiveTokens, tokens_of
 from coterie.kuscia.gateway.handshake.handshake_client import CALL_SECONDS, HandshakeTarget, PartnerUnreachable
 from coterie.kuscia.gateway.handshake.server import HandshakeServer
-from coterie.kuscia.gateway.model import SocketAddress
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
 ADMIN = UserInfo("system:admin", ("system:masters",))
@@ -46,7 +49,21 @@ GATEWAY = GATEWAYS.as_dynamic
 EVENT = Kind.dynamic(builtin("events"))
 NAMESPACE = Kind.dynamic(builtin("namespaces"))
 STEP = 0.2
-NOWHERE = SocketAddress("127.0.0.1", 0)
+
+
+def _socket() -> Path:
+    """Of a handshake server that is called in this process only."""
+    return Path(_sockets()) / f"{next(_numbers)}.sock"
+
+
+@cache
+def _sockets() -> str:
+    directory = mkdtemp(prefix="coterie-handshake-")
+    atexit.register(shutil.rmtree, directory)
+    return directory
+
+
+_numbers = count()
 
 
 @cache
@@ -179,7 +196,7 @@ class Side:
     def add_gate(self, name: str, network: Network) -> Gate:
         informers = Informers(self.client)
         server = HandshakeServer(
-            self.client, informers, self.identity, name, self.clock, address=NOWHERE, certificates=network.certificates
+            self.client, informers, self.identity, name, self.clock, path=_socket(), certificates=network.certificates
         )
         effective = EffectiveTokens(self.client, informers, self.domain, name, self.clock)
         recorder = EventRecorder(self.client, "gateway", instance=name, clock=self.clock)

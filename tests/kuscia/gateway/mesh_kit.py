@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,11 +18,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 from cryptography.hazmat.primitives.asymmetric import rsa
 from gateway_kit import HOSTS, free_port
 
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
+from coterie.base.files import private_directory
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import SecretValue
 from coterie.http.messages import UserInfo
@@ -36,6 +37,7 @@ from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.client.informers import Informers
+from coterie.kube.control.child_api_listener import private_socket
 from coterie.kube.control.manager import Manager, Runnable
 from coterie.kube.store.memory import MemoryStore
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS, GATEWAYS
@@ -44,7 +46,9 @@ from coterie.kuscia.controllers.domain import controller as domain
 from coterie.kuscia.controllers.domainroute import controller as domainroute
 from coterie.kuscia.controllers.gateway import controller as gateway
 from coterie.kuscia.extensions.apiserver import KUSCIA
+from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.gateway.model import Protocol, SocketAddress
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.identity import domain_identity as identities
 from coterie.kuscia.identity.domain_identity import DomainIdentity
@@ -73,7 +77,6 @@ def settings_of(name: str, **more: Any) -> GatewaySettings:
         "instance": f"gw-{name}",
         "internal": SocketAddress(host, free_port(host)),
         "external": SocketAddress(host, free_port(host)),
-        "handshake": SocketAddress(host, free_port(host)),
         **more,
     }
     return GatewaySettings(name, **given)
@@ -89,10 +92,15 @@ class Plane:
     paths: DomainPaths
     manager: Manager
     groups: list[list[Runnable]] = field(repr=False)
+    callers: PodCallers = field(repr=False)
 
     @property
     def inside(self) -> str:
         return f"http://{self.settings.internal}"
+
+    def as_node(self) -> aiohttp.ClientSession:
+        """For calls that the node itself makes to its gateway, to any URL."""
+        return aiohttp.ClientSession(connector=aiohttp.UnixConnector(GatewayPaths.of(self.paths).node_socket.host))
 
     @property
     def certificate(self) -> str:
@@ -155,7 +163,8 @@ async def control_plane(name: str, root: Path, **more: Any) -> AsyncIterator[Pla
         api = await _port(stack, server, paths)
         informers = Informers(client)
         settings = settings_of(name, **more)
-        groups = gateway_parts(settings, paths, identity, client, informers, clock=SYSTEM_CLOCK, api=lambda: api).groups
+        parts = gateway_parts(settings, paths, identity, client, informers, clock=SYSTEM_CLOCK, api=lambda: api)
+        groups = parts.groups
         controllers: list[Runnable] = [
             domain.make(client, informers, control_plane=name),
             clusterdomainroute.make(client, informers, control_plane=name),
@@ -163,7 +172,7 @@ async def control_plane(name: str, root: Path, **more: Any) -> AsyncIterator[Pla
             gateway.make(client, informers),
         ]
         manager = Manager([[informers], controllers, *groups], name=name)
-        plane = Plane(name, client, server, settings, identity, paths, manager, groups)
+        plane = Plane(name, client, server, settings, identity, paths, manager, groups, parts.callers)
         async with running(manager):
             yield plane
 
@@ -184,11 +193,10 @@ async def running(manager: Manager) -> AsyncIterator[None]:
 
 
 async def _port(stack: contextlib.AsyncExitStack, server: ApiServer, paths: DomainPaths) -> SocketAddress:
-    """The API's own port, as a node opens it."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(paths.domain_certificate, paths.domain_key)
+    """The API's socket for the gateway, as a node opens it."""
     http = HttpServer(server.handle)
-    found = SocketAddress(*await http.listen("127.0.0.1", 0, context))
+    found = GatewayPaths.of(paths).api_socket
+    await http.serve(private_socket(private_directory(Path(found.host).parent) / Path(found.host).name))
     stack.push_async_callback(http.stop)
     return found
 

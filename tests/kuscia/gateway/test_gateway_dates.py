@@ -23,8 +23,9 @@ from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, Domain, DomainRoute
 from coterie.kuscia.gateway.certificate_validity import is_undated, next_change, out_of_date
 from coterie.kuscia.gateway.handshake.pinned_certificates import PinMatch, Pins
 from coterie.kuscia.gateway.model import DomainService, KeyPair, Protocol, SnapshotInputs
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.settings import GatewaySettings
-from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects, GatewayPaths, InputCache, inputs_of
+from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects, InputCache, inputs_of
 from coterie.kuscia.gateway.tls import peers_context, upstream
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 

@@ -49,7 +49,7 @@ async def organisation(domain: Domain, there: SnapshotInputs) -> AsyncIterator[C
         transport = InProcessTransport(server.handle, ADMIN)
         stack.push_async_callback(transport.close)
         client = Client(transport)
-        caller = HttpHandshakeTransport(domain.inputs.internal)
+        caller = HttpHandshakeTransport(domain.inputs.node_socket)
         stack.push_async_callback(caller.close)
         informers = Informers(client)
         door = HandshakeServer(
@@ -57,7 +57,7 @@ async def organisation(domain: Domain, there: SnapshotInputs) -> AsyncIterator[C
             informers,
             identity(name),
             "gw",
-            address=domain.inputs.handshake,
+            path=Path(domain.inputs.handshake.host),
             certificates=lambda who: [pem(who)],
         )
         effective = EffectiveTokens(client, informers, name, "gw")

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -262,7 +263,7 @@ async def test_heartbeats_are_not_written_more_often_than_needed() -> None:
     ],
     ids=["bad JSON", "method", "nothing here", "almost", "somebody else's path"],
 )
-async def test_the_door(method: str, path: str, body: bytes, status: int) -> None:
+async def test_the_door(method: str, path: str, body: bytes, status: int, tmp_path: Path) -> None:
     async def register(request: Request) -> Response:
         return Response(201, request.body)
 
@@ -270,7 +271,7 @@ async def test_the_door(method: str, path: str, body: bytes, status: int) -> Non
         side = network.sides["bob"]
         server = HandshakeServer(
             side.client, side.gates["gw-bob-0"].informers, side.identity, "gw", side.clock,
-            extra={"/register": register}, address=SocketAddress("127.0.0.1", 0),
+            extra={"/register": register}, path=tmp_path / "handshake.sock",
         )  # fmt: skip
         running = asyncio.ensure_future(server.run())
         response = await server.handle(Request(method, path, "", {}, body))
@@ -282,15 +283,15 @@ async def test_the_door(method: str, path: str, body: bytes, status: int) -> Non
 # Over HTTP, in real time.
 
 
-async def test_over_http() -> None:
+async def test_over_http(tmp_path: Path) -> None:
     async with bob() as network:
         side = network.sides["bob"]
         informers = Informers(side.client)
         server = HandshakeServer(
-            side.client, informers, side.identity, "gw", SYSTEM_CLOCK, address=SocketAddress("127.0.0.1", 0)
+            side.client, informers, side.identity, "gw", SYSTEM_CLOCK, path=tmp_path / "handshake.sock"
         )
         tasks = [asyncio.ensure_future(each.run()) for each in (informers, server)]
-        caller = HttpHandshakeTransport(server.address)
+        caller = HttpHandshakeTransport(SocketAddress(str(server.path), 0))
         try:
             async with asyncio.timeout(30):
                 await server.ready.wait()

@@ -29,9 +29,10 @@ from coterie.kuscia.gateway.model import (
     SnapshotProblem,
     SocketAddress,
 )
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
 from coterie.kuscia.gateway.snapshot import snapshot
-from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects, GatewayPaths, InputCache, api_callers, inputs_of
+from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects, InputCache, api_callers, inputs_of
 from coterie.kuscia.gateway.watched_objects import (
     can_be_called,
     domain_matters,
@@ -203,7 +204,7 @@ def test_the_api_is_a_service_with_a_credential_per_caller(
         api=API,
     )
     service = made(world).services[-1]
-    assert (service.name, service.endpoints, service.protocol) == ("apiserver", (API,), ServiceProtocol.HTTPS)
+    assert (service.name, service.endpoints, service.protocol) == ("apiserver", (API,), ServiceProtocol.HTTP)
     expected = () if credential is None else (("alice", SecretValue(credential)),)
     assert service.credentials == expected
     assert service.access == frozenset(name for name, _ in expected)

@@ -18,6 +18,8 @@ from coterie.kuscia.gateway.model import (
     Affinity,
     Authentication,
     DomainService,
+    PodCaller,
+    PodNetwork,
     Protocol,
     Route,
     RoutePort,
@@ -28,14 +30,15 @@ from coterie.kuscia.gateway.model import (
     TaskBandwidthLimit,
     TransitGrant,
 )
-from coterie.kuscia.gateway.snapshot import EnvoyResources, NoIdentity, snapshot
+from coterie.kuscia.gateway.snapshot import EnvoyResources, NoIdentity, pod_rules_file, snapshot
 from coterie.kuscia.gateway.xds import bridged, render
 
 HERE = SnapshotInputs(
     domain="alice",
     internal=SocketAddress("127.0.1.1", 80),
     external=SocketAddress("127.0.1.1", 1080),
-    handshake=SocketAddress("127.0.1.1", 1054),
+    handshake=SocketAddress("/run/gateway/handshake.sock", 0),
+    node_socket=SocketAddress("/run/gateway/gw.sock", 0),
     directory=Path("/xds"),
     logs=Path("/logs"),
     identity=identity("alice"),
@@ -117,8 +120,8 @@ def test_the_order_of_what_comes_in_does_not_matter(
 def test_files_are_written_before_those_that_name_them() -> None:
     order = list(made(routes=(TO_BOB, FROM_BOB)).files)
     assert order == [
-        "sds-own.json", "sds-peers.json", "sds-tunnels.json", "ecds-auth.json", "cds.json", "rds-external.json",
-        "rds-internal.json", "lds.json",
+        "sds-own.json", "sds-peers.json", "sds-tunnels.json", "ecds-auth.json", "ecds-pods.json", "cds.json",
+        "rds-external.json", "rds-internal.json", "lds.json",
     ]  # fmt: skip
 
 
@@ -196,8 +199,60 @@ def test_tls_needs_a_certificate_and_plain_text_none() -> None:
     assert "transport_socket" not in text(made(identity=None, protocol=Protocol.NOTLS))
 
 
+# ---- pods with a network of their own ----
+
+PODS = PodNetwork("100.96.0.0/16", "100.96.128.0/17", SocketAddress("100.96.0.1", 80), namespace="/run/netns-1")
+
+
+def test_an_engine_pod_changes_one_file() -> None:
+    service = DomainService("psi", (SocketAddress("100.96.128.2", 8080),))
+    before = made(pods=PODS, services=(service,), routes=(TO_BOB, FROM_BOB))
+    callers = (PodCaller("100.96.128.2", frozenset({"psi.bob.svc"})),)
+    after = made(pods=PODS, services=(service,), routes=(TO_BOB, FROM_BOB), callers=callers)
+    assert [name for name in after.files if after.files[name] != before.files[name]] == ["ecds-pods.json"]
+    assert (pod_rules_file(replace(HERE, pods=PODS, callers=callers))) == {
+        "ecds-pods.json": after.files["ecds-pods.json"]
+    }
+
+
+def test_the_pods_namespace_is_used_for_pods_only() -> None:
+    inside = {"address": "0.0.0.0", "port_value": 0, "network_namespace_filepath": "/run/netns-1"}
+    services = (
+        DomainService("pod", (SocketAddress("100.96.0.2", 1),)),
+        DomainService("grpc", (SocketAddress("100.96.0.2", 1),), ServiceProtocol.GRPC),
+        DomainService("tls", (SocketAddress("100.96.0.2", 1),), ServiceProtocol.HTTPS),
+        DomainService("machine", (SocketAddress("10.0.0.1", 1),)),
+        DomainService("named", (SocketAddress("db.example", 1),)),
+        DomainService("socket", (SocketAddress("/run/x.sock", 0),)),
+    )
+    resources = made(pods=PODS, services=services, routes=(TO_BOB, FROM_BOB))
+    used = {
+        each.name: host(resources, "internal", f"service-{each.name}-internal")["routes"][0]["route"]["cluster"]
+        for each in services
+    }
+    bound = {name for name, found in used.items() if "upstream_bind_config" in cluster(resources, found)}
+    assert bound == {"pod", "grpc", "tls"}
+    assert cluster(resources, used["grpc"])["upstream_bind_config"] == {"source_address": inside}
+    assert "upstream_bind_config" not in cluster(resources, "alice-to-bob-http")
+    (listener,) = (each for each in resources.listeners if each["name"] == "internal")
+    assert listener["address"] == {
+        "socket_address": {"address": "100.96.0.1", "port_value": 80, "network_namespace_filepath": "/run/netns-1"}
+    }
+    # Inside it there is nothing to enter.
+    assert "network_namespace_filepath" not in text(made(pods=replace(PODS, namespace=""), services=services))
+
+
+def test_endpoints_inside_and_outside_the_pods_network() -> None:
+    mixed = DomainService("both", (SocketAddress("100.96.0.2", 1), SocketAddress("10.0.0.1", 2)))
+    resources = made(pods=PODS, services=(mixed,))
+    assert [each.about for each in resources.problems] == ["service both"]
+    assert "10.0.0.1:2" in resources.problems[0].message
+    assert "10.0.0.1" not in text(resources, "cds.json")
+    assert made(services=(mixed,)).problems == ()
+
+
 def test_without_a_public_port_there_is_no_external_listener() -> None:
-    assert [each["name"] for each in made(external=None).listeners] == ["internal"]
+    assert [each["name"] for each in made(external=None).listeners] == ["internal", "node"]
 
 
 @pytest.mark.parametrize(

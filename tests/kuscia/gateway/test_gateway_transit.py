@@ -319,7 +319,7 @@ def alice(*routes: Route, **more: Any) -> SnapshotInputs:
     where = SocketAddress("10.0.0.1", 80)
     given: dict[str, Any] = {"identity": identity("alice"), **more}
     return SnapshotInputs(
-        "alice", where, SocketAddress("10.0.0.1", 1080), where, Path("/x"), Path("/l"), routes=routes, **given
+        "alice", where, SocketAddress("10.0.0.1", 1080), where, where, Path("/x"), Path("/l"), routes=routes, **given
     )
 
 

@@ -438,7 +438,7 @@ TO_ALICE = Route(
 def bob(*routes: Route, **more: Any) -> SnapshotInputs:
     where = SocketAddress("10.0.0.1", 80)
     given: dict[str, Any] = {"identity": identity("bob"), "fingerprint": fingerprint("bob"), **more}
-    return SnapshotInputs("bob", where, None, where, Path("/x"), Path("/l"), routes=routes, **given)
+    return SnapshotInputs("bob", where, None, where, where, Path("/x"), Path("/l"), routes=routes, **given)
 
 
 REFUSED = {
@@ -456,12 +456,12 @@ REFUSED = {
 def test_a_tunnel_that_cannot_be_opened_is_told(routes: tuple[Route, ...], more: dict[str, Any], why: str) -> None:
     resources = snapshot(bob(*routes, **more))
     assert any(why in each.message for each in resources.problems), resources.problems
-    assert [each["name"] for each in resources.listeners] == ["internal"]
+    assert [each["name"] for each in resources.listeners] == ["internal", "node"]
 
 
 def test_a_tunnel_stands_in_for_a_public_port() -> None:
     resources = snapshot(bob(FROM_ALICE, TO_ALICE))
-    assert [each["name"] for each in resources.listeners] == ["internal", "tunnel-to-alice"]
+    assert [each["name"] for each in resources.listeners] == ["internal", "node", "tunnel-to-alice"]
     assert resources.problems == ()
 
 

@@ -35,6 +35,7 @@ from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
+from coterie.kube.control.on_demand_process import NamespaceListeners
 from coterie.kube.store.memory import MemoryStore
 from coterie.kuscia.extensions.apiserver import KUSCIA
 from coterie.kuscia.identity import domain_identity
@@ -197,19 +198,19 @@ class Place:
 
 @asynccontextmanager
 async def slept(
-    directory: Path, *, idle: float = 300.0, mode: Mode = Mode.MASTER
+    directory: Path, *, idle: float = 300.0, mode: Mode = Mode.MASTER, pods: NamespaceListeners | None = None
 ) -> AsyncIterator[tuple[Place, KusciaApiProcess]]:
     """The real process, which is not there before somebody calls."""
     async with here(directory, mode=mode) as world:
         http, rpc, conf_http, conf_rpc = free_ports(4)
         asked = KusciaApiSettings(
             world.here.domain, mode, world.here.paths, http_port=http, grpc_port=rpc,
-            conf_http_port=conf_http, conf_grpc_port=conf_rpc,
+            conf_http_port=conf_http, conf_grpc_port=conf_rpc, conf_address=pods.address if pods else "127.0.0.1",
         )  # fmt: skip
-        server_certificates.ensure(asked, (), SYSTEM_CLOCK.now())
+        server_certificates.ensure(asked, (), SYSTEM_CLOCK.now(), conf_names=("127.0.0.1",))
         run = directory / "run"
         run.mkdir(mode=0o700)
-        made = KusciaApiProcess(asked, run, world.client, SYSTEM_CLOCK, inner=True, idle=idle)
+        made = KusciaApiProcess(asked, run, world.client, SYSTEM_CLOCK, inner=True, pods=pods, idle=idle)
         running = asyncio.ensure_future(made.run())
         try:
             await made.ready.wait()
@@ -247,7 +248,7 @@ async def served(
             conf_http_port=0, conf_grpc_port=0, inner=inner, gateway=gateway,
         )  # fmt: skip
         server_certificates.ensure(asked, (), SYSTEM_CLOCK.now())
-        async with KusciaApiServer(asked, world.here, operations, conf_operations) as doors:
+        async with KusciaApiServer(asked, world.here, operations, conf_operations, run=directory) as doors:
             bound = replace(
                 asked, http_port=doors.http_port, grpc_port=doors.grpc_port,
                 conf_http_port=doors.conf_http_port, conf_grpc_port=doors.conf_grpc_port,

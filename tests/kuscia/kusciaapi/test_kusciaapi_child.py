@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ import aiohttp
 import pytest
 from kusciaapi_kit import Place, slept
 
+from coterie.base import listener_handover, pki
 from coterie.kube.api.meta import Object
+from coterie.kube.control.on_demand_process import NamespaceListeners
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.kusciaapi.process import GATE_SOCKET, allowed
 
@@ -64,6 +67,69 @@ async def test_it_stays_while_it_is_in_use_and_sleeps_afterwards(tmp_path: Path)
         assert (await place.post("/healthZ"))[0] == 200
 
 
+_THIEF = """
+import itertools, os, select, socket, sys
+options = [(), (socket.SO_REUSEADDR,), (socket.SO_REUSEPORT,), (socket.SO_REUSEADDR, socket.SO_REUSEPORT)]
+addresses = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::"),
+             (socket.AF_INET6, "::ffff:127.0.0.1")]
+ends = {}
+while not select.select([0], [], [], 0)[0]:
+    for port, (family, address), chosen in itertools.product(map(int, sys.argv[1:]), addresses, options):
+        with socket.socket(family) as other:
+            if family == socket.AF_INET6:
+                other.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            for each in chosen:
+                other.setsockopt(socket.SOL_SOCKET, each, 1)
+            try:
+                other.bind((address, port))
+                other.listen()
+                end = "taken"
+            except OSError as problem:
+                end = problem.strerror
+            ends[end] = ends.get(end, 0) + 1
+print(*ends)
+"""
+
+
+async def test_no_other_process_can_take_a_port_at_any_moment(tmp_path: Path) -> None:
+    async with slept(tmp_path, idle=1.0) as (place, made):
+        ports = [str(port) for _, _, port in place.settings.ports]
+        thief = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _THIEF, *ports, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        await domain(place, "alice")
+        assert (await place.post("/healthZ"))[0] == 200  # it slept, started and serves
+        assert (await place.ask("DomainService", "QueryDomain", domain_id="alice")).data.domain_id == "alice"
+        before = made.pid
+        assert before is not None
+        os.kill(before, signal.SIGKILL)
+        assert (await place.ask("DomainService", "QueryDomain", domain_id="alice")).data.domain_id == "alice"
+        await until(lambda: made.pid not in (None, before))
+        await until(lambda: made.pid is None)  # it ended
+        assert (await place.ask("DomainService", "QueryDomain", domain_id="alice")).data.domain_id == "alice"
+        ends, _ = await thief.communicate(b"end")
+        assert ends == b"Address already in use\n"
+
+
+async def test_all_who_call_while_it_sleeps_are_served(tmp_path: Path) -> None:
+    async with slept(tmp_path) as (place, made):
+        await domain(place, "alice")
+        assert made.pid is None
+        calls = [place.ask("DomainService", "QueryDomain", domain_id="alice") for _ in range(20)]
+        posts = [place.post(QUERY, {"domain_id": "alice"}) for _ in range(20)]
+        answers, bodies = await asyncio.gather(asyncio.gather(*calls), asyncio.gather(*posts))
+        assert {each.data.domain_id for each in answers} == {"alice"}
+        assert {(status, body["data"]["domain_id"]) for status, body in bodies} == {(200, "alice")}
+
+
+async def test_what_grpc_listens_on_is_private(tmp_path: Path) -> None:
+    async with slept(tmp_path) as (place, _):
+        assert (await place.post("/healthZ"))[0] == 200
+        for name in ("kapi-grpc.sock", "kapi-conf.sock"):
+            assert stat.S_IMODE((tmp_path / "run" / name).stat().st_mode) == 0o600
+    assert not list((tmp_path / "run").iterdir())
+
+
 async def test_conf_manager_has_certificates_for_who_shows_one(tmp_path: Path) -> None:
     async with slept(tmp_path) as (place, _):
         url = f"https://127.0.0.1:{place.settings.conf_http_port}"
@@ -79,6 +145,17 @@ async def test_conf_manager_has_certificates_for_who_shows_one(tmp_path: Path) -
             async with place.session(client="") as session:
                 with pytest.raises(aiohttp.ClientError):
                     await session.post(url + path, json={"common_name": "engine"})
+
+
+async def test_conf_manager_may_listen_elsewhere_and_has_all_names_in_its_certificate(tmp_path: Path) -> None:
+    """In the network of the pods; here that is another loopback address."""
+    pods = NamespaceListeners("127.0.0.9", listener_handover.listen, listener_handover.listen_shared)
+    async with slept(tmp_path, pods=pods) as (place, _), place.session(token="") as session:
+        names = pki.names_of(pki.load_certificate(place.paths.certificate("ConfManager").read_bytes()))
+        assert set(names) == {"confmanager", "localhost", "127.0.0.1", "127.0.0.9"}
+        for port, address in ((place.settings.conf_http_port, "127.0.0.9"), (place.settings.http_port, "127.0.0.1")):
+            async with session.post(f"https://{address}:{port}/healthZ", json={}) as answer:
+                assert answer.status == (200 if address == "127.0.0.9" else 401)
 
 
 # From lites.

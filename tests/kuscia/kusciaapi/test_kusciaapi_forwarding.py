@@ -13,6 +13,7 @@ from test_kusciaapi_doors import LOG, QUERY, WATCH, Puppets, objects, until
 
 from coterie.http.messages import Request, Response
 from coterie.http.server import HttpServer
+from coterie.kube.control.child_api_listener import private_socket
 from coterie.kuscia.kusciaapi.authorization import ApiCaller
 from coterie.kuscia.kusciaapi.http_frontend import HttpFrontend
 from coterie.kuscia.kusciaapi.master_forwarding import HOST
@@ -31,10 +32,11 @@ async def lite_of_master(tmp_path: Path) -> AsyncIterator[tuple[Puppets, Place]]
     async with served(puppets.operations, tmp_path / "m", mode=Mode.MASTER, domain="hq") as master:
         assert master.doors is not None
         door = HttpFrontend(master.doors.dispatcher, puppets.operations, recognise)
-        host, port = await door.server.listen("127.0.0.1", 0)
+        socket = tmp_path / "gw.sock"
+        await door.server.serve(private_socket(socket))
         try:
             async with served(
-                Puppets().operations, tmp_path / "l", mode=Mode.LITE, domain="lite", gateway=f"{host}:{port}"
+                Puppets().operations, tmp_path / "l", mode=Mode.LITE, domain="lite", gateway=str(socket)
             ) as lite:
                 yield puppets, lite
         finally:
@@ -75,13 +77,12 @@ async def test_streams_come_through_and_end_with_their_readers(tmp_path: Path) -
 async def lite_of(tmp_path: Path, answer: Response | None) -> AsyncIterator[Place]:
     """A lite whose gateway answers so; None: nobody is there."""
     server = HttpServer(lambda request: answer or Response())
-    host, port = await server.listen("127.0.0.1", 0)
+    socket = tmp_path / "gw.sock"
+    await server.serve(private_socket(socket))
     if answer is None:
         await server.stop(0)
     try:
-        async with served(
-            Puppets().operations, tmp_path, mode=Mode.LITE, domain="lite", gateway=f"{host}:{port}"
-        ) as lite:
+        async with served(Puppets().operations, tmp_path, mode=Mode.LITE, domain="lite", gateway=str(socket)) as lite:
             yield lite
     finally:
         await server.stop(0)

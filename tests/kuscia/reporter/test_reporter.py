@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import stat
 import struct
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,12 +53,9 @@ async def progress(client: Client) -> float:
 async def tell(
     client: Client, body: bytes, domain: str = "alice", query: str = "task_id=t", kind: str = "application/json"
 ) -> dict[str, Any]:
-    reporter = Reporter(client, "alice", port=0)
+    reporter = Reporter(client, "alice", Path("/not/used"))
     headers = {"content-type": kind, **({"kuscia-origin-source": domain} if domain else {})}
-    try:
-        answer = await reporter.handle(Request("POST", "/report/progress", query, headers, body))
-    finally:
-        reporter._socket.close()
+    answer = await reporter.handle(Request("POST", "/report/progress", query, headers, body))
     assert answer.status == 200
     return dict(json.loads(answer.body)["status"])
 
@@ -113,16 +112,14 @@ async def test_a_store_that_is_away_is_told() -> None:
     assert answer["code"] == 3001
 
 
-# The port.
+# The socket.
 
 
-async def test_over_a_real_port(client: Client) -> None:
-    reporter = Reporter(client, "alice", port=0)
+async def test_over_a_real_socket(client: Client, tmp_path: Path) -> None:
+    reporter = Reporter(client, "alice", tmp_path / "reporter.sock")
     running = asyncio.create_task(reporter.run())
     await asyncio.wait_for(reporter.ready.wait(), 30)
-    other = Reporter(client, "alice", port=reporter.address[1])
-    assert other.address[1] != reporter.address[1], "a second one on the machine takes another port"
-    other._socket.close()
+    assert stat.S_IMODE(reporter.path.stat().st_mode) == 0o600
     answers = []
     for head in (
         b"POST /report/progress?task_id=t HTTP/1.1\r\nKuscia-Origin-Source: bob\r\nContent-Length: 17\r\n",
@@ -130,7 +127,7 @@ async def test_over_a_real_port(client: Client) -> None:
         b"GET /report/progress HTTP/1.1\r\n",
         b"POST /other HTTP/1.1\r\nContent-Length: 17\r\n",
     ):
-        reader, writer = await asyncio.open_connection(*reporter.address)
+        reader, writer = await asyncio.open_unix_connection(reporter.path)
         body = b'{"progress": 0.5}' if head.startswith(b"POST") else b""
         writer.write(head + b"Host: reporter.master.svc\r\nConnection: close\r\n\r\n" + body)
         answers.append((await asyncio.wait_for(reader.read(), 30)).decode())

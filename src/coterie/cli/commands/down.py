@@ -17,7 +17,7 @@ from coterie.kube.agent.runtimes.protocol import RuntimeFailure
 from coterie.kube.agent.runtimes.runp.halt import halt
 from coterie.kuscia.gateway import orphaned_envoy
 from coterie.kuscia.gateway.envoy import EnvoySettings
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.config import NodeSettings
 
 HELP = """

@@ -35,6 +35,7 @@ command) and coterie/python (the Python interpreter that runs Coterie). Images a
 Examples:
   coterie image ls
   coterie image add engine:1.0 --command /opt/engine/bin/python --arg=-m --arg=engine --env THREADS=4
+  coterie image add engine:1.1 --command /opt/engine/bin/python --visible /opt/models
   coterie image add alpine:3.20 --rootfs /srv/alpine
   coterie image load secretflow.tar
   coterie image tag engine:1.0 engine:latest
@@ -55,6 +56,13 @@ def arguments(parser: options.Parser) -> None:
         "--env", metavar="NAME=VALUE", action="append", default=[], help="environment variable; may be repeated"
     )
     make.add_argument("--workdir", metavar="DIR", default="", help="working directory")
+    make.add_argument(
+        "--visible",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="file or directory of this machine that containers of the program may read; may be repeated",
+    )
     make.add_argument("--rootfs", metavar="DIR", default="", help="unpacked root file system, used in place")
     take = parser.add_argument_group("for load")
     take.add_argument("-i", "--input", metavar="FILE", default="", help="archive file, as in docker load")
@@ -119,6 +127,7 @@ def _entry(image: StoredImage) -> dict[str, object]:
         "workdir": image.workdir,
         "user": image.user,
         "directory": image.directory,
+        "visible": list(image.visible),
     }
     return entry | {key: value for key, value in details.items() if value}
 
@@ -142,13 +151,16 @@ def _add(args: argparse.Namespace, app: App, store: ImageStore) -> None:
             raise UsageError(f'--env "{text}" is not NAME=VALUE')
         env.append((key, value))
     command = (args.command,) if args.command else ()
+    if args.visible and (args.rootfs or not command):
+        raise UsageError("--visible is for a host environment (--command): a file system of its own has its own files")
     if args.rootfs:
         directory = app.cwd / Path(args.rootfs).expanduser()
         image = store.add_rootfs(name, directory, command=command, args=args.arg, env=env, workdir=args.workdir)
     elif command:
         if not _executable(args.command, app):
             app.warn(f"Warning: there is no program {args.command} on this machine yet")
-        image = store.add_host(name, command, args=args.arg, env=env, workdir=args.workdir)
+        visible = [str(app.cwd / Path(path).expanduser()) for path in args.visible]
+        image = store.add_host(name, command, args=args.arg, env=env, workdir=args.workdir, visible=visible)
     else:
         raise UsageError("say what the image is: --command PATH for a host environment, --rootfs DIR for a file system")
     app.say(f"added {image.name} ({image.kind})")

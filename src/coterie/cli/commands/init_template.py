@@ -38,16 +38,13 @@ _COMMON = """\
 {logLevel}
 # logFormat: text
 
-# Public port for partners, and internal port for the pods of this node. `external: none`: no public port.
+# Public port for partners. `external: none`: no public port.
 # gateway:
 #   external: {{host: 0.0.0.0, port: 1080}}
-#   internal: {{host: 127.0.0.1, port: 80}}
 #   workers: 1               # worker threads of Envoy
 
 # DNS for the services of the domain. Other names are forwarded to `upstream` (default: /etc/resolv.conf).
 # dns:
-#   host: 127.0.0.1
-#   port: 53
 #   upstream: []
 """
 _API = """
@@ -66,6 +63,11 @@ _AGENT = """
 #   port: 10250              # port of the agent's endpoint; 0 picks a free one
 #   taint: false             # true: only task pods are scheduled here, as in Kuscia
 #   hostPaths: []            # directories below which hostPath volumes are allowed
+#   defaults:                # limits of pods that set none
+#     pids: 4096             # processes and threads of one pod; 0: no limit
+#     openFiles: 65536       # open files of one process
+#     memory: ""             # memory of one pod; empty: what the node can allocate
+#     ephemeralStorage: ""   # disk of one pod; empty: 20Gi, or half of the disk
 """
 _DEFAULTS = {"protocol": "MTLS", "logLevel": "INFO"}
 

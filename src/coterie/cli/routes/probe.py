@@ -11,7 +11,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -27,22 +27,23 @@ from coterie.base.pki import PkiError
 from coterie.cli.routes import model
 from coterie.cli.routes.facts import Certificate, RouteCheckFacts, RouteFacts, ServiceCheck
 from coterie.http.client_sessions import short_lived_session
+from coterie.http.plain_client import HttpFailure, Pool
 from coterie.kube.api.errors import NotFound
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.client.client import Client
 from coterie.kuscia.api.domainroutes import route_name
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute, Domain
 from coterie.kuscia.gateway.handshake.messages import HandshakeFault, ProbeAnswer, decode
-from coterie.kuscia.gateway.model import SocketAddress
 from coterie.kuscia.gateway.names import ERROR, HANDSHAKE_SERVICE, HOST, SOURCE
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.settings import MasterEndpoint
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
 
 _EVENTS = Kind.dynamic(builtin("events"))
 _TIMEOUT = 5.0
-_ANSWER = aiohttp.ClientTimeout(total=10.0, sock_connect=_TIMEOUT)
+_ANSWER_SECONDS = 10.0
+_ANSWER = aiohttp.ClientTimeout(total=_ANSWER_SECONDS, sock_connect=_TIMEOUT)
 _LISTENERS = "lds.json"
-_INTERNAL = "internal"
+_NODE = "node"
 _REVISION = "kuscia-token-revision"
 _LARGEST = 64 << 10
 
@@ -74,8 +75,8 @@ async def gather(client: Client, asked: ProbeRequest, clock: Clock) -> RouteChec
     if endpoint is not None and route.spec.transit is None:
         facts = replace(facts, host=endpoint.host, port=endpoint.port, tls=endpoint.tls)
         facts = await dial(facts, endpoint, _authority(route), clock, asked.home)
-    listener = internal_listener(asked.home) if asked.home is not None else None
-    return await ask_through(facts, listener, asked.service)
+    gateway = node_socket(asked.home) if asked.home is not None else None
+    return await ask_through(facts, gateway, asked.service)
 
 
 async def _domain(client: Client, name: str) -> Domain | None:
@@ -237,36 +238,38 @@ def skew(date: str, now: datetime) -> float | None:
 # Our own gateway.
 
 
-def internal_listener(home: DomainPaths) -> SocketAddress | None:
-    """Where the domain's own pods call, as the gateway was last told; None when there is none on this machine."""
+def node_socket(home: DomainPaths) -> Path | None:
+    """Where the domain's own node calls, as the gateway was last told; None when there is none on this machine."""
     file = GatewayPaths.of(home).directory / _LISTENERS
     try:
         listed = orjson.loads(file.read_bytes())["resources"]
-        found = next(each for each in listed if each["name"] == _INTERNAL)["address"]["socket_address"]
-        return SocketAddress(str(found["address"]), int(found["port_value"]))
+        return Path(next(each for each in listed if each["name"] == _NODE)["address"]["pipe"]["path"])
     except (OSError, orjson.JSONDecodeError, KeyError, StopIteration, TypeError):
         return None
 
 
-async def ask_through(facts: RouteCheckFacts, listener: SocketAddress | None, service: str) -> RouteCheckFacts:
+async def ask_through(facts: RouteCheckFacts, gateway: Path | None, service: str) -> RouteCheckFacts:
     """Does the destination accept our token, and may we call that service?"""
     wanted = ServiceCheck(service, error="its gateway does not run on this machine") if service else None
-    if listener is None or facts.route is None:
+    if gateway is None or facts.route is None:
         return replace(facts, service=wanted)
-    async with short_lived_session(timeout=_ANSWER, cookie_jar=aiohttp.DummyCookieJar()) as session:
+    pool = Pool(gateway, keep=0)
+    try:
         if facts.route.needs_token:
-            facts = await _probe(session, facts, listener)
+            facts = await _probe(pool, facts)
         if wanted is None:
             return facts
-        status, error, _ = await _send(session, listener, facts, f"{service}.{facts.destination}.svc", "HEAD", "/", {})
+        status, error, _ = await _send(pool, facts, f"{service}.{facts.destination}.svc", "HEAD", "/", {})
+    finally:
+        await pool.close()
     return replace(facts, service=ServiceCheck(service, status, error))
 
 
-async def _probe(session: aiohttp.ClientSession, facts: RouteCheckFacts, listener: SocketAddress) -> RouteCheckFacts:
+async def _probe(pool: Pool, facts: RouteCheckFacts) -> RouteCheckFacts:
     assert facts.route is not None
     host = f"{HANDSHAKE_SERVICE}.{facts.destination}.svc"
     headers = {_REVISION: str(facts.route.revision)}
-    status, error, body = await _send(session, listener, facts, host, "GET", "/handshake", headers)
+    status, error, body = await _send(pool, facts, host, "GET", "/handshake", headers)
     if status != 200:
         message = f"our own gateway answers {status}: {error}" if status else error
         return replace(facts, probe_problem=message)
@@ -277,27 +280,21 @@ async def _probe(session: aiohttp.ClientSession, facts: RouteCheckFacts, listene
 
 
 async def _send(
-    session: aiohttp.ClientSession,
-    listener: SocketAddress,
-    facts: RouteCheckFacts,
-    host: str,
-    method: str,
-    path: str,
-    more: Mapping[str, str],
+    pool: Pool, facts: RouteCheckFacts, host: str, method: str, path: str, more: Mapping[str, str]
 ) -> tuple[int, str, bytes]:
     """(status, what the gateways say is wrong, body); status 0 when there was no answer."""
     headers = {"Host": host, HOST: host, SOURCE: facts.source, **more}
     try:
-        async with session.request(
-            method, f"http://{listener}{path}", headers=headers, allow_redirects=False
-        ) as answer:
-            body = await answer.content.read(_LARGEST)
-            error_header = answer.headers.get(ERROR, "")
-            if not error_header and answer.status >= 500:
-                error_header = body.decode("utf-8", "replace")[:200]
-            return answer.status, error_header, body
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        return 0, f"our own gateway at {listener} does not answer: {_why(error)}", b""
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            answer = await pool.request(method, path, headers)
+            with closing(answer):
+                body = await answer.read(_LARGEST)
+    except (HttpFailure, TimeoutError) as error:
+        return 0, f"our own gateway does not answer: {_why(error)}", b""
+    error_header = answer.headers.get(ERROR, "")
+    if not error_header and answer.status >= 500:
+        error_header = body.decode("utf-8", "replace")[:200]
+    return answer.status, error_header, body
 
 
 def _why(error: BaseException) -> str:

@@ -9,15 +9,17 @@ finds them again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
+from coterie.kube.agent.node.conditions import PodNetworkState
 from coterie.kube.agent.node.registration import NodeRegistration
 from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.pods.garbage import NodeGarbageCollector
 from coterie.kube.agent.pods.manager import PodManager
+from coterie.kube.agent.pods.storage_monitor import StorageMonitor
 from coterie.kube.agent.runtimes.protocol import PodRuntime
 from coterie.kube.agent.settings import AgentSettings
 from coterie.kube.api.meta import Object
@@ -64,10 +66,11 @@ class Agent:
     node: NodeRegistration
     pods: PodManager
     garbage: NodeGarbageCollector
+    storage: StorageMonitor
 
     @property
     def groups(self) -> list[list[Runnable]]:
-        return [[self.runtime, self.events], [self.node], [self.pods], [self.garbage]]
+        return [[self.runtime, self.events], [self.node], [self.pods], [self.garbage, self.storage]]
 
 
 def make(
@@ -78,13 +81,17 @@ def make(
     clock: Clock = SYSTEM_CLOCK,
     *,
     plugins: Sequence[AgentPlugin] = (),
+    network: Callable[[], PodNetworkState] = PodNetworkState,
 ) -> Agent:
-    """`informers` must be running (or be started before the agent's groups)."""
+    """`informers` must be running (or be started before the agent's groups). `network`: how that of the pods is now."""
     events = EventRecorder(client, "agent", instance=settings.node_name, clock=clock)
-    node = NodeRegistration(client, settings, runtime.name, clock, images=lambda: node_images(runtime), plugins=plugins)
+    node = NodeRegistration(
+        client, settings, runtime.name, clock, images=lambda: node_images(runtime), plugins=plugins, network=network
+    )
     pods = PodManager(client, informers, runtime, settings, events, clock, tuple(plugins), node.allocatable)
     garbage = NodeGarbageCollector(settings, pods.known_uids, clock)
-    return Agent(RuntimeService(runtime), events, node, pods, garbage)
+    storage = StorageMonitor(pods, runtime, settings, clock, node.allocatable, pressure_changed=node.update_conditions)
+    return Agent(RuntimeService(runtime), events, node, pods, garbage, storage)
 
 
 def node_images(runtime: PodRuntime) -> list[Object]:

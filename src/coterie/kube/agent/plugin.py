@@ -2,7 +2,9 @@
 
     node_labels, own_taints, resources   ──> the Node object
     pod_references                       ──> ConfigMaps that must be there before the pod starts
+    pod_network                          ──> what the pod may reach
     prepare_pod                          ──> files in the pod's own directory, once
+    network_ready, network_gone          ──> who knows pods by their addresses
     container_additions                  ──> variables, mounts, replaced volume files; at each start of a container
 
 An agent has a list of plug-ins; with none it is a plain node.
@@ -18,7 +20,7 @@ from typing import Protocol
 from coterie.kube.agent.node.facts import MachineFacts
 from coterie.kube.agent.pods.downward import DownwardNodeInfo
 from coterie.kube.agent.pods.environment import Lookup
-from coterie.kube.agent.runtimes.protocol import Mount
+from coterie.kube.agent.runtimes.protocol import Mount, PodNetworkClass
 from coterie.kube.agent.volumes.volumes import PodVolumes
 from coterie.kube.api.meta import Object
 
@@ -64,6 +66,16 @@ class AgentPlugin(Protocol):
 
     def pod_references(self, pod: Object) -> set[tuple[str, str]]:
         """(kind, name) of ConfigMaps and Secrets that the pod needs, besides those it names itself."""
+
+    def pod_network(self, pod: Object) -> PodNetworkClass | None:
+        """What the pod is on the pod network; None: the plug-in does not know it. Raises PluginProblem for a pod that must
+        not run here."""
+
+    async def network_ready(self, pod: Object, address: str, lookup: Lookup) -> None:
+        """Called before the first container starts: whoever must know the pod by its address knows it afterwards."""
+
+    def network_gone(self, pod_uid: str) -> None:
+        """The pod was removed; its address will belong to another one."""
 
     async def prepare_pod(self, pod: Object, directory: Path, facts: DownwardNodeInfo) -> None:
         """`directory` is the pod's own. Raises PluginProblem or OSError."""

@@ -67,6 +67,37 @@ class NodeObjectSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PodDefaults:
+    """Limits of pods that set none of their own."""
+
+    pids: int = 4096
+    """Most processes and threads of one pod; 0: no limit."""
+    open_files: int = 65536
+    """Soft limit of open files of one process; the hard limit is 1048576, or what the machine allows. 0: the agent's
+    own."""
+    memory: str = ""
+    """Memory of one pod, as a quantity; empty: what the node can allocate to pods."""
+    ephemeral_storage: str = ""
+    """Disk of one pod: what it writes outside of persistent volumes, and its logs. Empty: 20Gi or half of the disk,
+    whichever is smaller."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    """How the disk that pods use is watched."""
+
+    check_seconds: float = 2.0
+    """How often the free space is read while there are pods."""
+    measure_seconds: float = 30.0
+    """A pod's files are counted this often, sooner when the disk fills."""
+    measure_share: float = 0.1
+    """Most of the time that is spent counting."""
+    evict_bytes: int = 100 * MIB
+    """Under disk pressure, pods that use less are not evicted."""
+    evict_inodes: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
 class PodSettings:
     """How pods are run."""
 
@@ -95,8 +126,9 @@ class PodSettings:
     """Least seconds between two status writes of one pod."""
     pending_status_delay: float = 0.1
     """A pod that starts faster than this is told as Running at once: nobody waits to hear that it is still Pending."""
-    pids_limit: int = 0
-    """Most processes of one container; 0: no limit."""
+    defaults: PodDefaults = PodDefaults()
+    kept_logs: int = 5
+    """Runs of one container whose logs are kept while the pod exists."""
     allow_privileged: bool = False
     """Otherwise `privileged: true` is dropped."""
     host_paths: tuple[str, ...] = ()
@@ -150,6 +182,7 @@ class AgentSettings:
     pods: PodSettings = PodSettings()
     dns: DnsSettings = DnsSettings()
     logs: PodLogSettings = PodLogSettings()
+    storage: StorageSettings = StorageSettings()
 
     @property
     def pods_directory(self) -> Path:

@@ -67,7 +67,9 @@ def restarts(pod: Pod) -> int:
 
 
 def termination_message(pod: Pod) -> tuple[str, str]:
-    """Which container ended badly and how, for everybody; and what it printed last, for its own people only."""
+    """Why the pod failed as a whole (evicted, too late), else which container ended badly and how, for everybody; and what
+    it printed last, for its own people only."""
+    whole = reason_and_message(pod.status.reason, pod.status.message) if pod.status.reason else ""
     for status in container_statuses(pod):
         ended: Mapping[str, Any] = (
             (status.state or {}).get("terminated") or (status.last_state or {}).get("terminated") or {}
@@ -77,8 +79,9 @@ def termination_message(pod: Pod) -> tuple[str, str]:
             continue
         signal = f", signal {ended['signal']}" if ended.get("signal") else ""
         reason = f" ({ended['reason']}{signal})" if ended.get("reason") else ""
-        return f"container {status.name} exited with {code}{reason}", str(ended.get("message") or "")[-_LOG_KEPT:]
-    return reason_and_message(pod.status.reason or "Failed", pod.status.message), ""
+        brief = whole or f"container {status.name} exited with {code}{reason}"
+        return brief, str(ended.get("message") or "")[-_LOG_KEPT:]
+    return whole or reason_and_message("Failed", pod.status.message), ""
 
 
 def reason_and_message(reason: str, message: object) -> str:

@@ -93,7 +93,7 @@ def is_endless(query: str) -> bool:
     return any(name in _ENDLESS and value in _YES for name, value in parse_qsl(query))
 
 
-def private_socket(path: Path) -> socket.socket:
+def private_socket(path: Path, backlog: int = 64) -> socket.socket:
     """Listens there; only we may connect."""
     path.unlink(missing_ok=True)
     bound = socket.socket(socket.AF_UNIX)
@@ -101,7 +101,7 @@ def private_socket(path: Path) -> socket.socket:
         # The socket's mode becomes that of its name. A umask would be that of all threads meanwhile.
         os.fchmod(bound.fileno(), 0o600)
         bound.bind(str(path))
-        bound.listen(64)
+        bound.listen(backlog)
         bound.setblocking(False)
     except OSError:
         bound.close()

@@ -2,22 +2,24 @@
 
 Some libraries weigh as much as all the rest of a node, so a node does without them until they are needed:
 
-    node holds the doors ──somebody needs it, or connects──> child starts ──opens the ports──> gets the connections
-                         <──not needed for minutes── child ends
+    node holds the listeners ──somebody needs it, or connects──> child starts ──accepts──> serves
+                             <──not needed for minutes── child ends
 
-Doors are ports, which pass over to the child while it lives (base/listener_handover.py), and Unix sockets, whose connections the node
-always carries. What connects before the child listens waits at the node and is passed on. The child reaches the API through
-the node (kube/control/child_api_listener.py). When it dies it is started again; it does not outlive the node.
+Listeners are ports and Unix sockets. The node opens them, never accepts, and passes their descriptors to the child
+(base/listener_handover.py). While no child serves, the node only waits until one has a connection; what connects meanwhile
+stays in the backlog for the child. No other process can have a port, at no moment.
+
+Listeners may belong to another network namespace (`NamespaceListeners`). The child reaches the API through the node
+(kube/control/child_api_listener.py). When it dies it is started again; it does not outlive the node.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,19 +42,55 @@ UNUSED = 15.0
 """The same for a child that was started for somebody who then never called: most engines of small jobs read no data, and
 the data mesh is larger than the rest of the node."""
 _RESTART = Policy(first=0.2, factor=2.0, limit=10.0, jitter=0.2)
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-_CHUNK = 1 << 20
 _POLL_SECONDS = 10.0
-_REMEMBERED = 10.0
-"""Seconds for which we know our own connections to the child."""
-_VERSION_4 = "::ffff:"
-"""How a socket for both versions spells addresses of the older one."""
-_MOST_WAITING = 512
-"""Connections that wait for a child to serve; further ones are closed."""
-_BREATH = 1.0
 
-Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-Dial = Callable[[], Awaitable[socket.socket]]
+OpenListener = Callable[[], socket.socket]
+"""A new listening socket, or OSError."""
+OpenPort = Callable[[str, int], socket.socket]
+"""The same on this address and port."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldListener:
+    """A listening socket that the node opens and the child serves."""
+
+    name: str
+    """As the child calls it."""
+    open: OpenListener
+    path: Path | None = None
+    """Of a Unix socket; removed in the end."""
+    shared: bool = False
+    """The child opens the port itself, beside this one, and gets new connections there. Only in a network namespace in
+    which no other program is."""
+
+    @classmethod
+    def port(cls, name: str, address: str, port: int, open_port: OpenPort = listener_handover.listen) -> HeldListener:
+        return cls(name, lambda: open_port(address, port))
+
+    @classmethod
+    def shared_port(cls, name: str, address: str, port: int, open_port: OpenPort) -> HeldListener:
+        return cls(name, lambda: open_port(address, port), shared=True)
+
+    @classmethod
+    def unix(cls, name: str, path: Path) -> HeldListener:
+        """Only this user may connect."""
+        return cls(name, lambda: private_socket(path, backlog=listener_handover.BACKLOG), path)
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceListeners:
+    """How to listen in another network namespace: that of a domain's pods."""
+
+    address: str
+    """Of ours in it."""
+    open_port: OpenPort
+    """`listener_handover.listen`, executed in the namespace."""
+    open_shared_port: OpenPort
+    """`listener_handover.listen_shared`, executed in the namespace."""
+    netns: Path | None = None
+    """Of root: the namespace, which a child enters to open a port of its own."""
+    prefix: tuple[str, ...] = ()
+    """Of an ordinary user: the command that starts a child inside the namespace (see ProcessSpec.prefix)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +102,21 @@ class OnDemandProcessSpec:
     module: str
     """`python -m` of this."""
     options: Mapping[str, str]
-    """Command line options; `--api` is added."""
-    ports: Sequence[tuple[str, int]]
-    """With the address of each."""
+    """Command line options; `--api` and `--listeners` are added."""
+    listeners: Sequence[HeldListener]
     api: Path
     """The socket by which the child reaches the API; its directory is private."""
     log_file: Path
-    sockets: Mapping[Path, Path] = field(default_factory=dict)
-    """Where the node listens, and where the child does, for what comes that way."""
     env: Mapping[str, str] = field(default_factory=dict)
     logging: Path | None = None
     """How it logs (base/child_logging.py)."""
     log_rotation: Rotation = STANDARD
+    prefix: tuple[str, ...] = ()
+    """See ProcessSpec.prefix."""
 
 
 class OnDemandProcess:
-    """The ports are held from the beginning. Raises OSError when one cannot be had."""
+    """The listeners are held from the beginning. Raises OSError when one cannot be had."""
 
     def __init__(
         self,
@@ -93,7 +130,7 @@ class OnDemandProcess:
     ) -> None:
         """`in_use`: a need that lasts, besides connections and what the child says."""
         self.open = asyncio.Event()
-        """The doors are: who connects will be served."""
+        """Who connects will be served."""
         self._plan = plan
         self._clock = clock
         self._idle = idle
@@ -105,27 +142,12 @@ class OnDemandProcess:
         self._last_need = 0.0
         self._used = False
         """Somebody connected, or the child asked the API for somebody."""
-        self._serving = asyncio.Event()
         self._stop = asyncio.Event()
-        self._child = Supervised(_spec(plan), clock=clock, on_exit=self._exited)
-        self._waiting = 0
-        """Those who came before the child serves."""
-        self._passing: set[tuple[str, int]] = set()
-        self._always = False
-        self._held: list[socket.socket] = []
-        self._listen()
-
-    def _listen(self) -> None:
-        try:
-            for place in self._plan.ports:
-                self._held.append(listener_handover.listen_until_handover(*place))
-        except listener_handover.HandoverUnsupported:
-            # An old kernel: the child is there from the beginning.
-            listener_handover.close(*self._held)
-            self._held, self._always = [], True
-        except OSError:
-            listener_handover.close(*self._held)
-            raise
+        self._watching = False
+        self._backlog = False
+        """A connection waits for the child to serve."""
+        self._held = _open_all(plan.listeners)
+        self._child = Supervised(_spec(plan, self._held), clock=clock, on_exit=self._exited)
 
     @property
     def pid(self) -> int | None:
@@ -148,45 +170,44 @@ class OnDemandProcess:
 
     def release(self) -> None:
         """Of one that is never run."""
-        listener_handover.close(*self._held)
+        listener_handover.close(*self._held.values())
+        for each in self._plan.listeners:
+            if each.path is not None:
+                each.path.unlink(missing_ok=True)
 
     async def run(self) -> None:
-        listening: list[socket.socket] = []
         try:
             await self._api_listener.open()
-            listening = [private_socket(path) for path in self._plan.sockets]
             async with TaskOwner(self._plan.name) as owner:
-                owner.start("child", self._keep(), endless=True)
-                for place, held in zip(self._plan.ports, self._held, strict=False):
-                    owner.start("doorman", self._at_port(held, place, owner), endless=True)
-                for bound, target in zip(listening, self._plan.sockets.values(), strict=True):
-                    owner.start("doorman", self._at_socket(bound, target, owner), endless=True)
+                self._watch()
+                owner.start("child", self._supervise(), endless=True)
                 self.open.set()
                 await _first(self._stop.wait(), owner.wait())
                 self._stop.set()
                 await self._child.stop()
         finally:
-            listener_handover.close(*self._held, *listening)
-            for path in self._plan.sockets:
-                path.unlink(missing_ok=True)
+            self._unwatch()
+            self.release()
             await self._api_listener.close()
 
     # The child.
 
     def _announced(self) -> None:
+        self._unwatch()
+        self._backlog = False
         self.need()
-        self._serving.set()
 
     def _exited(self, _: ProcessExit) -> None:
-        self._serving.clear()
+        self._backlog = False
+        if not self._stop.is_set():
+            self._watch()
 
-    async def _keep(self) -> None:
+    async def _supervise(self) -> None:
         while True:
-            if not self._always:
-                await self._needed.wait()
+            await self._needed.wait()
             life = asyncio.ensure_future(self._child.run())
             try:
-                while self._always or self._is_needed():
+                while self._is_needed():
                     await self._clock.sleep(min(self._idle, _POLL_SECONDS))
                 log.info("Idle; process stopped", child=self._plan.name)
                 self._used = False
@@ -196,93 +217,48 @@ class OnDemandProcess:
                 await asyncio.gather(life, return_exceptions=True)
 
     def _is_needed(self) -> bool:
-        if self._waiting or self._in_use():
+        if self._backlog or self._in_use():
             self._last_need = self._clock.monotonic()
         elif self._clock.monotonic() - self._last_need > (self._idle if self._used else min(self._idle, UNUSED)):
             self._needed.clear()
         return self._needed.is_set()
 
-    # Those who come before the child listens, and those who come by a Unix socket.
+    # Connections that come while no child serves.
 
-    async def _at_port(self, held: socket.socket, place: tuple[str, int], owner: TaskOwner) -> None:
-        while True:
-            early, caller = await self._accepted(held)
-            if (caller[0].removeprefix(_VERSION_4), caller[1]) in self._passing:
-                # Our own way to the child has come back to us: it ended just now.
-                early.close()
-                continue
-            self._receive(early, lambda: self._to_port(*place), owner)
+    def _watch(self) -> None:
+        """Until the first connection, or until the child serves: from then on it accepts, and we need not look."""
+        if not self._watching:
+            self._watching = True
+            for each in self._held.values():
+                asyncio.get_running_loop().add_reader(each, self._connected)
 
-    async def _at_socket(self, bound: socket.socket, target: Path, owner: TaskOwner) -> None:
-        while True:
-            early, _ = await self._accepted(bound)
-            self._receive(early, lambda: _to_socket(target), owner)
+    def _unwatch(self) -> None:
+        if self._watching:
+            self._watching = False
+            for each in self._held.values():
+                asyncio.get_running_loop().remove_reader(each)
 
-    async def _accepted(self, bound: socket.socket) -> tuple[socket.socket, Any]:
-        """The next connection. That there is no room for it, or that it broke off at once, must not end the node."""
-        while True:
-            try:
-                return await asyncio.get_running_loop().sock_accept(bound)
-            except OSError as problem:
-                log.warning("Connection cannot be accepted", child=self._plan.name, error=problem)
-                await self._clock.sleep(_BREATH)
-
-    def _receive(self, early: socket.socket, dial: Dial, owner: TaskOwner) -> None:
-        if self._waiting >= _MOST_WAITING:
-            early.close()
-            return
+    def _connected(self) -> None:
+        self._unwatch()
+        self._backlog = True
         self._called()
-        owner.start("early", self._passed_on(early, dial), vital=False)
-
-    async def _passed_on(self, early: socket.socket, dial: Dial) -> None:
-        with contextlib.suppress(OSError):
-            ours, theirs = await self._joined(early, dial)
-            await asyncio.gather(_carry(ours[0], theirs[1]), _carry(theirs[0], ours[1]))
-
-    async def _joined(self, early: socket.socket, dial: Dial) -> tuple[Stream, Stream]:
-        """Both halves of the way, as soon as the child serves. OSError when it is gone again."""
-        self._waiting += 1
-        try:
-            await self._serving.wait()
-            there = await dial()
-        except BaseException:
-            early.close()
-            raise
-        finally:
-            self._waiting -= 1
-        # Streams close their sockets themselves, when nothing waits in them any more.
-        return await asyncio.open_connection(sock=early), await asyncio.open_connection(sock=there, limit=_CHUNK)
-
-    async def _to_port(self, address: str, port: int) -> socket.socket:
-        address = _EVERYWHERE.get(address, address)
-        made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-        made.setblocking(False)
-        # Bound first: who is called may be ourselves, and must know.
-        made.bind((address, 0))
-        here = (address, int(made.getsockname()[1]))
-        self._passing.add(here)
-        asyncio.get_running_loop().call_later(_REMEMBERED, self._passing.discard, here)
-        try:
-            await asyncio.get_running_loop().sock_connect(made, (address, port))
-        except OSError:
-            made.close()
-            raise
-        return made
 
 
-async def _to_socket(path: Path) -> socket.socket:
-    made = socket.socket(socket.AF_UNIX)
-    made.setblocking(False)
+def _open_all(listeners: Sequence[HeldListener]) -> dict[str, socket.socket]:
+    made: dict[str, socket.socket] = {}
     try:
-        await asyncio.get_running_loop().sock_connect(made, str(path))
+        for each in listeners:
+            made[each.name] = each.open()
+            if each.shared:
+                listener_handover.prefer_successor(made[each.name])
     except OSError:
-        made.close()
+        listener_handover.close(*made.values())
         raise
     return made
 
 
-def _spec(plan: OnDemandProcessSpec) -> ProcessSpec:
-    options = {**plan.options, "--api": str(plan.api)}
+def _spec(plan: OnDemandProcessSpec, held: Mapping[str, socket.socket]) -> ProcessSpec:
+    options = {**plan.options, "--api": str(plan.api), "--listeners": listener_handover.encode(held)}
     return ProcessSpec(
         plan.name,
         (sys.executable, "-m", plan.module, *(word for pair in options.items() for word in pair)),
@@ -298,6 +274,8 @@ def _spec(plan: OnDemandProcessSpec) -> ProcessSpec:
         stop_grace=7.0,
         restart=_RESTART,
         die_with_parent=True,
+        pass_fds=tuple(each.fileno() for each in held.values()),
+        prefix=plan.prefix,
     )
 
 
@@ -310,14 +288,3 @@ async def _first(*works: Coroutine[Any, Any, Any]) -> None:
         for each in waits:
             each.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
-
-
-async def _carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    try:
-        while data := await source.read(_CHUNK):
-            target.write(data)
-            await target.drain()
-    except OSError:
-        pass  # the other direction ends by the same
-    finally:
-        target.close()

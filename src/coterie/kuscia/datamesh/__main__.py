@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
+import socket
+from collections.abc import Mapping
 from pathlib import Path
 
-from coterie.base import child_logging, memory
+from coterie.base import child_logging, listener_handover, memory
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.kube.client.client import Client
@@ -22,13 +24,14 @@ _KEPT = 64 << 20
 """Messages of a few megabytes come and go."""
 
 
-async def serve(settings: MeshSettings, api: Path) -> None:
+async def serve(settings: MeshSettings, api: Path, listeners: Mapping[str, socket.socket]) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     transport = child_transport(api)
     try:
-        async with DataMesh.of(settings, Client(transport, field_manager="datamesh"), open_source, SYSTEM_CLOCK):
+        client = Client(transport, field_manager="datamesh")
+        async with DataMesh.of(settings, client, open_source, SYSTEM_CLOCK, api.parent, listeners):
             await notify_parent(transport, READY)
             async with child_logging.following():
                 await stop.wait()
@@ -46,12 +49,25 @@ def main() -> None:
         parser.add_argument(name, type=Path, required=True)
     for name in ("--http", "--grpc"):
         parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--names", default="", help="further names of the certificate, with commas")
+    parser.add_argument("--listeners", type=listener_handover.inherited, required=True)
+    parser.add_argument("--direct-grpc", choices=("yes", "no"), default="no")
+    parser.add_argument("--netns", type=Path, help="the network namespace in which gRPC opens its port")
     chosen = parser.parse_args()
     child_logging.configure()
     quiet()
     memory.raise_trim_threshold(_KEPT)
-    settings = MeshSettings(chosen.domain, DomainPaths(chosen.home), chosen.address, chosen.http, chosen.grpc)
-    asyncio.run(serve(settings, chosen.api))
+    settings = MeshSettings(
+        chosen.domain,
+        DomainPaths(chosen.home),
+        chosen.address,
+        chosen.http,
+        chosen.grpc,
+        names=tuple(filter(None, chosen.names.split(","))),
+        direct_grpc=chosen.direct_grpc == "yes",
+        netns=chosen.netns,
+    )
+    asyncio.run(serve(settings, chosen.api, chosen.listeners))
 
 
 if __name__ == "__main__":

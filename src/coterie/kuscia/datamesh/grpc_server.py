@@ -1,6 +1,7 @@
 """The gRPC port: metadata services, Arrow Flight and reflection, with mutual TLS.
 
-Rows pass as the bytes they are (see `flightdata`); everything else is small. Whoever has no certificate of the domain's
+gRPC cannot listen on a descriptor, so its connections come by a private Unix socket (base/connection_pump.py), or to a port
+that it opens itself. Its peer's address is not used: a certificate says who calls. Rows pass as the bytes they are (see `flightdata`); everything else is small. Whoever has no certificate of the domain's
 authority does not get through the TLS handshake; who has one is looked up for each call.
 """
 
@@ -8,7 +9,10 @@ from __future__ import annotations
 
 import functools
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -16,7 +20,8 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from grpc_reflection.v1alpha import reflection
 
-from coterie.base import pki
+from coterie.base import network_namespace, pki
+from coterie.base.connection_pump import ConnectionPump, private_address
 from coterie.base.log import logger
 from coterie.base.pki import PkiError
 from coterie.kuscia.datamesh import messages
@@ -47,9 +52,19 @@ class GrpcServer:
         self._operations = operations
         self._flight = flight
         self._server: grpc.aio.Server | None = None
+        self._pump: ConnectionPump | None = None
 
-    async def start(self, address: str, credentials: grpc.ServerCredentials) -> int:
-        """The port. Raises RuntimeError when it cannot be had."""
+    async def start(
+        self,
+        listener: socket.socket,
+        inside: Path,
+        credentials: grpc.ServerCredentials,
+        *,
+        direct: str = "",
+        netns: Path | None = None,
+    ) -> None:
+        """`inside`: the Unix socket on which gRPC listens. `direct`: an address that it opens itself too, in the network
+        namespace `netns`. Raises RuntimeError, OSError."""
         server = grpc.aio.server(options=_OPTIONS)
         handlers = [self._services(), self._flights()]
         server.add_generic_rpc_handlers([each for group in handlers for each in group])
@@ -57,14 +72,23 @@ class GrpcServer:
         reflection.enable_server_reflection(
             [*sorted(names), _FLIGHT, reflection.SERVICE_NAME], server, pool=messages.FILES.pool
         )
-        port = server.add_secure_port(address, credentials)
+        if direct:
+            with network_namespace.entered(netns) if netns is not None else nullcontext():
+                server.add_secure_port(direct, credentials)
+        with private_address(inside) as address:
+            server.add_secure_port(address, credentials)
         await server.start()
         self._server = server
-        return port
+        self._pump = ConnectionPump(listener, inside)
+        self._pump.start()
 
     async def stop(self, grace: float) -> None:
+        if self._pump is not None:
+            self._pump.stop_accepting()
         if self._server is not None:
             await self._server.stop(grace)
+        if self._pump is not None:
+            self._pump.close()
 
     # Handlers.
 

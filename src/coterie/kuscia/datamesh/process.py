@@ -20,9 +20,15 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.client.transport import TransportError
-from coterie.kube.control.on_demand_process import IDLE, OnDemandProcess, OnDemandProcessSpec
+from coterie.kube.control.on_demand_process import (
+    IDLE,
+    HeldListener,
+    NamespaceListeners,
+    OnDemandProcess,
+    OnDemandProcessSpec,
+)
 from coterie.kuscia.api import labels
-from coterie.kuscia.datamesh.settings import MeshSettings
+from coterie.kuscia.datamesh.settings import GRPC, HTTP, MeshSettings
 from coterie.kuscia.sources.source_creation import ensure_default_source
 
 log = logger("datamesh")
@@ -60,9 +66,11 @@ class DataMeshProcess:
         clock: Clock,
         *,
         everywhere: bool,
+        pods: NamespaceListeners | None = None,
         idle: float = IDLE,
     ) -> None:
-        """`run`: where the socket lies, private and short. `everywhere`: whether pods of all domains may be watched."""
+        """`run`: where the sockets lie, private and short. `everywhere`: whether pods of all domains may be watched.
+        `pods`: the network in which it listens; None: the machine's."""
         self.settings = settings
         self._client = client
         self._clock = clock
@@ -72,7 +80,7 @@ class DataMeshProcess:
         def passes(method: str, path: str, query: str) -> bool:
             return allowed(method, path, query, settings.domain)
 
-        plan = _plan(settings, run)
+        plan = _plan(settings, run, pods)
         self._held = OnDemandProcess(
             plan, client.transport, passes, clock, idle=idle, in_use=lambda: bool(self._engines)
         )
@@ -120,8 +128,7 @@ class DataMeshProcess:
                 await self._clock.sleep(backoff.failed())
 
 
-def _plan(settings: MeshSettings, run: Path) -> OnDemandProcessSpec:
-    ports = (settings.http_port, settings.grpc_port)
+def _plan(settings: MeshSettings, run: Path, pods: NamespaceListeners | None) -> OnDemandProcessSpec:
     return OnDemandProcessSpec(
         name="datamesh",
         who="a data mesh",
@@ -132,12 +139,29 @@ def _plan(settings: MeshSettings, run: Path) -> OnDemandProcessSpec:
             "--address": settings.address,
             "--http": str(settings.http_port),
             "--grpc": str(settings.grpc_port),
+            "--names": ",".join(settings.names),
+            **_namespace_options(pods),
         },
-        ports=[(settings.address, port) for port in ports],
+        listeners=_listeners(settings, pods),
         api=run / "datamesh.sock",
         log_file=settings.paths.log("datamesh"),
         logging=settings.paths.logging,
         log_rotation=settings.log_rotation,
         # Arrow's own pools keep what a large read needed for good; the machine's give it back.
         env={"ARROW_DEFAULT_MEMORY_POOL": "system"},
+        prefix=pods.prefix if pods is not None else (),
     )
+
+
+def _listeners(settings: MeshSettings, pods: NamespaceListeners | None) -> list[HeldListener]:
+    """In a network of our own gRPC opens its port itself: a pump would cost throughput."""
+    http, grpc = (HTTP, settings.address, settings.http_port), (GRPC, settings.address, settings.grpc_port)
+    if pods is None:
+        return [HeldListener.port(*http), HeldListener.port(*grpc)]
+    return [HeldListener.port(*http, pods.open_port), HeldListener.shared_port(*grpc, pods.open_shared_port)]
+
+
+def _namespace_options(pods: NamespaceListeners | None) -> dict[str, str]:
+    if pods is None:
+        return {}
+    return {"--direct-grpc": "yes", **({"--netns": str(pods.netns)} if pods.netns is not None else {})}

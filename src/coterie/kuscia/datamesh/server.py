@@ -1,13 +1,15 @@
 """A whole data mesh, put together: from a client of the API and the domain's keys to two open ports.
 
-async with DataMesh(settings, client, identity, clock) as mesh:      # mesh.grpc_port, mesh.http_port
+async with DataMesh(settings, client, identity, open_source, clock, run=directory) as mesh:      # mesh.grpc_port, mesh.http_port
     ...
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -26,13 +28,14 @@ from coterie.kuscia.datamesh.catalogue import DataCatalogue
 from coterie.kuscia.datamesh.flight import Flight
 from coterie.kuscia.datamesh.locations import DataLocations, Opener
 from coterie.kuscia.datamesh.services import MeshServices
-from coterie.kuscia.datamesh.settings import MeshSettings
+from coterie.kuscia.datamesh.settings import GRPC, HTTP, MeshSettings
 from coterie.kuscia.identity import domain_identity as identities
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
 log = logger("datamesh")
 
 _GRACE = 5.0
+_GRPC_SOCKET = "mesh-grpc.sock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +45,13 @@ class MeshServerKeys:
     authority: Path
 
     @classmethod
-    def ensure(cls, paths: DomainPaths, address: str, now: datetime) -> MeshServerKeys:
+    def ensure(cls, paths: DomainPaths, addresses: Sequence[str], now: datetime) -> MeshServerKeys:
         """`var/certs/DataMesh.crt`, signed by the domain's authority. PkiError or OSError without one."""
         authority = pki.Authority(
             pki.load_certificate(paths.ca_certificate.read_bytes()),
             pki.load_key(paths.ca_key.read_bytes(), thorough=False),
         )
-        names = tuple(dict.fromkeys(("datamesh", "localhost", "127.0.0.1", address)))
+        names = tuple(dict.fromkeys(("datamesh", "localhost", "127.0.0.1", *addresses)))
         pair = pki_files.ensure_server(paths.certs, "DataMesh", authority, names=names, now=now)
         return cls(pair.certificate_path, pair.key_path, paths.ca_certificate)
 
@@ -63,10 +66,21 @@ class MeshServerKeys:
 
 class DataMesh:
     def __init__(
-        self, settings: MeshSettings, client: Client, identity: DomainIdentity, open_source: Opener, clock: Clock
+        self,
+        settings: MeshSettings,
+        client: Client,
+        identity: DomainIdentity,
+        open_source: Opener,
+        clock: Clock,
+        *,
+        run: Path,
+        listeners: Mapping[str, socket.socket] | None = None,
     ) -> None:
+        """`run`: a private directory with a short path. `listeners`: None: as the settings say."""
         self._settings = settings
-        self._keys = MeshServerKeys.ensure(settings.paths, settings.address, clock.now())
+        self._run = run
+        self._listeners = listeners
+        self._keys = MeshServerKeys.ensure(settings.paths, (settings.address, *settings.names), clock.now())
         self.catalogue = DataCatalogue(client, identity)
         permits = DataAuthorizer(client, self.catalogue, identity, clock, every=settings.recheck_seconds)
         places = DataLocations(self.catalogue, open_source)
@@ -82,21 +96,45 @@ class DataMesh:
         self.grpc_port = self.http_port = 0
 
     @classmethod
-    def of(cls, settings: MeshSettings, client: Client, open_source: Opener, clock: Clock) -> DataMesh:
-        return cls(settings, client, identities.load(settings.paths, settings.domain), open_source, clock)
+    def of(
+        cls,
+        settings: MeshSettings,
+        client: Client,
+        open_source: Opener,
+        clock: Clock,
+        run: Path,
+        listeners: Mapping[str, socket.socket],
+    ) -> DataMesh:
+        identity = identities.load(settings.paths, settings.domain)
+        return cls(settings, client, identity, open_source, clock, run=run, listeners=listeners)
 
     async def __aenter__(self) -> DataMesh:
         settings, keys = self._settings, self._keys
+        found = self._listeners if self._listeners is not None else _open_listeners(settings)
+        self.http_port, self.grpc_port = (int(found[name].getsockname()[1]) for name in (HTTP, GRPC))
         host = f"[{settings.address}]" if ":" in settings.address else settings.address
         credentials = grpc_server.credentials(
             *(each.read_bytes() for each in (keys.certificate, keys.key, keys.authority))
         )
-        self.grpc_port = await self._grpc.start(f"{host}:{settings.grpc_port}", credentials)
-        bound = listener_handover.listen_shared(settings.address, settings.http_port)
-        self.http_port = bound.getsockname()[1]
-        await self._http.serve(bound, keys.context())
+        await self._grpc.start(
+            found[GRPC],
+            self._run / _GRPC_SOCKET,
+            credentials,
+            direct=f"{host}:{self.grpc_port}" if settings.direct_grpc else "",
+            netns=settings.netns,
+        )
+        await self._http.serve(found[HTTP], keys.context())
         log.info("The data mesh is served", address=settings.address, grpc=self.grpc_port, http=self.http_port)
         return self
 
     async def __aexit__(self, *problem: object) -> None:
         await asyncio.gather(self._grpc.stop(_GRACE), self._http.stop(_GRACE))
+
+
+def _open_listeners(settings: MeshSettings) -> dict[str, socket.socket]:
+    http = listener_handover.listen(settings.address, settings.http_port)
+    try:
+        return {HTTP: http, GRPC: listener_handover.listen(settings.address, settings.grpc_port)}
+    except OSError:
+        http.close()
+        raise

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.paths import DomainPaths
 
 HTTP_PORT, GRPC_PORT = 8070, 8071
+HTTP, GRPC = "http", "grpc"
+"""Names of the listeners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +23,10 @@ class MeshSettings:
     recheck_seconds: float = 1.0
     """Seconds between two looks at a grant while rows flow."""
     log_rotation: Rotation = STANDARD
+    names: tuple[str, ...] = ()
+    """Further names and addresses under which it is reached, for its certificate."""
+    direct_grpc: bool = False
+    """gRPC opens its port itself, beside the listener that it is given: rows then pass without a copy in between. Only in
+    a network namespace in which no other program is."""
+    netns: Path | None = None
+    """The network namespace in which gRPC opens its port; None: our own."""

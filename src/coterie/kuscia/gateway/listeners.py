@@ -1,4 +1,8 @@
-"""The two doors: filters, limits, access logs. Pure, and the same for as long as addresses and protocol are.
+"""The listeners: filters, limits, access logs. Pure, and the same for as long as addresses and protocol are.
+
+    external   partners; the public port, or a Unix socket behind a relay that tells their addresses (PROXY protocol)
+    internal   pods; an address in their own network, or one of the machine's
+    node       the node itself; a Unix socket in a private directory
 
 A changed listener closes all its connections after the drain time, so nothing that changes in operation stands here:
 certificates, keys, tokens, rules and routes are all read from files of their own.
@@ -22,6 +26,8 @@ from coterie.kuscia.gateway.names import (
     FILE_LOG,
     HCM,
     HOST,
+    POD_FILTER,
+    PROXY_PROTOCOL,
     RBAC,
     ROUTER,
     SOURCE,
@@ -35,20 +41,28 @@ from coterie.kuscia.gateway.names import (
 )
 from coterie.kuscia.gateway.routes import EXTERNAL, INTERNAL, bandwidth, cause
 
-_START = f"%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT% - [%START_TIME%] %REQ({SOURCE})% %REQ({HOST}?:authority)%"
+NODE = "node"
+
+_START = f" - [%START_TIME%] %REQ({SOURCE})% %REQ({HOST}?:authority)%"
 _REQUEST = '"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %REQ(x-b3-traceid)% %REQ(x-b3-spanid)%'
 _RESULT = "%RESPONSE_CODE% %RESPONSE_FLAGS% %REQ(content-length)% %UPSTREAM_WIRE_BYTES_RECEIVED% %DURATION%"
 _DURATIONS = "%REQUEST_DURATION% %RESPONSE_DURATION% %RESPONSE_TX_DURATION%"
 # Bodies are never logged; their two columns stay, so that whoever splits Kuscia's lines still finds the others. The
 # reason comes last.
 _END = "- - %RESPONSE_CODE_DETAILS%\n"
-EXTERNAL_LOG = " ".join((_START, _REQUEST, _RESULT, _END))
+EXTERNAL_LOG = " ".join(("%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" + _START, _REQUEST, _RESULT, _END))
 FAILED_LOG = (
     "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT% - [%START_TIME%] - %REQUESTED_SERVER_NAME% - - - - - - - - - -"
     " connection_refused{%DOWNSTREAM_TRANSPORT_FAILURE_REASON%}\n"
 )
-_NOT_THROUGH = "connection.transport_failure_reason != ''"
-INTERNAL_LOG = " ".join((_START, _REQUEST, _RESULT, _DURATIONS, _END))
+# A relay that has closed its end already when we say goodbye has refused nothing.
+_NOT_THROUGH = (
+    "connection.transport_failure_reason != '' && !connection.transport_failure_reason.contains('Broken pipe')"
+)
+# The address of the connection: pods may send an X-Forwarded-For of their own.
+INTERNAL_LOG = " ".join(
+    ("%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%" + _START, _REQUEST, _RESULT, _DURATIONS, _END)
+)
 
 
 def route_file(directory: Path, side: str) -> Path:
@@ -60,7 +74,9 @@ def filter_file(directory: Path, name: str) -> Path:
 
 
 def listeners(inputs: SnapshotInputs) -> list[Json]:
-    found = [_internal(inputs)]
+    found = [_node(inputs)]
+    if (pods := _pods(inputs)) is not None:
+        found.append(pods)
     if inputs.external is not None:
         found.append(_external(inputs, inputs.external))
     behind = _external_manager(inputs)
@@ -71,15 +87,21 @@ def listeners(inputs: SnapshotInputs) -> list[Json]:
 
 
 def _external(inputs: SnapshotInputs, where: SocketAddress) -> Json:
-    listener = _listener(EXTERNAL, where, _external_manager(inputs), tls.downstream(inputs))
+    listener = _listener(EXTERNAL, address(where.host, where.port), _external_manager(inputs), tls.downstream(inputs))
+    filters: list[Json] = []
+    if inputs.pods is not None and inputs.pods.public_socket:
+        listener["address"] = _private_pipe(inputs.pods.public_socket)
+        # The relay tells who calls; what comes without that is refused.
+        filters.append({"name": "envoy.filters.listener.proxy_protocol", "typed_config": {"@type": PROXY_PROTOCOL}})
     if inputs.tuning.access_logs:
         # What ends before there is a request would leave no trace: plain text, a certificate that nobody knows.
         failed = _access_log(inputs.logs / f"{EXTERNAL}.log", FAILED_LOG)
         listener["access_log"] = [failed | {"filter": _cel(_NOT_THROUGH)}]
     if (filter_chain := tunnel.reverse_tunnel_filter_chain(inputs)) is not None:
         listener["filter_chains"].append(filter_chain)
-        inspector = {"name": "envoy.filters.listener.tls_inspector", "typed_config": {"@type": TLS_INSPECTOR}}
-        listener["listener_filters"] = [inspector]
+        filters.append({"name": "envoy.filters.listener.tls_inspector", "typed_config": {"@type": TLS_INSPECTOR}})
+    if filters:
+        listener["listener_filters"] = filters
         listener["listener_filters_timeout"] = seconds(inputs.tuning.headers_seconds)
     return listener
 
@@ -99,30 +121,50 @@ def _external_manager(inputs: SnapshotInputs) -> Json:
     }
 
 
-def _internal(inputs: SnapshotInputs) -> Json:
+def _node(inputs: SnapshotInputs) -> Json:
+    """For the node itself: the whole table, and only who may enter the directory gets here."""
+    return _listener(NODE, _private_pipe(inputs.node_socket.host), _internal_manager(inputs, []), None)
+
+
+def _pods(inputs: SnapshotInputs) -> Json | None:
+    """For pods: what the rules leave them of the same table."""
+    where = inputs.pods.gateway if inputs.pods is not None else inputs.internal
+    if where is None:
+        return None
+    listener_address = address(where.host, where.port)
+    if inputs.pods is not None and inputs.pods.namespace:
+        listener_address["socket_address"]["network_namespace_filepath"] = inputs.pods.namespace
+    return _listener(INTERNAL, listener_address, _internal_manager(inputs, [_discovered(inputs, POD_FILTER)]), None)
+
+
+def _internal_manager(inputs: SnapshotInputs, first: list[Json]) -> Json:
     # Only on the routes that bring a limit.
     limiter: Json = {"name": BANDWIDTH_FILTER, "typed_config": bandwidth(None), "disabled": True}
-    filters: list[Json] = [limiter, *_crypt(inputs, RouteSide.CALL)]
+    filters: list[Json] = [*first, limiter, *_crypt(inputs, RouteSide.CALL)]
     mutations = identity.internal_mutations(inputs.domain)
-    manager = _manager(inputs, INTERNAL, filters, mutations, INTERNAL_LOG) | {
+    return _manager(inputs, INTERNAL, filters, mutations, INTERNAL_LOG) | {
         "http_protocol_options": {"accept_http_10": True},
         "http2_protocol_options": {"allow_connect": True},
     }
-    return _listener(INTERNAL, inputs.internal, manager, None)
+
+
+def _private_pipe(path: str) -> Json:
+    """Envoy itself removes what an earlier process left there."""
+    return {"pipe": {"path": path, "mode": 0o600}}
 
 
 def _crypt(inputs: SnapshotInputs, side: RouteSide) -> list[Json]:
     return crypt.http_filters(side) if inputs.crypt is not None else []
 
 
-def _listener(name: str, where: SocketAddress, manager: Json, socket: Json | None) -> Json:
+def _listener(name: str, where: Json, manager: Json, socket: Json | None) -> Json:
     chain: Json = {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
     if socket is not None:
         chain["transport_socket"] = socket
         chain["transport_socket_connect_timeout"] = "15s"
     return {
         "name": name,
-        "address": address(where.host, where.port),
+        "address": where,
         # Otherwise a forgotten older process keeps the same port without a word and takes half of the connections.
         "enable_reuse_port": False,
         "filter_chains": [chain],
@@ -173,7 +215,26 @@ def _local_replies(inputs: SnapshotInputs, side: str) -> Json:
             }
         },
     }
-    return {"mappers": [unauthorized, {"filter": _status("GE", 400), "headers_to_add": [because]}]}
+    refused_pod: Json = {
+        "filter": _cel("response.code_details.startsWith('rbac_access_denied')"),
+        "headers_to_add": [
+            header(
+                ERROR,
+                cause(
+                    inputs,
+                    side,
+                    'pod %DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT% may not call "%REQ(:authority)%".',
+                ),
+            )
+        ],
+        "body_format_override": {
+            "text_format_source": {
+                "inline_string": 'Pod %DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT% may not call "%REQ(:authority)%".\n'
+            }
+        },
+    }
+    by_rule = unauthorized if side == EXTERNAL else refused_pod
+    return {"mappers": [by_rule, {"filter": _status("GE", 400), "headers_to_add": [because]}]}
 
 
 def _status(op: str, value: int) -> Json:

@@ -197,13 +197,45 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True)
+class PodNetwork:
+    """The network in which the domain's pods live, apart from the machine's."""
+
+    cidr: str
+    """Addresses of all pods, `100.96.0.0/16`."""
+    engines: str
+    """Its upper half: pods of tasks and deployments. Each of them calls only what it was allowed."""
+    gateway: SocketAddress
+    """Where pods reach the gateway."""
+    namespace: str = ""
+    """File of the network namespace; empty when Envoy itself runs inside it."""
+    resolver: SocketAddress | None = None
+    """The DNS server that Envoy asks when it runs inside."""
+    public_socket: str = ""
+    """Path of the Unix socket on which partners' connections arrive, each with a PROXY protocol header; empty: Envoy listens
+    on the public port itself."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PodCaller:
+    """What one engine pod may call."""
+
+    address: str
+    hosts: frozenset[str] = frozenset()
+    """Host names in lower case, without port: `task-x-0-psi.bob.svc`. One that is followed by a path may be called with this
+    path and query only: `reporter.master.svc/report/progress?task_id=task-x`."""
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotInputs:
     domain: str
-    internal: SocketAddress
+    internal: SocketAddress | None
+    """Where pods call that share the machine's network; None: nobody does."""
     external: SocketAddress | None
     """None: the domain has no public port."""
     handshake: SocketAddress
     """Where our own handshake and registration server listens."""
+    node_socket: SocketAddress
+    """Where the node itself calls."""
     directory: Path
     """Where the configuration files lie, since they name each other."""
     logs: Path
@@ -226,6 +258,9 @@ class SnapshotInputs:
     transit: tuple[TransitGrant, ...] = ()
     peer_gateways: tuple[SocketAddress, ...] = ()
     """The internal addresses of our domain's other live gateways: a tunnel may end at one of them."""
+    pods: PodNetwork | None = None
+    """None: there are no pods, or they share the machine's network."""
+    callers: tuple[PodCaller, ...] = ()
     crypt: Path | None = None
     """The socket of the child process that encrypts bodies; None: there is none, and routes that ask for it are refused."""
     tuning: Tuning = Tuning()
@@ -244,6 +279,11 @@ class SnapshotInputs:
         if not route.via:
             return False
         return self.protocol is Protocol.NOTLS if route.hop_by_hop is None else route.hop_by_hop
+
+    @property
+    def proxied(self) -> bool:
+        """Whether partners' connections arrive through a relay that tells their addresses by the PROXY protocol."""
+        return self.pods is not None and bool(self.pods.public_socket)
 
     @property
     def names(self) -> tuple[str, ...]:

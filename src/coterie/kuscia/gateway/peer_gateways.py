@@ -4,7 +4,8 @@
 
 Each gateway asks itself and its peer gateways every two seconds whether the partner answers there, through the tunnel itself, and
 leads calls where it does: to itself first. Gateways reach each other by their internal addresses, in plain text: whoever
-can reach those is this domain anyway.
+can reach those is this domain anyway. Where pods have a network of their own the internal address is inside it, so a gateway
+has no peer gateways then.
 
 Only calls of our own pods find a sister. What we carry for others goes down a tunnel at the gateway it came to.
 """
@@ -12,7 +13,7 @@ Only calls of our own pods find a sister. What we carry for others goes down a t
 from __future__ import annotations
 
 from coterie.kuscia.gateway.clusters import cluster, http2_options
-from coterie.kuscia.gateway.model import Route, SnapshotInputs, SocketAddress
+from coterie.kuscia.gateway.model import Route, SnapshotInputs
 from coterie.kuscia.gateway.names import HANDSHAKE_SERVICE, TUNNEL_HERE, Json, header
 from coterie.kuscia.gateway.service_hosts import ALL, send_to
 from coterie.kuscia.gateway.tunnel import obstacle
@@ -26,22 +27,17 @@ def clusters(inputs: SnapshotInputs) -> list[Json]:
     """For each tunnelled destination: our domain's gateways at which it answers now."""
     if not inputs.peer_gateways:
         return []
-    mine = inputs.internal
-    # A listener on all addresses is not itself an address.
-    own = (
-        SocketAddress("::1" if ":" in mine.host else "127.0.0.1", mine.port) if mine.host in ("0.0.0.0", "::") else mine
-    )
     tunnelled = (route for route in inputs.outbound if route.tunnel and not route.via)
-    return [_gateways(inputs, route, own) for route in tunnelled if not obstacle(inputs, route)]
+    return [_gateways(inputs, route) for route in tunnelled if not obstacle(inputs, route)]
 
 
-def _gateways(inputs: SnapshotInputs, route: Route, own: SocketAddress) -> Json:
+def _gateways(inputs: SnapshotInputs, route: Route) -> Json:
     options: Json = {
         "use_downstream_protocol_config": {
             "http_protocol_options": {}, "http2_protocol_options": http2_options(inputs.tuning),
         }
     }  # fmt: skip
-    made = cluster(_shared_name(route), [own, *sorted({*inputs.peer_gateways} - {own})], 5.0, options)
+    made = cluster(_shared_name(route), [inputs.node_socket, *sorted(inputs.peer_gateways)], 5.0, options)
     ((first, *others),) = (each["lb_endpoints"] for each in made["load_assignment"]["endpoints"])
     made["load_assignment"]["endpoints"] = [
         {"priority": 0, "lb_endpoints": [first]},

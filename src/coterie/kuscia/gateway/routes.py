@@ -5,7 +5,7 @@
                *.<third>.svc                what we carry for a partner that was granted it
                anything else                403 as for what is not opened, and 401 for whom we do not know
 
-    internal   kuscia-handshake.<us>.svc    as above
+    internal   kuscia-handshake.<us>.svc    as above; the node itself calls all of these, pods what `pod_access` allows
                <service>.<us>.svc           our services, for our own pods
                *.<partner>.svc              the partner's gateway, with our name and token
                anything else                404

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from coterie.base.secret import SecretValue
 from coterie.kuscia.gateway.clusters import ENDPOINT_KEY, NEVER_ARRIVED, is_direct, service_name
-from coterie.kuscia.gateway.model import DomainService, Route, SnapshotInputs
+from coterie.kuscia.gateway.model import DomainService, PodNetwork, Route, SnapshotInputs
 from coterie.kuscia.gateway.names import APPEND, ORIGIN, PREVIOUS_HOSTS, SESSION, SOURCE, Json, header, literal, seconds
 from coterie.kuscia.gateway.snapshot_cache import remembered
 
@@ -26,10 +26,11 @@ class ServiceHostContext:
     domain: str
     aliases: tuple[str, ...]
     idle_seconds: float
+    pods: PodNetwork | None
 
 
 def service_host_context(inputs: SnapshotInputs) -> ServiceHostContext:
-    return ServiceHostContext(inputs.domain, inputs.aliases, inputs.tuning.idle_stream_seconds)
+    return ServiceHostContext(inputs.domain, inputs.aliases, inputs.tuning.idle_stream_seconds, inputs.pods)
 
 
 def _service_domains(place: ServiceHostContext, service: DomainService) -> list[str]:
@@ -113,8 +114,8 @@ def _reach(place: ServiceHostContext, service: DomainService) -> Json:
     if is_direct(service):
         # The cluster goes where this says, and tries again as it should.
         where = str(service.endpoints[0])
-        return {"route": {"cluster": service_name(service), "timeout": "0s", "host_rewrite_literal": where}}
-    action = send_to(place.idle_seconds, service_name(service)) | {"auto_host_rewrite": True}
+        return {"route": {"cluster": service_name(service, place.pods), "timeout": "0s", "host_rewrite_literal": where}}
+    action = send_to(place.idle_seconds, service_name(service, place.pods)) | {"auto_host_rewrite": True}
     if len(service.endpoints) > 1:
         action["hash_policy"] = _session(service)
         action["retry_policy"] = NEVER_ARRIVED | {

@@ -8,11 +8,10 @@ from urllib.parse import urlsplit
 
 from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.secret import SecretValue
-from coterie.kuscia.gateway.model import KeyPair, Protocol, SocketAddress
+from coterie.kuscia.gateway.model import KeyPair, PodNetwork, Protocol, SocketAddress
 
 INTERNAL = SocketAddress("127.0.0.1", 80)
 EXTERNAL = SocketAddress("0.0.0.0", 1080)
-HANDSHAKE = SocketAddress("127.0.0.1", 1054)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +48,12 @@ class GatewaySettings:
     """Name of the Gateway object: the machine's host name in lower case unless configured."""
     enabled: bool = True
     """False: a control plane without a way to partners, and no Envoy beside it."""
-    internal: SocketAddress = INTERNAL
+    internal: SocketAddress | None = INTERNAL
+    """Where pods call that share the machine's network; None: nobody does. Has no meaning with `pods`."""
+    pods: PodNetwork | None = None
+    """The network that pods have to themselves."""
     external: SocketAddress | None = EXTERNAL
     """None: the domain has no public port; partners reach it through tunnels that it dials."""
-    handshake: SocketAddress = HANDSHAKE
-    """Only our own Envoy comes here."""
     protocol: Protocol = Protocol.MTLS
     external_tls: ExternalTls | None = None
     control_plane: bool = True
@@ -64,6 +64,8 @@ class GatewaySettings:
     """Where KusciaAPI takes what lites send, on a control plane."""
     workers: int = 1
     """Envoy's worker threads."""
+    command_prefix: tuple[str, ...] = ()
+    """The program that starts Envoy inside the pods' network (`EnvoySettings.command_prefix`)."""
     master: MasterEndpoint | None = None
     """lite only."""
     deploy_token: SecretValue | None = field(default=None)
@@ -71,3 +73,8 @@ class GatewaySettings:
     log_level: str = "INFO"
     """The node's; Envoy's follows."""
     log_rotation: Rotation = STANDARD
+
+    @property
+    def pod_listener(self) -> SocketAddress | None:
+        """Where pods reach the gateway."""
+        return self.pods.gateway if self.pods is not None else self.internal

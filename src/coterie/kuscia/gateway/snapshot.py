@@ -14,7 +14,19 @@ from coterie.kuscia.gateway.clusters import clusters
 from coterie.kuscia.gateway.crypt import routing as crypt
 from coterie.kuscia.gateway.listeners import filter_file, listeners, route_file
 from coterie.kuscia.gateway.model import Protocol, SnapshotInputs, SnapshotProblem
-from coterie.kuscia.gateway.names import AUTH_FILTER, CLUSTER, EXTENSION, LISTENER, ROUTES, SECRET, Json
+from coterie.kuscia.gateway.names import (
+    AUTH_FILTER,
+    CARES,
+    CLUSTER,
+    EXTENSION,
+    LISTENER,
+    POD_FILTER,
+    ROUTES,
+    SECRET,
+    Json,
+    address,
+)
+from coterie.kuscia.gateway.pod_access import pod_rules
 from coterie.kuscia.gateway.routes import EXTERNAL, INTERNAL, external_routes, internal_routes, transit_routes
 from coterie.kuscia.gateway.snapshot_cache import forget_unused
 
@@ -68,7 +80,8 @@ def snapshot(inputs: SnapshotInputs) -> EnvoyResources:
     }
     # What others refer to comes first.
     files[filter_file(directory, AUTH_FILTER).name] = (_extension(AUTH_FILTER, auth),)
-    files[CLUSTERS_FILE] = tuple(_typed(CLUSTER, each) for each in found)
+    files |= pod_rules_file(inputs)
+    files[CLUSTERS_FILE] = tuple(_typed(CLUSTER, _resolved(inputs, each)) for each in found)
     files[route_file(directory, EXTERNAL).name] = (_typed(ROUTES, external_routes(inputs, live)),)
     files[route_file(directory, INTERNAL).name] = (_typed(ROUTES, inside),)
     if transit.carried_out(inputs):
@@ -84,6 +97,22 @@ def snapshot(inputs: SnapshotInputs) -> EnvoyResources:
     }
     forget_unused()
     return EnvoyResources(files, tuple(sorted(problems)))
+
+
+def pod_rules_file(inputs: SnapshotInputs) -> dict[str, tuple[Json, ...]]:
+    """By name, the file of what pods may call; the only one that changes when an engine pod comes or goes."""
+    if inputs.pods is None and inputs.internal is None:
+        return {}
+    return {filter_file(inputs.directory, POD_FILTER).name: (_extension(POD_FILTER, pod_rules(inputs)),)}
+
+
+def _resolved(inputs: SnapshotInputs, each: Json) -> Json:
+    """Inside the pods' network the machine's name servers are not reached."""
+    if inputs.pods is None or inputs.pods.resolver is None or each.get("type") != "STRICT_DNS":
+        return each
+    server = address(inputs.pods.resolver.host, inputs.pods.resolver.port)
+    config: Json = {"@type": CARES, "resolvers": [server]}
+    return {**each, "typed_dns_resolver_config": {"name": "envoy.network.dns_resolver.cares", "typed_config": config}}
 
 
 def _by_name(found: list[Json]) -> list[Json]:

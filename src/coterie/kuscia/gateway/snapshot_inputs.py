@@ -19,15 +19,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
-from hashlib import sha256
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any
 
 import msgspec
 
 from coterie.base import pki
-from coterie.base.paths import DomainPaths
 from coterie.base.secret import SecretValue
 from coterie.kube.api.types import network
 from coterie.kuscia.api import labels
@@ -38,47 +35,24 @@ from coterie.kuscia.gateway.model import (
     MASTER,
     DomainService,
     KeyPair,
+    PodCaller,
     Protocol,
     Route,
     RoutePort,
-    ServiceProtocol,
     SnapshotInputs,
     SnapshotProblem,
     SocketAddress,
 )
+from coterie.kuscia.gateway.names import API_SERVICE, HANDSHAKE_SERVICE, KUSCIA_API_SERVICE
 from coterie.kuscia.gateway.objects import limits_of, route_of, service_of
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
 from coterie.kuscia.gateway.transit import grants_of
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
-API_SERVICE = "apiserver"
 REPORTER_SERVICE = "reporter"
-KUSCIA_API_SERVICE = "kusciaapi"
+_RESERVED = (API_SERVICE, KUSCIA_API_SERVICE, HANDSHAKE_SERVICE)
 _AUTHORIZATION = "authorization"
-_LONGEST_RUN = 90
-"""Bytes: 107 for a socket's path, less the longest name in there."""
-
-
-@dataclass(frozen=True, slots=True)
-class GatewayPaths:
-    """Where the gateway's files lie."""
-
-    directory: Path
-    """Envoy's configuration."""
-    run: Path
-    """The admin socket, the process id, client keys that routes brought."""
-    logs: Path
-
-    @classmethod
-    def of(cls, paths: DomainPaths) -> GatewayPaths:
-        return cls(paths.var / "gateway", _short(paths.run / "gateway", paths.home), paths.logs / "envoy")
-
-
-def _short(wanted: Path, home: Path) -> Path:
-    """The path of a socket has a limit; below a deep root the sockets lie among the machine's temporary files."""
-    if len(str(wanted).encode()) <= _LONGEST_RUN:
-        return wanted
-    return Path(gettempdir()) / f"coterie-{sha256(str(home).encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +74,12 @@ class GatewayObjects:
     bearers: Mapping[str, SecretValue] = field(default_factory=dict)
     """By domain: the credential of its service account."""
     api: SocketAddress | None = None
-    """Where our own API listens; None where there is none."""
+    """Where our own API listens for this gateway, in plain text; None where there is none."""
     crypt: Path | None = None
     """The socket of the process that encrypts bodies."""
     master: Route | None = None
     """A lite's way to its control plane, as agreed on before any object could be read."""
+    callers: tuple[PodCaller, ...] = ()
 
 
 class InputCache:
@@ -165,7 +140,8 @@ def inputs_of(
         domain=settings.domain,
         internal=settings.internal,
         external=settings.external,
-        handshake=settings.handshake,
+        handshake=places.handshake_socket,
+        node_socket=places.node_socket,
         directory=places.directory,
         logs=places.logs,
         instance=settings.instance,
@@ -181,7 +157,9 @@ def inputs_of(
         services=tuple(services),
         crypt=world.crypt,
         limits=limits_of(world.services),
-        peer_gateways=_peer_gateways(world.peer_gateways, settings.internal.port),
+        peer_gateways=_peer_gateways(world.peer_gateways, settings),
+        pods=settings.pods,
+        callers=world.callers,
         transit=tuple(grant for each in world.routes if not each.metadata.deleting for grant in grants_of(each)),
     )
     return inputs, problems
@@ -192,7 +170,10 @@ def _fingerprint(certificate: str) -> str:
     return pki.fingerprint(pki.load_certificate(certificate.encode()))
 
 
-def _peer_gateways(gateways: Iterable[Gateway], port: int) -> tuple[SocketAddress, ...]:
+def _peer_gateways(gateways: Iterable[Gateway], settings: GatewaySettings) -> tuple[SocketAddress, ...]:
+    if settings.pods is not None or settings.internal is None:
+        return ()
+    port = settings.internal.port
     found = {each.status.address for each in gateways if each.status is not None and each.status.address}
     return tuple(SocketAddress(host, port) for host in sorted(found))
 
@@ -214,14 +195,9 @@ def _services(
             problems.append(made)
         elif made is not None:
             found.append(made)
-        if name == API_SERVICE and settings.control_plane:
-            problems.append(
-                SnapshotProblem(f"service {name}", "this name is the control plane's own API's; take another one")
-            )
-        if name in _for_lites(settings):
-            problems.append(
-                SnapshotProblem(f"service {name}", "this name is the control plane's own; take another one")
-            )
+        if name in _RESERVED or name in _for_lites(settings):
+            why = "this name is the control plane's own, pods cannot call it; take another one"
+            problems.append(SnapshotProblem(f"service {name}", why))
     return found
 
 
@@ -262,7 +238,6 @@ def _api(world: GatewayObjects, ours: str, routes: Iterable[Route], address: Soc
     return DomainService(
         API_SERVICE,
         (address,),
-        ServiceProtocol.HTTPS,
         access=frozenset(credentials),
         credentials=tuple(sorted(credentials.items())),
     )

@@ -16,7 +16,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import orjson
+
 from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.files import read_bytes_or_none
 from coterie.base.log import logger
 from coterie.base.secret import SecretValue
 from coterie.kube.api.meta import ApiObject
@@ -26,14 +29,19 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, GATEWAYS, DomainRoute
 from coterie.kuscia.gateway.bearer import BearerTokens
+from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.gateway.client_certificates import ClientKeyFiles
 from coterie.kuscia.gateway.crypt.keys import keys_of
 from coterie.kuscia.gateway.crypt.process import BodyEncryptionProcess
 from coterie.kuscia.gateway.envoy import Applied, Envoy
-from coterie.kuscia.gateway.model import Route, SnapshotInputs, SnapshotProblem, SocketAddress
+from coterie.kuscia.gateway.listeners import filter_file
+from coterie.kuscia.gateway.model import PodCaller, PodNetwork, Route, SnapshotInputs, SnapshotProblem, SocketAddress
+from coterie.kuscia.gateway.names import POD_FILTER
+from coterie.kuscia.gateway.paths import GatewayPaths
+from coterie.kuscia.gateway.pod_access import callers_in
 from coterie.kuscia.gateway.settings import GatewaySettings
-from coterie.kuscia.gateway.snapshot import CLUSTERS_FILE, LISTENERS_FILE, EnvoyResources, snapshot
-from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects, GatewayPaths, InputCache, api_callers, inputs_of
+from coterie.kuscia.gateway.snapshot import CLUSTERS_FILE, LISTENERS_FILE, EnvoyResources, pod_rules_file, snapshot
+from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects, InputCache, api_callers, inputs_of
 from coterie.kuscia.gateway.watched_objects import WatchedObjects
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
@@ -83,6 +91,7 @@ class SnapshotSource:
         on_loaded: OnLoaded | None = None,
         bearers: BearerTokens | None = None,
         crypt: BodyEncryptionProcess | None = None,
+        callers: PodCallers | None = None,
         api: Callable[[], SocketAddress | None] = lambda: None,
         master: Callable[[], Route | None] = lambda: None,
         events: EventRecorder | None = None,
@@ -99,6 +108,9 @@ class SnapshotSource:
         self._on_loaded = on_loaded
         self._bearers = bearers
         self._crypt = crypt
+        self._callers = callers or PodCallers()
+        self._callers.restore(_callers_of_earlier_life(places))
+        self._callers.on_change = self._callers_changed
         self._api = api
         self._master = master
         self._events = events
@@ -109,6 +121,7 @@ class SnapshotSource:
         self._keys = ClientKeyFiles(places.run / "clients")
         self._change_event = asyncio.Event()
         self._count = 0
+        self._objects_changed = False
         self._urgent = False
         self._last: SnapshotInputs | None = None
         self._good: EnvoyResources | None = None
@@ -120,11 +133,20 @@ class SnapshotSource:
         """Something changed: look again soon."""
         self._count += 1
         self._urgent |= urgent
+        self._objects_changed = True
+        self._change_event.set()
+
+    def _callers_changed(self) -> None:
         self._change_event.set()
 
     def set_identity(self, identity: DomainIdentity) -> None:
         """The domain has another certificate now: a lite gets its own from the master, after the start."""
         self._identity = identity
+        self.notify_change()
+
+    def set_pods(self, pods: PodNetwork | None) -> None:
+        """The pods' network is another one now, with other addresses or another namespace."""
+        self._settings = replace(self._settings, pods=pods)
         self.notify_change()
 
     def _out_of_date(self) -> bool:
@@ -142,9 +164,13 @@ class SnapshotSource:
             self.ready.set()
             while True:
                 await self._change_event.wait()
+                if not self._objects_changed and self._last is not None:
+                    self._change_event.clear()
+                    await self._follow_callers()
+                    continue
                 await self._gathered()
                 self._change_event.clear()
-                self._urgent = False
+                self._objects_changed = self._urgent = False
                 await self._follow()
         finally:
             self._watching.close()
@@ -166,12 +192,14 @@ class SnapshotSource:
             self._bearers.want(api_callers(world.routes, world.domains, self._settings.domain))
             await self._bearers.settled()
         self._change_event.clear()
+        self._objects_changed = False
         world, inputs, resources, problems = await self._made()
         self._report_problems(problems)
         await self._give_keys(inputs)
         applied = await self._envoy.begin(resources)
         if applied.refused and LISTENERS_FILE in applied.pending:
-            ports = ", ".join(str(each) for each in (inputs.internal, inputs.external) if each is not None)
+            wanted = (inputs.node_socket, self._settings.pod_listener, inputs.external)
+            ports = ", ".join(str(each) for each in wanted if each is not None)
             why = "; ".join(applied.reasons) or "Envoy does not say why"
             raise SnapshotSourceError(
                 f"the gateway of {inputs.domain} cannot listen on {ports} ({why}); free these ports or configure others"
@@ -187,6 +215,14 @@ class SnapshotSource:
         await self._give_keys(inputs)
         await self._settle(world, inputs, resources, await self._envoy.apply(resources))
 
+    async def _follow_callers(self) -> None:
+        """Engine pods wait for this before they start: nothing but the one file is made anew, and nothing is gathered (what
+        comes meanwhile is the next round's)."""
+        assert self._last is not None and self._good is not None
+        inputs = replace(self._last, callers=self._callers.snapshot())
+        resources = replace(self._good, files={**self._good.files, **pod_rules_file(inputs)})
+        await self._settle(None, inputs, resources, await self._envoy.apply(resources))
+
     async def _give_keys(self, inputs: SnapshotInputs) -> None:
         """First, so that no request meets a child that knows less than Envoy does."""
         if self._crypt is not None:
@@ -198,7 +234,8 @@ class SnapshotSource:
             self._bearers.want(api_callers(world.routes, world.domains, self._settings.domain))
             world = replace(world, bearers=self._bearers.current)
         socket = self._crypt.settings.socket if self._crypt is not None else None
-        world = replace(world, api=self._api(), master=self._master(), crypt=socket)
+        callers = self._callers.snapshot()
+        world = replace(world, api=self._api(), master=self._master(), crypt=socket, callers=callers)
         if len(world.routes) + len(world.services) > _MANY:
             return await asyncio.to_thread(self._make, world)
         return self._make(world)
@@ -231,13 +268,15 @@ class SnapshotSource:
         return {name: tokens for name, (_, tokens) in self._opened.items()}
 
     async def _settle(
-        self, world: GatewayObjects, inputs: SnapshotInputs, resources: EnvoyResources, applied: Applied
+        self, world: GatewayObjects | None, inputs: SnapshotInputs, resources: EnvoyResources, applied: Applied
     ) -> None:
-        """Make something of Envoy's word."""
+        """Make something of Envoy's word. `world`: None when no object changed."""
         self.status = replace(self.status, applied=applied, changes=self.status.changes + 1)
         if applied.accepted:
             self._last, self._good = inputs, resources
-            self._report(world)
+            self._callers.accepted(inputs.callers)
+            if world is not None:
+                self._report(world)
             return
         self._last = None
         if not applied.refused:
@@ -294,6 +333,15 @@ class SnapshotSource:
     def _warn(self, about: ObjectReference, reason: str, message: str) -> None:
         if self._events is not None:
             self._events.warning(about, reason, message)
+
+
+def _callers_of_earlier_life(places: GatewayPaths) -> tuple[PodCaller, ...]:
+    """Those in the file that Envoy read last."""
+    content = read_bytes_or_none(filter_file(places.directory, POD_FILTER))
+    try:
+        return callers_in(orjson.loads(content or b"{}")["resources"][0]["typed_config"])
+    except (orjson.JSONDecodeError, LookupError, TypeError):
+        return ()
 
 
 def _put_back(wanted: EnvoyResources, good: EnvoyResources, refused: tuple[str, ...]) -> EnvoyResources:

@@ -36,13 +36,18 @@ class XdsFiles:
     def __init__(self, directory: Path) -> None:
         self.directory = private_directory(directory)
         self.versions: dict[str, str] = {}
+        self._written: dict[str, Sequence[Json]] = {}
 
     def write(self, files: Mapping[str, Sequence[Json]]) -> tuple[str, ...]:
         """In the order given. Answers which files changed."""
         changed = []
         for name, resources in files.items():
+            # Most files are taken over from the snapshot before, and nobody changes what is in one.
+            if self._written.get(name) is resources:
+                continue
             version, content = render(resources)
             if self.versions.get(name) == version:
+                self._written[name] = resources
                 continue
             path = self.directory / name
             # After a restart of ours Envoy may be running with this very file.
@@ -50,6 +55,7 @@ class XdsFiles:
                 write_atomic(path, content, durable=False)
                 changed.append(name)
             self.versions[name] = version
+            self._written[name] = resources
         return tuple(changed)
 
     def forget(self, keep: Iterable[str]) -> None:
@@ -59,3 +65,4 @@ class XdsFiles:
             if path.name not in wanted:
                 path.unlink(missing_ok=True)
                 self.versions.pop(path.name, None)
+                self._written.pop(path.name, None)

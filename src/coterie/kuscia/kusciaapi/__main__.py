@@ -6,9 +6,11 @@ import argparse
 import asyncio
 import contextlib
 import signal
+import socket
+from collections.abc import Mapping
 from pathlib import Path
 
-from coterie.base import child_logging
+from coterie.base import child_logging, listener_handover
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.kube.client.client import Client
@@ -24,7 +26,9 @@ from coterie.kuscia.kusciaapi.settings import KusciaApiSettings, Protection, Tim
 from coterie.kuscia.kusciaapi.table import CONF_MANAGER, OPERATIONS
 
 
-async def serve(settings: KusciaApiSettings, api: Path, interval: float) -> None:
+async def serve(
+    settings: KusciaApiSettings, api: Path, listeners: Mapping[str, socket.socket], interval: float
+) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -38,7 +42,9 @@ async def serve(settings: KusciaApiSettings, api: Path, interval: float) -> None
         SYSTEM_CLOCK,
     )
     try:
-        async with KusciaApiServer(settings, here, OPERATIONS, CONF_MANAGER) as server:
+        async with KusciaApiServer(
+            settings, here, OPERATIONS, CONF_MANAGER, run=api.parent, listeners=listeners
+        ) as server:
             await notify_parent(transport, READY)
             telling = asyncio.create_task(notify_use(server.dispatcher, transport, interval), name="use")
             try:
@@ -74,8 +80,8 @@ def main() -> None:
     parser.add_argument("--beat", type=float, required=True)
     for name in ("--timeouts", "--conf-timeouts"):
         parser.add_argument(name, type=Timeouts.parse, default=Timeouts())
-    for name in ("--inner", "--gateway"):
-        parser.add_argument(name, default="")
+    parser.add_argument("--gateway", default="")
+    parser.add_argument("--listeners", type=listener_handover.inherited, required=True)
     chosen = parser.parse_args()
     child_logging.configure()
     quiet()
@@ -90,12 +96,11 @@ def main() -> None:
         chosen.conf_address,
         chosen.conf_http,
         chosen.conf_grpc,
-        Path(chosen.inner) if chosen.inner else None,
-        chosen.gateway,
-        chosen.timeouts,
-        chosen.conf_timeouts,
+        gateway=chosen.gateway,
+        timeouts=chosen.timeouts,
+        conf_timeouts=chosen.conf_timeouts,
     )
-    asyncio.run(serve(settings, chosen.api, chosen.beat))
+    asyncio.run(serve(settings, chosen.api, chosen.listeners, chosen.beat))
 
 
 if __name__ == "__main__":

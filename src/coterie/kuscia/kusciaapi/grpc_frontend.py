@@ -1,4 +1,8 @@
-"""The gRPC doors: the same operations, with reflection. Who has no token is UNAUTHENTICATED."""
+"""The gRPC listeners: the same operations, with reflection. Who has no token is UNAUTHENTICATED.
+
+gRPC cannot listen on a descriptor, so its connections come by a private Unix socket (base/connection_pump.py). The peer's
+address in gRPC is therefore that socket; nothing here uses it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,9 @@ import contextlib
 import functools
 import hmac
 import os
+import socket
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,6 +20,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from grpc_reflection.v1alpha import reflection
 
+from coterie.base.connection_pump import ConnectionPump, private_address
 from coterie.base.secret import SecretValue
 from coterie.kuscia.kusciaapi import messages
 from coterie.kuscia.kusciaapi.authorization import OPERATOR
@@ -26,7 +33,6 @@ _LARGEST_MESSAGE = 256 << 20
 _OPTIONS = [
     ("grpc.max_receive_message_length", _LARGEST_MESSAGE),
     ("grpc.max_send_message_length", _LARGEST_MESSAGE),
-    ("grpc.so_reuseport", 1),
 ]
 _STATUS = {
     ApiErrorCode.VALIDATION: grpc.StatusCode.INVALID_ARGUMENT,
@@ -47,9 +53,10 @@ class GrpcFrontend:
         self._operations = operations
         self._token = token.reveal().encode() if token is not None else None
         self._server: grpc.aio.Server | None = None
+        self._pump: ConnectionPump | None = None
 
-    async def start(self, host: str, port: int, keys: KusciaApiServerKeys | None) -> int:
-        """The port. `keys`: None for plain text. Raises RuntimeError when it cannot be had."""
+    async def start(self, listener: socket.socket, inside: Path, keys: KusciaApiServerKeys | None) -> None:
+        """`inside`: the Unix socket on which gRPC listens. `keys`: None for plain text. Raises RuntimeError, OSError."""
         server = grpc.aio.server(options=_OPTIONS)
         services: dict[str, dict[str, Any]] = {}
         for each in self._operations:
@@ -60,18 +67,23 @@ class GrpcFrontend:
         reflection.enable_server_reflection(
             [*sorted(services), reflection.SERVICE_NAME], server, pool=messages.FILES.pool
         )
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        if keys is None:
-            bound = server.add_insecure_port(address)
-        else:
-            bound = server.add_secure_port(address, _credentials(keys))
+        with private_address(inside) as address:
+            if keys is None:
+                server.add_insecure_port(address)
+            else:
+                server.add_secure_port(address, _credentials(keys))
         await server.start()
         self._server = server
-        return bound
+        self._pump = ConnectionPump(listener, inside)
+        self._pump.start()
 
     async def stop(self, grace: float) -> None:
+        if self._pump is not None:
+            self._pump.stop_accepting()
         if self._server is not None:
             await self._server.stop(grace)
+        if self._pump is not None:
+            self._pump.close()
 
     def _handler(self, operation: ApiOperation) -> Any:
         if operation.stream is not None:

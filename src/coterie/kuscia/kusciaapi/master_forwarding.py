@@ -6,6 +6,7 @@ Whole answers come as protobuf. Those of a stream come as JSON objects one after
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 from google.protobuf import json_format
@@ -26,10 +27,9 @@ _REQUEST_TIMEOUT = 30.0
 
 class MasterForwarder:
     def __init__(self, gateway: str) -> None:
-        """`gateway`: the own gateway's door for what leaves, `host:port`."""
-        self._transport = FixedHost(
-            HttpTransport(ClusterConnection(server=f"http://{gateway}"), timeout=_REQUEST_TIMEOUT), HOST
-        )
+        """`gateway`: the Unix socket on which the own gateway takes what leaves."""
+        connection = ClusterConnection(server="http://gateway")
+        self._transport = FixedHost(HttpTransport(connection, timeout=_REQUEST_TIMEOUT, socket=Path(gateway)), HOST)
 
     async def close(self) -> None:
         await self._transport.close()

@@ -1,7 +1,8 @@
 """The process that serves KusciaAPI and ConfManager, started when somebody calls and ended when nobody does for a
 while.
 
-Knows nothing of gRPC and protobuf, which only the child loads. What lites send through the gateway comes by a socket
+Knows nothing of gRPC and protobuf, which only the child loads. ConfManager's listeners may be in the network namespace of
+the domain's pods, KusciaAPI's are always the machine's. What lites send through the gateway comes by a socket
 that only this node can open: a port could be called by whoever is on the machine, with any domain's name.
 """
 
@@ -9,16 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from coterie.base.clock import Clock
 from coterie.kube.client.client import Client
-from coterie.kube.control.on_demand_process import IDLE, OnDemandProcess, OnDemandProcessSpec
+from coterie.kube.control.on_demand_process import (
+    IDLE,
+    HeldListener,
+    NamespaceListeners,
+    OnDemandProcess,
+    OnDemandProcessSpec,
+)
 from coterie.kuscia.api.types.domain import DOMAIN_CONFIG
-from coterie.kuscia.kusciaapi.settings import KusciaApiSettings
+from coterie.kuscia.kusciaapi.settings import CONF_GRPC, CONF_HTTP, INNER, KusciaApiSettings
 
-API_SOCKET, GATE_SOCKET, INNER_SOCKET = "kapi-node.sock", "kapi.sock", "kapi-child.sock"
+API_SOCKET, GATE_SOCKET = "kapi-node.sock", "kapi.sock"
 """Short: the path of a socket has a limit."""
 _NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
 _KUSCIA = r"/apis/kuscia\.secretflow/v1alpha1"
@@ -53,27 +59,34 @@ def allowed(method: str, path: str, query: str, domain: str) -> bool:
 
 
 class KusciaApiProcess:
-    """A Runnable, ready as soon as the doors are open. OSError when a port cannot be had."""
+    """A Runnable, ready as soon as the listeners are open. OSError when a port cannot be had."""
 
     name = "kusciaapi"
 
     def __init__(
-        self, settings: KusciaApiSettings, run: Path, client: Client, clock: Clock, *, inner: bool, idle: float = IDLE
+        self,
+        settings: KusciaApiSettings,
+        run: Path,
+        client: Client,
+        clock: Clock,
+        *,
+        inner: bool,
+        pods: NamespaceListeners | None = None,
+        idle: float = IDLE,
     ) -> None:
-        """`run`: where the sockets lie, private and short. `inner`: whether lites may come through the gateway."""
-        settings = replace(settings, inner=run / INNER_SOCKET if inner else None)
+        """`run`: where the sockets lie, private and short. `inner`: whether lites may come through the gateway. `pods`: the
+        network in which ConfManager listens; None: the machine's."""
         self.settings = settings
         plan = OnDemandProcessSpec(
             name=self.name,
             who="KusciaAPI",
             module="coterie.kuscia.kusciaapi",
             options={**settings.options(), "--beat": str(idle / 4)},
-            ports=settings.places,
+            listeners=_listeners(settings, run, inner, pods),
             api=run / API_SOCKET,
             log_file=settings.paths.log("kusciaapi"),
             logging=settings.paths.logging,
             log_rotation=settings.log_rotation,
-            sockets={run / GATE_SOCKET: run / INNER_SOCKET} if inner else {},
         )
 
         def passes(method: str, path: str, query: str) -> bool:
@@ -97,3 +110,15 @@ class KusciaApiProcess:
 
     async def run(self) -> None:
         await self._held.run()
+
+
+def _listeners(
+    settings: KusciaApiSettings, run: Path, inner: bool, pods: NamespaceListeners | None
+) -> list[HeldListener]:
+    made = [
+        HeldListener.port(name, address, port, pods.open_port)
+        if pods is not None and name in (CONF_HTTP, CONF_GRPC)
+        else HeldListener.port(name, address, port)
+        for name, address, port in settings.ports
+    ]
+    return [*made, HeldListener.unix(INNER, run / GATE_SOCKET)] if inner else made

@@ -1,13 +1,15 @@
-"""KusciaAPI and ConfManager, put together: from a client of the API and the domain's keys to open doors.
+"""KusciaAPI and ConfManager, put together: from a client of the API and the domain's keys to open listeners.
 
-async with Doors(settings, here, OPERATIONS) as doors:      # doors.http_port, doors.grpc_port
+async with KusciaApiServer(settings, here, OPERATIONS, run=directory) as server:      # server.http_port, server.grpc_port
     ...
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from coterie.base import listener_handover
 from coterie.base.log import logger
@@ -20,11 +22,12 @@ from coterie.kuscia.kusciaapi.http_frontend import HttpFrontend, anybody, lites_
 from coterie.kuscia.kusciaapi.master_forwarding import MasterForwarder
 from coterie.kuscia.kusciaapi.operations import ApiOperation, OperationContext
 from coterie.kuscia.kusciaapi.server_certificates import KusciaApiServerKeys
-from coterie.kuscia.kusciaapi.settings import KusciaApiSettings, Protection
+from coterie.kuscia.kusciaapi.settings import CONF_GRPC, CONF_HTTP, GRPC, HTTP, INNER, KusciaApiSettings, Protection
 
 log = logger("kusciaapi")
 
 _GRACE = 5.0
+_GRPC_SOCKET, _CONF_GRPC_SOCKET = "kapi-grpc.sock", "kapi-conf.sock"
 
 
 class KusciaApiServer:
@@ -34,9 +37,15 @@ class KusciaApiServer:
         here: OperationContext,
         operations: Sequence[ApiOperation],
         conf_operations: Sequence[ApiOperation] = (),
+        *,
+        run: Path,
+        listeners: Mapping[str, socket.socket] | None = None,
     ) -> None:
-        """`conf_operations`: those of ConfManager."""
+        """`conf_operations`: those of ConfManager. `run`: a private directory with a short path. `listeners`: None: as
+        the settings say."""
         self._settings = settings
+        self._run = run
+        self._listeners = listeners
         self._forwarder = MasterForwarder(settings.gateway) if settings.gateway else None
         self.dispatcher = dispatcher = Dispatcher(here, self._forwarder)
         paths, protected = settings.paths, settings.protection is not Protection.NOTLS
@@ -56,18 +65,20 @@ class KusciaApiServer:
         self.http_port = self.grpc_port = self.conf_http_port = self.conf_grpc_port = 0
 
     async def __aenter__(self) -> KusciaApiServer:
-        asked = self._settings
+        asked, keys, conf_keys = self._settings, self._keys, self._conf_keys
+        found = self._listeners if self._listeners is not None else open_listeners(asked)
+        self.http_port, self.grpc_port = _port(found[HTTP]), _port(found[GRPC])
+        self.conf_http_port, self.conf_grpc_port = _port(found[CONF_HTTP]), _port(found[CONF_GRPC])
         try:
-            self.grpc_port = await self._grpc.start(asked.address, asked.grpc_port, self._keys)
-            self.http_port = await _open(self._http, asked.address, asked.http_port, self._keys)
-            self.conf_grpc_port = await self._conf_grpc.start(asked.conf_address, asked.conf_grpc_port, self._conf_keys)
-            self.conf_http_port = await _open(
-                self._conf_http, asked.conf_address, asked.conf_http_port, self._conf_keys
-            )
-            if asked.inner is not None:
-                await self._inner.server.serve(private_socket(asked.inner))
+            await self._grpc.start(found[GRPC], self._run / _GRPC_SOCKET, keys)
+            await self._http.server.serve(found[HTTP], keys.context() if keys is not None else None)
+            await self._conf_grpc.start(found[CONF_GRPC], self._run / _CONF_GRPC_SOCKET, conf_keys)
+            await self._conf_http.server.serve(found[CONF_HTTP], conf_keys.context())
+            if INNER in found:
+                await self._inner.server.serve(found[INNER])
         except BaseException:
             await self.__aexit__()
+            listener_handover.close(*found.values())
             raise
         log.info("KusciaAPI is served", address=asked.address, http=self.http_port, grpc=self.grpc_port)
         return self
@@ -83,8 +94,18 @@ class KusciaApiServer:
             await self._forwarder.close()
 
 
-async def _open(frontend: HttpFrontend, address: str, port: int, shown: KusciaApiServerKeys | None) -> int:
-    bound = listener_handover.listen_shared(address, port)
-    number = int(bound.getsockname()[1])
-    await frontend.server.serve(bound, shown.context() if shown is not None else None)
-    return number
+def open_listeners(asked: KusciaApiSettings) -> dict[str, socket.socket]:
+    made: dict[str, socket.socket] = {}
+    try:
+        for name, address, port in asked.ports:
+            made[name] = listener_handover.listen(address, port)
+        if asked.inner is not None:
+            made[INNER] = private_socket(asked.inner)
+    except OSError:
+        listener_handover.close(*made.values())
+        raise
+    return made
+
+
+def _port(listener: socket.socket) -> int:
+    return int(listener.getsockname()[1])

@@ -23,8 +23,11 @@ _HERE = ("localhost", "127.0.0.1")
 _EVERYWHERE = ("0.0.0.0", "::")
 
 
-def ensure(settings: KusciaApiSettings, more_names: Sequence[str], now: datetime) -> None:
-    """What is missing is made. PkiError or OSError when the domain has no keys."""
+def ensure(
+    settings: KusciaApiSettings, more_names: Sequence[str], now: datetime, *, conf_names: Sequence[str] = ()
+) -> None:
+    """What is missing is made. `conf_names`: further names of ConfManager. PkiError or OSError when the domain has no
+    keys."""
     paths = settings.paths
     authority = pki.Authority(
         pki.load_certificate(paths.ca_certificate.read_bytes()),
@@ -34,7 +37,7 @@ def ensure(settings: KusciaApiSettings, more_names: Sequence[str], now: datetime
     # Kuscia has no pair for clients: its users, and all that is written for them, show the server's own.
     pki_files.ensure_server(paths.certs, SERVER, authority, names=names, now=now, subject="KusciaAPI", calls=True)
     pki_files.ensure_client(paths.certs, CLIENT, authority, user="KusciaAPIClient", now=now)
-    names = _names("confmanager", settings.conf_address)
+    names = _names("confmanager", settings.conf_address, *conf_names)
     pki_files.ensure_server(paths.certs, CONF_MANAGER, authority, names=names, now=now)
     identities.ensure_api_token(paths, identities.load(paths, settings.domain))
 

@@ -9,6 +9,9 @@ from pathlib import Path
 from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.paths import DomainPaths
 
+HTTP, GRPC, CONF_HTTP, CONF_GRPC, INNER = "http", "grpc", "conf-http", "conf-grpc", "inner"
+"""Names of the listeners."""
+
 
 class Protection(StrEnum):
     """Of the ports of KusciaAPI."""
@@ -58,9 +61,9 @@ class KusciaApiSettings:
     conf_http_port: int = 8060
     conf_grpc_port: int = 8061
     inner: Path | None = None
-    """The socket for what comes from lites through the gateway; None where there are no lites."""
+    """The Unix socket for what comes from lites through the gateway; None where there are no lites."""
     gateway: str = ""
-    """Of a lite: where its own gateway takes what leaves, `host:port`."""
+    """Of a lite: the Unix socket on which its own gateway takes what leaves."""
     timeouts: Timeouts = USUAL_TIMEOUTS
     """Of KusciaAPI's HTTP port."""
     conf_timeouts: Timeouts = USUAL_TIMEOUTS
@@ -69,12 +72,13 @@ class KusciaApiSettings:
     """Of the node that starts it."""
 
     @property
-    def places(self) -> tuple[tuple[str, int], ...]:
+    def ports(self) -> tuple[tuple[str, str, int], ...]:
+        """Name, address and port of each listener that is no Unix socket."""
         return (
-            (self.address, self.http_port),
-            (self.address, self.grpc_port),
-            (self.conf_address, self.conf_http_port),
-            (self.conf_address, self.conf_grpc_port),
+            (HTTP, self.address, self.http_port),
+            (GRPC, self.address, self.grpc_port),
+            (CONF_HTTP, self.conf_address, self.conf_http_port),
+            (CONF_GRPC, self.conf_address, self.conf_grpc_port),
         )
 
     def options(self) -> dict[str, str]:
@@ -90,7 +94,6 @@ class KusciaApiSettings:
             "--conf-address": self.conf_address,
             "--conf-http": str(self.conf_http_port),
             "--conf-grpc": str(self.conf_grpc_port),
-            "--inner": str(self.inner or ""),
             "--gateway": self.gateway,
             "--timeouts": str(self.timeouts),
             "--conf-timeouts": str(self.conf_timeouts),

@@ -1,15 +1,14 @@
-"""The reporter's port: on a loopback address, reached as `reporter.master.svc` through the gateway.
+"""The reporter's server: on a private Unix socket, reached as `reporter.master.svc` through the gateway.
 
-Who calls is told by the header `Kuscia-Origin-Source`, which every gateway sets itself. A call without it came from this very
-machine and not through a gateway: it counts as the control plane's own domain.
+Who calls is told by the header `Kuscia-Origin-Source`, which every gateway sets itself. Only our own gateway and the node
+itself reach the socket, so a call without it is the node's: it counts as the control plane's own domain.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import re
-import socket
+from pathlib import Path
 
 import orjson
 
@@ -19,10 +18,10 @@ from coterie.http.messages import Request, Response
 from coterie.http.server import HttpLimits, HttpServer
 from coterie.kube.api.status_response import status_response
 from coterie.kube.client.client import Client
+from coterie.kube.control.child_api_listener import private_socket
 from coterie.kuscia.reporter.messages import INVALID, InvalidReport, ReportStatus, encoded, progress_in
 from coterie.kuscia.reporter.report import report
 
-PORT = 8050
 PATH = "/report/progress"
 _ORIGIN, _SOURCE = "kuscia-origin-source", "kuscia-source"
 _TASK = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -31,19 +30,17 @@ _READY = orjson.dumps({"status": {"code": 0, "message": "success", "details": []
 
 
 class Reporter:
-    """A Runnable. The socket is bound at once, so that the gateway can be told where it is."""
+    """A Runnable; ready when it listens."""
 
     name = "reporter"
 
-    def __init__(self, client: Client, domain: str, host: str = "127.0.0.1", port: int = PORT) -> None:
-        """`domain`: that of the control plane. Where the usual port is taken (several control planes on one machine) any
-        other serves as well: only the gateway comes here."""
+    def __init__(self, client: Client, domain: str, path: Path) -> None:
+        """`domain`: that of the control plane. `path`: of the socket."""
         self.ready = asyncio.Event()
         self._client = client
         self._domain = domain
         self._stop = asyncio.Event()
-        self._socket = _bound(host, port)
-        self.address: tuple[str, int] = self._socket.getsockname()[:2]
+        self.path = path
         self._log = logger("reporter")
 
     def stop(self) -> None:
@@ -52,13 +49,13 @@ class Reporter:
     async def run(self) -> None:
         http = HttpServer(self.handle, limits=_LIMITS, problem_response=status_response)
         try:
-            await http.serve(self._socket)
-            self._log.info("Engines may report their progress", address=f"{self.address[0]}:{self.address[1]}")
+            await http.serve(private_socket(self.path, 128))
+            self._log.info("Engines may report their progress", socket=str(self.path))
             self.ready.set()
             await self._stop.wait()
         finally:
             await http.stop()
-            self._socket.close()
+            self.path.unlink(missing_ok=True)
 
     async def handle(self, request: Request) -> Response:
         path = request.path.rstrip("/")
@@ -83,13 +80,3 @@ class Reporter:
             return ReportStatus(INVALID, "say which task it is about: /report/progress?task_id=...")
         domain = headers.get(_ORIGIN) or headers.get(_SOURCE) or self._domain
         return await report(self._client, task, domain, progress)
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=128)
-    except OSError as problem:
-        if problem.errno != errno.EADDRINUSE or not port:
-            raise
-        return socket.create_server((host, 0), family=family, backlog=128)

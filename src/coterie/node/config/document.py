@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
 from dataclasses import replace
@@ -13,7 +14,7 @@ import yaml
 from coterie.base import files
 from coterie.base.paths import DomainPaths, default_root
 from coterie.base.secret import SecretValue
-from coterie.kube.agent.settings import CapacitySettings
+from coterie.kube.agent.settings import CapacitySettings, PodDefaults
 from coterie.kube.api.names import dns_subdomain_faults
 from coterie.kuscia.api.types.domain import RESERVED_DOMAINS
 from coterie.kuscia.kusciaapi.settings import Timeouts
@@ -30,6 +31,7 @@ from coterie.node.config.settings import (
     Notice,
 )
 
+_LARGEST_POD_RANGE, _SMALLEST_POD_RANGE = 8, 24
 MODES = ("master", "lite", "autonomy")
 LOG_LEVELS = ("DEBUG", "INFO", "WARN", "ERROR")
 READABLE_SENTENCE = "Others can read the configuration, which holds a secret; run chmod 600 on it"
@@ -168,7 +170,7 @@ def _agent(top: Block, *, joins: bool) -> AgentConfig:
     name = block.text("nodeName", "" if joins else socket.gethostname().lower())
     if dns_subdomain_faults(name) and not (joins and not name):
         raise block.refused("nodeName", f'"{name}" is no valid name; take lower-case letters, digits, "-" and "."')
-    default, unlimited = AgentConfig(name), CapacitySettings()
+    default, unlimited, defaults = AgentConfig(name), CapacitySettings(), block.block("defaults")
     host_paths = block.texts("hostPaths", "absolute paths")
     if not all(path.startswith("/") for path in host_paths):
         raise block.refused("hostPaths", "must be a list of absolute paths")
@@ -179,7 +181,15 @@ def _agent(top: Block, *, joins: bool) -> AgentConfig:
         taint=block.flag("taint", default.taint),
         host_paths=host_paths,
         allow_privileged=block.flag("allowPrivileged", default.allow_privileged),
+        pod_cidr=_pod_cidr(block, default.pod_cidr),
+        allow_host_network=block.flag("allowHostNetwork", default.allow_host_network),
         lease_seconds=block.number("leaseSeconds", default.lease_seconds, 3),
+        defaults=PodDefaults(
+            pids=defaults.number("pids", default.defaults.pids, 0),
+            open_files=defaults.number("openFiles", default.defaults.open_files, 0),
+            memory=defaults.quantity("memory", ""),
+            ephemeral_storage=defaults.quantity("ephemeralStorage", ""),
+        ),
         capacity=CapacitySettings(
             cpu=given.quantity("cpu", ""),
             memory=given.quantity("memory", ""),
@@ -192,6 +202,17 @@ def _agent(top: Block, *, joins: bool) -> AgentConfig:
         bandwidth_mbit=given.number("bandwidth", 0, 0, quoted=True),
         reserved_bandwidth_mbit=kept.number("bandwidth", default.reserved_bandwidth_mbit, 0, quoted=True),
     )
+
+
+def _pod_cidr(block: Block, default: str) -> str:
+    text = block.text("podCIDR", default)
+    try:
+        network = ipaddress.IPv4Network(text)
+    except ValueError:
+        network = None
+    if network is None or not _LARGEST_POD_RANGE <= network.prefixlen <= _SMALLEST_POD_RANGE:
+        raise block.refused("podCIDR", f'must be a range of IPv4 addresses such as {default} (/8 to /24), not "{text}"')
+    return str(network)
 
 
 def _data_mesh(block: Block, section: gateway.GatewaySection) -> DataMeshConfig:

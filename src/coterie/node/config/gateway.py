@@ -1,9 +1,9 @@
-"""The domain's doors: its public port, the one for its own pods, and its names.
+"""The domain's listeners: its public port, the one for its own pods, and its names.
 
 Addresses follow the node's own (`agent.address`, else `apiServer.host`), so that several domains on one machine, each
 with a loopback address of its own, do not meet:
 
-    node's own address      public port on    for its own pods, handshake and DNS on
+    node's own address      public port on    for its own pods and DNS on
     127.0.0.1, 0.0.0.0      0.0.0.0           127.0.0.1
     127.0.1.2               127.0.1.2         127.0.1.2
     10.0.0.2                10.0.0.2          127.0.0.1: whoever reaches these speaks as this domain
@@ -28,7 +28,7 @@ from coterie.kuscia.gateway.settings import ExternalTls, GatewaySettings, Master
 from coterie.node.config.reading import PORTS, Block, ConfigError, is_address
 from coterie.node.config.settings import DnsConfig, InlineFile, Notice
 
-INTERNAL_PORT, EXTERNAL_PORT, HANDSHAKE_PORT, DNS_PORT = 80, 1080, 1054, 53
+INTERNAL_PORT, EXTERNAL_PORT, DNS_PORT = 80, 1080, 53
 UNPRIVILEGED = {INTERNAL_PORT: 10080, DNS_PORT: 10053}
 UNPRIVILEGED_SENTENCE = "This process may not open a port below 1024; it uses another"
 _ORDINARY = ("127.0.0.1", "::1", "0.0.0.0", "::")
@@ -64,9 +64,9 @@ def read(document: Block, mode: str, domain: str, paths: DomainPaths, lowest_por
         domain=domain,
         enabled=_enabled(block, registers=mode == "lite" and not document.text("join", "")),
         instance=_instance(block, document.block("agent").text("nodeName", "")),
-        internal=_address(internal, inner, usual(internal, INTERNAL_PORT)),
+        # A master has no pods.
+        internal=_address(internal, inner, usual(internal, INTERNAL_PORT)) if mode != "master" else None,
         external=_external(block, outer),
-        handshake=_address(block.block("handshake"), inner, HANDSHAKE_PORT),
         protocol=protocol,
         external_tls=tls,
         control_plane=mode != "lite",
@@ -111,7 +111,7 @@ def _external(block: Block, host: str) -> SocketAddress | None:
 
 
 def _check_apart(gateway: GatewaySettings) -> None:
-    listeners = {"internal": gateway.internal, "handshake": gateway.handshake, "external": gateway.external}
+    listeners = {"internal": gateway.internal, "external": gateway.external}
     taken: dict[str, SocketAddress] = {}
     for name, address in listeners.items():
         if address is None:

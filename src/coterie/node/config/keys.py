@@ -39,9 +39,10 @@ USED = (
     "apiServer.host", "apiServer.port", "apiServer.names[]", "apiServer.eventTTLSeconds", "apiServer.auditLog",
     "controllers.nodeGraceSeconds", "controllers.podEvictionSeconds", "controllers.portRange",
     "agent.nodeName", "agent.address", "agent.port", "agent.taint", "agent.hostPaths[]", "agent.leaseSeconds",
+    "agent.podCIDR", "agent.allowHostNetwork",
+    "agent.defaults.pids", "agent.defaults.openFiles", "agent.defaults.memory", "agent.defaults.ephemeralStorage",
     "gateway.internal.host", "gateway.internal.port", "gateway.external.host", "gateway.external.port",
-    "gateway.handshake.host", "gateway.handshake.port", "gateway.name", "gateway.workers",
-    "gateway.enabled",
+    "gateway.name", "gateway.workers", "gateway.enabled",
     "dataMesh.enabled", "dataMesh.host", "dataMesh.httpPort", "dataMesh.grpcPort",
     "kusciaAPI.enabled", "kusciaAPI.host", "confManager.host",
     "dns.enabled", "dns.host", "dns.port", "dns.upstream[]",
@@ -71,6 +72,8 @@ WITHOUT_EFFECT = {
     "image.registries[].endpoint": _IMAGES,
     "image.registries[].username": _IMAGES,
     "image.registries[].password": _IMAGES,
+    "gateway.handshake.host": _LEAVE + "the handshake server has a private socket, no port",
+    "gateway.handshake.port": _LEAVE + "the handshake server has a private socket, no port",
     "kusciaAPI.HTTPInternalPort": _LEAVE + "what lites send comes through a private socket, not a port",
     "kusciaAPI.debug": _LEAVE + "logLevel: DEBUG shows more",
     "kusciaAPI.connectTimeout": _FIXED,
@@ -96,7 +99,9 @@ REFUSED = {
 ONLY_IN = {
     **dict.fromkeys(("liteDeployToken", "masterEndpoint"), ("lite",)),
     **dict.fromkeys(("apiServer", "controllers", "garbageCollection", "enableWorkloadApprove"), ("master", "autonomy")),
-    **dict.fromkeys(("agent", "dataMesh", "capacity", "reservedResources", "runtime"), ("lite", "autonomy")),
+    **dict.fromkeys(
+        ("agent", "dataMesh", "capacity", "reservedResources", "runtime", "gateway.internal"), ("lite", "autonomy")
+    ),
 }
 """Modes in which a key means something; the others accept it, as Kuscia does, and say so."""
 
@@ -164,7 +169,7 @@ def notices(document: Mapping[Any, Any], mode: str) -> Iterator[Notice]:
         if not blank(_value(document, name)):
             yield Notice(UNUSED_SENTENCE, name, advice=advice)
     for name, modes in ONLY_IN.items():
-        if mode not in modes and not blank(document.get(name)):
+        if mode not in modes and not blank(_value(document, name)):
             yield Notice(MEANINGLESS_SENTENCE, name, f"mode {mode}", "leave it out")
     if mode == "lite" and not blank(document.get("join")):
         for name in NOT_OF_JOINED:

@@ -8,7 +8,7 @@ from pathlib import Path
 from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import SecretValue
-from coterie.kube.agent.settings import CapacitySettings
+from coterie.kube.agent.settings import CapacitySettings, PodDefaults
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.kusciaapi.settings import USUAL_TIMEOUTS, Timeouts
 
@@ -57,8 +57,14 @@ class AgentConfig:
     host_paths: tuple[str, ...] = ()
     """Directories below which hostPath volumes may lie; none unless given."""
     allow_privileged: bool = False
+    pod_cidr: str = "100.96.0.0/16"
+    """`podCIDR`: the addresses of this node's pods, in a network that nobody outside sees."""
+    allow_host_network: bool = False
+    """Whether pods may ask for the machine's network (`hostNetwork: true`)."""
     lease_seconds: int = 40
     """How long a sign of life is good for; a new one is given four times in this time."""
+    defaults: PodDefaults = field(default_factory=PodDefaults)
+    """`agent.defaults`: limits of pods that set none of their own."""
     capacity: CapacitySettings = field(default_factory=CapacitySettings)
     bandwidth_mbit: int = 0
     """`capacity.bandwidth`; 0: the speed of the network card."""

@@ -2,53 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import cache
 
 from coterie.base.clock import Clock
 from coterie.kube.agent import agent as agents
+from coterie.kube.agent.network_check import NetworkCheck
+from coterie.kube.agent.node.conditions import PodNetworkState
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
-from coterie.kube.agent.runtimes.runp.settings import RunpSettings
 from coterie.kube.agent.settings import AgentSettings, NodeObjectSettings, PodLogSettings, PodSettings
 from coterie.kube.client.client import Client
-from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
 from coterie.kuscia.engine.certificates import EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
 from coterie.kuscia.engine.templates.config_store import DomainConfig, NoConfigStore
+from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.identity import domain_identity
 from coterie.node.config import AgentConfig, NodeSettings
 from coterie.node.parts.agent_endpoint import AgentPort, AgentTls
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.dns import pod_dns
+from coterie.node.parts.pod_network import DNS_PORT, PodNetworkPart
 
-_POD_LOG_MB = 10
-"""Of one file of a pod's output, unless `logrotate` says how much."""
+_ADOPTION_SECONDS = 60.0
+"""For an agent that was restarted to look at all its pods."""
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
     chosen = node.settings.agent
     assert chosen is not None, "config.parse gives every node of these modes an agent"
-    tls = node.get("agent_tls", AgentTls)
-    return agent_groups(node.settings, chosen, node.client, node.informers, tls, node.clock)
+    return agent_groups(node, chosen)
 
 
-def agent_groups(
-    settings: NodeSettings, chosen: AgentConfig, client: Client, informers: Informers, tls: AgentTls, clock: Clock
-) -> list[list[Runnable]]:
+def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]:
     """The node agent with its endpoint. The endpoint's port is known before the Node object names it."""
-    paths, rotation = settings.paths, settings.logrotate
-    runtime = RunpRuntime(
-        RunpSettings(
-            directory=paths.run / "runp",
-            images=paths.images,
-            node=chosen.node_name,
-            address=chosen.address,
-            # Keys, the store and other pods' files; a container sees its own pod's directories all the same.
-            hidden=(paths.home,),
-            log_bytes=(rotation.max_file_mb or _POD_LOG_MB) << 20,
-            log_files=rotation.max_files,
-        )
-    )
+    settings, client, informers, clock = node.settings, node.client, node.informers, node.clock
+    runtime, tls = node.get("runtime", RunpRuntime), node.get("agent_tls", AgentTls)
+    part = node.get("pod_network", PodNetworkPart)
+    callers = node.find("pod_callers", PodCallers)
+    rotation = settings.logrotate
+    check = _network_check(settings, runtime, clock)
     port = AgentPort(runtime, chosen, tls, clock)
     agent = agents.make(
         client,
@@ -67,14 +60,61 @@ def agent_groups(
                 namespace=settings.domain if settings.gateway.master is not None else "",
                 host_paths=chosen.host_paths,
                 allow_privileged=chosen.allow_privileged,
+                defaults=chosen.defaults,
             ),
             logs=PodLogSettings(max_age_days=rotation.max_age_days),
         ),
         clock,
-        plugins=[_engine_plugin(settings, chosen, client, clock)],
+        plugins=[_engine_plugin(settings, chosen, client, clock, callers, part)],
+        network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
-    first, *rest = agent.groups
-    return [first, [port], *rest]
+    if check is not None:
+        check.on_change = agent.node.update_conditions
+    _runtime, *rest = agent.groups
+    last: list[Runnable] = [_StaleCallers(callers, clock)] if callers is not None else []
+    return [
+        [agent.events, *([check] if check is not None else [])],
+        [port],
+        *rest,
+        last,
+    ]
+
+
+def _network_check(settings: NodeSettings, runtime: RunpRuntime, clock: Clock) -> NetworkCheck | None:
+    pods = settings.gateway.pods
+    if pods is None:
+        return None
+    name = f"gateway.{settings.domain}.svc" if settings.dns.enabled else ""
+    port = pods.gateway.port if settings.gateway.enabled else 0
+    return NetworkCheck(runtime, pods.gateway.host, name, port, clock, needed=lambda: bool(runtime.pods()))
+
+
+class _StaleCallers:
+    """A Runnable: once the agent had time to find its pods again, the gateway forgets those that are gone."""
+
+    name = "stale-callers"
+
+    def __init__(self, callers: PodCallers, clock: Clock) -> None:
+        self.ready = asyncio.Event()
+        self._callers = callers
+        self._clock = clock
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def run(self) -> None:
+        self.ready.set()
+        adopting = asyncio.ensure_future(self._clock.sleep(_ADOPTION_SECONDS))
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait((adopting, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not self._stop.is_set():
+                self._callers.drop_stale()
+                await stopping
+        finally:
+            adopting.cancel()
+            stopping.cancel()
 
 
 def engine_settings(settings: NodeSettings, chosen: AgentConfig) -> EngineSettings:
@@ -90,9 +130,18 @@ def engine_settings(settings: NodeSettings, chosen: AgentConfig) -> EngineSettin
     )
 
 
-def _engine_plugin(settings: NodeSettings, chosen: AgentConfig, client: Client, clock: Clock) -> EnginePlugin:
+def _engine_plugin(
+    settings: NodeSettings,
+    chosen: AgentConfig,
+    client: Client,
+    clock: Clock,
+    callers: PodCallers | None,
+    part: PodNetworkPart,
+) -> EnginePlugin:
     issuer = EngineCertificateIssuer(settings.paths, settings.domain, clock)
-    return EnginePlugin(engine_settings(settings, chosen), issuer, _config_store(settings, client) or NoConfigStore())
+    store = _config_store(settings, client) or NoConfigStore()
+    names = part.facts is not None or not settings.dns.enabled or settings.dns.port == DNS_PORT
+    return EnginePlugin(engine_settings(settings, chosen), issuer, store, callers, fenced=part.fenced, names=names)
 
 
 def _config_store(settings: NodeSettings, client: Client) -> DomainConfig | None:

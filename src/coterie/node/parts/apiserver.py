@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from coterie.base.clock import Clock
+from coterie.base.files import private_directory
 from coterie.base.log import logger
 from coterie.http.messages import UserInfo
 from coterie.http.server import HttpServer
@@ -17,8 +18,10 @@ from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.client import kubeconfig
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
+from coterie.kube.control.child_api_listener import private_socket
 from coterie.kube.store import SqliteStore
 from coterie.kuscia.extensions.apiserver import apiserver_extension
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node import api_identity
 from coterie.node.config import NodeSettings
 
@@ -39,6 +42,7 @@ class ApiPlane:
         self._settings = settings
         self._clock = clock
         self._stop = asyncio.Event()
+        self._gateway_socket = Path(GatewayPaths.of(settings.paths).api_socket.host)
         api = settings.api
         self._identity = api_identity.ensure(settings.paths, (api.host, *api.names), clock)
         self._sinks: list[AuditSink] = []
@@ -78,12 +82,17 @@ class ApiPlane:
             host, port = await self._http.listen(api.host, api.port, self._identity.server_tls())
             self.address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
             try:
+                if self._settings.gateway.enabled:
+                    # Callers from lites and partners, with the credentials that the gateway adds.
+                    private_directory(self._gateway_socket.parent)
+                    await self._http.serve(private_socket(self._gateway_socket, 256))
                 self._write_kubeconfig(*self.address)
                 log.info("The API is served", address=f"https://{host}:{port}")
                 self.ready.set()
                 await self._stop.wait()
             finally:
                 await self._http.stop()
+                self._gateway_socket.unlink(missing_ok=True)
                 await self.server.stop()
         finally:
             await self._store.close()

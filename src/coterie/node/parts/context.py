@@ -30,6 +30,10 @@ class NodeContext:
         assert isinstance(value, type_), f"{name} is no {type_.__name__}"
         return value
 
+    def find(self, name: str, type_: type[T]) -> T | None:
+        """As `get`, for what this node may not have."""
+        return self.get(name, type_) if name in self._provided else None
+
     @property
     def client(self) -> Client:
         return self.get("client", Client)

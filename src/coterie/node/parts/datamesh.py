@@ -6,25 +6,38 @@ datamesh_groups(settings, client, informers, clock)      after the informers, be
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 from coterie.base.clock import Clock
 from coterie.base.files import private_directory
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
+from coterie.kube.control.on_demand_process import NamespaceListeners
 from coterie.kuscia.datamesh.process import DataMeshProcess
 from coterie.kuscia.datamesh.settings import MeshSettings
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.config import ConfigError, NodeSettings
 from coterie.node.parts.context import NodeContext
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
-    return datamesh_groups(node.settings, node.client, node.informers, node.clock)
+    return datamesh_groups(
+        node.settings, node.client, node.informers, node.clock, node.find("namespace_listeners", NamespaceListeners)
+    )
 
 
-def datamesh_groups(settings: NodeSettings, client: Client, informers: Informers, clock: Clock) -> list[list[Runnable]]:
-    """ConfigError when a port cannot be had. A node that only joined has no key of its domain, hence no data mesh."""
+def datamesh_groups(
+    settings: NodeSettings,
+    client: Client,
+    informers: Informers,
+    clock: Clock,
+    pods: NamespaceListeners | None = None,
+) -> list[list[Runnable]]:
+    """ConfigError when a port cannot be had. A node that only joined has no key of its domain, hence no data mesh.
+
+    `pods`: the network in which it listens; None: the machine's.
+    """
     chosen, paths = settings.data_mesh, settings.paths
     if not chosen.enabled or not paths.domain_key.exists():
         return []
@@ -36,10 +49,12 @@ def datamesh_groups(settings: NodeSettings, client: Client, informers: Informers
         chosen.grpc_port,
         log_rotation=settings.logrotate.of_node,
     )
+    if pods is not None:
+        mesh = replace(mesh, address=pods.address, names=(chosen.address,))
     # Beside the gateway's sockets, whose directory is short enough for a socket's name.
     run = private_directory(GatewayPaths.of(paths).run)
     try:
-        child = DataMeshProcess(mesh, run, client, informers, clock, everywhere=settings.mode != "lite")
+        child = DataMeshProcess(mesh, run, client, informers, clock, everywhere=settings.mode != "lite", pods=pods)
     except OSError as problem:
         raise ConfigError(_cannot_listen(mesh, problem)) from problem
     return [[child]]

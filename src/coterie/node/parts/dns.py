@@ -23,12 +23,13 @@ from pathlib import Path
 from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.kube.agent.pods.hosts_files import parse_resolver_file
+from coterie.kube.agent.runtimes.runp.network_access import NamespaceSockets
 from coterie.kube.agent.settings import DnsSettings
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
 from coterie.kube.network.dns.server import DnsServer
 from coterie.kube.network.dns.settings import PORT, Nameserver, ServerSettings, without_self
-from coterie.kube.network.dns.zone import Zone
+from coterie.kube.network.dns.zone import GATEWAY_PORT, Zone
 from coterie.kube.network.dns.zone_updater import ZoneUpdater
 from coterie.kuscia.extensions.dns import GATEWAY_LABEL, GATEWAY_SERVICES, HOST_SERVICES
 from coterie.node.config import ConfigError, NodeSettings
@@ -40,11 +41,16 @@ MACHINE_FILE = Path("/etc/resolv.conf")
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
-    return dns_groups(node.settings, node.informers, node.clock)
+    return dns_groups(node.settings, node.informers, node.clock, node.find("namespace_sockets", NamespaceSockets))
 
 
-def dns_groups(settings: NodeSettings, informers: Informers, clock: Clock) -> list[list[Runnable]]:
-    """ConfigError when the address cannot be had."""
+def dns_groups(
+    settings: NodeSettings,
+    informers: Informers,
+    clock: Clock,
+    inside: NamespaceSockets | None = None,
+) -> list[list[Runnable]]:
+    """`inside`: makes sockets of the pod network. ConfigError when the address cannot be had."""
     dns = settings.dns
     if not dns.enabled:
         return []
@@ -55,7 +61,15 @@ def dns_groups(settings: NodeSettings, informers: Informers, clock: Clock) -> li
     zone_updater = ZoneUpdater(_zone(settings), informers, settings.domain if settings.mode == "lite" else "")
     upstream = _upstream(settings)
     try:
-        server = DnsServer(ServerSettings(dns.address, dns.port), zone_updater, upstream, clock)
+        pods = settings.gateway.pods
+        clients = (ipaddress.ip_network(pods.cidr),) if pods is not None else ()
+        # Engines have no way out but to their peers; questions about other names would be one.
+        engines = (ipaddress.ip_network(pods.engines),) if pods is not None else ()
+        listening = ServerSettings(dns.address, dns.port, clients, engines)
+        sockets = None
+        if inside is not None:
+            sockets = inside.udp(dns.address, dns.port), inside.tcp(dns.address, dns.port)
+        server = DnsServer(listening, zone_updater, upstream, clock, sockets=sockets)
     except OSError as problem:
         raise ConfigError(_cannot_listen(dns.address, dns.port, problem)) from problem
     if dns.port != PORT and settings.agent is not None:
@@ -82,14 +96,16 @@ def pod_dns(settings: NodeSettings, machine_file: Path = MACHINE_FILE) -> DnsSet
 
 def _zone(settings: NodeSettings) -> Zone:
     """The node's own services and the gateway's internal port are for this domain's pods, and listen side by side."""
-    internal = settings.gateway.internal
-    everywhere = ipaddress.ip_address(internal.host).is_unspecified
-    gateway = settings.dns.address if everywhere else internal.host
+    listener = settings.gateway.pod_listener
+    gateway: tuple[str, ...] = ()
+    if listener is not None:
+        everywhere = ipaddress.ip_address(listener.host).is_unspecified
+        gateway = (settings.dns.address if everywhere else listener.host,)
     return Zone(
         settings.domain,
-        (gateway,),
+        gateway,
         (settings.dns.address,),
-        gateway_port=internal.port,
+        gateway_port=listener.port if listener is not None else GATEWAY_PORT,
         host_services=frozenset(HOST_SERVICES),
         gateway_services=frozenset(GATEWAY_SERVICES),
         gateway_label=GATEWAY_LABEL,

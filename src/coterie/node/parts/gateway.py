@@ -27,6 +27,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.manager import Runnable
 from coterie.kuscia.gateway.bearer import BearerTokens
+from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.gateway.crypt.process import BodyEncryptionProcess, CryptSettings
 from coterie.kuscia.gateway.envoy import Envoy, EnvoySettings
 from coterie.kuscia.gateway.handshake import negotiator
@@ -36,9 +37,9 @@ from coterie.kuscia.gateway.handshake.pinned_certificates import domain_certific
 from coterie.kuscia.gateway.handshake.server import HandshakeServer
 from coterie.kuscia.gateway.heartbeat import Heartbeat
 from coterie.kuscia.gateway.model import Route, SocketAddress
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.registration.server import RegistrationServer
 from coterie.kuscia.gateway.settings import GatewaySettings
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
 from coterie.kuscia.gateway.snapshot_source import SnapshotSource
 from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.identity.domain_identity import DomainIdentity
@@ -75,6 +76,7 @@ class GatewayParts:
 
     envoy: Envoy
     feed: SnapshotSource
+    callers: PodCallers
     groups: list[list[Runnable]]
 
 
@@ -86,13 +88,16 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     own = domain_identity.load(settings.paths, settings.domain)
     plane = node.get("api", ApiPlane)
 
-    def api() -> SocketAddress | None:
-        return SocketAddress(*plane.address) if plane.address is not None else None
+    places = gateway_paths(settings.paths)
 
-    reporter = Reporter(client, settings.domain, settings.gateway.handshake.host)
-    doors = replace(settings.gateway, reporter=SocketAddress(*reporter.address))
-    made = gateway_parts(doors, settings.paths, own, client, informers, clock=clock, api=api)
-    return [[reporter], *made.groups, interconn_group(doors, client, informers, clock)]
+    def api() -> SocketAddress | None:
+        return places.api_socket if plane.ready.is_set() else None
+
+    reporter = Reporter(client, settings.domain, Path(places.reporter_socket.host))
+    chosen = replace(settings.gateway, reporter=places.reporter_socket)
+    made = gateway_parts(chosen, settings.paths, own, client, informers, clock=clock, api=api)
+    node.provide("pod_callers", made.callers)
+    return [[reporter], *made.groups, interconn_group(places, client, informers, clock)]
 
 
 def gateway_parts(
@@ -109,8 +114,7 @@ def gateway_parts(
 ) -> GatewayParts:
     """`api`: where our own API listens, on a control plane. `master`: a lite's way to its control plane as it was agreed
     on before any object could be read. `address`: where the domain's other gateways find this one."""
-    places = GatewayPaths.of(paths)
-    _claim(places.run)
+    places = gateway_paths(paths)
     domain, instance = settings.domain, settings.instance
     events = EventRecorder(client, "gateway", instance=instance, clock=clock)
     envoy = Envoy(
@@ -123,6 +127,7 @@ def gateway_parts(
             workers=settings.workers,
             log_level=settings.log_level,
             log_rotation=settings.log_rotation,
+            command_prefix=settings.command_prefix,
         ),
         clock=clock,
     )
@@ -131,6 +136,7 @@ def gateway_parts(
         clock=clock,
     )
     bearers = BearerTokens(client, lambda: feed.notify_change(), clock=clock) if settings.control_plane else None
+    callers = PodCallers()
     effective = EffectiveTokens(client, informers, domain, instance, clock)
     feed = SnapshotSource(
         informers,
@@ -142,13 +148,14 @@ def gateway_parts(
         on_loaded=effective.loaded,
         bearers=bearers,
         crypt=crypt,
+        callers=callers,
         api=api,
         master=master,
         events=events,
         version=__version__,
         clock=clock,
     )
-    caller = HttpHandshakeTransport(settings.internal)
+    caller = HttpHandshakeTransport(places.node_socket)
     heartbeat = Heartbeat(
         client,
         settings,
@@ -163,17 +170,22 @@ def gateway_parts(
     first: list[Runnable] = [
         events,
         crypt,
-        _handshake_server(settings, identity, client, informers, clock),
+        _handshake_server(settings, places, identity, client, informers, clock),
         _Calls(caller),
     ]
     if bearers is not None:
         first.append(bearers)
     groups: list[list[Runnable]] = [first, [envoy, feed, effective.controller], [shaking, heartbeat]]
-    return GatewayParts(envoy, feed, groups)
+    return GatewayParts(envoy, feed, callers, groups)
 
 
 def _handshake_server(
-    settings: GatewaySettings, identity: DomainIdentity, client: Client, informers: Informers, clock: Clock
+    settings: GatewaySettings,
+    places: GatewayPaths,
+    identity: DomainIdentity,
+    client: Client,
+    informers: Informers,
+    clock: Clock,
 ) -> HandshakeServer:
     """On a control plane lites register there too, and partners' certificates are known."""
     extra: Mapping[str, Handler] = {}
@@ -187,19 +199,22 @@ def _handshake_server(
         settings.instance,
         clock,
         extra=extra,
-        address=settings.handshake,
+        path=Path(places.handshake_socket.host),
         certificates=known,
     )
 
 
-def _claim(run: Path) -> None:
-    """The sockets' directory may lie among everybody's temporary files: somebody else's is not used."""
-    private_directory(run)
+def gateway_paths(paths: DomainPaths) -> GatewayPaths:
+    """With the sockets' directory made. It may lie among everybody's temporary files: somebody else's is not used."""
+    places = GatewayPaths.of(paths)
+    run = private_directory(places.run)
     found = run.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise ConfigError(f"{run}: belongs to another process; remove it, or choose a shorter root")
+    return places
 
 
 def _reached_at(settings: GatewaySettings) -> str:
-    listeners = [settings.internal, *((settings.external,) if settings.external is not None else ())]
-    return next((listener.host for listener in listeners if listener.host not in _EVERYWHERE), "127.0.0.1")
+    listeners = [settings.internal if settings.pods is None else None, settings.external]
+    hosts = [listener.host for listener in listeners if listener is not None]
+    return next((host for host in hosts if host not in _EVERYWHERE), "127.0.0.1")

@@ -16,8 +16,9 @@ from coterie.base.files import private_directory
 from coterie.base.log import logger
 from coterie.kube.client.client import Client
 from coterie.kube.control.manager import Runnable
+from coterie.kube.control.on_demand_process import NamespaceListeners
 from coterie.kuscia.gateway.model import SocketAddress
-from coterie.kuscia.gateway.snapshot_inputs import GatewayPaths
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.kusciaapi import server_certificates
 from coterie.kuscia.kusciaapi.process import GATE_SOCKET, KusciaApiProcess
 from coterie.kuscia.kusciaapi.settings import KusciaApiSettings, Protection
@@ -28,7 +29,9 @@ log = logger("kusciaapi")
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
-    return kusciaapi_groups(node.settings, node.client, node.clock)
+    return kusciaapi_groups(
+        node.settings, node.client, node.clock, node.find("namespace_listeners", NamespaceListeners)
+    )
 
 
 def with_gateway_socket(settings: NodeSettings) -> NodeSettings:
@@ -39,8 +42,13 @@ def with_gateway_socket(settings: NodeSettings) -> NodeSettings:
     return replace(settings, gateway=replace(settings.gateway, kuscia_api=socket))
 
 
-def kusciaapi_groups(settings: NodeSettings, client: Client, clock: Clock) -> list[list[Runnable]]:
-    """ConfigError when a port cannot be had. A node that only joined has no key of its domain, hence no KusciaAPI."""
+def kusciaapi_groups(
+    settings: NodeSettings, client: Client, clock: Clock, pods: NamespaceListeners | None = None
+) -> list[list[Runnable]]:
+    """ConfigError when a port cannot be had. A node that only joined has no key of its domain, hence no KusciaAPI.
+
+    `pods`: the network in which ConfManager listens; None: the machine's.
+    """
     chosen, paths = settings.kuscia_api, settings.paths
     if not chosen.enabled or not paths.domain_key.exists():
         return []
@@ -56,16 +64,18 @@ def kusciaapi_groups(settings: NodeSettings, client: Client, clock: Clock) -> li
         chosen.conf_address,
         chosen.conf_http_port,
         chosen.conf_grpc_port,
-        gateway=str(settings.gateway.internal) if lite else "",
+        gateway=GatewayPaths.of(paths).node_socket.host if lite else "",
         timeouts=chosen.timeouts,
         conf_timeouts=chosen.conf_timeouts,
         log_rotation=settings.logrotate.of_node,
     )
-    server_certificates.ensure(made, chosen.names, clock.now())
+    if pods is not None:
+        made = replace(made, conf_address=pods.address)
+    server_certificates.ensure(made, chosen.names, clock.now(), conf_names=(chosen.conf_address,))
     # Beside the gateway's sockets, whose directory is short enough for a socket's name.
     run = private_directory(GatewayPaths.of(paths).run)
     try:
-        child = KusciaApiProcess(made, run, client, clock, inner=settings.gateway.kuscia_api is not None)
+        child = KusciaApiProcess(made, run, client, clock, inner=settings.gateway.kuscia_api is not None, pods=pods)
     except OSError as problem:
         raise ConfigError(_cannot_listen(made, problem)) from problem
     if made.protection is Protection.NOTLS:

@@ -2,7 +2,7 @@
 
     link ──> Envoy with the way to the master ──> informers ──> handshake, feed, heartbeat ──> authority ──> DNS, agent
 
-The API is `http://apiserver.master.svc` behind the own gateway's internal door: no credential lies here, the control plane's
+The API is `http://apiserver.master.svc` behind the own gateway's socket for the node: no credential lies here, the control plane's
 gateway adds one to what comes with our token. An Envoy that outlived us, or its files, know the way already and are left as
 they are until everything was read.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 
 from coterie import __version__
 from coterie.base import files
@@ -29,13 +30,15 @@ from coterie.kube.client.transport import TransportError
 from coterie.kube.client.wrappers import FixedHost
 from coterie.kube.control.manager import Runnable, RunOnce
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, DomainRoute
+from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.gateway.envoy import Envoy
 from coterie.kuscia.gateway.handshake import crypto
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.registration.master_connection import MasterLink
 from coterie.kuscia.gateway.registration.registration_files import MasterToken
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.gateway.snapshot import EnvoyResources, snapshot
-from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects, GatewayPaths, inputs_of
+from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects, inputs_of
 from coterie.kuscia.gateway.snapshot_source import SnapshotSource
 from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.identity.domain_identity import DomainIdentity
@@ -52,7 +55,7 @@ _BACKOFF = Policy(first=0.2, factor=2.0, limit=10.0)
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
-    """Provides `client`, `informers` and `agent_tls`; the gateway is among the groups, because the API is behind it."""
+    """Provides `client`, `informers`, `agent_tls` and `pod_callers`; the gateway is among the groups, because the API is behind it."""
     settings, clock = node.settings, node.clock
     chosen, paths = settings.agent, settings.paths
     assert chosen is not None, "config.parse gives every lite node an agent"
@@ -63,6 +66,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     node.provide("client", tie.client)
     node.provide("informers", tie.informers)
     node.provide("agent_tls", tls)
+    node.provide("pod_callers", tie.callers)
     return [*tie.groups, [authority(tie.client, settings.domain, tls, clock)]]
 
 
@@ -73,11 +77,12 @@ class LiteGateway:
     link: MasterLink
     client: Client
     informers: Informers
+    callers: PodCallers
     groups: list[list[Runnable]]
 
 
 def lite_gateway(settings: GatewaySettings, paths: DomainPaths, own: DomainIdentity, clock: Clock) -> LiteGateway:
-    client = Client(api_transport(settings), clock=clock)
+    client = Client(api_transport(GatewayPaths.of(paths)), clock=clock)
     informers = Informers(client)
     link = MasterLink(settings, own, paths, clock=clock)
     watch_tokens(informers, link, own)
@@ -85,12 +90,13 @@ def lite_gateway(settings: GatewaySettings, paths: DomainPaths, own: DomainIdent
     envoy, feed = gateway.envoy, gateway.feed
     way = BootstrapRoute(link, envoy, feed, settings, paths)
     later = [[each for each in group if each is not envoy] for group in gateway.groups]
-    return LiteGateway(link, client, informers, [[link], [envoy, way], [informers], *later])
+    return LiteGateway(link, client, informers, gateway.callers, [[link], [envoy, way], [informers], *later])
 
 
-def api_transport(settings: GatewaySettings) -> FixedHost:
+def api_transport(places: GatewayPaths) -> FixedHost:
     """To the control plane's API, by way of our own gateway."""
-    return FixedHost(HttpTransport(ClusterConnection(server=f"http://{settings.internal}")), API_HOST)
+    way = HttpTransport(ClusterConnection(server="http://gateway"), socket=Path(places.node_socket.host))
+    return FixedHost(way, API_HOST)
 
 
 def first_resources(link: MasterLink, settings: GatewaySettings, paths: DomainPaths) -> EnvoyResources:

@@ -1,8 +1,8 @@
 """What each mode runs, and in which order: one table.
 
-    control-plane | join | registration ──> gateway ──> dns ──> kusciaapi ──> datamesh ──> agent
+    control-plane | join ──> pod-network ──> registration | gateway ──> dns ──> kusciaapi ──> datamesh ──> agent
 
-The first provides `client` and `informers` to the others: a control plane its own, a lite that joined with a file over HTTPS,
+`pod-network` makes the network in which later parts listen for pods. One of control-plane, join and registration provides `client` and `informers` to the others: a control plane its own, a lite that joined with a file over HTTPS,
 a lite that registered through gateways (which therefore brings its gateway along). A part is a module with
 `build(node: NodeContext) -> list[list[Runnable]]`: groups of Runnables that start one after the other. Modules are loaded by
 name, here and nowhere else: a master that carried the agent and the HTTP client of a lite node would idle with a quarter more
@@ -33,12 +33,19 @@ class Part:
     enabled: Callable[[NodeSettings], bool] = lambda settings: True
 
 
-_FIRST = ("control-plane", "join", "registration")
+_FIRST = ("control-plane", "join", "registration", "pod-network")
 
 PARTS = (
     Part("control-plane", f"{_HERE}.control_plane", ("master", "autonomy")),
     Part("join", f"{_HERE}.join", ("lite",), enabled=lambda settings: settings.join is not None),
-    Part("registration", f"{_HERE}.registration", ("lite",), enabled=lambda settings: settings.join is None),
+    Part("pod-network", f"{_HERE}.pod_network", ("lite", "autonomy"), after=("control-plane", "join")),
+    Part(
+        "registration",
+        f"{_HERE}.registration",
+        ("lite",),
+        after=("pod-network",),
+        enabled=lambda settings: settings.join is None,
+    ),
     Part(
         "gateway",
         f"{_HERE}.gateway",

@@ -49,6 +49,15 @@ def test_a_walk_through_all_actions(cli, tmp_path):
     assert cli("ls", "-o", "name", *at)[1].splitlines()[2:] == ["team/app:1"]
 
 
+def test_paths_that_an_image_makes_visible(cli, tmp_path):
+    at = ("--store", "store")
+    for name, words in (("engine:1", ()), ("engine:2", ("--visible", "/opt/models", "--visible", "data"))):
+        assert cli("add", name, "--command", "sh", *words, *at)[0] == 0
+    plain, other = json.loads(cli("ls", "engine:1", "engine:2", "-o", "json", *at)[1])
+    assert "visible" not in plain and other["visible"] == ["/opt/models", f"{tmp_path}/data"]
+    assert plain["id"] != other["id"]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
@@ -57,6 +66,8 @@ def test_a_walk_through_all_actions(cli, tmp_path):
         (("add", "x"), 2, "--command PATH"),
         (("add", "x", "--command", "sh", "--env", "A"), 2, "NAME=VALUE"),
         (("add", "x", "--rootfs", "/nowhere"), 1, "not a directory"),
+        (("add", "x", "--rootfs", "/nowhere", "--command", "sh", "--visible", "/opt"), 2, "--visible is for a host"),
+        (("add", "x", "--command", "sh", "--visible", "/opt/.."), 1, "cannot be made visible"),
         (("load", "missing.tar"), 1, "No such file"),
         (("tag", "one"), 2, "tag IMAGE NAME"),
         (("dance",), 2, "invalid choice"),

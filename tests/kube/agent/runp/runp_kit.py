@@ -14,7 +14,7 @@ from typing import Any
 
 from coterie.kube.agent.images.store import HOST_IMAGE, remove_tree
 from coterie.kube.agent.runtimes.protocol import ContainerLimits, ContainerSpec, ContainerState, PodSandbox
-from coterie.kube.agent.runtimes.runp import cgroups
+from coterie.kube.agent.runtimes.runp import cgroups, pod_networks
 from coterie.kube.agent.runtimes.runp.client import group_of
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.runtimes.runp.settings import RunpSettings
@@ -64,7 +64,14 @@ class RunpHarness:
         return self.runtime._powers
 
     async def start(
-        self, script: str, name: str = "main", attempt: int = 0, uid: str = "uid-1", **changes: Any
+        self,
+        script: str,
+        name: str = "main",
+        attempt: int = 0,
+        uid: str = "uid-1",
+        *,
+        pod_limits: ContainerLimits | None = None,
+        **changes: Any,
     ) -> ContainerSpec:
         if self.runtime.pod(uid) is None:
             await self.runtime.prepare_pod(
@@ -76,6 +83,7 @@ class RunpHarness:
                     self.root / "pods" / uid,
                     "10.9.8.7 friend\n",
                     "nameserver 10.9.8.7\n",
+                    limits=pod_limits or NO_LIMITS,
                 )
             )
         spec = ContainerSpec(
@@ -121,6 +129,7 @@ class RunpHarness:
         shepherd = self.shepherd
         if shepherd:
             os.kill(shepherd, signal.SIGKILL)
+        pod_networks.release(str(self.settings.directory))
         sweep_group(self.group)
         for pid in marked_below(self.settings.directory):
             with contextlib.suppress(ProcessLookupError):

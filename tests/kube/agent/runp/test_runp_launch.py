@@ -16,13 +16,13 @@ from coterie.kube.agent.runtimes.runp.loop import Loop
 from coterie.kube.agent.runtimes.runp.records import Records
 from coterie.kube.agent.runtimes.runp.run import ContainerRun
 
-POWERS = {"namespaces": "", "seccomp": False, "cgroup": False, "overlay": False}
+POWERS = {"namespaces": "", "users": False, "seccomp": False, "cgroup": False, "overlay": False}
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[LaunchContext]:
     loop = Loop()
-    made = LaunchContext(loop, Records(str(tmp_path)), None, POWERS, str(tmp_path), b"", -1)
+    made = LaunchContext(loop, Records(str(tmp_path)), None, POWERS, b"", -1)
     loop.on_child = made.reap
     yield made
 
@@ -30,7 +30,7 @@ def home(tmp_path: Path) -> Iterator[LaunchContext]:
 def a_run(home: LaunchContext, tmp_path: Path) -> ContainerRun:
     spec: dict[str, Any] = {
         "uid": "uid-1", "name": "main", "attempt": 0, "image": "i", "image_id": "", "log_path": str(tmp_path / "log"),
-        "limits": {"cpu": 0, "shares": 0, "memory": 0, "pids": 0}, "locks": [], "tty": False, "stdin": False, "user": None,
+        "limits": {"cpu": 0, "shares": 0, "memory": 0, "pids": 0}, "locks": [], "tty": False, "stdin": False, "user": None, "group": None, "groups": [],
         "log": {"bytes": 1 << 20, "files": 1, "age": 0},
     }  # fmt: skip
     home.records.save("uid-1", "pod", {"uid": "uid-1"}, flush=False)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from pathlib import Path
 
 import pytest
 from runp_kit import RunpHarness, log_text
 
 from coterie.kube.agent.images.store import PYTHON_IMAGE
-from coterie.kube.agent.runtimes.protocol import ContainerLimits
-from coterie.kube.agent.runtimes.runp import processes
+from coterie.kube.agent.pods.disk_usage import Pace
+from coterie.kube.agent.pods.storage_monitor import measure_pod
+from coterie.kube.agent.runtimes.protocol import ContainerLimits, ContainerWarning
+from coterie.kube.agent.runtimes.runp import cgroups, processes
 
 HOG = "import time\nd = []\nwhile True:\n  d.append(bytearray(4 << 20)); time.sleep(0.002)\n"
 SPIN = "import time\nend = time.time() + 1.0\nwhile time.time() < end: pass\nprint(time.process_time())\n"
@@ -34,6 +37,11 @@ def grouped(runp: RunpHarness) -> RunpHarness:
     return runp
 
 
+def pids_tree() -> Path:
+    v1, v2 = cgroups.mounts(Path("/proc/self/mounts").read_text())
+    return Path(v1.get("pids") or v2)
+
+
 def python(code: str) -> dict[str, object]:
     return {"image": PYTHON_IMAGE, "command": (), "args": ("-c", code)}
 
@@ -42,6 +50,24 @@ async def test_a_memory_hog_is_killed_and_told(grouped):
     await grouped.start("", limits=ContainerLimits(memory_bytes=64 << 20), **python(HOG))
     state = await grouped.ended(seconds=30)
     assert (state.exit_code, state.signal, state.reason) == (137, 9, "OOMKilled")
+    assert state.message == "Container main exceeded its memory limit of 64Mi"
+
+
+async def test_containers_share_the_memory_of_their_pod(grouped):
+    pod = ContainerLimits(memory_bytes=96 << 20)
+    half = "d = bytearray(60 << 20)\nprint('there', flush=True)\nimport time; time.sleep(600)"
+    spec = await grouped.start("", "first", pod_limits=pod, **python(half))
+    await grouped.until(lambda: "there" in log_text(spec.log_path))
+    await grouped.start("", "second", **python(HOG))
+    await grouped.until(lambda: not (grouped.state("first").running and grouped.state("second").running), 30)
+    ended = next(state for state in map(grouped.state, ("first", "second")) if not state.running)
+    assert (ended.reason, ended.message) == ("OOMKilled", "The pod exceeded its memory limit of 96Mi")
+
+
+async def test_files_in_memory_are_memory(grouped):
+    fill = "f = open('/dev/shm/x', 'wb')\nfor i in range(100): f.write(bytes(4 << 20))"
+    await grouped.start("", pod_limits=ContainerLimits(memory_bytes=64 << 20), **python(fill))
+    assert (await grouped.ended(seconds=30)).reason == "OOMKilled"
 
 
 async def test_a_child_out_of_memory_is_told_too(grouped):
@@ -62,15 +88,120 @@ async def test_cpu_is_limited(grouped):
     assert float(log_text(spec.log_path)) < 0.45
 
 
+BOMB = "import os, time\nwhile True:\n  try:\n    os.fork()\n  except OSError:\n    time.sleep(0.05)\n"
+
+
 async def test_a_fork_bomb_is_contained(grouped):
-    bomb = "import os, time\nwhile True:\n  try:\n    os.fork()\n  except OSError:\n    time.sleep(0.05)\n"
-    await grouped.start("", limits=ContainerLimits(pids=20, cpu_milli=500), **python(bomb))
-    await asyncio.sleep(0.5)
+    await grouped.start("", limits=ContainerLimits(pids=20, cpu_milli=500), **python(BOMB))
+    await grouped.until(lambda: bool(grouped.state().warnings))
+    assert grouped.state().warnings == (
+        ContainerWarning("PidsLimitReached", "Container main reached its limit of 20 processes"),
+    )
     usage = await grouped.runtime.usage("uid-1")
     assert 1 <= usage["main"].pids <= 20
-    began = time.monotonic()
-    await grouped.runtime.stop_container("uid-1", "main", 0)
-    assert time.monotonic() - began < 5 and grouped.state().exit_code == 137
+    await grouped.restart()
+    assert grouped.state().warnings, "a new agent knows it too"
+    await asyncio.wait_for(grouped.runtime.stop_container("uid-1", "main", 0), 5)
+    assert grouped.state().exit_code == 137
+
+
+async def test_containers_share_the_processes_of_their_pod(grouped):
+    limits = ContainerLimits(pids=30)
+    await grouped.start("", "bomb", pod_limits=limits, limits=limits, **python(BOMB))
+    await grouped.until(lambda: bool(grouped.state("bomb").warnings))
+    await grouped.start("", "other", uid="uid-2", **python("import os; os.fork()"))
+    assert (await grouped.ended("other", "uid-2")).exit_code == 0
+    group = f"{grouped.group}/uid-1"
+    tree = pids_tree()
+    assert int((tree / group / "pids.current").read_text()) <= 30
+    await asyncio.wait_for(grouped.runtime.remove_pod("uid-1"), 5)
+    await grouped.until(lambda: not (tree / group).exists(), 3)
+
+
+async def test_a_failure_after_a_refused_fork_says_so(grouped):
+    code = (
+        "import os, time\ntry:\n  while os.fork(): pass\n  time.sleep(5)\nexcept OSError: time.sleep(0.2); os._exit(3)"
+    )
+    await grouped.start("", limits=ContainerLimits(pids=10), **python(code))
+    state = await grouped.ended()
+    assert (state.exit_code, state.message) == (3, "Container main reached its limit of 10 processes")
+
+
+async def test_files_are_limited(runp):
+    limits = ContainerLimits(open_files=100, file_bytes=1 << 20)
+    code = (
+        "import os, resource\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], resource.getrlimit(resource.RLIMIT_CORE))\n"
+        "try:\n  open('file', 'wb', 0).write(b'x' * (2 << 20)); open('file', 'ab', 0).write(b'x')\n"
+        "except OSError as problem: print(problem.strerror, os.path.getsize('file'))\n"
+    )
+    spec = await runp.start("", limits=limits, **python(code))
+    assert (await runp.ended()).exit_code == 0
+    assert log_text(spec.log_path) == f"100 (0, 0)\nFile too large {1 << 20}\n"
+
+
+async def test_deleted_files_are_found(runp):
+    code = (
+        "import os, time\nf = open('file', 'wb', 0); f.write(b'x' * (3 << 20)); os.unlink('file')\n"
+        "m = os.memfd_create('m'); os.write(m, b'x' * (5 << 20))\nprint('there', flush=True); time.sleep(600)"
+    )
+    spec = await runp.start("", **python(code))
+    await runp.until(lambda: "there" in log_text(spec.log_path))
+    (work,) = runp.runtime.writable_directories("uid-1")["main"]
+    assert (work / "work").is_dir()
+    assert 3 << 20 <= runp.runtime.deleted_files("uid-1") < 4 << 20
+
+
+async def test_what_a_container_writes_is_counted(runp):
+    fill = "head -c 1048576 /dev/zero > file; head -c 1048576 /dev/zero > $TMPDIR/file; echo there; sleep 600"
+    if runp.powers["namespaces"]:
+        fill = fill.replace("$TMPDIR", "/tmp")
+    spec = await runp.start(fill)
+    await runp.until(lambda: "there" in log_text(spec.log_path))
+    found, _ = measure_pod(
+        runp.root / "pods/uid-1",
+        runp.root / "no-logs",
+        runp.runtime.writable_directories("uid-1"),
+        [],
+        lambda: runp.runtime.deleted_files("uid-1"),
+        Pace(),
+    )
+    assert 2 << 20 <= found.containers["main"].bytes < 3 << 20 and not found.other.bytes
+
+
+async def test_processes_are_limited_without_control_groups(tmp_path):
+    async with RunpHarness.opened(tmp_path, without=("groups",)) as harness:
+        if not harness.powers["namespaces"] or "0 0 4294967295" in " ".join(
+            (await harness.output("cat /proc/self/uid_map")).split()
+        ):
+            pytest.skip("containers have no user namespace of their own here")
+        bomb = "import os, time\ntry:\n  while os.fork(): pass\n  time.sleep(2)\nexcept OSError: os._exit(3)"
+        await harness.start("", limits=ContainerLimits(pids=20), **python(bomb))
+        assert (await harness.ended()).exit_code == 3
+
+
+async def test_a_pod_without_requests_has_the_least_share(grouped):
+    await grouped.start("sleep 60", pod_limits=ContainerLimits(pids=100))
+    v1, v2 = await asyncio.to_thread(lambda: cgroups.mounts(Path("/proc/self/mounts").read_text()))
+    file, least, more = ("cpu.shares", "2", "4096") if "cpu" in v1 else ("cpu.weight", "1", "157")
+    tree = Path(v1.get("cpu") or v2) / grouped.group
+    if not (tree / "uid-1" / file).exists():
+        pytest.skip("no control group controller for CPU")
+    assert (tree / "uid-1" / file).read_text().strip() == least
+    assert (tree / "shepherd" / file).read_text().strip() == more
+
+
+async def test_a_flood_of_output_keeps_nobody_waiting(runp):
+    flood = "import os\nd = b'y\\n' * 32768\nwhile True: os.write(1, d)"
+    specs = [await runp.start("", f"flood{i}", uid="uid-2", **python(flood)) for i in range(4)]
+    await runp.until(lambda: all(spec.log_path.with_name(spec.log_path.name + ".1").exists() for spec in specs), 30)
+    for _ in range(3):
+        await asyncio.wait_for(runp.output("echo quick"), 5)
+    await asyncio.wait_for(runp.runtime.stop_pod("uid-2", 0), 10)
+    kept = [path.stat().st_size for path in specs[0].log_path.parent.iterdir() if path.name.startswith("flood0.")]
+    assert len(kept) <= runp.settings.log_files and sum(kept) <= runp.settings.log_files * (
+        runp.settings.log_bytes + (2 << 20)
+    )
 
 
 async def test_groups_are_removed(grouped):
@@ -142,3 +273,18 @@ async def test_a_thousand_handles_are_not_left_open(runp):
         await runp.start("true", f"short{i}")
         await runp.ended(f"short{i}")
     await runp.until(lambda: len(os.listdir(f"/proc/{runp.shepherd}/fd")) == count, 3)
+
+
+async def test_shared_memory_is_counted_without_control_groups(tmp_path):
+    async with RunpHarness.opened(tmp_path, without=("groups",)) as harness:
+        script = (
+            "exec python3 -c 'import mmap, time\n"
+            "held = []\n"
+            "for _ in range(40):\n"
+            '  held.append(mmap.mmap(-1, 8 << 20)); held[-1].write(b"x" * (8 << 20))\n'
+            "time.sleep(60)'"
+        )
+        await harness.start(script, limits=ContainerLimits(memory_bytes=96 << 20))
+        state = await harness.ended(seconds=30.0)
+        assert (state.reason, state.exit_code) == ("OOMKilled", 137)
+        assert state.message == "Container main exceeded its memory limit of 96Mi"

@@ -88,8 +88,24 @@ class TestGroups:
         (at / "cpu.stat").write_text("usage_usec 7\nuser_usec 1\n")
         (at / "pids.current").write_text("4\n")
         assert groups.out_of_memory("pod/c.0") == 3
+        assert not groups.memory_limit_reached("pod/c.0"), "it was the pod's limit"
+        (at / "memory.events").write_text("low 0\nmax 5\noom 2\noom_kill 3\n")
+        assert groups.memory_limit_reached("pod/c.0")
+        (at / "pids.events").write_text("max 4\n")
+        handle = groups.watch_pids("pod/c.0")
+        assert cgroups.refused_forks(handle) == 4
+        os.close(handle)
+        assert groups.exists("pod") and not groups.exists("other") and groups.watch_pids("other") == -1
         assert groups.usage("pod/c.0") == (7000, 600, 4)
         assert groups.usage("pod/gone") is None
+
+    def test_a_pod_as_a_whole_in_version_2(self, tree):
+        groups = cgroups.CgroupV2(str(tree), "coterie/n")
+        groups.missing = []
+        groups.create("pod", 0, 0, 64 << 20, 10)
+        at = tree / "coterie/n/pod"
+        files = {name: (at / name).read_text() for name in ("cpu.weight", "memory.max", "pids.max", "memory.oom.group")}
+        assert files == {"cpu.weight": "1", "memory.max": "67108864", "pids.max": "10", "memory.oom.group": ""}
 
     @pytest.mark.parametrize(
         ("milli", "shares", "weight"), [(1, 2, 1), (1000, 1024, 39), (2000, 2048, 79), (10**9, 1024 * 10**6, 10000)]
@@ -103,7 +119,7 @@ def test_filter_decides_as_meant(machine):
     """The program run by a BPF machine of a dozen lines."""
     code = seccomp.program(machine)
     steps = [struct.unpack_from("=HBBI", code, at) for at in range(0, len(code), 8)]
-    architecture, clone, calls = seccomp._TABLES[machine]
+    architecture, clone, new_socket, calls = seccomp._TABLES[machine]
 
     def decide(number: int, argument: int = 0, arch: int = architecture) -> int:
         data = {0: number, 4: arch, 16: argument}
@@ -124,7 +140,11 @@ def test_filter_decides_as_meant(machine):
     assert decide(clone) == allow and decide(clone, 0x10000000) == refuse and decide(clone, 0x11) == allow
     assert decide(435) == 0x00050000 | 38
     assert decide(0, arch=1) == refuse and decide(0x40000000) == refuse
-    assert all(decide(number) == allow for number in range(470) if number not in calls.values() and number != 435)
+    families = {family for family in range(64) if decide(new_socket, family) == allow}
+    assert families == {1, 2, 10, 16, 17}  # Unix, IPv4, IPv6, netlink, packet
+    assert decide(new_socket, 40) == 0x00050000 | 97  # vsock: EAFNOSUPPORT
+    special = {*calls.values(), new_socket, 435}
+    assert all(decide(number) == allow for number in range(470) if number not in special)
 
 
 def test_everything_beside_what_is_hidden(tmp_path):

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
+import signal
+from collections.abc import Iterator
 
 import pytest
 from runp_kit import RunpHarness, log_text
 
 from coterie.kube.agent.runtimes.protocol import ExecSession, RuntimeFailure, Security
+from coterie.kube.agent.runtimes.runp.loop import Loop
+from coterie.kube.agent.runtimes.runp.streams import OutputStream
+from root_kit import require_root
 
 
 async def read_until(session: ExecSession, wanted: bytes, seconds: float = 10.0) -> bytes:
@@ -104,8 +110,7 @@ async def test_a_dropped_exec_is_killed_and_others_are_not(runp):
 
 
 async def test_exec_has_the_containers_user(runp):
-    if os.getuid() != 0:
-        pytest.skip("only root becomes somebody else")
+    require_root("becomes another user")
     await runp.start("sleep 600", security=Security(run_as_user=4321))
     session = await runp.runtime.exec(
         "uid-1", "main", ["sh", "-c", "id -u; grep NoNewPrivs /proc/self/status"], stdin=False, tty=True
@@ -183,3 +188,79 @@ async def test_ports_are_the_machines(runp):
     writer.close()
     await writer.wait_closed()
     assert runp.runtime.pod_ip("uid-1") == "127.0.0.1"
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    """The supervisor's loop takes over signals, which this process wants back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGCHLD, signal.SIGTERM)}
+    made = Loop()
+    yield made
+    signal.set_wakeup_fd(-1)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_output_waits_for_what_is_more_urgent(loop):
+    calls = []
+    pipes = [os.pipe() for _ in range(3)]
+    for number, (reading, writing) in enumerate(pipes):
+        os.write(writing, b"x")
+        loop.watch(reading, select.EPOLLIN, lambda _, number=number: calls.append(number), bulk=number < 2)
+    loop.step()
+    assert calls == [2, 0, 1]
+    for reading, writing in pipes:
+        loop.forget(reading)
+        os.close(reading)
+        os.close(writing)
+
+
+def test_streams_take_turns(loop, monkeypatch):
+    """When the time of a round is over, the next round goes on with the stream that did not have its turn."""
+    calls, now = [], [0.0]
+    monkeypatch.setattr("coterie.kube.agent.runtimes.runp.loop.time.monotonic", lambda: now[0])
+    pipes = [os.pipe() for _ in range(3)]
+
+    def busy(number):
+        calls.append(number)
+        now[0] += 1.0
+
+    for number, (reading, writing) in enumerate(pipes):
+        os.write(writing, b"x")
+        loop.watch(reading, select.EPOLLIN, lambda _, number=number: busy(number), bulk=True)
+    for _ in range(6):
+        loop.step()
+    assert calls == [0, 1, 2, 0, 1, 2]
+    for reading, writing in pipes:
+        loop.forget(reading)
+        os.close(reading)
+        os.close(writing)
+
+
+def test_a_stream_that_costs_too_much_has_to_wait(loop, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("coterie.kube.agent.runtimes.runp.streams.time.monotonic", lambda: now[0])
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    fed = []
+
+    class Log:
+        def feed(self, data):
+            fed.append(data)
+            now[0] += 0.1
+
+        def end(self):
+            pass
+
+    stream = OutputStream(loop, reading, Log())
+    for _ in range(6):
+        os.write(writing, b"x")
+        if reading in loop._ready:
+            loop.step()
+    assert len(fed) == 3, "a quarter of a second at once, then it waits"
+    now[0] += 10.0
+    for _ in range(2):
+        loop.step()
+    assert len(fed) == 4, "what was written meanwhile"
+    stream.finish()
+    os.close(writing)

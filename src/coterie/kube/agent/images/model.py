@@ -39,6 +39,8 @@ class StoredImage:
     directory: str = ""
     """A root file system that lies where the user put it."""
     builtin: bool = False
+    visible: tuple[str, ...] = ()
+    """Paths of the machine that containers of a host environment see besides the environment itself, read-only."""
 
 
 def normalise(name: str) -> str:

@@ -109,10 +109,21 @@ class ImageStore:
         args: Sequence[str] = (),
         env: Sequence[tuple[str, str]] = (),
         workdir: str = "",
+        visible: Sequence[str] = (),
     ) -> StoredImage:
-        """A host environment: a command on this machine."""
+        """A host environment: a command on this machine. `visible` are further paths that its containers may read."""
+        for path in visible:
+            if not os.path.isabs(path) or ".." in path.split("/") or os.path.normpath(path) == "/":
+                raise ImageError(f"{path} cannot be made visible: it is not an absolute path below /")
         image = StoredImage(
-            normalise(name), "", HOST, entrypoint=tuple(command), cmd=tuple(args), env=tuple(env), workdir=workdir
+            normalise(name),
+            "",
+            HOST,
+            entrypoint=tuple(command),
+            cmd=tuple(args),
+            env=tuple(env),
+            workdir=workdir,
+            visible=tuple(os.path.normpath(path) for path in visible),
         )
         return self.save(replace(image, id=_id_of(image)))
 
@@ -201,6 +212,9 @@ def builtin_images() -> tuple[StoredImage, ...]:
     return tuple(replace(image, id=_id_of(image)) for image in (host, python))
 
 
+_MOST_LEVELS = 100
+
+
 def remove_tree(path: Path) -> None:
     """Also directories that took their owner's rights away, as overlays and images do. What lies above stays as it is."""
     top = os.fspath(path)
@@ -218,13 +232,47 @@ def remove_tree(path: Path) -> None:
             elif function is not os.lstat:
                 shutil.rmtree(name, ignore_errors=True)
 
-    shutil.rmtree(path, onerror=open_up)
+    with contextlib.suppress(RecursionError):  # nested deeper than the interpreter's stack
+        shutil.rmtree(path, onerror=open_up)
+    if os.path.isdir(top) and not os.path.islink(top):
+        _flatten(top)
+        shutil.rmtree(path, onerror=open_up)
+
+
+def _flatten(top: str) -> None:
+    """Move directories that are nested too deep to be removed up to `top`, piece by piece."""
+    count = 0
+    waiting = [top]
+    while waiting:
+        levels: list[tuple[int, list[str]]] = []
+        _descend(levels, None, waiting.pop())
+        while levels:
+            handle, names = levels[-1]
+            if not names:
+                os.close(handle)
+                levels.pop()
+            elif len(levels) < _MOST_LEVELS:
+                _descend(levels, handle, names.pop())
+            else:
+                count += 1
+                name = names.pop()
+                moved = os.path.join(top, f".moved-{os.getpid()}-{count}")
+                with contextlib.suppress(OSError):
+                    os.rename(name, moved, src_dir_fd=handle)
+                    waiting.append(moved)
+
+
+def _descend(levels: list[tuple[int, list[str]]], parent: int | None, name: str) -> None:
+    with contextlib.suppress(OSError):
+        handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        with os.scandir(handle) as entries:
+            levels.append((handle, [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]))
 
 
 def _load(path: Path) -> StoredImage:
     data = json.loads(path.read_bytes())
-    for key in ("entrypoint", "cmd", "layers"):
-        data[key] = tuple(data[key])
+    for key in ("entrypoint", "cmd", "layers", "visible"):
+        data[key] = tuple(data.get(key, ()))
     data["env"] = tuple((name, value) for name, value in data["env"])
     return StoredImage(**data)
 
@@ -232,6 +280,8 @@ def _load(path: Path) -> StoredImage:
 def _id_of(image: StoredImage) -> str:
     """From what the image is, not what it is called. A built-in one is what this machine has: only its name tells."""
     facts = {"builtin": image.name} if image.builtin else {**asdict(image), "name": "", "id": "", "size": 0}
+    if not image.visible:
+        facts.pop("visible", None)  # as before images had this
     text = json.dumps(facts, sort_keys=True)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 

@@ -20,16 +20,51 @@ class ConditionReading:
     message: str
 
 
-def readings(usage: MachineUsage, limits: PressureSettings, *, runtime_problem: str = "") -> list[ConditionReading]:
+FENCED, NOT_FENCED = "PodsFenced", "NotFenced"
+
+
+@dataclass(frozen=True, slots=True)
+class PodNetworkState:
+    """How the network of pods is on a node."""
+
+    own: bool = True
+    """Pods have a network, a user and a root of their own."""
+    problem: str = ""
+    """Why pods cannot work at all."""
+    remedy: str = ""
+    """Why they have none of their own, and what to do."""
+
+
+FENCED_NETWORK = PodNetworkState()
+
+
+def readings(
+    usage: MachineUsage,
+    limits: PressureSettings,
+    *,
+    runtime_problem: str = "",
+    network: PodNetworkState = FENCED_NETWORK,
+) -> list[ConditionReading]:
     """In the order in which `kubectl describe node` shows them. `runtime_problem`: why pods cannot be run."""
+    problem = runtime_problem or network.problem
     return [
-        ConditionReading("NetworkUnavailable", "False", "AgentHasNetwork", "pods use the network of this machine"),
+        ConditionReading("NetworkUnavailable", "True", "PodNetworkNotReady", network.problem)
+        if network.problem
+        else ConditionReading(
+            "NetworkUnavailable",
+            "False",
+            "AgentHasNetwork",
+            "every pod has an address of its own" if network.own else "pods use the network of this machine",
+        ),
+        ConditionReading(FENCED, "True", "PodsFenced", "pods have a network, a user and a root of their own")
+        if network.own
+        else ConditionReading(FENCED, "False", NOT_FENCED, network.remedy),
         _memory(usage, limits),
         _disk(usage, limits),
         _out_of_disk(usage, limits),
         _pids(usage, limits),
-        ConditionReading("Ready", "False", "RuntimeNotReady", runtime_problem)
-        if runtime_problem
+        ConditionReading("Ready", "False", "RuntimeNotReady" if runtime_problem else "PodNetworkNotReady", problem)
+        if problem
         else ConditionReading("Ready", "True", "AgentReady", "agent is posting ready status"),
     ]
 
@@ -44,10 +79,17 @@ def _memory(usage: MachineUsage, limits: PressureSettings) -> ConditionReading:
     )
 
 
-def _disk(usage: MachineUsage, limits: PressureSettings) -> ConditionReading:
+def disk_pressure(usage: MachineUsage, limits: PressureSettings) -> str:
+    """`disk` or `inodes`, whichever runs short; empty: neither."""
     full = usage.disk_total and 1 - usage.disk_free / usage.disk_total >= limits.disk_used
+    if full and usage.disk_free <= limits.disk_free:
+        return "disk"
     inodes = usage.inodes_total and 1 - usage.inodes_free / usage.inodes_total >= limits.inodes_used
-    if (full and usage.disk_free <= limits.disk_free) or inodes:
+    return "inodes" if inodes else ""
+
+
+def _disk(usage: MachineUsage, limits: PressureSettings) -> ConditionReading:
+    if disk_pressure(usage, limits):
         return ConditionReading("DiskPressure", "True", "AgentHasDiskPressure", "agent has disk pressure")
     return ConditionReading("DiskPressure", "False", "AgentHasNoDiskPressure", "agent has no disk pressure")
 

@@ -17,7 +17,7 @@ from coterie.base.clock import Clock, rfc3339, rfc3339_micro
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
 from coterie.kube.agent.node.capacity import Resources, allocatable, capacity
-from coterie.kube.agent.node.conditions import ConditionReading, conditions, readings
+from coterie.kube.agent.node.conditions import ConditionReading, PodNetworkState, conditions, readings
 from coterie.kube.agent.node.description import NameTaken, check_name, labels, new_node, static_status, wanted_taints
 from coterie.kube.agent.node.facts import MachineFacts, MachineUsage, measure_machine, measure_usage
 from coterie.kube.agent.plugin import AgentPlugin, merged_node
@@ -54,6 +54,7 @@ class NodeRegistration:
         plugins: Sequence[AgentPlugin] = (),
         images: Callable[[], list[Object]] = list,
         runtime_problem: Callable[[], str] = str,
+        network: Callable[[], PodNetworkState] = PodNetworkState,
     ) -> None:
         self.ready = asyncio.Event()
         self._client = client
@@ -68,6 +69,7 @@ class NodeRegistration:
         self._allocatable: Resources = allocatable(self.capacity, settings.capacity, self._additions)
         self._images = images
         self._runtime_problem = runtime_problem
+        self._network = network
         self._conditions: list[Object] = []
         self._written: Object | None = None
         self._written_at = 0.0
@@ -78,6 +80,10 @@ class NodeRegistration:
 
     def allocatable(self) -> Mapping[str, str]:
         return self._allocatable
+
+    def update_conditions(self) -> None:
+        """Something changed: measure now."""
+        self._measure_event.set()
 
     def stop(self) -> None:
         self._stop.set()
@@ -170,7 +176,10 @@ class NodeRegistration:
     def status(self) -> Object:
         """The whole status as of now."""
         found: list[ConditionReading] = readings(
-            self._measure(), self._settings.pressure, runtime_problem=self._runtime_problem()
+            self._measure(),
+            self._settings.pressure,
+            runtime_problem=self._runtime_problem(),
+            network=self._network(),
         )
         now = rfc3339(self._clock.now())
         return {

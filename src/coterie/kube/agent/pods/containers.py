@@ -10,9 +10,9 @@ from coterie.base.log import logger
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.downward import ConfigProblem
 from coterie.kube.agent.pods.environment import expand
-from coterie.kube.agent.runtimes.protocol import ContainerLimits, ContainerSpec, Mount, Security
+from coterie.kube.agent.pods.limits import LimitDefaults, container_limits
+from coterie.kube.agent.runtimes.protocol import ContainerSpec, Mount, Security
 from coterie.kube.agent.settings import PodSettings
-from coterie.kube.api import quantity
 from coterie.kube.api.meta import Object
 
 log = logger("agent.pods")
@@ -26,8 +26,12 @@ def container_spec(
     variables: Mapping[str, str],
     mounts: tuple[Mount, ...],
     log_directory: Path,
+    pod_directory: Path,
     rules: PodSettings,
+    defaults: LimitDefaults,
 ) -> ContainerSpec:
+    own = pod_directory.resolve()
+    outside = any(not mount.read_only and own not in mount.source.resolve().parents for mount in mounts)
     return ContainerSpec(
         name=container["name"],
         attempt=attempt,
@@ -38,22 +42,11 @@ def container_spec(
         working_dir=container.get("workingDir") or "",
         mounts=mounts,
         log_path=log_directory / container["name"] / f"{attempt}.log",
-        limits=limits_of(container, rules),
+        limits=container_limits(pod, container, defaults, writes_outside=outside),
         security=security_of(pod, container, rules),
         stdin=bool(container.get("stdin")),
         stdin_once=bool(container.get("stdinOnce")),
         tty=bool(container.get("tty")),
-    )
-
-
-def limits_of(container: Object, rules: PodSettings) -> ContainerLimits:
-    resources = container.get("resources") or {}
-    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-    return ContainerLimits(
-        cpu_milli=quantity.parse(limits["cpu"]).milli_value() if "cpu" in limits else 0,
-        memory_bytes=quantity.parse(limits["memory"]).value() if "memory" in limits else 0,
-        pids=rules.pids_limit,
-        cpu_shares_milli=quantity.parse(requests.get("cpu") or limits.get("cpu") or "0").milli_value(),
     )
 
 
@@ -82,6 +75,14 @@ def security_of(pod: Object, container: Object, rules: PodSettings) -> Security:
         allow_privilege_escalation=privileged or bool(own.get("allowPrivilegeEscalation")),
         seccomp_unconfined=privileged or profile.get("type") == "Unconfined",
     )
+
+
+def remove_old_logs(directory: Path, attempt: int, kept: int) -> None:
+    """A container that restarts for ever must not fill the disk: `directory` keeps the logs of its newest runs."""
+    for path in directory.iterdir() if directory.is_dir() else ():
+        number, _, rest = path.name.partition(".")
+        if number.isdigit() and rest.startswith("log") and int(number) <= attempt - kept:
+            path.unlink(missing_ok=True)
 
 
 # Termination messages: a file that the container writes, or the end of its log.

@@ -21,6 +21,9 @@ from coterie.kube.agent.runtimes.protocol import ContainerState
 from coterie.kube.agent.settings import PodSettings
 from coterie.kube.api.meta import Object
 
+EVICTED = "Evicted"
+"""Why a pod failed that used too much, or that the node has no room for."""
+
 
 @dataclass(frozen=True, slots=True)
 class PreparePod:
@@ -240,7 +243,9 @@ def next_backoff(run: ContainerState | None, pause: float, rules: PodSettings) -
 
 
 def _wind_down(view: PodView, draft: _Draft) -> None:
-    grace = max(1.0, pod_model.termination_grace(view.pod))
+    # Whoever is evicted takes what others need, so it has next to no time to go on.
+    evicted = view.history.failure is not None and view.history.failure.reason == EVICTED
+    grace = 1.0 if evicted else max(1.0, pod_model.termination_grace(view.pod))
     deadline = (view.history.terminating_since or view.now) + grace
     sidecars = [container["name"] for container in pod_model.sidecars(view.pod)]
     first = [name for name in view.runs if name not in sidecars]

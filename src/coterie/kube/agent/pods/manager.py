@@ -19,6 +19,8 @@ from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
 from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.pods import pod_model
+from coterie.kube.agent.pods.decide import EVICTED
+from coterie.kube.agent.pods.storage import REFUSED_MESSAGE
 from coterie.kube.agent.pods.worker import PodWorker
 from coterie.kube.agent.pods.worker_context import SteadyTime, WorkerContext
 from coterie.kube.agent.pods.writer import StatusWriter
@@ -54,6 +56,10 @@ class PodManager:
         allocatable: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.ready = asyncio.Event()
+        self.disk_pressure = False
+        """New pods are refused while the disk is nearly full."""
+        self.pod_added = asyncio.Event()
+        """Set with each new pod; whoever waits for it clears it."""
         self._runtime = runtime
         self._settings = settings
         self._informer = informers.get(
@@ -101,7 +107,7 @@ class PodManager:
         worker = self._workers.get(uid)
         if worker is None:
             return False
-        worker.give_up("Evicted", message)
+        worker.give_up(EVICTED, message)
         self._queue.add(uid)
         return True
 
@@ -173,7 +179,10 @@ class PodManager:
         elif uid in self._done:
             return
         elif worker is None:
-            self._workers[uid] = PodWorker(pod, self._tools)
+            worker = self._workers[uid] = PodWorker(pod, self._tools)
+            self.pod_added.set()
+            if self.disk_pressure and worker.never_ran:
+                worker.give_up(EVICTED, REFUSED_MESSAGE)
         else:
             worker.update(pod)
         self._queue.add(uid)

@@ -6,17 +6,29 @@ that means for the pod is the worker's business.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from coterie.kube.agent.plugin import PluginProblem
+from coterie.kube.agent.plugin import AgentPlugin, PluginProblem
 from coterie.kube.agent.pods import pod_model
-from coterie.kube.agent.pods.containers import container_spec, termination_mount
+from coterie.kube.agent.pods.containers import container_spec, remove_old_logs, termination_mount
 from coterie.kube.agent.pods.downward import ConfigProblem, NoSuchConfig
 from coterie.kube.agent.pods.environment import variables
 from coterie.kube.agent.pods.hosts_files import hosts_file, resolver_file
+from coterie.kube.agent.pods.limits import pod_limits
 from coterie.kube.agent.pods.worker_context import WorkerContext
-from coterie.kube.agent.runtimes.protocol import ContainerState, Mount, PodSandbox, RuntimeFailure
+from coterie.kube.agent.runtimes.protocol import (
+    ContainerState,
+    Mount,
+    PodKind,
+    PodNetworkClass,
+    PodRuntime,
+    PodSandbox,
+    RuntimeFailure,
+)
+from coterie.kube.agent.settings import AgentSettings
 from coterie.kube.agent.volumes.volumes import PodVolumes
 from coterie.kube.api.errors import ApiError, Conflict, NotFound
 from coterie.kube.api.meta import Object
@@ -39,15 +51,50 @@ class OperationFailed(Exception):
 
 async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None:
     uid, key = pod_model.uid_of(pod), pod_model.key_of(pod)
+    try:
+        network = pod_network(tools.plugins, pod)
+        address = tools.runtime.assign_address(uid, network)
+    except PluginProblem as problem:
+        raise OperationFailed("NotAdmitted", str(problem), final=True) from problem
+    except RuntimeFailure as problem:
+        raise OperationFailed(problem.reason, problem.message) from problem
     facts = tools.facts(uid)
     try:
         await volumes.make(pod, facts)
+    except ConfigProblem as problem:
+        raise OperationFailed("FailedMount", str(problem)) from problem
+    except (OSError, ApiError, TransportError) as error:
+        raise OperationFailed("FailedMount", f"volumes could not be made: {error}") from error
+    # Others take a moment to know the pod by its address; it is made meanwhile.
+    announcing = asyncio.create_task(_announce(tools, pod, address), name=f"announce {key}")
+    try:
+        await _prepare(tools, pod, network, address)
+        await announcing
+    finally:
+        announcing.cancel()
+        await asyncio.gather(announcing, return_exceptions=True)
+
+
+async def _announce(tools: WorkerContext, pod: Object, address: str) -> None:
+    try:
+        for plugin in tools.plugins:
+            await plugin.network_ready(pod, address, tools.objects.lookup(pod_model.key_of(pod).namespace))
+    except PluginProblem as problem:
+        raise OperationFailed("NotAdmitted", str(problem), final=True) from problem
+    except OSError as error:
+        raise OperationFailed("FailedCreatePodSandBox", str(error)) from error
+
+
+async def _prepare(tools: WorkerContext, pod: Object, network: PodNetworkClass, address: str) -> None:
+    uid, key = pod_model.uid_of(pod), pod_model.key_of(pod)
+    facts = tools.facts(uid)
+    try:
         for plugin in tools.plugins:
             await plugin.prepare_pod(pod, tools.directory(uid), facts)
     except ConfigProblem as problem:
         raise OperationFailed("FailedMount", str(problem)) from problem
     except (OSError, ApiError, TransportError) as error:
-        raise OperationFailed("FailedMount", f"volumes could not be made: {error}") from error
+        raise OperationFailed("FailedMount", str(error)) from error
     except PluginProblem as problem:
         raise OperationFailed("FailedMount", str(problem)) from problem
     dns = tools.settings.dns
@@ -64,6 +111,11 @@ async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None
         hosts=hosts_file(pod, facts.pod_ip, dns),
         resolv_conf=resolver_file(pod, dns, host_file),
         labels=dict(pod["metadata"].get("labels") or {}),
+        address="" if network.host else address,
+        network="host" if network.host else "pod",
+        kind=network.kind,
+        group=network.group,
+        limits=pod_limits(pod, tools.default_limits()),
     )
     try:
         await tools.runtime.prepare_pod(sandbox)
@@ -71,6 +123,15 @@ async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None
         raise OperationFailed("FailedCreatePodSandBox", problem.message) from problem
     except OSError as error:
         raise OperationFailed("FailedCreatePodSandBox", str(error)) from error
+
+
+def pod_network(plugins: Sequence[AgentPlugin], pod: Object) -> PodNetworkClass:
+    """The first plug-in that knows the pod says what it is; others' pods are ordinary ones."""
+    host = bool(pod_model.spec_of(pod).get("hostNetwork"))
+    found = next((known for plugin in plugins if (known := plugin.pod_network(pod)) is not None), PodNetworkClass())
+    if host and found.kind is PodKind.GUEST:
+        raise PluginProblem("a pod that another domain began cannot have the machine's network (hostNetwork)")
+    return replace(found, host=host)
 
 
 async def start(
@@ -93,7 +154,9 @@ async def start(
             termination_mount(home, container, attempt),
         )
         logs = tools.settings.paths.pod_stdout(key.namespace, key.name, uid)
-        spec = container_spec(pod, container, attempt, found, mounts, logs, tools.settings.pods)
+        spec = container_spec(
+            pod, container, attempt, found, mounts, logs, home, tools.settings.pods, tools.default_limits()
+        )
     except ConfigProblem as problem:
         final = isinstance(problem, NoSuchConfig)
         raise OperationFailed("CreateContainerConfigError", str(problem), final=final) from problem
@@ -101,6 +164,7 @@ async def start(
         raise OperationFailed("CreateContainerConfigError", str(error)) from error
     try:
         logs.joinpath(container["name"]).mkdir(parents=True, exist_ok=True)
+        remove_old_logs(logs / container["name"], attempt, tools.settings.pods.kept_logs)
         return await tools.runtime.start_container(uid, spec)
     except RuntimeFailure as problem:
         raise OperationFailed(problem.reason or "CreateContainerError", problem.message) from problem
@@ -128,6 +192,12 @@ async def stop(tools: WorkerContext, pod: Object, container: Object | None, name
     await tools.runtime.stop_container(
         pod_model.uid_of(pod), name, max(left, min(grace, tools.settings.pods.min_grace))
     )
+
+
+def pod_files(runtime: PodRuntime, settings: AgentSettings, uid: str) -> list[Path]:
+    """What a pod has written on this node besides its logs."""
+    written = [path for paths in runtime.writable_directories(uid).values() for path in paths]
+    return [*written, settings.pods_directory / uid / "volumes"]
 
 
 async def remove_from_api(tools: WorkerContext, pod: Object) -> None:

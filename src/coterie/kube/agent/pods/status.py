@@ -152,6 +152,9 @@ def _is_over(view: PodView) -> bool:
 def _waiting(view: PodView, problem: Any) -> Object:
     if problem is not None:
         return {"reason": problem.reason, "message": problem.message}
+    failure = view.history.failure
+    if failure is not None:
+        return {"reason": failure.reason, "message": failure.message}
     return {"reason": "PodInitializing" if pod_model.init_containers(view.pod) else "ContainerCreating"}
 
 
@@ -171,7 +174,8 @@ def _terminated(view: PodView, place: PodLocation, run: ContainerState) -> Objec
         "finishedAt": _moment(run.finished_at),
         "containerID": pod_model.container_id(place.runtime, pod_model.uid_of(view.pod), run.name, run.attempt),
     }
-    message = place.messages.get((run.name, run.attempt)) or run.message
+    # Which limit was reached comes before what the container said itself.
+    message = "\n".join(text for text in (run.message, place.messages.get((run.name, run.attempt))) if text)
     if message:
         ended["message"] = message
     return ended

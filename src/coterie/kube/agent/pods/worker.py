@@ -17,10 +17,12 @@ from typing import Any, Literal
 
 from coterie.base.backoff import Backoff, Policy
 from coterie.base.log import logger
+from coterie.kube.agent.images.store import remove_tree
 from coterie.kube.agent.pods import history as histories
 from coterie.kube.agent.pods import operations, pod_model
 from coterie.kube.agent.pods.containers import termination_message
 from coterie.kube.agent.pods.decide import (
+    EVICTED,
     Action,
     FailPod,
     FinishPod,
@@ -49,7 +51,7 @@ from coterie.kube.agent.pods.pod_view import (
 from coterie.kube.agent.pods.status import PodLocation, status_of
 from coterie.kube.agent.pods.worker_context import WorkerContext
 from coterie.kube.agent.probes.prober import ContainerProber
-from coterie.kube.agent.runtimes.protocol import ContainerState, RuntimeFailure
+from coterie.kube.agent.runtimes.protocol import ContainerState, ContainerWarning, RuntimeFailure
 from coterie.kube.agent.volumes.tokens import PodTokens
 from coterie.kube.agent.volumes.volumes import PodVolumes
 from coterie.kube.api.errors import ApiError
@@ -88,6 +90,7 @@ class PodWorker:
         self._ended: dict[tuple[str, int], float] = {}
         self._messages: dict[tuple[str, int], str] = {}
         self._backoffs_reported: set[tuple[str, int]] = set()
+        self._warned: set[tuple[str, int, ContainerWarning]] = set()
         self._written: Object | None = None
         """The status that was last handed to the writer."""
         self._writing = False
@@ -136,6 +139,10 @@ class PodWorker:
         if self.history.failure is None:
             self._tools.record_event(self.pod, "Warning", reason, message)
             self._remember(replace(self.history, failure=PodFailure(reason, message)))
+
+    @property
+    def never_ran(self) -> bool:
+        return not self.history.containers and self._tools.runtime.pod(self.uid) is None and not ending(self.pod, False)
 
     async def close(self) -> None:
         """The agent ends: leave the containers alone."""
@@ -187,6 +194,10 @@ class PodWorker:
         runs = runs_of(self._tools.runtime.pod(self.uid), self.history)
         for name, known in runs.items():
             newest = known[-1]
+            for warning in newest.warnings:
+                if (name, newest.attempt, warning) not in self._warned:
+                    self._warned.add((name, newest.attempt, warning))
+                    self._tools.record_event(self.pod, "Warning", warning.reason, warning.message, name)
             if newest.running:
                 self._probe(name, newest)
                 continue
@@ -206,6 +217,7 @@ class PodWorker:
         self._ended = {run: at for run, at in self._ended.items() if run in known}
         self._messages = {run: text for run, text in self._messages.items() if run in known}
         self._backoffs_reported.clear()
+        self._warned = {entry for entry in self._warned if (entry[0], entry[1]) in known}
 
     def _message_of(self, name: str, run: ContainerState) -> str:
         container = pod_model.container_named(self.pod, name)
@@ -296,6 +308,8 @@ class PodWorker:
             case ReleasePod():
                 self._released = True
                 self._release()
+                if self.history.failure is not None and self.history.failure.reason == EVICTED:
+                    self._run_task("free", self._free())
             case FinishPod():
                 self._finishing = True
                 self._run_task("finish", self._finish())
@@ -304,6 +318,10 @@ class PodWorker:
         try:
             await operations.set_up(self._tools, self.pod, self._volumes)
         except operations.OperationFailed as failure:
+            if failure.final:
+                self._stage = "new"
+                self.give_up(failure.reason, failure.message)
+                return
             now = self._tools.time.now()
             first = self._setup
             since = first.since if first is not None else now
@@ -316,6 +334,12 @@ class PodWorker:
             self._setup = None
             self._stage = "prepared"
             self._remember(self.history, always=True)
+
+    async def _free(self) -> None:
+        """An evicted pod stays in the API; what it wrote does not stay on the disk."""
+        for path in operations.pod_files(self._tools.runtime, self._tools.settings, self.uid):
+            if path.is_dir():
+                await asyncio.to_thread(remove_tree, path)
 
     async def _refresh(self) -> None:
         try:
@@ -409,6 +433,8 @@ class PodWorker:
                 if not self._removed and not reported:
                     reported = await self._report_end()
                 self._release()
+                for plugin in self._tools.plugins:
+                    plugin.network_gone(self.uid)
                 await self._tools.runtime.remove_pod(self.uid)
                 if not self._removed:
                     await operations.remove_from_api(self._tools, self.pod)

@@ -11,6 +11,7 @@ from coterie.base.tasks import TaskOwner
 from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.downward import DownwardNodeInfo
+from coterie.kube.agent.pods.limits import LimitDefaults, resolve
 from coterie.kube.agent.pods.writer import StatusWriter
 from coterie.kube.agent.probes.checks import Checker
 from coterie.kube.agent.runtimes.protocol import PodRuntime
@@ -70,6 +71,9 @@ class WorkerContext:
         # Of a pod that runs once its status says the same, for as long as there is one.
         brief = type == "Normal" and (pod.get("spec") or {}).get("restartPolicy") == "Never"
         self.events.record(about, type, reason, message, after=BRIEF if brief else 0.0)
+
+    def default_limits(self) -> LimitDefaults:
+        return resolve(self.settings.pods.defaults, self.allocatable())
 
     def directory(self, uid: str) -> Path:
         return self.settings.pods_directory / uid

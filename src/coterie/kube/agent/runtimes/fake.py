@@ -35,6 +35,7 @@ from coterie.kube.agent.runtimes.protocol import (
     ContainerState,
     ContainerUsage,
     ImageInfo,
+    PodNetworkClass,
     PodSandbox,
     PodState,
     RuntimeFailure,
@@ -88,6 +89,8 @@ class FakeMachine:
         self.execs: dict[str, ExecAnswer] = {}
         """Container name -> what an exec in it answers; a shell-like echo when missing."""
         self.ports: dict[int, Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]] = {}
+        self.deleted_files: dict[str, int] = {}
+        """Pod uid -> bytes in files that were deleted and are still open."""
         self.address = "127.0.0.1"
         self.started: list[tuple[str, str, int]] = []
         """(pod, container, attempt) of all runs ever started, in order."""
@@ -374,8 +377,18 @@ class FakeRuntime:
             if run.state.running
         }
 
+    def writable_directories(self, pod_uid: str) -> Mapping[str, Sequence[Path]]:
+        pod = self.machine.pods.get(pod_uid)
+        return {run.spec.name: (pod.sandbox.directory / "fake" / run.spec.name,) for run in pod.runs} if pod else {}
+
+    def deleted_files(self, pod_uid: str) -> int:
+        return self.machine.deleted_files.get(pod_uid, 0)
+
     async def dial(self, pod_uid: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(self.machine.address, port)
+
+    def assign_address(self, pod_uid: str, network: PodNetworkClass) -> str:
+        return self.machine.address
 
     def pod_ip(self, pod_uid: str) -> str:
         return self.machine.address

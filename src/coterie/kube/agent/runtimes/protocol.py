@@ -12,8 +12,9 @@ All calls are idempotent: preparing a prepared pod or removing a removed one is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
@@ -41,13 +42,17 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class ContainerLimits:
-    """What a container may use; 0 means no limit."""
+    """What a container, or a pod as a whole, may use; 0 means no limit."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0
     pids: int = 0
     cpu_shares_milli: int = 0
-    """Requested CPU: the share under contention."""
+    """Requested CPU: the share under contention. 0: the least share there is."""
+    open_files: int = 0
+    """Open files of one process (soft limit)."""
+    file_bytes: int = 0
+    """Size of one file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,28 @@ class Security:
     privileged: bool = False
     allow_privilege_escalation: bool = False
     seccomp_unconfined: bool = False
+
+
+class PodKind(StrEnum):
+    """Whose a pod is, which decides what it may reach."""
+
+    ORDINARY = "ordinary"
+    """The domain's own: all pods of the domain."""
+    ENGINE = "engine"
+    """Of a task of the domain: the other pods of its group."""
+    GUEST = "guest"
+    """Another domain began it: like an engine, and fewer services of the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodNetworkClass:
+    """What a pod is on the pod network."""
+
+    kind: PodKind = PodKind.ORDINARY
+    group: str = ""
+    """Engines of one group (a task) reach each other."""
+    host: bool = False
+    """It has no network of its own but the machine's (`hostNetwork`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +105,22 @@ class PodSandbox:
     resolv_conf: str = ""
     """Content of the pod's /etc/resolv.conf."""
     labels: dict[str, str] = field(default_factory=dict)
+    address: str = ""
+    """The pod's own address; empty where it shares the machine's network."""
+    network: str = "pod"
+    """`pod`, or `host` for the machine's network."""
+    kind: str = PodKind.ORDINARY
+    group: str = ""
+    limits: ContainerLimits = ContainerLimits()
+    """What all containers together may use: CPU, memory, processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerWarning:
+    """Something about a run that people should know while it goes on: an event's reason and message."""
+
+    reason: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +146,8 @@ class ContainerSpec:
     tty: bool = False
     writable_paths: tuple[str, ...] = ()
     """Paths of the host that the process may write besides its mounts (for runtimes that share the host's files)."""
+    devices: tuple[str, ...] = ()
+    """Devices of the host that the container was given, such as /dev/nvidia0; it sees no other but the harmless ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +168,7 @@ class ContainerState:
     """Completed, Error, OOMKilled, ContainerCannotRun, ContainerStatusUnknown."""
     message: str = ""
     log_path: Path | None = None
+    warnings: tuple[ContainerWarning, ...] = ()
 
     @property
     def running(self) -> bool:
@@ -222,11 +268,21 @@ class PodRuntime(Protocol):
     async def usage(self, pod_uid: str) -> dict[str, ContainerUsage]:
         """Use of each running container, by name."""
 
+    def writable_directories(self, pod_uid: str) -> Mapping[str, Sequence[Path]]:
+        """By container: where what it writes outside of volumes lies on disk."""
+
+    def deleted_files(self, pod_uid: str) -> int:
+        """Bytes on disk in files that were deleted and that processes of the pod still hold open. Slow; any thread."""
+
     async def dial(self, pod_uid: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection to a port inside the pod (port-forward, probes)."""
 
+    def assign_address(self, pod_uid: str, network: PodNetworkClass) -> str:
+        """The address that the pod has, or will have: known before it is prepared, and the same until it is removed.
+        Raises RuntimeFailure when there is none left, or the pod cannot have the network it asks for."""
+
     def pod_ip(self, pod_uid: str) -> str:
-        """The address at which the pod's ports are reached."""
+        """The address at which the pod's ports are reached; empty before it was assigned."""
 
     def images(self) -> Sequence[ImageInfo]: ...
 

@@ -19,13 +19,15 @@ _MS_NOSUID, _MS_NODEV = 2, 4
 _MNT_DETACH = 2
 
 
-def empty_directory(path: Path, source: Object, group: int | None) -> None:
-    """An emptyDir. In memory when asked for and when we may mount; otherwise a plain directory, said once."""
+def empty_directory(path: Path, source: Object, group: int | None, memory: int = 0) -> None:
+    """An emptyDir. In memory when asked for and when we may mount; otherwise a plain directory, said once. `memory` is
+    the pod's limit, which bounds what lies in memory; 0: none."""
     fresh = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
     if source.get("medium") == "Memory" and not os.path.ismount(path):
-        size = source.get("sizeLimit")
-        options = f"mode=0777,size={quantity.parse(size).value()}" if size else "mode=0777"
+        wanted = quantity.parse(source["sizeLimit"]).value() if source.get("sizeLimit") else 0
+        size = min(wanted or memory, memory or wanted)
+        options = f"mode=0777,size={size}" if size else "mode=0777"
         if not mount_tmpfs(path, options):
             log.warning("A memory volume lies on disk: this user may not mount", volume=path.name)
     if fresh:

@@ -9,6 +9,7 @@ from coterie.base.files import private_directory
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.downward import ConfigProblem, DownwardNodeInfo
 from coterie.kube.agent.pods.environment import expand
+from coterie.kube.agent.pods.limits import pod_limits, resolve
 from coterie.kube.agent.runtimes.protocol import Mount
 from coterie.kube.agent.settings import PodSettings
 from coterie.kube.agent.volumes import atomic, directories
@@ -77,7 +78,8 @@ class PodVolumes:
         elif "hostPath" in volume:
             path = directories.host_path(volume["hostPath"] or {}, self._rules.host_paths)
         elif "emptyDir" in volume or set(volume) == {"name"}:
-            directories.empty_directory(path, volume.get("emptyDir") or {}, group)
+            memory = pod_limits(given.pod, resolve(self._rules.defaults, given.node.allocatable)).memory_bytes
+            directories.empty_directory(path, volume.get("emptyDir") or {}, group, memory)
         else:
             kinds = ", ".join(sorted(set(volume) - {"name"}))
             raise ConfigProblem(f"volume {name}: {kinds} volumes are not supported on this node")

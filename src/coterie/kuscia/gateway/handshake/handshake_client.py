@@ -1,4 +1,4 @@
-"""How a handshake leaves us: through the internal door of our own gateway, as every other call to a partner.
+"""How a handshake leaves us: through our own gateway's socket for the node, as every other call to a partner.
 
 The host names the destination, so the gateway's table decides on the way: the partner's address, its TLS, its path prefix,
 or the third domain that carries the route. It adds who we are, and the token in use, which makes a probe a proof.
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from coterie.http.plain_client import HttpFailure, Pool
@@ -42,8 +43,9 @@ class HandshakeTransport(Protocol):
 
 
 class HttpHandshakeTransport:
-    def __init__(self, internal: SocketAddress, seconds: float = CALL_SECONDS) -> None:
-        self._pool = Pool((internal.host, internal.port))
+    def __init__(self, gateway: SocketAddress, seconds: float = CALL_SECONDS) -> None:
+        """`gateway`: where it listens for the node itself."""
+        self._pool = Pool(Path(gateway.host) if gateway.is_socket else (gateway.host, gateway.port))
         self._seconds = seconds
         self._turns = asyncio.Semaphore(_AT_ONCE)
 

@@ -1,4 +1,4 @@
-"""The handshake's door: HTTP on a loopback address, to which only our own Envoy leads.
+"""The handshake's server: HTTP on a private Unix socket, to which only our own Envoy leads.
 
 Every header is a mere claim, except the fingerprint of the caller's certificate, which our Envoy sets (and removes when it
 comes from outside). Paths are matched by their end: a proxy in front may leave a prefix on them.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import socket
 from collections.abc import Mapping
+from pathlib import Path
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
@@ -18,6 +18,7 @@ from coterie.http.server import HttpLimits, HttpServer
 from coterie.kube.api.status_response import status_response
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
+from coterie.kube.control.child_api_listener import private_socket
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES
 from coterie.kuscia.gateway.handshake.messages import (
     MAX_BODY,
@@ -31,9 +32,7 @@ from coterie.kuscia.gateway.handshake.messages import (
 from coterie.kuscia.gateway.handshake.pinned_certificates import Certificates, Pins, no_certificates
 from coterie.kuscia.gateway.handshake.probing import ProbeResponder
 from coterie.kuscia.gateway.handshake.responder import HandshakeResponder
-from coterie.kuscia.gateway.model import SocketAddress
 from coterie.kuscia.gateway.names import ORIGIN, PEER_FINGERPRINT, SOURCE, TOKEN
-from coterie.kuscia.gateway.settings import HANDSHAKE
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
 HANDSHAKE_PATH = "/handshake"
@@ -42,7 +41,7 @@ _LIMITS = HttpLimits(max_body=MAX_BODY, max_body_in_flight=8 * 1024 * 1024, max_
 
 
 class HandshakeServer:
-    """A Runnable. The socket is bound at once, so that the port is known."""
+    """A Runnable; ready when it listens."""
 
     name = "handshake-server"
 
@@ -55,10 +54,11 @@ class HandshakeServer:
         clock: Clock = SYSTEM_CLOCK,
         *,
         extra: Mapping[str, Handler] | None = None,
-        address: SocketAddress = HANDSHAKE,
+        path: Path,
         certificates: Certificates = no_certificates,
     ) -> None:
-        """`extra`: handlers for further paths, such as `/register`. `certificates`: those each domain is known by."""
+        """`path`: of the socket. `extra`: handlers for further paths, such as `/register`. `certificates`: those each domain
+        is known by."""
         self.ready = asyncio.Event()
         self._routes = informers.get(DOMAIN_ROUTES, identity.domain)
         pins = Pins(certificates, clock)
@@ -67,9 +67,7 @@ class HandshakeServer:
         self._extra = dict(extra or {})
         self._stop = asyncio.Event()
         self._log = logger("gateway.handshake").bind(instance=instance)
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        self._socket = socket.create_server((address.host, address.port), family=family, backlog=256)
-        self.address = SocketAddress(*self._socket.getsockname()[:2])
+        self.path = path
 
     def stop(self) -> None:
         self._stop.set()
@@ -79,13 +77,13 @@ class HandshakeServer:
         try:
             # Before the cache is full a good token would look unknown.
             await self._routes.ready.wait()
-            await http.serve(self._socket)
-            self._log.info("The handshake server listens", address=str(self.address))
+            await http.serve(private_socket(self.path, 256))
+            self._log.info("The handshake server listens", socket=str(self.path))
             self.ready.set()
             await self._stop.wait()
         finally:
             await http.stop()
-            self._socket.close()
+            self.path.unlink(missing_ok=True)
 
     async def handle(self, request: Request) -> Response:
         path = request.path.rstrip("/")

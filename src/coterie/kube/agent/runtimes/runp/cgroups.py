@@ -24,7 +24,10 @@ if TYPE_CHECKING:
         missing: list[str]
         """Controllers that are not there."""
 
-        def create(self, group: str, cpu: int, shares: int, memory: int, pids: int) -> None: ...
+        def exists(self, group: str) -> bool: ...
+        def create(self, group: str, cpu: int, shares: int, memory: int, pids: int) -> None:
+            """With these limits; 0: none, and the least share of the CPU."""
+
         def open_for_joining(self, group: str) -> list[int]:
             """Handles: a process that writes `0` to each is inside."""
 
@@ -34,6 +37,12 @@ if TYPE_CHECKING:
 
         def out_of_memory(self, group: str) -> int:
             """How many processes were killed for want of memory."""
+
+        def memory_limit_reached(self, group: str) -> bool:
+            """Whether it was this group's own limit that was reached, not that of a group around it."""
+
+        def watch_pids(self, group: str) -> int:
+            """A handle for `refused_forks`; -1: there is none. With version 2 it gets EPOLLPRI when a fork was refused."""
 
         def usage(self, group: str) -> tuple[int, int, int] | None:
             """CPU nanoseconds, working set in bytes, processes."""
@@ -52,6 +61,11 @@ def _write(path: str, value: str) -> None:
         os.write(handle, value.encode())
     finally:
         os.close(handle)
+
+
+def _write_if_there(path: str, value: str) -> None:
+    if os.path.exists(path):
+        _write(path, value)
 
 
 def _read(path: str) -> str:
@@ -104,6 +118,23 @@ def _remove(path: str) -> bool:
     return True
 
 
+def _open_events(path: str) -> int:
+    try:
+        return os.open(f"{path}/pids.events", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def refused_forks(handle: int) -> int:
+    """From a handle of `watch_pids`; reading it also makes the next refusal an event again."""
+    try:
+        text = os.pread(handle, 256, 0).decode()
+    except OSError:
+        return 0
+    words = text.split()
+    return int(words[words.index("max") + 1]) if "max" in words else 0
+
+
 def shares_of(milli: int) -> int:
     return max(2, milli * 1024 // 1000)
 
@@ -123,13 +154,15 @@ class CgroupV1:
     def _at(self, controller: str, group: str) -> str:
         return f"{self._trees[controller]}/{group}"
 
+    def exists(self, group: str) -> bool:
+        return os.path.isdir(self._member(group, ""))
+
     def create(self, group: str, cpu: int, shares: int, memory: int, pids: int) -> None:
         for controller in self._trees:
             os.makedirs(self._at(controller, group), exist_ok=True)
         if "cpu" in self._trees:
             at = self._at("cpu", group)
-            if shares:
-                _write(f"{at}/cpu.shares", str(shares_of(shares)))
+            _write(f"{at}/cpu.shares", str(shares_of(shares)))
             if cpu:
                 _write(f"{at}/cpu.cfs_period_us", str(_PERIOD))
                 _write(f"{at}/cpu.cfs_quota_us", str(max(1000, cpu * _PERIOD // 1000)))
@@ -166,6 +199,17 @@ class CgroupV1:
             return 0
         return _fields(self._at("memory", group) + "/memory.oom_control").get("oom_kill", 0)
 
+    def memory_limit_reached(self, group: str) -> bool:
+        if "memory" not in self._trees:
+            return False
+        at = self._at("memory", group)
+        # Memory with swap has the same limit and is checked first where swap is counted, often without a failcnt.
+        close = _number(f"{at}/memory.max_usage_in_bytes") >= _number(f"{at}/memory.limit_in_bytes") * 0.99
+        return close or _number(f"{at}/memory.failcnt") > 0
+
+    def watch_pids(self, group: str) -> int:
+        return _open_events(self._at("pids", group)) if "pids" in self._trees else -1
+
     def usage(self, group: str) -> tuple[int, int, int] | None:
         accounting = next((name for name in ("cpuacct", "cpu") if name in self._trees), "")
         if not accounting or "memory" not in self._trees:
@@ -198,6 +242,9 @@ class CgroupV2:
     def _at(self, group: str) -> str:
         return f"{self._tree}/{group}"
 
+    def exists(self, group: str) -> bool:
+        return os.path.isdir(self._at(group))
+
     def create(self, group: str, cpu: int, shares: int, memory: int, pids: int) -> None:
         at = self._at(group)
         parent = os.path.dirname(at)
@@ -206,15 +253,15 @@ class CgroupV2:
             _delegate(parent)
         os.makedirs(at, exist_ok=True)
         if "cpu" not in self.missing:
-            if shares:
-                _write(f"{at}/cpu.weight", str(weight_of(shares)))
+            _write(f"{at}/cpu.weight", str(weight_of(shares)))
             if cpu:
                 _write(f"{at}/cpu.max", f"{max(1000, cpu * _PERIOD // 1000)} {_PERIOD}")
         if memory and "memory" not in self.missing:
             _write(f"{at}/memory.max", str(memory))
-            for file, value in (("memory.swap.max", "0"), ("memory.oom.group", "1")):
-                if os.path.exists(f"{at}/{file}"):
-                    _write(f"{at}/{file}", value)
+            _write_if_there(f"{at}/memory.swap.max", "0")
+        if "memory" not in self.missing and parent != self._tree:
+            # All processes of a container go together; the containers of a pod do not.
+            _write_if_there(f"{at}/memory.oom.group", "1")
         if pids and "pids" not in self.missing:
             _write(f"{at}/pids.max", str(pids))
 
@@ -233,6 +280,12 @@ class CgroupV2:
 
     def out_of_memory(self, group: str) -> int:
         return _fields(f"{self._at(group)}/memory.events").get("oom_kill", 0)
+
+    def memory_limit_reached(self, group: str) -> bool:
+        return _fields(f"{self._at(group)}/memory.events").get("max", 0) > 0
+
+    def watch_pids(self, group: str) -> int:
+        return _open_events(self._at(group)) if "pids" not in self.missing else -1
 
     def usage(self, group: str) -> tuple[int, int, int] | None:
         at = self._at(group)

@@ -39,9 +39,10 @@ _JOINED = (
 NOT_FOUND, NOT_EXECUTABLE, NOT_SET_UP = 127, 126, 128
 
 
-def namespaces_of(mode: str) -> int:
-    """The flags to clone with; 0: a plain fork."""
-    return {"root": NAMESPACES, "user": NAMESPACES | linux.CLONE_NEWUSER}.get(mode, 0)
+def namespaces_of(mode: str, slot: int | None = None) -> int:
+    """The flags to clone with; 0: a plain fork. With a slot, root's containers have users of their own as well."""
+    own_users = linux.CLONE_NEWUSER if mode == "user" or slot is not None else 0
+    return NAMESPACES | own_users if mode else 0
 
 
 class ChildSetup:
@@ -55,8 +56,9 @@ class ChildSetup:
         self.stdin, self.stdout, self.stderr = streams
         self.tty = tty
         self.cgroup: list[int] = []
-        self.status = self.go = -1
-        self.scratch = ""
+        self.status = self.go = self.mapped = -1
+        self.sources: filesystem.Sources | None = None
+        """Opened by the supervisor; `mapped` tells when their owners and our users are mapped."""
         self.filter_program = b""
         self.init = self.note = -1
         self.owner = (os.getuid(), os.getgid())
@@ -96,7 +98,11 @@ def _guarded(setup: ChildSetup, steps: Any) -> NoReturn:
 def _start(setup: ChildSetup) -> None:
     mode = setup.powers["namespaces"]
     if mode:
-        if mode == "user":
+        if setup.mapped >= 0:
+            if os.read(setup.mapped, 1) != b"m":
+                os._exit(NOT_SET_UP)
+            become_root()
+        elif mode == "user":
             map_user(setup.spec, setup.owner)
         if os.fork():
             init.become(setup.init, setup.note)
@@ -107,7 +113,7 @@ def _start(setup: ChildSetup) -> None:
     _fresh_process(setup)
     if mode:
         socket.sethostname(setup.spec["hostname"])
-        filesystem.enter(setup.spec, setup.scratch)
+        filesystem.enter(setup.spec, setup.sources or filesystem.open_sources(setup.spec))
         os.chdir(setup.spec["cwd"]) if os.path.isdir(setup.spec["cwd"]) else _no_directory(setup.spec["cwd"])
     else:
         os.chdir(setup.spec["cwd"] if filesystem.covered(setup.spec, setup.spec["cwd"]) else setup.spec["work"])
@@ -117,11 +123,17 @@ def _start(setup: ChildSetup) -> None:
 def _join(setup: ChildSetup, pid: int) -> None:
     if setup.powers["namespaces"]:
         handles = []
+        if setup.powers["network"]:
+            # Before the user namespace: what it belongs to is not the container's.
+            handles.append((os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC), linux.CLONE_NEWNET))
         for name, kind in _JOINED:
-            if name != "user" or setup.powers["namespaces"] == "user":
+            # Into one's own user namespace nobody can go; privileged containers and those of an earlier version share ours.
+            if name != "user" or os.stat(f"/proc/{pid}/ns/user").st_ino != os.stat("/proc/self/ns/user").st_ino:
                 handles.append((os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind))
         for handle, kind in handles:
             linux.setns(handle, kind)
+        if setup.spec.get("slot") is not None:
+            become_root()
         _fork_and_report(setup)
         _fresh_process(setup)
         os.chdir(setup.spec["cwd"])
@@ -130,6 +142,13 @@ def _join(setup: ChildSetup, pid: int) -> None:
         _fresh_process(setup)
         os.chdir(f"/proc/{pid}/cwd")
     _finish(setup, setup.spec["exec"])
+
+
+def become_root() -> None:
+    """The supervisor's user does not exist in a container's user namespace; its root does."""
+    os.setgroups([])
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
 
 
 def map_user(spec: dict[str, Any], owner: tuple[int, int]) -> None:

@@ -8,7 +8,6 @@ import hashlib
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +17,9 @@ import coterie
 from coterie.base.log import logger
 from coterie.kube.agent.runtimes.protocol import RuntimeFailure
 from coterie.kube.agent.runtimes.runp import wire
+from coterie.kube.agent.runtimes.runp.network_access import supervisor_command
 
 _log = logger("agent.runp")
-_MODULE = "coterie.kube.agent.runtimes.runp.supervisor"
 _CONNECT_TRIES = 5
 
 
@@ -60,7 +59,9 @@ class SupervisorClient:
         on_lost: Callable[[], None],
     ) -> None:
         self._directory = directory
-        self._without = ",".join(without)
+        self._without = tuple(without)
+        self._namespaces: tuple[int, ...] = ()
+        """Of the pod network: while we have them it cannot vanish, and the next supervisor enters it by them."""
         self._group = group
         self._on_event = on_event
         self._on_lost = on_lost
@@ -81,7 +82,9 @@ class SupervisorClient:
         for _ in range(_CONNECT_TRIES):
             try:
                 await self._dial()
-                hello: dict[str, Any] = (await self.ask("hello", version=wire.VERSION)).result
+                answer = await self.ask("hello", version=wire.VERSION)
+                hello: dict[str, Any] = answer.result
+                self._keep(answer.handles)
                 # Once only: where the files on disk are newer than this very agent, no new one would please it.
                 if replaced or await self._fits(hello):
                     return hello
@@ -91,6 +94,10 @@ class SupervisorClient:
                 self._drop()
             await self._start()
         raise RuntimeFailure("RuntimeNotReady", f"the process that keeps containers cannot be reached: {problem}")
+
+    def _keep(self, handles: list[int]) -> None:
+        _close_all(list(self._namespaces))
+        self._namespaces = tuple(handles)
 
     async def _fits(self, hello: dict[str, Any]) -> bool:
         """An older supervisor is used as long as it has containers; then a new one takes its place."""
@@ -126,20 +133,9 @@ class SupervisorClient:
         asyncio.get_running_loop().add_reader(connection.fileno(), self._readable)
 
     async def _start(self) -> None:
-        source = str(Path(coterie.__file__).parents[1])
-        command = (
-            sys.executable,
-            # Without `site` it starts faster and loads nothing of what else is installed.
-            "-S",
-            "-m",
-            _MODULE,
-            "--root",
-            str(self._directory),
-            "--group",
-            self._group,
-            "--without",
-            self._without,
-        )
+        command, environment = supervisor_command(self._directory, self._group, self._without)
+        if self._namespaces:
+            environment["COTERIE_NAMESPACES"] = ",".join(map(str, self._namespaces))
         # A plain child in a thread works on every loop; started as uvloop's own subprocess, the supervisor never came up.
         done = await asyncio.to_thread(
             subprocess.run,
@@ -147,7 +143,8 @@ class SupervisorClient:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            env={"PYTHONPATH": source, "PATH": os.defpath, "LANG": "C.UTF-8"},
+            env=environment,
+            pass_fds=self._namespaces,
             cwd="/",
             start_new_session=True,
             check=False,
@@ -198,8 +195,8 @@ class SupervisorClient:
     def _readable(self) -> None:
         assert self._socket is not None
         try:
-            data, handles, _, _ = socket.recv_fds(self._socket, 65536, wire.MOST_HANDLES)
-            messages = self._inbox.feed(data, list(handles)) if data else []
+            data, handles = wire.receive(self._socket)
+            messages = self._inbox.feed(data, handles) if data else []
         except BlockingIOError:
             return
         except (OSError, ValueError, wire.WireError):
@@ -240,6 +237,10 @@ class SupervisorClient:
 
     def close(self) -> None:
         self._drop()
+
+    def release(self) -> None:
+        """Let go of the pod network too."""
+        self._keep([])
 
 
 def _close_all(handles: list[int]) -> None:

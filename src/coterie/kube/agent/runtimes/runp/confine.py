@@ -10,7 +10,7 @@ import os
 import resource
 import stat
 
-from coterie.kube.agent.runtimes.runp import landlock, linux, seccomp
+from coterie.kube.agent.runtimes.runp import filesystem, landlock, linux, seccomp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _KEPT = sum(1 << number for number in linux.CAPABILITIES.values())
 _CAP_SYS_ADMIN, _CAP_SETGID, _CAP_SETUID, _CAP_SETPCAP = 21, 6, 7, 8
+_MOST_OPEN_FILES = 1 << 20
 _DEVICES = ("/dev", "/dev/shm", "/dev/pts")
 
 
@@ -37,24 +38,53 @@ def confine(spec: dict[str, Any], powers: dict[str, Any], filter_program: bytes)
             landlock.Ruleset(powers["landlock"], files=False).enforce()
     if not privileged and spec["seccomp"] and filter_program:
         seccomp.enforce(filter_program)
-    _become(spec, capabilities)
+    _become(spec, powers, capabilities)
     if not privileged and capabilities:
         linux.set_capabilities(linux.effective_capabilities() & _KEPT)
 
 
 def _limit(spec: dict[str, Any], powers: dict[str, Any]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    memory = spec["limits"]["memory"]
+    limits = spec["limits"]
+    memory = limits["memory"] or limits.get("pod_memory", 0)
     if memory and not powers["cgroup_memory"]:
         # Without a group for it, at least each process alone stays below the limit.
-        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+        _set_limit(resource.RLIMIT_DATA, memory, memory)
+    if limits.get("files"):
+        _set_limit(resource.RLIMIT_NOFILE, limits["files"], max(limits["files"], _MOST_OPEN_FILES))
+    if limits.get("file_bytes"):
+        _set_limit(resource.RLIMIT_FSIZE, limits["file_bytes"], limits["file_bytes"])
+    if limits["pids"] and not powers.get("cgroup_pids", True) and not spec["privileged"] and _in_user_namespace():
+        # Counted for each user in each user namespace (5.14), so it is the container's own number. Elsewhere it would
+        # count all processes of the agent's user.
+        _set_limit(resource.RLIMIT_NPROC, limits["pids"], limits["pids"])
+
+
+def _set_limit(kind: int, soft: int, hard: int) -> None:
+    """As far as we may: who has no right to raise its hard limit keeps it."""
+    _, most = resource.getrlimit(kind)
+    if most != resource.RLIM_INFINITY and hard > most:
+        try:
+            resource.setrlimit(kind, (min(soft, hard), hard))
+            return
+        except (OSError, ValueError):
+            hard = most
+    resource.setrlimit(kind, (min(soft, hard), hard))
+
+
+def _in_user_namespace() -> bool:
+    try:
+        with open("/proc/self/uid_map") as file:
+            return file.read().split() != ["0", "0", "4294967295"]
+    except OSError:
+        return False
 
 
 def _fence_files(spec: dict[str, Any], powers: dict[str, Any]) -> None:
     rules = landlock.Ruleset(powers["landlock"], keep_signals_inside=not powers["namespaces"])
     if powers["namespaces"]:
         rules.allow("/", landlock.READ)
-        writable = ["/tmp", "/run", spec["cwd"], *_DEVICES]
+        writable = ["/tmp", "/run", filesystem.HOME, spec["cwd"], *_DEVICES]
     else:
         for path in landlock.beside(spec["root"]["hidden"]):
             rules.allow(path, landlock.READ)
@@ -71,8 +101,8 @@ def _fence_files(spec: dict[str, Any], powers: dict[str, Any]) -> None:
             rules.allow(path, landlock.WRITE)
     rules.allow("/proc", landlock.READ | landlock.USE)
     for handle in (0, 1, 2):
-        # /dev/stdout is opened anew by many programs; a named pipe is a file that the rules must name.
-        if stat.S_ISFIFO(os.fstat(handle).st_mode):
+        # /dev/stdout is opened anew by many programs; named pipes and terminals are files that the rules must name.
+        if stat.S_ISFIFO(os.fstat(handle).st_mode) or os.isatty(handle):
             try:
                 rules.allow_handle(handle, landlock.USE)
             except OSError:
@@ -80,15 +110,15 @@ def _fence_files(spec: dict[str, Any], powers: dict[str, Any]) -> None:
     rules.enforce()
 
 
-def _become(spec: dict[str, Any], capabilities: int) -> None:
+def _become(spec: dict[str, Any], powers: dict[str, Any], capabilities: int) -> None:
     user, group = spec["user"], spec["group"]
     if capabilities >> _CAP_SETGID & 1:
-        # In a user namespace without a map for groups even this is refused; there is then nothing to give up.
+        # In a user namespace with a single user this is refused: there is nothing to give up, and nothing to be given.
         if group is not None or user is not None or spec["groups"]:
             try:
                 os.setgroups(spec["groups"])
             except PermissionError:
-                if spec["groups"]:
+                if spec["groups"] and powers["namespaces"] != "user":
                     raise
         if group is not None:
             os.setresgid(group, group, group)

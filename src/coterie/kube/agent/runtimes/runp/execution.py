@@ -10,6 +10,7 @@ import os
 import signal
 import struct
 
+from coterie.kube.agent.runtimes.runp import users
 from coterie.kube.agent.runtimes.runp.launch import Launch, LaunchContext
 from coterie.kube.agent.runtimes.runp.run import ContainerRun
 
@@ -93,8 +94,9 @@ class Execution:
             master, slave = os.openpty()
         self.handles.append(master)
         ends.append(slave)
-        if run.spec["user"] is not None and os.getuid() == 0:
-            os.fchown(slave, run.spec["user"], -1)
+        owner = users.owner(run.spec, self._home.powers)
+        if owner is not None:
+            os.fchown(slave, *owner)
         return slave, slave, slave
 
     def drop_handles(self) -> None:

@@ -1,162 +1,341 @@
 """The files a container sees, put together inside its own mount namespace.
 
-A *host environment* gets a root of its own, an empty tmpfs, into which every directory of the machine's root is mounted
-read-only; a *layered* image gets an overlay of its layers with a writable one on top. In both, /proc, /dev, /tmp and the
-pod's own /etc/hosts, /etc/resolv.conf and /etc/hostname are put on top, then the volumes. Nothing on the machine itself
-is changed, not even for a mount point that does not exist: the directory that lacks it is rebuilt on a tmpfs of mounts.
+A *host environment* gets a root of its own, a small tmpfs with the machine's /usr, a few files of /etc, the directories
+that its image makes visible, and empty directories to write in; a *layered* image gets an overlay of its layers with a
+writable one on top. In both, /proc, /dev, /sys/devices/system/cpu and the pod's own /etc/hosts, /etc/resolv.conf and
+/etc/hostname are put on top, then the volumes. Nothing else of the machine is there.
 
-Runs in the child, between fork and exec. The order matters: sources are opened before the root changes, targets are
-looked up after it, so that a link inside an image can never lead out of it.
+    open_sources   every file of the machine that the container will see, as a detached tree: where the container has a
+                   range of users, by the supervisor, else by the child itself
+    map_owners     by the supervisor: users of the container are the same users on disk
+    enter          by the child, between fork and exec: make the root of these trees, and go there
+
+Sources are opened before the root changes, targets are looked up after it, so that a link inside an image can never lead
+out of it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
 
-from coterie.kube.agent.runtimes.runp import linux
+from coterie.kube.agent.runtimes.runp import linux, users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+HOME = "/home/app"
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-_ACCELERATORS = ("nvidia", "dri", "kfd", "infiniband", "davinci", "accel")
-"""Prefixes of devices that engines compute with."""
+_ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_ETC = (
+    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "timezone", "ssl/certs", "ssl/openssl.cnf", "ssl/cert.pem",
+    "ca-certificates", "alternatives", "nsswitch.conf", "protocols", "services", "mime.types", "gai.conf", "os-release",
+    # The same on Fedora and its relatives, to which the links in /etc/ssl lead.
+    "pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf", "pki/ca-trust/extracted", "crypto-policies",
+)  # fmt: skip
+_SYS = "/sys/devices/system/cpu"
+_OWN = ("proc", "dev", "tmp", "run", "etc", "var", "home")
+"""Directories of a host environment's root that hold nothing of the machine, except parts of /etc."""
+_COVERED = ("/tmp", "/var/tmp", HOME)
+"""Directories that are mounted with the volumes."""
+_STAGE = "/tmp"
+"""Where the new root is made: a directory that every user reaches. The child's /tmp is covered meanwhile."""
 _READ_ONLY_PROC = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 _MASKED_PROC = ("kcore", "keys", "timer_list", "latency_stats", "sched_debug")
 _MOST_MIRRORED = 4096
-_OWN = ("proc", "dev", "tmp", "run")
-"""Directories that a host environment does not share with the machine."""
 _VOLUME = linux.ATTR_NOSUID | linux.ATTR_NODEV
+_SYSTEM = _VOLUME | linux.ATTR_RDONLY
+_CANNOT_MAP = (errno.EINVAL, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class SetupError(Exception):
     """The container's surroundings cannot be made; told to the user as it stands."""
 
 
-def enter(spec: dict[str, Any], scratch: str) -> None:
-    """Make the container's root and go there. `scratch` is an empty directory to build it on."""
-    linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)
-    volumes = [(target, _source(source, read_only)) for source, target, read_only in _all_mounts(spec)]
-    devices = _device_sources(privileged=spec["privileged"])
+class Sources:
+    """Detached trees of the machine's files, and where the container sees them."""
+
+    def __init__(self) -> None:
+        self.system: list[tuple[str, str | tuple[int, bool]]] = []
+        """Target, and a link's text or a tree (handle, whether it is a directory)."""
+        self.devices: list[tuple[str, int, bool]] = []
+        self.volumes: list[tuple[str, tuple[int, bool] | None]] = []
+        """Target, and a tree; None covers what is there."""
+        self.run = self.layers = -1
+        """The directory of this run, and what its image consists of: for overlays."""
+        self.overlaid = ""
+        """A directory of the machine that the container writes over."""
+        self._mapped: list[tuple[int, str]] = []
+        self._handles: list[int] = []
+
+    def tree(self, path: str, attributes: int, *, mapped: bool) -> tuple[int, bool]:
+        handle = linux.clone_tree(path)
+        self._handles.append(handle)
+        linux.set_attributes(handle, attributes)
+        if mapped:
+            self._mapped.append((handle, path))
+        return handle, stat.S_ISDIR(os.fstat(handle).st_mode)
+
+    def map_owners(self, user_namespace: int, slot: int, own: str) -> None:
+        """Where a file system cannot do this, what lies in `own`, the pod's directory, is given to the pod's users."""
+        for handle, path in self._mapped:
+            if not (_map(handle, user_namespace, True) or _map(handle, user_namespace, False)) and _below(path, own):
+                users.give_away(path, slot)
+
+    def give_away(self, slot: int, own: str) -> None:
+        """As `map_owners`, on a machine that can map none."""
+        for _, path in self._mapped:
+            if _below(path, own):
+                users.give_away(path, slot)
+
+    def close(self) -> None:
+        for handle in self._handles:
+            os.close(handle)
+        self._handles.clear()
+
+
+def _map(handle: int, user_namespace: int, recursive: bool) -> bool:
+    try:
+        linux.map_owners(handle, user_namespace, recursive=recursive)
+    except OSError as problem:
+        if problem.errno not in _CANNOT_MAP:
+            raise
+        return False
+    return True
+
+
+def _below(path: str, top: str) -> bool:
+    return path == top or path.startswith(top.rstrip("/") + "/")
+
+
+# ----- the machine's files
+
+
+def open_sources(spec: dict[str, Any]) -> Sources:
+    """Raises SetupError for a volume that does not exist."""
+    sources = Sources()
+    try:
+        _open_all(spec, sources)
+    except BaseException:
+        sources.close()
+        raise
+    return sources
+
+
+def _open_all(spec: dict[str, Any], sources: Sources) -> None:
     root = spec["root"]
     if root["kind"] == "host":
-        _host_root(scratch, root["hidden"])
-        _writable_view(scratch, spec)
+        _open_system(sources)
+        _open_visible(spec, sources)
+    elif root["kind"] == "directory":
+        sources.layers, _ = sources.tree(root["directory"], linux.ATTR_NODEV, mapped=True)
     else:
-        volumes.append(("/sys", _source("/sys", True)))
-        _image_root(scratch, root)
-    # Before the old root goes: a user namespace may mount a /proc only while it sees another.
-    linux.mount("proc", f"{scratch}/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
-    linux.change_root(scratch)
-    _dev(devices)
-    if not spec["privileged"]:
-        _guard_proc()
-    for target, source in sorted(volumes, key=lambda pair: pair[0].rstrip("/").count("/")):
-        _put(source, target)
-    if spec["read_only_root"] or root["kind"] == "host":
-        handle = os.open("/", os.O_PATH | os.O_CLOEXEC)
-        linux.set_attributes(handle, linux.ATTR_RDONLY, recursive=False)
-        os.close(handle)
+        sources.layers, _ = sources.tree(root["base"], linux.ATTR_NODEV, mapped=True)
+        sources.run, _ = sources.tree(os.path.dirname(root["upper"]), linux.ATTR_NODEV, mapped=True)
+    if os.path.isdir(_SYS):
+        sources.volumes.append((_SYS, sources.tree(_SYS, _SYSTEM, mapped=False)))
+    _open_devices(spec, sources)
+    for source, target, read_only in _all_mounts(spec):
+        try:
+            tree = sources.tree(source, _SYSTEM if read_only else _VOLUME, mapped=True)
+        except FileNotFoundError as problem:
+            raise SetupError(f"volume source {source} does not exist") from problem
+        sources.volumes.append((target, tree))
+
+
+def _open_system(sources: Sources) -> None:
+    sources.system.append(("/usr", sources.tree("/usr", _SYSTEM, mapped=False)))
+    for name in _ROOT_LINKS:
+        if os.path.islink(f"/{name}"):
+            sources.system.append((f"/{name}", os.readlink(f"/{name}")))
+        elif os.path.isdir(f"/{name}"):
+            sources.system.append((f"/{name}", sources.tree(f"/{name}", _SYSTEM, mapped=False)))
+    for name in _ETC:
+        path = f"/etc/{name}"
+        real = os.path.realpath(path)
+        if real != path and _below(real, "/usr"):
+            sources.system.append((path, real))
+        elif os.path.exists(real):
+            try:
+                sources.system.append((path, sources.tree(real, _SYSTEM, mapped=False)))
+            except PermissionError:
+                continue  # what we may not look into the container may not either
+
+
+def _open_visible(spec: dict[str, Any], sources: Sources) -> None:
+    cwd, shown = spec["cwd"], spec["root"]["visible"]
+    tops = [target for target, entry in sources.system if isinstance(entry, str) or entry[1]]
+    if not covered(spec, cwd) and not _is_own(cwd):
+        # The machine's files where these are shown, written over not into; elsewhere an empty directory.
+        if any(_below(cwd, top) for top in (*tops, *(target for _, target in shown))) and os.path.isdir(cwd):
+            sources.overlaid = cwd
+            sources.run, _ = sources.tree(os.path.dirname(spec["work"]), _VOLUME, mapped=True)
+        else:
+            sources.volumes.append((cwd, sources.tree(spec["work"], _VOLUME, mapped=True)))
+    above = (*_COVERED, *(target for target, _ in sources.volumes))
+    for source, target in shown:
+        if os.path.exists(source):
+            # What is visible below a directory that is mounted with the volumes comes after it.
+            entries = sources.volumes if any(_below(target, top) for top in above) else sources.system
+            entries.append((target, sources.tree(source, _SYSTEM, mapped=True)))
+    sources.volumes += [(path, None) for path in spec["root"]["covers"]]
+
+
+def _open_devices(spec: dict[str, Any], sources: Sources) -> None:
+    names = os.listdir("/dev") if spec["privileged"] else _DEVICES
+    for name in (*names, *(path.removeprefix("/dev/") for path in spec.get("devices", ()))):
+        path = f"/dev/{name}"
+        if name in ("shm", "pts", "ptmx", "mqueue") or os.path.islink(path) or not os.path.exists(path):
+            continue
+        handle, directory = sources.tree(path, 0, mapped=False)
+        sources.devices.append((name, handle, directory))
 
 
 def _all_mounts(spec: dict[str, Any]) -> list[tuple[str, str, bool]]:
     """The pod's own files first, so that a volume may replace one."""
-    host = spec["root"]["kind"] == "host"
-    # A machine without /etc/hostname does not need a private one; hosts and resolv.conf are made where they lack.
-    mounts = [
-        (source, target, True)
-        for source, target in spec["files"]
-        if not host or target != "/etc/hostname" or os.path.exists(target)
-    ]
-    if host:
-        mounts.append((spec["tmp"], "/tmp", False))
+    mounts = [(source, target, True) for source, target in spec["files"]]
+    if spec["root"]["kind"] == "host":
+        mounts += [(spec["tmp"], "/tmp", False), (spec["home"], HOME, False)]
         mounts += [(path, path, False) for path in spec["writable"] if os.path.exists(path)]
-        if not os.path.exists(spec["cwd"]) and not covered(spec, spec["cwd"]):
-            mounts.append((spec["work"], spec["cwd"], False))
     return mounts + [(source, target, read_only) for source, target, read_only in spec["mounts"]]
+
+
+def _is_own(path: str) -> bool:
+    """Whether a host environment has a directory of this name in any case."""
+    return path in ("/", HOME, "/var/tmp") or path[1:] in _OWN or path.startswith(("/proc/", "/dev/"))
 
 
 def covered(spec: dict[str, Any], path: str) -> bool:
     """Whether a volume or a writable path is at `path` or above it."""
     tops = [target for _, target, _ in spec["mounts"]] + spec["writable"]
-    return any(path == top or path.startswith(top.rstrip("/") + "/") for top in tops)
+    return any(_below(path, top) for top in tops)
 
 
-def _writable_view(scratch: str, spec: dict[str, Any]) -> None:
+# ----- the container's root
+
+
+def enter(spec: dict[str, Any], sources: Sources) -> None:
+    """Make the container's root and go there."""
+    linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)
+    kind = spec["root"]["kind"]
+    new = _STAGE
+    if kind == "host":
+        _host_root(spec, sources)
+    elif kind == "directory":
+        linux.attach(sources.layers, new)
+    else:
+        new = _layered_root(spec["root"], sources)
+    if kind != "host":
+        _own_directories(new)
+    # Before the old root goes: a user namespace may mount a /proc only while it sees another.
+    linux.mount("proc", f"{new}/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+    linux.change_root(new)
+    limits = spec.get("limits") or {}
+    _dev(sources.devices, limits.get("memory") or limits.get("pod_memory") or 0)
+    if not spec["privileged"]:
+        _guard_proc()
+    for target, source in sorted(sources.volumes, key=lambda pair: pair[0].rstrip("/").count("/")):
+        if source is not None:
+            _put(source, target)
+        elif os.path.isdir(target):
+            linux.mount("none", target, "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID, "mode=000,size=4k")
+    if spec["read_only_root"] or kind == "host":
+        handle = os.open("/", os.O_PATH | os.O_CLOEXEC)
+        linux.set_attributes(handle, linux.ATTR_RDONLY, recursive=False)
+        os.close(handle)
+    sources.close()
+
+
+def _host_root(spec: dict[str, Any], sources: Sources) -> None:
+    linux.mount("none", _STAGE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=4m")
+    for name in _OWN:
+        os.mkdir(f"{_STAGE}/{name}")
+    os.mkdir(_STAGE + HOME)
+    os.symlink("../tmp", f"{_STAGE}/var/tmp")
+    linux.mount("none", f"{_STAGE}/run", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=1777,size=16m")
+    for target, entry in sorted(sources.system, key=lambda pair: pair[0].count("/")):
+        place = _STAGE + target
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        if isinstance(entry, str):
+            os.symlink(entry, place)
+        else:
+            _mount_point(place, entry[1])
+            linux.attach(entry[0], place)
+    for name, text in _names(spec).items():
+        if not os.path.lexists(f"{_STAGE}/etc/{name}"):
+            handle = os.open(f"{_STAGE}/etc/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            os.write(handle, text.encode())
+            os.close(handle)
+    if sources.overlaid:
+        _writable_view(spec, sources)
+
+
+def _names(spec: dict[str, Any]) -> dict[str, str]:
+    """Files of /etc that are the container's own: who there is."""
+    user = os.getuid() if spec["user"] is None else spec["user"]
+    group = os.getgid() if spec["user"] is None else spec["user_group"]
+    if spec["group"] is not None:
+        group = spec["group"]
+    people = {0: f"root:x:0:0:root:{HOME}:/bin/sh", 65534: "nobody:x:65534:65534:nobody:/:/bin/false"}
+    groups = {0: "root:x:0:", 65534: "nogroup:x:65534:"}
+    people.setdefault(user, f"app:x:{user}:{group}:app:{HOME}:/bin/sh")
+    groups.setdefault(group, f"app:x:{group}:")
+    return {
+        "passwd": "\n".join(people.values()) + "\n",
+        "group": "\n".join(groups.values()) + "\n",
+        "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+    }
+
+
+def _writable_view(spec: dict[str, Any], sources: Sources) -> None:
     """Let a container write in a working directory that the machine has, without the machine seeing it."""
-    path = spec["cwd"]
-    if path == "/" or not os.path.isdir(path) or covered(spec, path) or not os.path.isdir(scratch + path):
-        return
-    options = f"lowerdir={path},upperdir={spec['work']},workdir={spec['overlay']}"
+    place, run = _STAGE + sources.overlaid, f"{_STAGE}/.run"
+    os.mkdir(run)
+    linux.attach(sources.run, run)
+    work, overlay = (f"{run}/{os.path.basename(spec[name])}" for name in ("work", "overlay"))
+    options = f"lowerdir={_escaped(place)},upperdir={work},workdir={overlay}"
     if spec["root"].get("userxattr"):
         options += ",userxattr"
-    try:
-        linux.mount("overlay", scratch + path, "overlay", linux.MS_NODEV | linux.MS_NOSUID, options)
-    except OSError:
-        return  # no overlay here, or one around our own files: it stays read-only
+    # Where there is no overlay, or one around our own files, it stays read-only.
+    with contextlib.suppress(OSError):
+        linux.mount("overlay", place, "overlay", linux.MS_NODEV | linux.MS_NOSUID, options)
+    linux.unmount(run)
+    os.rmdir(run)
 
 
-def _source(path: str, read_only: bool) -> tuple[int, bool]:
-    try:
-        handle = linux.clone_tree(path)
-    except FileNotFoundError as problem:
-        raise SetupError(f"volume source {path} does not exist") from problem
-    linux.set_attributes(handle, _VOLUME | (linux.ATTR_RDONLY if read_only else 0))
-    return handle, os.path.isdir(path)
+def _layered_root(root: dict[str, Any], sources: Sources) -> str:
+    new, run, layers = (f"{_STAGE}/{name}" for name in ("root", "run", "layers"))
+    linux.mount("none", _STAGE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=64k")
+    for path, handle in ((new, -1), (run, sources.run), (layers, sources.layers)):
+        os.mkdir(path)
+        if handle >= 0:
+            linux.attach(handle, path)
+    # Relative names: the options of one mount must fit into a page, and layers have long names.
+    os.chdir(layers)
+    lowers = ":".join(_escaped(name) for name in root["lowers"])
+    upper, scratch = (f"{run}/{os.path.basename(root[name])}" for name in ("upper", "scratch"))
+    options = f"lowerdir={lowers},upperdir={upper},workdir={scratch}"
+    if root.get("userxattr"):
+        options += ",userxattr"
+    linux.mount("overlay", new, "overlay", linux.MS_NODEV, options)
+    os.chdir("/")
+    return new
 
 
-def _host_root(scratch: str, hidden: list[str]) -> None:
-    entries = [(name, f"/{name}") for name in os.listdir("/") if name not in _OWN]
-    trees = [(name, os.readlink(path) if os.path.islink(path) else _frozen(path)) for name, path in entries]
-    covers = [path for path in hidden if os.path.isdir(path)]
-    linux.mount("none", scratch, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=1m")
-    for name, tree in trees:
-        if isinstance(tree, str):
-            os.symlink(tree, f"{scratch}/{name}")
-        elif tree is not None:
-            _mount_point(f"{scratch}/{name}", tree[1])
-            linux.attach(tree[0], f"{scratch}/{name}")
-            os.close(tree[0])
-    for name in _OWN:
-        os.mkdir(f"{scratch}/{name}")
-    # The sockets of the machine's services lie here, and a read-only mount does not keep anybody from connecting.
-    linux.mount("none", f"{scratch}/run", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=16m")
-    for path in covers:
-        if os.path.isdir(scratch + path):
-            linux.mount("none", scratch + path, "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID, "mode=000,size=4k")
+def _escaped(path: str) -> str:
+    return path.replace("\\", "\\\\").replace(":", "\\:")
 
 
-def _frozen(path: str) -> tuple[int, bool] | None:
-    try:
-        handle = linux.clone_tree(path)
-        linux.set_attributes(handle, linux.ATTR_RDONLY | linux.ATTR_NODEV)
-    except PermissionError:
-        return None  # what we may not look into the container may not either
-    return handle, os.path.isdir(path)
-
-
-def _image_root(scratch: str, root: dict[str, Any]) -> None:
-    if root["kind"] == "directory":
-        handle = linux.clone_tree(root["directory"])
-        linux.attach(handle, scratch)
-        os.close(handle)
-    else:
-        # Relative names: the options of one mount must fit into a page, and layers have long names.
-        os.chdir(root["base"])
-        lowers = ":".join(name.replace("\\", "\\\\").replace(":", "\\:") for name in root["lowers"])
-        options = f"lowerdir={lowers},upperdir={root['upper']},workdir={root['scratch']}"
-        if root.get("userxattr"):
-            options += ",userxattr"
-        linux.mount("overlay", scratch, "overlay", linux.MS_NODEV, options)
-        os.chdir("/")
+def _own_directories(root: str) -> None:
     for name in ("proc", "dev", "sys", "tmp", "etc"):
-        path = f"{scratch}/{name}"
+        path = f"{root}/{name}"
         if os.path.islink(path):
             os.unlink(path)  # an image must not choose where our mounts go
         os.makedirs(path, exist_ok=True)
-    os.chmod(f"{scratch}/tmp", 0o1777)
+    os.chmod(f"{root}/tmp", 0o1777)
 
 
 def _guard_proc() -> None:
@@ -175,28 +354,20 @@ def _guard_proc() -> None:
             os.close(handle)
 
 
-def _device_sources(*, privileged: bool) -> list[tuple[str, int, bool]]:
-    names = os.listdir("/dev")
-    chosen = [n for n in names if privileged or n in _DEVICES or n.startswith(_ACCELERATORS)]
-    found = []
-    for name in chosen:
-        path = f"/dev/{name}"
-        if name in ("shm", "pts", "ptmx", "mqueue") or os.path.islink(path):
-            continue
-        found.append((name, linux.clone_tree(path), os.path.isdir(path)))
-    return found
-
-
-def _dev(devices: list[tuple[str, int, bool]]) -> None:
+def _dev(devices: list[tuple[str, int, bool]], memory: int) -> None:
+    """`memory`: the container's limit, in bytes; 0: it has none."""
     linux.mount("none", "/dev", "tmpfs", linux.MS_NOSUID, "mode=755,size=64k")
     for name, handle, directory in devices:
+        os.makedirs(os.path.dirname(f"/dev/{name}"), exist_ok=True)
         _mount_point(f"/dev/{name}", directory)
         linux.attach(handle, f"/dev/{name}")
-        os.close(handle)
     for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         os.symlink(f"/proc/self/{target}", f"/dev/{name}")
     os.mkdir("/dev/shm")
-    linux.mount("none", "/dev/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=1777")
+    # Where control groups count nobody's memory, files here must not get around the limit. Else half of the machine's.
+    half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    size = f",size={memory}" if 0 < memory < half else ""
+    linux.mount("none", "/dev/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, f"mode=1777{size}")
     os.mkdir("/dev/pts")
     linux.mount("none", "/dev/pts", "devpts", linux.MS_NOSUID | linux.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
     os.symlink("pts/ptmx", "/dev/ptmx")
@@ -209,7 +380,6 @@ def _put(source: tuple[int, bool], target: str) -> None:
         linux.attach(handle, target)
     except OSError as problem:
         raise SetupError(f"cannot mount a volume at {target}: {problem.strerror}") from problem
-    os.close(handle)
 
 
 def _mount_point(path: str, directory: bool) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.kube.agent.runtimes.protocol import RuntimeFailure
-from coterie.kube.agent.runtimes.runp import cgroups, wire
+from coterie.kube.agent.runtimes.runp import cgroups, pod_networks, wire
 from coterie.kube.agent.runtimes.runp.client import ConnectionLost, SupervisorClient, group_of
 
 _STOP_TIMEOUT = 10.0
@@ -30,6 +30,7 @@ async def halt(directory: Path, node: str, grace: float, *, forget: bool = False
     group = group_of(node, directory)
     for attempt in range(_ATTEMPTS):
         if not _anything_in(directory):
+            pod_networks.release(str(directory))
             if forget:
                 await _remove_groups(group)
             return 0
@@ -55,12 +56,13 @@ async def _halt_once(directory: Path, group: str, grace: float, *, forget: bool)
             await _each(client, "stop", [{"uid": uid, "name": name, "grace": grace} for uid, name in running])
             if forget:
                 await _each(client, "remove", [{"uid": pod["uid"]} for pod in hello["pods"]])
-            await client.ask("quit")
+            await client.ask("quit", release=True)
             await _until_gone(hello["pid"])
             if forget:
                 await _remove_groups(hello["group"])
     finally:
         client.close()
+        client.release()
     return len({uid for uid, _ in running})
 
 

@@ -7,7 +7,7 @@ import os
 import select
 import signal
 
-from coterie.kube.agent.runtimes.runp import child, linux, processes
+from coterie.kube.agent.runtimes.runp import child, filesystem, linux, processes, users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from coterie.kube.agent.runtimes.runp.cgroups import Cgroups
     from coterie.kube.agent.runtimes.runp.loop import Loop
+    from coterie.kube.agent.runtimes.runp.pod_networks import PodNetworks
     from coterie.kube.agent.runtimes.runp.records import Records
 
 
@@ -31,15 +32,15 @@ class LaunchContext:
         records: Records,
         groups: Cgroups | None,
         powers: dict[str, Any],
-        scratch: str,
         filter_program: bytes,
         init: int,
+        networks: PodNetworks | None = None,
     ) -> None:
         self.loop = loop
+        self.networks = networks
         self.records = records
         self.groups = groups
         self.powers = powers
-        self.scratch = scratch
         self.filter_program = filter_program
         self.init = init
         self.children: dict[int, Callable[[int], None]] = {}
@@ -97,28 +98,44 @@ class Launch:
         self._on_done = on_done
         self._status_pipe = b""
         self._problem: tuple[int, str] | None = None
-        flags = 0 if join else child.namespaces_of(home.powers["namespaces"])
+        slot = spec.get("slot")
+        flags = 0 if join else child.namespaces_of(home.powers["namespaces"], slot)
         cgroup_handles = home.groups.open_for_joining(group) if home.groups is not None else []
         self._status, status = os.pipe2(os.O_CLOEXEC)
         go, self._go = os.pipe2(os.O_CLOEXEC)
         setup = child.ChildSetup(spec, home.powers, streams, tty=tty)
         setup.cgroup, setup.status, setup.go = cgroup_handles, status, go
-        setup.scratch, setup.filter_program, setup.init, setup.note = home.scratch, home.filter_program, home.init, note
+        setup.filter_program, setup.init, setup.note = home.filter_program, home.init, note
+        sources, mapping = None, -1
         try:
+            if flags and slot is not None:
+                sources = setup.sources = filesystem.open_sources(spec)
+                setup.mapped, mapping = os.pipe2(os.O_CLOEXEC)
+            if home.networks is not None and not join:
+                home.networks.enter(spec["network"])
             pid = linux.clone(flags) if flags else os.fork()
             if not pid:
                 # Only the supervisor may hold the end that says "go": should it die, the child reads the end of the pipe.
                 os.close(self._go)
+                if mapping >= 0:
+                    os.close(mapping)
                 if join:
                     child.join(setup, join)
                 child.start(setup)
+            if sources is not None:
+                give_users(pid, spec, sources, home.powers, mapping)
         except BaseException:
             os.close(self._status)
             os.close(self._go)
             raise
         finally:
-            for handle in (*cgroup_handles, status, go):
-                os.close(handle)
+            if home.networks is not None and not join:
+                home.networks.leave()
+            for handle in (*cgroup_handles, status, go, setup.mapped, mapping):
+                if handle >= 0:
+                    os.close(handle)
+            if sources is not None:
+                sources.close()
         home.born(pid)
         self._init = pid if flags else 0
         self._child = pid
@@ -167,3 +184,20 @@ class Launch:
             self._problem = (child.NOT_SET_UP, f"cannot record the container: {problem.strerror}")
         os.close(self._go)
         self._go = -1
+
+
+def give_users(
+    pid: int, spec: dict[str, Any], sources: filesystem.Sources, powers: dict[str, Any], released: int
+) -> None:
+    """Map the users of a container that was just cloned, and the owners of its files; then let it go on."""
+    slot = spec["slot"]
+    users.write_maps(pid, slot, users.large_ids(spec))
+    if powers["idmap"]:
+        handle = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            sources.map_owners(handle, slot, spec["directory"])
+        finally:
+            os.close(handle)
+    else:
+        sources.give_away(slot, spec["directory"])
+    os.write(released, b"m")

@@ -11,18 +11,21 @@ import errno
 import os
 import struct
 
+from coterie.base.linux_namespaces import CLONE_NEWCGROUP as CLONE_NEWCGROUP
+from coterie.base.linux_namespaces import CLONE_NEWIPC as CLONE_NEWIPC
+from coterie.base.linux_namespaces import CLONE_NEWNET as CLONE_NEWNET
+from coterie.base.linux_namespaces import CLONE_NEWNS as CLONE_NEWNS
+from coterie.base.linux_namespaces import CLONE_NEWPID as CLONE_NEWPID
+from coterie.base.linux_namespaces import CLONE_NEWUSER as CLONE_NEWUSER
+from coterie.base.linux_namespaces import CLONE_NEWUTS as CLONE_NEWUTS
+from coterie.base.linux_namespaces import setns as setns
+from coterie.base.linux_namespaces import unshare as unshare
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 # The interpreter's lock is kept over this call: the new process must find it held by itself.
 _holding = ctypes.PyDLL(None, use_errno=True)
 _holding.syscall.restype = ctypes.c_long
-
-CLONE_NEWNS = 0x00020000
-CLONE_NEWCGROUP = 0x02000000
-CLONE_NEWUTS = 0x04000000
-CLONE_NEWIPC = 0x08000000
-CLONE_NEWUSER = 0x10000000
-CLONE_NEWPID = 0x20000000
 
 MS_RDONLY = 1
 MS_NOSUID = 2
@@ -35,6 +38,7 @@ MNT_DETACH = 2
 ATTR_RDONLY = 1
 ATTR_NOSUID = 2
 ATTR_NODEV = 4
+_ATTR_IDMAP = 0x100000
 
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _CLONE = {"x86_64": 56, "aarch64": 220}
@@ -65,17 +69,9 @@ def _checked(result: int, what: str) -> int:
     return result
 
 
-def unshare(flags: int) -> None:
-    _checked(_libc.unshare(ctypes.c_int(flags)), "unshare")
-
-
 def clone(namespaces: int) -> int:
     """fork() into new namespaces: 0 in the child. For processes with one thread; the child should soon fork or exec."""
     return _checked(_holding.syscall(_CLONE[machine()], ctypes.c_ulong(namespaces | _SIGCHLD), 0, 0, 0, 0), "clone")
-
-
-def setns(handle: int, kind: int) -> None:
-    _checked(_libc.setns(ctypes.c_int(handle), ctypes.c_int(kind)), "setns")
 
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
@@ -96,8 +92,18 @@ def clone_tree(path: str, *, recursive: bool = True) -> int:
 
 
 def set_attributes(handle: int, attributes: int, *, recursive: bool = True) -> None:
-    """Make a detached tree read-only, without devices, and so on; flags that it has already stay."""
-    attr = struct.pack("QQQQ", attributes, 0, 0, 0)
+    """Make a detached tree read-only, without devices, and so on; flags that it has already stay. It becomes private:
+    what is mounted in it is never seen where it came from."""
+    _mount_setattr(handle, struct.pack("QQQQ", attributes, 0, MS_PRIVATE, 0), recursive)
+
+
+def map_owners(handle: int, user_namespace: int, *, recursive: bool = True) -> None:
+    """Make a detached tree show and store owners as the user namespace counts them: user 0 there is user 0 on disk.
+    EINVAL for file systems that cannot (overlay, network), and for kernels before 5.12."""
+    _mount_setattr(handle, struct.pack("QQQQ", _ATTR_IDMAP, 0, 0, user_namespace), recursive)
+
+
+def _mount_setattr(handle: int, attr: bytes, recursive: bool) -> None:
     flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
     result = _libc.syscall(_MOUNT_SETATTR, handle, b"", ctypes.c_uint(flags), attr, ctypes.c_size_t(len(attr)))
     _checked(result, "mount_setattr")

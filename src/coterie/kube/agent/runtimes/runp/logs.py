@@ -119,7 +119,7 @@ class LogStream:
 
     def _write_lines(self, whole: bytes) -> None:
         head = stamp(self._name, b"F")
-        if len(whole) <= PIECE:
+        if _all_short(whole):
             # All lines that came at once bear one date, so dating them is one replacement.
             self._file.write(head + whole.replace(b"\n", b"\n" + head) + b"\n", whole.count(b"\n") + 1)
             return
@@ -138,3 +138,13 @@ class LogStream:
         if self._rest:
             self._file.write(stamp(self._name, b"P") + self._rest + b"\n", 1)
             self._rest = b""
+
+
+def _all_short(whole: bytes) -> bool:
+    """Whether no line is longer than a piece: looked up in steps, not line by line."""
+    at = 0
+    while len(whole) - at > PIECE:
+        at = whole.rfind(b"\n", at, at + PIECE + 1) + 1
+        if not at:
+            return False
+    return True

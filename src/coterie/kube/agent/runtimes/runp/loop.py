@@ -14,10 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+BULK_SECONDS = 0.01
+"""Most of one round that is spent on the output of containers."""
+
+
 class Loop:
     def __init__(self) -> None:
         self._poll = select.epoll()
         self._ready: dict[int, Callable[[int], None]] = {}
+        self._bulk: set[int] = set()
+        self._last_bulk = -1
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self.on_child: Callable[[], None] | None = None
@@ -29,7 +35,10 @@ class Loop:
             signal.signal(number, lambda *_: None)
         self.watch(reading, select.EPOLLIN, self._signalled)
 
-    def watch(self, handle: int, events: int, call: Callable[[int], None]) -> None:
+    def watch(self, handle: int, events: int, call: Callable[[int], None], *, bulk: bool = False) -> None:
+        """`bulk`: what comes here may be endless, and comes after everything else."""
+        if bulk:
+            self._bulk.add(handle)
         if handle in self._ready:
             self._poll.modify(handle, events)
         else:
@@ -37,6 +46,7 @@ class Loop:
         self._ready[handle] = call
 
     def forget(self, handle: int) -> None:
+        self._bulk.discard(handle)
         if self._ready.pop(handle, None) is not None:
             self._poll.unregister(handle)
 
@@ -53,13 +63,32 @@ class Loop:
 
     def step(self) -> None:
         wait = -1.0 if not self._timers else max(0.0, self._timers[0][0] - time.monotonic())
+        bulk = []
         for handle, events in self._poll.poll(wait):
-            call = self._ready.get(handle)
-            if call is not None:
-                _safely(lambda call=call, events=events: call(events))  # type: ignore[misc]
+            if handle in self._bulk:
+                bulk.append((handle, events))
+            else:
+                self._call(handle, events)
+        if bulk:
+            self._take_turns(bulk)
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             _safely(heapq.heappop(self._timers)[2])
+
+    def _call(self, handle: int, events: int) -> None:
+        call = self._ready.get(handle)
+        if call is not None:
+            _safely(lambda: call(events))
+
+    def _take_turns(self, ready: list[tuple[int, int]]) -> None:
+        """Output that waits is taken for a short while, beginning where the last round stopped; the rest waits for the
+        next round, after whatever is more urgent."""
+        end = time.monotonic() + BULK_SECONDS
+        for handle, events in sorted(ready, key=lambda each: (each[0] <= self._last_bulk, each[0])):
+            self._call(handle, events)
+            self._last_bulk = handle
+            if time.monotonic() >= end:
+                return
 
 
 def _safely(call: Callable[[], None]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 
-from coterie.kube.agent.runtimes.runp import child, filesystem, landlock, linux, seccomp
+from coterie.kube.agent.runtimes.runp import child, filesystem, landlock, launch, linux, seccomp, users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
 
     from coterie.kube.agent.runtimes.runp.cgroups import Cgroups
 
@@ -17,23 +19,49 @@ _OWN_USER_ONLY = (
     "Containers run as the agent's own user whatever runAsUser says (inside they see the user they ask for), and "
     "supplemental groups are not given, because the agent is not root."
 )
+_MACHINES_USERS = (
+    "Containers run as users of the machine, root among them, because user namespaces are not available to the agent."
+)
+_NO_MAPPING = (
+    "Files of volumes outside of the pods' own directories belong to nobody inside of containers, because this machine's "
+    "file system or kernel cannot map their owners (idmapped mounts)."
+)
 _NO_LANDLOCK = "Landlock is not used: only file permissions and read-only mounts keep containers from files."
 _NO_SECCOMP = "No system calls are refused to containers: there is no list of them for this machine."
 _NO_CGROUPS = (
-    "CPU, memory and process limits are not enforced for a container as a whole, because control groups cannot be made "
-    "here; its memory limit holds for each of its processes."
+    "CPU, memory and process limits are not enforced for a pod as a whole, because control groups cannot be made here: "
+    "its memory limit holds for each process, and its limit of processes for each container, if it has a user namespace."
 )
 
 
-def probe(scratch: str, groups: Cgroups | None, without: list[str]) -> dict[str, Any]:
-    """The powers: `namespaces` is root, user or empty. What is in `without` is not even tried."""
-    namespaces = ""
-    if "namespaces" not in without:
-        namespaces = next((mode for mode in ("root", "user") if _works(mode, scratch)), "")
+def probe(trial: str, groups: Cgroups | None, without: list[str]) -> dict[str, Any]:
+    """The powers. `namespaces` is root, user or empty; `users` whether each pod of root has users of its own, `idmap`
+    whether their files can be mapped. What is in `without` is not even tried; `trial` is a directory to try things in."""
+    for name in ("lower", "upper", "work", "overlay", "tmp", "home"):
+        os.makedirs(f"{trial}/{name}", exist_ok=True)
+    root = users.is_root()
+    powers = {"namespaces": "", "users": False, "idmap": False, "overlay": False}
+    modes = [("root", True), ("root", False)] if root else [("user", False)]
+    for mode, own_users in modes:
+        powers |= {"namespaces": mode, "users": own_users}
+        if "namespaces" not in without and not (own_users and "users" in without) and _works(powers, trial):
+            break
+    else:
+        powers |= {"namespaces": "", "users": False}
+    namespaces = powers["namespaces"]
     limitations = []
-    if not namespaces:
+    if namespaces:
+        powers["idmap"] = powers["users"] and "idmap" not in without and _can_map(trial)
+        if powers["users"] and not powers["idmap"]:
+            # Layers would belong to nobody: images are copied, and the copies change their owners.
+            limitations.append(_NO_MAPPING)
+        else:
+            powers["overlay"] = _works(powers, trial, overlay=True)
+        if root and not powers["users"]:
+            limitations.append(_MACHINES_USERS)
+    else:
         limitations.append(_NO_NAMESPACES)
-    if os.getuid() != 0:
+    if not root:
         limitations.append(_OWN_USER_ONLY)
     version = 0 if "landlock" in without else landlock.abi()
     filtering = seccomp.supported() and "seccomp" not in without
@@ -48,47 +76,94 @@ def probe(scratch: str, groups: Cgroups | None, without: list[str]) -> dict[str,
             f"Limits of {', '.join(groups.missing)} are not enforced: no such control group controller here."
         )
     return {
-        "namespaces": namespaces,
+        **powers,
         "landlock": version,
         "seccomp": filtering,
         "cgroup": groups.version if groups is not None else 0,
+        "cgroup_pids": groups is not None and "pids" not in groups.missing,
         "cgroup_memory": groups is not None and "memory" not in groups.missing,
-        "overlay": bool(namespaces) and _works(namespaces, scratch, overlay=True),
         "limitations": limitations,
     }
 
 
-def _works(mode: str, scratch: str, *, overlay: bool = False) -> bool:
-    if mode == "root" and os.getuid() != 0:
-        return False
+def _works(powers: dict[str, Any], trial: str, *, overlay: bool = False) -> bool:
+    """Make a container's root once, as `Launch` does."""
+    spec = _spec(trial, overlay, powers)
     owner = (os.getuid(), os.getgid())
+    sources = None
+    mapped, mapping = os.pipe2(os.O_CLOEXEC)
     try:
-        pid = linux.clone(child.namespaces_of(mode))
-    except OSError:
+        if powers["users"]:
+            users.UserRanges()
+            sources = filesystem.open_sources(spec)
+        pid = linux.clone(child.namespaces_of(powers["namespaces"], spec["slot"]))
+        if not pid:
+            os.close(mapping)
+            _try(powers["namespaces"], spec, sources, owner, mapped)
+        if sources is not None:
+            with contextlib.suppress(OSError):  # the child, which is not told to go on, fails
+                launch.give_users(pid, spec, sources, powers, mapping)
+    except (OSError, filesystem.SetupError):
         return False
-    if not pid:
-        result = 1
-        try:
-            _try(mode, scratch, owner, overlay)
-            result = 0
-        except (OSError, filesystem.SetupError):
-            result = 1
-        finally:
-            os._exit(result)
+    finally:
+        os.close(mapping)
+        os.close(mapped)
+        if sources is not None:
+            sources.close()
     _, status = os.waitpid(pid, 0)
     return status == 0
 
 
-def _try(mode: str, scratch: str, owner: tuple[int, int], overlay: bool) -> None:
-    trial = f"{os.path.dirname(scratch)}/trial"
-    spec: dict[str, Any] = {
-        "root": {"kind": "host", "hidden": []}, "files": [], "mounts": [], "writable": [], "cwd": "/", "work": "",
-        "tmp": trial, "privileged": False, "read_only_root": False, "user": None, "group": None, "user_group": 0,
-    }  # fmt: skip
-    if mode == "user":
-        child.map_user(spec, owner)
+def _try(
+    mode: str, spec: dict[str, Any], sources: filesystem.Sources | None, owner: tuple[int, int], mapped: int
+) -> NoReturn:
+    result = 1
+    try:
+        if sources is not None:
+            if os.read(mapped, 1) == b"m":
+                child.become_root()
+        elif mode == "user":
+            child.map_user(spec, owner)
+        filesystem.enter(spec, sources or filesystem.open_sources(spec))
+        result = 0
+    except (OSError, filesystem.SetupError):
+        result = 1
+    finally:
+        os._exit(result)
+
+
+def _can_map(trial: str) -> bool:
+    """Whether the file system of the supervisor's directory lets its owners be mapped."""
+    pid = linux.clone(linux.CLONE_NEWUSER)
+    if not pid:
+        signal.pause()
+        os._exit(0)
+    tree = handle = -1
+    try:
+        users.write_maps(pid, users.TRIAL_SLOT, [])
+        handle = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        tree = linux.clone_tree(trial)
+        linux.map_owners(tree, handle)
+    except OSError:
+        return False
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        for each in (tree, handle):
+            if each >= 0:
+                os.close(each)
+    return True
+
+
+def _spec(trial: str, overlay: bool, powers: dict[str, Any]) -> dict[str, Any]:
+    root: dict[str, Any] = {"kind": "host", "visible": [], "covers": []}
     if overlay:
-        options = f"lowerdir={trial}/lower,upperdir={trial}/upper,workdir={trial}/work"
-        linux.mount("overlay", scratch, "overlay", 0, options + (",userxattr" if mode == "user" else ""))
-        return
-    filesystem.enter(spec, scratch)
+        root = {
+            "kind": "layers", "base": trial, "lowers": ["lower"], "upper": f"{trial}/upper", "scratch": f"{trial}/overlay",
+            "userxattr": powers["users"] or powers["namespaces"] == "user",
+        }  # fmt: skip
+    return {
+        "root": root, "files": [], "mounts": [], "writable": [], "cwd": "/", "work": f"{trial}/work", "tmp": f"{trial}/tmp",
+        "home": f"{trial}/home", "privileged": False, "read_only_root": False, "user": None, "group": None, "user_group": 0,
+        "groups": [], "slot": users.TRIAL_SLOT if powers["users"] else None, "directory": trial,
+    }  # fmt: skip

@@ -7,6 +7,7 @@ Private files of a run lie in the pod's directory:
     <pod>/runp/{hosts,resolv.conf,hostname}      shared by all containers of the pod
     <pod>/runp/<container>.<attempt>/work        the working directory, or what is written over it
     <pod>/runp/<container>.<attempt>/tmp         /tmp of a host environment
+    <pod>/runp/<container>.<attempt>/home        the home directory of a host environment
     <pod>/runp/<container>.<attempt>/upper       what a container writes over its image
     <pod>/runp/<container>.<attempt>/overlay     the kernel's own, for either
 """
@@ -15,21 +16,20 @@ from __future__ import annotations
 
 import os
 import pwd
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import coterie
 from coterie.kube.agent.images.model import HOST, StoredImage, argv
 from coterie.kube.agent.images.store import ImageStore
 from coterie.kube.agent.runtimes.protocol import ContainerSpec, PodSandbox, RuntimeFailure
+from coterie.kube.agent.runtimes.runp import visible
+from coterie.kube.agent.runtimes.runp.filesystem import HOME
 from coterie.kube.agent.runtimes.runp.processes import MARK
 from coterie.kube.agent.runtimes.runp.settings import RunpSettings
 
 DEFAULT_WORKING_DIR = "/pod"
 """Where a host environment that names no working directory finds itself: in an empty one of its own."""
-_PRIVATE = ("/tmp/", "/run/")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -77,25 +77,29 @@ def start_request(
         "env": list(_environment(image, pod, spec, user, "" if powers["namespaces"] else str(files / "tmp"))),
         "cwd": cwd,
         "hostname": pod.hostname[:63],
-        "root": _root(settings, store, image, files, powers),
+        "network": {"uid": pod.uid, "network": pod.network},
+        "root": _root(settings, store, image, files, powers, own_users=_own_users(powers, spec)),
         "files": [
             [str(pod_files(pod.directory) / name), f"/etc/{name}"]
             for name, text in (("hosts", pod.hosts), ("resolv.conf", pod.resolv_conf), ("hostname", pod.hostname))
             if text
         ],
-        "mounts": [
-            *([str(home), str(home), True] for home in program_homes(image) if powers["namespaces"]),
-            *([str(m.source), os.path.normpath(os.path.join(cwd, m.target)), m.read_only] for m in spec.mounts),
-        ],
+        "mounts": [[str(m.source), os.path.normpath(os.path.join(cwd, m.target)), m.read_only] for m in spec.mounts],
+        "directory": str(pod.directory),
         "writable": [os.path.normpath(path) for path in spec.writable_paths],
         "work": str(files / "work"),
         "tmp": str(files / "tmp"),
+        "home": str(files / "home"),
         "overlay": str(files / "overlay"),
         "limits": {
             "cpu": spec.limits.cpu_milli,
             "shares": spec.limits.cpu_shares_milli,
             "memory": spec.limits.memory_bytes,
             "pids": spec.limits.pids,
+            "files": spec.limits.open_files,
+            "file_bytes": spec.limits.file_bytes,
+            "pod_memory": pod.limits.memory_bytes,
+            "pod_pids": pod.limits.pids,
         },
         "user": user,
         "group": spec.security.run_as_group if spec.security.run_as_group is not None else group,
@@ -103,6 +107,7 @@ def start_request(
         "groups": list(spec.security.supplemental_groups),
         "read_only_root": spec.security.read_only_root,
         "privileged": spec.security.privileged,
+        "devices": list(spec.devices),
         "escalation": spec.security.allow_privilege_escalation,
         "seccomp": not spec.security.seccomp_unconfined,
         "stdin": spec.stdin,
@@ -111,19 +116,6 @@ def start_request(
         "locks": [str(store.layer(digest) / "lock") for digest in image.layers],
         "log": {"bytes": settings.log_bytes, "files": settings.log_files, "age": settings.log_age},
     }
-
-
-def program_homes(image: StoredImage) -> list[Path]:
-    """Where the program of a host environment lives, when that is inside a directory every container has for itself:
-    an interpreter that was installed below /tmp must still be found."""
-    if image.kind != HOST or not image.entrypoint:
-        return []
-    program = Path(image.entrypoint[0])
-    homes = {program.parent.parent if program.parent.name == "bin" else program.parent}
-    if image.builtin:
-        homes |= {Path(sys.prefix), Path(sys.base_prefix), Path(coterie.__file__).parents[1]}
-    inside = (each for each in homes if str(each).startswith(_PRIVATE) and each.is_dir())
-    return sorted(inside)
 
 
 def links(spec: ContainerSpec) -> dict[str, Path]:
@@ -151,22 +143,37 @@ def _refuse_unreachable(spec: ContainerSpec) -> None:
             )
 
 
+def _own_users(powers: dict[str, Any], spec: ContainerSpec) -> bool:
+    return powers["namespaces"] == "user" or (bool(powers.get("users")) and not spec.security.privileged)
+
+
 def _root(
-    settings: RunpSettings, store: ImageStore, image: StoredImage, files: Path, powers: dict[str, Any]
+    settings: RunpSettings,
+    store: ImageStore,
+    image: StoredImage,
+    files: Path,
+    powers: dict[str, Any],
+    *,
+    own_users: bool,
 ) -> dict[str, Any]:
-    own_user = powers["namespaces"] == "user"
     if image.kind == HOST:
-        return {"kind": "host", "hidden": [str(path) for path in settings.hidden], "userxattr": own_user}
+        shown = visible.paths(image, settings.hidden) if powers["namespaces"] else []
+        return {
+            "kind": "host",
+            "visible": [list(pair) for pair in shown],
+            "covers": visible.covers(shown, settings.hidden),
+            "hidden": [str(path) for path in settings.hidden],
+            "userxattr": own_users,
+        }
     if not powers["overlay"]:
         return {"kind": "directory", "directory": str(files / "upper")}
-    lowers = [image.directory] if image.directory else [f"{path.parent.name}/fs" for path in store.layer_paths(image)]
     return {
         "kind": "layers",
-        "base": str(store.layers) if image.layers else "/",
-        "lowers": lowers,
+        "base": image.directory or str(store.layers),
+        "lowers": ["."] if image.directory else [f"{path.parent.name}/fs" for path in store.layer_paths(image)],
         "upper": str(files / "upper"),
         "scratch": str(files / "overlay"),
-        "userxattr": own_user,
+        "userxattr": own_users,
     }
 
 
@@ -176,7 +183,9 @@ def _environment(
     values = {"PATH": _PATH, "HOSTNAME": pod.hostname}
     if tmp:
         values["TMPDIR"] = tmp  # without mounts /tmp is everybody's
-    if image.kind != HOST or user is None:
+    if image.kind == HOST and not tmp:
+        values["HOME"] = HOME
+    elif image.kind != HOST or user is None:
         values["HOME"] = "/root" if not user else "/"
     if spec.tty:
         values["TERM"] = "xterm"

@@ -15,7 +15,7 @@ import select
 import signal
 import time
 
-from coterie.kube.agent.runtimes.runp import child, init, linux, processes
+from coterie.kube.agent.runtimes.runp import cgroups, child, init, linux, processes, users
 from coterie.kube.agent.runtimes.runp.launch import Launch, LaunchContext
 from coterie.kube.agent.runtimes.runp.logs import LogFile, LogStream
 from coterie.kube.agent.runtimes.runp.streams import OutputListener, OutputStream
@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from coterie.kube.agent.runtimes.runp.cgroups import Cgroups
+
 UNKNOWN = "ContainerStatusUnknown"
 _PIPE_BYTES = 256 << 10
+_MEMORY_SECONDS = 1.0
+"""How often the memory of a container is counted where the kernel does not."""
 _SPEC_ONLY = ("spec", "start_ticks", "boot")
 
 
@@ -41,7 +45,7 @@ class ContainerRun:
         self.record: dict[str, Any] = {
             "name": spec["name"], "attempt": spec["attempt"], "image": spec["image"], "image_id": spec["image_id"],
             "log_path": spec["log_path"], "pid": 0, "init": 0, "started_at": 0.0, "finished_at": 0.0, "exit_code": 0, "signal": 0,
-            "reason": "", "message": "", "group": self.group, "spec": spec,
+            "reason": "", "message": "", "warnings": [], "group": self.group, "spec": spec,
         }  # fmt: skip
         self._outputs: list[OutputStream] = []
         self._log: LogFile | None = None
@@ -49,9 +53,11 @@ class ContainerRun:
         self._stdin = -1
         self._terminal = -1
         self._pidfd = -1
+        self._forks: list[int] = []
         self._starters: list[Callable[[tuple[int, str] | None], None]] = []
         self._launched = False
         self._ended: int | None = None
+        self._exceeded_memory = False
         self._deadline = 0.0
         self._waiters: list[Callable[[], None]] = []
 
@@ -89,6 +95,7 @@ class ContainerRun:
         try:
             if groups is not None:
                 groups.create(self.group, limits["cpu"], limits["shares"], limits["memory"], limits["pids"])
+                self._watch_forks(groups)
             streams = self._terminal_streams(ends) if self.spec["tty"] else self._pipe_streams(ends)
             note = os.open(self._path("exit"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             ends.append(note)
@@ -165,8 +172,9 @@ class ContainerRun:
         return slave, slave, slave
 
     def _give_to_user(self, handle: int) -> None:
-        if self.spec["user"] is not None and os.getuid() == 0:
-            os.fchown(handle, self.spec["user"], -1)
+        owner = users.owner(self.spec, self._home.powers)
+        if owner is not None:
+            os.fchown(handle, *owner)
 
     def _process_started(self, pid: int, leader: int) -> None:
         self.record |= {
@@ -189,6 +197,7 @@ class ContainerRun:
 
         if problem is None:
             started(None)
+            self._watch_memory()
             self._settle()
         elif problem[0] == child.NOT_SET_UP:
             self._forget_child()
@@ -206,6 +215,65 @@ class ContainerRun:
     def _forget_child(self) -> None:
         """A child that failed on its way is reaped, but its end is no news."""
         self._home.children.pop(self.leader, None)
+
+    # ----- limits
+
+    def _watch_forks(self, groups: Cgroups) -> None:
+        """Learn when a fork is refused in the container's group or in that of its pod. The kernel tells with version 2;
+        with version 1 the supervisor calls `check_forks` now and then."""
+        if not self.spec["limits"]["pids"]:
+            return
+        for group in (self.group, self.uid):
+            handle = groups.watch_pids(group)
+            if handle >= 0:
+                self._forks.append(handle)
+                cgroups.refused_forks(handle)
+                if groups.version == 2:
+                    self._home.loop.watch(handle, select.EPOLLPRI, self.check_forks)
+
+    def check_forks(self, _: int = 0) -> None:
+        """Once is enough: a program that forks for ever would keep us busy."""
+        if not self._note_refused_forks():
+            return
+        self._home.records.save_soon(self.uid, self.key, self.record)
+        self.on_change(self)
+
+    def _note_refused_forks(self) -> bool:
+        refused = [cgroups.refused_forks(handle) for handle in self._forks]
+        if not any(refused):
+            return False
+        limits, own = self.spec["limits"], bool(refused[0])
+        what = f"Container {self.spec['name']}" if own else "The pod"
+        number = limits["pids"] if own else limits.get("pod_pids", 0)
+        self._forget_forks()
+        self.record["warnings"] = [["PidsLimitReached", f"{what} reached its limit of {number} processes"]]
+        return True
+
+    def _forget_forks(self) -> None:
+        handles, self._forks = self._forks, []
+        for handle in handles:
+            self._home.loop.forget(handle)
+            os.close(handle)
+
+    def _watch_memory(self) -> None:
+        """Without a control group for memory only this sees what processes share, which no limit of theirs counts."""
+        limits = self.spec["limits"]
+        limit = limits["memory"] or limits.get("pod_memory") or 0
+        if self._home.powers["cgroup_memory"] or not limit or self.finished:
+            return
+        if processes.memory_above(self._processes(), limit):
+            self._exceeded_memory = True
+            self._kill_all()
+            return
+        self._home.loop.call_later(_MEMORY_SECONDS, self._watch_memory)
+
+    def _memory_message(self) -> str:
+        limits, groups = self.spec["limits"], self._home.groups
+        if limits["memory"] and (groups is None or groups.memory_limit_reached(self.group)):
+            return f"Container {self.spec['name']} exceeded its memory limit of {size_text(limits['memory'])}"
+        if limits.get("pod_memory"):
+            return f"The pod exceeded its memory limit of {size_text(limits['pod_memory'])}"
+        return "The node ran out of memory"
 
     # ----- coming back to it
 
@@ -226,6 +294,9 @@ class ContainerRun:
                 if os.path.exists(path):
                     self._listen(name, path)
         self._home.loop.watch(self._pidfd, select.EPOLLIN, self._adopted_ended)
+        self._watch_memory()
+        if self._home.groups is not None:
+            self._watch_forks(self._home.groups)
 
     def _find_process(self) -> bool:
         if self.record["boot"] != processes.boot_id():
@@ -285,10 +356,13 @@ class ContainerRun:
         for output in self._outputs:
             output.finish()
         self._outputs.clear()
+        self._note_refused_forks()
         if not reason:
             reason = "Completed" if code == 0 else "Error"
-            if code and groups is not None and groups.out_of_memory(self.group):
-                reason = "OOMKilled"
+            if code and (self._exceeded_memory or (groups is not None and groups.out_of_memory(self.group))):
+                reason, message = "OOMKilled", self._memory_message()
+            elif code and self.record.get("warnings"):
+                message = self.record["warnings"][0][1]
         self.record |= {
             "finished_at": time.time(),
             "exit_code": code,
@@ -325,6 +399,7 @@ class ContainerRun:
                 os.close(handle)
         self._stdin = self._terminal = self._pidfd = -1
         self._locks.clear()
+        self._forget_forks()
         for ending in ("out", "err", "exit"):
             try:
                 os.unlink(self._path(ending))
@@ -407,3 +482,11 @@ class ContainerRun:
         if self._stdin >= 0:
             os.close(self._stdin)
             self._stdin = -1
+
+
+def size_text(amount: int) -> str:
+    """Bytes as a quantity, in the largest unit that leaves no fraction worth reading."""
+    for shift, unit in ((30, "Gi"), (20, "Mi"), (10, "Ki")):
+        if amount >= 1 << shift:
+            return f"{round(amount / (1 << shift), 1):g}{unit}"
+    return str(amount)

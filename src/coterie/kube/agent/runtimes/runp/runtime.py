@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Sequence
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,19 @@ from coterie.kube.agent.images.flatten import flatten
 from coterie.kube.agent.images.model import HOST, ImageError, StoredImage
 from coterie.kube.agent.images.store import ImageStore, remove_tree
 from coterie.kube.agent.runtimes.protocol import (
+    ContainerLimits,
     ContainerSpec,
     ContainerState,
     ContainerUsage,
+    ContainerWarning,
     ExecSession,
     ImageInfo,
+    PodNetworkClass,
     PodSandbox,
     PodState,
     RuntimeFailure,
 )
-from coterie.kube.agent.runtimes.runp import cgroups
+from coterie.kube.agent.runtimes.runp import cgroups, pod_networks
 from coterie.kube.agent.runtimes.runp.client import (
     ConnectionLost,
     SupervisorClient,
@@ -35,10 +39,12 @@ from coterie.kube.agent.runtimes.runp.client import (
     SupervisorReply,
     group_of,
 )
+from coterie.kube.agent.runtimes.runp.holder_monitor import HolderMonitor
+from coterie.kube.agent.runtimes.runp.network_access import PodAddresses
 from coterie.kube.agent.runtimes.runp.request import links, pod_files, run_files, start_request
 from coterie.kube.agent.runtimes.runp.session import FailedSession, PipeReader, PipeWriter, StreamSession
 from coterie.kube.agent.runtimes.runp.settings import RunpSettings
-from coterie.kube.agent.runtimes.runp.usage import usage_of
+from coterie.kube.agent.runtimes.runp.usage import deleted_bytes, processes_of, usage_of
 
 _log = logger("agent.runp")
 _RETRIES = 3
@@ -47,6 +53,7 @@ _ATTACH_LINGER = 0.3
 """Seconds for which an attachment stays after its input has ended."""
 
 
+_TRIAL = "trial"
 _IDLE_AT_START = 5.0
 """Seconds after which a supervisor ends that was only asked what the machine can do."""
 
@@ -62,6 +69,7 @@ class RunpRuntime:
         self._group = group_of(settings.node, settings.directory)
         self._client = SupervisorClient(settings.directory, self._group, settings.without, self._on_event, self._lost)
         self._powers: dict[str, Any] = {}
+        self._addresses = PodAddresses(settings.network.cidr) if settings.network is not None else None
         self._groups: cgroups.Cgroups | None = None
         self._sandboxes: dict[str, PodSandbox] = {}
         self._runs: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
@@ -71,6 +79,7 @@ class RunpRuntime:
         self._connecting: asyncio.Task[None] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._holder = HolderMonitor(settings.directory, self._replace_holder)
         self._closed = False
 
     # ----- life
@@ -81,20 +90,34 @@ class RunpRuntime:
         await self._connect()
         for sentence in self.limitations():
             _log.warning("Containers are isolated less than they could be", why=sentence)
+        if self._settings.network is not None:
+            self._holder.start()
         self._end_when_idle(_IDLE_AT_START)
 
     async def close(self) -> None:
         self._closed = True
+        await self._holder.close()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         for task in (self._connecting, self._ending):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        self._client.close()
+        await self._leave_supervisor()
         for stream in list(self._streams):
             stream.end()
         self._fail_sessions()
+
+    async def _leave_supervisor(self) -> None:
+        """Containers keep the supervisor and the pod network. Without any, nothing is left of either."""
+        if not self._sandboxes and self._settings.network is not None:
+            if self._client.connected:
+                with contextlib.suppress(ConnectionLost):
+                    await self._client.ask("quit", release=True)
+            else:
+                pod_networks.release(str(self._settings.directory))
+        self._client.close()
+        self._client.release()
 
     async def _connect(self) -> None:
         hello = await self._client.connect()
@@ -104,6 +127,8 @@ class RunpRuntime:
         self._runs = {}
         for pod in hello["pods"]:
             self._sandboxes[pod["uid"]] = _sandbox(pod)
+            if self._addresses is not None and pod["address"]:
+                self._addresses.take(pod["uid"], pod["address"])
             self._runs[pod["uid"]] = {(run["name"], run["attempt"]): run for run in pod["runs"]}
         self._sandboxes = {uid: self._sandboxes[uid] for uid in self._runs}
         for uid, runs in self._runs.items():
@@ -137,6 +162,11 @@ class RunpRuntime:
             self._connecting = asyncio.create_task(self._reconnect(), name="runp-connect")
         if self._connecting is not None and not self._connecting.done():
             await asyncio.shield(self._connecting)
+
+    async def _replace_holder(self) -> None:
+        """A supervisor gives the pod network another holder; without pods it is not needed for anything else."""
+        await self._awake()
+        self._end_when_idle(_IDLE_AT_START)
 
     def _lost(self) -> None:
         self._fail_sessions()
@@ -221,11 +251,12 @@ class RunpRuntime:
         self, pod: PodSandbox, spec: ContainerSpec, image: StoredImage, request: dict[str, Any]
     ) -> None:
         files = run_files(pod.directory, spec)
-        for name, mode in (("work", 0o755), ("tmp", 0o1777), ("upper", 0o755), ("overlay", 0o755)):
+        changes_user = request["user"] is not None and os.getuid() == 0 and self._powers["namespaces"] != "user"
+        for name, mode in (("work", 0o755), ("tmp", 0o1777), ("home", 0o755), ("upper", 0o755), ("overlay", 0o755)):
             path = files / name
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(mode)
-            if name == "work" and request["user"] is not None and os.getuid() == 0:
+            if name in ("work", "home") and changes_user:
                 os.chown(path, request["user"], request["user_group"])
         if not self._powers["namespaces"]:
             for name, source in links(spec).items():
@@ -255,6 +286,8 @@ class RunpRuntime:
     async def remove_pod(self, pod_uid: str) -> None:
         sandbox = self._sandboxes.get(pod_uid)
         await self._ask("remove", uid=pod_uid)
+        if self._addresses is not None:
+            self._addresses.free(pod_uid)
         self._runs.pop(pod_uid, None)
         self._sandboxes.pop(pod_uid, None)
         self._end_when_idle(self._settings.idle_seconds)
@@ -316,6 +349,25 @@ class RunpRuntime:
                 if usage is not None:
                     found[run["name"]] = usage
         return found
+
+    def writable_directories(self, pod_uid: str) -> Mapping[str, Sequence[Path]]:
+        found: dict[str, list[Path]] = {}
+        sandbox = self._sandboxes.get(pod_uid)
+        if sandbox is None:
+            return found
+        for name, attempt in self._runs.get(pod_uid, {}):
+            found.setdefault(name, []).append(pod_files(sandbox.directory) / f"{name}.{attempt}")
+        return found
+
+    def deleted_files(self, pod_uid: str) -> int:
+        sandbox = self._sandboxes.get(pod_uid)
+        if sandbox is None:
+            return 0
+        runs = [run for run in self._runs.get(pod_uid, {}).values() if not run["finished_at"]]
+        pids = {
+            pid for run in runs for pid in processes_of(self._groups, run, f"{pod_uid}/{run['name']}.{run['attempt']}")
+        }
+        return deleted_bytes(pids, sandbox.directory)
 
     # ----- streams
 
@@ -408,17 +460,81 @@ class RunpRuntime:
             let_go=forget,
         )
 
+    # ----- network
+
     async def dial(self, pod_uid: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        try:
-            return await asyncio.open_connection("127.0.0.1", port)
-        except ConnectionRefusedError:
-            # A server may listen on the node's address alone.
-            if self._settings.address in ("", "127.0.0.1", "0.0.0.0"):
+        """A server may listen on every address, on the loopback alone or on the pod's address alone."""
+        address = self.pod_ip(pod_uid)
+        sandbox = self._sandboxes.get(pod_uid)
+        if sandbox is None or not sandbox.address:
+            places = dict.fromkeys(("127.0.0.1", address))
+            return await self._first_open([(place, None) for place in places if place not in ("", "0.0.0.0")], port)
+        return await self._first_open([("127.0.0.1", pod_uid), (address, pod_uid)], port)
+
+    async def _first_open(
+        self, places: list[tuple[str, str | None]], port: int
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        refused: OSError = ConnectionRefusedError(f"nothing listens on port {port}")
+        for place, pod in places:
+            made = socket.socket() if pod is None else await self._socket_of(pod)
+            made.setblocking(False)
+            try:
+                await asyncio.get_running_loop().sock_connect(made, (place, port))
+            except ConnectionRefusedError as problem:
+                made.close()
+                refused = problem
+            except BaseException:
+                made.close()
                 raise
-            return await asyncio.open_connection(self._settings.address, port)
+            else:
+                return await asyncio.open_connection(sock=made)
+        raise refused
+
+    async def _socket_of(self, pod_uid: str) -> socket.socket:
+        """A socket of the pod's network: what it connects to, it connects to from there."""
+        try:
+            (handle,) = (await self._ask("socket", uid=pod_uid)).handles
+        except RuntimeFailure as problem:
+            raise ConnectionRefusedError(problem.message) from problem
+        return socket.socket(fileno=handle)
+
+    async def trial_sockets(self) -> tuple[socket.socket, socket.socket]:
+        """A UDP and a TCP socket of a pod that exists only for them. OSError when there can be none."""
+        assert self._addresses is not None, "there is a pod network"
+        try:
+            address = self._addresses.assign(_TRIAL, engine=False)
+            udp, tcp = (await self._ask("trial", address=address)).handles
+        except RuntimeFailure as problem:
+            raise OSError(problem.message) from problem
+        return socket.socket(fileno=udp), socket.socket(fileno=tcp)
+
+    async def end_trial(self) -> None:
+        with contextlib.suppress(RuntimeFailure):
+            await self._ask("trial-end")
+        if self._addresses is not None:
+            self._addresses.free(_TRIAL)
+
+    def assign_address(self, pod_uid: str, network: PodNetworkClass) -> str:
+        if self._addresses is None:
+            return self._settings.address
+        if network.host:
+            if not self._settings.allow_host_network:
+                raise RuntimeFailure(
+                    "HostNetworkForbidden",
+                    "hostNetwork is not allowed on this node; set agent.allowHostNetwork: true to trust pods with it",
+                )
+            if not self._powers.get("host_network"):
+                raise RuntimeFailure("HostNetworkForbidden", "hostNetwork needs a node that runs as root")
+            return self._settings.address
+        return self._addresses.assign(pod_uid, engine=network.kind != "ordinary")
 
     def pod_ip(self, pod_uid: str) -> str:
-        return self._settings.address
+        if self._addresses is None:
+            return self._settings.address
+        sandbox = self._sandboxes.get(pod_uid)
+        if sandbox is not None and sandbox.network == "host":
+            return self._settings.address
+        return self._addresses.of(pod_uid)
 
     def images(self) -> Sequence[ImageInfo]:
         return [ImageInfo(image.name, image.id, image.size, image.kind) for image in self.store.images()]
@@ -473,12 +589,32 @@ def _about(sandbox: PodSandbox) -> dict[str, Any]:
         "hosts": sandbox.hosts,
         "resolv_conf": sandbox.resolv_conf,
         "labels": sandbox.labels,
+        "address": sandbox.address,
+        "network": sandbox.network,
+        "kind": str(sandbox.kind),
+        "group": sandbox.group,
+        "limits": {
+            "cpu": sandbox.limits.cpu_milli,
+            "shares": sandbox.limits.cpu_shares_milli,
+            "memory": sandbox.limits.memory_bytes,
+            "pids": sandbox.limits.pids,
+        },
     }
 
 
+_SANDBOX_TEXTS = (
+    "uid", "namespace", "name", "hostname", "hosts", "resolv_conf", "labels", "address", "network", "kind", "group",
+)  # fmt: skip
+
+
 def _sandbox(about: dict[str, Any]) -> PodSandbox:
-    fields = {key: about[key] for key in ("uid", "namespace", "name", "hostname", "hosts", "resolv_conf", "labels")}
-    return PodSandbox(directory=Path(about["directory"]), **fields)
+    fields = {key: about[key] for key in _SANDBOX_TEXTS}
+    limits = about.get("limits") or {"cpu": 0, "memory": 0, "pids": 0, "shares": 0}
+    return PodSandbox(
+        directory=Path(about["directory"]),
+        limits=ContainerLimits(limits["cpu"], limits["memory"], limits["pids"], limits["shares"]),
+        **fields,
+    )
 
 
 def _state(run: dict[str, Any]) -> ContainerState:
@@ -495,6 +631,7 @@ def _state(run: dict[str, Any]) -> ContainerState:
         reason=run["reason"],
         message=run["message"],
         log_path=Path(run["log_path"]),
+        warnings=tuple(ContainerWarning(*warning) for warning in run.get("warnings") or ()),
     )
 
 

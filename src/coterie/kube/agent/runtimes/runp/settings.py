@@ -7,6 +7,20 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
+class PodNetworkSettings:
+    """The pod network of a node: a network namespace of its own, in which every pod has an address."""
+
+    cidr: str = "100.96.0.0/16"
+    """The node's range. The first address is the gateway's, the lower half is for ordinary pods, the upper for engines."""
+    ports: tuple[tuple[str, int], ...] = ()
+    """(tcp or udp, port) of the gateway address that every pod may reach."""
+    ports_not_for_guests: tuple[tuple[str, int], ...] = ()
+    """Likewise, but not for pods that another domain began."""
+    egress: bool = False
+    """Whether ordinary pods may call out through the relay."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunpSettings:
     directory: Path
     """The runtime's own: the supervisor's socket, records of pods and runs. One for each node."""
@@ -16,6 +30,10 @@ class RunpSettings:
     """Name of the node; part of its control groups' names."""
     address: str = "127.0.0.1"
     """Where the ports of pods are reached: they share the machine's network."""
+    network: PodNetworkSettings | None = None
+    """None: pods share the machine's network."""
+    allow_host_network: bool = False
+    """Whether pods may ask for the machine's network (`hostNetwork`)."""
     hidden: tuple[Path, ...] = ()
     """Directories that no container may see: the agent's root with its keys."""
     log_bytes: int = 10 << 20
@@ -28,4 +46,4 @@ class RunpSettings:
     """The supervisor ends when there was no pod for this long, and starts again with the next; 0: it always runs."""
     without: tuple[str, ...] = ()
     """Means of isolation that are not to be used though the machine has them: `namespaces`, `groups`, `landlock`,
-    `seccomp`. For machines on which one of them misbehaves. Holds for supervisors started from now on."""
+    `seccomp`, `network`. For machines on which one of them misbehaves. Holds for supervisors started from now on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
     from coterie.kube.agent.runtimes.runp.loop import Loop
 
 _CHUNK = 64 << 10
+_SHARE = 0.25
+"""Of one core that one stream of a container may cost."""
+_BURST_SECONDS = 0.25
+"""So much more at once, for a stream that was quiet."""
+_MOST_LEFT = 4 << 20
+"""Bytes that are taken from a pipe after the end; a pipe holds less unless somebody still writes."""
 _MOST_WAITING = 1 << 20
 """Bytes kept for a reader that is slower than the container; one that falls further behind is let go."""
 
@@ -72,12 +79,27 @@ class OutputStream:
         self._handle = handle
         self._log = log
         self.listeners: list[OutputListener] = []
-        loop.watch(handle, select.EPOLLIN, self._ready)
+        self._credit = _BURST_SECONDS
+        self._since = time.monotonic()
+        self._watch()
+
+    def _watch(self) -> None:
+        if self._handle >= 0:
+            self._loop.watch(self._handle, select.EPOLLIN, self._ready, bulk=True)
 
     def _ready(self, _: int) -> None:
+        began = time.monotonic()
         if not self._take():
             # The last writer is gone. The container may still live; there will be nothing more to read.
             self._loop.forget(self._handle)
+            return
+        now = time.monotonic()
+        self._credit = min(_BURST_SECONDS, self._credit + (began - self._since) * _SHARE) - (now - began)
+        self._since = now
+        if self._credit < 0:
+            # It writes faster than it may: the pipe fills, and the container waits for us.
+            self._loop.forget(self._handle)
+            self._loop.call_later(-self._credit / _SHARE, self._watch)
 
     def _take(self) -> bool:
         """Read once; False at the end of the stream."""
@@ -98,7 +120,7 @@ class OutputStream:
     def finish(self) -> None:
         """The container is gone: take what is left in the pipe and close everything."""
         try:
-            while True:
+            for _ in range(_MOST_LEFT // _CHUNK):
                 data = os.read(self._handle, _CHUNK)
                 if not data:
                     break
@@ -110,5 +132,6 @@ class OutputStream:
         self._log.end()
         self._loop.forget(self._handle)
         os.close(self._handle)
+        self._handle = -1
         for listener in self.listeners:
             listener.end()

@@ -22,11 +22,22 @@ import sys
 import time
 
 from coterie import __version__
-from coterie.kube.agent.runtimes.runp import cgroups, init, linux, probe, seccomp, wire
+from coterie.kube.agent.runtimes.runp import (
+    cgroups,
+    filesystem,
+    init,
+    linux,
+    pod_networks,
+    probe,
+    seccomp,
+    users,
+    wire,
+)
 from coterie.kube.agent.runtimes.runp.connection import ClientConnection
 from coterie.kube.agent.runtimes.runp.execution import Execution
 from coterie.kube.agent.runtimes.runp.launch import LaunchContext
 from coterie.kube.agent.runtimes.runp.loop import Loop
+from coterie.kube.agent.runtimes.runp.pod_networks import DomainNetwork, NetworkUnavailable, PodNetworks
 from coterie.kube.agent.runtimes.runp.records import Records
 from coterie.kube.agent.runtimes.runp.run import ContainerRun
 
@@ -37,7 +48,12 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 10.0
 KEPT_RUNS = 5
 """Ended runs that are remembered of each container."""
+_OWN_SHARES = 4000
+"""The supervisor's part of the CPU in thousandths of a core, before that of pods that request less."""
+_FORK_CHECK_SECONDS = 2.0
 _LONGEST_LOG = 1 << 20
+_TRIAL = "trial"
+"""Stands for the uid of a pod that is none."""
 
 
 class SupervisedPod:
@@ -58,31 +74,36 @@ class SupervisedPod:
 
 class PodSupervisor:
     def __init__(self, directory: str, group: str, without: list[str]) -> None:
+        self._networks = _networks(directory, without)
         self.loop = Loop()
         self._group = group
         self._records = Records(directory)
         groups = None if "groups" in without else cgroups.detect(group)
-        scratch = f"{directory}/newroot"
-        for path in (scratch, *(f"{directory}/trial/{name}" for name in ("lower", "upper", "work"))):
-            os.makedirs(path, exist_ok=True)
-        self._powers = probe.probe(scratch, groups, without)
+        self._powers = probe.probe(f"{directory}/trial", groups, without)
+        self._ranges = users.UserRanges() if self._powers["users"] else None
         program = seccomp.program(linux.machine()) if self._powers["seccomp"] else b""
-        self._home = LaunchContext(self.loop, self._records, groups, self._powers, scratch, program, init.program())
+        self._powers["network"] = self._networks is not None
+        self._powers["host_network"] = self._networks is None or self._networks.domain.machine >= 0
+        self._home = LaunchContext(
+            self.loop, self._records, groups, self._powers, program, init.program(), self._networks
+        )
         self._pods: dict[str, SupervisedPod] = {}
         self._connections: list[ClientConnection] = []
         self._idle_since = time.monotonic()
         self.done = False
+        self._checks_forks = False
         self.loop.on_child = self._home.reap
         self.loop.on_terminate = self._asked_to_end
         linux.become_subreaper()
         self._leave_agent(groups)
         self._adopt_all()
+        self._watch_forks()
 
     def _leave_agent(self, groups: cgroups.Cgroups | None) -> None:
         cgroups.leave_service(self._group)
         if groups is not None:
             try:
-                groups.create("shepherd", 0, 0, 0, 0)
+                groups.create("shepherd", 0, _OWN_SHARES, 0, 0)
                 for handle in groups.open_for_joining("shepherd"):
                     os.write(handle, b"0")
                     os.close(handle)
@@ -96,6 +117,25 @@ class PodSupervisor:
                 run = ContainerRun(self._home, record["spec"], self._changed)
                 pod.runs[(record["name"], record["attempt"])] = run
                 run.adopt(record)
+            self._claim_users(pod)
+        if self._networks is not None:
+            self._networks.domain.own_users = self._powers["namespaces"] == "user" or self._powers["users"]
+            self._networks.domain.hold(self.loop)
+            self._networks.load(
+                [
+                    (pod.about, [run.leader for run in pod.runs.values() if not run.finished and run.leader])
+                    for pod in self._pods.values()
+                ]
+            )
+
+    def _claim_users(self, pod: SupervisedPod) -> None:
+        """The pod's range of users. What runs keeps the range it has, even if the registry was lost meanwhile."""
+        if self._ranges is None:
+            return
+        uid, slot = pod.about["uid"], pod.about.get("slot")
+        pod.about["slot"] = self._ranges.claim(self._records.path(uid, "pod.json"), slot)
+        if pod.about["slot"] != slot:
+            self._records.save(uid, "pod", pod.about, flush=False)
 
     # ----- connections
 
@@ -138,6 +178,20 @@ class PodSupervisor:
             return
         self.loop.call_later(IDLE_SECONDS / 2, self._rest)
 
+    def _check_forks(self) -> None:
+        """Version 1 of control groups does not tell by itself that a fork was refused."""
+        for pod in self._pods.values():
+            for run in pod.runs.values():
+                if not run.finished:
+                    run.check_forks()
+        self._watch_forks()
+
+    def _watch_forks(self) -> None:
+        groups = self._home.groups
+        self._checks_forks = groups is not None and groups.version == 1 and self._running()
+        if self._checks_forks:
+            self.loop.call_later(_FORK_CHECK_SECONDS, self._check_forks)
+
     def _asked_to_end(self) -> None:
         """A service manager's SIGTERM is meant for the agent; the containers need their parent."""
         self.done = not self._running()
@@ -158,6 +212,8 @@ class PodSupervisor:
             return
         try:
             order(connection, request)
+        except filesystem.SetupError as problem:
+            connection.refuse(request, "CreateContainerError", str(problem))
         except OSError as problem:
             where = f"{problem.filename}: " if problem.filename else ""
             connection.refuse(request, "CreateContainerError", f"{where}{problem.strerror}")
@@ -166,6 +222,7 @@ class PodSupervisor:
             connection.refuse(request, "CreateContainerError", f"{type(problem).__name__}: {problem}")
 
     def _do_hello(self, connection: ClientConnection, request: dict[str, Any]) -> None:
+        handles = self._networks.domain.handles() if self._networks is not None else []
         connection.answer(
             request,
             {
@@ -177,21 +234,42 @@ class PodSupervisor:
                 "group": self._group,
                 "pods": [pod.record_for_agent() for pod in self._pods.values()],
             },
+            handles,
         )
 
     def _do_quit(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         self.done = not self._running()
+        if self.done and request.get("release") and self._networks is not None:
+            self._networks.domain.release(self.loop)
         connection.answer(request, self.done)
 
     def _do_prepare(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         about = request["pod"]
         uid = about["uid"]
-        self._records.save(uid, "pod", about, flush=False)
-        if uid in self._pods:
-            self._pods[uid].about = about
+        known = self._pods.get(uid)
+        if known is not None and "slot" in known.about:
+            about["slot"] = known.about["slot"]
+        if self._networks is not None:
+            self._networks.add(about)
+        try:
+            self._records.save(uid, "pod", about, flush=False)
+            self._limit(uid, about.get("limits") or {})
+        except OSError:
+            if known is None and self._networks is not None:
+                self._networks.remove(uid)  # nobody would know of it
+            raise
+        if known is not None:
+            known.about = about
         else:
-            self._pods[uid] = SupervisedPod(about)
+            known = self._pods[uid] = SupervisedPod(about)
+        self._claim_users(known)
         connection.answer(request, True)
+
+    def _limit(self, uid: str, limits: dict[str, int]) -> None:
+        """The pod as a whole. Limits of a pod that is there already are not moved under its containers."""
+        groups = self._home.groups
+        if groups is not None and limits and not groups.exists(uid):
+            groups.create(uid, limits["cpu"], limits["shares"], limits["memory"], limits["pids"])
 
     def _do_start(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         spec = request["spec"]
@@ -208,6 +286,8 @@ class PodSupervisor:
         if before is not None and before is not known and not before.finished:
             connection.refuse(request, "CreateContainerError", "an earlier run of the container has not ended")
             return
+        if self._ranges is not None and not spec["privileged"]:
+            spec["slot"] = pod.about["slot"]
         run = known or ContainerRun(self._home, spec, self._changed)
         pod.runs[key] = run
 
@@ -226,6 +306,8 @@ class PodSupervisor:
         except BaseException:
             del pod.runs[key]
             raise
+        if not self._checks_forks:
+            self._watch_forks()
         self._forget_old(pod, spec["name"])
 
     def _forget_old(self, pod: SupervisedPod, name: str) -> None:
@@ -270,13 +352,56 @@ class PodSupervisor:
     def _remove(self, pod: SupervisedPod) -> None:
         uid = pod.about["uid"]
         self._pods.pop(uid, None)
+        if self._networks is not None:
+            self._networks.remove(uid)
         self._records.forget_pod(uid)
+        if self._ranges is not None and "slot" in pod.about:
+            self._ranges.release(self._records.path(uid, "pod.json"), pod.about["slot"])
         self._remove_group(uid, 20)
 
     def _remove_group(self, uid: str, tries: int) -> None:
         groups = self._home.groups
         if groups is not None and uid not in self._pods and not groups.remove(uid) and tries:
             self.loop.call_later(0.05, lambda: self._remove_group(uid, tries - 1))
+
+    def _do_socket(self, connection: ClientConnection, request: dict[str, Any]) -> None:
+        """An unconnected socket of a pod's network: for probes and port-forward."""
+        pod = self._pods.get(request["uid"])
+        if pod is None or self._networks is None:
+            connection.refuse(request, "PodNotFound", "the pod has no network of its own here")
+            return
+        connection.answer(request, True, [self._networks.socket_in(pod.about)])
+
+    def _do_trial(self, connection: ClientConnection, request: dict[str, Any]) -> None:
+        """Two sockets of a pod that exists for their sake alone, to see what a pod could reach."""
+        if self._networks is None:
+            connection.refuse(request, "NoNetwork", "there is no pod network here")
+            return
+        self._networks.remove(_TRIAL)
+        about = {"uid": _TRIAL, "address": request["address"], "kind": "ordinary"}
+        self._networks.add(about)
+        handles = [self._networks.socket_in(about, udp=True), self._networks.socket_in(about)]
+        connection.answer(request, True, handles)
+
+    def _do_trial_end(self, connection: ClientConnection, request: dict[str, Any]) -> None:
+        if self._networks is not None:
+            self._networks.remove(_TRIAL)
+        connection.answer(request, True)
+
+    def _do_listen(self, connection: ClientConnection, request: dict[str, Any]) -> None:
+        """A listening socket in the domain's network: for the node's services to pods."""
+        if self._networks is None:
+            connection.refuse(request, "NoNetwork", "there is no pod network here")
+            return
+        try:
+            made = pod_networks.listener(
+                request["kind"], request["address"], request["port"], shared=request.get("shared", False)
+            )
+        except OSError as problem:
+            words = ["CannotListen", problem.strerror or str(problem)]
+            connection.send({"id": request["id"], "error": words, "code": problem.errno or 0})
+            return
+        connection.answer(request, True, [made])
 
     def _do_exec(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         run = self._run(request)
@@ -330,6 +455,23 @@ class PodSupervisor:
         if run is not None:
             run.close_stdin()
         connection.answer(request, True)
+
+
+def _networks(directory: str, without: list[str]) -> PodNetworks | None:
+    """The pod network that the agent asked for. Where the machine does not allow it, the file says why."""
+    settings = pod_networks.read_settings(directory)
+    if settings is None or "network" in without:
+        return None
+    domain = DomainNetwork(directory, settings)
+    try:
+        domain.open()
+        networks = PodNetworks(domain, settings)
+        if domain.created:
+            networks.check()
+        return networks
+    except NetworkUnavailable as problem:
+        pod_networks.write_facts(directory, {"problem": [problem.step, problem.number]})
+        return None
 
 
 def main(words: list[str]) -> int:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.kube.agent.runtimes.protocol import ContainerUsage
@@ -21,11 +24,41 @@ def usage_of(groups: Cgroups | None, run: dict[str, Any], mark: str) -> Containe
         group_usage = groups.usage(run["group"])
         if group_usage is not None:
             return ContainerUsage(*group_usage)
-    pids = processes.in_namespace(run["init"]) if run["init"] else processes.marked(mark)
+    pids = processes_of(None, run, mark)
     found = [usage for usage in (_of_process(pid) for pid in pids if pid != run["init"]) if usage is not None]
     if not found:
         return None
     return ContainerUsage(sum(one[0] for one in found), sum(one[1] for one in found), len(found))
+
+
+def processes_of(groups: Cgroups | None, run: dict[str, Any], mark: str) -> list[int]:
+    if groups is not None:
+        return groups.processes(run["group"])
+    return processes.in_namespace(run["init"]) if run["init"] else processes.marked(mark)
+
+
+def deleted_bytes(pids: Iterable[int], directory: Path) -> int:
+    """Disk space of files that nobody can find any more but that these processes hold open, as far as they lie on the
+    file system of `directory`."""
+    try:
+        wanted = os.statvfs(directory).f_fsid
+    except OSError:
+        return 0
+    found: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        try:
+            handles = os.listdir(f"/proc/{pid}/fd")
+        except OSError:
+            continue
+        for handle in handles:
+            path = f"/proc/{pid}/fd/{handle}"
+            try:
+                info = os.stat(path)
+                if stat.S_ISREG(info.st_mode) and not info.st_nlink and os.statvfs(path).f_fsid == wanted:
+                    found[info.st_dev, info.st_ino] = info.st_blocks * 512
+            except OSError:
+                continue
+    return sum(found.values())
 
 
 def _of_process(pid: int) -> tuple[int, int] | None:

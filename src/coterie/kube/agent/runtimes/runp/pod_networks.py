@@ -1,0 +1,423 @@
+"""The pod network of a node as the supervisor makes it: a network namespace of the domain, and one for each pod.
+
+    machine ── (unshare) ── the domain's namespace: GW on lo, firewall, p2, p3, ...      held by a `pause` process
+                                 │ veth                                                  its own supervisor lives in it
+                                 └── the pod's namespace: eth0 with the pod's address    held by a descriptor and the containers
+
+As root the domain's namespace is a network namespace. Otherwise it is a user, a mount and a network namespace of the
+supervisor's own, in which it may do all of this too. Files in the supervisor's directory:
+
+    network-settings.json    what the agent wants: address range, ports
+    network.json             what there is: the process that holds the namespace, its inode, or why there is none
+    netns-<inode>            a link to the namespace, for programs that are given a path
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+
+from coterie.base import listener_handover
+from coterie.kube.agent.runtimes.runp import linux, pause, processes
+from coterie.kube.network.pods import firewall, links
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from coterie.kube.agent.runtimes.runp.loop import Loop
+
+SETTINGS_FILE, FACTS_FILE, LINK_PREFIX = "network-settings.json", "network.json", "netns-"
+POD, HOST = "pod", "host"
+ENGINE_KINDS = ("engine", "guest")
+_TRIAL = 1
+"""Offset of the gateway's address, which no pod has."""
+
+
+class NetworkUnavailable(Exception):
+    """The machine does not allow a pod network: the step that failed, and the kernel's error number."""
+
+    def __init__(self, step: str, number: int) -> None:
+        super().__init__(f"{step}: {os.strerror(number)}")
+        self.step = step
+        self.number = number
+
+
+def gateway_of(cidr: str) -> str:
+    return _text(_number(cidr.partition("/")[0]) + 1)
+
+
+def _number(address: str) -> int:
+    return int.from_bytes(socket.inet_aton(address), "big")
+
+
+def _text(number: int) -> str:
+    return socket.inet_ntoa(number.to_bytes(4, "big"))
+
+
+class DomainNetwork:
+    """The namespace of the domain. `open` enters the one there is, or makes it; the process then lives in it."""
+
+    def __init__(self, directory: str, settings: dict[str, Any]) -> None:
+        self._directory = directory
+        self.cidr: str = settings["cidr"]
+        self.gateway = gateway_of(self.cidr)
+        self._settings = settings
+        self.machine = -1
+        """The machine's network namespace; -1 where this process cannot go back to it."""
+        self.own = -1
+        self.inode = 0
+        self.created = False
+        self.own_users = True
+        """Whether containers run in user namespaces of their own; for the file."""
+        self.holder = 0
+        self._holder_handle = -1
+
+    def open(self) -> None:
+        """Raises NetworkUnavailable."""
+        if os.getuid() == 0:
+            self.machine = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        self.created = not self._enter_existing()
+        if self.created:
+            self._create()
+        self.own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        self.inode = os.fstat(self.own).st_ino
+
+    def _kinds(self) -> list[tuple[str, int]]:
+        network = ("net", linux.CLONE_NEWNET)
+        if self._settings.get("root", True):
+            return [network]
+        return [("user", linux.CLONE_NEWUSER), ("mnt", linux.CLONE_NEWNS), network]
+
+    def _enter_existing(self) -> bool:
+        """Through descriptors of the agent, which outlive the holder, or through the holder."""
+        given = [int(number) for number in os.environ.get("COTERIE_NAMESPACES", "").split(",") if number]
+        facts = read_facts(self._directory)
+        kinds = self._kinds()
+        if len(given) == len(kinds):
+            handles = given
+        elif facts is not None and holder_alive(facts):
+            try:
+                handles = [
+                    os.open(f"/proc/{facts['holder']}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name, _ in kinds
+                ]
+            except OSError:
+                return False  # it ended just now
+        else:
+            return False
+        try:
+            for handle, (_, kind) in zip(handles, kinds, strict=True):
+                linux.setns(handle, kind)
+                os.close(handle)
+        except OSError as problem:
+            raise NetworkUnavailable("setns", problem.errno or 0) from problem
+        if facts is not None and holder_alive(facts):
+            self.holder = facts["holder"]
+        return True
+
+    def _create(self) -> None:
+        step = "unshare"
+        try:
+            owner = (os.getuid(), os.getgid())
+            flags = 0
+            for _, kind in self._kinds():
+                flags |= kind
+            linux.unshare(flags)
+            if flags & linux.CLONE_NEWUSER:
+                step = "maps"
+                for path, text in (
+                    ("setgroups", "deny"),
+                    ("gid_map", f"0 {owner[1]} 1"),
+                    ("uid_map", f"0 {owner[0]} 1"),
+                ):
+                    with open(f"/proc/self/{path}", "w") as file:
+                        file.write(text)
+                step = "mount"
+                linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)
+            step = "loopback"
+            links.configure_domain(self.gateway)
+        except OSError as problem:
+            raise NetworkUnavailable(step, problem.errno or 0) from problem
+
+    def hold(self, loop: Loop) -> None:
+        """See that a process holds the namespace, now and when that one is killed; and write down what there is."""
+        if not self.holder:
+            self.holder = pause.start()
+        self._write()
+        try:
+            self._holder_handle = os.pidfd_open(self.holder)
+        except OSError:
+            self._holder_lost(loop)
+            return
+        loop.watch(self._holder_handle, select.EPOLLIN, lambda _: self._holder_lost(loop))
+
+    def _holder_lost(self, loop: Loop) -> None:
+        if self._holder_handle >= 0:
+            loop.forget(self._holder_handle)
+            os.close(self._holder_handle)
+            self._holder_handle = -1
+        self.holder = 0
+        self.hold(loop)
+
+    def _write(self) -> None:
+        path = f"{self._directory}/{LINK_PREFIX}{self.inode}"
+        for name in os.listdir(self._directory):
+            if name.startswith(LINK_PREFIX):
+                os.unlink(f"{self._directory}/{name}")
+        os.symlink(f"/proc/{self.holder}/ns/net", path)
+        write_facts(
+            self._directory,
+            {
+                "holder": self.holder,
+                "ticks": processes.start_ticks(self.holder),
+                "boot": processes.boot_id(),
+                "inode": self.inode,
+                "path": path,
+                "cidr": self.cidr,
+                "gateway": self.gateway,
+                "root": self._settings.get("root", True),
+                "users": self.own_users,
+            },
+        )
+
+    def handles(self) -> list[int]:
+        """Of the namespaces, for the agent: while it has them the network cannot vanish."""
+        return [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name, _ in self._kinds()]
+
+    def enter(self) -> None:
+        linux.setns(self.own, linux.CLONE_NEWNET)
+
+    def release(self, loop: Loop) -> None:
+        """The node has ended and no pod is left: nothing of the network stays behind."""
+        if self._holder_handle >= 0:
+            loop.forget(self._holder_handle)
+            os.close(self._holder_handle)
+            self._holder_handle = -1
+        release(self._directory)
+
+
+class PodNetworks:
+    """The networks of all pods of one supervisor."""
+
+    def __init__(self, domain: DomainNetwork, settings: dict[str, Any]) -> None:
+        self.domain = domain
+        self._links = links.Links()
+        self._firewall = firewall.Firewall()
+        self._plan = firewall.FirewallPlan(
+            domain.gateway,
+            domain.cidr,
+            [(kind, port) for kind, port in settings["ports"]],
+            [(kind, port) for kind, port in settings["ports_not_for_guests"]],
+            settings.get("relay_port", 0),
+            settings.get("egress", False),
+        )
+        self._handles: dict[str, int] = {}
+        self._pods: dict[str, dict[str, Any]] = {}
+
+    def check(self) -> None:
+        """Whether this machine has what pods need, found out by doing it once. Raises NetworkUnavailable."""
+        step = "nftables"
+        try:
+            self._firewall.load(self._plan)
+            if self._plan.relay_port:
+                self._links.default_by_loopback(self.domain.gateway)
+            step = "veth"
+            trial = {"uid": "", "address": _text(_number(self.domain.cidr.partition("/")[0]) + _TRIAL)}
+            self._links.detach(self._name(trial))
+            os.close(self._make(trial))
+            self._links.detach(self._name(trial))
+        except OSError as problem:
+            raise NetworkUnavailable(step, problem.errno or 0) from problem
+
+    def load(self, pods: list[tuple[dict[str, Any], list[int]]]) -> None:
+        """The rules with all pods that there are, each with the process numbers of its running containers; devices of
+        pods that are gone are removed, and namespaces that lost their device get it again."""
+        known = {self._name(about): about for about, _ in pods if about.get("address")}
+        there = self._links.names()
+        self._links.detach_all([name for name in there if name not in known])
+        self._pods = {about["uid"]: about for about in known.values()}
+        self._firewall.load(
+            self._plan,
+            [(name, about["address"], about["kind"]) for name, about in known.items()],
+            [pair for about in known.values() for pair in self._pairs_from(about)],
+        )
+        for about, running in pods:
+            if about.get("address"):
+                self._adopt(about, running, self._name(about) in there)
+
+    def _adopt(self, about: dict[str, Any], running: list[int], attached: bool) -> None:
+        for pid in running:
+            try:
+                handle = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                continue
+            self._handles[about["uid"]] = handle
+            if not attached:
+                self._configure(about, handle)
+            return
+        if attached:
+            self._links.detach(self._name(about))
+        self._handles[about["uid"]] = self._make(about)
+
+    def _name(self, about: dict[str, Any]) -> str:
+        return f"p{_number(about['address']) - _number(self.domain.cidr.partition('/')[0])}"
+
+    def _pairs_from(self, about: dict[str, Any]) -> list[tuple[str, str]]:
+        """To the other pods of its group."""
+        if not about.get("group"):
+            return []
+        return [
+            (about["address"], other["address"])
+            for other in self._pods.values()
+            if other["uid"] != about["uid"] and other.get("group") == about["group"] and other["kind"] == about["kind"]
+        ]
+
+    def add(self, about: dict[str, Any]) -> None:
+        """A pod with an address gets its namespace. Twice is as good as once. Raises OSError."""
+        uid = about["uid"]
+        if uid in self._handles or not about.get("address"):
+            return
+        handle = self._make(about)
+        name = self._name(about)
+        self._pods[uid], self._handles[uid] = about, handle
+        try:
+            self._firewall.add_pod(name, about["address"], about["kind"])
+            pairs = self._pairs_from(about)
+            if pairs:
+                self._firewall.allow([*pairs, *((to, source) for source, to in pairs)])
+        except OSError:
+            self.remove(uid)
+            raise
+
+    def _make(self, about: dict[str, Any]) -> int:
+        """Of a pod that has no namespace yet: this process goes there for a moment."""
+        linux.unshare(linux.CLONE_NEWNET)
+        try:
+            handle = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            self.domain.enter()
+        try:
+            self._configure(about, handle)
+        except OSError:
+            os.close(handle)
+            raise
+        return handle
+
+    def _configure(self, about: dict[str, Any], handle: int) -> None:
+        name = self._name(about)
+        try:
+            self._links.attach(name, handle, about["address"])
+        except FileExistsError:
+            # Somebody holds a connection out of the namespace of the pod that had the address before.
+            self._links.detach(name)
+            self._links.attach(name, handle, about["address"])
+        linux.setns(handle, linux.CLONE_NEWNET)
+        try:
+            links.configure_pod_end(about["address"])
+        finally:
+            self.domain.enter()
+
+    def remove(self, uid: str) -> None:
+        about = self._pods.get(uid)
+        handle = self._handles.pop(uid, -1)
+        if about is None:
+            return
+        pairs = self._pairs_from(about)
+        if pairs:
+            self._firewall.forbid([*pairs, *((to, source) for source, to in pairs)])
+        self._firewall.remove_pod(self._name(about), about["address"], about["kind"])
+        del self._pods[uid]
+        # The device goes with the namespace, some milliseconds after the last process and descriptor; taking it away by
+        # name would make us wait for that.
+        if handle >= 0:
+            os.close(handle)
+
+    def enter(self, about: dict[str, Any]) -> None:
+        """This process is in the pod's network until `leave`."""
+        if about.get("network") == HOST:
+            if self.domain.machine < 0:
+                raise OSError(1, "hostNetwork needs root on this machine")
+            linux.setns(self.domain.machine, linux.CLONE_NEWNET)
+        elif about["uid"] in self._handles:
+            linux.setns(self._handles[about["uid"]], linux.CLONE_NEWNET)
+        else:
+            raise OSError(2, "the pod has no network")
+
+    def leave(self) -> None:
+        self.domain.enter()
+
+    def socket_in(self, about: dict[str, Any], *, udp: bool = False) -> int:
+        """A socket of the pod's network that is not connected yet: whoever gets it connects from there."""
+        self.enter(about)
+        try:
+            made = socket.socket(
+                socket.AF_INET, (socket.SOCK_DGRAM if udp else socket.SOCK_STREAM) | socket.SOCK_NONBLOCK
+            )
+        finally:
+            self.leave()
+        return made.detach()
+
+
+def listener(kind: str, address: str, port: int, *, shared: bool) -> int:
+    """A bound socket of the namespace this process is in; `shared`: a process of the same user may bind it too."""
+    if kind == "tcp":
+        made = listener_handover.listen_shared(address, port) if shared else listener_handover.listen(address, port)
+        return made.detach()
+    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    try:
+        made.bind((address, port))
+    except OSError:
+        made.close()
+        raise
+    return made.detach()
+
+
+# ----- files
+
+
+def read_settings(directory: str) -> dict[str, Any] | None:
+    return _read(f"{directory}/{SETTINGS_FILE}")
+
+
+def read_facts(directory: str) -> dict[str, Any] | None:
+    return _read(f"{directory}/{FACTS_FILE}")
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path) as file:
+            found: dict[str, Any] = json.load(file)
+            return found
+    except (OSError, ValueError):
+        return None
+
+
+def write_facts(directory: str, facts: dict[str, Any]) -> None:
+    aside = f"{directory}/{FACTS_FILE}.tmp"
+    with open(aside, "w") as file:
+        json.dump(facts, file)
+    os.replace(aside, f"{directory}/{FACTS_FILE}")
+
+
+def holder_alive(facts: dict[str, Any]) -> bool:
+    if not facts.get("holder") or facts.get("boot") != processes.boot_id():
+        return False
+    try:
+        return bool(processes.start_ticks(facts["holder"]) == facts["ticks"])
+    except OSError:
+        return False
+
+
+def release(directory: str) -> None:
+    """End the holder and remove the files: with the last process in it the namespace goes, and all that is in it."""
+    facts = read_facts(directory)
+    if facts is not None and holder_alive(facts):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(facts["holder"], signal.SIGKILL)
+    for name in os.listdir(directory) if os.path.isdir(directory) else ():
+        if name == FACTS_FILE or name.startswith(LINK_PREFIX):
+            os.unlink(f"{directory}/{name}")

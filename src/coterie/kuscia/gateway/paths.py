@@ -1,0 +1,57 @@
+"""Where the gateway's files and sockets lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from tempfile import gettempdir
+
+from coterie.base.paths import DomainPaths
+from coterie.kuscia.gateway.model import SocketAddress
+
+_LONGEST_RUN = 90
+"""Bytes: 107 for a socket's path, less the longest name in there."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayPaths:
+    """Where the gateway's files lie."""
+
+    directory: Path
+    """Envoy's configuration."""
+    run: Path
+    """Sockets, the process id, client keys that routes brought. Only this user gets in."""
+    logs: Path
+
+    @classmethod
+    def of(cls, paths: DomainPaths) -> GatewayPaths:
+        return cls(paths.var / "gateway", _short(paths.run / "gateway", paths.home), paths.logs / "envoy")
+
+    @property
+    def node_socket(self) -> SocketAddress:
+        """Where the node itself calls its gateway."""
+        return self._socket("gw.sock")
+
+    @property
+    def handshake_socket(self) -> SocketAddress:
+        """Where the handshake server listens; only our own Envoy comes here. So with the next two."""
+        return self._socket("handshake.sock")
+
+    @property
+    def reporter_socket(self) -> SocketAddress:
+        return self._socket("reporter.sock")
+
+    @property
+    def api_socket(self) -> SocketAddress:
+        return self._socket("api.sock")
+
+    def _socket(self, name: str) -> SocketAddress:
+        return SocketAddress(str(self.run / name), 0)
+
+
+def _short(wanted: Path, home: Path) -> Path:
+    """The path of a socket has a limit; below a deep root the sockets lie among the machine's temporary files."""
+    if len(str(wanted).encode()) <= _LONGEST_RUN:
+        return wanted
+    return Path(gettempdir()) / f"coterie-{sha256(str(home).encode()).hexdigest()[:16]}"

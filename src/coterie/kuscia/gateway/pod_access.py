@@ -1,0 +1,96 @@
+"""Which pod calls, and what it may call. Pure.
+
+    name of a control plane's own service     refused, whoever asks
+    address of an engine pod                  the hosts, or paths of hosts, that `PodCallers` lists for it, nothing else
+    address of an ordinary pod                everything in the table
+    any other address                         refused
+
+A pod is known by the source address of its connection, which it cannot choose: the pod network drops forged ones. No header
+takes part in it. The rules are the configuration of an RBAC filter in a file of its own, so that a pod comes and goes
+without touching a listener (which would cut every stream).
+
+Hosts are compared as the engines were given them, in lower case; another spelling is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Network
+from typing import Any
+
+from coterie.kuscia.gateway.matching import by_header, by_sender, header_like, then, verdict
+from coterie.kuscia.gateway.model import PodCaller, PodNetwork, SnapshotInputs
+from coterie.kuscia.gateway.names import API_SERVICE, HANDSHAKE_SERVICE, KUSCIA_API_SERVICE, RBAC, Json
+
+AUTHORITY, _PATH = ":authority", ":path"
+_ALLOWED = verdict("allowed", "ALLOW")
+_RESERVED = verdict("reserved-for-the-node", "DENY")
+_NOT_ALLOWED = verdict("not-allowed-for-this-pod", "DENY")
+_UNKNOWN = verdict("unknown-pod", "DENY")
+
+
+def pod_rules(inputs: SnapshotInputs) -> Json:
+    if inputs.pods is None:
+        # They share the machine's network and cannot be told apart. Peer gateways ask for the handshake here.
+        return _rules((API_SERVICE, KUSCIA_API_SERVICE), _ALLOWED)
+    by_pod = by_sender(_by_address(inputs.pods, inputs.callers), _UNKNOWN)
+    return _rules((API_SERVICE, KUSCIA_API_SERVICE, HANDSHAKE_SERVICE), then(by_pod))
+
+
+def _rules(reserved: Iterable[str], others: Json) -> Json:
+    # Virtual hosts are found in any spelling, hence this too.
+    pattern = f"(?i)({'|'.join(map(re.escape, sorted(reserved)))})(\\..*)?"
+    return {"@type": RBAC, "matcher": header_like(AUTHORITY, pattern, _RESERVED, others)}
+
+
+def _by_address(pods: PodNetwork, callers: Iterable[PodCaller]) -> list[tuple[list[str], Json]]:
+    """Pods of one task mostly have the same hosts: they are one entry."""
+    alike: dict[frozenset[str], list[str]] = {}
+    for caller in sorted(callers, key=lambda each: each.address):
+        alike.setdefault(caller.hosts, []).append(f"{caller.address}/32")
+    engines = [
+        (addresses, then(by_header(AUTHORITY, _by_host(hosts), _NOT_ALLOWED)))
+        for hosts, addresses in sorted(alike.items(), key=lambda each: each[1])
+    ]
+    ordinary = sorted(IPv4Network(pods.cidr).address_exclude(IPv4Network(pods.engines)))
+    return [([str(each) for each in ordinary], _ALLOWED), *engines]
+
+
+def _by_host(hosts: Iterable[str]) -> dict[str, Json]:
+    paths: dict[str, list[str]] = {}
+    for each in hosts:
+        host, slash, path = each.partition("/")
+        paths.setdefault(host, []).extend([slash + path] if slash else [])
+    return {
+        host: then(by_header(_PATH, dict.fromkeys(allowed, _ALLOWED), _NOT_ALLOWED))
+        if allowed and host not in hosts
+        else _ALLOWED
+        for host, allowed in paths.items()
+    }
+
+
+def callers_in(rules: Mapping[str, Any]) -> tuple[PodCaller, ...]:
+    """The engine pods in what `pod_rules` made; none in anything else."""
+    try:
+        listed = rules["matcher"]["on_no_match"]["matcher"]["matcher_tree"]["custom_match"]["typed_config"]
+        return tuple(
+            PodCaller(str(each["address_prefix"]), _hosts(entry["on_match"]["matcher"]))
+            for entry in listed["range_matchers"]
+            if "matcher" in entry["on_match"]
+            for each in entry["ranges"]
+        )
+    except (KeyError, TypeError):
+        return ()
+
+
+def _hosts(tree: Mapping[str, Any]) -> frozenset[str]:
+    found: set[str] = set()
+    for host, entry in _entries(tree).items():
+        found |= {host + path for path in _entries(entry["matcher"])} if "matcher" in entry else {host}
+    return frozenset(found)
+
+
+def _entries(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of what `by_header` made."""
+    return tree["matcher_tree"]["exact_match_map"]["map"] if "matcher_tree" in tree else {}

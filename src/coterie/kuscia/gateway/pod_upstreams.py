@@ -1,0 +1,36 @@
+"""How Envoy reaches pods when it runs outside their network: it opens the connection inside their namespace. Pure."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+
+from coterie.kuscia.gateway.model import DomainService, PodNetwork, SocketAddress
+from coterie.kuscia.gateway.names import Json
+
+
+@lru_cache(maxsize=16)
+def _network(cidr: str) -> IPv4Network | IPv6Network:
+    return ip_network(cidr)
+
+
+def needs_namespace(pods: PodNetwork | None, target: SocketAddress) -> bool:
+    """Whether this address means something in the pods' network only, and Envoy is not in there."""
+    if pods is None or not pods.namespace or target.is_socket:
+        return False
+    try:
+        return ip_address(target.host) in _network(pods.cidr)
+    except ValueError:
+        return False  # a host name
+
+
+def reachable_endpoints(pods: PodNetwork | None, service: DomainService) -> tuple[SocketAddress, ...]:
+    """All of them, or, when some are pods with a network of their own and some are not, the pods: a cluster's connections
+    are opened in one place."""
+    inside = tuple(each for each in service.endpoints if needs_namespace(pods, each))
+    return inside or service.endpoints
+
+
+def bind_config(pods: PodNetwork) -> Json:
+    source = {"address": "0.0.0.0", "port_value": 0, "network_namespace_filepath": pods.namespace}
+    return {"source_address": source}

@@ -1,0 +1,332 @@
+"""Pods with a network of their own: addresses, what they reach, and what is left when things are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from runp_kit import RunpHarness
+
+from coterie.kube.agent.network_check import NetworkCheck, has_answer, question
+from coterie.kube.agent.runtimes.protocol import PodKind, PodNetworkClass, PodSandbox, RuntimeFailure
+from coterie.kube.agent.runtimes.runp import network_access, pod_networks
+from coterie.kube.agent.runtimes.runp.client import group_of
+from coterie.kube.agent.runtimes.runp.network_access import NamespaceSockets, PodAddresses, engine_range
+from coterie.kube.agent.runtimes.runp.settings import PodNetworkSettings
+
+NETWORK = PodNetworkSettings(ports=(("udp", 53), ("tcp", 80)), ports_not_for_guests=(("tcp", 8060),))
+GATEWAY = "100.96.0.1"
+CALL = (
+    "python3 -c 'import socket, sys\n"
+    "try:\n  print(socket.create_connection((sys.argv[1], int(sys.argv[2])), 5).recv(99).decode())\n"
+    'except OSError as problem:\n  print("refused", problem.errno)\' '
+)
+
+
+class NetworkHarness:
+    def __init__(self, harness: RunpHarness, facts: network_access.PodNetworkFacts) -> None:
+        self.runp = harness
+        self.facts = facts
+        self.sockets = NamespaceSockets(harness.settings.directory, harness.group)
+        self.servers: list[asyncio.Server] = []
+
+    async def serve(self, port: int) -> None:
+        """A service of the node that tells callers their addresses."""
+
+        async def tell(reader, writer):
+            writer.write(writer.get_extra_info("peername")[0].encode())
+            writer.close()
+
+        self.servers.append(await asyncio.start_server(tell, sock=self.sockets.tcp(GATEWAY, port)))
+
+    async def pod(self, uid: str, kind: PodKind = PodKind.ORDINARY, group: str = "") -> str:
+        runtime = self.runp.runtime
+        address = runtime.assign_address(uid, PodNetworkClass(kind, group))
+        sandbox = PodSandbox(
+            uid, "alice", uid, uid, self.runp.root / "pods" / uid, address=address, kind=kind, group=group
+        )
+        await runtime.prepare_pod(sandbox)
+        return address
+
+    async def says(self, uid: str, command: str) -> str:
+        """What a command prints in a pod, run as a container of its own."""
+        pod = self.runp.runtime.pod(uid)
+        name = f"c{len(pod.containers) if pod is not None else 0}"
+        spec = await self.runp.start(command, name, uid=uid)
+        await self.runp.ended(name, uid)
+        return "\n".join(line.split(" ", 3)[3] for line in spec.log_path.read_text().splitlines())
+
+    async def server(self, uid: str, where: str = "") -> None:
+        """A server in a pod that tells callers their addresses, on port 9000; returns when it listens."""
+        script = (
+            f'python3 -c \'import socket\ns = socket.create_server(("{where}", 9000))\n'
+            "while True:\n  c, a = s.accept(); c.sendall(a[0].encode()); c.close()'"
+        )
+        await self.runp.start(script, "server", uid=uid)
+        for _ in range(200):
+            try:
+                _, writer = await self.runp.runtime.dial(uid, 9000)
+            except ConnectionRefusedError:
+                await asyncio.sleep(0.05)
+            else:
+                writer.close()
+                return
+        pytest.fail("the server never listened")
+
+    async def reaches(self, uid: str, address: str, port: int) -> str:
+        return await self.says(uid, CALL + f"{address} {port}")
+
+
+@pytest.fixture
+async def network(tmp_path: Path):
+    try:
+        facts = network_access.ensure(tmp_path / "runp", group_of("test", tmp_path / "runp"), NETWORK)
+    except network_access.NotFenced as problem:
+        pytest.skip(f"this machine allows no pod networks: {problem}")
+    async with RunpHarness.opened(tmp_path, network=NETWORK) as harness:
+        made = NetworkHarness(harness, facts)
+        yield made
+        for server in made.servers:
+            server.close()
+
+
+async def test_a_pod_calls_from_its_own_address(network):
+    await network.serve(80)
+    for uid in ("uid-1", "uid-2"):
+        address = await network.pod(uid)
+        assert network.runp.runtime.pod_ip(uid) == address
+        assert await network.reaches(uid, GATEWAY, 80) == address
+
+
+async def test_kinds_of_pods_reach_what_they_may(network):
+    await network.serve(80)
+    await network.serve(8060)
+    await network.serve(8099)
+    await network.pod("ordinary")
+    await network.pod("guest", PodKind.GUEST, "task/a")
+    assert await network.reaches("ordinary", GATEWAY, 8060) == network.runp.runtime.pod_ip("ordinary")
+    assert (await network.reaches("guest", GATEWAY, 8060)).startswith("refused")
+    assert (await network.reaches("ordinary", GATEWAY, 8099)).startswith("refused")
+    assert await network.reaches("guest", GATEWAY, 80) == network.runp.runtime.pod_ip("guest")
+
+
+@pytest.mark.parametrize("kind", [PodKind.ENGINE, PodKind.GUEST])
+async def test_engines_of_one_task_reach_each_other_and_nobody_else(network, kind):
+    addresses = {
+        uid: await network.pod(uid, kind, group)
+        for uid, group in (("a-0", "task/a"), ("a-1", "task/a"), ("b-0", "task/b"))
+    }
+    addresses["own"] = await network.pod("own")
+    for uid in ("a-1", "b-0", "own"):
+        await network.server(uid)
+    assert await network.reaches("a-0", addresses["a-1"], 9000) == addresses["a-0"]
+    assert (await network.reaches("a-0", addresses["b-0"], 9000)).startswith("refused")
+    assert (await network.reaches("a-0", addresses["own"], 9000)).startswith("refused")
+    expected = addresses["own"] if kind is PodKind.ENGINE else "refused"
+    assert (await network.reaches("own", addresses["b-0"], 9000)).startswith(expected)
+
+
+async def test_pods_and_the_machine_do_not_share_a_loopback(network):
+    listening = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    await network.pod("uid-1")
+    assert (await network.reaches("uid-1", "127.0.0.1", port)).startswith("refused")
+    listening.close()
+
+
+async def test_a_pod_binds_any_port_and_cannot_change_its_network(network):
+    await network.pod("uid-1")
+    script = (
+        "python3 -c 'import socket\n"
+        'socket.create_server(("", 80)); print("bound")\n'
+        "try:\n  socket.socket(socket.AF_INET, socket.SOCK_RAW, 255); print(0)\n"
+        "except OSError as problem:\n  print(problem.errno)\n"
+        "try:\n  socket.socket(socket.AF_PACKET, socket.SOCK_RAW); print(0)\n"
+        "except OSError as problem:\n  print(problem.errno)'"
+    )
+    assert (await network.says("uid-1", script)).split() == ["bound", "1", "1"]  # EPERM is 1 too
+
+
+async def test_probes_and_port_forward_reach_a_server_on_the_loopback_of_a_pod(network):
+    await network.pod("uid-1")
+    await network.server("uid-1", "127.0.0.1")
+    reader, writer = await network.runp.runtime.dial("uid-1", 9000)
+    assert await reader.read() == b"127.0.0.1"
+    writer.close()
+
+
+async def test_exec_is_in_the_network_of_the_pod(network):
+    await network.pod("uid-1")
+    await network.runp.start("sleep 60")
+    session = await network.runp.runtime.exec(
+        "uid-1", "main", ["sh", "-c", "cat /proc/net/fib_trie"], stdin=False, tty=False
+    )
+    text = b""
+    while data := await session.read_stdout():
+        text += data
+    await session.close()
+    assert network.runp.runtime.pod_ip("uid-1").encode() in text
+
+
+async def test_containers_of_one_pod_share_their_network_over_restarts(network):
+    await network.pod("uid-1")
+    await network.server("uid-1")
+    assert await network.reaches("uid-1", "127.0.0.1", 9000) == "127.0.0.1"
+    first = await network.says("uid-1", "readlink /proc/self/ns/net")
+    assert await network.says("uid-1", "readlink /proc/self/ns/net") == first
+
+
+@pytest.mark.parametrize("victims", ["supervisor", "holder", "both"])
+async def test_the_network_outlives_who_made_it(network, victims):
+    await network.serve(80)
+    address = await network.pod("uid-1")
+    await network.runp.start("sleep 600")
+    if victims != "supervisor":
+        os.kill(network.facts.holder, signal.SIGKILL)
+    if victims != "holder":
+        os.kill(network.runp.shepherd, signal.SIGKILL)
+    await asyncio.sleep(0.3)
+    assert await network.reaches("uid-1", GATEWAY, 80) == address
+    second = await network.pod("uid-2")
+    assert second != address
+    assert await network.reaches("uid-2", GATEWAY, 80) == second
+    facts = pod_networks.read_facts(str(network.runp.settings.directory))
+    assert facts is not None and pod_networks.holder_alive(facts)
+    assert facts["path"] == str(network.facts.namespace)
+
+
+async def test_a_holder_that_is_killed_while_no_supervisor_runs_is_replaced(network):
+    """A node without pods has no supervisor; its gateway must be able to enter the network all the same."""
+    directory = str(network.runp.settings.directory)
+    await network.runp.runtime._end_supervisor()
+    os.kill(network.facts.holder, signal.SIGKILL)
+    for _ in range(200):
+        facts = pod_networks.read_facts(directory)
+        if facts["holder"] != network.facts.holder and pod_networks.holder_alive(facts):
+            break
+        await asyncio.sleep(0.05)
+    assert facts["path"] == str(network.facts.namespace), "it is the same network"
+    assert os.stat(facts["path"]).st_ino == facts["inode"]
+
+
+async def test_a_network_that_vanished_is_made_again_with_the_same_addresses(network):
+    """Agent, supervisor and holder are killed together; only the pod's processes are left."""
+    address = await network.pod("uid-1")
+    await network.runp.start("sleep 600")
+    shepherd, holder = network.runp.shepherd, network.facts.holder
+    await network.runp.runtime.close()
+    network.runp.runtime._client.release()
+    for pid in (holder, shepherd):
+        os.kill(pid, signal.SIGKILL)
+    await asyncio.sleep(0.1)
+    facts = network_access.ensure(network.runp.settings.directory, network.runp.group, NETWORK)
+    await network.runp.restart()
+    assert network.runp.runtime.pod_ip("uid-1") == address
+    network.facts = facts
+    await network.serve(80)
+    assert await network.reaches("uid-1", GATEWAY, 80) == address
+
+
+async def test_nothing_is_left_after_the_last_pod(network):
+    await network.pod("uid-1")
+    await network.runp.start("sleep 600")
+    await network.runp.runtime.remove_pod("uid-1")
+    await network.runp.runtime.close()
+    await network.runp.until(lambda: not os.path.exists(f"/proc/{network.facts.holder}"))
+    assert not network.facts.namespace.is_symlink()
+    left = os.listdir(network.runp.settings.directory)
+    assert pod_networks.FACTS_FILE not in left
+
+
+async def test_pods_with_a_network_outlive_an_agent_that_is_stopped(network):
+    address = await network.pod("uid-1")
+    await network.runp.start("sleep 600")
+    await network.runp.restart()
+    assert network.runp.runtime.pod_ip("uid-1") == address
+    await network.serve(80)
+    assert await network.reaches("uid-1", GATEWAY, 80) == address
+
+
+async def test_no_program_inherits_what_the_supervisor_hands_over(network):
+    """An Envoy that had the DNS listener too would keep its port from the node's next life."""
+    for made in (network.sockets.udp(GATEWAY, 53), network.sockets.tcp(GATEWAY, 53)):
+        assert not made.get_inheritable()
+        made.close()
+    assert network.runp.runtime._client._namespaces
+    assert not any(os.get_inheritable(each) for each in network.runp.runtime._client._namespaces)
+    await network.pod("uid-1")
+    with await network.runp.runtime._socket_of("uid-1") as made:
+        assert not made.get_inheritable()
+
+
+async def test_a_port_that_is_taken_is_called_so(network):
+    first = network.sockets.tcp(GATEWAY, 80)
+    with pytest.raises(OSError) as problem:
+        network.sockets.tcp(GATEWAY, 80)
+    assert problem.value.errno == errno.EADDRINUSE
+    first.close()
+
+
+async def test_host_network_needs_trust(network):
+    with pytest.raises(RuntimeFailure, match="allowHostNetwork"):
+        network.runp.runtime.assign_address("uid-9", PodNetworkClass(host=True))
+
+
+async def test_the_check_tells_what_a_pod_cannot_do(network):
+    check = NetworkCheck(network.runp.runtime, GATEWAY, "gateway.alice.svc", 80, None, needed=lambda: False)  # type: ignore[arg-type]
+    assert "DNS" in await check.check()
+
+    class Names(asyncio.DatagramProtocol):
+        def connection_made(self, transport):
+            self.transport = transport
+
+        def datagram_received(self, data, addr):
+            self.transport.sendto(data[:2] + b"\x81\x80\0\1\0\1\0\0\0\0" + data[12:], addr)
+
+    transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+        Names, sock=network.sockets.udp(GATEWAY, 53)
+    )
+    assert "gateway" in await check.check()
+
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\n\r\n")
+        writer.close()
+
+    network.servers.append(await asyncio.start_server(answer, sock=network.sockets.tcp(GATEWAY, 80)))
+    assert await check.check() == ""
+    transport.close()
+
+
+def test_addresses_are_given_out_again_as_late_as_possible():
+    addresses = PodAddresses("100.96.0.0/29")
+    assert [addresses.assign(uid, engine=False) for uid in "ab"] == ["100.96.0.2", "100.96.0.3"]
+    with pytest.raises(RuntimeFailure, match="podCIDR"):
+        addresses.assign("c", engine=False)
+    assert addresses.assign("d", engine=True) == "100.96.0.4"
+    addresses.free("d")
+    assert addresses.assign("e", engine=True) == "100.96.0.5"
+    assert addresses.of("e") == "100.96.0.5"
+    assert addresses.of("d") == ""
+    addresses.free("a")
+    assert addresses.assign("c", engine=False) == "100.96.0.2"
+    assert engine_range("100.96.0.0/16") == "100.96.128.0/17"
+
+
+def test_addresses_of_pods_from_before_are_kept():
+    addresses = PodAddresses("100.96.0.0/16")
+    addresses.take("old", "100.96.128.7")
+    assert addresses.of("old") == "100.96.128.7"
+    assert addresses.assign("new", engine=True) == "100.96.128.8"
+
+
+def test_what_is_an_answer():
+    query = question("gateway.alice.svc")
+    assert not has_answer(query)
+    assert has_answer(query[:2] + b"\x81\x80\0\1\0\1\0\0\0\0")
+    assert not has_answer(query[:2] + b"\x81\x83\0\1\0\1\0\0\0\0")
+    assert not has_answer(b"")
