@@ -8,10 +8,12 @@ restart policy, update strategy) comes from our AppImage. Fields that are not na
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
+import orjson
 
 from coterie.kube.api.meta import Object
 from coterie.kube.api.quantity import QuantityError
@@ -134,6 +136,12 @@ def _template(given: PartyDeploymentTemplate | None) -> PartyDeploymentTemplate 
     if given.replicas is None and not containers:
         return None
     return PartyDeploymentTemplate(replicas=given.replicas, spec={"containers": containers} if containers else None)
+
+
+def deployment_digest(spec: KusciaDeploymentSpec) -> str:
+    """Names what is approved: the fields that are taken, and nothing else."""
+    taken = msgspec.to_builtins(deployment_taken(msgspec.to_builtins(spec)))
+    return hashlib.sha256(orjson.dumps(taken, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
 class _Container(msgspec.Struct, frozen=True):

@@ -142,16 +142,14 @@ def refused_statuses(mirror: Object, ours: Iterable[str], reason: str, sentence:
     out: PartyStatuses = {}
     for domain, role in parties_named(mirror):
         if domain in hosted:
-            out.setdefault(domain, {})[party_deployment(mirror["metadata"]["name"], role)] = (
-                PartyDeploymentStatus(
-                    replicas=0,
-                    updated_replicas=0,
-                    available_replicas=0,
-                    unavailable_replicas=0,
-                    phase=str(ServingPhase.FAILED),
-                    role=role,
-                    conditions=(why,),
-                )
+            out.setdefault(domain, {})[party_deployment(mirror["metadata"]["name"], role)] = PartyDeploymentStatus(
+                replicas=0,
+                updated_replicas=0,
+                available_replicas=0,
+                unavailable_replicas=0,
+                phase=str(ServingPhase.FAILED),
+                role=role,
+                conditions=(why,),
             )
     return out
 

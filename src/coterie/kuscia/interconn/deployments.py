@@ -248,7 +248,9 @@ class ServingMember(_Side):
         try:
             body = words.working_copy(shown, self._host, self._namespace)
         except PartnerRequestError as problem:
-            self._log.warning("A partner's deployment cannot be read", deployment=summary.metadata.name, why=str(problem))
+            self._log.warning(
+                "A partner's deployment cannot be read", deployment=summary.metadata.name, why=str(problem)
+            )
             return
         initiator = body["spec"]["initiator"]
         if fault := job_mirror.initiator_fault(initiator, self.domains.cache.get(initiator), self._host):
