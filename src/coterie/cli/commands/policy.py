@@ -16,7 +16,7 @@ from coterie.cli.jobs.follow import JOBS
 from coterie.cli.output import as_text, plain_table, without_managed_fields
 from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
-from coterie.kube.api.errors import NotFound
+from coterie.kube.api.errors import AlreadyExists, NotFound
 from coterie.kube.api.meta import Object, find_condition
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own, master_of
@@ -84,16 +84,21 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("action", choices=_ACTIONS, metavar="ls|show|allow|deny|set|rm|explain|approve", help="action")
     options.words_argument(parser)
     rules = parser.add_argument_group("rules, for allow and set (`any` takes a rule away)")
-    several = {"action": "append", "default": []}
-    rules.add_argument("--app-image", metavar="NAME[:VERSION][@ID]", **several, help="AppImages; may be repeated")
-    rules.add_argument("--component", metavar="PATTERN", **several, help="components of engines; may be repeated")
+    rules.add_argument(
+        "--app-image", metavar="NAME[:VERSION][@ID]", action="append", default=[], help="AppImages; may be repeated"
+    )
+    rules.add_argument(
+        "--component", metavar="PATTERN", action="append", default=[], help="components of engines; may be repeated"
+    )
     rules.add_argument("--tables", metavar="IDS", default="", help="tables that may be used at most")
     rules.add_argument("--kinds", metavar="KINDS", default="", help="job, deployment (default: both)")
     rules.add_argument("--cpu", metavar="AMOUNT", default="", help="CPUs of one task or deployment")
     rules.add_argument("--memory", metavar="AMOUNT", default="", help="memory of one task or deployment")
     rules.add_argument("--bandwidth", metavar="N", default="", help="bandwidth that one of them may reserve")
     rules.add_argument("--priority", metavar="N", default="", help="highest priority of a task")
-    rules.add_argument("--hours", metavar="HOURS", **several, help='when: "Mon-Fri 08:00-18:00"; may be repeated')
+    rules.add_argument(
+        "--hours", metavar="HOURS", action="append", default=[], help='when: "Mon-Fri 08:00-18:00"; may be repeated'
+    )
     rules.add_argument("--time-zone", metavar="ZONE", default="", help="of the hours (default: UTC)")
     rules.add_argument("--outside", choices=("ask", "refuse"), default="", help="what happens to everything else")
     quota = parser.add_argument_group("quota, for allow and set: all work of the partner together")
@@ -216,24 +221,14 @@ async def _replace(session: CliSession, args: argparse.Namespace, spec: Object) 
     await _check_partner(session, name)
     body: Object = {"metadata": {"name": name}, "spec": spec}
     try:
-        written = await session.client.create(_POLICY, body) if await _absent(session, name) else None
-    except NotFound as problem:
-        raise CliError("Error: this control plane has no PartnerPolicies; it is older than this command") from problem
-    if written is None:
+        written = await session.client.create(_POLICY, body)
+    except AlreadyExists:
         written = await session.client.modify(_POLICY, name, "", lambda old: {**old, "spec": spec})
     if args.output != "table":
         session.app.write(as_text(without_managed_fields(written), args.output))
     else:
         session.app.say(f"policy of {name}: {summary(typed)}")
     return 0
-
-
-async def _absent(session: CliSession, name: str) -> bool:
-    try:
-        await session.client.get(_POLICY, name)
-    except NotFound:
-        return True
-    return False
 
 
 async def _check_partner(session: CliSession, name: str) -> None:

@@ -159,7 +159,8 @@ def _containers(given: object) -> list[Object]:
     for each in found:
         resources = _resources(each.resources)
         if each.name and resources is not None:
-            out.append({"name": each.name, "resources": msgspec.to_builtins(resources)})
+            # The schema wants a working directory; nothing takes it from here.
+            out.append({"name": each.name, "workingDir": "", "resources": msgspec.to_builtins(resources)})
     return out
 
 
