@@ -81,6 +81,16 @@ def task(alias: str, *parties: str | Object, after: Sequence[str] = (), image: s
     }
 
 
+def open_policy(partner: str, **spec: Any) -> Object:
+    """What `coterie policy allow PARTNER` writes, or another."""
+    return {
+        "apiVersion": API,
+        "kind": "PartnerPolicy",
+        "metadata": {"name": partner},
+        "spec": {"appImages": ["*"], **spec},
+    }
+
+
 def job(name: str, initiator: str, *tasks: Object, **spec: Any) -> Object:
     return {
         "apiVersion": API,

@@ -24,7 +24,7 @@ from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.client.client import Client
 from coterie.kuscia.api.domainroutes import route_name
-from coterie.kuscia.api.partner_policy import open_policy
+from coterie.kuscia.api.partner_policy import OPEN_SPEC, policy_of
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS
 from coterie.kuscia.api.types.partner_policy import PARTNER_POLICIES
 from coterie.node.config import NodeSettings
@@ -95,7 +95,8 @@ async def _partner(client: Client, who: NodeSettings) -> None:
         return {"spec": {"cert": wanted["spec"]["cert"]}}
 
     if await ensure(client, DOMAINS.as_dynamic, wanted, wrong):
-        await ensure(client, PARTNER_POLICIES.as_dynamic, open_policy(who.domain))
+        domain = await client.get(DOMAINS, who.domain)
+        await ensure(client, PARTNER_POLICIES.as_dynamic, policy_of(domain, OPEN_SPEC))
 
 
 async def _route(client: Client, way: NetworkRoute) -> None:

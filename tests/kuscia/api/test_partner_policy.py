@@ -8,21 +8,24 @@ import msgspec
 import pytest
 
 from coterie.kube.api import quantity
+from coterie.kube.api.meta import ObjectMeta
 from coterie.kuscia.api.partner_policy import (
     DEFAULT_QUOTA,
-    AdmissionRequest,
+    OPEN_SPEC,
+    PartnerRequest,
     Usage,
     Verdict,
     WorkloadRequest,
     admit,
     decide,
     is_open,
-    open_policy,
     over_quota,
     policy_faults,
+    policy_of,
     quota_of,
     usage_of,
 )
+from coterie.kuscia.api.types.domain import Domain
 from coterie.kuscia.api.types.partner_policy import (
     DEPLOYMENT,
     JOB,
@@ -46,8 +49,8 @@ def work(**fields) -> WorkloadRequest:
     )
 
 
-def asked(*works: WorkloadRequest, kind: str = JOB) -> AdmissionRequest:
-    return AdmissionRequest("alice", kind, works or (work(),))
+def asked(*works: WorkloadRequest, kind: str = JOB) -> PartnerRequest:
+    return PartnerRequest("alice", kind, works or (work(),))
 
 
 def policy(**fields) -> PartnerPolicySpec:
@@ -186,7 +189,9 @@ def test_an_unnamed_outside_asks_and_garbage_does_not_allow():
 
 
 def test_the_open_policy_is_open_and_nothing_narrower_is():
-    made = msgspec.convert({**open_policy("alice")}, PartnerPolicy)
+    domain = Domain(metadata=ObjectMeta(name="alice", uid="u1"))
+    made = msgspec.convert(policy_of(domain, OPEN_SPEC), PartnerPolicy)
+    assert [(each.kind, each.uid) for each in made.metadata.owner_references] == [("Domain", "u1")]
     assert is_open(made.spec)
     assert not is_open(policy(cpu="1"))
     assert not is_open(PartnerPolicySpec())

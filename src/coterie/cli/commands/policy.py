@@ -24,11 +24,12 @@ from coterie.kuscia.api.jobs.commands import approval_patch, approvers
 from coterie.kuscia.api.jobs.conditions import ADMITTED
 from coterie.kuscia.api.partner_policy import (
     AdmissionDecision,
-    AdmissionRequest,
+    PartnerRequest,
     Verdict,
     decide,
     is_open,
     policy_faults,
+    policy_of,
     quota_of,
 )
 from coterie.kuscia.api.partner_requests import deployment_digest, deployment_request, job_request
@@ -218,8 +219,7 @@ async def _replace(session: CliSession, args: argparse.Namespace, spec: Object) 
     typed = msgspec.convert(spec, PartnerPolicySpec)
     if faults := policy_faults(typed):
         raise UsageError("; ".join(faults))
-    await _check_partner(session, name)
-    body: Object = {"metadata": {"name": name}, "spec": spec}
+    body = policy_of(await _partner(session, name), spec)
     try:
         written = await session.client.create(_POLICY, body)
     except AlreadyExists:
@@ -231,7 +231,7 @@ async def _replace(session: CliSession, args: argparse.Namespace, spec: Object) 
     return 0
 
 
-async def _check_partner(session: CliSession, name: str) -> None:
+async def _partner(session: CliSession, name: str) -> Domain:
     try:
         domain = await session.client.get(DOMAINS, name)
     except NotFound as problem:
@@ -239,6 +239,7 @@ async def _check_partner(session: CliSession, name: str) -> None:
         raise CliError(f"Error: there is no domain {name} here; {words}") from problem
     if is_own(domain):
         raise CliError(f"Error: {name} is a domain of ours; policies are for partners")
+    return domain
 
 
 async def _remove(session: CliSession, args: argparse.Namespace) -> int:
@@ -431,7 +432,7 @@ async def _policy_of(session: CliSession, initiator: str, domains: Mapping[str, 
 
 async def _asked(
     session: CliSession, found: KusciaJob | KusciaDeployment, domains: Mapping[str, Domain]
-) -> AdmissionRequest:
+) -> PartnerRequest:
     images = {each.metadata.name: each for each in (await session.client.list(APP_IMAGES)).items}
     ours = {name for name, domain in domains.items() if is_own(domain)}
     tables = {

@@ -23,13 +23,14 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from coterie.kube.api import quantity
 from coterie.kube.api.quantity import BINARY_SI, NANO, Quantity, QuantityError
 from coterie.kube.api.types.pods import QuantityText
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.types.domain import DOMAINS, Domain
 from coterie.kuscia.api.types.partner_policy import ANY, REFUSE, PartnerPolicySpec, PartnerQuota
 
 CPU, MEMORY, DISK, BANDWIDTH = "cpu", "memory", "ephemeral-storage", labels.KUSCIA_BANDWIDTH
@@ -88,7 +89,7 @@ class WorkloadRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class AdmissionRequest:
+class PartnerRequest:
     partner: str
     """The domain that began it."""
     kind: str
@@ -125,7 +126,7 @@ ALLOWED = AdmissionDecision(Verdict.ALLOW)
 
 
 def admit(
-    requires_approval: bool | None, policy: PartnerPolicySpec | None, request: AdmissionRequest, now: datetime
+    requires_approval: bool | None, policy: PartnerPolicySpec | None, request: PartnerRequest, now: datetime
 ) -> AdmissionDecision:
     """`requires_approval`: `enableWorkloadApprove`; None when the configuration does not say it."""
     found = decide(policy, request, now)
@@ -141,7 +142,7 @@ def admit(
     return found
 
 
-def decide(policy: PartnerPolicySpec | None, request: AdmissionRequest, now: datetime) -> AdmissionDecision:
+def decide(policy: PartnerPolicySpec | None, request: PartnerRequest, now: datetime) -> AdmissionDecision:
     partner = request.partner
     if policy is None:
         return AdmissionDecision(Verdict.ASK, (Reason(NO_POLICY, f"there is no policy for {partner}"),))
@@ -165,7 +166,7 @@ def _outside(policy: PartnerPolicySpec) -> Verdict:
     return Verdict.REFUSE if policy.outside == REFUSE else Verdict.ASK
 
 
-def _against(policy: PartnerPolicySpec, request: AdmissionRequest) -> Iterator[Reason]:
+def _against(policy: PartnerPolicySpec, request: PartnerRequest) -> Iterator[Reason]:
     partner = request.partner
     if policy.kinds is not None and request.kind not in policy.kinds:
         yield Reason("kinds", f"{partner} may not begin a {request.kind.lower()}")
@@ -369,9 +370,15 @@ def _faults(policy: PartnerPolicySpec) -> Iterator[str]:
         yield f"timeZone: {policy.time_zone!r} is not known here; take one such as Europe/Berlin"
 
 
-def open_policy(partner: str) -> dict[str, Any]:
-    """A PartnerPolicy that approves everything, as far as the default quota goes."""
-    return {"metadata": {"name": partner}, "spec": {"appImages": [ANY]}}
+OPEN_SPEC: Final[dict[str, Any]] = {"appImages": [ANY]}
+"""Approves everything, as far as the default quota goes."""
+
+
+def policy_of(domain: Domain, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A PartnerPolicy that goes with the partner's Domain: who takes its name later begins without one."""
+    resource, meta = DOMAINS.resource, domain.metadata
+    owner = {"apiVersion": resource.api_version, "kind": resource.kind, "name": meta.name, "uid": meta.uid}
+    return {"metadata": {"name": meta.name, "ownerReferences": [owner]}, "spec": dict(spec)}
 
 
 def is_open(policy: PartnerPolicySpec) -> bool:

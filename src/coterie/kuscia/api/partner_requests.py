@@ -22,7 +22,7 @@ from coterie.kuscia.api import grants
 from coterie.kuscia.api.appimages import choose_template, replicas_of
 from coterie.kuscia.api.partner_policy import (
     COUNTED_RESOURCES,
-    AdmissionRequest,
+    PartnerRequest,
     Usage,
     WorkloadRequest,
     container_amounts,
@@ -198,7 +198,7 @@ def _typed(given: object, kind: type[T]) -> T:
 
 def job_request(
     spec: KusciaJobSpec, ours: Collection[str], images: Mapping[str, AppImage], tables: Mapping[str, Collection[str]]
-) -> AdmissionRequest:
+) -> PartnerRequest:
     """`ours`: domains of ours. `tables`: ids of the tables that each of them owns."""
     works: list[WorkloadRequest] = []
     for task in spec.tasks:
@@ -211,7 +211,7 @@ def job_request(
             usage += _party_usage(image, party.role, party.resources, None, ())
         known = {name for party in own for name in tables.get(party.domain_id, ())}
         works.append(_work(f"task {task.alias}", task.app_image, image, task.task_input_config, known, usage, task))
-    return AdmissionRequest(spec.initiator, JOB, tuple(works))
+    return PartnerRequest(spec.initiator, JOB, tuple(works))
 
 
 def deployment_request(
@@ -219,7 +219,7 @@ def deployment_request(
     ours: Collection[str],
     images: Mapping[str, AppImage],
     tables: Mapping[str, Collection[str]],
-) -> AdmissionRequest:
+) -> PartnerRequest:
     spec = deployment.spec
     works: list[WorkloadRequest] = []
     for party in spec.parties:
@@ -232,7 +232,7 @@ def deployment_request(
         known = tables.get(party.domain_id, ())
         name = f"{party.domain_id} as {party.role}" if party.role else party.domain_id
         works.append(_work(name, party.app_image_ref, image, spec.input_config, known, usage, None))
-    return AdmissionRequest(spec.initiator, DEPLOYMENT, tuple(works))
+    return PartnerRequest(spec.initiator, DEPLOYMENT, tuple(works))
 
 
 def _work(
