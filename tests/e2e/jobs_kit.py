@@ -81,16 +81,6 @@ def task(alias: str, *parties: str | Object, after: Sequence[str] = (), image: s
     }
 
 
-def open_policy(partner: str, **spec: Any) -> Object:
-    """What `coterie policy allow PARTNER` writes, or another."""
-    return {
-        "apiVersion": API,
-        "kind": "PartnerPolicy",
-        "metadata": {"name": partner},
-        "spec": {"appImages": ["*"], **spec},
-    }
-
-
 def job(name: str, initiator: str, *tasks: Object, **spec: Any) -> Object:
     return {
         "apiVersion": API,
@@ -218,6 +208,13 @@ class Domain:
         return self.kubectl("apply", "-f", "-", stdin="---\n".join(yaml.safe_dump(each) for each in things))
 
     # ---- jobs ----
+
+    def open_to(self, partner: str) -> None:
+        """What `coterie policy allow PARTNER` does."""
+        path = f"{_KUSCIA}/partnerpolicies"
+        if self.get(f"{path}/{partner}") is None:
+            body = {"apiVersion": API, "kind": "PartnerPolicy", "metadata": {"name": partner}}
+            self.call("POST", path, {**body, "spec": {"appImages": ["*"]}})
 
     def submit(self, thing: Object) -> None:
         self.call("POST", f"{_KUSCIA}/namespaces/{CROSS_DOMAIN}/kusciajobs", thing)

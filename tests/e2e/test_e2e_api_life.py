@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs_kit import Net, network, open_policy, until
+from jobs_kit import Net, network, until
 
 import coterie.sdk
 from coterie.cli.routes.model import endpoint_of
@@ -132,7 +132,7 @@ def introduce(net: Net, alice: Connection, bob: Connection) -> None:
             here.domains.create(there.address.domain, role="partner", cert=there.domains.get().cert)
     for here, there in both:
         # What a partner begins waits for approval otherwise.
-        net.at(here.address.domain).apply(open_policy(there.address.domain))
+        net.at(here.address.domain).open_to(there.address.domain)
     for here, there in both:
         with contextlib.suppress(Exists):
             here.routes.create(Route(here.address.domain, there.address.domain, way(net, there.address.domain)))
