@@ -60,6 +60,7 @@ def test_partners_come_with_their_certificate(plane):
     assert made.lines == [
         f"domain {plane.peer} added as a partner",
         f"Next: coterie route add {plane.own} {plane.peer} --endpoint https://HOST-OF-{plane.peer.upper()}:1080 --both",
+        f"What {plane.peer} begins waits for your approval; accept it with `coterie policy allow {plane.peer}`",
     ]
     assert befriended(plane).lines[0] == f"domain {plane.peer} unchanged"
     told = {each["name"]: each for each in json.loads(plane("domain", "ls", "-o", "json").out)}

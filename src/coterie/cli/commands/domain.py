@@ -170,6 +170,7 @@ async def _add(session: CliSession, args: argparse.Namespace, own: str) -> int:
     session.app.say(f"domain {name} {word}{' as a partner' if args.partner and word == 'added' else ''}")
     if args.partner:
         session.app.say(f"Next: coterie route add {own} {name} --endpoint https://HOST-OF-{name.upper()}:1080 --both")
+        session.app.say(f"What {name} begins waits for your approval; accept it with `coterie policy allow {name}`")
         return 0
     return await _token(session, args, own)
 

@@ -24,7 +24,7 @@ _SETTINGS = {
     "join": "Join file from `coterie node add`; it contains a private key.",
     "datastoreEndpoint": "Database for the objects.",
     "runtime": "Container runtime: runp (confined processes).",
-    "enableWorkloadApprove": "Jobs of partners need approval here.",
+    "enableWorkloadApprove": "All jobs and deployments of partners wait for approval here.",
 }
 """Chosen or not there at all."""
 _COMMON = """\

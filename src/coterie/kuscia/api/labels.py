@@ -140,3 +140,8 @@ COTERIE_HOST_TASK_UIDS: Final = "coterie.io/host-task-uids"
 COTERIE_RESERVATIONS: Final = "coterie.io/reservations-made-by"
 """Annotation of a TaskResourceGroup: who makes its TaskResources, and tells the pods of them, when not its controller."""
 COTERIE_MADE_BY_TASK: Final = "task"
+COTERIE_APPROVED: Final = "coterie.io/approved"
+"""Annotation of a KusciaDeployment that a partner began: the digest of the spec that was approved here. Another spec needs
+another approval."""
+COTERIE_REJECTED: Final = "coterie.io/rejected"
+"""The same of a spec that a person rejected."""
