@@ -164,7 +164,7 @@ class World:
         return self.identity.domain
 
     def authority(self) -> pki.Authority:
-        return pki.Authority(pki.load_certificate(self.paths.ca_certificate.read_bytes()), self.identity.key)
+        return engine_certificates.ensure_authority(self.paths, self.domain, SYSTEM_CLOCK.now())
 
     async def table(self, name: str, columns: Sequence[Object] = PEOPLE_COLUMNS, **spec: Any) -> None:
         uri = spec.get("relativeURI", f"{name}.csv")

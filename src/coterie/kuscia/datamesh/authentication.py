@@ -15,15 +15,19 @@ import zlib
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from coterie.base.log import logger
 from coterie.kube.api.errors import ApiError, Forbidden, NotFound
 from coterie.kube.api.types.core import CONFIG_MAPS, ConfigMap
-from coterie.kube.api.types.pods import PODS, Pod
+from coterie.kube.api.types.pods import Pod
 from coterie.kube.client.client import Reader
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api import grants, labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS
+from coterie.kuscia.control.running_engines import NotAnEngine, running_pod
 from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode, NotPermitted
 from coterie.kuscia.identity.engine_certificates import EngineIdentity
+
+log = logger("datamesh")
 
 _KEPT = 512
 _LARGEST_INPUT = 16 << 20
@@ -63,26 +67,19 @@ class EngineAuthenticator:
 
     async def find(self, engine: EngineIdentity | None) -> EngineCaller:
         """Raises MeshProblem: unknown, not ours, or gone."""
-        if engine is None:
-            raise NotPermitted(
-                MeshErrorCode.INVALID, "the certificate names no pod; engines have theirs in kuscia/certs"
-            )
-        if engine.domain != self._domain:
-            raise NotPermitted(
-                MeshErrorCode.INVALID, f'the certificate is of domain "{engine.domain}", not "{self._domain}"'
-            )
         try:
-            pod = await self._client.get(PODS, engine.pod, self._domain)
-        except NotFound:
-            pod = None
+            pod = await running_pod(self._client, engine, self._domain)
+        except NotAnEngine as problem:
+            if engine is not None:
+                self._known.pop(engine.uid, None)
+            log.warning("A call was refused", pod=engine.pod if engine is not None else "", why=str(problem))
+            raise NotPermitted(MeshErrorCode.INVALID, str(problem)) from problem
         except (ApiError, TransportError) as problem:
             raise unavailable(problem) from problem
-        if pod is None or pod.metadata.uid != engine.uid or pod.ended:
-            self._known.pop(engine.uid, None)
-            raise NotPermitted(MeshErrorCode.INVALID, f'pod "{engine.pod}" of the certificate does not run any more')
-        known = self._known.get(engine.uid)
+        uid = pod.metadata.uid
+        known = self._known.get(uid)
         if known is None:
-            known = self._known[engine.uid] = await self._look_up(pod)
+            known = self._known[uid] = await self._look_up(pod)
             while len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         return known

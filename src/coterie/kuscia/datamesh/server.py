@@ -21,6 +21,7 @@ from coterie.base.paths import DomainPaths
 from coterie.http.server import HttpServer
 from coterie.kube.api.status_response import status_response
 from coterie.kube.client.client import Client
+from coterie.kuscia.control import running_engines
 from coterie.kuscia.datamesh import grpc_server, http_server
 from coterie.kuscia.datamesh.authentication import EngineAuthenticator
 from coterie.kuscia.datamesh.authorization import DataAuthorizer
@@ -43,6 +44,7 @@ class MeshServerKeys:
     certificate: Path
     key: Path
     authority: Path
+    """Of the clients: the domain's engines."""
 
     @classmethod
     def ensure(cls, paths: DomainPaths, addresses: Sequence[str], now: datetime) -> MeshServerKeys:
@@ -53,7 +55,7 @@ class MeshServerKeys:
         )
         names = tuple(dict.fromkeys(("datamesh", "localhost", "127.0.0.1", *addresses)))
         pair = pki_files.ensure_server(paths.certs, "DataMesh", authority, names=names, now=now)
-        return cls(pair.certificate_path, pair.key_path, paths.ca_certificate)
+        return cls(pair.certificate_path, pair.key_path, paths.engine_ca_certificate)
 
     def context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -90,7 +92,7 @@ class DataMesh:
         self._grpc = grpc_server.GrpcServer(callers, operations, self.flight)
         self._http = HttpServer(
             http_server.HttpHandler(callers, operations).handle,
-            user_of=http_server.user_of,
+            user_of=running_engines.user_of_certificate,
             problem_response=status_response,
         )
         self.grpc_port = self.http_port = 0
