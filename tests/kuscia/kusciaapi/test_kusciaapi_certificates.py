@@ -334,9 +334,11 @@ async def test_confmanager_serves_engines_that_run(tmp_path: Path) -> None:
         await place.client.patch_status(PODS, "task-0", "alice", {"status": {"phase": "Succeeded"}})
         connector = aiohttp.TCPConnector(ssl=tls(place, tmp_path / "engine.pem"))
         url = f"https://localhost:{place.settings.conf_http_port}{CONFMANAGER_OPERATIONS[0].path}"
-        async with aiohttp.ClientSession(connector=connector) as session:
-            async with session.post(url, json={"common_name": "engine"}) as answer:
-                assert answer.status == 401
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.post(url, json={"common_name": "engine"}) as answer,
+        ):
+            assert answer.status == 401
 
 
 async def test_kuscias_own_client_and_http_get_them_at_confmanager(tmp_path: Path) -> None:

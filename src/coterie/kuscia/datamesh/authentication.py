@@ -13,7 +13,7 @@ import binascii
 import json
 import zlib
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coterie.base.log import logger
 from coterie.kube.api.errors import ApiError, Forbidden, NotFound
@@ -45,7 +45,10 @@ class EngineCaller:
     task: str = ""
     job: str = ""
     flow: str = ""
+    app_image: str = ""
+    """The AppImage that the control plane made the pod from."""
     components: tuple[str, ...] = ()
+    """All names of the component and of the AppImage, for grants."""
     parties: frozenset[str] = frozenset()
     input_config: str = ""
 
@@ -82,7 +85,9 @@ class EngineAuthenticator:
             known = self._known[uid] = await self._look_up(pod)
             while len(self._known) > _KEPT:
                 self._known.popitem(last=False)
-        return known
+        # What runs is read anew: an agent tells the image's digest some time after the start.
+        names = grants.use_names(known.app_image, digests(pod), known.components)
+        return replace(known, components=names)
 
     async def _look_up(self, pod: Pod) -> EngineCaller:
         marks = pod.metadata.annotations
@@ -104,7 +109,8 @@ class EngineAuthenticator:
             task=task,
             job=job,
             flow=flow,
-            components=grants.components_of(text),
+            app_image=grants.mark(marks, labels.COTERIE_APP_IMAGE),
+            components=grants.components_of(text, grants.mark(marks, labels.COTERIE_COMPONENT_FIELD)),
             parties=_parties_of(values),
             input_config=text,
         )
@@ -125,6 +131,13 @@ class EngineAuthenticator:
             return (await self._client.get(KUSCIA_JOBS, job, CROSS_DOMAIN)).spec.flow_id
         except (NotFound, Forbidden):
             return ""
+
+
+def digests(pod: Pod) -> tuple[str, ...]:
+    """Of the images that the pod runs; what the AppImage says of it until the agent has told. Pure."""
+    running = [each.image_id for each in pod.status.container_statuses or () if each.image_id]
+    found = running or [grants.mark(pod.metadata.annotations, labels.KUSCIA_IMAGE_ID)]
+    return tuple(dict.fromkeys(each.rpartition("@")[2] for each in found if each))
 
 
 def unavailable(problem: Exception) -> MeshError:

@@ -28,6 +28,7 @@ from coterie.kuscia.datamesh.authorization import DataAuthorizer
 from coterie.kuscia.datamesh.catalogue import DataCatalogue
 from coterie.kuscia.datamesh.flight import Flight
 from coterie.kuscia.datamesh.locations import DataLocations, Opener
+from coterie.kuscia.datamesh.provenance import DataProvenance
 from coterie.kuscia.datamesh.services import MeshServices
 from coterie.kuscia.datamesh.settings import GRPC, HTTP, MeshSettings
 from coterie.kuscia.identity import domain_identity as identities
@@ -83,12 +84,13 @@ class DataMesh:
         self._run = run
         self._listeners = listeners
         self._keys = MeshServerKeys.ensure(settings.paths, (settings.address, *settings.names), clock.now())
-        self.catalogue = DataCatalogue(client, identity)
-        permits = DataAuthorizer(client, self.catalogue, identity, clock, every=settings.recheck_seconds)
-        places = DataLocations(self.catalogue, open_source)
+        self.catalogue = DataCatalogue(client, identity, only_data_directory=settings.only_data_directory)
+        provenance = DataProvenance(client, self.catalogue)
+        permits = DataAuthorizer(client, self.catalogue, provenance, identity, clock, every=settings.recheck_seconds)
+        places = DataLocations(self.catalogue, provenance, open_source)
         callers = EngineAuthenticator(client, identity.domain)
-        operations = MeshServices(self.catalogue, permits, places).operations()
-        self.flight = Flight(self.catalogue, permits, places, operations, clock)
+        operations = MeshServices(self.catalogue, provenance, permits, places).operations()
+        self.flight = Flight(self.catalogue, provenance, permits, places, operations, clock)
         self._grpc = grpc_server.GrpcServer(callers, operations, self.flight)
         self._http = HttpServer(
             http_server.HttpHandler(callers, operations).handle,

@@ -46,6 +46,11 @@ class DomainIdentity:
     key: rsa.RSAPrivateKey = field(repr=False)
 
     @property
+    def home(self) -> Path:
+        """Of the domain's files: the certificate lies in `var/certs`."""
+        return self.certificate_file.parent.parent.parent
+
+    @property
     def public_key_pem(self) -> bytes:
         """`-----BEGIN RSA PUBLIC KEY-----` (PKCS#1), as routes and handshakes carry it."""
         return self.key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.PKCS1)
