@@ -75,7 +75,7 @@ class DataAccess:
         if before is not None and before.spec.author != self.domain:
             raise CliError(
                 f'Error: "{name}" is an entry of {before.spec.author}, which granted it to {self.domain}; choose another '
-                f"id with --id, or remove the entry first: coterie delete domaindata {name} --domain {self.domain}"
+                f"id with --id, or, if the grant is gone, remove it first: coterie delete domaindata {name} -n {self.domain}"
             )
         record = await DataRecords(self._client, self.domain).find(sealed_sources.location(info, uri))
         if fault := foreign_fault(record, self.domain, uri):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.flight as fl
 import pytest
@@ -11,14 +12,23 @@ from datamesh_kit import PEOPLE, PEOPLE_COLUMNS, World, command, reading, thread
 
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
+from coterie.cli.app import CliError
+from coterie.cli.data_access import DataAccess
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api.grants import columns_limit
-from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATA_RECORDS, DOMAIN_DATA_SOURCES, DOMAIN_DATAS
+from coterie.kuscia.api.types.data import (
+    DOMAIN_DATA_GRANTS,
+    DOMAIN_DATA_RECORDS,
+    DOMAIN_DATA_SOURCES,
+    DOMAIN_DATAS,
+    DomainDataRecordSpec,
+)
 from coterie.kuscia.controllers.domain import objects
 from coterie.kuscia.datamesh.errors import MeshError
 from coterie.kuscia.identity import engine_certificates
 from coterie.kuscia.identity.engine_certificates import EngineIdentity, EnginePair
 from coterie.kuscia.sources import sealed_sources
+from coterie.kuscia.sources.data_records import DataRecords
 from coterie.kuscia.sources.local_roots import OUTSIDE_ANNOTATION, directory_fault
 from coterie.kuscia.sources.protocol import SourceInfo
 
@@ -118,6 +128,25 @@ async def test_a_link_is_followed_before_places_are_compared(alice: World, tmp_p
         columns=PEOPLE_COLUMNS, datasource_id="aside", relative_uri="people.csv",
     )  # fmt: skip
     assert "taken" in answer.status.message
+
+
+async def test_data_add_adopts_nothing_of_others(alice: World) -> None:
+    alice.paths.data.mkdir(parents=True, exist_ok=True)
+    for name in ("people.csv", "theirs.csv"):
+        (alice.paths.data / name).write_text("id\n1\n")
+    await alice.table("people", author="bob", relativeURI="elsewhere.csv")
+    catalogue = alice.mesh.catalogue
+    data = DataAccess(SimpleNamespace(domain="alice"), alice.client, catalogue)  # type: ignore[arg-type]
+    with pytest.raises(CliError, match=r"is an entry of bob.*coterie delete domaindata people -n alice"):
+        await data.register("people", "people.csv")
+    assert (await alice.client.get(DOMAIN_DATAS, "people", "alice")).spec.author == "bob"
+    info = await catalogue.source_info("")
+    location = sealed_sources.location(info, "theirs.csv")
+    spec = DomainDataRecordSpec(domain_data_id="x", location=location, initiator="bob", job="j1")
+    await DataRecords(alice.client, "alice").put(spec)
+    with pytest.raises(CliError, match=r"coterie delete domaindatarecord place-.* -n alice"):
+        await data.register("fresh", "theirs.csv")
+    assert (await data.register("fresh", "people.csv"))["relativeURI"] == "people.csv"
 
 
 def test_partners_have_no_rights_on_records() -> None:

@@ -22,18 +22,16 @@ from cryptography.x509.oid import NameOID
 from kuscia.proto.api.v1alpha1.confmanager import certificate_pb2 as confmanager_pb2
 from kuscia.proto.api.v1alpha1.confmanager import certificate_pb2_grpc as confmanager_grpc
 from kuscia.proto.api.v1alpha1.kusciaapi import certificate_pb2
-from kusciaapi_kit import Place, World, domain_caller, here, logged, served
+from kusciaapi_kit import World, domain_caller, here, logged, served
 
 from coterie.base import pki, pki_files
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.pods import PODS
-from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.extensions import agent_trust
 from coterie.kuscia.gateway.registration import certificate_issuing, master_trust
 from coterie.kuscia.identity import certificate_requests, domain_identity, engine_certificates
-from coterie.kuscia.identity.engine_certificates import EnginePair
 from coterie.kuscia.kusciaapi.certificates import CONFMANAGER_OPERATIONS, OPERATIONS
 from coterie.kuscia.kusciaapi.operations import Mode
 
@@ -273,32 +271,9 @@ async def test_nothing_of_it_is_logged(alice: World, caplog: pytest.LogCaptureFi
 # Through the doors.
 
 
-async def engine_pair(place: Place, initiator: str, directory: Path, name: str = "task-0") -> EnginePair:
-    """A running pod's certificate, also in `engine.pem`."""
-    pod = {
-        "metadata": {
-            "name": name,
-            "annotations": {labels.KUSCIA_TASK_ID: "task", labels.KUSCIA_INITIATOR: initiator},
-        },
-        "spec": {"containers": [{"name": "engine", "image": "engine:1"}]},
-    }
-    made = await place.client.create(PODS.as_dynamic, pod, "alice")
-    authority = engine_certificates.ensure_authority(place.paths, "alice", SYSTEM_CLOCK.now())
-    engine = engine_certificates.EngineIdentity("alice", name, made["metadata"]["uid"], "task")
-    pair = engine_certificates.issue_client_pair(authority, engine, SYSTEM_CLOCK.now())
-    (directory / "engine.pem").write_bytes(pair.certificate + pair.key)
-    return pair
-
-
-def tls(place: Place, pair: Path) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(place.paths.ca_certificate))
-    context.load_cert_chain(pair)
-    return context
-
-
 async def test_confmanager_issues_nothing_to_tasks_of_partners(tmp_path: Path) -> None:
     async with served(OPERATIONS, tmp_path, conf_operations=CONFMANAGER_OPERATIONS) as place:
-        pair = await engine_pair(place, "bob", tmp_path)
+        pair = await place.engine(tmp_path, "bob")
         credentials = grpc.ssl_channel_credentials(place.paths.ca_certificate.read_bytes(), pair.key, pair.certificate)
         request = confmanager_pb2.GenerateKeyCertsRequest(common_name="engine")
         async with grpc.aio.secure_channel(f"localhost:{place.settings.conf_grpc_port}", credentials) as channel:
@@ -306,7 +281,7 @@ async def test_confmanager_issues_nothing_to_tasks_of_partners(tmp_path: Path) -
             with pytest.raises(grpc.aio.AioRpcError, match='"bob" began') as refused:
                 await stub.GenerateKeyCerts(request)
             assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
-        connector = aiohttp.TCPConnector(ssl=tls(place, tmp_path / "engine.pem"))
+        connector = aiohttp.TCPConnector(ssl=place.engine_tls(tmp_path))
         base = f"https://localhost:{place.settings.conf_http_port}"
         async with (
             aiohttp.ClientSession(base, connector=connector) as session,
@@ -318,10 +293,10 @@ async def test_confmanager_issues_nothing_to_tasks_of_partners(tmp_path: Path) -
 async def test_each_server_believes_its_own_clients_only(tmp_path: Path) -> None:
     """The operator's certificate is none at ConfManager, and an engine's none at KusciaAPI."""
     async with served(OPERATIONS, tmp_path, conf_operations=CONFMANAGER_OPERATIONS) as place:
-        await engine_pair(place, "alice", tmp_path)
+        await place.engine(tmp_path)
         for context, port in (
             (place.tls(), place.settings.conf_http_port),
-            (tls(place, tmp_path / "engine.pem"), place.settings.http_port),
+            (place.engine_tls(tmp_path), place.settings.http_port),
         ):
             async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
                 with pytest.raises((aiohttp.ClientError, OSError)):
@@ -330,9 +305,9 @@ async def test_each_server_believes_its_own_clients_only(tmp_path: Path) -> None
 
 async def test_confmanager_serves_engines_that_run(tmp_path: Path) -> None:
     async with served(OPERATIONS, tmp_path, conf_operations=CONFMANAGER_OPERATIONS) as place:
-        await engine_pair(place, "alice", tmp_path)
+        await place.engine(tmp_path)
         await place.client.patch_status(PODS, "task-0", "alice", {"status": {"phase": "Succeeded"}})
-        connector = aiohttp.TCPConnector(ssl=tls(place, tmp_path / "engine.pem"))
+        connector = aiohttp.TCPConnector(ssl=place.engine_tls(tmp_path))
         url = f"https://localhost:{place.settings.conf_http_port}{CONFMANAGER_OPERATIONS[0].path}"
         async with (
             aiohttp.ClientSession(connector=connector) as session,
@@ -343,14 +318,14 @@ async def test_confmanager_serves_engines_that_run(tmp_path: Path) -> None:
 
 async def test_kuscias_own_client_and_http_get_them_at_confmanager(tmp_path: Path) -> None:
     async with served(OPERATIONS, tmp_path, conf_operations=CONFMANAGER_OPERATIONS) as place:
-        pair = await engine_pair(place, "alice", tmp_path)
+        pair = await place.engine(tmp_path)
         credentials = grpc.ssl_channel_credentials(place.paths.ca_certificate.read_bytes(), pair.key, pair.certificate)
         async with grpc.aio.secure_channel(f"localhost:{place.settings.conf_grpc_port}", credentials) as channel:
             stub = confmanager_grpc.CertificateServiceStub(channel)
             request = confmanager_pb2.GenerateKeyCertsRequest(common_name="engine", key_type="PKCS#8")
             _, (leaf, _) = opened(await stub.GenerateKeyCerts(request))
             assert pki.subject_of(leaf)[0] == "engine"
-        connector = aiohttp.TCPConnector(ssl=tls(place, tmp_path / "engine.pem"))
+        connector = aiohttp.TCPConnector(ssl=place.engine_tls(tmp_path))
         base = f"https://localhost:{place.settings.conf_http_port}"
         async with aiohttp.ClientSession(base, connector=connector) as session:
             for each in CONFMANAGER_OPERATIONS:

@@ -121,8 +121,8 @@ class GrpcFrontend:
             if not hmac.compare_digest(shown.encode() if isinstance(shown, str) else shown, self._token):
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the metadata `token` is missing or wrong")
         if self._refusal is not None:
-            shown_certificate = context.auth_context().get("x509_pem_cert") or (b"",)
-            if why := await self._refusal(bytes(shown_certificate[0])):
+            certificates = context.auth_context().get("x509_pem_cert") or ()
+            if why := await self._refusal(next(iter(certificates), b"")):
                 await context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
         try:
             return operation.request.FromString(data)

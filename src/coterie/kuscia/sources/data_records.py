@@ -37,7 +37,7 @@ def foreign_fault(record: DomainDataRecord | None, domain: str, place: str) -> s
     job = f", job {spec.job}" if spec.job else ""
     return (
         f'{place} was made by a task of "{spec.initiator}"{job}; take another path, or, if it is yours now, remove the '
-        f"record first: coterie delete domaindatarecord {record.metadata.name} --domain {domain}"
+        f"record first: coterie delete domaindatarecord {record.metadata.name} -n {domain}"
     )
 
 
