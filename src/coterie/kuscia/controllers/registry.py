@@ -1,7 +1,7 @@
 """Kuscia's controllers: see `kube/control/registry.py`.
 
 The node provides: `control_plane` (the domain that runs it), `port_pool`, `partner_quotas`, `workload_approve`, `job_retention` (seconds),
-`interconn` (whether it runs), and `domaindata_gc` (settings) where old DomainData is to be removed.
+`interconn` (whether it runs), `grant_signer` (of the domain's own grants), and `domaindata_gc` (settings) where old DomainData is to be removed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,12 @@ CONTROLLERS = (
         events="kusciadeployment-controller",
         needs={"requires_approval": "workload_approve", "ports": "port_pool", "quotas": "partner_quotas"},
     ),
-    ControllerSpec("domaindatagrant", f"{_HERE}.domaindatagrant.controller", wakes_for=(DOMAIN_DATA_GRANTS,)),
+    ControllerSpec(
+        "domaindatagrant",
+        f"{_HERE}.domaindatagrant.controller",
+        wakes_for=(DOMAIN_DATA_GRANTS,),
+        needs={"signer": "grant_signer"},
+    ),
     ControllerSpec(
         "domaindatagc",
         f"{_HERE}.domaindatagc.controller",

@@ -22,11 +22,15 @@ from coterie.node.config import NodeSettings
 if TYPE_CHECKING:
     from coterie.kube.controllers.nodelifecycle import plan as nodelifecycle
     from coterie.kuscia.controllers.domaindatagc import plan as domaindatagc
+    from coterie.kuscia.controllers.domaindatagrant import controller as domaindatagrant
     from coterie.kuscia.gangs import plugin as gangs
+    from coterie.kuscia.identity import domain_identity
 else:
     nodelifecycle = lazy_import("coterie.kube.controllers.nodelifecycle.plan")
     domaindatagc = lazy_import("coterie.kuscia.controllers.domaindatagc.plan")
+    domaindatagrant = lazy_import("coterie.kuscia.controllers.domaindatagrant.controller")
     gangs = lazy_import("coterie.kuscia.gangs.plugin")
+    domain_identity = lazy_import("coterie.kuscia.identity.domain_identity")
 
 
 def controllers(settings: NodeSettings, client: Client, informers: Informers, ca: str, clock: Clock) -> list[Runnable]:
@@ -44,6 +48,9 @@ def provided(settings: NodeSettings, informers: Informers, ca: str) -> registry.
     given: dict[str, Callable[[], Any]] = {
         "root_ca": lambda: ca,
         "control_plane": lambda: settings.domain,
+        "grant_signer": lambda: domaindatagrant.GrantSigner(
+            settings.domain, cache(lambda: domain_identity.load(settings.paths, settings.domain).key)
+        ),
         "port_pool": lambda: ports,
         "pod_hook": lambda: ports,
         "partner_quotas": cache(lambda: PartnerQuotas(informers)),

@@ -1,5 +1,5 @@
 """The CustomResourceDefinitions of `kuscia.secretflow/v1alpha1`, ready to be stored and served: Kuscia's eighteen, and our
-PartnerPolicy.
+PartnerPolicy and DomainDataRecord.
 
 Each lies in `crds/<plural>.yaml`, written for people: a schema node may say `x-coterie-embed: <type>` instead of
 spelling a type out. Types of Kuscia (`kuscia/PodSpec`) are in `types.yaml`; types of Kubernetes (`v1/Probe`,

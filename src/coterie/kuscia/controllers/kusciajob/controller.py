@@ -174,7 +174,12 @@ class KusciaJobReconciler:
         )
         datas = {name: self.datas.cache.list(name) for name in ours}
         given = {name: self.grants.cache.list(name) for name in ours}
-        return ungranted(job.spec, ours, datas, given, self._clock.now())
+        images = {
+            task.app_image: image
+            for task in job.spec.tasks
+            if (image := self.images.cache.get(task.app_image)) is not None
+        }
+        return ungranted(job.spec, ours, datas, given, self._clock.now(), images)
 
     def _admission(self, job: KusciaJob) -> AdmissionDecision:
         """What the policy says to a partner's job that is new or waits for approval."""
