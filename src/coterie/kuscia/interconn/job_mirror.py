@@ -214,7 +214,7 @@ def working_copy(mirror: Object, host: str, namespace: str, ours: Iterable[str])
             labels.KUSCIA_SELF_AS_INITIATOR: "false",
             labels.KUSCIA_INITIATOR_MASTER_DOMAIN: host,
             labels.KUSCIA_PARTY_MASTER_DOMAIN: namespace,
-            labels.KUSCIA_INTERCONN_KUSCIA_PARTIES: mirror["metadata"]["annotations"].get(
+            labels.KUSCIA_INTERCONN_KUSCIA_PARTIES: (mirror["metadata"].get("annotations") or {}).get(
                 labels.KUSCIA_INTERCONN_KUSCIA_PARTIES, ""
             ),
             **({labels.KUSCIA_INTERCONN_SELF_PARTIES: own} if own else {}),

@@ -155,7 +155,7 @@ class MemberReconciler:
 
     async def _refuse(self, summary: KusciaJobSummary, shown: dict[str, Any], sentence: str) -> None:
         """The host waits for us: it is told that we cannot, and why."""
-        asked = shown["metadata"]["annotations"].get(labels.KUSCIA_INTERCONN_KUSCIA_PARTIES, "").split("_")
+        asked = (shown["metadata"].get("annotations") or {}).get(labels.KUSCIA_INTERCONN_KUSCIA_PARTIES, "").split("_")
         parties = [party for party in asked if party]
         statuses = tuple(
             PartyTaskStatus(domain_id=party, phase=str(TaskPhase.FAILED), message=sentence) for party in parties
