@@ -81,6 +81,38 @@ async def test_a_client_that_never_ends_its_headers_is_let_go(tmp_path: Path) ->
         writer.close()
 
 
+@pytest.mark.parametrize("protocol", [Protocol.NOTLS, Protocol.TLS, Protocol.MTLS])
+async def test_a_client_that_says_nothing_is_let_go(tmp_path: Path, protocol: Protocol) -> None:
+    async with pair(tmp_path, protocol, tuning=Tuning(headers_seconds=0.5)) as domains:
+        where = domains.bob.inputs.external
+        assert where is not None
+        reader, writer = await asyncio.open_connection(where.host, where.port)
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 20) == b""
+        writer.close()
+
+
+async def test_a_flood_outside_leaves_the_inside_alone(tmp_path: Path) -> None:
+    """Partners share a limit of connections. Pods and the node itself have others."""
+    async with pair(tmp_path, Protocol.NOTLS, tuning=Tuning(max_connections=64)) as domains:
+        bob = domains.bob
+        outside, inside = bob.inputs.external, bob.inputs.internal
+        assert outside is not None and inside is not None
+        flood = [await asyncio.open_connection(outside.host, outside.port) for _ in range(100)]
+        refused = 0
+        for reader, _ in flood:
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                refused += await asyncio.wait_for(reader.read(), 0.02) == b""
+        assert refused >= 30, "the limit holds outside"
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection(inside.host, inside.port)
+            writer.write(b"GET /x HTTP/1.1\r\nHost: nobody.bob.svc\r\nConnection: close\r\n\r\n")
+            assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 ")
+            writer.close()
+        for _, writer in flood:
+            writer.transport.abort()
+
+
 async def test_a_client_that_never_ends_its_greeting_is_let_go(tmp_path: Path) -> None:
     async with pair(tmp_path, Protocol.NOTLS, tuning=Tuning(headers_seconds=0.5)) as domains:
         where = domains.bob.inputs.external

@@ -137,7 +137,7 @@ def object_fault(data: bytes, namespace: str, limits: ResponseLimits) -> str:
     except (ValueError, RecursionError) as error:
         return f"it is not an object: {error}"
     if not _NAME.fullmatch(meta.name):
-        return f"{printable(meta.name)!r} is not a name"
+        return f"not a name: {printable(meta.name)!r}"
     if namespace and meta.namespace != namespace:
         return f"it is in namespace {printable(meta.namespace)!r}"
     if not _VERSION.fullmatch(meta.resource_version) or not _UID.fullmatch(meta.uid):

@@ -144,7 +144,7 @@ class Reflector(Generic[T]):
     async def _pause_between_restarts(self) -> None:
         """A server may forget a version; one that forgets each version at once is not asked in a tight loop."""
         started, self._started_at = self._started_at, None
-        if started is None or self._clock.monotonic() - started > _QUICK:
+        if started is not None and self._clock.monotonic() - started > _QUICK:
             self._quick_restarts.succeeded()
             return
         if self._quick_restarts.attempts:

@@ -16,7 +16,7 @@ from coterie.kube.api.errors import ApiError, from_status
 from coterie.kube.api.labels import INITIAL_EVENTS_END
 from coterie.kube.api.meta import ObjectKey
 from coterie.kube.api.types.kind import Kind, identify
-from coterie.kube.client.limits import ResponseLimits, key_in_head, memory_of, object_fault, usable_version
+from coterie.kube.client.limits import ResponseLimits, depth_of, key_in_head, memory_of, object_fault, usable_version
 from coterie.kube.client.transport import Disconnected, LineStream, TruncatedLine
 
 T = TypeVar("T")
@@ -80,6 +80,9 @@ def decode_event(
     if isinstance(line, TruncatedLine):
         deleted = line.startswith(b'{"type":"DELETED"')
         return UndecodableObject(key_in_head(line), deleted, "the event has more bytes than are read")
+    if limits is not None and depth_of(line, limits.depth) > limits.depth:
+        # Before anything is decoded: a decoder that gives up cannot say whose object it was.
+        return UndecodableObject(key_in_head(line), False, f"it nests deeper than {limits.depth} levels")
     try:
         envelope = _envelopes.decode(line)
         if envelope.type == "BOOKMARK":
