@@ -109,7 +109,7 @@ class Reflector(Generic[T]):
         self._observer = observer
         self._failing = False
         self._log = logger("client.reflector").bind(resource=str(kind), namespace=namespace or None)
-        self._complaints = RateLimitedLog(self._log, self._clock)
+        self._rate_limited_log = RateLimitedLog(self._log, self._clock)
         self.resource_version = ""
         """The version up to which everything was delivered; empty: start from everything."""
         self.restarts = 0
@@ -133,7 +133,7 @@ class Reflector(Generic[T]):
                 if self._limits is None:
                     self._log.warning("Watch failed; trying again", error=error, seconds=round(wait, 2))
                 else:
-                    self._complaints.warn(
+                    self._rate_limited_log.warn(
                         "Watch failed; trying again", why=printable(str(error)), seconds=round(wait, 2)
                     )
                 self._failing = True
@@ -306,6 +306,6 @@ class Reflector(Generic[T]):
         if len(self._reported) >= _REPORTED:
             del self._reported[next(iter(self._reported))]
         self._reported[key] = None
-        self._complaints.warn("An object of a server that is not trusted is left out", object=str(key), why=why)
+        self._rate_limited_log.warn("An object of a server that is not trusted is left out", object=str(key), why=why)
         if self._observer is not None:
             self._observer.left_out(self._kind, key, why)
