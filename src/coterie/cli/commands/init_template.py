@@ -54,7 +54,7 @@ _API = """
 #   port: 6443               # 0 picks a free one
 #   names: []                # additional names and addresses in the certificate
 #   eventTTLSeconds: 3600    # how long Event objects are kept
-#   auditLog: ""             # file below var/logs with one JSON line per change; empty: none
+#   auditLog: audit.jsonl    # file below var/logs with one JSON line per change; "": none
 """
 _AGENT = """
 # The node agent, which runs pods.

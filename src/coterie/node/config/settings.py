@@ -25,7 +25,7 @@ class ApiSettings:
     """More DNS names and addresses under which clients reach the API; they go into its certificate."""
     event_ttl_seconds: int = 3600
     """How long Event objects are kept."""
-    audit_log: str = ""
+    audit_log: str = "audit.jsonl"
     """File for one JSON line for each changing request; empty: none. A relative path lies below var/logs."""
 
 
