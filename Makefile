@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= $(shell nproc)
 
-.PHONY: setup demo psi secretflow protos test lint types unit conformance bench clean help
+.PHONY: setup demo psi secretflow protos test test-user lint types unit conformance bench clean help
 
 help:  ## show the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +45,15 @@ test: setup lint types  ## lint, types, layers and all tests
 	@timeout 120 $(BIN)/python -m coterie.cli.psi_environment || echo 'The tests that need the environment of the PSI engine are skipped.'
 	@timeout 180 $(BIN)/python -m coterie.cli.engine_environment secretflow || echo 'The tests that need SecretFlow are skipped.'
 	$(BIN)/pytest -q -n $(JOBS) --dist loadgroup
+
+# What depends on who runs it: pods, networks, and jobs from end to end.
+USER_TESTS := tests/kube/agent/runp tests/kube/network $(addprefix tests/e2e/test_e2e_,network_readme.py not_fenced.py \
+  jobs.py psi.py serving.py secretflow.py pods.py) $(wildcard tests/faults/test_attack_pod_*.py)
+
+test-user: $(STAMP)  ## the tests of pods and networks; as an ordinary user they take another way than as root
+	@timeout 120 $(BIN)/python -m coterie.cli.psi_environment || echo 'The tests that need the environment of the PSI engine are skipped.'
+	@timeout 180 $(BIN)/python -m coterie.cli.engine_environment secretflow || echo 'The tests that need SecretFlow are skipped.'
+	$(BIN)/pytest -q -n $(JOBS) --dist loadgroup $(USER_TESTS)
 
 bench: $(STAMP)  ## measure; prints the table that docs/benchmarks.md keeps
 	$(BIN)/python -m benchmarks.run

@@ -19,7 +19,13 @@ from coterie.cli import process_usage
 from coterie.node import housekeeping
 
 _IDLE = 3 * housekeeping.CHECK_SECONDS
-_PROGRAMS = {"\0start\0": "node", "envoy\0": "Envoy", "runp.supervisor": "supervisor"}
+_PROGRAMS = {
+    "\0start\0": "node",
+    "rootless.relay": "relay",
+    "envoy\0": "Envoy",
+    "runp.supervisor": "supervisor",
+    "coterie-netns": "network",
+}
 
 
 def memory(bench: Bench) -> list[Row]:
@@ -43,6 +49,17 @@ async def _measure(bench: Bench, root: Path) -> list[Row]:
         await net.disconnect()
         await asyncio.sleep(idle)
         return [*rows, _row("two domains at rest after a trivial job, PSS", weigh(root))]
+    finally:
+        await net.down()
+
+
+async def idle_total(bench: Bench, root: Path) -> float:
+    """PSS in MiB of two domains at rest."""
+    net = JobNetwork(root, bench.bytecode)
+    try:
+        await net.start()
+        await asyncio.sleep(min(_IDLE, bench.plan.idle))
+        return sum(sum(each) for each in weigh(root).values())
     finally:
         await net.down()
 

@@ -1,6 +1,7 @@
 """Two real nodes, `coterie start` each, that are partners of each other: the whole of Coterie stands behind the path.
 
-alice calls, bob serves `echo` and whatever is added. All with the defaults: mutual TLS, tokens, access logs.
+alice calls, bob serves `echo` and whatever is added. All with the defaults: mutual TLS, tokens, access logs. Unless they are
+`fenced`, their gateways listen on the machine's network, where client and service are; otherwise these are in pods.
 """
 
 from __future__ import annotations
@@ -8,21 +9,24 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 import os
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from benchmarks.node import Pinned, free_port, memory_of
-from benchmarks.objects import Object
+from benchmarks.objects import Object, sleeper
 from coterie.base.paths import DomainPaths
-from coterie.kube.agent.runtimes.runp import wire
+from coterie.kube.agent.runtimes.runp import pod_networks, wire
 from coterie.kube.agent.runtimes.runp.halt import halt
 from coterie.kube.api.errors import ApiError
 from coterie.kube.api.types.kind import Kind, builtin
+from coterie.kube.api.types.pods import PODS
 from coterie.kube.client import kubeconfig
 from coterie.kube.client.client import Client
 from coterie.kube.client.http_transport import HttpTransport
@@ -40,13 +44,20 @@ _PATIENCE = 120.0
 _AT_ONCE = 16
 
 
+@dataclass(slots=True)
+class PodPlace:
+    address: str = ""
+    pid: int = 0
+
+
 class GatewayNode:
     """An autonomous domain on a loopback address of its own, in a directory of its own."""
 
-    def __init__(self, root: Path, domain: str, host: str, bytecode: Path) -> None:
+    def __init__(self, root: Path, domain: str, host: str, bytecode: Path, *, fenced: bool = False) -> None:
         self.domain = domain
         self.paths = DomainPaths.of(root, domain)
         self.internal, self.external, handshake, api, dns = (SocketAddress(host, free_port(host)) for _ in range(5))
+        self._fenced = fenced
         self._name = f"bench-{domain}"
         self._runtime = self.paths.var / "run" / "runp"
         root.mkdir(parents=True, exist_ok=True)
@@ -65,14 +76,23 @@ class GatewayNode:
             },
         }
         config.write_text(yaml.safe_dump(document))
-        command = ["-m", "coterie", "start", "-c", str(config), "--root", str(root)]
+        command = [
+            "-m",
+            "coterie" if fenced else "benchmarks.unfenced_node",
+            "start",
+            "-c",
+            str(config),
+            "--root",
+            str(root),
+        ]
         self._process = Pinned(command, None, root / "node.log", bytecode)
         self.client: Client
 
     async def begin(self) -> None:
         """When the node answers, its gateway stands and its own Domain is there."""
         deadline = time.monotonic() + _PATIENCE
-        await asyncio.to_thread(self._process.wait_for, self.internal.port, self.internal.host)
+        first = self.external if self._fenced else self.internal
+        await asyncio.to_thread(self._process.wait_for, first.port, first.host)
         self.client = Client(HttpTransport(kubeconfig.read(self.paths.kubeconfig).resolve()))
 
         async def known() -> bool:
@@ -137,6 +157,38 @@ class GatewayNode:
         subset = {"addresses": [{"ip": where.host}], "ports": ports}
         await self.client.create(ENDPOINTS, {"metadata": meta, "subsets": [subset]})
 
+    @property
+    def pod_gateway(self) -> str:
+        """The address at which pods reach their gateway."""
+        facts = pod_networks.read_facts(str(self._runtime))
+        assert facts is not None
+        return str(facts["gateway"])
+
+    def enter(self, pod: PodPlace) -> tuple[str, ...]:
+        """What to put before a command so that it has the network of a pod. That belongs to the domain's users."""
+        facts = pod_networks.read_facts(str(self._runtime))
+        assert facts is not None
+        users = () if facts["root"] else (f"--user=/proc/{facts['holder']}/ns/user", "--preserve-credentials")
+        return ("nsenter", *users, f"--net=/proc/{pod.pid}/ns/net", "--")
+
+    async def pod(self, name: str) -> PodPlace:
+        """An ordinary pod that sleeps; client or service are put into its network."""
+        pod = sleeper(name)
+        pod["metadata"]["namespace"] = self.domain
+        await self.client.create(PODS.as_dynamic, pod)
+        place = PodPlace()
+
+        async def runs() -> bool:
+            found = await self.client.get(PODS.as_dynamic, name, self.domain)
+            place.address = found.get("status", {}).get("podIP", "")
+            return bool(found.get("status", {}).get("phase") == "Running")
+
+        await until(runs)
+        found = await self.client.get(PODS.as_dynamic, name, self.domain)
+        record = self._runtime / "state" / found["metadata"]["uid"] / "c.0.json"
+        place.pid = json.loads(record.read_text())["pid"]
+        return place
+
     async def lead(self, partner: str, where: SocketAddress) -> None:
         """A route of our own to somebody who asks for nothing, in plain text: no handshake stands between it and calls."""
         port = {"name": "http", "protocol": "HTTP", "port": where.port, "isTLS": False}
@@ -194,11 +246,14 @@ async def _ready(node: GatewayNode, name: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def partners(folder: Path, bytecode: Path) -> AsyncIterator[tuple[GatewayNode, GatewayNode]]:
+async def partners(
+    folder: Path, bytecode: Path, *, fenced: bool = False, net: int = 21
+) -> AsyncIterator[tuple[GatewayNode, GatewayNode]]:
+    """`net`: which 127.0.NET they are on."""
     async with contextlib.AsyncExitStack() as stack:
         alice, bob = (
-            GatewayNode(folder / name, name, host, bytecode)
-            for name, host in (("alice", "127.0.21.1"), ("bob", "127.0.21.2"))
+            GatewayNode(folder / name, name, host, bytecode, fenced=fenced)
+            for name, host in (("alice", f"127.0.{net}.1"), ("bob", f"127.0.{net}.2"))
         )
         stack.push_async_callback(alice.end)
         stack.push_async_callback(bob.end)

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -208,17 +209,17 @@ async def generate(load: Load) -> Outcome:
     )
 
 
-def run(load: Load) -> Outcome:
-    """Run the generator in a child process and take its result."""
-    outcome = Outcome(**child("benchmarks.load", asdict(load)))
+def run(load: Load, prefix: Sequence[str] = ()) -> Outcome:
+    """Run the generator in a child process and take its result. `prefix`: comes before the interpreter."""
+    outcome = Outcome(**child("benchmarks.load", asdict(load), prefix))
     if outcome.refused:
         raise RuntimeError(f"{outcome.refused} of {outcome.requests} requests were refused: {outcome.refusal}")
     return outcome
 
 
-def child(module: str, specification: dict[str, object]) -> dict[str, Any]:
+def child(module: str, specification: dict[str, object], prefix: Sequence[str] = ()) -> dict[str, Any]:
     finished = subprocess.run(
-        [sys.executable, "-m", module],
+        [*prefix, sys.executable, "-m", module],
         input=json.dumps(specification).encode(),
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parent.parent,

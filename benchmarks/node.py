@@ -55,15 +55,24 @@ class Identity:
 class Pinned:
     """A Python process on one core, or wherever the kernel puts it."""
 
-    def __init__(self, arguments: Sequence[str], core: int | None, log: Path, bytecode: Path | None = None) -> None:
-        """`bytecode`: where compiled modules are kept, as an installed package has them; a checkout may have none."""
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        core: int | None,
+        log: Path,
+        bytecode: Path | None = None,
+        *,
+        prefix: Sequence[str] = (),
+    ) -> None:
+        """`bytecode`: where compiled modules are kept, as an installed package has them; a checkout may have none. `prefix`:
+        comes before the interpreter."""
         environment = dict(os.environ)
         if bytecode is not None:
             environment.pop("PYTHONDONTWRITEBYTECODE", None)
             environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
         with log.open("ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment
+                [*prefix, sys.executable, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment
             )
         if core is not None:
             os.sched_setaffinity(self._process.pid, {core})

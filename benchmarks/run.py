@@ -27,10 +27,12 @@ from pathlib import Path
 
 from benchmarks import (
     bench_api,
+    bench_boundary,
     bench_data,
     bench_gateway,
     bench_jobs,
     bench_memory,
+    bench_ordinary,
     bench_pods,
     bench_psi,
     bench_scheduler,
@@ -93,7 +95,9 @@ SECTIONS: dict[str, Section] = {
     "pods": bench_pods.pods,
     "api": bench_api.api,
     "gateway": bench_gateway.gateway,
+    "boundary": bench_boundary.boundary,
     "memory": bench_memory.memory,
+    "ordinary": bench_ordinary.ordinary,
     "jobs": bench_jobs.jobs,
     "data": bench_data.data,
     "psi": bench_psi.psi,

@@ -1,4 +1,6 @@
-"""Jobs all the time while nodes, gateways and engines are killed at random: `python -m benchmarks.soak_jobs --seconds 1200`.
+"""Jobs all the time while nodes, gateways, engines and what keeps the pod network are killed at random.
+
+    python -m benchmarks.soak_jobs --seconds 1200
 
 Every job must end, on both sides alike: as Succeeded, or as Failed where an engine of it was killed. At the end nothing may
 be left of any: no job, task, summary, pod, service, ConfigMap, group, reservation or process. Exit status 1 when that is not
@@ -24,6 +26,7 @@ import psutil
 
 from benchmarks.job_network import PARTIES, JobNetwork, Side, job, job_network, task
 from coterie.cli import background
+from coterie.kube.agent.runtimes.runp import pause, pod_networks
 from coterie.kube.api.errors import ApiError
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.core import CONFIG_MAPS
@@ -103,7 +106,7 @@ class Soak:
         while time.monotonic() < until:
             await asyncio.sleep(self.random.uniform(0.5, 4.0))
             side = self.net.sides[self.random.choice(PARTIES)]
-            what = self.random.choice(("node", "envoy", "engine", "both"))
+            what = self.random.choice(("node", "envoy", "engine", "both", "supervisor", "holder"))
             self.kills[what] += 1
             await getattr(self, f"_{what}")(side)
 
@@ -124,6 +127,17 @@ class Soak:
     async def _envoy(self, side: Side) -> None:
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
             os.kill(side.envoy, signal.SIGKILL)
+
+    async def _supervisor(self, side: Side) -> None:
+        where = str(side.paths.home / "var" / "run" / "runp")
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if where in process.cmdline():
+                    process.kill()
+
+    async def _holder(self, side: Side) -> None:
+        facts = pod_networks.read_facts(str(side.paths.home / "var" / "run" / "runp"))
+        _kill(int(facts.get("holder", 0)) if facts is not None else 0)
 
     async def _both(self, side: Side) -> None:
         await self._envoy(side)
@@ -177,8 +191,15 @@ def containers(side: Side) -> list[psutil.Process]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if where in process.cmdline():
-                found += process.children(recursive=True)
+                # The process that holds the pod network is no container.
+                found += [each for each in process.children(recursive=True) if each.cmdline() != [pause.NAME]]
     return found
+
+
+def _kill(pid: int) -> None:
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 async def soak(root: Path, seconds: float, workers: int, seed: int) -> int:

@@ -21,6 +21,7 @@ from coterie.kube.agent.runtimes.runp import halt
 from coterie.kuscia.gateway.registration.registration_files import registration_file
 from coterie.kuscia.gateway.settings import MasterEndpoint
 from coterie.node import config
+from coterie.node.config import ports
 
 
 @pytest.fixture
@@ -104,7 +105,8 @@ def test_names_that_cannot_be_domains(cli, text, said):
     assert list(cli.folder.iterdir()) == []
 
 
-def test_a_lite_gets_its_masters_address_and_later_a_token(tmp_path, anywhere):
+def test_a_lite_gets_its_masters_address_and_later_a_token(tmp_path, anywhere, monkeypatch):
+    monkeypatch.setattr(ports, "lowest_port", lambda: 0)
     master, alice = network.choose(tmp_path, "center", ["alice"])
     assert alice.gateway.master == MasterEndpoint("127.0.1.1", 1080, True)
     assert (alice.gateway.deploy_token, network.needs_token(alice), network.needs_token(master)) == (None, True, False)

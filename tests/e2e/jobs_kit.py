@@ -1,7 +1,7 @@
 """Networks of real domains that `coterie up` brings up, and jobs on them.
 
 with network(root, "p2p", "alice", "bob") as net, Puppets() as puppets:
-    net.register(puppets.image())
+    puppets.register(net)
     net.at("alice").apply(job("hello", "alice", task("a", "alice", "bob")))
     net.at("alice").until_phase("hello", "Succeeded")
 """
@@ -27,12 +27,13 @@ from urllib.parse import urlsplit
 
 import psutil
 import yaml
+from inside_kit import InsidePort
 from kubectl_runner import Kubectl, Result
 
 from coterie.base.paths import DomainPaths
 from coterie.cli import background
 from coterie.cli import network as layout
-from coterie.kube.agent.runtimes.runp import pause
+from coterie.kube.agent.runtimes.runp import pause, pod_networks
 from coterie.kube.client import kubeconfig
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.config import NodeSettings
@@ -129,6 +130,16 @@ class Domain:
     work: Path
     plane: Domain = field(init=False)
     _connection: http.client.HTTPSConnection | None = None
+    _inside: InsidePort | None = None
+
+    @property
+    def inside(self) -> tuple[str, int]:
+        """Where a call is one of the domain's own pods."""
+        address = self.settings.gateway.internal
+        assert address is not None, "a master has no pods"
+        if self._inside is None:
+            self._inside = InsidePort.open(self.paths.run, address.host, address.port)
+        return address.host, address.port
 
     @property
     def name(self) -> str:
@@ -183,6 +194,9 @@ class Domain:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        if self._inside is not None:
+            self._inside.close()
+            self._inside = None
 
     def get(self, path: str) -> Any:
         return self.call("GET", path)
@@ -286,7 +300,7 @@ class Domain:
 
     def containers(self) -> list[psutil.Process]:
         """Processes of containers that run now."""
-        where = str(self.paths.home / "var" / "run" / "runp")
+        where = str(self.runp)
         found: list[psutil.Process] = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -295,6 +309,38 @@ class Domain:
                     # Besides containers the supervisor has the process that holds the pod network.
                     found += [each for each in children if each.cmdline() != [pause.NAME]]
         return found
+
+    @property
+    def runp(self) -> Path:
+        return self.paths.home / "var" / "run" / "runp"
+
+    @property
+    def supervisor(self) -> int:
+        """The parent of the pods; 0: there is none now."""
+        where = str(self.runp)
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                words = process.cmdline()
+                if where in words and any(word.endswith("runp.supervisor") for word in words):
+                    return process.pid
+        return 0
+
+    @property
+    def holder(self) -> int:
+        """The process that keeps the pod network."""
+        facts = pod_networks.read_facts(str(self.runp))
+        return int(facts.get("holder", 0)) if facts is not None else 0
+
+    @property
+    def relay(self) -> int:
+        """The way out of an ordinary user's domain; 0: there is none."""
+        where = str(self.paths.run / "relay")
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                words = process.cmdline()
+                if any("rootless.relay" in word for word in words) and any(where in word for word in words):
+                    return process.pid
+        return 0
 
     def kill_engine(self, pod: str) -> None:
         """kill -9 of what runs in a pod."""

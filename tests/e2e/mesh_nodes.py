@@ -30,6 +30,7 @@ import yaml
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 from gateway_kit import echo, free_port, streaming_echo
+from inside_kit import InsidePort
 
 from coterie.base import pki
 from coterie.base.paths import DomainPaths
@@ -104,6 +105,7 @@ class Node:
         self.settings = self._settings(more)
         self.process: asyncio.subprocess.Process | None = None
         self._client: Client | None = None
+        self._inside: InsidePort | None = None
 
     def _settings(self, more: Any) -> dict[str, Any]:
         doors = {each: _door(getattr(self, each)) for each in ("internal", "external")}
@@ -156,6 +158,8 @@ class Node:
             await asyncio.wait_for(self.end(), 20)
         if self.process is not None:
             await self.end(signal.SIGKILL)
+        if self._inside is not None:
+            self._inside.close()
         for left in self._left():
             with contextlib.suppress(psutil.NoSuchProcess):
                 left.kill()
@@ -224,6 +228,9 @@ class Node:
 
     @property
     def inside(self) -> str:
+        """Where a call is one of the domain's own pods."""
+        if self._inside is None:
+            self._inside = InsidePort.open(self.paths.run, self.internal.host, self.internal.port)
         return f"http://{self.internal}"
 
     @property

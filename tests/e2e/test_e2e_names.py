@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from e2e_kit import DOMAIN, Cluster, Node, container, joined_node, pod, until
 from kubectl_runner import chosen
+from network_kit import needs_names
 
 from coterie.kube.network.dns import wire
 from coterie.kube.network.dns.model import DnsAnswer, address_record
-from coterie.node.config import ports
 
 pytestmark = [
     pytest.mark.xdist_group("e2e-autonomy"),
-    pytest.mark.skipif(ports.lowest_port() > 53, reason="resolver files know port 53 only, and it is not ours to open"),
+    needs_names,
 ]
 
 ASK = """
@@ -42,6 +42,10 @@ def own_address() -> str:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial, contextlib.suppress(OSError):
             trial.bind((address, 53))
             return address
+
+
+GATEWAY = "100.96.0.1"
+"""The node's own address in the pod network."""
 
 
 class Elsewhere:
@@ -98,7 +102,7 @@ def joined_with_names(tmp_path: Path, elsewhere: Elsewhere) -> Iterator[Cluster]
     cluster = Cluster(plane, chosen()[-1], DOMAIN)
     try:
         cluster.wait_until_up()
-        dns = {"host": own_address(), "upstream": [elsewhere.place]}
+        dns = {"upstream": [elsewhere.place]}
         cluster.nodes["node-n"] = joined_node(plane, tmp_path / "n", "node-n", dns=dns).start()
         cluster.wait_until_up("node-n")
         yield cluster
@@ -138,12 +142,13 @@ def test_pods_find_their_domains_services_by_name(autonomy_with_names: Cluster) 
     address = cluster.pod("web")["status"]["podIP"]
     assert cluster.do("exec asker -- cat /etc/resolv.conf").splitlines()[:2] == [
         " ".join(("search", f"{DOMAIN}.svc", *searched())),
-        f"nameserver {address}",
+        f"nameserver {GATEWAY}",
     ]
     until("the service is named", lambda: look(cluster, "web")["web"] == [address])
-    names = ["web", "web.svc", f"web.{DOMAIN}.svc", f"WEB.{DOMAIN}.svc", f"web-0.web.{DOMAIN}.svc", "x.bob.svc"]
-    names += ["datamesh", "apiserver.master.svc"]
+    names = ["web", "web.svc", f"web.{DOMAIN}.svc", f"WEB.{DOMAIN}.svc", f"web-0.web.{DOMAIN}.svc"]
     assert look(cluster, *names) == {name: [address] for name in names}
+    of_node = ["x.bob.svc", "datamesh", "apiserver.master.svc"]
+    assert look(cluster, *of_node) == {name: [GATEWAY] for name in of_node}
     assert look(cluster, f"nobody.{DOMAIN}.svc") == {f"nobody.{DOMAIN}.svc": ["no such name"]}
     assert look(cluster, "www.example.com", "nobody") == {"www.example.com": ["192.0.2.55"], "nobody": ["192.0.2.55"]}
 
@@ -157,12 +162,13 @@ def searched() -> list[str]:
 def test_a_new_service_has_its_name_at_once_and_a_deleted_one_loses_it(joined_with_names: Cluster) -> None:
     cluster = joined_with_names
     begin(cluster)
-    until("the service is named", lambda: look(cluster, "web")["web"] == ["127.0.0.1"])
+    address = cluster.pod("web")["status"]["podIP"]
+    until("the service is named", lambda: look(cluster, "web")["web"] == [address])
     far: dict[str, Any] = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "far"}}
     far["spec"] = {"type": "ExternalName", "externalName": "far.example"}
     cluster.apply(service("other", selector={"app": "web"}), far)
     name = f"other.{DOMAIN}.svc"
-    until("the new one too", lambda: look(cluster, name)[name] == ["127.0.0.1"])
+    until("the new one too", lambda: look(cluster, name)[name] == [address])
     until("and the one elsewhere", lambda: look(cluster, "far")["far"] == ["192.0.2.55"])
     cluster.do("delete service other")
     until("it is gone", lambda: look(cluster, name)[name] == ["no such name"])

@@ -4,21 +4,34 @@ route check` finds what somebody broke."""
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from e2e_kit import until
-from network_kit import CALL, CONVERSE, ECHO, PATIENCE, PROTOCOL, TALK, Hand, a_pod, a_server, listening, processes
+from network_kit import (
+    CALL,
+    CONVERSE,
+    ECHO,
+    PATIENCE,
+    PROTOCOL,
+    TALK,
+    Hand,
+    a_pod,
+    a_server,
+    listening,
+    needs_names,
+    processes,
+)
 
 from coterie.base import pki
 from coterie.cli import network
-from coterie.node.config import ports
 
 pytestmark = [
     pytest.mark.xdist_group("e2e-network"),
-    pytest.mark.skipif(ports.lowest_port() > 53, reason="names in pods need port 53, which is not ours to open"),
+    needs_names,
 ]
 
 
@@ -59,9 +72,8 @@ def wrong(hand: Hand, source: str, destination: str, *words: str) -> set[str]:
 
 
 def test_pods_call_services_of_partners_by_name(p2p: Hand) -> None:
-    where = address_of(p2p, "bob")
-    echo = a_server("bob", "echo", ECHO, where, "alice")
-    talk = a_server("bob", "talk", TALK, where, "alice", **{PROTOCOL: "GRPC"})
+    echo = a_server("bob", "echo", ECHO, "alice")
+    talk = a_server("bob", "talk", TALK, "alice", **{PROTOCOL: "GRPC"})
     p2p.apply("bob", *echo, *talk)
     for caller in ("alice", "carol"):
         p2p.apply(caller, a_pod(caller, "caller"))
@@ -95,8 +107,9 @@ def test_a_wrong_port_is_found(p2p: Hand) -> None:
     where = address_of(p2p, "bob")
     p2p("route", "add", "carol", "bob", "--endpoint", f"https://{where}:1")
     until("the port is called wrong", lambda: "tcp" in wrong(p2p, "carol", "bob"), PATIENCE)
-    p2p("route", "add", "carol", "bob", "--endpoint", f"https://{where}:1054")
-    until("the server is called no gateway", lambda: "tls" in wrong(p2p, "carol", "bob"), PATIENCE)
+    with socket.create_server((where, 0)) as other:
+        p2p("route", "add", "carol", "bob", "--endpoint", f"https://{where}:{other.getsockname()[1]}")
+        until("the server is called no gateway", lambda: "tls" in wrong(p2p, "carol", "bob"), PATIENCE)
     p2p("route", "add", "carol", "bob", "--endpoint", f"https://{where}:1080")
     healed(p2p, "carol", "bob")
 
@@ -131,7 +144,7 @@ def test_a_route_that_is_not_there_at_all(p2p: Hand) -> None:
 def test_status_tells_all(p2p: Hand) -> None:
     told = p2p.json("status")
     assert [each["live"] and each["configuration"]["accepted"] for each in told["gateways"]] == [True, True, True]
-    assert {each["dns"] for each in told["gateways"]} == {"answers"}
+    assert {each["dns"] for each in told["gateways"]} == {"in pods"}
     assert len(told["routes"]) == 6
     assert (told["problems"], told["protectionsOff"]) == ([], [])
     assert all(each["memoryBytes"]["gateway"] > 1 << 20 for each in told["gateways"])
@@ -148,7 +161,7 @@ def test_lites_come_with_a_token_and_reach_each_other(tmp_path: Path) -> None:
         nodes = network.members(root)
         places = {node.domain: network.addresses_of(node).address for node in nodes}
         plane = "kuscia-system"
-        hand.apply(plane, *a_server("bob", "echo", ECHO, places["bob"], "alice"), a_pod("alice", "caller"))
+        hand.apply(plane, *a_server("bob", "echo", ECHO, "alice"), a_pod("alice", "caller"))
         for namespace, name in (("bob", "echo"), ("alice", "caller")):
             hand.pod_ready(plane, namespace, name)
 

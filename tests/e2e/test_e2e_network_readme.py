@@ -1,30 +1,25 @@
-"""The walk with two machines, typed as the README has it: on one machine, with two addresses in place of two machines."""
+"""The walk with two machines, typed as the README has it, on two machines that are joined by a cable."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import itertools
+import json
 import os
 import re
 import shlex
+import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from e2e_kit import until
-from network_kit import Hand, listening, processes
+from machines_kit import Machine, Site, processes_in, user_namespaces_allowed
+from network_kit import PATIENCE
 
-from coterie.cli import network
-from coterie.kube.agent.runtimes.runp.halt import halt
-from coterie.node.config import ports
+from root_kit import IS_ROOT
 
-pytestmark = [
-    pytest.mark.xdist_group("e2e-network"),
-    pytest.mark.skipif(ports.lowest_port() > 53, reason="the usual ports are not ours to open"),
-]
+pytestmark = [pytest.mark.xdist_group("e2e-network"), pytest.mark.timeout(600)]
 
 README = Path(__file__).parents[2] / "README.md"
 TITLE = "## Two organisations, two machines"
@@ -38,18 +33,15 @@ def section() -> list[list[str]]:
     return [block.splitlines() for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL)]
 
 
-class Machine:
-    """An organisation's machine: a home directory and an address of its own."""
+class Organisation:
+    """Somebody who types at the machine of an organisation."""
 
-    def __init__(self, home: Path, domain: str, address: str) -> None:
-        self.domain, self.address = domain, address
-        self.hand = Hand(home)
+    def __init__(self, machine: Machine, domain: str) -> None:
+        self.machine, self.domain = machine, domain
         self.process: subprocess.Popen[bytes] | None = None
-        self.log = home / "start.log"
+        self.log = machine.home / "start.log"
 
-    def type(self, line: str, addresses: dict[str, str]) -> str:
-        for name, address in addresses.items():
-            line = line.replace(_DOCUMENTED[name], address)
+    def type(self, line: str) -> None:
         words = shlex.split(line.partition(" #")[0])
         assert words.pop(0) == "coterie"
         target = ""
@@ -57,29 +49,17 @@ class Machine:
             words, target = words[: words.index(">")], words[-1]
         if words[0] == "start":
             self.start(words)
-            return ""
-        out = self.hand(*words).out
-        if words[0] == "init":
-            self.move(words[-1])
+            return
+        out = self.machine(*words)
         if target:
-            (self.hand.home / target).write_text(out)
-        return out
-
-    def move(self, file: str) -> None:
-        """What stands in for a machine of its own: all of the node on one address."""
-        place = (
-            f"\napiServer: {{host: {self.address}}}\nagent: {{address: {self.address}, nodeName: {self.domain}-node}}\n"
-        )
-        path = self.hand.home / file
-        path.write_text(path.read_text() + place)
+            (self.machine.home / target).write_text(out)
 
     def start(self, words: list[str]) -> None:
-        environ = {**os.environ, "HOME": str(self.hand.home)}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "coterie", *words],
-                cwd=self.hand.home,
-                env=environ,
+                self.machine.command("coterie", *words),
+                cwd=self.machine.home,
+                env=self.machine.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -88,7 +68,11 @@ class Machine:
 
     def up(self) -> bool:
         assert self.process is not None and self.process.poll() is None, self.log.read_text()
-        return self.hand.try_("status").code == 0
+        return self.machine.try_("status").returncode == 0
+
+    def reaches(self, other: str) -> bool:
+        answer = self.machine.try_("route", "check", self.domain, other, "-o", "json")
+        return answer.returncode == 0 and all(each["verdict"] == "ok" for each in json.loads(answer.stdout)["steps"])
 
     def stop(self) -> None:
         if self.process is not None:
@@ -100,48 +84,88 @@ class Machine:
                 self.process.wait()
             self.process = None
 
-    def destroy(self) -> None:
-        self.stop()
-        pods = self.hand.home / ".coterie" / self.domain / "var" / "run" / "runp"
-        asyncio.run(halt(pods, f"{self.domain}-node", 1.0))
+
+Organisations = dict[str, Organisation]
 
 
-@pytest.fixture
-def machines(tmp_path: Path) -> Iterator[dict[str, Machine]]:
-    """Both started, as the first block has it."""
-    made: dict[str, Machine] = {}
+@contextlib.contextmanager
+def organisations(home: Path, *, ordinary: bool, forbidden: tuple[str, ...] = ()) -> Iterator[Organisations]:
+    """Both started, as the first block has it. `forbidden`: whose machine has no namespaces for ordinary users."""
+    places = [_DOCUMENTED[each] for each in forbidden]
+    site = Site(list(_DOCUMENTED.values()), ordinary=ordinary, forbidden=places)
     with contextlib.ExitStack() as stack:
-        with network.address_lock():
-            addresses = [place.address for place in itertools.islice(network.free_addresses(), 2)]
-            stack.enter_context(network.reserve_addresses(addresses))
-        for domain, address in zip(_DOCUMENTED, addresses, strict=True):
-            made[domain] = Machine(tmp_path / domain, domain, address)
-            stack.callback(made[domain].destroy)
-        for machine in made.values():
+        stack.callback(site.close)
+        made = {
+            domain: Organisation(Machine(*numbers, home / domain), domain)
+            for domain, numbers in zip(_DOCUMENTED, site.machines, strict=True)
+        }
+        for each in made.values():
+            stack.callback(each.machine.try_, "down", "--purge", "--grace", "1")
+            stack.callback(each.stop)
+        for each in made.values():
             for line in section()[0]:
-                machine.type(line.replace("alice", machine.domain), {})
+                each.type(line.replace("alice", each.domain))
         yield made
 
 
-def test_two_machines_as_the_readme_has_it(machines: dict[str, Machine], tmp_path: Path) -> None:
-    addresses = {name: machine.address for name, machine in machines.items()}
+def introduce(made: Organisations) -> None:
+    """All but the first block."""
     _, certificate, at_alice, at_bob, check = section()
-    for name, machine in machines.items():
+    for name, each in made.items():
         for line in certificate:
-            machine.type(line.replace("alice", name), addresses)
-    alice, bob = machines["alice"].hand.home, machines["bob"].hand.home
+            each.type(line.replace("alice", name))
+    alice, bob = made["alice"].machine.home, made["bob"].machine.home
     (bob / "alice.crt").write_text((alice / "alice.crt").read_text())
     (alice / "bob.crt").write_text((bob / "bob.crt").read_text())
     for line in at_alice:
-        machines["alice"].type(line, addresses)
+        made["alice"].type(line)
     for line in at_bob:
-        machines["bob"].type(line, addresses)
+        made["bob"].type(line)
     assert check == ["coterie route check alice bob"]
     for source, destination in (("alice", "bob"), ("bob", "alice")):
-        machines[source].hand.reaches(source, destination)
-    # From the other side there is less to see, and nothing wrong.
-    assert "wrong" not in machines["bob"].hand.steps("alice", "bob").values()
-    for machine in machines.values():
-        machine.stop()
-    left = [each for each in processes(str(tmp_path)) if "supervisor" not in each]
-    assert (left, [listening(address) for address in addresses.values()]) == ([], [[], []])
+        until(f"{source} reaches {destination}", lambda s=source, d=destination: made[s].reaches(d), PATIENCE)
+
+
+def kill_what_lives_inside(alice: Organisation) -> None:
+    """First the process that holds the namespaces of the domain, then what was started in them: it comes back there."""
+    file = alice.machine.home / ".coterie" / "alice" / "var" / "run" / "runp" / "network.json"
+    facts = json.loads(file.read_text())
+    os.kill(facts["holder"], signal.SIGKILL)
+    inside = {pid: command for pid, command in processes_in(facts["inode"]).items() if pid != facts["holder"]}
+    assert any("envoy" in command for command in inside.values()), inside
+    for pid in inside:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def envoy_is_back() -> bool:
+        return any("envoy" in command for pid, command in processes_in(facts["inode"]).items() if pid not in inside)
+
+    until("Envoy is inside again", envoy_is_back, PATIENCE)
+    assert json.loads(file.read_text())["inode"] == facts["inode"], "it is the same network"
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        pytest.param("root", marks=pytest.mark.skipif(not IS_ROOT, reason="needs root: makes network namespaces")),
+        pytest.param(
+            "ordinary",
+            marks=pytest.mark.skipif(not user_namespaces_allowed(), reason="user namespaces are forbidden here"),
+        ),
+    ],
+)
+def test_two_machines_as_the_readme_has_it(user: str, tmp_path: Path) -> None:
+    with organisations(tmp_path, ordinary=user == "ordinary") as made:
+        introduce(made)
+        # From the other side there is less to see, and nothing wrong.
+        answer = made["bob"].machine.try_("route", "check", "alice", "bob", "-o", "json")
+        assert "wrong" not in {each["verdict"] for each in json.loads(answer.stdout)["steps"]}
+        made["alice"].machine("job", "run", "--engine", "sample", "--parties", "alice,bob", "--timeout", "60s")
+        if user == "ordinary":
+            kill_what_lives_inside(made["alice"])
+            until("alice reaches bob again", lambda: made["alice"].reaches("bob"), PATIENCE)
+            made["alice"].machine("job", "run", "--engine", "sample", "--parties", "alice,bob", "--timeout", "60s")
+        for each in made.values():
+            each.stop()
+        for each in made.values():
+            until("nothing is left", lambda each=each: not each.machine.processes(), PATIENCE)

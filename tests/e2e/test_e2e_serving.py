@@ -56,8 +56,7 @@ def of_the_guide() -> Object:
 
 def call(net: Net, source: str, host: str, path: str = "/", cookie: str = "") -> tuple[int, Any, str]:
     """From inside a domain, as its pods call: status, what was answered, the cookie that was set."""
-    door = net.domains[source].settings.gateway.internal
-    connection = http.client.HTTPConnection(door.host, door.port, timeout=20)
+    connection = http.client.HTTPConnection(*net.domains[source].inside, timeout=20)
     try:
         connection.request("GET", path, headers={"Host": host, **({"Cookie": cookie} if cookie else {})})
         answer = connection.getresponse()

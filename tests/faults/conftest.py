@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import kubectl_runner
 import pytest
 from fuzz_server import FuzzServer
 from hypothesis import HealthCheck, settings
+from pod_attack_kit import KINDS, Scene, attacked
 
 settings.register_profile(
     "fuzz",
@@ -37,3 +39,17 @@ def server(untouched: list[FuzzServer]) -> Iterator[FuzzServer]:
         untouched.append(running)
     else:
         running.close()
+
+
+@pytest.fixture(scope="session")
+def attacked_p2p(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """Alice and bob; all kinds of pods of alice's node attack."""
+    with attacked(tmp_path_factory.mktemp("p2p"), "p2p", kubectl_runner.chosen()[-1], *KINDS) as scene:
+        yield scene
+
+
+@pytest.fixture(scope="session")
+def attacked_center(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """A master with alice and bob as lites; a pod at alice's that bob began attacks."""
+    with attacked(tmp_path_factory.mktemp("center"), "center", kubectl_runner.chosen()[-1], "guest") as scene:
+        yield scene

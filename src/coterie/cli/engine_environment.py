@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -82,6 +83,7 @@ class Environment:
         place = self.directory(app)
         if self.installed(place):
             self._copy_engines(place)
+            _repair(place)
             return place
         if not (3, 10) <= sys.version_info[:2] < (3, 12):
             raise CliError(
@@ -94,6 +96,7 @@ class Environment:
             venv.create(place, with_pip=True, symlinks=True)
             _pip(place, self._requirements(), app)
             self._copy_engines(place)
+            _repair(place)
             (place / _STAMP).write_text(self._stamp())
         except (OSError, subprocess.SubprocessError) as problem:
             shutil.rmtree(place, ignore_errors=True)
@@ -172,6 +175,16 @@ def _pip(place: Path, text: str, app: App) -> None:
         timeout=_SECONDS,
         check=True,
     )
+
+
+def _repair(place: Path) -> None:
+    """An environment of a Python that lacks what the engine's libraries use gets it: see `engines/tar_filter.py`."""
+    if hasattr(tarfile, "data_filter"):
+        return
+    packages = next((place / "lib").glob("python3*/site-packages"))
+    source = Path(coterie.__file__).parent / "engines" / "tar_filter.py"
+    write_atomic(packages / "coterie_tar_filter.py", source.read_bytes(), mode=0o644, durable=False)
+    write_atomic(packages / "coterie_tar_filter.pth", "import coterie_tar_filter\n", mode=0o644, durable=False)
 
 
 def _reason(problem: Exception) -> str:

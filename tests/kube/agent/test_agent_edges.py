@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,9 @@ from agent_kit import NODES, PODS, World, container, is_ready, phase, pod, statu
 
 from coterie.base.paths import DomainPaths
 from coterie.kube.agent.runtimes.fake import FakeMachine
-from coterie.kube.agent.runtimes.protocol import RuntimeFailure
+from coterie.kube.agent.runtimes.protocol import PodSandbox, RuntimeFailure
 from coterie.kube.api.types.kind import Kind, builtin
+from coterie.kuscia.engine.engine_plugin import EnginePlugin
 
 SERVICE_ACCOUNTS = Kind.dynamic(builtin("serviceaccounts"))
 
@@ -193,3 +195,26 @@ async def test_memory_volumes_and_pre_stop_share_the_grace(here: World) -> None:
     await here.pod("slow")
     await here.gone("slow", 4)
     assert not list((here.root / "alice/var/pods").iterdir())
+
+
+async def test_a_pod_is_made_while_others_learn_its_address(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway takes a moment for it, which is not added to the pod's start; but no container runs before."""
+    prepared, known = asyncio.Event(), asyncio.Event()
+    prepare = here.runtime.prepare_pod
+
+    async def learn(*_: object) -> None:
+        await prepared.wait()
+        await known.wait()
+
+    async def prepare_and_tell(sandbox: PodSandbox) -> None:
+        await prepare(sandbox)
+        prepared.set()
+
+    monkeypatch.setattr(EnginePlugin, "network_ready", learn)
+    monkeypatch.setattr(here.runtime, "prepare_pod", prepare_and_tell)
+    await here.create(pod("web"))
+    await here.until(prepared.is_set)
+    await here.settle(1)
+    assert [each.runs for each in here.machine.pods.values()] == [[]]
+    known.set()
+    await here.pod_until("web", is_ready)

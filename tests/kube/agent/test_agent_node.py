@@ -84,7 +84,7 @@ def test_allocatable(wanted: CapacitySettings, name: str, value: str) -> None:
 )
 def test_pressure(usage: MachineUsage, pressing: set[str]) -> None:
     found = {reading.type: reading.status for reading in readings(usage, PressureSettings())}
-    assert found.pop("Ready") == "True"
+    assert (found.pop("Ready"), found.pop("PodsFenced")) == ("True", "True")
     assert {kind for kind, status in found.items() if status == "True"} == pressing
 
 

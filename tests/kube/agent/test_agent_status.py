@@ -59,6 +59,10 @@ def waiting(reason: str) -> dict[str, Any]:
     ("view", "state", "last", "restarts", "ready", "started"),
     [
         pytest.param(situation(make_pod()), waiting("ContainerCreating"), {}, 0, False, False, id="creating"),
+        pytest.param(
+            situation(make_pod(), history=FAILED), waiting("DeadlineExceeded"), {}, 0, False, False,
+            id="failed-before-it-ran",
+        ),
         pytest.param(situation(make_pod(inits=("i",))), waiting("PodInitializing"), {}, 0, False, False, id="init"),
         pytest.param(
             situation(make_pod(), problems={"main": problem()}), waiting("ErrImageNeverPull"), {}, 0, False, False,

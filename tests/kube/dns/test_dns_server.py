@@ -40,11 +40,12 @@ def api_with(*ips: str) -> FakeApi:
 
 @asynccontextmanager
 async def serving(
-    api: FakeApi, upstream: Sequence[Nameserver] = (), forward: ForwardSettings | None = None
+    api: FakeApi, upstream: Sequence[Nameserver] = (), forward: ForwardSettings | None = None, own_only: str = ""
 ) -> AsyncIterator[DnsServer]:
     informers = Informers(api.client())
     keeper = ZoneUpdater(ZONE, informers)
-    chosen = ServerSettings("127.0.0.1", 0, forward=forward or ForwardSettings(timeout=PATIENCE))
+    closed = (ipaddress.ip_network(own_only),) if own_only else ()
+    chosen = ServerSettings("127.0.0.1", 0, own_names_only=closed, forward=forward or ForwardSettings(timeout=PATIENCE))
     server = DnsServer(chosen, keeper, lambda: upstream)
     async with TaskOwner("test") as owner:
         running = owner.start("dns", server.run())
@@ -213,6 +214,19 @@ async def test_external_names_end_in_addresses() -> None:
     async with Upstream(says("192.0.2.5")) as other, serving(api_with(), at(other)) as server:
         answer = await ask_udp(server.port, packet("db.alice.svc"))
         assert listed(answer) == ["CNAME db.example.com", "A 192.0.2.5"]
+
+
+async def test_some_clients_get_own_names_only() -> None:
+    """What is asked upstream leaves the domain: a client that must not speak to anybody outside is not asked for."""
+    async with (
+        Upstream(says("192.0.2.1")) as other,
+        serving(api_with("10.0.0.1"), at(other), own_only="127.0.0.0/8") as server,
+    ):
+        for name in ("secret.example.com", "db.alice.svc"):
+            told = [await ask_udp(server.port, packet(name)), *await ask_tcp(server.port, packet(name))]
+            assert [wire.read_reply(each).code for each in told] == [ResponseCode.REFUSED] * 2
+        assert listed(await ask_udp(server.port, packet("web.alice.svc"))) == ["A 10.0.0.1"]
+        assert other.asked == []
 
 
 async def test_what_upstream_denies_is_denied() -> None:

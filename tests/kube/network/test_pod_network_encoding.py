@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import struct
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 from coterie.kube.network.pods import nftables
 from coterie.kube.network.pods.firewall import FirewallPlan, table_messages
 from coterie.kube.network.pods.netlink import NESTED, attribute, attributes, nest, text
+from root_kit import needs_root
 
 GATEWAY, RANGE = "100.96.0.1", "100.96.0.0/16"
 
@@ -70,7 +70,7 @@ def test_the_relay_alone_brings_nat() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("nft"), reason="nft is not installed")
-@pytest.mark.skipif(os.getuid() != 0, reason="for root")
+@needs_root("makes a network namespace without a user namespace")
 def test_nft_reads_what_we_wrote() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     if "unshare" in done.stderr:

@@ -30,6 +30,7 @@ from relay_kit import (
 from coterie.kube.network.rootless import client
 from coterie.kube.network.rootless.client import RelayError
 from coterie.kube.network.rootless.egress import EgressPolicy
+from root_kit import needs_root
 
 GATEWAY, PODS = "127.0.0.1", "100.96.0.0/16"
 
@@ -480,7 +481,7 @@ def test_quit_at_once_resets(relay: RelayThread, target: Target) -> None:
         inner.close()
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="changes its user")
+@needs_root("becomes another user")
 def test_another_user_cannot_control_it(tmp_path: Path) -> None:
     """Even where the permissions of the files would let it."""
     with relay_thread(tmp_path) as relay:

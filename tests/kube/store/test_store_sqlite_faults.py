@@ -110,7 +110,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("mounting a file system is not allowed here; test_a_file_that_may_not_grow does without")
+        pytest.skip("needs root: mounts a file system; test_a_file_that_may_not_grow does without")
     yield place
     subprocess.run(["umount", str(place)], check=True)
 

@@ -23,6 +23,7 @@ from coterie.kube.control.on_demand_process import NamespaceListeners, OpenPort
 from coterie.kuscia.api.types.data import DOMAIN_DATA_SOURCES
 from coterie.kuscia.datamesh.process import allowed
 from coterie.kuscia.identity.engine_certificates import EnginePair
+from root_kit import require_root
 
 PATIENCE = 50.0
 
@@ -98,8 +99,7 @@ for table in sys.argv[3:]:
 @contextmanager
 def network(*, ipv6: bool = False) -> Iterator[Path]:
     """A namespace with one address of ours in it, as a domain's pods have."""
-    if os.getuid() != 0:
-        pytest.skip("needs root to make a network namespace")
+    require_root("makes a network namespace")
     disable = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
     commands = f"echo {int(not ipv6)} > {disable} && ip link set lo up && ip addr add {_ADDRESS}/32 dev lo && echo made && exec sleep 600"
     holder = subprocess.Popen(["unshare", "--net", "sh", "-c", commands], stdout=subprocess.PIPE)

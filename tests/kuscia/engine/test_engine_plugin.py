@@ -23,12 +23,13 @@ from coterie.kube.agent.pods.downward import DownwardNodeInfo
 from coterie.kube.agent.runtimes.protocol import ContainerSpec
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import labels
+from coterie.kuscia.engine import peers
 from coterie.kuscia.engine.engine_plugin import EngineSettings, limits
 from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.identity.engine_certificates import EngineIdentity, engine_of, issue_client_pair, issue_server_pair
 
 KEY = SecretValue(pki.key_pem(pki.new_key("rsa"), pkcs1=True))
-TEMPLATE = '{"task_id": "{{.TASK_ID}}", "input": "{{.TASK_INPUT_CONFIG}}", "threads": "{{.THREADS}}", "token": "{{.KUSCIA_API_TOKEN}}"}'
+TEMPLATE = '{"task_id": "{{.TASK_ID}}", "input": "{{.TASK_INPUT_CONFIG}}", "threads": "{{.THREADS}}"}'
 ROLES = {labels.KUSCIA_COMMUNICATION_ROLE_SERVER: "true", labels.KUSCIA_COMMUNICATION_ROLE_CLIENT: "true"}
 
 
@@ -124,8 +125,27 @@ async def test_a_container_gets_the_rendered_file(scene: World) -> None:
     await prepared(scene)
     spec = await started(scene, engine_pod())
     found = json.loads(mounted(spec, "/work/kuscia/task.conf").read_text())
-    token = scene.settings.paths.api_token.read_text()
-    assert found == {"task_id": "t", "input": '{"a": "b"}', "threads": "4", "token": token}
+    assert found == {"task_id": "t", "input": '{"a": "b"}', "threads": "4"}
+
+
+async def test_the_operators_token_is_for_own_tasks(scene: World) -> None:
+    await scene.start_agent()
+    await prepared(scene, "{{.KUSCIA_API_TOKEN}}")
+    pod = engine_pod()
+    pod["metadata"]["annotations"][labels.KUSCIA_INITIATOR] = "alice"
+    spec = await started(scene, pod)
+    assert mounted(spec, "/work/kuscia/task.conf").read_text() == scene.settings.paths.api_token.read_text()
+
+
+@pytest.mark.parametrize("initiator", ["bob", ""])
+async def test_the_operators_token_is_not_for_partners_tasks(scene: World, initiator: str) -> None:
+    await scene.start_agent()
+    await prepared(scene, "{{.KUSCIA_API_TOKEN}}")
+    pod = engine_pod()
+    pod["metadata"]["annotations"][labels.KUSCIA_INITIATOR] = initiator
+    await scene.create(pod)
+    found = await pod_in_time(scene, phase("Failed"))
+    assert "asks for KUSCIA_API_TOKEN, which nothing that another domain began is given" in found["status"]["message"]
 
 
 async def test_a_mount_without_sub_path_has_all_files(scene: World) -> None:
@@ -242,9 +262,9 @@ async def test_certificates_stay_when_the_agent_comes_again(scene: World) -> Non
 
 async def test_pods_of_other_namespaces_get_nothing_of_the_domain(scene: World) -> None:
     await scene.start_agent()
-    await prepared(scene, namespace="elsewhere")
+    await prepared(scene, "[{{.KUSCIA_API_TOKEN}}]", namespace="elsewhere")
     spec = await started(scene, engine_pod("elsewhere"))
-    assert json.loads(mounted(spec, "/work/kuscia/task.conf").read_text())["token"] == ""
+    assert mounted(spec, "/work/kuscia/task.conf").read_text() == "[]"
     assert [mount.target for mount in spec.mounts] == ["/work/kuscia/task.conf", "/dev/termination-log"]
     assert not {"CLIENT_CERT_FILE", "CONTAINER_CPU_LIMIT"} & dict(spec.env).keys()
 
@@ -288,3 +308,17 @@ def test_who_an_engine_is_stands_in_its_certificate(engine: EngineIdentity) -> N
     assert engine_of(authority.certificate) is None
     plain = pki.issue_client(authority, "somebody", pki.new_key().public_key(), now=now)
     assert engine_of(plain) is None
+
+
+@pytest.mark.parametrize(
+    ("hosts", "env", "needed"),
+    [
+        ({"a.alice.svc"}, (), False),
+        ({"a.alice.svc", "a.bob.svc"}, (), True),
+        ({"a.alice.svc", "a.bob.svc"}, ("http_proxy",), False),
+    ],
+    ids=["alone", "peer", "proxy"],
+)
+def test_an_engine_needs_names_when_it_has_peers(hosts: set[str], env: tuple[str, ...], needed: bool) -> None:
+    made = {"spec": {"containers": [{"env": [{"name": name, "value": "x"} for name in env]}]}}
+    assert peers.needs_names(made, frozenset({peers.REPORTER, "reporter.alice.svc", *hosts})) == needed

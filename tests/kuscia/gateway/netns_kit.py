@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-import pytest
 from aiohttp import web
 
+import root_kit
 from coterie.kuscia.gateway.model import SocketAddress
 
 T = TypeVar("T")
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a network namespace here")
+needs_root = root_kit.needs_root("makes a network namespace")
 
 
 class Namespace:

@@ -29,6 +29,7 @@ from coterie.kuscia.gateway.model import (
     ServiceProtocol,
     SocketAddress,
 )
+from coterie.kuscia.gateway.pod_access import callers_in, pod_rules
 from coterie.kuscia.gateway.snapshot import snapshot
 
 GATEWAY, ORDINARY, ENGINE, UNKNOWN = "100.96.0.1", "100.96.0.5", "100.96.128.7", "100.96.128.8"
@@ -137,9 +138,36 @@ async def test_what_an_engine_may_call(tmp_path: Path) -> None:
 
 
 @needs_root
+async def test_a_host_may_be_open_for_one_path_only(tmp_path: Path) -> None:
+    hosts = frozenset({"machine.alice.svc/report?task_id=a", "psi.alice.svc"})
+    async with fenced(tmp_path, callers=(PodCaller(ENGINE, hosts),)) as alice:
+        allowed = await alice.call(ENGINE, "machine.alice.svc", "/report?task_id=a")
+        assert (allowed.status, allowed.body["path"]) == (200, "/report?task_id=a")
+        for path in (
+            "/report",
+            "/report?task_id=b",
+            "/report?task_id=b&task_id=a",
+            "/report?task_id=a&task_id=b",
+            "/x/../report",
+        ):
+            assert (await alice.call(ENGINE, "machine.alice.svc", path)).status == 403, path
+        assert (await alice.call(ENGINE, "psi.alice.svc", "/anything")).status == 200
+
+
+def test_what_pods_may_call_is_found_again_in_the_rules(tmp_path: Path) -> None:
+    callers = (
+        PodCaller(ENGINE, frozenset({"machine.alice.svc/report?task_id=a", "psi.alice.svc"})),
+        PodCaller(UNKNOWN, frozenset()),
+    )
+    inputs = make_inputs("alice", tmp_path, Protocol.MTLS, pods=pod_network(), callers=callers, internal=None)
+    assert callers_in(pod_rules(inputs)) == callers
+
+
+@needs_root
 async def test_an_engine_cannot_claim_another_address(tmp_path: Path) -> None:
     async with fenced(tmp_path) as alice:
         forged = {"X_Forwarded_For": ORDINARY, "X_Real_IP": ORDINARY, "Forwarded": f"for={ORDINARY}"}
+        forged["X_Envoy_Original_Path"] = "/innocent"  # the log would name it
         for headers in (forged, {**forged, "Kuscia_Source": "bob", "Kuscia_Host": "psi.alice.svc"}):
             assert (await alice.call(ENGINE, "machine.alice.svc", "/forged", **headers)).status == 403
         assert (await alice.logged("/forged")).startswith(f"{ENGINE} - ")

@@ -24,6 +24,7 @@ from coterie.cli.routes import model
 from coterie.cli.routes.model import RouteLine
 from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
+from coterie.kube.agent.node.conditions import FENCED, NOT_FENCED
 from coterie.kube.api.errors import ApiError, Forbidden
 from coterie.kube.api.meta import Object
 from coterie.kube.api.resources import Resource
@@ -182,7 +183,11 @@ async def _count(client: Client, resource: Resource) -> dict[str, Any]:
     kind = Kind.dynamic(resource)
     if resource.plural == "nodes":
         nodes = (await client.list(kind)).items
-        return {"total": len(nodes), "ready": sum(map(_is_ready, nodes))}
+        found: dict[str, Any] = {"total": len(nodes), "ready": sum(map(_is_ready, nodes))}
+        open_nodes = {
+            str(node["metadata"]["name"]): why for node in nodes if (why := _why_not_fenced(node)) is not None
+        }
+        return {**found, "notFenced": open_nodes} if open_nodes else found
     if resource.plural in _PHASES:
         unsaid = _PHASES[resource.plural]
         objects = (await client.list(kind)).items
@@ -198,6 +203,14 @@ def _is_ready(node: Object) -> bool:
     return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
 
 
+def _why_not_fenced(node: Object) -> str | None:
+    """None: pods are isolated there."""
+    for each in (node.get("status") or {}).get("conditions") or ():
+        if each.get("type") == FENCED and each.get("status") == "False":
+            return str(each.get("message") or "")
+    return None
+
+
 def _print_counts(app: App, status: dict[str, Any]) -> None:
     word = app.paint("ready", "green") if status["ready"] else app.paint(f"not ready: {status['reason']}", "red")
     lines = [("Server", status["server"]), ("Health", f"{word} (answered in {status['answeredInMs']:g} ms)")]
@@ -208,12 +221,19 @@ def _print_counts(app: App, status: dict[str, Any]) -> None:
     ]
     for name, value in lines:
         app.say(f"{name + ':':<13}{value}")
+    if "domains" in status:
+        return  # the tables above say it
+    nodes = status.get("objects", {}).get("nodes", {})
+    _sentences(
+        app, "Nodes:", [f"{name}: {NOT_FENCED}: {why}" for name, why in nodes.get("notFenced", {}).items()], "yellow"
+    )
 
 
 def _numbers(count: dict[str, Any]) -> str:
     if count["total"] is None:
         return "not visible with these credentials"
     if "ready" in count and count["total"]:
-        return f"{count['total']} ({count['ready']} ready)"
+        open_nodes = f", {len(count['notFenced'])} {NOT_FENCED}" if "notFenced" in count else ""
+        return f"{count['total']} ({count['ready']} ready{open_nodes})"
     phases = ", ".join(f"{number} {phase}" for phase, number in count.get("phases", {}).items())
     return f"{count['total']} ({phases})" if phases else str(count["total"])

@@ -41,7 +41,7 @@ class NetworkCheck:
     def __init__(
         self, network: TrialNetwork, address: str, name: str, port: int, clock: Clock, *, needed: Callable[[], bool]
     ) -> None:
-        """`address`: of DNS and gateway; `name`: one that the DNS knows; `port`: the gateway's, 0: there is none; `needed`:
+        """`address`: of DNS and gateway; `name`: one that the DNS knows, empty: there is no DNS; `port`: the gateway's, 0: there is none; `needed`:
         whether there are pods, for which it is worth to look again."""
         self.ready = asyncio.Event()
         self.problem = "the pod network has not been checked yet"
@@ -99,6 +99,8 @@ class NetworkCheck:
             await self._network.end_trial()
 
     async def _resolve(self, udp: socket.socket) -> str:
+        if not self._wanted:
+            return ""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_TIMEOUT):

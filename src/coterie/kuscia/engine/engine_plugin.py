@@ -35,6 +35,8 @@ from coterie.kuscia.engine.templates.template import Template
 DATA_PLACE = "/home/kuscia/var/storage/data"
 CERTIFICATES = "certificates"
 RENDERED = "config-render"
+API_TOKEN = "KUSCIA_API_TOKEN"
+"""In templates: the operator's token of KusciaAPI. Whoever has it is the operator."""
 _SHARE = 0.8
 """Of what the node has, for an engine whose container has no limit."""
 _MIB = 1 << 20
@@ -70,9 +72,9 @@ class EngineSettings:
 
     def built_in(self, wanted: Collection[str]) -> dict[str, str]:
         found = {"KUSCIA_API_PROTOCOL": self.api_protocol}
-        if "KUSCIA_API_TOKEN" in wanted:
+        if API_TOKEN in wanted:
             known = self.api_token is not None and self.api_token.exists()
-            found["KUSCIA_API_TOKEN"] = self.api_token.read_text().strip() if self.api_token and known else ""
+            found[API_TOKEN] = self.api_token.read_text().strip() if self.api_token and known else ""
         return found
 
 
@@ -97,10 +99,13 @@ class EnginePlugin:
         callers: EngineCallers | None = None,
         *,
         fenced: bool = True,
+        names: bool = True,
     ) -> None:
-        """`fenced`: whether pods have a network of their own here; without, nobody else's pods run."""
+        """`fenced`: whether pods have a network of their own here; without, nobody else's pods run. `names`: whether pods
+        can ask the domain's DNS; without, engines that have peers do not run."""
         self._callers = callers
         self._fenced = fenced
+        self._names = names
         self._addresses: dict[str, str] = {}
         self._domain = settings.domain
         self._settings = settings
@@ -149,10 +154,17 @@ class EnginePlugin:
         return ours and (self.is_engine(pod) or bool(peers.group_of(pod)))
 
     async def network_ready(self, pod: Object, address: str, lookup: Lookup) -> None:
-        if self._callers is None or not self._is_task_pod(pod):
+        if not self._is_task_pod(pod) or (self._callers is None and self._names):
             return
         name = peers.values_map_name(pod)
         hosts = peers.callable_hosts(pod, lookup("ConfigMap", name) if name else None, self._domain)
+        if not self._names and peers.needs_names(pod, hosts):
+            raise PluginProblem(
+                "this node cannot isolate pods (NotFenced) and may not open port 53, so pods cannot resolve the names of their "
+                "peers; `coterie status` says which setting of the machine to change"
+            )
+        if self._callers is None:
+            return
         self._addresses[pod_model.uid_of(pod)] = address
         self._callers.set(address, hosts)
         await self._callers.loaded(address, _CALLERS_TIMEOUT)
@@ -219,6 +231,8 @@ class EnginePlugin:
         try:
             templates = {name: _template(name, data) for name, data in _asked_for(mounted, volumes.files(volume))}
             wanted = frozenset().union(*(each.names for each in templates.values()))
+            if API_TOKEN in wanted and self._is_task_pod(pod) and not self._own_task(pod):
+                raise TemplateError(f"asks for {API_TOKEN}, which nothing that another domain began is given")
             known = await self._values(pod, wanted, variables, marks, lookup)
             payload = {
                 name: FileContent(_filled(name, each, known).encode("utf-8", "replace"), 0o444)

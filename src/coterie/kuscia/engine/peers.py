@@ -10,13 +10,16 @@ from coterie.kuscia.api import labels
 
 REPORTER = "reporter.master.svc"
 """Where engines report their progress."""
+_REPORT = "/report/progress?task_id="
 _TASK_VALUE = "TASK_CLUSTER_DEFINE"
 _DEPLOYMENT_VARIABLE = "CLUSTER_DEFINE"
 
 
 def callable_hosts(pod: Object, values: Object | None, domain: str) -> frozenset[str]:
     """`values`: the ConfigMap with the values of the pod's templates, where it has one."""
-    found = {REPORTER, f"reporter.{domain}.svc"}
+    task = str((pod["metadata"].get("annotations") or {}).get(labels.KUSCIA_TASK_ID) or "")
+    # An engine reports about its own task.
+    found = {f"{host}{_REPORT}{task}" for host in (REPORTER, f"reporter.{domain}.svc") if task}
     data: Mapping[str, str] = (values or {}).get("data") or {}
     found |= hosts_of(data.get(_TASK_VALUE) or "")
     for container in (pod.get("spec") or {}).get("containers") or ():
@@ -25,6 +28,13 @@ def callable_hosts(pod: Object, values: Object | None, domain: str) -> frozenset
                 # Kubernetes' way to write one dollar sign.
                 found |= hosts_of(str(variable.get("value") or "").replace("$$", "$"))
     return frozenset(found)
+
+
+def needs_names(pod: Object, hosts: frozenset[str]) -> bool:
+    """Whether an engine that may call these has to resolve names: it has a peer, and was given no proxy to reach it by."""
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    proxied = any(each.get("name") == "http_proxy" for container in containers for each in container.get("env") or ())
+    return not proxied and sum(not host.startswith("reporter.") for host in hosts) > 1
 
 
 def hosts_of(text: str) -> frozenset[str]:

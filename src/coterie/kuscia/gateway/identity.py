@@ -30,6 +30,7 @@ from coterie.kuscia.gateway.names import (
     IF_ABSENT,
     IF_PRESENT,
     ORIGIN,
+    ORIGINAL_PATH,
     OVERWRITE,
     PEER_FINGERPRINT,
     PEER_KEY,
@@ -64,6 +65,7 @@ def external_mutations() -> list[Json]:
         {"remove": PEER_FINGERPRINT},
         {"remove": TRANSIT_FLAG},
         {"remove": HANDSHAKE_CLUSTER},
+        {"remove": ORIGINAL_PATH},
         # Of a header sent twice the first is read here; what reads it later must see the same.
         *(_set(each, f"%REQ({each})%", IF_PRESENT) for each in (SOURCE, ORIGIN, TOKEN, HOST)),
         _set(HOST, "%REQ(:authority)%", IF_ABSENT),
@@ -74,7 +76,7 @@ def external_mutations() -> list[Json]:
 
 def internal_mutations(domain: str) -> list[Json]:
     """On arrival from our own pods: they are this domain, whatever they say."""
-    forgotten = (SOURCE, TOKEN, HOST, PEER_KEY, PEER_FINGERPRINT, TRANSIT_FLAG, HANDSHAKE_CLUSTER)
+    forgotten = (SOURCE, TOKEN, HOST, PEER_KEY, PEER_FINGERPRINT, TRANSIT_FLAG, HANDSHAKE_CLUSTER, ORIGINAL_PATH)
     return [*({"remove": each} for each in forgotten), _set(ORIGIN, domain)]
 
 

@@ -221,7 +221,8 @@ class PodCaller:
 
     address: str
     hosts: frozenset[str] = frozenset()
-    """Host names in lower case, without port: `task-x-0-psi.bob.svc`, `reporter.master.svc`."""
+    """Host names in lower case, without port: `task-x-0-psi.bob.svc`. One that is followed by a path may be called with this
+    path and query only: `reporter.master.svc/report/progress?task_id=task-x`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ ENCRYPT_SCHEME = "x-coterie-encrypt"
 PEER_KEY = "x-coterie-peer-key"
 ENCRYPT_LENGTH = "x-coterie-length"
 PEER_FINGERPRINT = "x-coterie-peer-fingerprint"
+ORIGINAL_PATH = "x-envoy-original-path"
+"""Of a rewritten path, for the access log; Envoy's own."""
 
 HANDSHAKE_SERVICE = "kuscia-handshake"
 API_SERVICE = "apiserver"

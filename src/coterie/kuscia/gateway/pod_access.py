@@ -1,7 +1,7 @@
 """Which pod calls, and what it may call. Pure.
 
     name of a control plane's own service     refused, whoever asks
-    address of an engine pod                  the hosts that `PodCallers` lists for it, nothing else
+    address of an engine pod                  the hosts, or paths of hosts, that `PodCallers` lists for it, nothing else
     address of an ordinary pod                everything in the table
     any other address                         refused
 
@@ -23,7 +23,7 @@ from coterie.kuscia.gateway.matching import by_header, by_sender, header_like, t
 from coterie.kuscia.gateway.model import PodCaller, PodNetwork, SnapshotInputs
 from coterie.kuscia.gateway.names import API_SERVICE, HANDSHAKE_SERVICE, KUSCIA_API_SERVICE, RBAC, Json
 
-AUTHORITY = ":authority"
+AUTHORITY, _PATH = ":authority", ":path"
 _ALLOWED = verdict("allowed", "ALLOW")
 _RESERVED = verdict("reserved-for-the-node", "DENY")
 _NOT_ALLOWED = verdict("not-allowed-for-this-pod", "DENY")
@@ -50,11 +50,24 @@ def _by_address(pods: PodNetwork, callers: Iterable[PodCaller]) -> list[tuple[li
     for caller in sorted(callers, key=lambda each: each.address):
         alike.setdefault(caller.hosts, []).append(f"{caller.address}/32")
     engines = [
-        (addresses, then(by_header(AUTHORITY, dict.fromkeys(hosts, _ALLOWED), _NOT_ALLOWED)))
+        (addresses, then(by_header(AUTHORITY, _by_host(hosts), _NOT_ALLOWED)))
         for hosts, addresses in sorted(alike.items(), key=lambda each: each[1])
     ]
     ordinary = sorted(IPv4Network(pods.cidr).address_exclude(IPv4Network(pods.engines)))
     return [([str(each) for each in ordinary], _ALLOWED), *engines]
+
+
+def _by_host(hosts: Iterable[str]) -> dict[str, Json]:
+    paths: dict[str, list[str]] = {}
+    for each in hosts:
+        host, slash, path = each.partition("/")
+        paths.setdefault(host, []).extend([slash + path] if slash else [])
+    return {
+        host: then(by_header(_PATH, dict.fromkeys(allowed, _ALLOWED), _NOT_ALLOWED))
+        if allowed and host not in hosts
+        else _ALLOWED
+        for host, allowed in paths.items()
+    }
 
 
 def callers_in(rules: Mapping[str, Any]) -> tuple[PodCaller, ...]:
@@ -72,4 +85,12 @@ def callers_in(rules: Mapping[str, Any]) -> tuple[PodCaller, ...]:
 
 
 def _hosts(tree: Mapping[str, Any]) -> frozenset[str]:
-    return frozenset(tree["matcher_tree"]["exact_match_map"]["map"]) if "matcher_tree" in tree else frozenset()
+    found: set[str] = set()
+    for host, entry in _entries(tree).items():
+        found |= {host + path for path in _entries(entry["matcher"])} if "matcher" in entry else {host}
+    return frozenset(found)
+
+
+def _entries(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of what `by_header` made."""
+    return tree["matcher_tree"]["exact_match_map"]["map"] if "matcher_tree" in tree else {}

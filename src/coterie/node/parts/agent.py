@@ -22,7 +22,7 @@ from coterie.node.config import AgentConfig, NodeSettings
 from coterie.node.parts.agent_endpoint import AgentPort, AgentTls
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.dns import pod_dns
-from coterie.node.parts.pod_network import PodNetworkPart
+from coterie.node.parts.pod_network import DNS_PORT, PodNetworkPart
 
 _ADOPTION_SECONDS = 60.0
 """For an agent that was restarted to look at all its pods."""
@@ -65,7 +65,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             logs=PodLogSettings(max_age_days=rotation.max_age_days),
         ),
         clock,
-        plugins=[_engine_plugin(settings, chosen, client, clock, callers, fenced=part.fenced)],
+        plugins=[_engine_plugin(settings, chosen, client, clock, callers, part)],
         network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
     if check is not None:
@@ -84,7 +84,8 @@ def _network_check(settings: NodeSettings, runtime: RunpRuntime, clock: Clock) -
     pods = settings.gateway.pods
     if pods is None:
         return None
-    name, port = f"gateway.{settings.domain}.svc", pods.gateway.port if settings.gateway.enabled else 0
+    name = f"gateway.{settings.domain}.svc" if settings.dns.enabled else ""
+    port = pods.gateway.port if settings.gateway.enabled else 0
     return NetworkCheck(runtime, pods.gateway.host, name, port, clock, needed=lambda: bool(runtime.pods()))
 
 
@@ -135,12 +136,12 @@ def _engine_plugin(
     client: Client,
     clock: Clock,
     callers: PodCallers | None,
-    *,
-    fenced: bool,
+    part: PodNetworkPart,
 ) -> EnginePlugin:
     issuer = EngineCertificateIssuer(settings.paths, settings.domain, clock)
     store = _config_store(settings, client) or NoConfigStore()
-    return EnginePlugin(engine_settings(settings, chosen), issuer, store, callers, fenced=fenced)
+    names = part.facts is not None or not settings.dns.enabled or settings.dns.port == DNS_PORT
+    return EnginePlugin(engine_settings(settings, chosen), issuer, store, callers, fenced=part.fenced, names=names)
 
 
 def _config_store(settings: NodeSettings, client: Client) -> DomainConfig | None:

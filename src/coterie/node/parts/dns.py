@@ -63,7 +63,9 @@ def dns_groups(
     try:
         pods = settings.gateway.pods
         clients = (ipaddress.ip_network(pods.cidr),) if pods is not None else ()
-        listening = ServerSettings(dns.address, dns.port, clients)
+        # Engines have no way out but to their peers; questions about other names would be one.
+        engines = (ipaddress.ip_network(pods.engines),) if pods is not None else ()
+        listening = ServerSettings(dns.address, dns.port, clients, engines)
         sockets = None
         if inside is not None:
             sockets = inside.udp(dns.address, dns.port), inside.tcp(dns.address, dns.port)

@@ -15,7 +15,7 @@ from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.kube.agent.agent import RuntimeService
 from coterie.kube.agent.runtimes.protocol import RuntimeFailure
-from coterie.kube.agent.runtimes.runp import network_access
+from coterie.kube.agent.runtimes.runp import network_access, pod_networks
 from coterie.kube.agent.runtimes.runp.client import group_of
 from coterie.kube.agent.runtimes.runp.network_access import NamespaceSockets, NotFenced, PodNetworkFacts
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
@@ -69,7 +69,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     if part.facts is not None:
         sockets = NamespaceSockets(runp_directory(settings), _group(settings, chosen))
         node.provide("namespace_sockets", sockets)
-        node.provide("namespace_listeners", _listeners(part.facts, sockets))
+        node.provide("namespace_listeners", _listeners(settings, part.facts, sockets))
         node.settings = inside(settings, part.facts)
         if part.relayed:
             groups.append([_relay(node.settings, part.facts, sockets, node.clock)])
@@ -130,13 +130,18 @@ def _group(settings: NodeSettings, chosen: AgentConfig) -> str:
     return group_of(chosen.node_name, runp_directory(settings))
 
 
-def _listeners(facts: PodNetworkFacts, sockets: NamespaceSockets) -> NamespaceListeners:
+def _enter(settings: NodeSettings, *, resolver: str = "") -> tuple[str, ...]:
+    """Starts a program inside an ordinary user's pod network; its holder may have been replaced by then."""
+    return enter.command(str(runp_directory(settings) / pod_networks.FACTS_FILE), resolver=resolver)
+
+
+def _listeners(settings: NodeSettings, facts: PodNetworkFacts, sockets: NamespaceSockets) -> NamespaceListeners:
     return NamespaceListeners(
         facts.gateway,
         sockets.tcp,
         sockets.shared_tcp,
         netns=facts.namespace if facts.root else None,
-        prefix=() if facts.root else enter.command(facts.holder, resolver=facts.gateway),
+        prefix=() if facts.root else _enter(settings, resolver=facts.gateway),
     )
 
 
@@ -183,7 +188,7 @@ def inside(settings: NodeSettings, facts: PodNetworkFacts) -> NodeSettings:
             settings.gateway,
             pods=pods,
             internal=None,
-            command_prefix=() if facts.root else enter.command(facts.holder),
+            command_prefix=() if facts.root else _enter(settings),
         ),
         dns=replace(settings.dns, address=facts.gateway, port=DNS_PORT),
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 from coterie.kube.agent.images.store import HOST_IMAGE, remove_tree
 from coterie.kube.agent.runtimes.protocol import ContainerLimits, ContainerSpec, ContainerState, PodSandbox
-from coterie.kube.agent.runtimes.runp import cgroups
+from coterie.kube.agent.runtimes.runp import cgroups, pod_networks
 from coterie.kube.agent.runtimes.runp.client import group_of
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.runtimes.runp.settings import RunpSettings
@@ -129,6 +129,7 @@ class RunpHarness:
         shepherd = self.shepherd
         if shepherd:
             os.kill(shepherd, signal.SIGKILL)
+        pod_networks.release(str(self.settings.directory))
         sweep_group(self.group)
         for pid in marked_below(self.settings.directory):
             with contextlib.suppress(ProcessLookupError):

@@ -144,7 +144,7 @@ def tiny_disk(path: Path, size: str) -> Iterator[Path]:
     path.mkdir()
     libc = ctypes.CDLL(None, use_errno=True)
     if os.getuid() != 0 or libc.mount(b"none", os.fsencode(path), b"tmpfs", 0, f"size={size}".encode()):
-        pytest.skip("mounting needs root")
+        pytest.skip("needs root: mounts a file system")
     try:
         yield path
     finally:

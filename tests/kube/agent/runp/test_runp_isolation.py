@@ -16,6 +16,7 @@ from coterie.kube.agent.images import archive
 from coterie.kube.agent.images.store import PYTHON_IMAGE
 from coterie.kube.agent.runtimes.protocol import Mount, RuntimeFailure, Security
 from coterie.kube.agent.runtimes.runp import users
+from root_kit import require_root
 
 exists = os.path.exists
 LINKS = [link(n, os.readlink(f"/{n}")) for n in ("bin", "lib", "lib64", "sbin") if os.path.islink(f"/{n}")]
@@ -173,7 +174,7 @@ async def test_a_working_directory_that_is_not_shown_is_an_empty_one(fenced, tmp
 
 async def test_user_groups_and_privileges(runp):
     if not users.is_root():
-        pytest.skip("only root becomes somebody else")
+        pytest.skip("needs root: becomes another user")
     security = Security(run_as_user=12345, run_as_group=23456, supplemental_groups=(34567,))
     text = await runp.output(
         "id -u; id -g; id -G; grep -E 'CapEff|CapBnd|NoNewPrivs|Seccomp:' /proc/self/status; echo x > file; echo y > /dev/stderr",
@@ -184,8 +185,7 @@ async def test_user_groups_and_privileges(runp):
 
 
 async def test_privileged_and_unconfined(runp):
-    if os.getuid() != 0:
-        pytest.skip("only root has privileges to give")
+    require_root("gives privileges to a container")
     text = await runp.output(
         "grep -E 'Seccomp:|CapEff' /proc/self/status; mount -t tmpfs none /home && echo mounted",
         security=Security(privileged=True),

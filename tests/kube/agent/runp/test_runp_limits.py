@@ -273,3 +273,18 @@ async def test_a_thousand_handles_are_not_left_open(runp):
         await runp.start("true", f"short{i}")
         await runp.ended(f"short{i}")
     await runp.until(lambda: len(os.listdir(f"/proc/{runp.shepherd}/fd")) == count, 3)
+
+
+async def test_shared_memory_is_counted_without_control_groups(tmp_path):
+    async with RunpHarness.opened(tmp_path, without=("groups",)) as harness:
+        script = (
+            "exec python3 -c 'import mmap, time\n"
+            "held = []\n"
+            "for _ in range(40):\n"
+            '  held.append(mmap.mmap(-1, 8 << 20)); held[-1].write(b"x" * (8 << 20))\n'
+            "time.sleep(60)'"
+        )
+        await harness.start(script, limits=ContainerLimits(memory_bytes=96 << 20))
+        state = await harness.ended(seconds=30.0)
+        assert (state.reason, state.exit_code) == ("OOMKilled", 137)
+        assert state.message == "Container main exceeded its memory limit of 96Mi"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from pathlib import Path
@@ -198,6 +199,20 @@ async def test_the_network_outlives_who_made_it(network, victims):
     assert facts["path"] == str(network.facts.namespace)
 
 
+async def test_a_holder_that_is_killed_while_no_supervisor_runs_is_replaced(network):
+    """A node without pods has no supervisor; its gateway must be able to enter the network all the same."""
+    directory = str(network.runp.settings.directory)
+    await network.runp.runtime._end_supervisor()
+    os.kill(network.facts.holder, signal.SIGKILL)
+    for _ in range(200):
+        facts = pod_networks.read_facts(directory)
+        if facts["holder"] != network.facts.holder and pod_networks.holder_alive(facts):
+            break
+        await asyncio.sleep(0.05)
+    assert facts["path"] == str(network.facts.namespace), "it is the same network"
+    assert os.stat(facts["path"]).st_ino == facts["inode"]
+
+
 async def test_a_network_that_vanished_is_made_again_with_the_same_addresses(network):
     """Agent, supervisor and holder are killed together; only the pod's processes are left."""
     address = await network.pod("uid-1")
@@ -234,6 +249,26 @@ async def test_pods_with_a_network_outlive_an_agent_that_is_stopped(network):
     assert network.runp.runtime.pod_ip("uid-1") == address
     await network.serve(80)
     assert await network.reaches("uid-1", GATEWAY, 80) == address
+
+
+async def test_no_program_inherits_what_the_supervisor_hands_over(network):
+    """An Envoy that had the DNS listener too would keep its port from the node's next life."""
+    for made in (network.sockets.udp(GATEWAY, 53), network.sockets.tcp(GATEWAY, 53)):
+        assert not made.get_inheritable()
+        made.close()
+    assert network.runp.runtime._client._namespaces
+    assert not any(os.get_inheritable(each) for each in network.runp.runtime._client._namespaces)
+    await network.pod("uid-1")
+    with await network.runp.runtime._socket_of("uid-1") as made:
+        assert not made.get_inheritable()
+
+
+async def test_a_port_that_is_taken_is_called_so(network):
+    first = network.sockets.tcp(GATEWAY, 80)
+    with pytest.raises(OSError) as problem:
+        network.sockets.tcp(GATEWAY, 80)
+    assert problem.value.errno == errno.EADDRINUSE
+    first.close()
 
 
 async def test_host_network_needs_trust(network):

@@ -119,7 +119,7 @@ def test_filter_decides_as_meant(machine):
     """The program run by a BPF machine of a dozen lines."""
     code = seccomp.program(machine)
     steps = [struct.unpack_from("=HBBI", code, at) for at in range(0, len(code), 8)]
-    architecture, clone, calls = seccomp._TABLES[machine]
+    architecture, clone, new_socket, calls = seccomp._TABLES[machine]
 
     def decide(number: int, argument: int = 0, arch: int = architecture) -> int:
         data = {0: number, 4: arch, 16: argument}
@@ -140,7 +140,11 @@ def test_filter_decides_as_meant(machine):
     assert decide(clone) == allow and decide(clone, 0x10000000) == refuse and decide(clone, 0x11) == allow
     assert decide(435) == 0x00050000 | 38
     assert decide(0, arch=1) == refuse and decide(0x40000000) == refuse
-    assert all(decide(number) == allow for number in range(470) if number not in calls.values() and number != 435)
+    families = {family for family in range(64) if decide(new_socket, family) == allow}
+    assert families == {1, 2, 10, 16, 17}  # Unix, IPv4, IPv6, netlink, packet
+    assert decide(new_socket, 40) == 0x00050000 | 97  # vsock: EAFNOSUPPORT
+    special = {*calls.values(), new_socket, 435}
+    assert all(decide(number) == allow for number in range(470) if number not in special)
 
 
 def test_everything_beside_what_is_hidden(tmp_path):

@@ -14,6 +14,7 @@ from runp_kit import RunpHarness, log_text
 from coterie.kube.agent.runtimes.protocol import ExecSession, RuntimeFailure, Security
 from coterie.kube.agent.runtimes.runp.loop import Loop
 from coterie.kube.agent.runtimes.runp.streams import OutputStream
+from root_kit import require_root
 
 
 async def read_until(session: ExecSession, wanted: bytes, seconds: float = 10.0) -> bytes:
@@ -109,8 +110,7 @@ async def test_a_dropped_exec_is_killed_and_others_are_not(runp):
 
 
 async def test_exec_has_the_containers_user(runp):
-    if os.getuid() != 0:
-        pytest.skip("only root becomes somebody else")
+    require_root("becomes another user")
     await runp.start("sleep 600", security=Security(run_as_user=4321))
     session = await runp.runtime.exec(
         "uid-1", "main", ["sh", "-c", "id -u; grep NoNewPrivs /proc/self/status"], stdin=False, tty=True

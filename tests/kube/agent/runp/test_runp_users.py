@@ -21,7 +21,7 @@ RECORD = "{}/state/{}/pod.json"
 @pytest.fixture
 def ranged(runp: RunpHarness) -> RunpHarness:
     if not runp.powers["users"]:
-        pytest.skip("only root gives each pod users of its own")
+        pytest.skip("needs root: gives each pod users of its own")
     return runp
 
 
@@ -30,7 +30,7 @@ async def unmapped(tmp_path: Path) -> AsyncIterator[RunpHarness]:
     """As on a file system that cannot map owners."""
     async with RunpHarness.opened(tmp_path, without=("idmap",)) as harness:
         if not harness.powers["users"]:
-            pytest.skip("only root gives each pod users of its own")
+            pytest.skip("needs root: gives each pod users of its own")
         assert not harness.powers["idmap"] and not harness.powers["overlay"]
         yield harness
 
@@ -207,7 +207,7 @@ async def test_without_mapping_an_image_is_copied_and_the_copy_given(unmapped: R
 
 async def test_a_link_in_a_volume_is_not_followed_when_it_is_given_away(tmp_path: Path) -> None:
     if not users.is_root():
-        pytest.skip("only root gives files away")
+        pytest.skip("needs root: gives files away")
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").touch()

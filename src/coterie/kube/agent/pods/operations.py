@@ -6,6 +6,7 @@ that means for the pod is the worker's business.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -60,12 +61,40 @@ async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None
     facts = tools.facts(uid)
     try:
         await volumes.make(pod, facts)
+    except ConfigProblem as problem:
+        raise OperationFailed("FailedMount", str(problem)) from problem
+    except (OSError, ApiError, TransportError) as error:
+        raise OperationFailed("FailedMount", f"volumes could not be made: {error}") from error
+    # Others take a moment to know the pod by its address; it is made meanwhile.
+    announcing = asyncio.create_task(_announce(tools, pod, address), name=f"announce {key}")
+    try:
+        await _prepare(tools, pod, network, address)
+        await announcing
+    finally:
+        announcing.cancel()
+        await asyncio.gather(announcing, return_exceptions=True)
+
+
+async def _announce(tools: WorkerContext, pod: Object, address: str) -> None:
+    try:
+        for plugin in tools.plugins:
+            await plugin.network_ready(pod, address, tools.objects.lookup(pod_model.key_of(pod).namespace))
+    except PluginProblem as problem:
+        raise OperationFailed("NotAdmitted", str(problem), final=True) from problem
+    except OSError as error:
+        raise OperationFailed("FailedCreatePodSandBox", str(error)) from error
+
+
+async def _prepare(tools: WorkerContext, pod: Object, network: PodNetworkClass, address: str) -> None:
+    uid, key = pod_model.uid_of(pod), pod_model.key_of(pod)
+    facts = tools.facts(uid)
+    try:
         for plugin in tools.plugins:
             await plugin.prepare_pod(pod, tools.directory(uid), facts)
     except ConfigProblem as problem:
         raise OperationFailed("FailedMount", str(problem)) from problem
     except (OSError, ApiError, TransportError) as error:
-        raise OperationFailed("FailedMount", f"volumes could not be made: {error}") from error
+        raise OperationFailed("FailedMount", str(error)) from error
     except PluginProblem as problem:
         raise OperationFailed("FailedMount", str(problem)) from problem
     dns = tools.settings.dns
@@ -90,8 +119,6 @@ async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None
     )
     try:
         await tools.runtime.prepare_pod(sandbox)
-        for plugin in tools.plugins:
-            await plugin.network_ready(pod, address, tools.objects.lookup(key.namespace))
     except RuntimeFailure as problem:
         raise OperationFailed("FailedCreatePodSandBox", problem.message) from problem
     except OSError as error:

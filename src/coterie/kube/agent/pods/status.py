@@ -152,6 +152,9 @@ def _is_over(view: PodView) -> bool:
 def _waiting(view: PodView, problem: Any) -> Object:
     if problem is not None:
         return {"reason": problem.reason, "message": problem.message}
+    failure = view.history.failure
+    if failure is not None:
+        return {"reason": failure.reason, "message": failure.message}
     return {"reason": "PodInitializing" if pod_model.init_containers(view.pod) else "ContainerCreating"}
 
 

@@ -29,10 +29,20 @@ class AllowedClients:
         return known
 
     def _check(self, address: str) -> bool:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-        inner = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-        parsed = inner or parsed
-        return parsed.is_loopback or any(parsed in network for network in self._networks) or is_own(str(parsed))
+        parsed = _parsed(address)
+        return parsed.is_loopback or included(address, self._networks) or is_own(str(parsed))
+
+
+def included(address: str, networks: Sequence[Network]) -> bool:
+    """Whether the address lies in one of these networks."""
+    parsed = _parsed(address)
+    return any(parsed in network for network in networks)
+
+
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    inner = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return inner or parsed
 
 
 def is_own(address: str) -> bool:

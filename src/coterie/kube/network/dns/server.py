@@ -22,9 +22,9 @@ from coterie.base.log import logger
 from coterie.base.rate_limited_log import RateLimitedLog
 from coterie.base.tasks import TaskOwner
 from coterie.kube.network.dns import wire
-from coterie.kube.network.dns.allowed_clients import AllowedClients
+from coterie.kube.network.dns.allowed_clients import AllowedClients, included
 from coterie.kube.network.dns.answer import answer
-from coterie.kube.network.dns.model import FAILED, DnsAnswer, DnsQuestion, ResponseCode
+from coterie.kube.network.dns.model import FAILED, REFUSED, DnsAnswer, DnsQuestion, ResponseCode, text_of
 from coterie.kube.network.dns.settings import Nameserver, ServerSettings
 from coterie.kube.network.dns.upstream import DnsForwarder
 from coterie.kube.network.dns.zone_updater import ZoneUpdater
@@ -102,8 +102,10 @@ class DnsServer:
         self._rate_limited_log.warn("Query from a client that is not allowed", peer=address, port=self.port)
         return False
 
-    def quick(self, data: bytes, *, allowed: int) -> bytes | PendingQuery | None:
-        """The answer at once; None for what gets none; `PendingQuery` when others must be asked first."""
+    def quick(self, data: bytes, *, allowed: int, sender: str = "") -> bytes | PendingQuery | None:
+        """The answer at once; None for what gets none; `PendingQuery` when others must be asked first.
+
+        `sender`: the client's address; empty: any name may be asked for."""
         known = self._remembered.get(data[2:]) if allowed == 0 else None
         if known is not None:
             # Each question has its own turn: resolvers ask for A and AAAA in pairs, and a common one would stand still.
@@ -128,6 +130,11 @@ class DnsServer:
         found = answer(query.question, self._zone_updater.zone, self._turn)
         if found.forward is None:
             return self._remember(data, query, found, limit) if allowed == 0 else wire.write_answer(query, found, limit)
+        if sender and included(sender, self._settings.own_names_only):
+            self._rate_limited_log.warn(
+                "Client may ask for own names only", peer=sender, name=text_of(found.forward.name)
+            )
+            return wire.write_answer(query, REFUSED, limit)
         asked = PendingQuery(query, found, found.forward, limit)
         cached = self._forwarder.remembered(found.forward) if self._forwarder is not None else None
         return asked if cached is None else asked.completed(cached)
@@ -157,7 +164,7 @@ class DnsServer:
     def datagram(self, data: bytes, sender: tuple[str, int], send: asyncio.DatagramTransport) -> None:
         if not self._is_allowed(sender[0]):
             return
-        out = self.quick(data, allowed=0)
+        out = self.quick(data, allowed=0, sender=sender[0])
         if isinstance(out, bytes):
             send.sendto(out, sender)
         elif out is not None and self._owner is not None and len(self._owner) < 4 * self._settings.forward.in_flight:
@@ -181,11 +188,11 @@ class DnsServer:
             del self._connections[idlest]
             idlest.transport.abort()
         self._connections[writer] = None
-        self._owner.start("connection", self._serve_connection(reader, writer), vital=False)
+        self._owner.start("connection", self._serve_connection(reader, writer, peer[0]), vital=False)
 
-    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sender: str) -> None:
         try:
-            await self._converse(reader, writer)
+            await self._converse(reader, writer, sender)
         except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
             return  # the usual end of a connection
         finally:
@@ -203,14 +210,14 @@ class DnsServer:
             writer.transport.abort()
             self._connections.pop(writer, None)
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sender: str) -> None:
         while not self._stop.is_set():
             async with asyncio.timeout(self._settings.tcp_idle):
                 size = int.from_bytes(await reader.readexactly(2), "big")
                 if size > _LONGEST_QUESTION:
                     return
                 data = await reader.readexactly(size)
-            out = self.quick(data, allowed=wire.TCP_SIZE)
+            out = self.quick(data, allowed=wire.TCP_SIZE, sender=sender)
             if isinstance(out, PendingQuery):
                 out = await self.complete(out)
             if out is None:

@@ -54,6 +54,8 @@ class ServerSettings:
     clients: tuple[Network, ...] = ()
     """Who is answered besides this machine itself. Nobody else gets even a refusal: a server that answers strangers
     can be made to answer their victims."""
+    own_names_only: tuple[Network, ...] = ()
+    """Who of them is told the zone's names and no others: a question that is passed on carries data out."""
     tcp_connections: int = 256
     tcp_idle: float = 10.0
     forward: ForwardSettings = ForwardSettings()

@@ -294,5 +294,5 @@ def _name(os_release: str) -> str:
 
 
 def remedy_here(step: str, code: int) -> str:
-    """`remedy` for this machine."""
-    return remedy(step, code, read_os_release(), read_sysctls())
+    """`remedy` for this machine, in one line. `step` is one of `STEPS`, or as the pod supervisor names it."""
+    return remedy(step if step in STEPS else UNSHARE, code, read_os_release(), read_sysctls()).replace(":\n ", ":")

@@ -195,8 +195,8 @@ class SupervisorClient:
     def _readable(self) -> None:
         assert self._socket is not None
         try:
-            data, handles, _, _ = socket.recv_fds(self._socket, 65536, wire.MOST_HANDLES)
-            messages = self._inbox.feed(data, list(handles)) if data else []
+            data, handles = wire.receive(self._socket)
+            messages = self._inbox.feed(data, handles) if data else []
         except BlockingIOError:
             return
         except (OSError, ValueError, wire.WireError):

@@ -77,7 +77,7 @@ class ClientConnection:
         if not self.open or not events & ~select.EPOLLOUT:
             return
         try:
-            data, handles, _, _ = socket.recv_fds(self._peer, 65536, wire.MOST_HANDLES)
+            data, handles = wire.receive(self._peer)
             requests = self._inbox.feed(data, handles)
         except BlockingIOError:
             return

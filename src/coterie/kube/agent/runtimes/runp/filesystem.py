@@ -233,7 +233,8 @@ def enter(spec: dict[str, Any], sources: Sources) -> None:
     # Before the old root goes: a user namespace may mount a /proc only while it sees another.
     linux.mount("proc", f"{new}/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     linux.change_root(new)
-    _dev(sources.devices)
+    limits = spec.get("limits") or {}
+    _dev(sources.devices, limits.get("memory") or limits.get("pod_memory") or 0)
     if not spec["privileged"]:
         _guard_proc()
     for target, source in sorted(sources.volumes, key=lambda pair: pair[0].rstrip("/").count("/")):
@@ -353,7 +354,8 @@ def _guard_proc() -> None:
             os.close(handle)
 
 
-def _dev(devices: list[tuple[str, int, bool]]) -> None:
+def _dev(devices: list[tuple[str, int, bool]], memory: int) -> None:
+    """`memory`: the container's limit, in bytes; 0: it has none."""
     linux.mount("none", "/dev", "tmpfs", linux.MS_NOSUID, "mode=755,size=64k")
     for name, handle, directory in devices:
         os.makedirs(os.path.dirname(f"/dev/{name}"), exist_ok=True)
@@ -362,7 +364,10 @@ def _dev(devices: list[tuple[str, int, bool]]) -> None:
     for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         os.symlink(f"/proc/self/{target}", f"/dev/{name}")
     os.mkdir("/dev/shm")
-    linux.mount("none", "/dev/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=1777")
+    # Where control groups count nobody's memory, files here must not get around the limit. Else half of the machine's.
+    half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    size = f",size={memory}" if 0 < memory < half else ""
+    linux.mount("none", "/dev/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, f"mode=1777{size}")
     os.mkdir("/dev/pts")
     linux.mount("none", "/dev/pts", "devpts", linux.MS_NOSUID | linux.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
     os.symlink("pts/ptmx", "/dev/ptmx")

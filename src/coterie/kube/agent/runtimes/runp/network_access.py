@@ -161,14 +161,14 @@ class NamespaceSockets:
             connection.sendall(wire.encode(request))
             inbox = wire.Inbox()
             while True:
-                data, handles, _, _ = socket.recv_fds(connection, 65536, wire.MOST_HANDLES)
+                data, handles = wire.receive(connection)
                 if not data:
                     raise ConnectionResetError(errno.ECONNRESET, "the pod supervisor went away")
-                for message, given in inbox.feed(data, list(handles)):
+                for message, given in inbox.feed(data, handles):
                     if message.get("id") != 1:
                         continue
                     if "error" in message:
-                        raise OSError(errno.EADDRNOTAVAIL, message["error"][1])
+                        raise OSError(message.get("code") or errno.EADDRNOTAVAIL, message["error"][1])
                     made = socket.socket(fileno=given[0])
                     made.setblocking(False)
                     return made

@@ -283,17 +283,15 @@ class PodNetworks:
             return
         handle = self._make(about)
         name = self._name(about)
+        self._pods[uid], self._handles[uid] = about, handle
         try:
             self._firewall.add_pod(name, about["address"], about["kind"])
-            self._pods[uid] = about
             pairs = self._pairs_from(about)
             if pairs:
                 self._firewall.allow([*pairs, *((to, source) for source, to in pairs)])
         except OSError:
-            self._pods.pop(uid, None)
-            os.close(handle)
+            self.remove(uid)
             raise
-        self._handles[uid] = handle
 
     def _make(self, about: dict[str, Any]) -> int:
         """Of a pod that has no namespace yet: this process goes there for a moment."""

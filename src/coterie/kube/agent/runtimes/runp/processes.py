@@ -63,3 +63,29 @@ def send(pid: int, number: int) -> None:
         os.kill(pid, number)
     except ProcessLookupError:
         return
+
+
+def memory_above(pids: list[int], limit: int) -> bool:
+    """Whether processes together have more than that in memory; pages that they share count once."""
+    if sum(_resident(pid) for pid in pids) <= limit:
+        return False
+    return sum(_proportional(pid) for pid in pids) > limit
+
+
+def _resident(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
+def _proportional(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            for line in file:
+                if line.startswith("Pss:"):
+                    return int(line.split()[1]) << 10
+    except OSError:
+        return _resident(pid)
+    return 0

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 UNKNOWN = "ContainerStatusUnknown"
 _PIPE_BYTES = 256 << 10
+_MEMORY_SECONDS = 1.0
+"""How often the memory of a container is counted where the kernel does not."""
 _SPEC_ONLY = ("spec", "start_ticks", "boot")
 
 
@@ -55,6 +57,7 @@ class ContainerRun:
         self._starters: list[Callable[[tuple[int, str] | None], None]] = []
         self._launched = False
         self._ended: int | None = None
+        self._exceeded_memory = False
         self._deadline = 0.0
         self._waiters: list[Callable[[], None]] = []
 
@@ -194,6 +197,7 @@ class ContainerRun:
 
         if problem is None:
             started(None)
+            self._watch_memory()
             self._settle()
         elif problem[0] == child.NOT_SET_UP:
             self._forget_child()
@@ -251,10 +255,21 @@ class ContainerRun:
             self._home.loop.forget(handle)
             os.close(handle)
 
+    def _watch_memory(self) -> None:
+        """Without a control group for memory only this sees what processes share, which no limit of theirs counts."""
+        limits = self.spec["limits"]
+        limit = limits["memory"] or limits.get("pod_memory") or 0
+        if self._home.powers["cgroup_memory"] or not limit or self.finished:
+            return
+        if processes.memory_above(self._processes(), limit):
+            self._exceeded_memory = True
+            self._kill_all()
+            return
+        self._home.loop.call_later(_MEMORY_SECONDS, self._watch_memory)
+
     def _memory_message(self) -> str:
         limits, groups = self.spec["limits"], self._home.groups
-        assert groups is not None
-        if limits["memory"] and groups.memory_limit_reached(self.group):
+        if limits["memory"] and (groups is None or groups.memory_limit_reached(self.group)):
             return f"Container {self.spec['name']} exceeded its memory limit of {size_text(limits['memory'])}"
         if limits.get("pod_memory"):
             return f"The pod exceeded its memory limit of {size_text(limits['pod_memory'])}"
@@ -279,6 +294,7 @@ class ContainerRun:
                 if os.path.exists(path):
                     self._listen(name, path)
         self._home.loop.watch(self._pidfd, select.EPOLLIN, self._adopted_ended)
+        self._watch_memory()
         if self._home.groups is not None:
             self._watch_forks(self._home.groups)
 
@@ -343,7 +359,7 @@ class ContainerRun:
         self._note_refused_forks()
         if not reason:
             reason = "Completed" if code == 0 else "Error"
-            if code and groups is not None and groups.out_of_memory(self.group):
+            if code and (self._exceeded_memory or (groups is not None and groups.out_of_memory(self.group))):
                 reason, message = "OOMKilled", self._memory_message()
             elif code and self.record.get("warnings"):
                 message = self.record["warnings"][0][1]

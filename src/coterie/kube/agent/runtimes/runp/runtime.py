@@ -39,6 +39,7 @@ from coterie.kube.agent.runtimes.runp.client import (
     SupervisorReply,
     group_of,
 )
+from coterie.kube.agent.runtimes.runp.holder_monitor import HolderMonitor
 from coterie.kube.agent.runtimes.runp.network_access import PodAddresses
 from coterie.kube.agent.runtimes.runp.request import links, pod_files, run_files, start_request
 from coterie.kube.agent.runtimes.runp.session import FailedSession, PipeReader, PipeWriter, StreamSession
@@ -78,6 +79,7 @@ class RunpRuntime:
         self._connecting: asyncio.Task[None] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._holder = HolderMonitor(settings.directory, self._replace_holder)
         self._closed = False
 
     # ----- life
@@ -88,10 +90,13 @@ class RunpRuntime:
         await self._connect()
         for sentence in self.limitations():
             _log.warning("Containers are isolated less than they could be", why=sentence)
+        if self._settings.network is not None:
+            self._holder.start()
         self._end_when_idle(_IDLE_AT_START)
 
     async def close(self) -> None:
         self._closed = True
+        await self._holder.close()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         for task in (self._connecting, self._ending):
@@ -157,6 +162,11 @@ class RunpRuntime:
             self._connecting = asyncio.create_task(self._reconnect(), name="runp-connect")
         if self._connecting is not None and not self._connecting.done():
             await asyncio.shield(self._connecting)
+
+    async def _replace_holder(self) -> None:
+        """A supervisor gives the pod network another holder; without pods it is not needed for anything else."""
+        await self._awake()
+        self._end_when_idle(_IDLE_AT_START)
 
     def _lost(self) -> None:
         self._fail_sessions()

@@ -1,7 +1,8 @@
 """A seccomp filter that refuses system calls no container should need, as a small program for the kernel's BPF machine.
 
 Refused calls fail with EPERM, so programs see an ordinary error. `clone3` says ENOSYS, because its flags lie in memory
-that a filter cannot read and the C library then falls back to `clone`, whose flags it can.
+that a filter cannot read and the C library then falls back to `clone`, whose flags it can. Sockets exist only in the
+families that network namespaces keep apart: AF_VSOCK, for one, reaches the machine and its hypervisor from everywhere.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _X32 = 0x40000000
 _NAMESPACE_FLAGS = 0x7E020080
 """CLONE_NEWUSER, PID, NET, IPC, UTS, CGROUP, NS and TIME."""
 _CLONE3 = 435
+_SOCKET_FAMILIES = (1, 2, 10, 16, 17)
+"""AF_UNIX, INET, INET6, NETLINK and PACKET, which needs a capability."""
 
 _COMMON = {
     "pidfd_getfd": 438, "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
@@ -43,10 +46,10 @@ _AARCH64 = {
     "request_key": 218, "setns": 268, "settimeofday": 170, "swapoff": 225, "swapon": 224, "syslog": 116,
     "umount2": 39, "unshare": 97, "userfaultfd": 282, "vhangup": 58,
 }  # fmt: skip
-# audit architecture, the number of `clone`, refused calls
+# audit architecture, the numbers of `clone` and `socket`, refused calls
 _TABLES = {
-    "x86_64": (0xC000003E, 56, {**_COMMON, **_X86_64}),
-    "aarch64": (0xC00000B7, 220, {**_COMMON, **_AARCH64}),
+    "x86_64": (0xC000003E, 56, 41, {**_COMMON, **_X86_64}),
+    "aarch64": (0xC00000B7, 220, 198, {**_COMMON, **_AARCH64}),
 }
 
 
@@ -56,7 +59,7 @@ def supported() -> bool:
 
 def program(machine: str) -> bytes:
     """The filter: eight bytes an instruction (code, jump if true, jump if false, value)."""
-    architecture, clone, calls = _TABLES[machine]
+    architecture, clone, new_socket, calls = _TABLES[machine]
     refuse = _ERRNO | errno.EPERM
     steps: list[tuple[int, int, int, int]] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
@@ -72,7 +75,12 @@ def program(machine: str) -> bytes:
         (_JUMP_ANY_BIT, 0, 1, _NAMESPACE_FLAGS),
         (_RETURN, 0, 0, refuse),
         (_RETURN, 0, 0, _ALLOW),
+        (_JUMP_EQUAL, 0, len(_SOCKET_FAMILIES) + 3, new_socket),
+        (_LOAD, 0, 0, _FIRST_ARGUMENT),
     ]
+    for i, family in enumerate(_SOCKET_FAMILIES):
+        steps.append((_JUMP_EQUAL, len(_SOCKET_FAMILIES) - i, 0, family))
+    steps += [(_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT), (_RETURN, 0, 0, _ALLOW)]
     numbers = sorted(set(calls.values()))
     for i, number in enumerate(numbers):
         steps.append((_JUMP_EQUAL, len(numbers) - i, 0, number))

@@ -251,8 +251,13 @@ class PodSupervisor:
             about["slot"] = known.about["slot"]
         if self._networks is not None:
             self._networks.add(about)
-        self._records.save(uid, "pod", about, flush=False)
-        self._limit(uid, about.get("limits") or {})
+        try:
+            self._records.save(uid, "pod", about, flush=False)
+            self._limit(uid, about.get("limits") or {})
+        except OSError:
+            if known is None and self._networks is not None:
+                self._networks.remove(uid)  # nobody would know of it
+            raise
         if known is not None:
             known.about = about
         else:
@@ -388,9 +393,14 @@ class PodSupervisor:
         if self._networks is None:
             connection.refuse(request, "NoNetwork", "there is no pod network here")
             return
-        made = pod_networks.listener(
-            request["kind"], request["address"], request["port"], shared=request.get("shared", False)
-        )
+        try:
+            made = pod_networks.listener(
+                request["kind"], request["address"], request["port"], shared=request.get("shared", False)
+            )
+        except OSError as problem:
+            words = ["CannotListen", problem.strerror or str(problem)]
+            connection.send({"id": request["id"], "error": words, "code": problem.errno or 0})
+            return
         connection.answer(request, True, [made])
 
     def _do_exec(self, connection: ClientConnection, request: dict[str, Any]) -> None:

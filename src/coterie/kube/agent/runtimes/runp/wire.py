@@ -25,6 +25,7 @@ SOCKET_NAME = "shepherd.sock"
 MOST_HANDLES = 8
 _LONGEST = 16 << 20
 _HEAD = struct.Struct(">I")
+_HANDLE = struct.Struct("=i")
 
 
 class WireError(Exception):
@@ -67,6 +68,19 @@ class Inbox:
         for handle in self._handles:
             os.close(handle)
         self._handles.clear()
+
+
+def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
+    """What has arrived, with its handles, which no program that this process starts inherits: a listener that a child has
+    too would outlive us."""
+    # `socket.recv_fds` of Python 3.11 takes flags and drops them.
+    data, rest, _, _ = connection.recvmsg(65536, socket.CMSG_LEN(MOST_HANDLES * _HANDLE.size), socket.MSG_CMSG_CLOEXEC)
+    handles: list[int] = []
+    for level, kind, given in rest:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            whole = len(given) - len(given) % _HANDLE.size
+            handles += [number for (number,) in _HANDLE.iter_unpack(given[:whole])]
+    return data, handles
 
 
 def address(directory: str) -> tuple[str, int]:

@@ -1,0 +1,53 @@
+"""From inside a pod: ports of the node and of the machine, other pods, other domains, sockets, forged sources, names."""
+
+from __future__ import annotations
+
+import socket
+
+import kubectl_runner
+import pytest
+from pod_attack_kit import KINDS, Scene, every
+
+pytestmark = [
+    pytest.mark.xdist_group("attack-pods"),
+    pytest.mark.slow,
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not kubectl_runner.chosen(), reason="no kubectl: run `make setup`"),
+]
+
+
+def test_the_ports_are_open_to_the_machine(attacked_p2p: Scene) -> None:
+    ports = attacked_p2p.targets.told()["ports"]
+    for label, (host, port) in ports.items():
+        if label.startswith(("own ", "other ", "machine ", "another ")):
+            socket.create_connection((host, port), 5).close()
+
+
+@pytest.mark.parametrize(("kind", "case"), every("controls"))
+def test_what_pods_may_do(attacked_p2p: Scene, kind: str, case: str) -> None:
+    """The attackers work: what everybody may do succeeds."""
+    found = attacked_p2p.results(kind)[case]
+    assert found.state == "succeeded", found.how
+
+
+@pytest.mark.parametrize(("kind", "case"), every("network"))
+def test_network(attacked_p2p: Scene, kind: str, case: str) -> None:
+    attacked_p2p.check(kind, case)
+
+
+@pytest.mark.parametrize(("kind", "case"), every("names"))
+def test_names(attacked_p2p: Scene, kind: str, case: str) -> None:
+    attacked_p2p.check(kind, case)
+
+
+def test_no_question_of_an_engine_leaves_the_domain(attacked_p2p: Scene) -> None:
+    for kind in KINDS:
+        attacked_p2p.results(kind)
+    asked = [name for name in attacked_p2p.canary.asked if name.endswith("canary.test")]
+    assert asked and all("ordinary" in name for name in asked)
+    lines = attacked_p2p.alice.said().splitlines()
+    for kind in ("guest", "engine"):
+        address = attacked_p2p.attackers[kind].address
+        refused = [line for line in lines if "Client may ask for own names only" in line and f"peer={address}" in line]
+        assert any(f"exfiltrated-{kind}.canary.test" in line for line in refused), lines[-20:]
