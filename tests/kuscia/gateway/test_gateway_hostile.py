@@ -139,9 +139,10 @@ def listening(pid: int | None) -> set[int]:
     """Ports on which a process listens."""
     inodes = set()
     for handle in Path(f"/proc/{pid}/fd").iterdir():
-        target = str(handle.readlink())
-        if target.startswith("socket:["):
-            inodes.add(target[8:-1])
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            target = str(handle.readlink())
+            if target.startswith("socket:["):
+                inodes.add(target[8:-1])
     found = set()
     for table in ("tcp", "tcp6", "udp", "udp6"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
