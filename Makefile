@@ -5,14 +5,15 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= $(shell nproc)
 
-.PHONY: setup demo psi secretflow protos test test-user lint types unit conformance bench clean help
+.PHONY: setup demo psi secretflow hashes sbom protos test test-user lint types unit conformance bench clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml requirements.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,guests]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 
 setup: $(STAMP)  ## create the virtual environment, install what is pinned, get kubectl and the servers that tests speak with
@@ -27,6 +28,12 @@ psi: $(STAMP)  ## install the environment of the PSI engine (110 MB)
 
 secretflow: $(STAMP)  ## install the environment of SecretFlow (400 MB)
 	@$(BIN)/python -m coterie.cli.engine_environment secretflow
+
+hashes: $(STAMP)  ## write the hashes of all pinned packages, after constraints.txt changed
+	$(BIN)/python scripts/pin_hashes.py
+
+sbom: $(STAMP)  ## write sbom.json: what Coterie is built from (CycloneDX)
+	$(BIN)/python scripts/write_sbom.py sbom.json
 
 protos: $(STAMP)  ## compile the .proto files into the descriptor set that is checked in
 	$(BIN)/python scripts/compile_protos.py

@@ -153,7 +153,8 @@ class GatewayNode:
     async def serve_one(self, name: str, where: SocketAddress) -> None:
         meta = {"name": name, "namespace": self.domain}
         ports = [{"name": "http", "port": where.port}]
-        await self.client.create(SERVICE, {"metadata": meta, "spec": {"clusterIP": "None", "ports": ports}})
+        opened = {**meta, "annotations": {"kuscia.secretflow/access-domain": "*"}}
+        await self.client.create(SERVICE, {"metadata": opened, "spec": {"clusterIP": "None", "ports": ports}})
         subset = {"addresses": [{"ip": where.host}], "ports": ports}
         await self.client.create(ENDPOINTS, {"metadata": meta, "subsets": [subset]})
 

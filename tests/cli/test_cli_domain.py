@@ -60,6 +60,7 @@ def test_partners_come_with_their_certificate(plane):
     assert made.lines == [
         f"domain {plane.peer} added as a partner",
         f"Next: coterie route add {plane.own} {plane.peer} --endpoint https://HOST-OF-{plane.peer.upper()}:1080 --both",
+        f"What {plane.peer} begins waits for your approval; accept it with `coterie policy allow {plane.peer}`",
     ]
     assert befriended(plane).lines[0] == f"domain {plane.peer} unchanged"
     told = {each["name"]: each for each in json.loads(plane("domain", "ls", "-o", "json").out)}
@@ -95,14 +96,14 @@ def test_a_token_comes_with_the_line_to_type(plane):
     told = plane("domain", "token", name, "--endpoint", "https://10.0.0.1:1080")
     pin = pki.fingerprint(pki.load_certificate(certificate(plane.own).encode()))
     assert told.code == 0, told.err
-    line = f"  coterie init --mode lite --domain {name} -m https://10.0.0.1:1080 -t s3cret.{pin} -o {name}.yaml"
+    line = f"  coterie init --mode lite --domain {name} -m https://10.0.0.1:1080 -t - -o {name}.yaml"
     assert told.lines == [
         f"token s3cret.{pin}",
-        f"It is good for one node of {name}. Next, on that machine:",
+        f"It is good for one node of {name}. Next, on that machine (the first command asks for the token):",
         line,
         f"  coterie start -c {name}.yaml",
     ]
-    assert plane(*line.split()[1:]).code == 0
+    assert plane(*line.split()[1:], stdin=f"s3cret.{pin}\n").code == 0
     made = config.load(plane.folder / f"{name}.yaml")
     assert made.gateway.deploy_token.reveal() == f"s3cret.{pin}"
     assert json.loads(plane("domain", "token", name, "-o", "json").out)["token"] == "s3cret"

@@ -43,7 +43,9 @@ def test_what_is_printed_is_read_again(cli):
 
 @pytest.mark.parametrize("mode", config.MODES)
 def test_what_is_written_is_read_again(cli, mode):
-    more = ("-m", "https://10.0.0.1:1080/prefix", "-t", "one-time:token") if mode == "lite" else ()
+    (cli.folder / "token").write_text("one-time:token\n")
+    (cli.folder / "token").chmod(0o600)
+    more = ("-m", "https://10.0.0.1:1080/prefix", "-t", "token") if mode == "lite" else ()
     told = cli("init", "--mode", mode, "--domain", "alice", "-o", "c.yaml", *more)
     holds = "which holds the domain's key: keep it safe"
     assert (told.code, told.out) == (0, f"Wrote c.yaml, {holds}. Next: coterie start -c c.yaml\n")
@@ -92,6 +94,28 @@ def test_keys_that_cannot_be_taken(cli, content, said):
     assert "secret-nonsense" not in told.err
 
 
+def test_a_deploy_token_is_read_from_a_file_or_standard_input(cli):
+    words = ("init", *LITE, "-m", "https://10.0.0.1:1080", "--force", "-o", "c.yaml", "-t")
+    file = cli.folder / "token"
+    file.write_text("from-a-file\n")
+    file.chmod(0o600)
+    assert cli(*words, "token").code == 0
+    assert config.load(cli.folder / "c.yaml", root=cli.folder).gateway.deploy_token.reveal() == "from-a-file"
+    assert cli(*words, "-", stdin="from-a-pipe\n").code == 0
+    assert config.load(cli.folder / "c.yaml", root=cli.folder).gateway.deploy_token.reveal() == "from-a-pipe"
+    file.chmod(0o644)
+    assert "others can read token" in cli(*words, "token").err
+
+
+def test_a_deploy_token_on_the_command_line_is_refused_and_not_repeated(cli):
+    shown = cli("init", *LITE, "-m", "https://10.0.0.1:1080", "-o", "c.yaml", "-t", "s3cret-token")
+    assert shown.code == 1
+    assert "other users can read command lines" in shown.err and "s3cret" not in shown.err + shown.out
+    assert not (cli.folder / "c.yaml").exists()
+    empty = cli("init", *LITE, "-m", "https://10.0.0.1:1080", "-t", "-", stdin="\n")
+    assert "there is no deploy token" in empty.err
+
+
 def test_a_node_that_joins_with_a_file_brings_no_key(cli):
     told = cli("init", *LITE, "--join", "a.join", "-o", "c.yaml")
     assert (told.code, told.out) == (0, "Wrote c.yaml. Next: coterie start -c c.yaml\n")
@@ -102,7 +126,7 @@ def test_a_node_that_joins_with_a_file_brings_no_key(cli):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        pytest.param(LITE, "--master-endpoint URL and --lite-deploy-token TOKEN", id="lite-alone"),
+        pytest.param(LITE, "--master-endpoint URL and --lite-deploy-token-file FILE", id="lite-alone"),
         pytest.param((*LITE, "-m", "10.0.0.1:1080"), "--master-endpoint: must look like", id="endpoint"),
         pytest.param((*LITE, "-m", "https://m", "--join", "x"), "--join: stands beside masterEndpoint", id="two-ways"),
         pytest.param((*MASTER, "--join", "x"), "--join: is only for mode lite", id="join-of-a-master"),

@@ -223,6 +223,13 @@ class Domain:
 
     # ---- jobs ----
 
+    def open_to(self, partner: str) -> None:
+        """What `coterie policy allow PARTNER` does."""
+        path = f"{_KUSCIA}/partnerpolicies"
+        if self.get(f"{path}/{partner}") is None:
+            body = {"apiVersion": API, "kind": "PartnerPolicy", "metadata": {"name": partner}}
+            self.call("POST", path, {**body, "spec": {"appImages": ["*"]}})
+
     def submit(self, thing: Object) -> None:
         self.call("POST", f"{_KUSCIA}/namespaces/{CROSS_DOMAIN}/kusciajobs", thing)
 

@@ -364,9 +364,11 @@ async def tokens(plane: Node, route: str, namespace: str = "") -> list[Object]:
     return list(((found.get("status") or {}).get("tokenStatus") or {}).get("tokens") or ())
 
 
-async def serve(plane: Node, domain: str, name: str, where: SocketAddress, **annotations: str) -> None:
-    """A service of `domain` with one address; annotations by Kuscia's short names: protocol, access_domain."""
-    notes = {f"kuscia.secretflow/{key.replace('_', '-')}": value for key, value in annotations.items()}
+async def serve(plane: Node, domain: str, name: str, where: SocketAddress, **annotations: str | None) -> None:
+    """A service of `domain` with one address; annotations by Kuscia's short names: protocol, access_domain. Every partner may
+    call it unless told otherwise; `access_domain=None`: without an access list."""
+    given = {"access_domain": "*", **annotations}
+    notes = {f"kuscia.secretflow/{key.replace('_', '-')}": value for key, value in given.items() if value is not None}
     meta = {"name": name, "namespace": domain}
     port = {"name": "http", "port": where.port}
 

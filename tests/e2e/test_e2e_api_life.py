@@ -131,6 +131,9 @@ def introduce(net: Net, alice: Connection, bob: Connection) -> None:
         with contextlib.suppress(Exists):
             here.domains.create(there.address.domain, role="partner", cert=there.domains.get().cert)
     for here, there in both:
+        # What a partner begins waits for approval otherwise.
+        net.at(here.address.domain).open_to(there.address.domain)
+    for here, there in both:
         with contextlib.suppress(Exists):
             here.routes.create(Route(here.address.domain, there.address.domain, way(net, there.address.domain)))
     for here, there in both:

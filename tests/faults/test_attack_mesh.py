@@ -160,6 +160,7 @@ async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene
         await serve(bob, "bob", "echo", plain)
         await serve(bob, "bob", "for-carol", plain, access_domain="carol")
         await serve(bob, "bob", "for-nobody", plain, access_domain="")
+        await serve(bob, "bob", "never-opened", plain, access_domain=None)
         alice, carol, zed = (Partner(name, certified(directory, name, name)) for name in ("alice", "carol", "zed"))
         for each in (alice, carol, zed):
             await put(bob, DOMAIN, a_partner(each.name, each.certificate))
@@ -231,6 +232,7 @@ CLAIMS: dict[str, tuple[str, dict[str, str | None], int]] = {
     "bob as origin": ("alice", {"Kuscia-Origin-Source": "bob"}, 403),
     "opened to carol": ("alice", {"Kuscia-Host": "for-carol.bob.svc"}, 403),
     "opened to nobody": ("alice", {"Kuscia-Host": "for-nobody.bob.svc"}, 403),
+    "never opened": ("alice", {"Kuscia-Host": "never-opened.bob.svc"}, 403),
     "no such service": ("alice", {"Kuscia-Host": "nothing.bob.svc"}, 403),
     "another domain's service": ("alice", {"Kuscia-Host": "echo.zed.svc"}, 403),
     "carol may": ("carol", {"Kuscia-Host": "for-carol.bob.svc"}, 200),

@@ -51,8 +51,9 @@ def test_the_rules_reach_every_writer(tmp_path: Path) -> None:
     assert settings.logrotate.of_node == wanted == settings.gateway.log_rotation
     assert log_files(settings, VirtualClock())._rotation == wanted
     settings.paths.prepare()
-    (sink,) = ApiPlane(settings, SYSTEM_CLOCK)._sinks
+    sink = ApiPlane(settings, SYSTEM_CLOCK)._audit_file
     assert isinstance(sink, FileSink) and sink._rotation == wanted
+    assert parse(tmp_path).api.audit_log == "audit.jsonl", "on by default"
     assert settings.paths.logs / "audit.jsonl" in logs_of(settings.paths, "audit.jsonl").every
     assert parse(tmp_path).logrotate.of_node == Rotation(64 << 20, 5, 30)
 

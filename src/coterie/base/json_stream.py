@@ -13,7 +13,9 @@ LARGEST = 64 << 20
 
 
 class Objects:
-    def __init__(self) -> None:
+    def __init__(self, largest: int | None = None) -> None:
+        """`largest`: characters of one object."""
+        self._largest = LARGEST if largest is None else largest
         self._text = ""
         self._decode = codecs.getincrementaldecoder("utf-8")().decode
         self._reader = json.JSONDecoder()
@@ -33,7 +35,9 @@ class Objects:
                 found, end = self._reader.raw_decode(self._text)
             except json.JSONDecodeError:
                 break  # the rest of it comes later
+            except RecursionError as error:
+                raise ValueError("an object nests too deeply") from error
             self._text = self._text[end:]
             yield found
-        if len(self._text) > LARGEST:
+        if len(self._text) > self._largest:
             raise ValueError("an object is too large, or none at all")

@@ -106,6 +106,15 @@ class DomainPaths:
         return self.certs / "ca.key"
 
     @property
+    def engine_ca_certificate(self) -> Path:
+        """Of the authority that signs what engines show, and nothing else."""
+        return self.certs / "engine-ca.crt"
+
+    @property
+    def engine_ca_key(self) -> Path:
+        return self.certs / "engine-ca.key"
+
+    @property
     def domain_certificate(self) -> Path:
         return self.certs / "domain.crt"
 

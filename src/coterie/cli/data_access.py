@@ -29,7 +29,9 @@ from coterie.kuscia.datamesh import columns
 from coterie.kuscia.datamesh.catalogue import DataCatalogue
 from coterie.kuscia.datamesh.errors import MeshError
 from coterie.kuscia.identity import domain_identity
+from coterie.kuscia.sources import sealed_sources
 from coterie.kuscia.sources.catalogue_entries import file_format
+from coterie.kuscia.sources.data_records import DataRecords, foreign_fault
 from coterie.kuscia.sources.formats import by_name
 from coterie.kuscia.sources.protocol import DataLocation, FileFormat, SourceError, TableReadOptions
 from coterie.kuscia.sources.source_registry import open_source
@@ -70,6 +72,14 @@ class DataAccess:
             "fileFormat": kind.name.lower() if kind else "",
         }
         before = await self.catalogue.find_data(name)
+        if before is not None and before.spec.author != self.domain:
+            raise CliError(
+                f'Error: "{name}" is an entry of {before.spec.author}, which granted it to {self.domain}; choose another '
+                f"id with --id, or, if the grant is gone, remove it first: coterie delete domaindata {name} -n {self.domain}"
+            )
+        record = await DataRecords(self._client, self.domain).find(sealed_sources.location(info, uri))
+        if fault := foreign_fault(record, self.domain, uri):
+            raise CliError(f"Error: {fault}")
         if before is None:
             await self.catalogue.create_data(name, spec, {})
         else:

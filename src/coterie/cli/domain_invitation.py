@@ -2,7 +2,7 @@
 there.
 
     center    the master:     a Domain for each lite; a route between any two of them, each way
-    p2p       each domain:    a partner Domain for each other one; a route to it and a route from it
+    p2p       each domain:    a partner Domain and an open PartnerPolicy for each other one; a route to it and from it
 
 A destination has to know a route before its source begins to shake hands over it, or the first attempt is refused and a
 second of waiting follows. So everything that lets others in is put in place first, everywhere; what leads out follows.
@@ -24,7 +24,9 @@ from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.client.client import Client
 from coterie.kuscia.api.domainroutes import route_name
+from coterie.kuscia.api.partner_policy import OPEN_SPEC, policy_of
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS
+from coterie.kuscia.api.types.partner_policy import PARTNER_POLICIES
 from coterie.node.config import NodeSettings
 
 _TIMEOUT = 10.0
@@ -82,6 +84,8 @@ async def connect_peers(nodes: Sequence[NodeSettings], clients: Mapping[str, Cli
 
 
 async def _partner(client: Client, who: NodeSettings) -> None:
+    """All domains belong to who started the network, so a new partner may begin everything. Later the policy is the
+    operator's."""
     wanted = model.partner(who.domain, who.paths.domain_certificate.read_text())
 
     def wrong(found: Object) -> Object | None:
@@ -90,7 +94,9 @@ async def _partner(client: Client, who: NodeSettings) -> None:
             return None
         return {"spec": {"cert": wanted["spec"]["cert"]}}
 
-    await ensure(client, DOMAINS.as_dynamic, wanted, wrong)
+    if await ensure(client, DOMAINS.as_dynamic, wanted, wrong):
+        domain = await client.get(DOMAINS, who.domain)
+        await ensure(client, PARTNER_POLICIES.as_dynamic, policy_of(domain, OPEN_SPEC))
 
 
 async def _route(client: Client, way: NetworkRoute) -> None:

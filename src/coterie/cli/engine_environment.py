@@ -124,8 +124,9 @@ class Environment:
         return resources.files("coterie.engines").joinpath(self.name, "requirements.txt").read_text()
 
     def _stamp(self) -> str:
-        """What the stamp says: the requirements."""
-        text = f"{self._requirements()}{sys.version_info[:2]}"
+        """What the stamp says: the requirements. Hashes do not change what is installed."""
+        pinned = [line.rstrip(" \\") for line in self._requirements().splitlines() if "--hash=" not in line]
+        text = "".join(f"{line}\n" for line in pinned) + f"{sys.version_info[:2]}"
         return hashlib.sha256(text.encode()).hexdigest()
 
     async def register(self, nodes: Sequence[NodeSettings], place: Path) -> None:
@@ -166,7 +167,17 @@ ENVIRONMENTS = {each.name: each for each in (PSI, SECRETFLOW)}
 def _pip(place: Path, text: str, app: App) -> None:
     requirements = place / "requirements.txt"
     requirements.write_text(text)
-    words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "-r", str(requirements)]
+    words = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--require-hashes",
+        "-r",
+        str(requirements),
+    ]
     subprocess.run(
         [str(place / "bin" / "python"), *words],
         env={**os.environ, **app.environ},

@@ -91,6 +91,12 @@ COMMANDS = (
     Command(
         "route", "manage and check routes between domains", _NODE, "add|ls|rm|check [SOURCE DESTINATION] [options]"
     ),
+    Command(
+        "policy",
+        "decide what partners may begin here",
+        _NODE,
+        "ls|show|allow|deny|set|rm|explain|approve [NAME] [options]",
+    ),
     Command("status", "show whether nodes, gateways and routes are ready", _NODE, "[-o FORMAT]"),
     Command("version", "show the client and server version", _NODE, "[--client] [-o FORMAT]"),
     Command("api", "print the OpenAPI document of KusciaAPI", _NODE, "openapi [-o FORMAT] [--file FILE]"),

@@ -20,7 +20,9 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.kubeconfig import KubeconfigError
 from coterie.kube.client.transport import TransportError
-from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, INTEROP_CONFIGS
+from coterie.kuscia.interconn.follower_status import decode_reports, left_out_sentences, problem_sentences
 from coterie.node.config import NodeSettings
 
 _TIMEOUT = 3.0
@@ -128,6 +130,26 @@ async def _routes(plane: NodeSettings, now: datetime) -> list[RouteLine]:
             return lines_of((await client.list(CLUSTER_DOMAIN_ROUTES)).items, now)
     except (ApiError, TransportError, KubeconfigError):
         return []
+
+
+async def followers_of(nodes: Sequence[NodeSettings]) -> tuple[list[str], list[str]]:
+    """What the control planes say of following their partners: what does not work, and what was left out."""
+    found = await asyncio.gather(*(_followers(node) for node in nodes if node.mode != "lite"))
+    problems, left_out = [], []
+    for host, text in sorted(pair for pairs in found for pair in pairs):
+        reports = decode_reports(text)
+        problems += problem_sentences(host, reports)
+        left_out += left_out_sentences(host, reports)
+    return problems, left_out
+
+
+async def _followers(plane: NodeSettings) -> list[tuple[str, str]]:
+    try:
+        async with client_of(plane) as client:
+            configs = (await client.list(INTEROP_CONFIGS)).items
+    except (ApiError, TransportError, KubeconfigError):
+        return []
+    return [(each.spec.host, (each.metadata.annotations or {}).get(labels.COTERIE_FOLLOWERS, "")) for each in configs]
 
 
 def plane_of(node: NodeSettings, nodes: Sequence[NodeSettings]) -> NodeSettings | None:

@@ -51,6 +51,8 @@ _COMMON_NAMES = {
         "User-Agent",
     )
 }
+_CREDENTIALS = frozenset(("authorization", "token"))
+"""Headers by which callers of the API and of KusciaAPI say who they are."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -87,6 +89,7 @@ class HttpConnection(asyncio.Protocol):
         "_write_paused",
         "_writing",
         "deadline",
+        "known",
         "peer",
         "transport",
     )
@@ -116,6 +119,8 @@ class HttpConnection(asyncio.Protocol):
         self._keep_alive = True
         self.deadline = server.now + server.limits.header_timeout
         """Loop time at which the server's sweeper drops this connection; 0 while the server owes the answer."""
+        self.known = False
+        """Somebody has shown who it is: by a certificate, or by a credential that was not refused."""
         self.peer = Peer()
         self._start_message()
 
@@ -330,8 +335,12 @@ class HttpConnection(asyncio.Protocol):
         return self._server.problem_response(HttpProblem(500, "InternalError", message))
 
     def _answer(self, request: Request, response: Response) -> None:
-        if response.status == UNAUTHORIZED and self._server.refusals is not None:
-            self._server.refusals.request(request)
+        if response.status == UNAUTHORIZED:
+            if self._server.refusals is not None:
+                self._server.refusals.request(request)
+        elif not self.known and (self.peer.certificate_user is not None or _CREDENTIALS & request.headers.keys()):
+            self.known = True
+            self._server.now_known(self)
         if response.upgrade is not None:
             self._start_tunnel(response)
             return
@@ -407,7 +416,10 @@ class HttpConnection(asyncio.Protocol):
         if self._busy:
             self.deadline = 0.0
         else:
-            self.deadline = self._server.now + (limits.body_timeout if self._receiving else limits.idle_timeout)
+            idle = limits.idle_timeout
+            if not self.known and self.peer.address:
+                idle = min(idle, limits.header_timeout)
+            self.deadline = self._server.now + (limits.body_timeout if self._receiving else idle)
 
     def _next(self) -> None:
         if self._closing or self._busy or self._write_paused or self._tunnel is not None:

@@ -140,10 +140,12 @@ class _Connection(asyncio.Protocol):
         self._method = ""
         self._headers: dict[str, str] = {}
         self._head_bytes = 0
+        self._without_body = 0
+        """Bytes since the last of the body: ends of chunks, their extensions, trailers."""
         self._paused = False
 
     async def exchange(self, method: str, request: bytes) -> PlainResponse:
-        self._method, self._headers, self._head_bytes = method, {}, 0
+        self._method, self._headers, self._head_bytes, self._without_body = method, {}, 0, 0
         self._response = response = PlainResponse(self)
         self._transport.write(request)
         try:
@@ -183,6 +185,8 @@ class _Connection(asyncio.Protocol):
             return
         if not response.status:
             self._head_bytes += len(data)
+        else:
+            self._without_body += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -190,6 +194,8 @@ class _Connection(asyncio.Protocol):
             return
         if not response.status and self._head_bytes > MAX_HEAD_BYTES:
             self._fail(Broken(f"the answer has more than {MAX_HEAD_BYTES} bytes of headers"))
+        elif self._without_body > MAX_HEAD_BYTES:
+            self._fail(Broken(f"the answer has more than {MAX_HEAD_BYTES} bytes of trailers or between its chunks"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.forget(self)
@@ -227,6 +233,7 @@ class _Connection(asyncio.Protocol):
             self._response.wake()
 
     def on_body(self, data: bytes) -> None:
+        self._without_body = 0
         if self._response is not None:
             self._response.received(data)
 

@@ -30,6 +30,9 @@ class RefusalLog:
             peer=request.peer.address,
         )
 
+    def crowd(self, address: str) -> None:
+        self._rate_limited_log.warn("Connection refused: too many of one address without credentials", peer=address)
+
     def connection(self, problem: ssl.SSLError) -> None:
         why = getattr(problem, "verify_message", "") or problem.reason or str(problem)
         self._rate_limited_log.warn("TLS handshake failed", why=why)

@@ -11,6 +11,7 @@ import contextlib
 import socket
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,8 +33,11 @@ class HttpLimits:
     max_body_in_flight: int = 128 * 1024 * 1024
     """All request bodies that are being received, together."""
     max_connections: int = 5000
-    header_timeout: float = 20.0
-    """Seconds from the first byte (or the connection) to the end of the headers."""
+    max_unknown_per_address: int = 512
+    """Connections of one address on which nobody has shown yet who it is."""
+    header_timeout: float = 10.0
+    """Seconds from the first byte (or the connection) to the end of the headers, and for the TLS handshake; also between
+    two requests of somebody who has not shown who it is."""
     body_timeout: float = 60.0
     """Seconds from the headers to the end of the body."""
     write_timeout: float = 60.0
@@ -89,6 +93,8 @@ class HttpServer:
         """Of the last door that was opened to the network; a socket in a directory of our own has none."""
         self._user_of = user_of
         self._connections: set[HttpConnection] = set()
+        self._unknown: Counter[str] = Counter()
+        """By address, the connections of those who have not shown who they are."""
         self._listeners: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Event | None = None
@@ -112,7 +118,13 @@ class HttpServer:
                 self.refusals.watch(tls)
         loop = asyncio.get_running_loop()
         self._listeners.append(
-            await loop.create_server(lambda: HttpConnection(self), sock=bound, ssl=tls, backlog=_BACKLOG)
+            await loop.create_server(
+                lambda: HttpConnection(self),
+                sock=bound,
+                ssl=tls,
+                backlog=_BACKLOG,
+                ssl_handshake_timeout=self.limits.header_timeout if tls is not None else None,
+            )
         )
 
     def connection(self) -> HttpConnection:
@@ -157,13 +169,30 @@ class HttpServer:
     def register(self, connection: HttpConnection) -> bool:
         if self.stopping or len(self._connections) >= self.limits.max_connections:
             return False
+        address = connection.peer.address  # empty: a Unix socket
+        if address and self._unknown[address] >= self.limits.max_unknown_per_address:
+            if self.refusals is not None:
+                self.refusals.crowd(address)
+            return False
         self._connections.add(connection)
+        if address:
+            self._unknown[address] += 1
         return True
 
     def unregister(self, connection: HttpConnection) -> None:
+        if connection in self._connections and not connection.known:
+            self.now_known(connection)
         self._connections.discard(connection)
         if self._all_gone is not None and not self._connections:
             self._all_gone.set()
+
+    def now_known(self, connection: HttpConnection) -> None:
+        """It does not count against the limit of its address any more."""
+        address = connection.peer.address
+        if address:
+            self._unknown[address] -= 1
+            if self._unknown[address] <= 0:
+                del self._unknown[address]
 
     def peer_of(self, transport: asyncio.Transport) -> Peer:
         name = transport.get_extra_info("peername")

@@ -277,6 +277,38 @@ def test_host_paths(tmp_path: Path, told: str, kind: str, why: str) -> None:
         assert directories.host_path(source, (str(tmp_path / "ok"),)).exists()
 
 
+@pytest.mark.parametrize(
+    ("asked", "allowed", "given"),
+    [
+        ("srv/data", ("srv",), True),
+        ("srv", ("srv",), False),
+        ("srv/home", ("srv",), False),
+        ("srv/home/var/certs", ("srv",), False),
+        ("srv/link/var/certs", ("srv",), False),
+        ("link-to-srv", ("srv",), False),
+        ("srv/home/var/storage", ("srv/home/var/storage",), True),
+        ("srv/home/var/certs", ("srv/home/var/storage",), False),
+        ("srv/home", ("srv/home",), False),
+    ],
+)
+@pytest.mark.parametrize("through_link", [False, True])
+def test_host_paths_never_show_the_nodes_own_directory(
+    tmp_path: Path, asked: str, allowed: tuple[str, ...], given: bool, through_link: bool
+) -> None:
+    """Also where the node itself knows its directory by a link."""
+    for each in ("srv/data", "srv/home/var/certs", "srv/home/var/storage"):
+        (tmp_path / each).mkdir(parents=True)
+    (tmp_path / "srv/link").symlink_to(tmp_path / "srv/home")
+    (tmp_path / "link-to-srv").symlink_to(tmp_path / "srv")
+    own = tmp_path / ("link-to-srv/home" if through_link else "srv/home")
+    source, prefixes = {"path": f"{tmp_path}/{asked}"}, tuple(str(tmp_path / each) for each in allowed)
+    if given:
+        assert directories.host_path(source, prefixes, (own,)).exists()
+    else:
+        with pytest.raises(ConfigProblem, match=r"files of the node itself|not below a directory"):
+            directories.host_path(source, prefixes, (own,))
+
+
 # Names.
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from coterie.base.log_rotation import Rotation
 from coterie.http.messages import UserInfo
-from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditObjectReference, FileSink, MemorySink
+from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditObjectReference, FileSink, MemorySink, SelectedSink
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 EVENT = AuditEvent(
@@ -67,6 +67,25 @@ def test_memory_sink_keeps_the_newest():
     for code in range(5):
         audit.record(AuditEvent(START, UserInfo("a"), "create", "/", code))
     assert [event.code for event in sink.events] == [2, 3, 4]
+
+
+def test_selected_sink_leaves_out_the_routine_of_programs():
+    kept = MemorySink()
+    sink = SelectedSink(kept, frozenset({"system:controllers"}))
+
+    def record(user, resource, group="", impersonator=None):
+        about = AuditObjectReference(group, "v1", resource, "", "default", "x")
+        who = UserInfo(impersonator) if impersonator else None
+        sink.record(AuditEvent(START, UserInfo(user), "update", f"/{resource}", 200, object=about, impersonator=who))
+
+    record("system:controllers", "pods")
+    record("alice", "events")
+    record("alice", "events", "events.k8s.io")
+    record("system:node:a", "leases", "coordination.k8s.io")
+    assert kept.events == []
+    record("alice", "pods")
+    record("system:controllers", "secrets", impersonator="mallory")
+    assert [event.path for event in kept.events] == ["/pods", "/secrets"]
 
 
 def test_file_sink_appends_lines_to_a_private_file(tmp_path):

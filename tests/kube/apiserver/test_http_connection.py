@@ -405,6 +405,39 @@ async def test_too_many_connections():
         assert (await again.answer()).status == 200
 
 
+async def test_one_address_without_credentials_does_not_take_all_connections():
+    async with Site(HttpLimits(max_connections=10, max_unknown_per_address=2)) as site:
+        silent = [await site.connect() for _ in range(2)]
+        await site.until(lambda: site.server.connections == 2)
+        assert await (await site.connect()).rest() == b""
+        # Who shows who it is counts no more, so that there is room for the next.
+        silent[0].send(b"GET /a HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer x\r\n\r\n")
+        await silent[0].answer()
+        again = await site.connect()
+        again.get("/a")
+        assert (await again.answer()).status == 200
+        assert await (await site.connect()).rest() == b""
+        silent[1].close()
+        await site.until(lambda: site.server.connections == 2)
+        third = await site.connect()
+        third.get("/a")
+        assert (await third.answer()).status == 200
+
+
+async def test_who_has_not_shown_who_it_is_may_not_idle():
+    async with Site(HttpLimits(header_timeout=0.01, body_timeout=100, idle_timeout=100, write_timeout=100)) as site:
+        unknown, known = await site.connect(), await site.connect()
+        unknown.get("/a")
+        known.send(b"GET /a HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer x\r\n\r\n")
+        await unknown.answer()
+        await known.answer()
+        await swept(site)
+        await site.until(lambda: site.server.connections == 1)
+        assert await unknown.rest() == b""
+        known.get("/a")
+        assert (await known.answer()).status == 200
+
+
 # ---- clients that are slow or go away ----
 
 

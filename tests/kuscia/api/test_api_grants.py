@@ -95,3 +95,30 @@ def test_the_signed_text_is_kuscias_to_the_letter() -> None:
         b'"useCount":3,"grantMode":null,"flowID":"a\\u0026b","components":["psi"]}}'
     )
     assert grants.signed_text(grant().spec) == b'{"author":"alice","domainDataID":"people","grantDomain":"bob"}'
+
+
+@pytest.mark.parametrize(
+    ("annotations", "image", "field"),
+    [
+        ({}, "secretflow/secretflow-lite-anolis8", "sf_node_eval_param"),
+        ({}, "registry/psi", ""),
+        ({}, "secretflow/scql", ""),
+        ({"coterie.io/component-field": "component"}, "registry/psi", "component"),
+        ({"coterie.io/component-field": "none"}, "secretflow", ""),
+    ],
+)
+def test_which_field_an_engine_reads(annotations: dict[str, str], image: str, field: str) -> None:
+    assert grants.component_field(annotations, image) == field
+
+
+@pytest.mark.parametrize("field", ["", "sf_node_eval_param", "component"])
+def test_what_the_engine_does_not_read_is_not_believed(field: str) -> None:
+    text = '{"sf_node_eval_param": {"name": "train"}, "component": "psi"}'
+    assert components_of(text, field) == {"": (), "component": ("psi",), "sf_node_eval_param": ("train",)}[field]
+
+
+def test_names_of_what_runs() -> None:
+    names = grants.use_names("sf", ["sha256:1"], ["data_prep/psi", "psi"])
+    assert names[0] == "data_prep/psi"
+    assert {"psi", "sf", "sf@sha256:1", "sf#psi", "sf@sha256:1#data_prep/psi"} <= set(names)
+    assert grants.use_names("", ["sha256:1"], []) == ()

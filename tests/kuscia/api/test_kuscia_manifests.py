@@ -240,6 +240,12 @@ SAMPLES: dict[str, dict[str, Any]] = {
         },
         "status": {"phase": "Ready", "message": "", "use_records": [{"use_time": T, "grant_domain": "bob", "component": "psi", "output": "o"}]},
     },
+    "DomainDataRecord": {
+        "spec": {
+            "domainDataID": "d", "location": ["localfs", "", "", "srv", "a.csv"], "initiator": "bob", "job": "j", "flow": "f",
+            "task": "t", "writtenBy": "j", "fingerprint": "12",
+        },
+    },
     "InteropConfig": {"spec": {"host": "alice", "members": ["bob"]}},
 }  # fmt: skip
 

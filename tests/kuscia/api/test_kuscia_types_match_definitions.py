@@ -13,11 +13,11 @@ import pytest
 from coterie.kube.api.meta import ApiObject
 from coterie.kube.api.types.kind import Kind
 from coterie.kuscia.api.definitions import crds
-from coterie.kuscia.api.types import data, deployment, domain, job, task_resource
+from coterie.kuscia.api.types import data, deployment, domain, job, partner_policy, task_resource
 
 KINDS = {
     value.resource.plural: value
-    for module in (data, deployment, domain, job, task_resource)
+    for module in (data, deployment, domain, job, partner_policy, task_resource)
     for value in vars(module).values()
     if isinstance(value, Kind) and value.resource.custom
 }

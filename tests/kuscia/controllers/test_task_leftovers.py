@@ -8,6 +8,7 @@ from coterie.kube.api.meta import Object, ObjectKey
 from coterie.kube.client.informers import Informers
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import KUSCIA_TASKS
+from coterie.kuscia.control.partner_quotas import PartnerQuotas
 from coterie.kuscia.control.port_pool import PortPool
 from coterie.kuscia.controllers.kusciatask.controller import KusciaTaskReconciler
 
@@ -88,7 +89,9 @@ async def test_a_group_that_the_cache_does_not_have_yet_is_removed_with_its_task
             await w.client.delete(POD, "t-0", pod["metadata"]["namespace"], grace=0)
         await w.client.delete(TASK, "t", CROSS_DOMAIN)
         behind = Informers(w.client)
-        reconciler = KusciaTaskReconciler(w.client, behind, ports=PortPool(), events=None, clock=w.clock)
+        reconciler = KusciaTaskReconciler(
+            w.client, behind, ports=PortPool(), quotas=PartnerQuotas(behind), events=None, clock=w.clock
+        )
         reconciler.tasks.replace([await w.client.get(KUSCIA_TASKS, "t", CROSS_DOMAIN)])
         await reconciler.reconcile(ObjectKey(CROSS_DOMAIN, "t"))
         assert not await w.exists(TASK, "t", CROSS_DOMAIN)

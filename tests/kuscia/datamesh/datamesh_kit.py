@@ -164,7 +164,7 @@ class World:
         return self.identity.domain
 
     def authority(self) -> pki.Authority:
-        return pki.Authority(pki.load_certificate(self.paths.ca_certificate.read_bytes()), self.identity.key)
+        return engine_certificates.ensure_authority(self.paths, self.domain, SYSTEM_CLOCK.now())
 
     async def table(self, name: str, columns: Sequence[Object] = PEOPLE_COLUMNS, **spec: Any) -> None:
         uri = spec.get("relativeURI", f"{name}.csv")
@@ -205,6 +205,9 @@ class World:
         parties: Sequence[str] = (),
         input_config: Any = None,
         labelled: bool = True,
+        app_image: str = "secretflow-image",
+        component_field: str = "sf_node_eval_param",
+        image_id: str = "",
     ) -> EnginePair:
         """A running pod of a task, and the certificate that its agent gave it."""
         self.pods += 1
@@ -224,12 +227,22 @@ class World:
         marks = {
             labels.KUSCIA_INITIATOR: initiator or self.domain, labels.KUSCIA_TASK_ID: task, labels.KUSCIA_JOB_ID: job,
             labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM: f"{name}-values", **({labels.COTERIE_FLOW: flow} if flow else {}),
+            labels.COTERIE_APP_IMAGE: app_image, labels.COTERIE_COMPONENT_FIELD: component_field,
         }  # fmt: skip
         pod = {
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": marks, "labels": {labels.KUSCIA_COMMUNICATION_ROLE_CLIENT: str(labelled).lower()}},
             "spec": {"containers": [{"name": "engine", "image": "engine:1"}]},
         }  # fmt: skip
         made = await self.client.create(PODS.as_dynamic, pod, self.domain)
+        if image_id:
+            running = {
+                "name": "engine",
+                "image": "engine:1",
+                "imageID": f"engine@{image_id}",
+                "ready": True,
+                "restartCount": 0,
+            }
+            await self.client.patch_status(PODS, name, self.domain, {"status": {"containerStatuses": [running]}})
         return self.issue(EngineIdentity(self.domain, name, made["metadata"]["uid"], task, job))
 
     def issue(self, engine: EngineIdentity) -> EnginePair:

@@ -8,7 +8,7 @@ import pytest
 from datamesh_kit import PEOPLE, World, command, reading, threaded, writing
 
 from coterie.base.clock import VirtualClock
-from coterie.kuscia.api.types.data import DOMAIN_DATAS
+from coterie.kuscia.api.types.data import DOMAIN_DATA_RECORDS, DOMAIN_DATAS
 from coterie.kuscia.datamesh.authentication import EngineCaller
 from coterie.kuscia.datamesh.errors import MeshError
 from coterie.kuscia.datamesh.tickets import LIFE, Tickets
@@ -62,8 +62,8 @@ async def test_what_is_written_is_there_at_once_and_says_who_wrote_it(alice: Wor
     table = pa.table({"id": pa.array([1, None], pa.int64()), "name": ["ä", None]})
     await writing(alice, pair, "out", table)
     assert alice.shelf.tables["out"].equals(table)
-    made = await alice.client.get(DOMAIN_DATAS, "out", "alice")
-    assert (made.metadata.annotations or {})["coterie.io/written-by-job"] == "job-7"
+    (record,) = (await alice.client.list(DOMAIN_DATA_RECORDS, "alice")).items
+    assert (record.spec.domain_data_id, record.spec.initiator, record.spec.written_by) == ("out", "alice", "job-7")
 
 
 async def test_rows_get_the_declared_types_and_order(alice: World) -> None:

@@ -48,7 +48,24 @@ ROWS: list[Any] = [
     pytest.param({"components": ["psi"]}, {"input_config": PSI}, [], None, id="component"),
     pytest.param({"components": ["data_prep/psi"]}, {"input_config": PSI}, [], None, id="component with its domain"),
     pytest.param({"components": ["sgb_train"]}, {"input_config": PSI}, [], "component sgb_train", id="other component"),
-    pytest.param({"components": ["psi"]}, {}, [], "an unknown one", id="unknown component"),
+    pytest.param({"components": ["psi"]}, {}, [], "not secretflow-image", id="no component"),
+    pytest.param(
+        {"components": ["psi"]}, {"input_config": {"component": "psi"}}, [], "not secretflow-image",
+        id="a component that the engine does not read",
+    ),
+    pytest.param(
+        {"components": ["psi"]}, {"input_config": PSI, "app_image": "scql", "component_field": ""}, [], "not scql",
+        id="a component that the AppImage does not have",
+    ),
+    pytest.param({"components": ["psi"]}, {"app_image": "psi", "component_field": ""}, [], None, id="AppImage"),
+    pytest.param(
+        {"components": ["secretflow-image@sha256:12#psi"]}, {"input_config": PSI, "image_id": "sha256:12"}, [], None,
+        id="component of a digest",
+    ),
+    pytest.param(
+        {"components": ["secretflow-image@sha256:12"]}, {"input_config": PSI, "image_id": "sha256:34"}, [],
+        "component secretflow-image@sha256:12, not data_prep/psi:1.0.0", id="another digest",
+    ),
     pytest.param({"flowID": "f1"}, {"flow": "f1"}, [], None, id="flow"),
     pytest.param({"flowID": "f1"}, {"flow": "f2"}, [], 'flow "f1"', id="other flow"),
     pytest.param({"flowID": "f1"}, {}, [], 'flow "f1"', id="no flow"),

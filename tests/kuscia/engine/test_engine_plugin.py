@@ -9,6 +9,7 @@ import ssl
 import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -216,10 +217,15 @@ async def test_certificates_variables_and_data(scene: World) -> None:
     assert float(env["CONTAINER_CPU_LIMIT"]) > 0
     assert env["CONTAINER_MEM_LIMIT"].endswith("Mi")
     place = mounted(spec, "kuscia/certs")
-    authority = pki.load_certificate(scene.settings.paths.ca_certificate.read_bytes())
+    authority, engines = (
+        pki.load_certificate(path.read_bytes())
+        for path in (scene.settings.paths.ca_certificate, scene.settings.paths.engine_ca_certificate)
+    )
+    assert (place / "ca.crt").read_bytes() == pki.certificate_pem(authority, engines), "of servers and of engines"
     for name in ("server", "client"):
         certificate = pki.load_certificate((place / f"{name}.crt").read_bytes())
-        assert pki.signed_by(certificate, authority)
+        assert pki.signed_by(certificate, engines) and not pki.signed_by(certificate, authority)
+        assert certificate.not_valid_after_utc - scene.clock.now() <= timedelta(days=30)
         found = engine_of(certificate)
         assert found is not None
         assert (found.domain, found.pod, found.task, found.job) == ("alice", "t-0", "t", "j")

@@ -319,6 +319,7 @@ def make_inputs(name: str, root: Path, protocol: Protocol, **more: Any) -> Snaps
 
 def make_settings(inputs: SnapshotInputs, root: Path, **more: Any) -> EnvoySettings:
     # Short, because the path of a socket has a limit.
+    more.setdefault("tuning", inputs.tuning)
     return EnvoySettings(inputs.domain, inputs.directory, root / inputs.domain / "run", inputs.logs, **more)
 
 

@@ -9,6 +9,7 @@ import ssl
 import time
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 from gateway_kit import HOSTS, client_tls, echo, identity, make_inputs, pair, pem, route, running, token
@@ -81,6 +82,38 @@ async def test_a_client_that_never_ends_its_headers_is_let_go(tmp_path: Path) ->
         writer.close()
 
 
+@pytest.mark.parametrize("protocol", [Protocol.NOTLS, Protocol.TLS, Protocol.MTLS])
+async def test_a_client_that_says_nothing_is_let_go(tmp_path: Path, protocol: Protocol) -> None:
+    async with pair(tmp_path, protocol, tuning=Tuning(headers_seconds=0.5)) as domains:
+        where = domains.bob.inputs.external
+        assert where is not None
+        reader, writer = await asyncio.open_connection(where.host, where.port)
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 20) == b""
+        writer.close()
+
+
+async def test_a_flood_outside_leaves_the_inside_alone(tmp_path: Path) -> None:
+    """Partners share a limit of connections. Pods and the node itself have others."""
+    async with pair(tmp_path, Protocol.NOTLS, tuning=Tuning(max_connections=64)) as domains:
+        bob = domains.bob
+        outside, inside = bob.inputs.external, bob.inputs.internal
+        assert outside is not None and inside is not None
+        flood = [await asyncio.open_connection(outside.host, outside.port) for _ in range(100)]
+        refused = 0
+        for reader, _ in flood:
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                refused += await asyncio.wait_for(reader.read(), 0.02) == b""
+        assert refused >= 30, "the limit holds outside"
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection(inside.host, inside.port)
+            writer.write(b"GET /x HTTP/1.1\r\nHost: nobody.bob.svc\r\nConnection: close\r\n\r\n")
+            assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 ")
+            writer.close()
+        for _, writer in flood:
+            writer.transport.abort()
+
+
 async def test_a_client_that_never_ends_its_greeting_is_let_go(tmp_path: Path) -> None:
     async with pair(tmp_path, Protocol.NOTLS, tuning=Tuning(headers_seconds=0.5)) as domains:
         where = domains.bob.inputs.external
@@ -106,9 +139,10 @@ def listening(pid: int | None) -> set[int]:
     """Ports on which a process listens."""
     inodes = set()
     for handle in Path(f"/proc/{pid}/fd").iterdir():
-        target = str(handle.readlink())
-        if target.startswith("socket:["):
-            inodes.add(target[8:-1])
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            target = str(handle.readlink())
+            if target.startswith("socket:["):
+                inodes.add(target[8:-1])
     found = set()
     for table in ("tcp", "tcp6", "udp", "udp6"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
@@ -169,3 +203,52 @@ async def test_a_server_that_is_not_the_pinned_one_gets_nothing(tmp_path: Path) 
             stats = await at_bob.envoy.admin.ask("/stats?filter=http.external.downstream_rq_total")
             assert stats.strip() == "http.external.downstream_rq_total: 0"
             assert (await at_alice.envoy.status()).problems == ()
+
+
+_CHOICES = (
+    b"GET ", b"POST ", b"CONNECT ", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"/x", b"http://echo.bob.svc/", b" HTTP/1.1\r\n", b" HTTP/1.0\r\n", b"\r\n", b"\r\n\r\n",
+    b"Host: echo.bob.svc\r\n", b"Host: \r\n", b"Kuscia-Host: closed.bob.svc\r\n", b"Kuscia-Source: alice\r\n", b"Kuscia-Token: x\r\n", b"Kuscia-Origin-Source: bob\r\n",
+    b"Content-Length: 5\r\n", b"Content-Length: -1\r\n", b"Transfer-Encoding: chunked\r\n", b"Connection: Upgrade\r\nUpgrade: websocket\r\n", b"Expect: 100-continue\r\n",
+    b"0\r\n\r\n", b"ffffffff\r\n", b"\0", b"\xff" * 50, b"a" * 3000, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\n",
+    b"\x00\x00\x12\x04\x00\x00\x00\x00\x00", b"\x00\x00\x04\x08\x00\x00\x00\x00\x00\x7f\xff\xff\xff",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("protocol", [Protocol.NOTLS, Protocol.MTLS])
+async def test_generated_garbage_is_refused_and_others_are_served(tmp_path: Path, protocol: Protocol) -> None:
+    """What nobody signed for gets no success, Envoy lives, its memory stays where it was, and a partner is served."""
+    seeds = Random(7)
+    async with pair(tmp_path, protocol) as domains:
+        bob = domains.bob
+        where = bob.inputs.external
+        assert where is not None and bob.envoy.pid is not None
+        pid, before = bob.envoy.pid, _resident(bob.envoy.pid)
+
+        async def throw(data: bytes) -> bytes:
+            reader, writer = await asyncio.open_connection(where.host, where.port)
+            try:
+                writer.write(data)
+                writer.write_eof()
+                return await asyncio.wait_for(reader.read(65536), 5)
+            except OSError:  # closed meanwhile, or silent
+                return b""
+            finally:
+                writer.transport.abort()
+
+        def soup() -> bytes:
+            parts = [
+                seeds.choice(_CHOICES) if seeds.random() < 0.8 else seeds.randbytes(seeds.randrange(64))
+                for _ in range(seeds.randrange(1, 16))
+            ]
+            return b"".join(parts)
+
+        for _ in range(15):
+            answers = await asyncio.gather(*(throw(soup()) for _ in range(20)))
+            assert not [each for each in answers if each.startswith((b"HTTP/1.1 2", b"HTTP/1.0 2"))]
+            assert (await domains.call("echo.bob.svc"))[0] == 200
+        assert bob.envoy.pid == pid, "the same process all the while"
+        assert _resident(pid) - before < 64 << 20
+
+
+def _resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096

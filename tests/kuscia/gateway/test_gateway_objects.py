@@ -47,6 +47,7 @@ ENDPOINTS = msgspec.convert(
     },
     network.Endpoints,
 )
+OWN: frozenset[str] = frozenset()
 SPU = {"ports": [{"name": "spu", "port": 80}]}
 TWO = (SocketAddress("10.0.0.1", 8080), SocketAddress("10.0.0.2", 8080))
 
@@ -54,28 +55,33 @@ TWO = (SocketAddress("10.0.0.1", 8080), SocketAddress("10.0.0.2", 8080))
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (service(**SPU), DomainService("s", TWO)),
+        (service(**SPU), DomainService("s", TWO, access=OWN)),
+        (service({f"{K}access-domain": "*"}, **SPU), DomainService("s", TWO, access=None)),
         (
             service({f"{K}access-domain": "bob, carol"}, **SPU),
             DomainService("s", TWO, access=frozenset({"bob", "carol"})),
         ),
         (service({f"{K}access-domain": ""}, **SPU), DomainService("s", TWO, access=frozenset())),
-        (service(labels={f"{K}port-scope": "Domain"}, **SPU), DomainService("s", TWO, domain_only=True)),
+        (service(labels={f"{K}port-scope": "Domain"}, **SPU), DomainService("s", TWO, access=OWN, domain_only=True)),
         (service(labels={f"{K}port-scope": "Local"}, **SPU), None),
         (service({f"{K}protocol": "SOAP"}, **SPU), SnapshotProblem),
         (
             service(type="ExternalName", externalName="db.example"),
-            DomainService("s", (SocketAddress("db.example", 80),)),
+            DomainService("s", (SocketAddress("db.example", 80),), access=OWN),
         ),
-        (service(sessionAffinity="ClientIP", **SPU), DomainService("s", TWO, affinity=Affinity(client_address=True))),
+        (
+            service(sessionAffinity="ClientIP", **SPU),
+            DomainService("s", TWO, access=OWN, affinity=Affinity(client_address=True)),
+        ),
         (
             service({f"{K}sticky-session-cookie": "C", f"{K}sticky-session-ttl": "60s"}, **SPU),
-            DomainService("s", TWO, affinity=Affinity(cookie="C", cookie_seconds=60)),
+            DomainService("s", TWO, access=OWN, affinity=Affinity(cookie="C", cookie_seconds=60)),
         ),
-        (service({f"{K}sticky-session-cookie": "C%; x"}, **SPU), DomainService("s", TWO)),
+        (service({f"{K}sticky-session-cookie": "C%; x"}, **SPU), DomainService("s", TWO, access=OWN)),
     ],
     ids=[
-        "plain",
+        "plain is the domain's own",
+        "access everybody",
         "access",
         "access nobody",
         "domain",

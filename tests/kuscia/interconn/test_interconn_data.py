@@ -20,6 +20,8 @@ from coterie.kuscia.api import labels
 from coterie.kuscia.api.grants import signed_text
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS, DomainDataGrantSpec
 from coterie.kuscia.controllers.domaindatagrant import controller as domaindatagrant
+from coterie.kuscia.controllers.domaindatagrant import plan
+from coterie.kuscia.interconn import data_mirror
 
 DATA, GRANT = DOMAIN_DATAS.as_dynamic, DOMAIN_DATA_GRANTS.as_dynamic
 PLANE = (*JOB_PLANE, domaindatagrant.make)
@@ -32,6 +34,13 @@ def a_table(name: str = "people", owner: str = "alice", **spec: Any) -> Object:
 
 def a_grant(name: str = "g", data: str = "people", owner: str = "alice", to: str = "bob", **spec: Any) -> Object:
     body = {"author": owner, "domainDataID": data, "grantDomain": to, **spec}
+    if "signature" not in spec:
+        signature = key_pair(owner)[0].sign(
+            signed_text(msgspec.convert(body, DomainDataGrantSpec)), padding.PKCS1v15(), hashes.SHA256()
+        )
+        body["signature"] = base64.b64encode(signature).decode()
+    elif not spec["signature"]:
+        del body["signature"]
     return {"metadata": {"name": name, "namespace": owner}, "spec": body}
 
 
@@ -89,6 +98,52 @@ async def test_a_signature_of_the_author_is_good() -> None:
         await w.client.create(GRANT, grant)
         await w.settle(3)
         assert await phase(w) == ("Ready", "")
+
+
+async def test_a_control_plane_signs_grants_of_its_own_domain_only() -> None:
+    """Not those of its lites, for which it has no key; and it replaces no signature."""
+
+    def make(client: Any, informers: Any, **more: Any) -> Any:
+        signer = domaindatagrant.GrantSigner("alice", lambda: key_pair("alice")[0])
+        return domaindatagrant.make(client, informers, signer=signer, **more)
+
+    async with job_world(makes=(*JOB_PLANE, make)) as w:
+        for owner, to in (("alice", "bob"), ("bob", "alice")):
+            await w.client.create(DATA, a_table(owner=owner, name=f"of-{owner}"))
+            await w.client.create(GRANT, a_grant("g", f"of-{owner}", owner, to, signature=""))
+        await w.client.create(GRANT, a_grant("bad", "of-alice", signature="AAAA"))
+        await w.settle(3)
+        assert await phase(w) == ("Ready", "")
+        assert (await w.get(GRANT, "g", "alice"))["spec"]["signature"]
+        assert await phase(w, namespace="bob") == ("Unavailable", plan.UNSIGNED)
+        assert not (await w.get(GRANT, "g", "bob"))["spec"].get("signature")
+        assert await phase(w, "bad") == ("Unavailable", "Verify error")
+
+
+def test_only_listed_fields_are_taken_from_a_host() -> None:
+    shown = a_table()
+    shown["metadata"] |= {
+        "resourceVersion": "7",
+        "finalizers": ["x/y"],
+        "ownerReferences": [{"name": "n"}],
+        "labels": {labels.KUSCIA_DOMAINDATA_TYPE: "table", "planted": "x", labels.KUSCIA_OWNER_REFERENCES: "other"},
+        "annotations": {labels.COTERIE_MADE_FOR: "bob", labels.KUSCIA_INITIATOR: "alice", "coterie.io/flow": "f"},
+    }
+    shown["spec"]["unknown"] = 1
+    shown["status"] = {"x": 1}
+    assert data_mirror.copy_of(shown, "alice", "bob") == {
+        "metadata": {
+            "name": "people",
+            "namespace": "bob",
+            "labels": {
+                labels.KUSCIA_DOMAINDATA_TYPE: "table",
+                labels.KUSCIA_OWNER_REFERENCES: "people",
+                labels.KUSCIA_HOST_RESOURCE_VERSION: "7",
+            },
+            "annotations": {labels.KUSCIA_INITIATOR: "alice", labels.KUSCIA_INITIATOR_MASTER_DOMAIN: "alice"},
+        },
+        "spec": a_table()["spec"],
+    }
 
 
 async def test_a_grant_ends_by_time_and_by_use() -> None:

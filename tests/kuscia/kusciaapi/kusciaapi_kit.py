@@ -32,13 +32,16 @@ from coterie.base.secret import SecretValue
 from coterie.http.messages import UserInfo
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind, builtin
+from coterie.kube.api.types.pods import PODS
 from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.control.on_demand_process import NamespaceListeners
 from coterie.kube.store.memory import MemoryStore
+from coterie.kuscia.api import labels
 from coterie.kuscia.extensions.apiserver import KUSCIA
-from coterie.kuscia.identity import domain_identity
+from coterie.kuscia.identity import domain_identity, engine_certificates
+from coterie.kuscia.identity.engine_certificates import EngineIdentity, EnginePair
 from coterie.kuscia.kusciaapi import server_certificates
 from coterie.kuscia.kusciaapi.authorization import OPERATOR, ApiCaller, Role
 from coterie.kuscia.kusciaapi.operations import ApiOperation, Mode, OperationContext
@@ -184,6 +187,25 @@ class Place:
         )
         credentials = grpc.ssl_channel_credentials(self.paths.ca_certificate.read_bytes(), *pair)
         return grpc.aio.secure_channel(target, credentials)
+
+    async def engine(self, directory: Path, initiator: str = "alice") -> EnginePair:
+        """The certificate of a running pod, also in `engine.pem`."""
+        marks = {labels.KUSCIA_TASK_ID: "task", labels.KUSCIA_INITIATOR: initiator}
+        pod = {
+            "metadata": {"name": "task-0", "annotations": marks},
+            "spec": {"containers": [{"name": "engine", "image": "engine:1"}]},
+        }
+        made = await self.client.create(PODS.as_dynamic, pod, "alice")
+        authority = engine_certificates.ensure_authority(self.paths, "alice", SYSTEM_CLOCK.now())
+        engine = EngineIdentity("alice", "task-0", made["metadata"]["uid"], "task")
+        pair = engine_certificates.issue_client_pair(authority, engine, SYSTEM_CLOCK.now())
+        (directory / "engine.pem").write_bytes(pair.certificate + pair.key)
+        return pair
+
+    def engine_tls(self, directory: Path) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(self.paths.ca_certificate))
+        context.load_cert_chain(directory / "engine.pem")
+        return context
 
     async def ask(self, service: str, method: str, *, token: str | None = None, **request: Any) -> Any:
         """Over gRPC; an operation with `work`."""

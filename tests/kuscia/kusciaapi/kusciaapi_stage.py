@@ -35,8 +35,8 @@ DATA: Object = {"domaindata_id": "table", "domain_id": "alice", "type": "table",
 SOURCE: Object = {
     "datasource_id": "disk",
     "domain_id": "alice",
-    "type": "localfs",
-    "info": {"localfs": {"path": "/srv/data"}},
+    "type": "mysql",
+    "info": {"database": {"endpoint": "db:3306", "user": "u", "database": "d"}},
 }
 GRANT: Object = {
     "domaindatagrant_id": "grant",

@@ -27,11 +27,11 @@ from kusciaapi_kit import World, domain_caller, here, logged, served
 from coterie.base import pki, pki_files
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.kube.api.meta import Object
+from coterie.kube.api.types.pods import PODS
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.extensions import agent_trust
 from coterie.kuscia.gateway.registration import certificate_issuing, master_trust
 from coterie.kuscia.identity import certificate_requests, domain_identity, engine_certificates
-from coterie.kuscia.kusciaapi import server_certificates
 from coterie.kuscia.kusciaapi.certificates import CONFMANAGER_OPERATIONS, OPERATIONS
 from coterie.kuscia.kusciaapi.operations import Mode
 
@@ -271,19 +271,61 @@ async def test_nothing_of_it_is_logged(alice: World, caplog: pytest.LogCaptureFi
 # Through the doors.
 
 
+async def test_confmanager_issues_nothing_to_tasks_of_partners(tmp_path: Path) -> None:
+    async with served(OPERATIONS, tmp_path, conf_operations=CONFMANAGER_OPERATIONS) as place:
+        pair = await place.engine(tmp_path, "bob")
+        credentials = grpc.ssl_channel_credentials(place.paths.ca_certificate.read_bytes(), pair.key, pair.certificate)
+        request = confmanager_pb2.GenerateKeyCertsRequest(common_name="engine")
+        async with grpc.aio.secure_channel(f"localhost:{place.settings.conf_grpc_port}", credentials) as channel:
+            stub = confmanager_grpc.CertificateServiceStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError, match='"bob" began') as refused:
+                await stub.GenerateKeyCerts(request)
+            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        connector = aiohttp.TCPConnector(ssl=place.engine_tls(tmp_path))
+        base = f"https://localhost:{place.settings.conf_http_port}"
+        async with (
+            aiohttp.ClientSession(base, connector=connector) as session,
+            session.post(CONFMANAGER_OPERATIONS[0].path, json={"common_name": "engine"}) as answer,
+        ):
+            assert (answer.status, await answer.read()) == (401, b"")
+
+
+async def test_each_server_believes_its_own_clients_only(tmp_path: Path) -> None:
+    """The operator's certificate is none at ConfManager, and an engine's none at KusciaAPI."""
+    async with served(OPERATIONS, tmp_path, conf_operations=CONFMANAGER_OPERATIONS) as place:
+        await place.engine(tmp_path)
+        for context, port in (
+            (place.tls(), place.settings.conf_http_port),
+            (place.engine_tls(tmp_path), place.settings.http_port),
+        ):
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
+                with pytest.raises((aiohttp.ClientError, OSError)):
+                    await session.post(f"https://localhost:{port}/healthZ", json={}, headers={"Token": place.token})
+
+
+async def test_confmanager_serves_engines_that_run(tmp_path: Path) -> None:
+    async with served(OPERATIONS, tmp_path, conf_operations=CONFMANAGER_OPERATIONS) as place:
+        await place.engine(tmp_path)
+        await place.client.patch_status(PODS, "task-0", "alice", {"status": {"phase": "Succeeded"}})
+        connector = aiohttp.TCPConnector(ssl=place.engine_tls(tmp_path))
+        url = f"https://localhost:{place.settings.conf_http_port}{CONFMANAGER_OPERATIONS[0].path}"
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.post(url, json={"common_name": "engine"}) as answer,
+        ):
+            assert answer.status == 401
+
+
 async def test_kuscias_own_client_and_http_get_them_at_confmanager(tmp_path: Path) -> None:
     async with served(OPERATIONS, tmp_path, conf_operations=CONFMANAGER_OPERATIONS) as place:
-        pair = (
-            place.paths.key(server_certificates.CLIENT).read_bytes(),
-            place.paths.certificate(server_certificates.CLIENT).read_bytes(),
-        )
-        credentials = grpc.ssl_channel_credentials(place.paths.ca_certificate.read_bytes(), *pair)
+        pair = await place.engine(tmp_path)
+        credentials = grpc.ssl_channel_credentials(place.paths.ca_certificate.read_bytes(), pair.key, pair.certificate)
         async with grpc.aio.secure_channel(f"localhost:{place.settings.conf_grpc_port}", credentials) as channel:
             stub = confmanager_grpc.CertificateServiceStub(channel)
             request = confmanager_pb2.GenerateKeyCertsRequest(common_name="engine", key_type="PKCS#8")
             _, (leaf, _) = opened(await stub.GenerateKeyCerts(request))
             assert pki.subject_of(leaf)[0] == "engine"
-        connector = aiohttp.TCPConnector(ssl=place.tls())
+        connector = aiohttp.TCPConnector(ssl=place.engine_tls(tmp_path))
         base = f"https://localhost:{place.settings.conf_http_port}"
         async with aiohttp.ClientSession(base, connector=connector) as session:
             for each in CONFMANAGER_OPERATIONS:

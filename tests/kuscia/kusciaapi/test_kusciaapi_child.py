@@ -132,9 +132,11 @@ async def test_what_grpc_listens_on_is_private(tmp_path: Path) -> None:
 
 async def test_conf_manager_has_certificates_for_who_shows_one(tmp_path: Path) -> None:
     async with slept(tmp_path) as (place, _):
+        await place.engine(tmp_path)
         url = f"https://127.0.0.1:{place.settings.conf_http_port}"
         for path in ("/api/v1/cm/certificate/generate", "/api/v1/configmanager/certificate/generate"):
-            async with place.session(token="") as session:
+            connector = aiohttp.TCPConnector(ssl=place.engine_tls(tmp_path))
+            async with aiohttp.ClientSession(connector=connector) as session:
                 async with session.post(url + path, json={"common_name": "engine"}) as answer:
                     made = await answer.json()
                 assert (answer.status, made["status"]["code"], len(made["cert_chain"])) == (200, 0, 2)
@@ -151,10 +153,12 @@ async def test_conf_manager_may_listen_elsewhere_and_has_all_names_in_its_certif
     """In the network of the pods; here that is another loopback address."""
     pods = NamespaceListeners("127.0.0.9", listener_handover.listen, listener_handover.listen_shared)
     async with slept(tmp_path, pods=pods) as (place, _), place.session(token="") as session:
+        await place.engine(tmp_path)
         names = pki.names_of(pki.load_certificate(place.paths.certificate("ConfManager").read_bytes()))
         assert set(names) == {"confmanager", "localhost", "127.0.0.1", "127.0.0.9"}
         for port, address in ((place.settings.conf_http_port, "127.0.0.9"), (place.settings.http_port, "127.0.0.1")):
-            async with session.post(f"https://{address}:{port}/healthZ", json={}) as answer:
+            tls = place.engine_tls(tmp_path) if address == "127.0.0.9" else place.tls()
+            async with session.post(f"https://{address}:{port}/healthZ", json={}, ssl=tls) as answer:
                 assert answer.status == (200 if address == "127.0.0.9" else 401)
 
 

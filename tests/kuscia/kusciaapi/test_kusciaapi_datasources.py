@@ -121,6 +121,8 @@ async def test_a_name_that_is_taken(alice: World) -> None:
         pytest.param("localfs", DATABASE, "info.localfs", id="settings of another type"),
         pytest.param("localfs", {"localfs": {}}, "info.localfs.path", id="no path"),
         pytest.param("localfs", {"localfs": {"path": "data"}}, "info.localfs.path", id="relative path"),
+        pytest.param("localfs", {"localfs": {"path": "/"}}, "info.localfs.path", id="the whole machine"),
+        pytest.param("localfs", {"localfs": {"path": "/data/../.."}}, "info.localfs.path", id="the machine, hidden"),
         *(
             pytest.param(kind, {part: {**info, field: ""}}, f"info.{part}.{field}", id=f"{kind} without {field}")
             for kind, (part, info) in ((kind, next(iter(each.items()))) for kind, each in INFO.items())
@@ -314,3 +316,12 @@ async def test_settings_of_another_form_are_told_and_not_quoted(alice: World) ->
         await opened(alice, "s")
     assert "swordfish" not in str(told.value)
     assert (await call(alice, "QueryDomainDataSource", datasource_id="s")).status.code == 0
+
+
+async def test_a_lite_opens_its_data_directory_only(tmp_path: Path) -> None:
+    """Other directories are opened by the operator at its control plane."""
+    async with here(tmp_path, mode=Mode.LITE, namespaces=["alice"]) as lite:
+        refused = await call(lite, "CreateDomainDataSource", type="localfs", info=LOCALFS)
+        assert "the operator of the control plane" in refused.status.message
+        inside = {"localfs": {"path": str(lite.here.paths.data / "deep")}}
+        assert (await call(lite, "CreateDomainDataSource", type="localfs", info=inside)).status.code == 0

@@ -170,6 +170,7 @@ async def _add(session: CliSession, args: argparse.Namespace, own: str) -> int:
     session.app.say(f"domain {name} {word}{' as a partner' if args.partner and word == 'added' else ''}")
     if args.partner:
         session.app.say(f"Next: coterie route add {own} {name} --endpoint https://HOST-OF-{name.upper()}:1080 --both")
+        session.app.say(f"What {name} begins waits for your approval; accept it with `coterie policy allow {name}`")
         return 0
     return await _token(session, args, own)
 
@@ -185,9 +186,9 @@ async def _token(session: CliSession, args: argparse.Namespace, own: str) -> int
     if args.output != "table":
         session.app.write(as_text({"domain": name, "token": token, "pinnedToken": pinned}, args.output))
         return 0
-    line = f"coterie init --mode lite --domain {name} -m {shlex.quote(endpoint)} -t {pinned} -o {name}.yaml"
+    line = f"coterie init --mode lite --domain {name} -m {shlex.quote(endpoint)} -t - -o {name}.yaml"
     session.app.say(f"token {pinned}")
-    session.app.say(f"It is good for one node of {name}. Next, on that machine:")
+    session.app.say(f"It is good for one node of {name}. Next, on that machine (the first command asks for the token):")
     session.app.say(f"  {line}")
     session.app.say(f"  coterie start -c {name}.yaml")
     return 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import getpass
 import json
 import re
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import yaml
 from coterie.base import pki
 from coterie.base.files import create_exclusive, is_private, write_atomic
 from coterie.base.secret import SecretValue
+from coterie.cli import terminal
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.arguments import Parser
 from coterie.cli.commands import init_template as template
@@ -32,9 +34,10 @@ those of `kuscia init`. Without -o the configuration is printed.
 Examples:
   coterie init --mode master --domain alice -o coterie.yaml
   coterie init --mode autonomy --domain bob --domain-key-file bob.key -o bob.yaml
-  coterie init --mode lite --domain bob -m https://10.0.0.1:1080 -t TOKEN -o bob.yaml
+  coterie init --mode lite --domain bob -m https://10.0.0.1:1080 -t - -o bob.yaml   # asks for the token
   coterie init --mode lite --domain bob --join bob.join -o bob.yaml   # a file from `coterie node add`
 """
+_LONGEST_TOKEN = 4096
 _OPTIONS = {
     "domainID": "--domain",
     "join": "--join",
@@ -76,7 +79,13 @@ def arguments(parser: Parser) -> None:
     add(
         "-m", "--master-endpoint", metavar="URL", default="", help="lite: gateway of the master, e.g. https://host:1080"
     )
-    add("-t", "--lite-deploy-token", metavar="TOKEN", default="", help="lite: one-time deploy token from the master")
+    add(
+        "-t",
+        "--lite-deploy-token-file",
+        metavar="FILE",
+        default="",
+        help="lite: file with the one-time deploy token from the master; - reads it from standard input",
+    )
     add("--join", metavar="FILE", default="", help="lite: join file from `coterie node add`, instead of the two above")
     add(
         "-e",
@@ -101,7 +110,7 @@ def run(args: argparse.Namespace, app: App) -> int:
         runtime=args.runtime,
         join=args.join,
         master_endpoint=args.master_endpoint,
-        deploy_token=SecretValue(args.lite_deploy_token) if args.lite_deploy_token else None,
+        deploy_token=_read_token(app, args.lite_deploy_token_file) if args.lite_deploy_token_file else None,
         datastore_endpoint=args.datastore_endpoint,
         workload_approve=args.enable_workload_approve,
     )
@@ -126,7 +135,7 @@ def render(options: InitOptions, file: str) -> str:
     """The text of the file, checked by the reader that will read it."""
     if options.mode == "lite" and not (options.join or options.master_endpoint):
         raise UsageError(
-            "a lite node joins a master: name it with --master-endpoint URL and --lite-deploy-token TOKEN, "
+            "a lite node joins a master: name it with --master-endpoint URL and --lite-deploy-token-file FILE, "
             "or the file made there by `coterie node add` with --join FILE"
         )
     # Checked before a key is made for it: that takes time, and most mistakes are in the words.
@@ -174,6 +183,32 @@ def _check(text: str) -> None:
     except config.ConfigError as error:
         key, colon, why = str(error).partition(":")
         raise UsageError(f"{_OPTIONS.get(key, key)}{colon}{why}") from error
+
+
+def _read_token(app: App, name: str) -> SecretValue:
+    """Never from the command line, which every user of the machine can read."""
+    if name == "-":
+        on_terminal = terminal.is_terminal(app.stdin)
+        text = getpass.getpass("Deploy token: ") if on_terminal else app.stdin.read(_LONGEST_TOKEN)
+    else:
+        path = app.cwd / Path(name).expanduser()
+        try:
+            with path.open(encoding="utf-8") as file:
+                text = file.read(_LONGEST_TOKEN)
+            if not is_private(path):
+                app.warn(f"Warning: others can read {name}, which holds a deploy token; run chmod 600 on it")
+        except FileNotFoundError as error:
+            # The word may be a token, so it is not repeated.
+            raise CliError(
+                "Error: -t names a file that does not exist. If it is the token itself: give it in a file, or with "
+                "`-t -` on standard input; other users can read command lines, so get a new one with "
+                "`coterie domain token` on the master"
+            ) from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise CliError("Error: the file with the deploy token cannot be read") from error
+    if not text.strip():
+        raise CliError("Error: there is no deploy token in what -t names")
+    return SecretValue(text.strip())
 
 
 def _read_key(app: App, name: str) -> SecretValue:

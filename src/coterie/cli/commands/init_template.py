@@ -24,7 +24,7 @@ _SETTINGS = {
     "join": "Join file from `coterie node add`; it contains a private key.",
     "datastoreEndpoint": "Database for the objects.",
     "runtime": "Container runtime: runp (confined processes).",
-    "enableWorkloadApprove": "Jobs of partners need approval here.",
+    "enableWorkloadApprove": "All jobs and deployments of partners wait for approval here.",
 }
 """Chosen or not there at all."""
 _COMMON = """\
@@ -54,7 +54,7 @@ _API = """
 #   port: 6443               # 0 picks a free one
 #   names: []                # additional names and addresses in the certificate
 #   eventTTLSeconds: 3600    # how long Event objects are kept
-#   auditLog: ""             # file below var/logs with one JSON line per change; empty: none
+#   auditLog: audit.jsonl    # file below var/logs with one JSON line per change; "": none
 """
 _AGENT = """
 # The node agent, which runs pods.

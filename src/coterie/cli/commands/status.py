@@ -64,15 +64,16 @@ def run(args: argparse.Namespace, app: App) -> int:
     nodes = local_nodes(args, app)
     if not nodes:
         return sessions.run(args, app, lambda session: _status(session, args))
-    states, gateways, lines = asyncio.run(_gather(nodes))
+    states, gateways, lines, (unfollowed, left_out) = asyncio.run(_gather(nodes))
     well = all(state.ready for state in states)
     off = gateway_status.switched_off(nodes, lines)
-    wrong = gateway_status.problems(gateways, lines)
+    wrong = gateway_status.problems(gateways, lines) + unfollowed
     document: dict[str, Any] = {
         "domains": [state.document() for state in states],
         "gateways": [each.document() for each in gateways],
         "routes": [line.document() for line in lines],
         "problems": wrong,
+        "leftOut": left_out,
         "protectionsOff": off,
     }
     if args.output == "table":
@@ -84,6 +85,7 @@ def run(args: argparse.Namespace, app: App) -> int:
             [f"{each.domain}: {each.status}: {each.problem}" for each in states if each.problem],
             "yellow",
         )
+        _sentences(app, "Objects of partners that were left out:", left_out, "yellow")
         _sentences(app, "Protections that are switched off:", off, "yellow")
     well = well and not wrong
     planes = [state for state in states if state.mode != "lite"]
@@ -100,9 +102,14 @@ def run(args: argparse.Namespace, app: App) -> int:
     return 0 if well else 1
 
 
-async def _gather(nodes: list[NodeSettings]) -> tuple[list[NodeHealth], list[GatewayState], list[RouteLine]]:
+async def _gather(
+    nodes: list[NodeSettings],
+) -> tuple[list[NodeHealth], list[GatewayState], list[RouteLine], tuple[list[str], list[str]]]:
     return await asyncio.gather(
-        node_health.of_all(nodes), gateway_status.of_all(nodes), node_health.routes_of(nodes, SYSTEM_CLOCK.now())
+        node_health.of_all(nodes),
+        gateway_status.of_all(nodes),
+        node_health.routes_of(nodes, SYSTEM_CLOCK.now()),
+        node_health.followers_of(nodes),
     )
 
 

@@ -27,7 +27,7 @@ HELP = """
 Start a network of domains on this machine, in the background, and wait until it is ready: every node runs, and every
 route between two domains works in both directions. In topology center, one control plane serves a node of each domain;
 the nodes register through its gateway. In topology p2p, each domain has its own control plane and node, and all domains
-are partners. Each domain has its own directory under the root and its own loopback address. Domains that already run
+are partners whose policies are open: each accepts the jobs and deployments of the others. Each domain has its own directory under the root and its own loopback address. Domains that already run
 are not changed; existing domains start with all their objects.
 
 Examples:
@@ -76,6 +76,10 @@ def run(args: argparse.Namespace, app: App) -> int:
         app.say()
         app.write(render_table(plain_table(model.COLUMNS, [each.row for each in lines]), colour=app.colour))
     app.say(app.paint(f"Ready after {time.monotonic() - began:.1f} s.", "green"))
+    if sum(node.mode != "lite" for node in nodes) > 1:
+        app.say(
+            "Policies are open: each domain accepts what the others begin (`coterie policy ls`, `coterie policy deny`)."
+        )
     app.say()
     app.say("Next:")
     for line in next_steps(root, nodes, args.root):

@@ -1,7 +1,7 @@
 """What is wrong with a route, step by step, and what to do about it. Pure: `diagnose(facts)`; `probe.py` finds the
 facts.
 
-    route ─> name ─> tcp ─> tls ─> certificate ─> gateway ─> clock ─> token ─> service
+    route ─> name ─> tcp ─> tls ─> certificate ─> gateway ─> clock ─> token ─> follower ─> service
 
 Each step needs those before it. When one is wrong, the network steps after it are not looked at, because what they
 would say is only its echo; the token and the clock still are where there is something to say.
@@ -24,7 +24,7 @@ _KUSCIAS_DATES = 1980
 
 
 def diagnose(facts: RouteCheckFacts) -> list[Finding]:
-    return [*_route(facts), *_network(facts), *_clock(facts), *_token(facts), *_service(facts)]
+    return [*_route(facts), *_network(facts), *_clock(facts), *_token(facts), *_follower(facts), *_service(facts)]
 
 
 def sound(findings: list[Finding]) -> bool:
@@ -295,6 +295,16 @@ def _token(facts: RouteCheckFacts) -> Iterator[Finding]:
         f"look into the log of {facts.destination}'s node",
     )
     yield next((each for state, each in known.items() if state == facts.probe), odd)
+
+
+def _follower(facts: RouteCheckFacts) -> Iterator[Finding]:
+    """Jobs and grants of a partner come by following its control plane."""
+    for problem in facts.follower_problems:
+        advice = f"its jobs and grants are not seen meanwhile; it is tried again. Ask {facts.destination}, and see var/logs/coterie.log"
+        yield Finding("follower", CheckOutcome.WRONG, problem, advice)
+    for sentence in facts.follower_left_out:
+        advice = f"the others are followed; ask {facts.destination} about these"
+        yield Finding("follower", CheckOutcome.WARNING, sentence, advice)
 
 
 def _service(facts: RouteCheckFacts) -> Iterator[Finding]:

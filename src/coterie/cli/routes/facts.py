@@ -95,6 +95,9 @@ class RouteCheckFacts:
     """Why it could not, or what our own gateway answered instead."""
     last_word: str = ""
     """The latest complaint of the source's gateway about this route."""
+    follower_problems: tuple[str, ...] = ()
+    """What is wrong with following the destination's control plane from here."""
+    follower_left_out: tuple[str, ...] = ()
     service: ServiceCheck | None = None
     hint: str = ""
     """How to name the control plane in commands, as ` --domain alice`."""

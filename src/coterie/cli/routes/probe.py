@@ -31,12 +31,19 @@ from coterie.http.plain_client import HttpFailure, Pool
 from coterie.kube.api.errors import NotFound
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.client.client import Client
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.domainroutes import route_name
-from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute, Domain
+from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, INTEROP_CONFIGS, ClusterDomainRoute, Domain
 from coterie.kuscia.gateway.handshake.messages import HandshakeFault, ProbeAnswer, decode
 from coterie.kuscia.gateway.names import ERROR, HANDSHAKE_SERVICE, HOST, SOURCE
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.settings import MasterEndpoint
+from coterie.kuscia.interconn.follower_status import (
+    FollowerReport,
+    decode_reports,
+    left_out_sentences,
+    problem_sentences,
+)
 
 _EVENTS = Kind.dynamic(builtin("events"))
 _TIMEOUT = 5.0
@@ -68,6 +75,12 @@ async def gather(client: Client, asked: ProbeRequest, clock: Clock) -> RouteChec
     if route is None:
         return facts
     facts = replace(facts, route=route_facts(route, facts.now), last_word=await _last_word(client, asked))
+    reports = await followers_of(client, asked.destination)
+    facts = replace(
+        facts,
+        follower_problems=tuple(problem_sentences(asked.destination, reports)),
+        follower_left_out=tuple(left_out_sentences(asked.destination, reports)),
+    )
     there = domains[asked.destination]
     pem = model.certificate_of(there) if there is not None else ""
     facts = replace(facts, pins=_pins(pem))
@@ -91,6 +104,15 @@ async def _route(client: Client, asked: ProbeRequest) -> ClusterDomainRoute | No
         return await client.get(CLUSTER_DOMAIN_ROUTES, route_name(asked.source, asked.destination))
     except NotFound:
         return None
+
+
+async def followers_of(client: Client, host: str) -> dict[str, FollowerReport]:
+    """What our control plane says of following this partner, by member."""
+    found: dict[str, FollowerReport] = {}
+    for config in (await client.list(INTEROP_CONFIGS)).items:
+        if config.spec.host == host:
+            found |= decode_reports((config.metadata.annotations or {}).get(labels.COTERIE_FOLLOWERS, ""))
+    return found
 
 
 async def _last_word(client: Client, asked: ProbeRequest) -> str:

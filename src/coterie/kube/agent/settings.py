@@ -133,6 +133,8 @@ class PodSettings:
     """Otherwise `privileged: true` is dropped."""
     host_paths: tuple[str, ...] = ()
     """Directories below which hostPath volumes may lie. Empty: hostPath is refused."""
+    withheld: tuple[Path, ...] = ()
+    """Directories of the node itself, which no hostPath volume shows."""
     extra_mounts: tuple[tuple[Path, str, bool], ...] = ()
     """(source, target, read only) that every container gets."""
     termination_message_limit: int = 4096

@@ -25,7 +25,7 @@ The server raises them and writes `error.status()`; the client reads a `Status` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -200,24 +200,36 @@ _BY_CODE = {leaf.code: leaf for leaf in reversed(_LEAVES)}
 
 
 def from_status(status: Status, code: int = 0) -> ApiError:
-    """The error that a server's `Status` (or a bare HTTP code) stands for."""
-    code = int(status.get("code") or code or 500)
-    cls = _BY_REASON.get(status.get("reason") or "") or _BY_CODE.get(code, InternalError)
-    details = status.get("details") or {}
+    """The error that a server's `Status` (or a bare HTTP code) stands for. Fields of another type count as absent."""
+    code = _number(status.get("code")) or code or 500
+    cls = _BY_REASON.get(_text(status.get("reason"))) or _BY_CODE.get(code, InternalError)
+    found = status.get("details")
+    details: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
+    listed = details.get("causes")
     causes = [
-        StatusCause(c.get("reason", ""), c.get("message", ""), c.get("field", "")) for c in details.get("causes") or ()
+        StatusCause(_text(c.get("reason")), _text(c.get("message")), _text(c.get("field")))
+        for c in (listed[:MAX_SHOWN] if isinstance(listed, list) else ())
+        if isinstance(c, Mapping)
     ]
     if cls is Conflict and any(cause.reason == "FieldManagerConflict" for cause in causes):
         cls = ApplyConflict
     return cls(
-        status.get("message") or f"the server answered {code}",
-        name=details.get("name") or "",
-        group=details.get("group") or "",
-        kind=details.get("kind") or "",
-        uid=details.get("uid") or "",
+        _text(status.get("message")) or f"the server answered {code}",
+        name=_text(details.get("name")),
+        group=_text(details.get("group")),
+        kind=_text(details.get("kind")),
+        uid=_text(details.get("uid")),
         causes=causes,
-        retry_after=int(details.get("retryAfterSeconds") or 0),
+        retry_after=_number(details.get("retryAfterSeconds")),
     )
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value < 1 << 31 else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from coterie.base.log_rotation import STANDARD, Rotation, move_aside, open_log
 from coterie.http.messages import UserInfo
 
 _log = logger("apiserver.audit")
+_ROUTINE = frozenset({("", "events"), ("events.k8s.io", "events"), ("coordination.k8s.io", "leases")})
 READ_VERBS = frozenset({"get", "list", "watch", "head", "options"})
 
 
@@ -118,6 +119,26 @@ class MemorySink:
         self.events.append(event)
         if len(self.events) > self._limit:
             del self.events[: len(self.events) - self._limit]
+
+
+class SelectedSink:
+    """Passes on what people, partners and nodes change.
+
+    Not: what the programs named in `without` change, which only carry out what stands in objects; Events, and renewed
+    leases, which say nothing that the objects do not.
+    """
+
+    def __init__(self, inner: AuditSink, without: frozenset[str]) -> None:
+        """`without`: user names."""
+        self._inner = inner
+        self._without = without
+
+    def record(self, event: AuditEvent) -> None:
+        if (event.impersonator or event.user).name in self._without:
+            return
+        if event.object is not None and (event.object.group, event.object.resource) in _ROUTINE:
+            return
+        self._inner.record(event)
 
 
 class FileSink:

@@ -18,11 +18,19 @@ import orjson
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.kube.api.errors import ApiError, Conflict, Expired, Gone, from_status
-from coterie.kube.api.meta import Object
+from coterie.kube.api.meta import Object, ObjectKey
 from coterie.kube.api.types.kind import Kind, ListPage
 from coterie.kube.api.types.overlay import overlay
+from coterie.kube.client.limits import ResponseLimits, many_items, memory_of, object_fault, usable_version
 from coterie.kube.client.requests import CONTENT_TYPES, PatchType, Propagation, delete_options, path, query
-from coterie.kube.client.transport import LineStream, Transport, TransportRequest, TransportResponse, UnreadableResponse
+from coterie.kube.client.transport import (
+    LimitExceeded,
+    LineStream,
+    Transport,
+    TransportRequest,
+    TransportResponse,
+    UnreadableResponse,
+)
 from coterie.kube.client.watch import Watch
 
 T = TypeVar("T")
@@ -31,6 +39,7 @@ R = TypeVar("R")
 PAGE_SIZE = 500
 _BUSY_ATTEMPTS = 5
 _CONFLICT_ATTEMPTS = 8
+_MAX_CONTINUE = 4096
 _WATCH_SILENCE = 30.0
 """Seconds a watch may be silent beyond the time after which the server ends it by itself."""
 
@@ -74,8 +83,9 @@ class Client:
         field_validation: str = "",
         namespace: str = "default",
         clock: Clock = SYSTEM_CLOCK,
+        limits: ResponseLimits | None = None,
     ) -> None:
-        """`field_validation`: Ignore, Warn or Strict; empty for the server's choice. A program that reads no warnings spares
+        """`limits`: what the server may send; None: it is trusted. `field_validation`: Ignore, Warn or Strict; empty for the server's choice. A program that reads no warnings spares
         the server the looking with Ignore."""
         self.transport = transport
         self.field_manager = field_manager
@@ -83,6 +93,7 @@ class Client:
         self.namespace = namespace
         """Where a user's commands go when they name no namespace; the methods here never guess."""
         self.clock = clock
+        self.limits = limits
 
     # Reading.
 
@@ -121,7 +132,20 @@ class Client:
             resourceVersionMatch=version_match,
         )
         call = TransportRequest("GET", path(kind.resource, namespace), asked, {"Accept": kind.accept_list})
-        return _decoded(kind.decode_list, await self.send(call))
+        body, limits = await self.send(call), self.limits
+        if limits is None:
+            return _decoded(kind.decode_list, body)
+        if many_items(body, limits.objects):
+            raise LimitExceeded(f"{call.path}: a page has more than {limits.objects} items")
+        found = _decoded(
+            lambda data: kind.decode_checked_list(
+                data, lambda raw: object_fault(raw, namespace, limits) or kind.shape_fault(raw), memory_of
+            ),
+            body,
+        )
+        if not usable_version(found.resource_version) or len(found.continue_) > _MAX_CONTINUE:
+            raise UnreadableResponse("the list's resourceVersion or continue token is not valid")
+        return found
 
     async def list(
         self,
@@ -133,14 +157,25 @@ class Client:
         resource_version: str = "",
         page_size: int = PAGE_SIZE,
     ) -> ListPage[T]:
-        """All objects, fetched page by page from one snapshot."""
-        first = await self.page(
-            kind, namespace, labels=labels, fields=fields, limit=page_size, resource_version=resource_version
-        )
+        """All objects, fetched page by page from one snapshot. Of a server with limits, as many as these admit."""
+        while True:
+            try:
+                first = await self.page(
+                    kind, namespace, labels=labels, fields=fields, limit=page_size, resource_version=resource_version
+                )
+                break
+            except LimitExceeded:
+                if page_size <= 1:
+                    raise
+                page_size = max(1, page_size // 10)  # large objects: fewer at a time
         if not first.continue_:
             return first
-        items, broken, page = list(first.items), list(first.broken), first
+        items, broken, sizes, page, pages = list(first.items), list(first.broken), list(first.sizes), first, 1
         while page.continue_:
+            if self.limits is not None and (excess := _excess(self.limits, pages, sizes, broken)):
+                broken.append((ObjectKey("", ""), excess))
+                break
+            pages += 1
             try:
                 page = await self.page(
                     kind, namespace, labels=labels, fields=fields, limit=page_size, continue_=page.continue_
@@ -150,7 +185,8 @@ class Client:
                 return await self.page(kind, namespace, labels=labels, fields=fields)
             items += page.items
             broken += page.broken
-        return ListPage(items, first.resource_version, broken=tuple(broken))
+            sizes += page.sizes
+        return ListPage(items, first.resource_version, broken=tuple(broken), sizes=tuple(sizes))
 
     async def watch(
         self,
@@ -178,7 +214,7 @@ class Client:
         silence = timeout + _WATCH_SILENCE if timeout else None
         headers = {"Accept": kind.accept}
         call = TransportRequest("GET", path(kind.resource, namespace), asked, headers, stream=True, timeout=silence)
-        return Watch(kind, await self.stream(call))
+        return Watch(kind, await self.stream(call), namespace=namespace, limits=self.limits)
 
     # Writing.
 
@@ -354,13 +390,15 @@ class Client:
     async def _answered(self, call: TransportRequest) -> TransportResponse:
         for attempt in range(_BUSY_ATTEMPTS):
             reply = await self.transport.send(call)
-            if reply.status < 400:
+            if reply.status < 300:
                 return reply
+            if reply.status < 400:
+                raise UnreadableResponse(f"the server answered {reply.status}, and redirects are not followed")
             error = error_of(reply)
             wait = _busy_for(reply, error)
             if wait is None or attempt == _BUSY_ATTEMPTS - 1:
                 raise error
-            await self.clock.sleep(wait)
+            await self.clock.sleep(wait if self.limits is None else min(wait, self.limits.wait))
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _write(
@@ -420,14 +458,26 @@ def _busy_for(reply: TransportResponse, error: ApiError) -> float | None:
         # An eviction refused by a disruption budget is a 429 too, but an answer and not a request to slow down.
         if any(cause.reason == "DisruptionBudget" for cause in error.causes):
             return None
-        return float(retry_after) if retry_after.isdigit() else float(error.retry_after or 1)
+        asked = retry_after if retry_after.isascii() and retry_after.isdecimal() and len(retry_after) < 10 else ""
+        return float(asked or error.retry_after or 1)
     return None
+
+
+def _excess(limits: ResponseLimits, pages: int, sizes: Sequence[int], broken: Sequence[tuple[ObjectKey, str]]) -> str:
+    """Why no further page of a list is fetched; empty: it is."""
+    if len(sizes) + len(broken) >= limits.objects:
+        return f"the list has more than {limits.objects} objects; the rest is left out"
+    if sum(sizes) >= limits.kept_bytes:
+        return f"the list takes more than {limits.kept_bytes} bytes of memory; the rest is left out"
+    if pages >= limits.pages:
+        return f"the list has more than {limits.pages} pages; the rest is left out"
+    return ""
 
 
 def _decoded(decode: Callable[[bytes], R], body: bytes) -> R:
     try:
         return decode(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnreadableResponse(f"the server's answer cannot be read: {error}") from error
 
 

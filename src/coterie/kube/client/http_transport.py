@@ -23,8 +23,10 @@ from coterie.base.lazy_import import lazy_import
 from coterie.http import plain_client
 from coterie.kube.client.credentials import Credentials, credentials_for
 from coterie.kube.client.kubeconfig import ClusterConnection
+from coterie.kube.client.limits import ResponseLimits
 from coterie.kube.client.transport import (
     Disconnected,
+    LimitExceeded,
     LineSplitter,
     NotSent,
     ResponseTimeout,
@@ -59,10 +61,13 @@ class HttpTransport:
         credentials: Credentials | None = None,
         clock: Clock = SYSTEM_CLOCK,
         socket: Path | None = None,
+        limits: ResponseLimits | None = None,
     ) -> None:
-        """`socket`: a Unix socket by which the server is reached, whatever the connection's address says."""
+        """`socket`: a Unix socket by which the server is reached, whatever the connection's address says.
+        `limits`: what the server may send; None: it is trusted."""
         self._connection = connection
         self._socket = socket
+        self._limits = limits
         self._timeout = timeout
         self._credentials = credentials or credentials_for(connection, clock)
         self._headers = {"User-Agent": user_agent, "Accept-Encoding": "identity"}
@@ -96,11 +101,11 @@ class HttpTransport:
             parts = urlsplit(self._connection.server)
             origin = f"{parts.scheme}://{parts.netloc}"
             if self._socket is not None:
-                self._carrier = PlainCarrier(origin, self._socket)
+                self._carrier = PlainCarrier(origin, self._socket, self._limits)
             elif parts.scheme == "http" and parts.hostname and not (parts.username or self._connection.proxy_url):
-                self._carrier = PlainCarrier(origin, (parts.hostname, parts.port or 80))
+                self._carrier = PlainCarrier(origin, (parts.hostname, parts.port or 80), self._limits)
             else:
-                self._carrier = tls_carrier.SecureCarrier(origin, self._connection, self._ssl)
+                self._carrier = tls_carrier.SecureCarrier(origin, self._connection, self._ssl, self._limits)
         return self._carrier
 
     async def close(self) -> None:
@@ -110,11 +115,16 @@ class HttpTransport:
             self._carrier = None
 
 
+def line_splitter(limits: ResponseLimits | None) -> LineSplitter:
+    return LineSplitter() if limits is None else LineSplitter(limits.line, limits.line_seconds)
+
+
 class PlainCarrier:
     """To our own gateway, to the API socket of our own node: without TLS, without aiohttp."""
 
-    def __init__(self, origin: str, place: tuple[str, int] | Path) -> None:
+    def __init__(self, origin: str, place: tuple[str, int] | Path, limits: ResponseLimits | None = None) -> None:
         self._origin = origin
+        self._limits = limits
         self._host = urlsplit(origin).netloc
         self._pool = plain_client.Pool(place)
 
@@ -125,9 +135,15 @@ class PlainCarrier:
             async with asyncio.timeout(limit):
                 response = await self._pool.request(call.method, target, {"Host": self._host, **headers}, call.body)
                 if call.stream and response.status < 300:
-                    return TransportResponse(response.status, response.headers, lines=_PlainLines(response, limit))
+                    return TransportResponse(
+                        response.status, response.headers, lines=_PlainLines(response, limit, self._limits)
+                    )
                 with contextlib.closing(response):
-                    return TransportResponse(response.status, response.headers, await response.read())
+                    most = self._limits.body if self._limits is not None else None
+                    body = await response.read(most)
+                    if most is not None and len(body) > most:
+                        raise LimitExceeded(f"{call.method} {call.path}: the answer has more than {most} bytes")
+                    return TransportResponse(response.status, response.headers, body)
         except plain_client.NotConnected as error:
             raise NotSent(f"cannot connect to {self._origin}: {error}") from error
         except TimeoutError as error:
@@ -140,10 +156,12 @@ class PlainCarrier:
 
 
 class _PlainLines:
-    def __init__(self, response: plain_client.PlainResponse, limit: float | None) -> None:
+    def __init__(
+        self, response: plain_client.PlainResponse, limit: float | None, limits: ResponseLimits | None
+    ) -> None:
         self._response = response
         self._limit = limit
-        self._splitter = LineSplitter()
+        self._splitter = line_splitter(limits)
 
     async def chunk(self) -> bytes:
         """Bytes as they come, for streams whose lines mean nothing; empty at the end."""

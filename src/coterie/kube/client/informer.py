@@ -18,7 +18,8 @@ from coterie.kube.api.meta import ObjectKey
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.client.cache import Cache, IndexFunction
 from coterie.kube.client.client import Client
-from coterie.kube.client.reflector import RETRY, Reflector
+from coterie.kube.client.limits import KeptObjects
+from coterie.kube.client.reflector import RETRY, FollowObserver, Reflector
 
 T = TypeVar("T")
 
@@ -51,6 +52,8 @@ class Informer(Generic[T]):
         resync: float = 0.0,
         watch_list: bool = True,
         retry: Policy = RETRY,
+        kept: KeptObjects | None = None,
+        observer: FollowObserver | None = None,
     ) -> None:
         """`transform` may drop what nobody needs before it is kept. `resync` seconds; 0: never."""
         self.kind = kind
@@ -63,7 +66,16 @@ class Informer(Generic[T]):
         self._resync = resync
         self._clock = client.clock
         self._reflector = Reflector(
-            client, kind, self, namespace=namespace, labels=labels, fields=fields, watch_list=watch_list, retry=retry
+            client,
+            kind,
+            self,
+            namespace=namespace,
+            labels=labels,
+            fields=fields,
+            watch_list=watch_list,
+            retry=retry,
+            kept=kept,
+            observer=observer,
         )
 
     @property

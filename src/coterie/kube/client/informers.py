@@ -14,7 +14,8 @@ from coterie.base.tasks import TaskOwner
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.client.client import Client
 from coterie.kube.client.informer import Informer
-from coterie.kube.client.reflector import RETRY
+from coterie.kube.client.limits import KeptObjects
+from coterie.kube.client.reflector import RETRY, FollowObserver
 
 T = TypeVar("T")
 
@@ -24,9 +25,20 @@ _Identity = tuple[str, str, str, type, str, str, str]
 class Informers:
     name = "informers"
 
-    def __init__(self, client: Client, *, resync: float = 0.0, watch_list: bool = True, retry: Policy = RETRY) -> None:
-        """`retry`: the pauses before a server that cannot be reached is tried again."""
+    def __init__(
+        self,
+        client: Client,
+        *,
+        resync: float = 0.0,
+        watch_list: bool = True,
+        retry: Policy = RETRY,
+        observer: FollowObserver | None = None,
+    ) -> None:
+        """`retry`: the pauses before a server that cannot be reached is tried again. Where the client has limits, all
+        informers share the memory that these admit."""
         self._client = client
+        self._kept = KeptObjects(client.limits) if client.limits is not None else None
+        self._observer = observer
         self._resync = resync
         self._watch_list = watch_list
         self._retry = retry
@@ -48,6 +60,8 @@ class Informers:
                 resync=self._resync,
                 watch_list=self._watch_list,
                 retry=self._retry,
+                kept=self._kept,
+                observer=self._observer,
             )
             self._informers[identity] = informer
             if self._owner is not None:

@@ -10,8 +10,10 @@ from yarl import URL
 
 from coterie.http.client_sessions import close_session, tcp_connector
 from coterie.kube.client.kubeconfig import ClusterConnection
+from coterie.kube.client.limits import ResponseLimits
 from coterie.kube.client.transport import (
     Disconnected,
+    LimitExceeded,
     LineSplitter,
     NotSent,
     ResponseTimeout,
@@ -24,8 +26,15 @@ _QUESTIONS = frozenset(("GET", "HEAD"))
 
 
 class SecureCarrier:
-    def __init__(self, origin: str, connection: ClusterConnection, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        origin: str,
+        connection: ClusterConnection,
+        tls: ssl.SSLContext | None,
+        limits: ResponseLimits | None = None,
+    ) -> None:
         self._origin = origin
+        self._limits = limits
         self._connection = connection
         self._ssl = tls
         self._session: aiohttp.ClientSession | None = None
@@ -46,9 +55,10 @@ class SecureCarrier:
             )
             answered = {name.lower(): value for name, value in response.headers.items()}
             if call.stream and response.status < 300:
-                return TransportResponse(response.status, answered, lines=_SecureLines(response))
+                return TransportResponse(response.status, answered, lines=_SecureLines(response, self._limits))
             async with response:
-                return TransportResponse(response.status, answered, await response.read())
+                body = await _read(response, self._limits.body if self._limits is not None else None)
+                return TransportResponse(response.status, answered, body)
         except aiohttp.ClientConnectorError as error:
             raise NotSent(f"cannot connect to {self._origin}: {error.os_error or error}") from error
         except TimeoutError as error:
@@ -61,7 +71,7 @@ class SecureCarrier:
         if self._session is None:
             connector = tcp_connector(limit=0, ssl=self._ssl or False, keepalive_timeout=60)
             self._session = aiohttp.ClientSession(
-                connector=connector, auto_decompress=True, read_bufsize=1 << 18, middlewares=(_change_once,)
+                connector=connector, auto_decompress=False, read_bufsize=1 << 18, middlewares=(_change_once,)
             )
         return self._session
 
@@ -77,10 +87,23 @@ def _timeouts(call: TransportRequest, limit: float | None) -> aiohttp.ClientTime
     return aiohttp.ClientTimeout(total=limit, sock_connect=_CONNECT_TIMEOUT)
 
 
+async def _read(response: aiohttp.ClientResponse, limit: int | None) -> bytes:
+    if limit is None:
+        return await response.read()
+    pieces, size = [], 0
+    while piece := await response.content.readany():
+        pieces.append(piece)
+        size += len(piece)
+        if size > limit:
+            response.close()
+            raise LimitExceeded(f"{response.method} {response.url.path}: the answer has more than {limit} bytes")
+    return b"".join(pieces)
+
+
 class _SecureLines:
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, limits: ResponseLimits | None) -> None:
         self._response = response
-        self._splitter = LineSplitter()
+        self._splitter = LineSplitter() if limits is None else LineSplitter(limits.line, limits.line_seconds)
 
     async def chunk(self) -> bytes:
         """Bytes as they come, for streams whose lines mean nothing; empty at the end."""

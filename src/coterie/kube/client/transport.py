@@ -10,9 +10,17 @@ wraps a transport and is one. What the server answers is never an exception here
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
+
+MAX_LINE = 64 << 20
+"""Bytes of a line of any server, also of one that is trusted."""
+_HEAD = 4096
+"""Bytes that are kept of a line that is too long: enough to name the object in it."""
+_SKIPPED_LINES = 4
+"""How many times its limit a line may have before the connection is closed instead of waiting for its end."""
 
 
 class TransportError(Exception):
@@ -33,6 +41,10 @@ class ResponseTimeout(TransportError):
 
 class CredentialsError(TransportError):
     """The credentials for the request could not be had: a missing file, a failing credential program."""
+
+
+class LimitExceeded(TransportError):
+    """The server sent more than it may: the answer, or the rest of it, was not read."""
 
 
 class UnreadableResponse(TransportError):
@@ -91,35 +103,53 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
 
+class TruncatedLine(bytes):
+    """The beginning of a line that was longer than it may be; the rest was thrown away."""
+
+
 class LineSplitter:
-    """Cuts arriving chunks into whole lines; the unfinished rest waits for the next chunk."""
+    """Cuts arriving chunks into whole lines; the unfinished rest waits for the next chunk.
 
-    __slots__ = ("_parts",)
+    Of a line above `limit` bytes only the beginning is kept (`TruncatedLine`). A server that goes on with such a line,
+    or takes longer than `seconds` for one, is given up: `LimitExceeded`.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_began", "_limit", "_parts", "_seconds", "_size", "_skipped")
+
+    def __init__(self, limit: int = MAX_LINE, seconds: float | None = None) -> None:
+        self._limit = limit
+        self._seconds = seconds
         self._parts: list[bytes] = []
+        self._size = 0
+        self._skipped = 0
+        """Bytes of the line at hand that were thrown away; then `_parts` holds its beginning only."""
+        self._began: float | None = None
 
     def feed(self, chunk: bytes) -> list[bytes]:
         if b"\n" not in chunk:
-            # Joining only when the line is whole keeps a huge object in small chunks from costing quadratic time.
             if chunk:
-                self._parts.append(chunk)
+                self._hold(chunk)
             return []
-        if self._parts:
-            self._parts.append(chunk)
-            chunk = b"".join(self._parts)
-            self._parts.clear()
-        lines = chunk.split(b"\n")
-        rest = lines.pop()
-        if rest:
-            self._parts.append(rest)
-        return [line for line in lines if line]
+        first, rest = chunk.split(b"\n", 1)
+        self._hold(first)
+        found = [self._finish()]
+        lines = rest.split(b"\n")
+        last = lines.pop()
+        found += [line if len(line) <= self._limit else TruncatedLine(line[:_HEAD]) for line in lines]
+        if last:
+            self._hold(last)
+        return [line for line in found if line]
 
     def rest(self) -> bytes:
         """What came after the last line end."""
-        rest = b"".join(self._parts)
-        self._parts.clear()
-        return rest
+        return self._finish()
+
+    def check_time(self, now: float) -> None:
+        """`now`: of any clock that does not go back; called with each chunk."""
+        if self._began is None:
+            self._began = now
+        elif self._seconds is not None and now - self._began > self._seconds:
+            raise LimitExceeded(f"a line was not complete after {self._seconds:g} s")
 
     async def next_lines(self, chunk: Callable[[], Awaitable[bytes]]) -> list[bytes]:
         """At least one line from a source of chunks; nothing when it has ended."""
@@ -128,6 +158,29 @@ class LineSplitter:
             if not data:
                 rest = self.rest()
                 return [rest] if rest else []
+            self.check_time(time.monotonic())
             lines = self.feed(data)
             if lines:
                 return lines
+
+    def _hold(self, piece: bytes) -> None:
+        # Joining only when the line is whole keeps a huge object in small chunks from costing quadratic time.
+        self._size += len(piece)
+        if self._skipped:
+            self._skipped += len(piece)
+        else:
+            self._parts.append(piece)
+            if self._size > self._limit:
+                self._skipped = self._size
+                self._parts = [b"".join(self._parts)[:_HEAD]]
+        if self._skipped > _SKIPPED_LINES * self._limit:
+            raise LimitExceeded(f"a line has more than {_SKIPPED_LINES * self._limit} bytes")
+
+    def _finish(self) -> bytes:
+        line = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        if self._skipped:
+            line = TruncatedLine(line)
+        self._parts.clear()
+        self._size = self._skipped = 0
+        self._began = None
+        return line

@@ -15,6 +15,7 @@ import orjson
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.appimages import choose_template, replicas_of
+from coterie.kuscia.api.grants import component_field
 from coterie.kuscia.api.types.job import AppImage
 
 CLUSTER, DOMAIN, LOCAL = "Cluster", "Domain", "Local"
@@ -45,6 +46,9 @@ class EnginePort:
 
 @dataclass(frozen=True, slots=True)
 class EngineTemplate:
+    app_image: str
+    component_field: str
+    """Where in the task input the engine finds its component (kuscia/api/grants.py)."""
     image: str
     image_id: str
     spec: Object = field(repr=False)
@@ -80,6 +84,8 @@ def engine_of(
     spec = merged(chosen.spec, overrides or {}, by_name=by_name)
     name = image.spec.image
     return EngineTemplate(
+        app_image=image.metadata.name,
+        component_field=component_field(image.metadata.annotations, name.name),
         image=f"{name.name}:{name.tag}",
         image_id=name.id,
         spec=spec,

@@ -8,8 +8,13 @@ the owner itself began needs none. A task that another domain began may use a ta
 
     - is given by the owner to the domain that began the task; or, where `limit.initiator` names that domain, to any domain
       that takes part in it,
-    - bears no signature or a good one, has not ended and was not used up,
+    - bears the owner's signature, has not ended and was not used up,
     - and whose limits (component, flow, input, columns, mode) the use keeps.
+
+`limit.components` names a component (`data_prep/psi:1.0.0`, `data_prep/psi`, `psi`), an AppImage (`psi`, `psi@sha256:...`), or
+both (`secretflow-image#data_prep/psi`, `secretflow-image@sha256:...#psi`). Which AppImage runs is what the owner's control
+plane recorded on the pod; a component counts only where the engine of that AppImage reads it (`component_field`): whatever
+else a task input claims is not believed.
 
 Kuscia has no field for columns. A `limit.inputConfig` that is a JSON object with only `columns` limits them, and passes
 through control planes that know nothing of it; any other text there means: only with just this task input.
@@ -48,11 +53,11 @@ class DataUse:
     """The domain that began the task's job."""
     parties: frozenset[str] = frozenset()
     components: tuple[str, ...] = ()
-    """The names under which the task's component is known, the fullest first."""
+    """The names under which the task's component and AppImage are known, the fullest first."""
     flow: str = ""
     input_config: str = ""
     columns: tuple[str, ...] | None = None
-    """Those that are read; None: nothing is read yet."""
+    """Those that are read, also only to choose rows by them; None: nothing is read yet."""
     mode: str = NORMAL
     """normal: a table; file: the bytes as they are; metadata: what it is, not what is in it."""
 
@@ -118,8 +123,8 @@ def _against(grant: DomainDataGrant, use: DataUse, now: datetime, key: PublicKey
         yield GrantRefusal("initiator", f'{name} is for tasks of "{limit.initiator}", not of "{use.initiator}"')
     elif spec.grant_domain != use.initiator and not (limit.initiator and spec.grant_domain in use.parties):
         yield GrantRefusal("grantDomain", f'{name} is for "{spec.grant_domain}", not for "{use.initiator}"')
-    if key is not None and spec.signature and not signature_good(spec, key):
-        yield GrantRefusal("signature", f"{name} bears a signature that is not the owner's")
+    if key is not None and (unsigned := signature_refusal(grant, key)) is not None:
+        yield unsigned
     ends = parse_rfc3339(limit.expiration_time) if limit.expiration_time else None
     if ends is not None and now >= ends:
         yield GrantRefusal("expirationTime", f"{name} ended at {limit.expiration_time}")
@@ -145,6 +150,18 @@ def _against(grant: DomainDataGrant, use: DataUse, now: datetime, key: PublicKey
         yield GrantRefusal("columns", f"{name} does not give column {', '.join(beyond)}")
     if use.mode == FILE:
         yield GrantRefusal("columns", f"{name} gives some columns only, not the file")
+
+
+def signature_refusal(grant: DomainDataGrant, key: PublicKey) -> GrantRefusal | None:
+    """A grant is the owner's word, so it must bear the owner's signature: whoever keeps the objects could write one."""
+    name = f'grant "{grant.metadata.name}"'
+    if not grant.spec.signature:
+        return GrantRefusal(
+            "signature", f"{name} does not bear the owner's signature; grant it again at the owner's node"
+        )
+    if not signature_good(grant.spec, key):
+        return GrantRefusal("signature", f"{name} bears a signature that is not the owner's")
+    return None
 
 
 def granted_columns(grant: DomainDataGrant) -> frozenset[str] | None:
@@ -177,12 +194,34 @@ def _json(text: str) -> Any:
 # Tasks, before they start.
 
 
-def components_of(input_config: str) -> tuple[str, ...]:
-    """The names of the component that a task input asks for: SecretFlow's `domain/name:version`, or our `component`."""
+SECRETFLOW_FIELD, PLAIN_FIELD, NO_FIELD = "sf_node_eval_param", "component", "none"
+
+
+def component_field(annotations: Mapping[str, str] | None, image: str) -> str:
+    """The field of the task input that tells the engines of an AppImage their component: what the AppImage says, else
+    SecretFlow's for images of SecretFlow; empty: none."""
+    named = mark(annotations, labels.COTERIE_COMPONENT_FIELD)
+    if named:
+        return "" if named == NO_FIELD else named
+    return SECRETFLOW_FIELD if image.rpartition("/")[2].startswith("secretflow") else ""
+
+
+def use_names(app_image: str, digests: Collection[str], components: Sequence[str]) -> tuple[str, ...]:
+    """All names by which a grant may speak of what runs, those of the component first."""
+    images = [*((app_image,) if app_image else ()), *(f"{app_image}@{each}" for each in digests if app_image)]
+    return (*components, *images, *(f"{image}#{each}" for image in images for each in components))
+
+
+def components_of(input_config: str, field: str | None = None) -> tuple[str, ...]:
+    """The names of the component that a task input asks for: SecretFlow's `domain/name:version`, or our `component`.
+
+    `field`: the only one that the engine reads; None: it is not known."""
     parsed = _json(input_config)
     if not isinstance(parsed, dict):
         return ()
-    node = parsed.get("sf_node_eval_param")
+    if field is not None:
+        parsed = {name: value for name, value in parsed.items() if name == field}
+    node = parsed.get(SECRETFLOW_FIELD)
     if isinstance(node, str):
         node = _json(node)
     if isinstance(node, dict) and isinstance(node.get("name"), str):
@@ -191,7 +230,7 @@ def components_of(input_config: str) -> tuple[str, ...]:
         full = f"{domain}/{short}" if isinstance(domain, str) and domain else short
         names = (f"{full}:{version}" if isinstance(version, str) and version else full, full, short)
         return tuple(dict.fromkeys(names))
-    named = parsed.get("component")
+    named = parsed.get(PLAIN_FIELD if field in (None, SECRETFLOW_FIELD) else field)
     return (named,) if isinstance(named, str) and named else ()
 
 

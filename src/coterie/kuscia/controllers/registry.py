@@ -1,7 +1,7 @@
 """Kuscia's controllers: see `kube/control/registry.py`.
 
-The node provides: `control_plane` (the domain that runs it), `port_pool`, `workload_approve`, `job_retention` (seconds),
-`interconn` (whether it runs), and `domaindata_gc` (settings) where old DomainData is to be removed.
+The node provides: `control_plane` (the domain that runs it), `port_pool`, `partner_quotas`, `workload_approve`, `job_retention` (seconds),
+`interconn` (whether it runs), `grant_signer` (of the domain's own grants), and `domaindata_gc` (settings) where old DomainData is to be removed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,12 @@ CONTROLLERS = (
         wakes_for=(KUSCIA_JOBS,),
         namespace=CROSS_DOMAIN,
         events="kusciajob-controller",
-        needs={"requires_approval": "workload_approve", "retention": "job_retention", "shows": "interconn"},
+        needs={
+            "requires_approval": "workload_approve",
+            "quotas": "partner_quotas",
+            "retention": "job_retention",
+            "shows": "interconn",
+        },
     ),
     ControllerSpec(
         "kusciatask",
@@ -43,7 +48,7 @@ CONTROLLERS = (
         wakes_for=(KUSCIA_TASKS,),
         namespace=CROSS_DOMAIN,
         events="kusciatask-controller",
-        needs={"ports": "port_pool"},
+        needs={"ports": "port_pool", "quotas": "partner_quotas"},
     ),
     ControllerSpec(
         "kusciadeployment",
@@ -51,9 +56,14 @@ CONTROLLERS = (
         wakes_for=(KUSCIA_DEPLOYMENTS,),
         namespace=CROSS_DOMAIN,
         events="kusciadeployment-controller",
-        needs={"ports": "port_pool"},
+        needs={"requires_approval": "workload_approve", "ports": "port_pool", "quotas": "partner_quotas"},
     ),
-    ControllerSpec("domaindatagrant", f"{_HERE}.domaindatagrant.controller", wakes_for=(DOMAIN_DATA_GRANTS,)),
+    ControllerSpec(
+        "domaindatagrant",
+        f"{_HERE}.domaindatagrant.controller",
+        wakes_for=(DOMAIN_DATA_GRANTS,),
+        needs={"signer": "grant_signer"},
+    ),
     ControllerSpec(
         "domaindatagc",
         f"{_HERE}.domaindatagc.controller",

@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--listeners", type=listener_handover.inherited, required=True)
     parser.add_argument("--direct-grpc", choices=("yes", "no"), default="no")
     parser.add_argument("--netns", type=Path, help="the network namespace in which gRPC opens its port")
+    parser.add_argument("--only-data-directory", choices=("yes", "no"), default="no")
     chosen = parser.parse_args()
     child_logging.configure()
     quiet()
@@ -66,6 +67,7 @@ def main() -> None:
         names=tuple(filter(None, chosen.names.split(","))),
         direct_grpc=chosen.direct_grpc == "yes",
         netns=chosen.netns,
+        only_data_directory=chosen.only_data_directory == "yes",
     )
     asyncio.run(serve(settings, chosen.api, chosen.listeners))
 

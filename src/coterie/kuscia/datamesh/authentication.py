@@ -13,17 +13,21 @@ import binascii
 import json
 import zlib
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from coterie.base.log import logger
 from coterie.kube.api.errors import ApiError, Forbidden, NotFound
 from coterie.kube.api.types.core import CONFIG_MAPS, ConfigMap
-from coterie.kube.api.types.pods import PODS, Pod
+from coterie.kube.api.types.pods import Pod
 from coterie.kube.client.client import Reader
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api import grants, labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS
+from coterie.kuscia.control.running_engines import NotAnEngine, running_pod
 from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode, NotPermitted
 from coterie.kuscia.identity.engine_certificates import EngineIdentity
+
+log = logger("datamesh")
 
 _KEPT = 512
 _LARGEST_INPUT = 16 << 20
@@ -41,7 +45,10 @@ class EngineCaller:
     task: str = ""
     job: str = ""
     flow: str = ""
+    app_image: str = ""
+    """The AppImage that the control plane made the pod from."""
     components: tuple[str, ...] = ()
+    """All names of the component and of the AppImage, for grants."""
     parties: frozenset[str] = frozenset()
     input_config: str = ""
 
@@ -63,29 +70,24 @@ class EngineAuthenticator:
 
     async def find(self, engine: EngineIdentity | None) -> EngineCaller:
         """Raises MeshProblem: unknown, not ours, or gone."""
-        if engine is None:
-            raise NotPermitted(
-                MeshErrorCode.INVALID, "the certificate names no pod; engines have theirs in kuscia/certs"
-            )
-        if engine.domain != self._domain:
-            raise NotPermitted(
-                MeshErrorCode.INVALID, f'the certificate is of domain "{engine.domain}", not "{self._domain}"'
-            )
         try:
-            pod = await self._client.get(PODS, engine.pod, self._domain)
-        except NotFound:
-            pod = None
+            pod = await running_pod(self._client, engine, self._domain)
+        except NotAnEngine as problem:
+            if engine is not None:
+                self._known.pop(engine.uid, None)
+            log.warning("A call was refused", pod=engine.pod if engine is not None else "", why=str(problem))
+            raise NotPermitted(MeshErrorCode.INVALID, str(problem)) from problem
         except (ApiError, TransportError) as problem:
             raise unavailable(problem) from problem
-        if pod is None or pod.metadata.uid != engine.uid or pod.ended:
-            self._known.pop(engine.uid, None)
-            raise NotPermitted(MeshErrorCode.INVALID, f'pod "{engine.pod}" of the certificate does not run any more')
-        known = self._known.get(engine.uid)
+        uid = pod.metadata.uid
+        known = self._known.get(uid)
         if known is None:
-            known = self._known[engine.uid] = await self._look_up(pod)
+            known = self._known[uid] = await self._look_up(pod)
             while len(self._known) > _KEPT:
                 self._known.popitem(last=False)
-        return known
+        # What runs is read anew: an agent tells the image's digest some time after the start.
+        names = grants.use_names(known.app_image, digests(pod), known.components)
+        return replace(known, components=names)
 
     async def _look_up(self, pod: Pod) -> EngineCaller:
         marks = pod.metadata.annotations
@@ -107,7 +109,8 @@ class EngineAuthenticator:
             task=task,
             job=job,
             flow=flow,
-            components=grants.components_of(text),
+            app_image=grants.mark(marks, labels.COTERIE_APP_IMAGE),
+            components=grants.components_of(text, grants.mark(marks, labels.COTERIE_COMPONENT_FIELD)),
             parties=_parties_of(values),
             input_config=text,
         )
@@ -128,6 +131,13 @@ class EngineAuthenticator:
             return (await self._client.get(KUSCIA_JOBS, job, CROSS_DOMAIN)).spec.flow_id
         except (NotFound, Forbidden):
             return ""
+
+
+def digests(pod: Pod) -> tuple[str, ...]:
+    """Of the images that the pod runs; what the AppImage says of it until the agent has told. Pure."""
+    running = [each.image_id for each in pod.status.container_statuses or () if each.image_id]
+    found = running or [grants.mark(pod.metadata.annotations, labels.KUSCIA_IMAGE_ID)]
+    return tuple(dict.fromkeys(each.rpartition("@")[2] for each in found if each))
 
 
 def unavailable(problem: Exception) -> MeshError:

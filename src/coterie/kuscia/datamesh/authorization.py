@@ -1,7 +1,7 @@
 """What a caller may do with a piece of data, and the account of it.
 
     own job of the domain ─────────────────────────────> may
-    what the same job (or flow) wrote through here ─────> may
+    what the same job (or flow) wrote through here ─────> may (provenance.py)
     everything else ──grants of the owner──> decide (pure, kuscia/api/grants.py) ──> allowed, and the use is on the grant
 
 A use is one read that begins. It is on the grant, durably, before the first row leaves; a crash in between costs a use
@@ -32,6 +32,7 @@ from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, METADATA, NORMAL, 
 from coterie.kuscia.datamesh.authentication import EngineCaller, unavailable
 from coterie.kuscia.datamesh.catalogue import DataCatalogue
 from coterie.kuscia.datamesh.errors import MeshErrorCode, NotPermitted
+from coterie.kuscia.datamesh.provenance import DataProvenance, made_by, registered_by
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
 log = logger("datamesh.grants")
@@ -59,8 +60,16 @@ class Permit:
 
 class DataAuthorizer:
     def __init__(
-        self, client: Client, catalogue: DataCatalogue, identity: DomainIdentity, clock: Clock, *, every: float
+        self,
+        client: Client,
+        catalogue: DataCatalogue,
+        provenance: DataProvenance,
+        identity: DomainIdentity,
+        clock: Clock,
+        *,
+        every: float,
     ) -> None:
+        self._provenance = provenance
         self._client = client
         self._catalogue = catalogue
         self._domain = identity.domain
@@ -74,7 +83,7 @@ class DataAuthorizer:
         if data.spec.author != self._domain:
             # A copy that its owner sent us to know of.
             return Permit(caller, data, _use(caller, data, (), METADATA))
-        if registered_by(caller, data):
+        if not caller.at_home and registered_by(caller, await self._provenance.of(data)):
             return Permit(caller, data, _use(caller, data, (), METADATA))
         return await self._permit(caller, data, _use(caller, data, (), METADATA), code)
 
@@ -90,13 +99,18 @@ class DataAuthorizer:
         return await self._permit(caller, data, _use(caller, data, columns, mode), MeshErrorCode.QUERY_DATA)
 
     async def _permit(self, caller: EngineCaller, data: DomainData, use: DataUse, code: MeshErrorCode) -> Permit:
-        if caller.at_home or made_by(caller, data):
+        if caller.at_home or made_by(caller, await self._provenance.of(data)):
             return Permit(caller, data, use)
         found = await self._catalogue.grants_of(data.metadata.name)
         decision = grants.decide(found, use, self._domain, self._clock.now(), self._key)
         if decision.grant is None:
             log.warning(
-                "Use of data refused", data=use.data, initiator=use.initiator, task=caller.task, why=decision.sentence
+                "Use of data refused",
+                data=use.data,
+                initiator=use.initiator,
+                task=caller.task,
+                rule=",".join(dict.fromkeys(each.limit for each in decision.refusals)),
+                why=decision.sentence,
             )
             raise NotPermitted(code, f"{caller.describe} may not use {use.data}: {decision.sentence}")
         return Permit(caller, data, use, decision.grant)
@@ -180,22 +194,40 @@ class DataAuthorizer:
                 ended.set_result(f'grant "{name}" was revoked')
                 return
             # The use under way was counted; only whether it may go on is looked at.
-            reason = grants.refusals_of(without_count(now), permit.use, self._clock.now(), self._key)
+            reason = grants.signature_refusal(now, self._key) or grants.refusals_of(
+                without_count(now), permit.use, self._clock.now()
+            )
             if reason is not None:
                 ended.set_result(str(reason))
 
     # Writing.
 
-    def write(self, caller: EngineCaller, data: DomainData, code: MeshErrorCode) -> None:
+    async def write(self, caller: EngineCaller, data: DomainData, code: MeshErrorCode) -> None:
         """To replace or remove what is there."""
         if data.spec.author != self._domain:
-            raise NotPermitted(code, f'"{data.metadata.name}" is of "{data.spec.author}"')
-        if not caller.at_home and grants.mark(data.metadata.annotations, labels.COTERIE_MADE_FOR) != caller.initiator:
-            raise NotPermitted(
-                code,
+            raise self._refused(caller, data, code, "author", f'"{data.metadata.name}" is of "{data.spec.author}"')
+        if caller.at_home:
+            return
+        record = await self._provenance.of(data)
+        if record is None or record.initiator != caller.initiator:
+            sentence = (
                 f'{caller.describe} of "{caller.initiator}" may not change "{data.metadata.name}", '
-                "which no task of that domain made",
+                "which no task of that domain made"
             )
+            raise self._refused(caller, data, code, "provenance", sentence)
+
+    def _refused(
+        self, caller: EngineCaller, data: DomainData, code: MeshErrorCode, rule: str, sentence: str
+    ) -> NotPermitted:
+        log.warning(
+            "Change of data refused",
+            data=data.metadata.name,
+            initiator=caller.initiator,
+            task=caller.task,
+            rule=rule,
+            why=sentence,
+        )
+        return NotPermitted(code, sentence)
 
     def grant(self, caller: EngineCaller, code: MeshErrorCode) -> None:
         """To give, change or take grants."""
@@ -205,32 +237,13 @@ class DataAuthorizer:
             )
 
     def marks(self, caller: EngineCaller) -> dict[str, str]:
-        """What new data says about its maker."""
+        """What new data says about its maker, for people and for cleaning up. Nothing is decided by it."""
         marks = {labels.COTERIE_MADE_FOR: caller.initiator}
         if caller.job:
             marks[labels.COTERIE_MADE_BY] = caller.job
         if caller.flow:
             marks[labels.COTERIE_FLOW] = caller.flow
         return marks
-
-
-def made_by(caller: EngineCaller, data: DomainData) -> bool:
-    """The caller's own job, or its flow, wrote it through a data mesh."""
-    marks = data.metadata.annotations
-    written = grants.mark(marks, labels.COTERIE_WRITTEN_BY)
-    if not written or grants.mark(marks, labels.COTERIE_MADE_FOR) != caller.initiator:
-        return False
-    return written == caller.job or bool(caller.flow and grants.mark(marks, labels.COTERIE_FLOW) == caller.flow)
-
-
-def registered_by(caller: EngineCaller, data: DomainData) -> bool:
-    """The caller's own job, or its flow, told us of it: what is known of it is what they said, also where nothing of it
-    was written here, as of a report, or of a result that another party has."""
-    marks = data.metadata.annotations
-    if grants.mark(marks, labels.COTERIE_MADE_FOR) != caller.initiator:
-        return False
-    pairs = ((caller.job, labels.COTERIE_MADE_BY), (caller.flow, labels.COTERIE_FLOW))
-    return any(wanted and grants.mark(marks, label) == wanted for wanted, label in pairs)
 
 
 def _use(caller: EngineCaller, data: DomainData, columns: tuple[str, ...], mode: str) -> DataUse:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from coterie.base.log import logger
 from coterie.kube.api.errors import AlreadyExists, ApiError, Invalid, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.api.names import dns_subdomain_faults
@@ -30,15 +31,19 @@ from coterie.kuscia.api.types.data import (
     DomainDataSource,
 )
 from coterie.kuscia.datamesh import columns
-from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode
+from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode, NotPermitted
 from coterie.kuscia.identity.domain_identity import DomainIdentity
-from coterie.kuscia.sources import catalogue_entries, grant_entries, sealed_sources
+from coterie.kuscia.sources import catalogue_entries, grant_entries, local_roots, sealed_sources
 from coterie.kuscia.sources.protocol import SourceInfo
+
+log = logger("datamesh.catalogue")
 
 
 class DataCatalogue:
-    def __init__(self, client: Client, identity: DomainIdentity) -> None:
+    def __init__(self, client: Client, identity: DomainIdentity, *, only_data_directory: bool = False) -> None:
+        """`only_data_directory`: local sources elsewhere need the operator's consent (of a lite: at its master)."""
         self._client = client
+        self._only_data_directory = only_data_directory
         self._identity = identity
         self.domain = identity.domain
 
@@ -71,22 +76,26 @@ class DataCatalogue:
 
     async def create_data(self, name: str, spec: Mapping[str, Any], marks: Mapping[str, str]) -> str:
         """The new one's name. `spec`: what was asked for, as the API has it; what is missing gets its default."""
+        name, full = await self.completed_data(name, spec)
+        await self.create_completed(name, full, marks)
+        return name
+
+    async def completed_data(self, name: str, spec: Mapping[str, Any]) -> tuple[str, Object]:
+        """Name and spec of a new one, checked and with what was left out."""
         name = name or catalogue_entries.new_name(str(spec.get("name") or ""))
         _check_name("domaindata_id", name)
-        full = await self._complete(name, spec)
+        return name, await self._complete(name, spec)
+
+    async def create_completed(self, name: str, full: Mapping[str, Any], marks: Mapping[str, str]) -> None:
         try:
             await self._client.create(DOMAIN_DATAS.as_dynamic, catalogue_entries.entry(name, full, marks), self.domain)
         except (ApiError, TransportError) as problem:
             raise _refused(MeshErrorCode.CREATE_DATA, problem) from problem
-        return name
 
     async def update_data(self, data: DomainData, spec: Mapping[str, Any]) -> None:
         """What `spec` does not name stays."""
         full = await self._complete(data.metadata.name, catalogue_entries.merged(data, spec))
         await self._patch(data.metadata.name, catalogue_entries.change(data, full))
-
-    async def mark_data(self, name: str, marks: Mapping[str, str]) -> None:
-        await self._patch(name, {"metadata": {"annotations": dict(marks)}})
 
     async def _patch(self, name: str, patch: Object) -> None:
         try:
@@ -125,11 +134,27 @@ class DataCatalogue:
         """With secrets; stays inside of the data mesh."""
         source = await self.source(name)
         try:
-            return await asyncio.to_thread(
+            info = await asyncio.to_thread(
                 sealed_sources.source_info, source, self._identity.key, await self._configs(source)
             )
         except sealed_sources.NotReadable as problem:
             raise MeshError(MeshErrorCode.DECODE_INFO, str(problem), GrpcStatusName.FAILED_PRECONDITION) from None
+        if info.kind == "localfs" and (fault := self._directory_fault(source, info.path)):
+            log.warning("A data source was refused", source=name, rule="path", why=fault)
+            raise NotPermitted(MeshErrorCode.DECODE_INFO, f'data source "{source.metadata.name}": {fault}')
+        return info
+
+    def _directory_fault(self, source: DomainDataSource, path: str) -> str:
+        home = self._identity.home
+        if fault := local_roots.directory_fault(path, home):
+            return fault
+        allowed = local_roots.OUTSIDE_ANNOTATION in (source.metadata.annotations or {})
+        if self._only_data_directory and not allowed and not local_roots.within_data(path, home):
+            return (
+                f"{path} is outside of the domain's data directory; the operator of the control plane must allow it with "
+                f"the annotation {local_roots.OUTSIDE_ANNOTATION}"
+            )
+        return ""
 
     async def shown_info(self, source: DomainDataSource) -> Object:
         """What engines are told. A path only where they may go there themselves."""

@@ -20,7 +20,6 @@ from google.protobuf.message import DecodeError
 from coterie.base import memory
 from coterie.base.clock import Clock
 from coterie.base.log import logger
-from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.data import FILE, NORMAL, DomainData
 from coterie.kuscia.datamesh import columns, flight_messages, messages
 from coterie.kuscia.datamesh.authentication import EngineCaller
@@ -28,9 +27,11 @@ from coterie.kuscia.datamesh.authorization import DataAuthorizer, Permit
 from coterie.kuscia.datamesh.catalogue import DataCatalogue
 from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode, NotPermitted
 from coterie.kuscia.datamesh.locations import DataLocations
+from coterie.kuscia.datamesh.provenance import DataProvenance
 from coterie.kuscia.datamesh.services import MeshOperation
 from coterie.kuscia.datamesh.tickets import Tickets
 from coterie.kuscia.sources.catalogue_entries import file_format
+from coterie.kuscia.sources.paths import partition_of
 from coterie.kuscia.sources.protocol import (
     DataLocation,
     DataNotFound,
@@ -75,12 +76,14 @@ class Flight:
     def __init__(
         self,
         catalogue: DataCatalogue,
+        provenance: DataProvenance,
         permits: DataAuthorizer,
         places: DataLocations,
         operations: Sequence[MeshOperation],
         clock: Clock,
     ) -> None:
         self._catalogue = catalogue
+        self._provenance = provenance
         self._permits = permits
         self._places = places
         self._actions = {f"Action{each.method}Request": each for each in operations if each.method in _ACTIONS}
@@ -131,7 +134,9 @@ class Flight:
         raw = query.content_type == messages.RAW
         chosen = columns.selected(declared, query.columns)
         names = tuple(each.name for each in (declared if raw else chosen))
-        permit = await self._permits.read(caller, found, names, FILE if raw else NORMAL)
+        # Rows that are chosen by a column tell what is in it.
+        touched = tuple(dict.fromkeys((*names, *_partition_keys(query.partition_spec))))
+        permit = await self._permits.read(caller, found, touched, FILE if raw else NORMAL)
         if not raw and not declared:
             sentence = f"{found.metadata.name} has no columns here: its rows are at another party, or it is no table"
             raise MeshError(MeshErrorCode.INVALID, sentence, GrpcStatusName.FAILED_PRECONDITION)
@@ -156,7 +161,7 @@ class Flight:
         return PreparedWrite(wanted, _place(found, update.partition_spec), options), schema
 
     async def _may_write(self, caller: EngineCaller, data: DomainData) -> None:
-        self._permits.write(caller, data, MeshErrorCode.PATCH_DATA)
+        await self._permits.write(caller, data, MeshErrorCode.PATCH_DATA)
         if not caller.at_home:
             await self._places.check_writable(caller, data, MeshErrorCode.PATCH_DATA)
 
@@ -213,6 +218,8 @@ class Flight:
             data = await self._catalogue.data(kept.data)
             await self._may_write(caller, data)
             wanted = _written_schema(data, schema, raw=kept.options.raw)
+            if caller.at_home:
+                await self._take_over(caller, data)
             async with (
                 await self._places.source(data) as source,
                 source.write(kept.place, wanted, kept.options) as sink,
@@ -226,9 +233,15 @@ class Flight:
             raise _mesh_error(problem) from problem
         finally:
             await asyncio.to_thread(memory.trim)
-        marks = {labels.COTERIE_WRITTEN_BY: caller.job or caller.pod}
-        await self._catalogue.mark_data(kept.data, marks)
+        await self._provenance.written(caller, data)
         log.info("Data written", data=kept.data, task=caller.task)
+
+    async def _take_over(self, caller: EngineCaller, data: DomainData) -> None:
+        """What the domain writes over a partner's result is the domain's before its first row is there."""
+        before = await self._provenance.of(data)
+        if before is not None and before.initiator != caller.initiator:
+            info = await self._catalogue.source_info(data.spec.data_source)
+            await self._provenance.registered(caller, data.metadata.name, info, data.spec.relative_uri)
 
     # Everything else.
 
@@ -258,6 +271,13 @@ def _parsed(name: str, data: bytes) -> Any:
         return messages.mesh(name).FromString(data)
     except DecodeError as problem:
         raise MeshError(MeshErrorCode.INVALID, f"not a {name}") from problem
+
+
+def _partition_keys(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(partition_of(text))
+    except SourceError as problem:
+        raise MeshError(MeshErrorCode.INVALID, str(problem)) from problem
 
 
 def _place(data: DomainData, partition: str) -> DataLocation:

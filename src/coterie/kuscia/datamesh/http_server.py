@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
-from coterie.http.messages import Request, Response, UserInfo
+from coterie.http.messages import Request, Response
+from coterie.kuscia.control.running_engines import engine_of_user
 from coterie.kuscia.datamesh.authentication import EngineAuthenticator
 from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError
 from coterie.kuscia.datamesh.services import MeshOperation
-from coterie.kuscia.identity.engine_certificates import engine_named
 
 _PROTOBUF = "application/x-protobuf"
-_URIS = "uris"
 _HEALTH = "/healthZ"
 
 
@@ -34,7 +33,7 @@ class HttpHandler:
         if request.method != "POST":
             return _failed(405, "only POST is taken here")
         try:
-            caller = await self._callers.find(engine_named(_uris(request.peer.certificate_user)))
+            caller = await self._callers.find(engine_of_user(request.peer.certificate_user))
         except MeshError as problem:
             return _failed(503 if problem.kind is GrpcStatusName.UNAVAILABLE else 401, str(problem), int(problem.code))
         protobuf = request.headers.get("content-type", "").split(";")[0].strip() == _PROTOBUF
@@ -56,16 +55,6 @@ def as_json(message: Any) -> dict[str, Any]:
     return json_format.MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
-
-
-def user_of(certificate: Mapping[str, Any]) -> UserInfo:
-    """Carries the alternative names of a client's certificate to the handler."""
-    uris = tuple(value for kind, value in certificate.get("subjectAltName") or () if kind == "URI")
-    return UserInfo("engine", extra=((_URIS, uris),))
-
-
-def _uris(user: UserInfo | None) -> tuple[str, ...]:
-    return dict(user.extra).get(_URIS, ()) if user is not None else ()
 
 
 def _status(code: int, message: str) -> dict[str, Any]:

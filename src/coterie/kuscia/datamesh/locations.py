@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from coterie.kuscia.api import grants, labels
+from coterie.base.log import logger
 from coterie.kuscia.api.types.data import DEFAULT_SOURCE, DomainData
 from coterie.kuscia.datamesh.authentication import EngineCaller
 from coterie.kuscia.datamesh.catalogue import DataCatalogue
 from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode, NotPermitted
+from coterie.kuscia.datamesh.provenance import DataProvenance
 from coterie.kuscia.sources import sealed_sources
 from coterie.kuscia.sources.catalogue_entries import file_format
+from coterie.kuscia.sources.data_records import foreign_fault
 from coterie.kuscia.sources.protocol import (
     DataLocation,
     DataNotFound,
@@ -27,12 +29,15 @@ from coterie.kuscia.sources.protocol import (
     SourceUnreachable,
 )
 
+log = logger("datamesh.places")
+
 Opener = Callable[[SourceInfo], DataSource]
 
 
 class DataLocations:
-    def __init__(self, catalogue: DataCatalogue, open_source: Opener) -> None:
+    def __init__(self, catalogue: DataCatalogue, provenance: DataProvenance, open_source: Opener) -> None:
         self._catalogue = catalogue
+        self._provenance = provenance
         self._open = open_source
 
     async def source(self, data: DomainData) -> DataSource:
@@ -56,12 +61,22 @@ class DataLocations:
         await self._check_catalogue(caller, info, chosen, uri, name, code)
         await self._check_source(info, DataLocation(uri, file_format(str(spec.get("fileFormat") or ""))), code)
 
+    async def check_own(self, caller: EngineCaller, spec: Mapping[str, Any], name: str, code: MeshErrorCode) -> None:
+        """For a new entry of a task of the domain itself: what a partner's task made is not taken for the domain's."""
+        if uri := str(spec.get("relativeURI") or name):
+            info = await self._catalogue.source_info(str(spec.get("dataSource") or DEFAULT_SOURCE))
+            record = await self._provenance.at(sealed_sources.location(info, uri))
+            if fault := foreign_fault(record, caller.domain, uri):
+                log.warning("A registration was refused", data=name, task=caller.task, rule="provenance", why=fault)
+                raise NotPermitted(code, fault)
+
     async def check_writable(self, caller: EngineCaller, data: DomainData, code: MeshErrorCode) -> None:
         """Before a task that another domain began writes."""
         uri, chosen = data.spec.relative_uri, data.spec.data_source
         info = await self._catalogue.source_info(chosen)
         await self._check_catalogue(caller, info, chosen, uri, data.metadata.name, code)
-        if not grants.mark(data.metadata.annotations, labels.COTERIE_WRITTEN_BY):
+        record = await self._provenance.of(data)
+        if record is None or not record.written_by:
             await self._check_source(info, DataLocation(uri, file_format(data.spec.file_format)), code)
 
     async def _check_catalogue(
@@ -69,11 +84,14 @@ class DataLocations:
     ) -> None:
         infos = {chosen: info}
         here = sealed_sources.location(info, uri)
+        own: set[tuple[str, ...]] = set()
+        for record in await self._provenance.all():
+            if record.spec.initiator == caller.initiator:
+                own.add(record.spec.location)
+            elif sealed_sources.overlap(here, record.spec.location):
+                raise self._taken(caller, uri, code)
         for other in await self._catalogue.all_data():
-            marks = other.metadata.annotations
             if other.metadata.name == name or other.spec.author != self._catalogue.domain:
-                continue
-            if grants.mark(marks, labels.COTERIE_MADE_FOR) == caller.initiator:
                 continue
             source = other.spec.data_source
             if source not in infos:
@@ -83,10 +101,14 @@ class DataLocations:
                     if problem.kind is not GrpcStatusName.NOT_FOUND:
                         raise
                     continue
-            if sealed_sources.overlap(here, sealed_sources.location(infos[source], other.spec.relative_uri)):
-                raise NotPermitted(
-                    code, f'{caller.describe} of "{caller.initiator}" may not write to {uri}: it is taken'
-                )
+            there = sealed_sources.location(infos[source], other.spec.relative_uri)
+            if sealed_sources.overlap(here, there) and there not in own:
+                raise self._taken(caller, uri, code)
+
+    def _taken(self, caller: EngineCaller, uri: str, code: MeshErrorCode) -> NotPermitted:
+        sentence = f'{caller.describe} of "{caller.initiator}" may not write to {uri}: it is taken'
+        log.warning("A place was refused", task=caller.task, initiator=caller.initiator, rule="place", why=sentence)
+        return NotPermitted(code, sentence)
 
     async def _check_source(self, info: SourceInfo, place: DataLocation, code: MeshErrorCode) -> None:
         try:

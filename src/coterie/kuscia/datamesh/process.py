@@ -42,7 +42,7 @@ def allowed(method: str, path: str, query: str, domain: str) -> bool:
     """Own data, sources and grants in every way; own pods and their values, and jobs, by name."""
     if "watch=" in query:
         return False
-    own = rf"{_GROUP}/{re.escape(domain)}/(domaindatas|domaindatasources|domaindatagrants)(/{_NAME}(/status)?)?"
+    own = rf"{_GROUP}/{re.escape(domain)}/(domaindatas|domaindatasources|domaindatagrants|domaindatarecords)(/{_NAME}(/status)?)?"
     if re.fullmatch(own, path):
         return True
     seen = (
@@ -140,6 +140,7 @@ def _plan(settings: MeshSettings, run: Path, pods: NamespaceListeners | None) ->
             "--http": str(settings.http_port),
             "--grpc": str(settings.grpc_port),
             "--names": ",".join(settings.names),
+            "--only-data-directory": "yes" if settings.only_data_directory else "no",
             **_namespace_options(pods),
         },
         listeners=_listeners(settings, pods),

@@ -21,12 +21,14 @@ from coterie.base.paths import DomainPaths
 from coterie.http.server import HttpServer
 from coterie.kube.api.status_response import status_response
 from coterie.kube.client.client import Client
+from coterie.kuscia.control import running_engines
 from coterie.kuscia.datamesh import grpc_server, http_server
 from coterie.kuscia.datamesh.authentication import EngineAuthenticator
 from coterie.kuscia.datamesh.authorization import DataAuthorizer
 from coterie.kuscia.datamesh.catalogue import DataCatalogue
 from coterie.kuscia.datamesh.flight import Flight
 from coterie.kuscia.datamesh.locations import DataLocations, Opener
+from coterie.kuscia.datamesh.provenance import DataProvenance
 from coterie.kuscia.datamesh.services import MeshServices
 from coterie.kuscia.datamesh.settings import GRPC, HTTP, MeshSettings
 from coterie.kuscia.identity import domain_identity as identities
@@ -43,6 +45,7 @@ class MeshServerKeys:
     certificate: Path
     key: Path
     authority: Path
+    """Of the clients: the domain's engines."""
 
     @classmethod
     def ensure(cls, paths: DomainPaths, addresses: Sequence[str], now: datetime) -> MeshServerKeys:
@@ -53,7 +56,7 @@ class MeshServerKeys:
         )
         names = tuple(dict.fromkeys(("datamesh", "localhost", "127.0.0.1", *addresses)))
         pair = pki_files.ensure_server(paths.certs, "DataMesh", authority, names=names, now=now)
-        return cls(pair.certificate_path, pair.key_path, paths.ca_certificate)
+        return cls(pair.certificate_path, pair.key_path, paths.engine_ca_certificate)
 
     def context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -81,16 +84,17 @@ class DataMesh:
         self._run = run
         self._listeners = listeners
         self._keys = MeshServerKeys.ensure(settings.paths, (settings.address, *settings.names), clock.now())
-        self.catalogue = DataCatalogue(client, identity)
-        permits = DataAuthorizer(client, self.catalogue, identity, clock, every=settings.recheck_seconds)
-        places = DataLocations(self.catalogue, open_source)
+        self.catalogue = DataCatalogue(client, identity, only_data_directory=settings.only_data_directory)
+        provenance = DataProvenance(client, self.catalogue)
+        permits = DataAuthorizer(client, self.catalogue, provenance, identity, clock, every=settings.recheck_seconds)
+        places = DataLocations(self.catalogue, provenance, open_source)
         callers = EngineAuthenticator(client, identity.domain)
-        operations = MeshServices(self.catalogue, permits, places).operations()
-        self.flight = Flight(self.catalogue, permits, places, operations, clock)
+        operations = MeshServices(self.catalogue, provenance, permits, places).operations()
+        self.flight = Flight(self.catalogue, provenance, permits, places, operations, clock)
         self._grpc = grpc_server.GrpcServer(callers, operations, self.flight)
         self._http = HttpServer(
             http_server.HttpHandler(callers, operations).handle,
-            user_of=http_server.user_of,
+            user_of=running_engines.user_of_certificate,
             problem_response=status_response,
         )
         self.grpc_port = self.http_port = 0

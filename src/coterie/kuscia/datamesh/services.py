@@ -22,6 +22,7 @@ from coterie.kuscia.datamesh.authorization import DataAuthorizer
 from coterie.kuscia.datamesh.catalogue import DataCatalogue
 from coterie.kuscia.datamesh.errors import MeshError, MeshErrorCode
 from coterie.kuscia.datamesh.locations import DataLocations
+from coterie.kuscia.datamesh.provenance import DataProvenance
 from coterie.kuscia.sources import catalogue_entries, grant_entries
 
 log = logger("datamesh")
@@ -58,8 +59,11 @@ class MeshOperation:
 
 
 class MeshServices:
-    def __init__(self, catalogue: DataCatalogue, permits: DataAuthorizer, places: DataLocations) -> None:
+    def __init__(
+        self, catalogue: DataCatalogue, provenance: DataProvenance, permits: DataAuthorizer, places: DataLocations
+    ) -> None:
         self._catalogue = catalogue
+        self._provenance = provenance
         self._permits = permits
         self._places = places
 
@@ -86,9 +90,13 @@ class MeshServices:
         if before is not None:
             await self._update(caller, before, spec, MeshErrorCode.CREATE_DATA)
         else:
-            if not caller.at_home:
-                await self._places.check_free(caller, spec, name, MeshErrorCode.CREATE_DATA)
-            name = await self._catalogue.create_data(name, spec, self._permits.marks(caller))
+            name, full = await self._catalogue.completed_data(name, spec)
+            check = self._places.check_own if caller.at_home else self._places.check_free
+            await check(caller, full, name, MeshErrorCode.CREATE_DATA)
+            # First: what was registered and is not recorded would count as the domain's own.
+            info = await self._catalogue.source_info(full["dataSource"])
+            await self._provenance.registered(caller, name, info, full["relativeURI"])
+            await self._catalogue.create_completed(name, full, self._permits.marks(caller))
         return {"data": {"domaindata_id": name}}
 
     async def update_data(self, caller: EngineCaller, request: Any) -> Object:
@@ -99,9 +107,13 @@ class MeshServices:
         return {}
 
     async def _update(self, caller: EngineCaller, before: DomainData, spec: Object, code: MeshErrorCode) -> None:
-        self._permits.write(caller, before, code)
+        await self._permits.write(caller, before, code)
         moved = (spec.get("relativeURI") or before.spec.relative_uri, spec.get("dataSource") or before.spec.data_source)
-        if not caller.at_home and moved != (before.spec.relative_uri, before.spec.data_source):
+        if moved != (before.spec.relative_uri, before.spec.data_source):
+            place = dict(zip(("relativeURI", "dataSource"), moved, strict=True))
+            if caller.at_home:
+                await self._places.check_own(caller, place, before.metadata.name, code)
+                return await self._catalogue.update_data(before, spec)
             # What was written by the job stays where it was; elsewhere may lie what it may not read.
             raise MeshError(code, "relative_uri and datasource_id of what a task made cannot be changed; make another")
         await self._catalogue.update_data(before, spec)
@@ -113,7 +125,7 @@ class MeshServices:
 
     async def delete_data(self, caller: EngineCaller, request: Any) -> Object:
         found = await self._catalogue.data(request.domaindata_id, MeshErrorCode.DELETE_DATA)
-        self._permits.write(caller, found, MeshErrorCode.DELETE_DATA)
+        await self._permits.write(caller, found, MeshErrorCode.DELETE_DATA)
         await self._catalogue.delete_data(found)
         return {}
 

@@ -28,5 +28,7 @@ class MeshSettings:
     direct_grpc: bool = False
     """gRPC opens its port itself, beside the listener that it is given: rows then pass without a copy in between. Only in
     a network namespace in which no other program is."""
+    only_data_directory: bool = False
+    """Local sources outside of the data directory need the operator's consent: of a lite, at its control plane."""
     netns: Path | None = None
     """The network namespace in which gRPC opens its port; None: our own."""

@@ -43,7 +43,7 @@ def variables(pod: Object) -> dict[str, str]:
 
 
 class EngineCertificateIssuer:
-    """Makes certificates with the domain's authority, which is read when the first engine comes."""
+    """Makes certificates with the authority of the domain's engines, which is read when the first engine comes."""
 
     def __init__(self, paths: DomainPaths, domain: str, clock: Clock) -> None:
         self._paths = paths
@@ -54,26 +54,46 @@ class EngineCertificateIssuer:
     @property
     def able(self) -> bool:
         """A node that only joined has no key of the domain; its engines do without."""
-        return self._paths.ca_key.exists() and self._paths.ca_certificate.exists()
+        return self._paths.engine_ca_key.exists() and self._paths.ca_certificate.exists()
 
     async def ensure(self, directory: Path, pod: Object, addresses: tuple[str, ...], owner: int | None) -> None:
-        """The pod's files in `directory`, made unless an earlier agent did. Raises OSError or PkiError."""
-        if not (directory / TRUSTED[1]).exists():
+        """The pod's files in `directory`, made unless an earlier agent did and they are still good. Raises OSError or
+        PkiError."""
+        if not await asyncio.to_thread(self._good, directory, pod):
             await asyncio.to_thread(self._make, directory, pod, addresses, owner)
 
-    def _make(self, directory: Path, pod: Object, addresses: tuple[str, ...], owner: int | None) -> None:
+    def _good(self, directory: Path, pod: Object) -> bool:
+        """Whether they are there, of today's authority, and not about to end."""
+        if not (directory / TRUSTED[1]).exists():
+            return False
+        names = [*((SERVER[0][1],) if serves(pod) else ()), *((CLIENT[0][1],) if calls(pod) else ())]
+        authority = self._read_authority().certificate
+        for name in names:
+            certificate = pki.load_certificate((directory / name).read_bytes())
+            if not pki.signed_by(certificate, authority) or pki.renewal_due(certificate, self._clock.now()):
+                return False
+        return True
+
+    def _read_authority(self) -> pki.Authority:
         if self._authority is None:
             # Checked when the node started; proving it again would take longer than all the rest.
-            key = pki.load_key(self._paths.ca_key.read_bytes(), thorough=False)
-            self._authority = pki.Authority(pki.load_certificate(self._paths.ca_certificate.read_bytes()), key)
+            key = pki.load_key(self._paths.engine_ca_key.read_bytes(), thorough=False)
+            certificate = pki.load_certificate(self._paths.engine_ca_certificate.read_bytes())
+            self._authority = pki.Authority(certificate, key)
+        return self._authority
+
+    def _make(self, directory: Path, pod: Object, addresses: tuple[str, ...], owner: int | None) -> None:
+        authority = self._read_authority()
         engine = engine_in(pod, self._domain)
         now = self._clock.now()
-        files = {TRUSTED[1]: FileContent(pki.certificate_pem(self._authority.certificate), _PUBLIC)}
+        # The domain's own first, which data mesh and ConfManager show: some programs read one only.
+        trusted = self._paths.ca_certificate.read_bytes().rstrip() + b"\n" + pki.certificate_pem(authority.certificate)
+        files = {TRUSTED[1]: FileContent(trusted, _PUBLIC)}
         made = []
         if serves(pod):
-            made.append((SERVER, engine_certificates.issue_server_pair(self._authority, engine, addresses, now)))
+            made.append((SERVER, engine_certificates.issue_server_pair(authority, engine, addresses, now)))
         if calls(pod):
-            made.append((CLIENT, engine_certificates.issue_client_pair(self._authority, engine, now)))
+            made.append((CLIENT, engine_certificates.issue_client_pair(authority, engine, now)))
         for names, pair in made:
             files[names[0][1]] = FileContent(pair.certificate, _PUBLIC)
             files[names[1][1]] = FileContent(pair.key, _PUBLIC if owner is None else _PRIVATE)

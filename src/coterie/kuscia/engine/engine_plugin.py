@@ -176,11 +176,17 @@ class EnginePlugin:
 
     async def prepare_pod(self, pod: Object, directory: Path, facts: DownwardNodeInfo) -> None:
         if self.is_engine(pod) and self._issuer.able:
-            addresses = (facts.pod_ip or "127.0.0.1",)
+            addresses = self._own_addresses(pod, facts)
             try:
                 await self._issuer.ensure(directory / CERTIFICATES, pod, addresses, user_of(pod))
             except PkiError as error:
                 raise PluginProblem(f"the engine's certificates could not be made: {error}") from error
+
+    def _own_addresses(self, pod: Object, facts: DownwardNodeInfo) -> tuple[str, ...]:
+        """None on the machine's network: certificates must not be good for the node's own addresses."""
+        if not self._fenced or pod["spec"].get("hostNetwork"):
+            return ()
+        return (*((facts.pod_ip,) if facts.pod_ip else ()), "127.0.0.1")
 
     def _own_task(self, pod: Object) -> bool:
         """Files of the domain are open to tasks that the domain began. Others' tasks ask the data mesh, which looks for

@@ -15,6 +15,7 @@ from coterie.kuscia.api import labels
 from coterie.kuscia.api.definitions import crds
 from coterie.kuscia.api.types.job import CROSS_DOMAIN
 from coterie.kuscia.extensions.agent_trust import DOMAINS_KEY, DomainAgents
+from coterie.kuscia.extensions.data_sources import check_data_source
 
 DOMAIN_ROLE = "domain-cluster-res"
 """Kuscia's name of the ClusterRole that lets a domain's account manage the domain's nodes."""
@@ -57,6 +58,7 @@ def apiserver_extension(agent_tls: Callable[[], ssl.SSLContext | None] = lambda:
         namespaces=(CROSS_DOMAIN,),
         definitions=_Definitions(),
         roles=_ROLES,
+        admission=lambda state, clock: (check_data_source,),
         node_ownership=NodeOwnership(
             _NODE_NAMESPACE,
             fixed_labels=(_NODE_NAMESPACE, "domain"),

@@ -17,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from dataclasses import dataclass, field
+import resource
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -47,6 +48,9 @@ _FAST_POLL_SECONDS = 0.1
 _WRITTEN_DOWN = 2.0
 LOG_LEVELS = {"DEBUG": "info", "INFO": "warning", "WARN": "warning", "ERROR": "error"}
 """Envoy's level for each of the node's. At `debug` Envoy prints the headers of all requests, with the tokens in them."""
+
+_OTHER_DESCRIPTORS = 512
+_FEWEST_CONNECTIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +252,9 @@ class Envoy:
     def _write_bootstrap(self) -> bool:
         """Whether it is the one an older process was started with."""
         settings = self.settings
+        tuning = replace(settings.tuning, max_connections=connections_possible(settings.tuning.max_connections))
         content = orjson.dumps(
-            bootstrap(settings.domain, settings.instance, settings.directory, settings.socket, settings.tuning)
+            bootstrap(settings.domain, settings.instance, settings.directory, settings.socket, tuning)
         )
         marker = settings.directory / "started-with"
         wanted = content + orjson.dumps(self._child.spec.argv)
@@ -453,3 +458,11 @@ def _since(path: Path, start: int) -> str:
     with path.open("rb") as file:
         file.seek(max(start if start <= size else 0, size - _LOG_TAIL))
         return file.read().decode(errors="replace")
+
+
+def connections_possible(wanted: int) -> int:
+    """Of partners: each may need two descriptors, and half as many connections of pods have to fit beside them."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        return wanted
+    return max(_FEWEST_CONNECTIONS, min(wanted, (hard - _OTHER_DESCRIPTORS) // 3))

@@ -16,7 +16,7 @@ from coterie.kuscia.gateway import identity, tls, transit, tunnel
 from coterie.kuscia.gateway.clusters import http2_options
 from coterie.kuscia.gateway.crypt import config as crypt
 from coterie.kuscia.gateway.crypt.exchange import RouteSide
-from coterie.kuscia.gateway.model import SnapshotInputs, SocketAddress
+from coterie.kuscia.gateway.model import Protocol, SnapshotInputs, SocketAddress
 from coterie.kuscia.gateway.names import (
     ACCESS_FILTER,
     AUTH_FILTER,
@@ -26,6 +26,7 @@ from coterie.kuscia.gateway.names import (
     FILE_LOG,
     HCM,
     HOST,
+    HTTP_INSPECTOR,
     POD_FILTER,
     PROXY_PROTOCOL,
     RBAC,
@@ -42,6 +43,9 @@ from coterie.kuscia.gateway.names import (
 from coterie.kuscia.gateway.routes import EXTERNAL, INTERNAL, bandwidth, cause
 
 NODE = "node"
+_HANDSHAKE_SECONDS = 10.0
+_OWN_LIMIT: Json = {"ignore_global_conn_limit": True}
+"""Of listeners inside: partners, who share a limit of connections, cannot take theirs. `bootstrap.py` has the limit of pods."""
 
 _START = f" - [%START_TIME%] %REQ({SOURCE})% %REQ({HOST}?:authority)%"
 _REQUEST = '"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %REQ(x-b3-traceid)% %REQ(x-b3-spanid)%'
@@ -100,6 +104,9 @@ def _external(inputs: SnapshotInputs, where: SocketAddress) -> Json:
     if (filter_chain := tunnel.reverse_tunnel_filter_chain(inputs)) is not None:
         listener["filter_chains"].append(filter_chain)
         filters.append({"name": "envoy.filters.listener.tls_inspector", "typed_config": {"@type": TLS_INSPECTOR}})
+    if inputs.protocol is Protocol.NOTLS:
+        # Waits for the first bytes: a silent connection ends with the time limit below. With TLS the handshake has one.
+        filters.append({"name": "envoy.filters.listener.http_inspector", "typed_config": {"@type": HTTP_INSPECTOR}})
     if filters:
         listener["listener_filters"] = filters
         listener["listener_filters_timeout"] = seconds(inputs.tuning.headers_seconds)
@@ -114,7 +121,12 @@ def _external_manager(inputs: SnapshotInputs) -> Json:
         {"name": ACCESS_FILTER, "typed_config": identity.deny_all(), "disabled": True},
         *_crypt(inputs, RouteSide.SERVE),
     ]
+    tuning = inputs.tuning
+    idle = tuning.idle_connection_seconds
+    if inputs.protocol is not Protocol.MTLS:
+        idle = min(idle, tuning.idle_unknown_seconds)
     return _manager(inputs, EXTERNAL, filters, identity.external_mutations(), EXTERNAL_LOG) | {
+        "common_http_protocol_options": {"idle_timeout": seconds(idle)},
         "http2_protocol_options": http2_options(inputs.tuning) | {"max_concurrent_streams": 1024},
         "use_remote_address": True,
         "request_headers_timeout": seconds(inputs.tuning.headers_seconds),
@@ -123,7 +135,7 @@ def _external_manager(inputs: SnapshotInputs) -> Json:
 
 def _node(inputs: SnapshotInputs) -> Json:
     """For the node itself: the whole table, and only who may enter the directory gets here."""
-    return _listener(NODE, _private_pipe(inputs.node_socket.host), _internal_manager(inputs, []), None)
+    return _listener(NODE, _private_pipe(inputs.node_socket.host), _internal_manager(inputs, []), None) | _OWN_LIMIT
 
 
 def _pods(inputs: SnapshotInputs) -> Json | None:
@@ -134,7 +146,8 @@ def _pods(inputs: SnapshotInputs) -> Json | None:
     listener_address = address(where.host, where.port)
     if inputs.pods is not None and inputs.pods.namespace:
         listener_address["socket_address"]["network_namespace_filepath"] = inputs.pods.namespace
-    return _listener(INTERNAL, listener_address, _internal_manager(inputs, [_discovered(inputs, POD_FILTER)]), None)
+    manager = _internal_manager(inputs, [_discovered(inputs, POD_FILTER)])
+    return _listener(INTERNAL, listener_address, manager, None) | _OWN_LIMIT
 
 
 def _internal_manager(inputs: SnapshotInputs, first: list[Json]) -> Json:
@@ -161,7 +174,7 @@ def _listener(name: str, where: Json, manager: Json, socket: Json | None) -> Jso
     chain: Json = {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
     if socket is not None:
         chain["transport_socket"] = socket
-        chain["transport_socket_connect_timeout"] = "15s"
+        chain["transport_socket_connect_timeout"] = seconds(_HANDSHAKE_SECONDS)
     return {
         "name": name,
         "address": where,

@@ -183,9 +183,13 @@ class Tuning:
     idle_stream_seconds: float = 3600.0
     """A call that moves no byte for so long is given up. Engines compute for many minutes between two messages."""
     idle_connection_seconds: float = 900.0
-    headers_seconds: float = 20.0
-    """For the whole request head, from partners: against clients that send a byte a minute."""
+    headers_seconds: float = 10.0
+    """For the whole request head, from partners: against clients that send a byte a minute. Before that as long again for
+    the first byte, and for the TLS handshake."""
+    idle_unknown_seconds: float = 60.0
+    """An idle connection of a partner, where certificates do not say who it is (`protocol: TLS` or `NOTLS`)."""
     max_connections: int = 32768
+    """Of partners, at the public port and at tunnels; those of pods and of the node itself do not count."""
     drain_seconds: int = 60
     """How long open connections may live on after a listener changed or the gateway is replaced."""
     access_logs: bool = True

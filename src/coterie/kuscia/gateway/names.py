@@ -60,6 +60,7 @@ CEL_FILTER = T + "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilte
 TCP_PROXY = T + "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy"
 PROXY_PROTOCOL = T + "envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol"
 CARES = T + "envoy.extensions.network.dns_resolver.cares.v3.CaresDnsResolverConfig"
+HTTP_INSPECTOR = T + "envoy.extensions.filters.listener.http_inspector.v3.HttpInspector"
 TLS_INSPECTOR = T + "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector"
 REVERSE_TUNNEL = T + "envoy.extensions.filters.network.reverse_tunnel.v3.ReverseTunnel"
 COMPOSITE_CLUSTER = T + "envoy.extensions.clusters.composite.v3.ClusterConfig"

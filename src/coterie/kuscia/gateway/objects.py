@@ -1,8 +1,8 @@
 """Routes and services as the gateway knows them, read from API objects. Pure.
 
 What cannot be read is a `SnapshotProblem` and no half of it is used. What an object leaves open is read as Kuscia reads it, with
-two exceptions on the safe side: an access list that is there and empty opens the service to nobody, and addresses in
-`sourceWhiteIPList` count.
+two exceptions on the safe side: a service without an access list, or with an empty one, is opened to no partner, and
+addresses in `sourceWhiteIPList` count.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _SCOPE_DOMAIN = "Domain"
 _SCOPE_LOCAL = "Local"
 _THIRD_DOMAIN = "THIRD-DOMAIN"
 _REVERSE_TUNNEL = "REVERSE-TUNNEL"
+_EVERY_DOMAIN = "*"
 _DEFAULT_COOKIE_SECONDS = 86400
 _COOKIE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _HOW_CARRIED = {labels.COTERIE_HOP_BY_HOP: True, labels.COTERIE_END_TO_END: False}
@@ -86,7 +87,9 @@ def _addresses(service: network.Service, endpoints: network.Endpoints | None) ->
 
 
 def _access(text: str | None) -> frozenset[str] | None:
-    return None if text is None else frozenset(each.strip() for each in text.split(",") if each.strip())
+    """`*` stands for every authenticated domain."""
+    named = frozenset(each.strip() for each in (text or "").split(",") if each.strip())
+    return None if _EVERY_DOMAIN in named else named
 
 
 def _affinity(service: network.Service, annotations: Mapping[str, str]) -> Affinity:

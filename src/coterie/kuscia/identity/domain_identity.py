@@ -1,7 +1,8 @@
 """Who a domain is: an RSA key and a certificate whose common name is the domain's id.
 
     var/certs/   domain.key domain.crt    the identity; an organisation may put its own there before the first start
-                 ca.key ca.crt            an authority of the same key, which signs what the domain's engines show
+                 ca.key ca.crt            an authority of the same key, which signs what the domain's own servers show
+                 engine-ca.*              an authority with a key of its own, which signs what the domain's engines show
                  token                    what callers of KusciaAPI show, derived from the key
 
 Partners know a domain by this certificate, so it is made once and kept; the key never leaves its files (mode 0600) except
@@ -25,6 +26,7 @@ from coterie.base.log import logger
 from coterie.base.paths import DomainPaths
 from coterie.base.pki import PkiError
 from coterie.base.secret import SecretValue
+from coterie.kuscia.identity import engine_certificates
 
 log = logger("identity")
 
@@ -42,6 +44,11 @@ class DomainIdentity:
     certificate: str
     """PEM."""
     key: rsa.RSAPrivateKey = field(repr=False)
+
+    @property
+    def home(self) -> Path:
+        """Of the domain's files: the certificate lies in `var/certs`."""
+        return self.certificate_file.parent.parent.parent
 
     @property
     def public_key_pem(self) -> bytes:
@@ -73,6 +80,7 @@ def ensure(paths: DomainPaths, domain: str, given: SecretValue | None, now: date
     if not paths.ca_certificate.exists():
         authority = pki.self_signed_ca(domain, key, now=now, life=_AUTHORITY_LIFE)
         pki.save_certificate(paths.ca_certificate, authority.certificate)
+    engine_certificates.ensure_authority(paths, domain, now)
     return DomainIdentity(domain, paths.domain_certificate, paths.domain_key, content.decode(), key)
 
 

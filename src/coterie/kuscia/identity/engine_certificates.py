@@ -1,16 +1,20 @@
 """The certificates engines show, and who an engine is by its certificate.
 
-    authority of the domain ──issue──> server pair: what other engines see
-                                       client pair: what the domain's own services see
+    authority of the domain's engines ──issue──> server pair: what other engines see
+                                                 client pair: what data mesh and ConfManager see
     certificate ──engine_of──> which pod, of which task and job
+
+The authority (`var/certs/engine-ca.*`) has a key of its own. Data mesh and ConfManager accept nothing else from clients, and
+no other server of the node accepts anything of it. Engines themselves trust it and the domain's authority, which signs
+what data mesh and ConfManager show.
 
 Kuscia's engines expect the common names (the pod's address; the pod's name) and `external` as unit. Common names end at 64
 letters and say nothing of tasks, so the whole truth stands in the alternative names, as URIs:
 
     coterie://<domain>/pod/<name>/<uid>     coterie://<domain>/task/<task>     coterie://<domain>/job/<job>
 
-Who believes such a certificate must still ask whether the pod exists: it is good for years, because an engine that serves
-may run for years and reads it once.
+Who believes such a certificate must still ask whether the pod runs: an engine reads its certificate once, at its start, so it
+is good for the longest time that a pod may reasonably run.
 """
 
 from __future__ import annotations
@@ -25,10 +29,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from coterie.base import pki
+from coterie.base import pki, pki_files
+from coterie.base.paths import DomainPaths
 from coterie.base.pki import Authority
 
-LIFE = timedelta(days=3650)
+TASK_LIFE = timedelta(days=30)
+SERVICE_LIFE = timedelta(days=366)
+"""Of engines that serve: they run until somebody stops them."""
+_AUTHORITY_LIFE = timedelta(days=50 * 365)
+_AUTHORITY_NAME = "engine-ca"
 SCHEME = "coterie"
 _LONGEST_NAME = 64
 _UNIT = "external"
@@ -56,13 +65,21 @@ class EnginePair:
         return "EnginePair(******)"
 
 
+def ensure_authority(paths: DomainPaths, domain: str, now: datetime) -> Authority:
+    """PkiError when it is there and cannot be used."""
+    return pki_files.ensure_authority(
+        paths.certs, f"{domain}-engines"[:_LONGEST_NAME], now=now, name=_AUTHORITY_NAME, life=_AUTHORITY_LIFE
+    )
+
+
 def issue_server_pair(
     authority: Authority, engine: EngineIdentity, addresses: Sequence[str], now: datetime
 ) -> EnginePair:
-    """For the pod's own ports; `addresses`: the pod's, first of all."""
+    """For the pod's own ports. `addresses`: those that nobody but the pod has; a pod on the node's network has none."""
     names: list[x509.GeneralName] = [x509.DNSName("*.svc")]
-    names += [x509.IPAddress(ipaddress.ip_address(each)) for each in dict.fromkeys((*addresses, "127.0.0.1"))]
-    return _pair(authority, addresses[0], engine, names, ExtendedKeyUsageOID.SERVER_AUTH, now)
+    names += [x509.IPAddress(ipaddress.ip_address(each)) for each in dict.fromkeys(addresses)]
+    common_name = addresses[0] if addresses else engine.pod
+    return _pair(authority, common_name, engine, names, ExtendedKeyUsageOID.SERVER_AUTH, now)
 
 
 def issue_client_pair(authority: Authority, engine: EngineIdentity, now: datetime) -> EnginePair:
@@ -111,7 +128,8 @@ def _pair(
             x509.NameAttribute(NameOID.COMMON_NAME, common_name[:_LONGEST_NAME]),
         ]
     )
-    builder = pki.leaf(authority, subject, key.public_key(), now, LIFE)
+    life = TASK_LIFE if engine.task else SERVICE_LIFE
+    builder = pki.leaf(authority, subject, key.public_key(), now, life)
     builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
     builder = builder.add_extension(x509.SubjectAlternativeName([*names, *_uris(engine)]), critical=False)
     return EnginePair(pki.certificate_pem(builder.sign(authority.key, hashes.SHA256())), pki.key_pem(key))

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
 from coterie.kube.api.errors import AlreadyExists, NotFound
@@ -18,15 +20,54 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own, is_partner, master_of
-from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS
+from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS, DomainDataGrantSpec, DomainDataSpec
 from coterie.kuscia.api.types.domain import DOMAINS
 
 KINDS = (DOMAIN_DATAS, DOMAIN_DATA_GRANTS)
+GRANT = DOMAIN_DATA_GRANTS.resource.kind
+LABELS = (
+    labels.KUSCIA_INTERCONN_PROTOCOL_TYPE,
+    labels.KUSCIA_DOMAINDATA_ID,
+    labels.KUSCIA_DOMAINDATA_TYPE,
+    labels.KUSCIA_DOMAINDATA_VENDOR,
+    labels.KUSCIA_DOMAINDATAGRANT_DOMAIN,
+    labels.KUSCIA_DOMAINDATAGRANT_VENDOR,
+)
+ANNOTATIONS = (labels.KUSCIA_INITIATOR, labels.KUSCIA_INTERCONN_KUSCIA_PARTIES)
+STATUS_FIELDS = ("phase", "message", "use_records")
+SPEC_FIELDS = {
+    DOMAIN_DATAS.resource.kind: tuple(each.encode_name for each in msgspec.structs.fields(DomainDataSpec)),
+    GRANT: tuple(each.encode_name for each in msgspec.structs.fields(DomainDataGrantSpec)),
+}
+"""What is taken from a host's object. Everything else of it is dropped: a label or an annotation can mean something here."""
 BY_NAME = "interconn/data-name"
 
 
 def by_name(obj: Object) -> tuple[str, ...]:
     return (obj["metadata"]["name"],)
+
+
+def copy_of(shown: Object, host: str, grantee: str) -> Object:
+    """Our copy of what a host shows. Pure."""
+    meta, spec = shown["metadata"], shown["spec"]
+    kept_labels, kept_marks = meta.get("labels") or {}, meta.get("annotations") or {}
+    kind = GRANT if "domainDataID" in spec else DOMAIN_DATAS.resource.kind
+    return {
+        "metadata": {
+            "name": meta["name"],
+            "namespace": grantee,
+            "labels": {
+                **{key: kept_labels[key] for key in LABELS if key in kept_labels},
+                labels.KUSCIA_OWNER_REFERENCES: meta["name"],
+                labels.KUSCIA_HOST_RESOURCE_VERSION: meta["resourceVersion"],
+            },
+            "annotations": {
+                **{key: kept_marks[key] for key in ANNOTATIONS if key in kept_marks},
+                labels.KUSCIA_INITIATOR_MASTER_DOMAIN: host,
+            },
+        },
+        "spec": {key: spec[key] for key in SPEC_FIELDS[kind] if key in spec},
+    }
 
 
 class GrantedDataReconciler:
@@ -78,21 +119,7 @@ class GrantedDataReconciler:
 
     async def _show(self, shown: Object, grantee: str) -> None:
         meta = shown["metadata"]
-        body = {
-            "metadata": {
-                "name": meta["name"],
-                "namespace": grantee,
-                "labels": {
-                    **(meta.get("labels") or {}),
-                    labels.KUSCIA_HOST_RESOURCE_VERSION: meta["resourceVersion"],
-                },
-                "annotations": {
-                    **(meta.get("annotations") or {}),
-                    labels.KUSCIA_INITIATOR_MASTER_DOMAIN: self._host,
-                },
-            },
-            "spec": shown["spec"],
-        }
+        body = copy_of(shown, self._host, grantee)
         there = self.copies.cache.get(meta["name"], grantee)
         if there is None:
             try:
@@ -105,7 +132,8 @@ class GrantedDataReconciler:
         elif change := difference(there["spec"], body["spec"]):
             patch = {"metadata": {"labels": body["metadata"]["labels"]}, "spec": change}
             await self._local.patch(self._kind, meta["name"], grantee, patch)
-        if change := difference(there.get("status") or {}, shown.get("status") or {}):
+        status = {key: value for key, value in (shown.get("status") or {}).items() if key in STATUS_FIELDS}
+        if self._kind.resource.kind == GRANT and (change := difference(there.get("status") or {}, status)):
             await self._local.patch_status(self._kind, meta["name"], grantee, {"status": change})
 
     async def _delete(self, copy: Object) -> None:

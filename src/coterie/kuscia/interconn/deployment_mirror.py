@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from coterie.kube.api.meta import Object, find_condition
 from coterie.kube.api.types.apps import DeploymentCondition
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.partner_requests import PartnerRequestError, deployment_taken
 from coterie.kuscia.api.types.deployment import (
     FAILURE,
     KusciaDeployment,
@@ -106,23 +108,31 @@ def merge_partner_statuses(own: PartyStatuses, reported: PartyStatuses, others: 
 
 
 def working_copy(mirror: Object, host: str, namespace: str) -> Object:
+    """PartnerRequestError when nothing can be taken from it. Where our replicas run is not the partner's to say."""
+    spec = deployment_taken(mirror.get("spec"))
     marks = mirror["metadata"].get("annotations") or {}
-    mode = marks.get(labels.KUSCIA_AFFINITY_MODE, "")
     meta: Object = {
         "name": mirror["metadata"]["name"],
         "namespace": CROSS_DOMAIN,
         "annotations": {
-            labels.KUSCIA_INITIATOR: mirror["spec"]["initiator"],
+            labels.KUSCIA_INITIATOR: spec.initiator,
             labels.KUSCIA_SELF_AS_INITIATOR: "false",
             labels.KUSCIA_INITIATOR_MASTER_DOMAIN: host,
             labels.KUSCIA_PARTY_MASTER_DOMAIN: namespace,
             labels.KUSCIA_INTERCONN_KUSCIA_PARTIES: marks.get(labels.KUSCIA_INTERCONN_KUSCIA_PARTIES, ""),
-            **({labels.KUSCIA_AFFINITY_MODE: mode} if mode else {}),
         },
     }
-    if app_type := (mirror["metadata"].get("labels") or {}).get(labels.KUSCIA_APP_TYPE, ""):
-        meta["labels"] = {labels.KUSCIA_APP_TYPE: app_type}
-    return {"metadata": meta, "spec": mirror["spec"]}
+    if (mirror["metadata"].get("labels") or {}).get(labels.KUSCIA_APP_TYPE) == labels.KUSCIA_APP_TYPE_SERVING:
+        meta["labels"] = {labels.KUSCIA_APP_TYPE: labels.KUSCIA_APP_TYPE_SERVING}
+    return {"metadata": meta, "spec": msgspec.to_builtins(spec)}
+
+
+def parties_named(mirror: Object) -> list[tuple[str, str]]:
+    """(domain, role) of the parties that a partner's deployment names; none when it cannot be read."""
+    try:
+        return [(party.domain_id, party.role) for party in deployment_taken(mirror.get("spec")).parties]
+    except PartnerRequestError:
+        return []
 
 
 def refused_statuses(mirror: Object, ours: Iterable[str], reason: str, sentence: str) -> PartyStatuses:
@@ -130,19 +140,16 @@ def refused_statuses(mirror: Object, ours: Iterable[str], reason: str, sentence:
     hosted = set(ours)
     why = DeploymentCondition(type=FAILURE, status="True", reason=reason, message=sentence)
     out: PartyStatuses = {}
-    for party in mirror["spec"]["parties"]:
-        if party["domainID"] in hosted:
-            role = party.get("role") or ""
-            out.setdefault(party["domainID"], {})[party_deployment(mirror["metadata"]["name"], role)] = (
-                PartyDeploymentStatus(
-                    replicas=0,
-                    updated_replicas=0,
-                    available_replicas=0,
-                    unavailable_replicas=0,
-                    phase=str(ServingPhase.FAILED),
-                    role=role,
-                    conditions=(why,),
-                )
+    for domain, role in parties_named(mirror):
+        if domain in hosted:
+            out.setdefault(domain, {})[party_deployment(mirror["metadata"]["name"], role)] = PartyDeploymentStatus(
+                replicas=0,
+                updated_replicas=0,
+                available_replicas=0,
+                unavailable_replicas=0,
+                phase=str(ServingPhase.FAILED),
+                role=role,
+                conditions=(why,),
             )
     return out
 

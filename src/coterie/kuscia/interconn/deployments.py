@@ -31,11 +31,11 @@ from coterie.kube.control.lazy_controller import LazyController
 from coterie.kube.control.preconditions import write, write_status
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own
+from coterie.kuscia.api.partner_requests import PartnerRequestError, deployment_taken
 from coterie.kuscia.api.types.deployment import (
     KUSCIA_DEPLOYMENT_SUMMARIES,
     KUSCIA_DEPLOYMENTS,
     KusciaDeployment,
-    KusciaDeploymentSpec,
     KusciaDeploymentStatus,
     KusciaDeploymentSummary,
     PartyStatuses,
@@ -241,11 +241,17 @@ class ServingMember(_Side):
 
     def _hosted(self, shown: Object) -> tuple[str, ...]:
         """Domains of the parties that are ours."""
-        named = dict.fromkeys(party["domainID"] for party in shown["spec"]["parties"])
+        named = dict.fromkeys(domain for domain, _ in words.parties_named(shown))
         return tuple(name for name in named if self._ours(name))
 
     async def _copy(self, shown: Object, summary: KusciaDeploymentSummary) -> None:
-        body = words.working_copy(shown, self._host, self._namespace)
+        try:
+            body = words.working_copy(shown, self._host, self._namespace)
+        except PartnerRequestError as problem:
+            self._log.warning(
+                "A partner's deployment cannot be read", deployment=summary.metadata.name, why=str(problem)
+            )
+            return
         initiator = body["spec"]["initiator"]
         if fault := job_mirror.initiator_fault(initiator, self.domains.cache.get(initiator), self._host):
             await self._refuse(shown, summary, words.REFUSED, fault)
@@ -271,10 +277,15 @@ class ServingMember(_Side):
 
     async def _keep_equal(self, deployment: KusciaDeployment, shown: Object) -> bool:
         """The working copy as the host wants it now; False when it was so."""
-        initiator = shown["spec"]["initiator"]
-        if job_mirror.initiator_fault(initiator, self.domains.cache.get(initiator), self._host):
+        try:
+            taken = deployment_taken(shown.get("spec"))
+        except PartnerRequestError as problem:
+            name = deployment.metadata.name
+            self._log.warning("A partner's deployment cannot be read any more", deployment=name, why=str(problem))
             return False
-        if msgspec.convert(shown["spec"], KusciaDeploymentSpec) == deployment.spec:
+        if job_mirror.initiator_fault(taken.initiator, self.domains.cache.get(taken.initiator), self._host):
+            return False
+        if taken == deployment.spec:
             return False
         body = words.working_copy(shown, self._host, self._namespace)
         change = difference(msgspec.to_builtins(deployment.spec), body["spec"])

@@ -20,6 +20,7 @@ from coterie.kube.api.meta import Object
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_partner, master_of
 from coterie.kuscia.api.jobs.phases import JOB_ENDED, TASK_ENDED
+from coterie.kuscia.api.partner_requests import job_taken
 from coterie.kuscia.api.types.domain import Domain
 from coterie.kuscia.api.types.job import (
     CROSS_DOMAIN,
@@ -204,26 +205,26 @@ def _with(
 
 
 def working_copy(mirror: Object, host: str, namespace: str, ours: Iterable[str]) -> Object:
-    """`namespace`: of the mirror, which is the name of our control plane there. `ours`: the parties that we host."""
+    """`namespace`: of the mirror, which is the name of our control plane there. `ours`: the parties that we host.
+    PartnerRequestError when nothing can be taken from it."""
     own = "_".join(ours)
+    spec = job_taken(mirror.get("spec"))
+    annotations = mirror["metadata"].get("annotations") or {}
     meta: Object = {
         "name": mirror["metadata"]["name"],
         "namespace": CROSS_DOMAIN,
         "annotations": {
-            labels.KUSCIA_INITIATOR: mirror["spec"]["initiator"],
+            labels.KUSCIA_INITIATOR: spec.initiator,
             labels.KUSCIA_SELF_AS_INITIATOR: "false",
             labels.KUSCIA_INITIATOR_MASTER_DOMAIN: host,
             labels.KUSCIA_PARTY_MASTER_DOMAIN: namespace,
-            labels.KUSCIA_INTERCONN_KUSCIA_PARTIES: mirror["metadata"]["annotations"].get(
-                labels.KUSCIA_INTERCONN_KUSCIA_PARTIES, ""
-            ),
+            labels.KUSCIA_INTERCONN_KUSCIA_PARTIES: annotations.get(labels.KUSCIA_INTERCONN_KUSCIA_PARTIES, ""),
             **({labels.KUSCIA_INTERCONN_SELF_PARTIES: own} if own else {}),
         },
     }
     if fields := custom_fields(mirror["metadata"].get("labels")):
         meta["labels"] = fields
-    tasks = [{key: value for key, value in task.items() if key != "taskID"} for task in mirror["spec"]["tasks"]]
-    return {"metadata": meta, "spec": {**mirror["spec"], "tasks": tasks}}
+    return {"metadata": meta, "spec": msgspec.to_builtins(spec)}
 
 
 def member_status(own: KusciaJobStatus, there: KusciaJobStatus, ours: Iterable[str]) -> KusciaJobStatus:

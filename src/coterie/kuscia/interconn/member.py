@@ -36,6 +36,7 @@ from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.jobs.conditions import RESTARTED
 from coterie.kuscia.api.jobs.phases import JOB_ENDED, TASK_ENDED
+from coterie.kuscia.api.partner_requests import PartnerRequestError, job_taken
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.api.types.job import (
     CROSS_DOMAIN,
@@ -134,10 +135,14 @@ class MemberReconciler:
         return not over and summary.spec.stage not in (JobStage.STOP, JobStage.CANCEL)
 
     async def _copy(self, shown: dict[str, Any], summary: KusciaJobSummary) -> None:
-        parties = dict.fromkeys(party["domainID"] for task in shown["spec"]["tasks"] for party in task["parties"])
-        ours = [party for party in parties if self._ours(party)]
-        body = job_mirror.working_copy(shown, self._host, self._namespace, ours)
-        initiator = body["spec"]["initiator"]
+        try:
+            taken = job_taken(shown.get("spec"))
+            ours = [party for party in taken.party_domains if self._ours(party)]
+            body = job_mirror.working_copy(shown, self._host, self._namespace, ours)
+        except PartnerRequestError as problem:
+            await self._refuse(summary, shown, str(problem))
+            return
+        initiator = taken.initiator
         if fault := job_mirror.initiator_fault(initiator, self.domains.cache.get(initiator), self._host):
             await self._refuse(summary, shown, fault)
             return
@@ -155,7 +160,8 @@ class MemberReconciler:
 
     async def _refuse(self, summary: KusciaJobSummary, shown: dict[str, Any], sentence: str) -> None:
         """The host waits for us: it is told that we cannot, and why."""
-        asked = shown["metadata"]["annotations"].get(labels.KUSCIA_INTERCONN_KUSCIA_PARTIES, "").split("_")
+        marks = shown["metadata"].get("annotations") or {}
+        asked = marks.get(labels.KUSCIA_INTERCONN_KUSCIA_PARTIES, "").split("_")
         parties = [party for party in asked if party]
         statuses = tuple(
             PartyTaskStatus(domain_id=party, phase=str(TaskPhase.FAILED), message=sentence) for party in parties

@@ -1,22 +1,35 @@
 """InterConn as a part of a control plane: the host's side for our own jobs, and one follower for each partner that
-hosts jobs of which we are a member (InteropConfig)."""
+hosts jobs of which we are a member (InteropConfig).
+
+A follower that ends is started again, with pauses that grow; the InteropConfig says so (`follower_status.py`)."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 
+from coterie.base.backoff import Backoff, Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
-from coterie.base.tasks import TaskOwner
+from coterie.base.tasks import TaskFailed, TaskOwner
+from coterie.kube.api.errors import ApiError, NotFound
 from coterie.kube.client.client import Client
 from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
+from coterie.kube.client.limits import printable
+from coterie.kube.client.transport import TransportError
+from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.control.manager import Runnable
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.domain import INTEROP_CONFIGS, InteropConfig
 from coterie.kuscia.interconn import data_mirror, deployments, host, member
+from coterie.kuscia.interconn.follower_status import WRITE_SECONDS, FollowerStatus, encode_reports
 from coterie.kuscia.interconn.member import AWAY
+
+_RESTART = Policy(first=1.0, factor=2.0, limit=60.0, jitter=0.3)
+"""Pauses before a follower that ended is started again."""
 
 Connect = Callable[[str], Client]
 """The API of a partner's control plane, as its gateway lets us have it."""
@@ -27,7 +40,9 @@ class MemberRunners:
 
     name = "interconn"
 
-    def __init__(self, client: Client, informers: Informers, connect: Connect, clock: Clock) -> None:
+    def __init__(
+        self, client: Client, informers: Informers, connect: Connect, events: EventRecorder, clock: Clock
+    ) -> None:
         self.ready = asyncio.Event()
         self._client = client
         self._informers = informers
@@ -36,7 +51,10 @@ class MemberRunners:
         self._configs = informers.get(INTEROP_CONFIGS)
         self._changed = asyncio.Event()
         self._stop = asyncio.Event()
+        self._events = events
+        self._status_changed = asyncio.Event()
         self._running: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._statuses: dict[tuple[str, str], FollowerStatus] = {}
         self._log = logger("interconn")
 
     def stop(self) -> None:
@@ -49,6 +67,7 @@ class MemberRunners:
             await self._configs.ready.wait()
             self.ready.set()
             async with TaskOwner(self.name) as owner:
+                owner.start("status", self._write_statuses(), endless=True)
                 while not self._stop.is_set():
                     self._changed.clear()
                     await self._adjust(owner)
@@ -66,18 +85,42 @@ class MemberRunners:
         for pair in self._running.keys() - wanted:
             await self._end(pair)
         for pair in sorted(wanted - self._running.keys()):
-            self._running[pair] = owner.start(f"follow-{pair[0]}", self._follow(*pair))
+            self._statuses[pair] = FollowerStatus(
+                self._clock, self._status_changed.set, partial(self._record_left_out, *pair)
+            )
+            self._running[pair] = owner.start(f"follow-{pair[0]}", self._keep_following(*pair), endless=True)
 
     async def _end(self, pair: tuple[str, str]) -> None:
         task = self._running.pop(pair)
+        del self._statuses[pair]
+        self._status_changed.set()
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
-    async def _follow(self, host_: str, namespace: str) -> None:
+    async def _keep_following(self, host_: str, namespace: str) -> None:
+        """Whatever ends a follower ends none of the others, and not this one for good."""
+        status, backoff = self._statuses[host_, namespace], Backoff(_RESTART)
+        while True:
+            began = self._clock.monotonic()
+            try:
+                await self._follow(host_, namespace, status)
+            except TaskFailed as failure:
+                why = printable(str(failure))
+            else:
+                why = "it ended"
+            if self._clock.monotonic() - began > _RESTART.limit:
+                backoff.succeeded()
+            wait = backoff.failed()
+            self._log.error("Following a partner stopped; starting again", host=host_, why=why, seconds=round(wait, 1))
+            status.stopped(why)
+            await self._clock.sleep(wait)
+            status.started()
+
+    async def _follow(self, host_: str, namespace: str, status: FollowerStatus) -> None:
         self._log.info("Following a partner's jobs", host=host_, member=namespace)
         remote = self._connect(host_)
-        informers = Informers(remote, retry=AWAY)
+        informers = Informers(remote, retry=AWAY, observer=status)
         parts: list[Runnable] = [
             *member.make(host_, namespace, remote, informers, self._client, self._informers, clock=self._clock),
             deployments.make_member(
@@ -94,10 +137,44 @@ class MemberRunners:
         finally:
             await remote.close()
 
+    def _record_left_out(self, host_: str, namespace: str, name: str, why: str) -> None:
+        for config in self._configs.cache.list():
+            if config.spec.host == host_ and namespace in config.spec.members:
+                reference = reference_to(config, api_version=INTEROP_CONFIGS.resource.api_version, kind="InteropConfig")
+                self._events.warning(reference, "ObjectLeftOut", f"{name} of {host_}: {why}")
+
+    async def _write_statuses(self) -> None:
+        while True:
+            await self._status_changed.wait()
+            await self._clock.sleep(WRITE_SECONDS)
+            self._status_changed.clear()
+            for config in self._configs.cache.list():
+                await self._write_status(config)
+
+    async def _write_status(self, config: InteropConfig) -> None:
+        reports = {
+            member: self._statuses[config.spec.host, member].report()
+            for member in config.spec.members
+            if (config.spec.host, member) in self._statuses
+        }
+        text = encode_reports(reports)
+        if text == (config.metadata.annotations or {}).get(labels.COTERIE_FOLLOWERS, ""):
+            return
+        patch = {"metadata": {"annotations": {labels.COTERIE_FOLLOWERS: text or None}}}
+        try:
+            await self._client.patch(INTEROP_CONFIGS.as_dynamic, config.metadata.name, "", patch)
+        except NotFound:
+            return
+        except (ApiError, TransportError) as error:
+            self._log.warning("The status of a follower was not written", error=error)
+            self._status_changed.set()
+
 
 def make(client: Client, informers: Informers, connect: Connect, *, clock: Clock = SYSTEM_CLOCK) -> list[Runnable]:
+    events = EventRecorder(client, "interconn", clock=clock)
     return [
+        events,
         *host.make(client, informers, clock=clock),
         deployments.make_host(client, informers, clock=clock),
-        MemberRunners(client, informers, connect, clock),
+        MemberRunners(client, informers, connect, events, clock),
     ]

@@ -26,7 +26,7 @@ from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused, invalid
 from coterie.kuscia.kusciaapi.domains import check_name
 from coterie.kuscia.kusciaapi.operations import ApiOperation, Mode, OperationContext
 from coterie.kuscia.kusciaapi.request_checks import check_object_name, find, find_all, page
-from coterie.kuscia.sources import sealed_sources
+from coterie.kuscia.sources import local_roots, sealed_sources
 from coterie.kuscia.sources.source_creation import PART, source_object
 
 _NEEDED = {
@@ -178,7 +178,17 @@ async def _source_of_request(here: OperationContext, name: str, kind: str, reque
         obj["spec"]["infoKey"] = request.info_key
         return obj
     info = info_of(request.info, kind)
+    if kind == "localfs" and (fault := _directory_fault(here, info["path"])):
+        raise invalid("info.localfs.path", fault)
     return await asyncio.to_thread(source_object, here.domain, name, kind, info, key)
+
+
+def _directory_fault(here: OperationContext, path: str) -> str:
+    if fault := local_roots.directory_fault(path, here.paths.home):
+        return fault
+    if here.mode is Mode.LITE and not local_roots.within_data(path, here.paths.home):
+        return f"is outside of {here.paths.data}; the operator of the control plane opens such data sources"
+    return ""
 
 
 def info_of(message: Any, kind: str) -> Object:

@@ -20,6 +20,7 @@ from coterie.kuscia.kusciaapi.datasources import get_source, settings_of
 from coterie.kuscia.kusciaapi.operations import ApiOperation, Mode, OperationContext
 from coterie.kuscia.kusciaapi.request_checks import check_domain, check_known, check_object_name, find, find_all, page
 from coterie.kuscia.sources import catalogue_entries, sealed_sources
+from coterie.kuscia.sources.data_records import DataRecords, foreign_fault
 from coterie.kuscia.sources.protocol import DataLocation, DataNotFound, SourceError, SourceInfo
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ async def create(here: OperationContext, caller: ApiCaller, request: Any) -> Obj
     spec["name"] = spec["name"] or spec["relativeURI"].rstrip("/").rpartition("/")[2]
     name = name or catalogue_entries.new_name(spec["name"])
     full = await _completed(here, domain, name, spec)
+    await _check_place(here, domain, full, ApiErrorCode.CREATE_DATA)
     try:
         await here.client.create(DOMAIN_DATAS.as_dynamic, catalogue_entries.entry(name, full, {}), domain)
     except AlreadyExists as problem:
@@ -64,6 +66,8 @@ async def update(here: OperationContext, caller: ApiCaller, request: Any) -> Obj
         before = await get(here, domain, name)
         _check_own(before, ApiErrorCode.PATCH_DATA)
         full = await _completed(here, domain, name, catalogue_entries.merged(before, spec))
+        if (full["relativeURI"], full["dataSource"]) != (before.spec.relative_uri, before.spec.data_source):
+            await _check_place(here, domain, full, ApiErrorCode.PATCH_DATA)
         await here.client.patch(DOMAIN_DATAS, name, domain, catalogue_entries.change(before, full))
 
     try:
@@ -139,8 +143,7 @@ def _missing(domain: str, name: str) -> CallRefused:
 
 def is_copy(data: DomainData) -> bool:
     """Of what another domain granted; the original lies there."""
-    marks = data.metadata.labels or {}
-    return labels.KUSCIA_OWNER_REFERENCES in marks and data.spec.author != data.metadata.namespace
+    return data.spec.author != data.metadata.namespace
 
 
 def _check_own(data: DomainData, code: ApiErrorCode) -> None:
@@ -172,6 +175,27 @@ async def _completed(here: OperationContext, domain: str, name: str, spec: Objec
         raise invalid(problem.field, problem.problem) from problem
 
 
+async def _check_place(here: OperationContext, domain: str, full: Object, code: ApiErrorCode) -> None:
+    """What a partner's task made is not taken for the domain's own. Only the domain's own node knows its places."""
+    if domain != here.domain or here.mode is Mode.MASTER:
+        return
+    source = await get_source(here, domain, full["dataSource"])
+    try:
+        info = await _source_info(here, source)
+    except SourceError:
+        return  # nobody can write there either
+    location = sealed_sources.location(info, full["relativeURI"])
+    record = await DataRecords(here.client, domain).find(location)
+    if fault := foreign_fault(record, domain, full["relativeURI"]):
+        raise CallRefused(code, fault)
+
+
+async def _source_info(here: OperationContext, source: DomainDataSource) -> SourceInfo:
+    return await asyncio.to_thread(
+        sealed_sources.source_info, source, here.identity.key, await settings_of(here, [source])
+    )
+
+
 async def _delete(here: OperationContext, data: DomainData) -> None:
     meta = data.metadata
     try:
@@ -194,12 +218,11 @@ async def _remove_raw(here: OperationContext, data: DomainData, source: DomainDa
             f"data in a source of type {source.spec.type} cannot be removed here; remove it there and use delete",
         )
     try:
-        info = await asyncio.to_thread(
-            sealed_sources.source_info, source, here.identity.key, await settings_of(here, [source])
-        )
-        info, place = _removable(info, data, str(here.paths.data))
+        found = await _source_info(here, source)
+        info, place = _removable(found, data, str(here.paths.data))
         async with source_registry.open_source(info) as opened:
             await opened.delete(place)
+        await DataRecords(here.client, here.domain).remove(sealed_sources.location(found, data.spec.relative_uri))
     except DataNotFound:
         return
     except SourceError as problem:
@@ -211,7 +234,8 @@ def _removable(info: SourceInfo, data: DomainData, root: str) -> tuple[SourceInf
     uri = data.spec.relative_uri
     if info.kind == "localfs":
         try:
-            below = PurePath(os.path.normpath(info.path)).relative_to(root)
+            root = os.path.realpath(root)
+            below = PurePath(os.path.realpath(info.path)).relative_to(root)
         except ValueError as problem:
             raise SourceError(
                 "it lies outside of the domain's data directory; remove it yourself and use delete"

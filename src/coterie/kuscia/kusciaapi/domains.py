@@ -56,7 +56,7 @@ async def query(here: OperationContext, caller: ApiCaller, request: Any) -> Obje
         return {"data": _authority(here)}
     check_name("domain_id", name)
     caller.must_be_one_of(name, to=f"query domain {name}")
-    return {"data": _response(await known_domain(here, name))}
+    return {"data": _response(await known_domain(here, name), tokens=caller.everything)}
 
 
 async def batch_query(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
@@ -81,9 +81,12 @@ async def update(here: OperationContext, caller: ApiCaller, request: Any) -> Obj
 
     def changed(found: Domain) -> Domain:
         spec = _updated(found.spec, request)
-        if not caller.everything and msgspec.structs.replace(spec, cert=found.spec.cert) != found.spec:
-            # Else a partner could make itself one of our own domains, with accounts and tokens.
-            raise CallRefused(ApiErrorCode.PERMISSION, f"domain {caller.domain} may change nothing but its certificate")
+        if not caller.everything and spec != found.spec:
+            # Whoever speaks for a lite's node could make itself the lite for good.
+            raise CallRefused(
+                ApiErrorCode.PERMISSION,
+                f"domain {caller.domain} may not change itself, its certificate neither; its operator does, here",
+            )
         if name == here.domain:
             _check_own(here, spec)
         return msgspec.structs.replace(found, spec=spec)
@@ -181,7 +184,8 @@ def _no_domain(name: str) -> CallRefused:
     return CallRefused(ApiErrorCode.NO_DOMAIN, f'there is no domain "{name}"')
 
 
-def _response(domain: Domain) -> Object:
+def _response(domain: Domain, *, tokens: bool = True) -> Object:
+    """`tokens`: whether the caller may know the deploy tokens, with which nodes join."""
     spec, status = domain.spec, domain.status
     out: Object = {
         "domain_id": domain.metadata.name,
@@ -193,7 +197,7 @@ def _response(domain: Domain) -> Object:
         ],
         "deploy_token_statuses": [
             {"token": each.token, "state": each.state, "last_transition_time": each.last_transition_time or ""}
-            for each in status.deploy_token_statuses or ()
+            for each in (status.deploy_token_statuses if tokens else None) or ()
         ],
         "annotations": domain.metadata.annotations or {},
         "master_domain_id": spec.master,

@@ -11,7 +11,7 @@ import functools
 import hmac
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,15 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class GrpcFrontend:
-    def __init__(self, dispatcher: Dispatcher, operations: Sequence[ApiOperation], token: SecretValue | None) -> None:
-        """`token`: what callers show; None: nothing."""
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        operations: Sequence[ApiOperation],
+        token: SecretValue | None,
+        refusal: Callable[[bytes], Awaitable[str]] | None = None,
+    ) -> None:
+        """`token`: what callers show; None: nothing. `refusal`: why the owner of a certificate (PEM) is not served."""
+        self._refusal = refusal
         self._dispatcher = dispatcher
         self._operations = operations
         self._token = token.reveal().encode() if token is not None else None
@@ -113,6 +120,10 @@ class GrpcFrontend:
             shown = dict(context.invocation_metadata() or ()).get("token", "")
             if not hmac.compare_digest(shown.encode() if isinstance(shown, str) else shown, self._token):
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the metadata `token` is missing or wrong")
+        if self._refusal is not None:
+            certificates = context.auth_context().get("x509_pem_cert") or ()
+            if why := await self._refusal(next(iter(certificates), b"")):
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
         try:
             return operation.request.FromString(data)
         except DecodeError:

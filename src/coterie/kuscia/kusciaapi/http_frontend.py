@@ -11,7 +11,7 @@ import contextlib
 import functools
 import hmac
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 
 from coterie import __version__
 from coterie.base.secret import SecretValue
-from coterie.http.messages import Request, Response
+from coterie.http.messages import Request, Response, UserInfo
 from coterie.http.server import HttpLimits, HttpServer
 from coterie.http.streamed_body import StreamedBody
 from coterie.kube.api.errors import ApiError
@@ -63,11 +63,16 @@ class HttpFrontend:
         operations: Sequence[ApiOperation],
         recognise: Recognise,
         timeouts: Timeouts = USUAL_TIMEOUTS,
+        *,
+        user_of: Callable[[Mapping[str, Any]], UserInfo] | None = None,
     ) -> None:
+        """`user_of`: what is taken from a client's certificate; None: nothing."""
         self._dispatcher = dispatcher
         self._operations = {each.path: each for each in operations}
         self._recognise = recognise
-        self.server = HttpServer(self._handle, limits=limits(timeouts), problem_response=status_response)
+        self.server = HttpServer(
+            self._handle, limits=limits(timeouts), user_of=user_of, problem_response=status_response
+        )
 
     async def _handle(self, request: Request) -> Response:
         if request.method in ("GET", "HEAD") and (plain := self._plain(request.path)) is not None:

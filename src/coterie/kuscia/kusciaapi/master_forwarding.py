@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from coterie.base.json_stream import Objects
 from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.kubeconfig import ClusterConnection
+from coterie.kube.client.limits import ResponseLimits
 from coterie.kube.client.transport import ByteStream, TransportError, TransportRequest, TransportResponse
 from coterie.kube.client.wrappers import FixedHost
 from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused
@@ -23,13 +24,17 @@ from coterie.kuscia.kusciaapi.operations import ApiOperation
 HOST = "kusciaapi.master.svc"
 PROTOBUF = "application/x-protobuf"
 _REQUEST_TIMEOUT = 30.0
+_LARGEST_OBJECT = 16 << 20
+"""Characters of one object of a stream."""
+_LIMITS = ResponseLimits(body=64 << 20)
 
 
 class MasterForwarder:
     def __init__(self, gateway: str) -> None:
         """`gateway`: the Unix socket on which the own gateway takes what leaves."""
         connection = ClusterConnection(server="http://gateway")
-        self._transport = FixedHost(HttpTransport(connection, timeout=_REQUEST_TIMEOUT, socket=Path(gateway)), HOST)
+        way = HttpTransport(connection, timeout=_REQUEST_TIMEOUT, socket=Path(gateway), limits=_LIMITS)
+        self._transport = FixedHost(way, HOST)
 
     async def close(self) -> None:
         await self._transport.close()
@@ -43,7 +48,7 @@ class MasterForwarder:
 
     async def listen(self, operation: ApiOperation, request: Any) -> AsyncGenerator[Any, None]:
         reply = await self._send(operation, request, stream=True)
-        lines, objects = reply.lines, Objects()
+        lines, objects = reply.lines, Objects(_LARGEST_OBJECT)
         assert isinstance(lines, ByteStream), "what HttpTransport gives"
         try:
             while chunk := await lines.chunk():
@@ -53,7 +58,7 @@ class MasterForwarder:
                     yield json_format.ParseDict(each, operation.response(), ignore_unknown_fields=True)
         except TransportError as problem:
             raise _failed(str(problem)) from problem
-        except (ValueError, KeyError, TypeError, json_format.ParseError) as problem:
+        except (ValueError, KeyError, TypeError, RecursionError, json_format.ParseError) as problem:
             raise _failed("its answer cannot be read; it may be of another version") from problem
         finally:
             await lines.close()

@@ -37,6 +37,8 @@ _KEPT = (
     rf"{_KUSCIA}{_BELOW}/kusciajobs{_ONE}/status",
 )
 """What the operations write."""
+_RECORD = rf"{_KUSCIA}{_BELOW}/domaindatarecords/{_NAME}"
+"""Read, and removed together with the data; the data mesh writes them."""
 _SEEN = (
     rf"{_KUSCIA}{_BELOW}/kusciatasks(/{_NAME})?",
     rf"/apis/apps/v1{_BELOW}/deployments/{_NAME}",
@@ -52,6 +54,8 @@ def allowed(method: str, path: str, query: str, domain: str) -> bool:
     for each in _KEPT:
         if found := re.fullmatch(each, path):
             return method != "DELETE" or found["one"] is not None
+    if re.fullmatch(_RECORD, path):
+        return method in ("GET", "DELETE")
     maps = f"{_CORE}/namespaces/{domain}/configmaps"
     if path in (maps, f"{maps}/{DOMAIN_CONFIG}"):
         return method == "POST" if path == maps else method in ("GET", "PATCH")

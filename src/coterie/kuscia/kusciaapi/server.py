@@ -14,8 +14,10 @@ from pathlib import Path
 from coterie.base import listener_handover
 from coterie.base.log import logger
 from coterie.kube.control.child_api_listener import private_socket
+from coterie.kuscia.control import running_engines
 from coterie.kuscia.identity import domain_identity as identities
 from coterie.kuscia.kusciaapi import health, server_certificates
+from coterie.kuscia.kusciaapi.conf_manager_callers import OwnEngines
 from coterie.kuscia.kusciaapi.dispatcher import Dispatcher
 from coterie.kuscia.kusciaapi.grpc_frontend import GrpcFrontend
 from coterie.kuscia.kusciaapi.http_frontend import HttpFrontend, anybody, lites_of, with_token
@@ -52,16 +54,21 @@ class KusciaApiServer:
         token = identities.ensure_api_token(paths, here.identity) if protected else None
         mutual = settings.protection is Protection.MTLS
         self._keys = KusciaApiServerKeys.of(paths, server_certificates.SERVER, mutual=mutual) if protected else None
-        self._conf_keys = KusciaApiServerKeys.of(paths, server_certificates.CONF_MANAGER, mutual=True)
+        self._conf_keys = KusciaApiServerKeys.for_engines(paths)
         self._http = HttpFrontend(
             dispatcher, operations, with_token(token) if token is not None else anybody, settings.timeouts
         )
         self._inner = HttpFrontend(dispatcher, operations, lites_of(here.client, here.domain))
+        engines = OwnEngines(here.client, here.domain)
         self._conf_http = HttpFrontend(
-            dispatcher, (*conf_operations, *health.OPERATIONS), anybody, settings.conf_timeouts
+            dispatcher,
+            (*conf_operations, *health.OPERATIONS),
+            engines.recognise,
+            settings.conf_timeouts,
+            user_of=running_engines.user_of_certificate,
         )
         self._grpc = GrpcFrontend(dispatcher, operations, token)
-        self._conf_grpc = GrpcFrontend(dispatcher, conf_operations, None)
+        self._conf_grpc = GrpcFrontend(dispatcher, conf_operations, None, engines.refusal)
         self.http_port = self.grpc_port = self.conf_http_port = self.conf_grpc_port = 0
 
     async def __aenter__(self) -> KusciaApiServer:

@@ -53,11 +53,17 @@ class KusciaApiServerKeys:
     certificate: Path
     key: Path
     authority: Path
+    """Of the clients."""
     mutual: bool
 
     @classmethod
     def of(cls, paths: DomainPaths, name: str, *, mutual: bool) -> KusciaApiServerKeys:
         return cls(paths.certificate(name), paths.key(name), paths.ca_certificate, mutual)
+
+    @classmethod
+    def for_engines(cls, paths: DomainPaths) -> KusciaApiServerKeys:
+        """ConfManager's, which serves the domain's engines and nobody else."""
+        return cls(paths.certificate(CONF_MANAGER), paths.key(CONF_MANAGER), paths.engine_ca_certificate, mutual=True)
 
     def context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

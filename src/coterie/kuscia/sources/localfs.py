@@ -28,6 +28,8 @@ _READ = os.O_RDONLY | os.O_NONBLOCK  # a pipe must not hold us
 def localfs(info: SourceInfo) -> DataSource:
     if not os.path.isabs(info.path):
         raise SourceError(f"the path {info.path!r} of the source is not absolute; write it from the root")
+    if os.path.realpath(info.path) == "/":
+        raise SourceForbidden("the whole machine cannot be a data source; name a directory with data only")
     return FileSource(LocalStore(info.path))
 
 

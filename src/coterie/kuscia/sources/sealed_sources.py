@@ -1,4 +1,4 @@
-"""Data sources as the API keeps them: settings sealed under the domain's key, opened only to reach the source. Pure.
+"""Data sources as the API keeps them: settings sealed under the domain's key, opened only to reach the source. Pure, but for links.
 
 info (plain JSON, with secrets) ──seal──> spec.data.encryptedInfo, or ──source_info──> SourceInfo (secrets as Secret)
                                           the config store (infoKey)  ──shown──> what callers are told: no secrets
@@ -9,6 +9,7 @@ Knows nothing of Arrow, which weighs much.
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 from collections.abc import Mapping
 from typing import Any
@@ -110,11 +111,14 @@ def _harmless(fields: Object, names: tuple[str, ...]) -> Object:
 
 
 def location(info: SourceInfo, uri: str) -> tuple[str, ...]:
-    """Where something lies in the end, comparable between sources: two that overlap start alike."""
+    """Where something lies in the end, comparable between sources: two that overlap start alike. Links of local paths are
+    followed."""
     if info.kind in DATABASES:
         return (info.kind, info.endpoint, info.database.casefold(), uri.strip("/").casefold())
     base = info.path if info.kind == "localfs" else f"/{info.prefix}"
     path = posixpath.normpath(f"/{base}/{uri}".replace("//", "/"))
+    if info.kind == "localfs":
+        path = os.path.realpath(path)
     return (info.kind, info.endpoint, info.bucket, *[each for each in path.split("/") if each])
 
 

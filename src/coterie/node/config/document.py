@@ -114,7 +114,7 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         controllers=_controllers(top.block("controllers")),
         agent=_agent(top, joins=join is not None) if mode != "master" else None,
         join=join,
-        workload_approve=top.flag("enableWorkloadApprove", False),
+        workload_approve=top.optional_flag("enableWorkloadApprove"),
         job_gc_hours=collected.block("kusciaJobGC").number("durationHours", 720, 1),
         data_gc_hours=data_hours if data.flag("enable", False) else None,
         inline_files=section.inline_files,

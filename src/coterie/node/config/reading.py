@@ -93,6 +93,9 @@ class Block:
             raise self.refused(key, "must be true or false")
         return value
 
+    def optional_flag(self, key: str) -> bool | None:
+        return None if self.raw(key) is None else self.flag(key, False)
+
     def address(self, key: str, default: str) -> str:
         text = self.text(key, default)
         if not is_address(text):

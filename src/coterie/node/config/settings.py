@@ -25,7 +25,7 @@ class ApiSettings:
     """More DNS names and addresses under which clients reach the API; they go into its certificate."""
     event_ttl_seconds: int = 3600
     """How long Event objects are kept."""
-    audit_log: str = ""
+    audit_log: str = "audit.jsonl"
     """File for one JSON line for each changing request; empty: none. A relative path lies below var/logs."""
 
 
@@ -173,8 +173,9 @@ class NodeSettings:
     """Of nodes that run pods: lite and autonomy."""
     join: Path | None = None
     """lite: the file that `coterie node add` made at the master. None: it registers at `gateway.master`."""
-    workload_approve: bool = False
-    """Whether somebody of this domain must approve jobs that others begin."""
+    workload_approve: bool | None = None
+    """Whether somebody of this domain must approve jobs and deployments that partners begin. None: their policies decide.
+    False: so they do, and whoever has no policy is accepted, as in Kuscia."""
     job_gc_hours: int = 720
     """Jobs that ended longer ago are deleted."""
     data_gc_hours: int | None = None

@@ -59,6 +59,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
                 # A lite that registered sees no pods but its own domain's.
                 namespace=settings.domain if settings.gateway.master is not None else "",
                 host_paths=chosen.host_paths,
+                withheld=(settings.paths.home,),
                 allow_privileged=chosen.allow_privileged,
                 defaults=chosen.defaults,
             ),

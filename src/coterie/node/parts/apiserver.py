@@ -11,7 +11,7 @@ from coterie.base.log import logger
 from coterie.http.messages import UserInfo
 from coterie.http.server import HttpServer
 from coterie.kube.api.status_response import status_response
-from coterie.kube.apiserver.audit import AuditSink, FileSink
+from coterie.kube.apiserver.audit import AuditSink, FileSink, SelectedSink
 from coterie.kube.apiserver.auth.authn import user_from_certificate
 from coterie.kube.apiserver.auth.tokens import TokenSigner
 from coterie.kube.apiserver.server import ApiServer, Settings
@@ -45,16 +45,17 @@ class ApiPlane:
         self._gateway_socket = Path(GatewayPaths.of(settings.paths).api_socket.host)
         api = settings.api
         self._identity = api_identity.ensure(settings.paths, (api.host, *api.names), clock)
-        self._sinks: list[AuditSink] = []
+        self._audit_file: FileSink | None = None
+        sinks: list[AuditSink] = []
         if api.audit_log:
-            target = Path(api.audit_log)
-            self._sinks.append(FileSink(settings.paths.logs / target, settings.logrotate.of_node))
+            self._audit_file = FileSink(settings.paths.logs / Path(api.audit_log), settings.logrotate.of_node)
+            sinks.append(SelectedSink(self._audit_file, frozenset({CONTROLLER_USER.name})))
         self._store = SqliteStore(settings.paths.database, clock=clock)
         self.server = ApiServer(
             self._store,
             Settings(
                 signer=TokenSigner(self._identity.token_key),
-                audit_sinks=self._sinks,
+                audit_sinks=sinks,
                 agent_tls=self._identity.agent_tls,
                 extensions=[apiserver_extension(self._identity.domain_agent_tls)],
                 event_ttl=api.event_ttl_seconds,
@@ -96,9 +97,8 @@ class ApiPlane:
                 await self.server.stop()
         finally:
             await self._store.close()
-            for sink in self._sinks:
-                if isinstance(sink, FileSink):
-                    sink.close()
+            if self._audit_file is not None:
+                self._audit_file.close()
 
     def _write_kubeconfig(self, host: str, port: int) -> None:
         """The operator's way in. Written once the port is open, so whoever finds the file can use it."""

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.base.clock import Clock
 from coterie.base.lazy_import import lazy_import
+from coterie.base.log import logger
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control import registry
 from coterie.kube.control.manager import Runnable
 from coterie.kube.controllers.registry import CONTROLLERS as PLATFORM
+from coterie.kuscia.control.partner_quotas import PartnerQuotas
 from coterie.kuscia.control.port_pool import PortPool, PortRange
 from coterie.kuscia.controllers.registry import CONTROLLERS as KUSCIA
 from coterie.node.config import NodeSettings
@@ -20,15 +22,22 @@ from coterie.node.config import NodeSettings
 if TYPE_CHECKING:
     from coterie.kube.controllers.nodelifecycle import plan as nodelifecycle
     from coterie.kuscia.controllers.domaindatagc import plan as domaindatagc
+    from coterie.kuscia.controllers.domaindatagrant import controller as domaindatagrant
     from coterie.kuscia.gangs import plugin as gangs
+    from coterie.kuscia.identity import domain_identity
 else:
     nodelifecycle = lazy_import("coterie.kube.controllers.nodelifecycle.plan")
     domaindatagc = lazy_import("coterie.kuscia.controllers.domaindatagc.plan")
+    domaindatagrant = lazy_import("coterie.kuscia.controllers.domaindatagrant.controller")
     gangs = lazy_import("coterie.kuscia.gangs.plugin")
+    domain_identity = lazy_import("coterie.kuscia.identity.domain_identity")
 
 
 def controllers(settings: NodeSettings, client: Client, informers: Informers, ca: str, clock: Clock) -> list[Runnable]:
     """`ca`: the API's authority, PEM."""
+    if settings.workload_approve is False:
+        words = "enableWorkloadApprove: false: workloads of partners without a PartnerPolicy are accepted, as in Kuscia"
+        logger("node").warning(words, advice="remove the line, and `coterie policy allow PARTNER` where it is wanted")
     return registry.build((*PLATFORM, *KUSCIA), client, informers, provided(settings, informers, ca), clock)
 
 
@@ -39,8 +48,12 @@ def provided(settings: NodeSettings, informers: Informers, ca: str) -> registry.
     given: dict[str, Callable[[], Any]] = {
         "root_ca": lambda: ca,
         "control_plane": lambda: settings.domain,
+        "grant_signer": lambda: domaindatagrant.GrantSigner(
+            settings.domain, cache(lambda: domain_identity.load(settings.paths, settings.domain).key)
+        ),
         "port_pool": lambda: ports,
         "pod_hook": lambda: ports,
+        "partner_quotas": cache(lambda: PartnerQuotas(informers)),
         "scheduler_plugins": lambda: [gangs.GangPlugin()],
         "workload_approve": lambda: settings.workload_approve,
         "job_retention": lambda: settings.job_gc_hours * 3600.0,

@@ -48,6 +48,7 @@ def datamesh_groups(
         chosen.http_port,
         chosen.grpc_port,
         log_rotation=settings.logrotate.of_node,
+        only_data_directory=settings.mode == "lite",
     )
     if pods is not None:
         mesh = replace(mesh, address=pods.address, names=(chosen.address,))

@@ -26,6 +26,7 @@ from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.client.kubeconfig import ClusterConnection
+from coterie.kube.client.limits import ResponseLimits
 from coterie.kube.client.transport import TransportError
 from coterie.kube.client.wrappers import FixedHost
 from coterie.kube.control.manager import Runnable, RunOnce
@@ -51,6 +52,8 @@ log = logger("node.registering")
 
 API_HOST = "apiserver.master.svc"
 _ROOT_CA = "kube-root-ca.crt"
+_MASTER_LIMITS = ResponseLimits(body=256 << 20, object_bytes=16 << 20)
+"""A master is trusted with what we run, not with our memory."""
 _BACKOFF = Policy(first=0.2, factor=2.0, limit=10.0)
 
 
@@ -95,7 +98,9 @@ def lite_gateway(settings: GatewaySettings, paths: DomainPaths, own: DomainIdent
 
 def api_transport(places: GatewayPaths) -> FixedHost:
     """To the control plane's API, by way of our own gateway."""
-    way = HttpTransport(ClusterConnection(server="http://gateway"), socket=Path(places.node_socket.host))
+    way = HttpTransport(
+        ClusterConnection(server="http://gateway"), socket=Path(places.node_socket.host), limits=_MASTER_LIMITS
+    )
     return FixedHost(way, API_HOST)
 
 

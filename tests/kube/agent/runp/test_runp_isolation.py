@@ -89,6 +89,21 @@ async def test_hidden_below_a_visible_directory(fenced, tmp_path):
     assert "weights" in text and "secret" not in text
 
 
+@pytest.mark.parametrize("without", [(), ("namespaces",)], ids=["namespaces", "landlock"])
+async def test_hidden_by_a_link(fenced, tmp_path, without):
+    """As above, where the agent itself knows the directory by a link. Landlock is what is left without namespaces."""
+    home = tmp_path / "shown" / "coterie"
+    home.mkdir(parents=True)
+    (home / "key").write_text("secret")
+    (tmp_path / "link").symlink_to(tmp_path / "shown")
+    hidden = (tmp_path / "link" / "coterie",)
+    async with RunpHarness.opened(tmp_path / "x", hidden=hidden, without=without) as harness:
+        harness.runtime.store.add_host("shown:1", ("sh",), visible=(str(tmp_path / "shown"),))
+        script = f"cat {home}/key {tmp_path}/link/coterie/key 2>&1; true"
+        text = await harness.output(script, image="shown:1")
+    assert "secret" not in text
+
+
 async def test_a_volume_inside_of_what_is_hidden(fenced, tmp_path):
     """Engines find the domain's data where it lies, below the agent's root, and nothing else of it; whoever they run as."""
     shown = tmp_path / "shown"

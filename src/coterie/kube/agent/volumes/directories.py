@@ -52,8 +52,12 @@ def unmount(path: Path) -> None:
             log.warning("A memory volume cannot be unmounted", volume=str(path), errno=ctypes.get_errno())
 
 
-def host_path(source: Object, allowed: Sequence[str]) -> Path:
-    """The host's path, made when its type says so. Refused unless it really lies below an allowed directory."""
+def host_path(source: Object, allowed: Sequence[str], withheld: Sequence[Path] = ()) -> Path:
+    """The host's path, made when its type says so. Refused unless it really lies below an allowed directory.
+
+    `withheld`: directories of the node itself, with its keys. Nothing that holds one of them is given, and of what lies
+    inside only what was allowed by a path inside. All paths are compared as they really are, without links.
+    """
     path_text = source.get("path") or ""
     kind = source.get("type") or ""
     if not os.path.isabs(path_text) or ".." in path_text.split("/"):
@@ -62,6 +66,13 @@ def host_path(source: Object, allowed: Sequence[str]) -> Path:
     real = path.resolve()
     if not any(_below(real, Path(prefix).resolve()) for prefix in allowed):
         raise ConfigProblem(f"hostPath {path_text} is not below a directory that this node allows; see agent.hostPaths")
+    for own in (each.resolve() for each in withheld):
+        named_inside = any(
+            prefix != own and _below(prefix, own) and _below(real, prefix)
+            for prefix in (Path(each).resolve() for each in allowed)
+        )
+        if _below(own, real) or (_below(real, own) and not named_inside):
+            raise ConfigProblem(f"hostPath {path_text} holds files of the node itself, and these are not for pods")
     if kind == "DirectoryOrCreate":
         real.mkdir(parents=True, exist_ok=True, mode=0o755)
     elif kind == "FileOrCreate":

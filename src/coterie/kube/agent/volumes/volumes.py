@@ -76,7 +76,7 @@ class PodVolumes:
             except atomic.UnsafePath as error:
                 raise ConfigProblem(f"volume {name}: {error}") from error
         elif "hostPath" in volume:
-            path = directories.host_path(volume["hostPath"] or {}, self._rules.host_paths)
+            path = directories.host_path(volume["hostPath"] or {}, self._rules.host_paths, self._rules.withheld)
         elif "emptyDir" in volume or set(volume) == {"name"}:
             memory = pod_limits(given.pod, resolve(self._rules.defaults, given.node.allocatable)).memory_bytes
             directories.empty_directory(path, volume.get("emptyDir") or {}, group, memory)

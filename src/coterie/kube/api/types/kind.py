@@ -7,7 +7,8 @@ a list or a watch event becomes objects in one pass, without a dict in between.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Generic, TypeVar, cast
 
@@ -50,6 +51,8 @@ class ListPage(Generic[T]):
     continue_: str = ""
     remaining: int | None = None
     broken: tuple[tuple[ObjectKey, str], ...] = ()
+    sizes: tuple[int, ...] = ()
+    """Of each item, as it was measured; only where the items were checked."""
 
 
 @cache
@@ -63,6 +66,8 @@ def _list_decoder(item: type[Any]) -> msgspec.json.Decoder[Any]:
 class Kind(Generic[T]):
     resource: Resource
     type: type[T]
+    shape: Any = field(default=None, compare=False, repr=False)
+    """The struct type of objects that are read as plain dicts: what an untrusted server sends must have it."""
 
     def __post_init__(self) -> None:
         decoder = None if self.type is dict else msgspec.json.Decoder(self.type)
@@ -84,7 +89,7 @@ class Kind(Generic[T]):
     @property
     def as_dynamic(self) -> Kind[Object]:
         """The same resource with nothing dropped."""
-        return cast("Kind[Object]", self) if self.plain else Kind(self.resource, dict)
+        return cast("Kind[Object]", self) if self.plain else Kind(self.resource, dict, self.type)
 
     @property
     def accept(self) -> str:
@@ -104,6 +109,16 @@ class Kind(Generic[T]):
             return cast("T", value)
         return decoder.decode(data)
 
+    def shape_fault(self, data: bytes) -> str:
+        """Why a plain object does not have the shape that code which reads it relies on; empty: it has."""
+        if self.shape is None:
+            return ""
+        try:
+            msgspec.json.decode(data, type=self.shape)
+        except (ValueError, RecursionError) as error:
+            return str(error)
+        return ""
+
     def decode_list(self, data: bytes) -> ListPage[T]:
         try:
             listed = _list_decoder(self.type).decode(data)  # type: ignore[arg-type]
@@ -115,18 +130,40 @@ class Kind(Generic[T]):
         meta = listed.metadata
         return ListPage(items, meta.resource_version, meta.continue_, meta.remaining_item_count)
 
-    def _decode_one_by_one(self, data: bytes) -> ListPage[T]:
+    def decode_checked_list(
+        self, data: bytes, fault_of: Callable[[bytes], str], size_of: Callable[[bytes], int]
+    ) -> ListPage[T]:
+        """Of a server that is not trusted: items in which `fault_of` finds a fault are broken."""
+        return self._decode_one_by_one(data, fault_of, size_of)
+
+    def _decode_one_by_one(
+        self,
+        data: bytes,
+        fault_of: Callable[[bytes], str] | None = None,
+        size_of: Callable[[bytes], int] | None = None,
+    ) -> ListPage[T]:
         """One object of a strange shape must not hide all the others."""
         listed = msgspec.json.decode(data, type=_RawList)
         items: list[T] = []
         broken: list[tuple[ObjectKey, str]] = []
+        sizes: list[int] = []
         for raw in listed.items or ():
+            if fault_of is not None and (fault := fault_of(bytes(raw))):
+                broken.append((identify(raw), fault))
+                continue
             try:
                 items.append(self.decode(raw))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 broken.append((identify(raw), str(error)))
+                continue
+            if size_of is not None:
+                sizes.append(size_of(bytes(raw)))
+        if self.type is dict and fault_of is not None:
+            self._name_items(cast("list[Object]", items))
         meta = listed.metadata
-        return ListPage(items, meta.resource_version, meta.continue_, meta.remaining_item_count, tuple(broken))
+        return ListPage(
+            items, meta.resource_version, meta.continue_, meta.remaining_item_count, tuple(broken), tuple(sizes)
+        )
 
     def _name_items(self, items: list[Object]) -> None:
         # Lists of built-in kinds leave kind and apiVersion out of the items; whoever writes one back needs them.
@@ -178,7 +215,7 @@ def identify(raw: bytes | msgspec.Raw) -> ObjectKey:
     """The key of an object that does not decode otherwise; empty when not even that can be read."""
     try:
         meta = msgspec.json.decode(raw, type=_Identity).metadata
-    except ValueError:
+    except (ValueError, RecursionError):
         return ObjectKey("", "")
     return ObjectKey(str(meta.get("namespace") or ""), str(meta.get("name") or ""))
 

@@ -39,6 +39,12 @@ _SETS: dict[str, tuple[int, tuple[int, ...], int]] = {
     _PORTS: (5, (nftables.TYPE_PROTOCOL, nftables.TYPE_PORT), 8),
     _PORTS_NOT_FOR_GUESTS: (6, (nftables.TYPE_PROTOCOL, nftables.TYPE_PORT), 8),
 }
+_CONNECTIONS = "connections"
+"""Dynamic: by source address, how many connections pods have to the domain's processes."""
+_CONNECTIONS_ID = 7
+_NO_SUCH_EXPRESSION = (errno.ENOENT, errno.EOPNOTSUPP)
+CONNECTIONS_OF_A_POD = 1024
+"""To all services of the node together: one pod cannot take those of the others."""
 _PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17}
 _RAW, _DESTINATION_NAT, _FILTER = -300, -100, 0
 _ELEMENTS_IN_MESSAGE = 1000
@@ -81,6 +87,8 @@ class FirewallPlan:
     ) -> None:
         self.gateway = _packed(gateway)
         self.pod_range = _network(pod_range)
+        self.counts_connections = True
+        """Whether the connections of each pod are limited; not where the kernel cannot count them."""
         self.ports = list(ports)
         self.ports_not_for_guests = list(ports_not_for_guests)
         self.relay_port = relay_port
@@ -100,6 +108,16 @@ class Firewall:
         pairs: Iterable[tuple[str, str]] = (),
     ) -> None:
         """Create the table, or replace it with all that is in it. pods: (device, address, kind); pairs: as for `allow`."""
+        pods, pairs = list(pods), list(pairs)
+        try:
+            self._load(plan, pods, pairs)
+        except OSError as problem:
+            if problem.errno not in _NO_SUCH_EXPRESSION or not plan.counts_connections:
+                raise
+            plan.counts_connections = False  # a kernel without nft_connlimit
+            self._load(plan, pods, pairs)
+
+    def _load(self, plan: FirewallPlan, pods: list[tuple[str, str, str]], pairs: list[tuple[str, str]]) -> None:
         elements: dict[str, list[bytes]] = {_GUESTS: [], _ENGINES: [], _PEERS: [_pair(*pair) for pair in pairs]}
         elements[_SOURCES] = []
         for name, address, kind in pods:
@@ -159,6 +177,8 @@ def table_messages(plan: FirewallPlan) -> list[NetlinkMessage]:
     messages = [nftables.add_table(TABLE), nftables.delete_table(TABLE), nftables.add_table(TABLE)]
     for name, (identifier, fields, length) in _SETS.items():
         messages.append(nftables.add_set(TABLE, name, identifier, fields, length))
+    if plan.counts_connections:
+        messages.append(nftables.add_set(TABLE, _CONNECTIONS, _CONNECTIONS_ID, (_ADDRESS,), 4, dynamic=True))
     messages += _chunks(_PORTS, [_port(*port) for port in plan.ports])
     messages += _chunks(_PORTS_NOT_FOR_GUESTS, [_port(*port) for port in plan.ports_not_for_guests])
     messages += _antispoofing()
@@ -196,6 +216,7 @@ def _input(plan: FirewallPlan) -> list[NetlinkMessage]:
     messages = [
         nftables.add_chain(TABLE, chain, "filter", nftables.INPUT, _FILTER),
         _rule(chain, _established(), _ACCEPT),
+        *_limit_connections(chain, plan, to_gateway),
         _rule(chain, _from_pod(), to_gateway, _protocol_and_port(), _in_set(_PORTS), _ACCEPT),
         _rule(
             chain,
@@ -219,6 +240,14 @@ def _input(plan: FirewallPlan) -> list[NetlinkMessage]:
         )
         messages.append(_rule(chain, _from_pod(), to_gateway, _protocol("tcp"), port, redirected, _ACCEPT))
     return messages + _refuse(chain, _from_pod())
+
+
+def _limit_connections(chain: str, plan: FirewallPlan, to_gateway: bytes) -> list[NetlinkMessage]:
+    if not plan.counts_connections:
+        return []
+    too_many = nftables.has_more_connections(_CONNECTIONS, _CONNECTIONS_ID, CONNECTIONS_OF_A_POD)
+    conditions = (_from_pod(), to_gateway, _protocol("tcp"), _source() + too_many)
+    return [_rule(chain, *conditions, nftables.count(), nftables.reset_connection())]
 
 
 def _forward() -> list[NetlinkMessage]:

@@ -38,6 +38,8 @@ _FAMILY_INET = 1
 _REJECT_TCP_RESET, _REJECT_ICMPX, _ICMPX_PORT_UNREACHABLE = 1, 2, 1
 _REDIRECT_PORT_GIVEN = 2
 _DNAT = 1
+_SET_DYNAMIC, _LARGEST_DYNAMIC_SET = 0x20, 65535
+_MORE_THAN = 1
 
 
 def _number(kind: int, value: int) -> bytes:
@@ -73,12 +75,18 @@ def add_chain(table: str, name: str, kind: str, hook: int, priority: int, policy
     return _message(f"add chain {name}", _NEWCHAIN, CREATE, *parts)
 
 
-def add_set(table: str, name: str, identifier: int, fields: Sequence[int], key_length: int) -> NetlinkMessage:
-    """`identifier`: a number of its own within the transaction; `fields`: the types that the key consists of."""
+def add_set(
+    table: str, name: str, identifier: int, fields: Sequence[int], key_length: int, *, dynamic: bool = False
+) -> NetlinkMessage:
+    """`identifier`: a number of its own within the transaction; `fields`: the types that the key consists of; `dynamic`: rules
+    add elements to it."""
     key_type = 0
     for field in fields:
         key_type = key_type << 6 | field
-    parts = (text(1, table), text(2, name), _number(3, 0), _number(4, key_type), _number(5, key_length))
+    flags = _SET_DYNAMIC if dynamic else 0
+    parts = [text(1, table), text(2, name), _number(3, flags), _number(4, key_type), _number(5, key_length)]
+    if dynamic:
+        parts.append(nest(9, _number(1, _LARGEST_DYNAMIC_SET)))
     return _message(f"add set {name}", _NEWSET, CREATE, *parts, _number(10, identifier))
 
 
@@ -130,6 +138,12 @@ def mask(bits: bytes, register: int = FIRST) -> bytes:
 def lookup(name: str, identifier: int, *, inverted: bool = False, register: int = FIRST) -> bytes:
     parts = (text(1, name), _number(2, register), _number(4, identifier), _number(5, int(inverted)))
     return _expression("lookup", *parts)
+
+
+def has_more_connections(name: str, identifier: int, limit: int, register: int = FIRST) -> bytes:
+    """Matches when the connections counted under the key in the register, in a dynamic set, are more than `limit`."""
+    counting = nest(7, text(1, "connlimit"), nest(2, _number(1, limit), _number(2, _MORE_THAN)))
+    return _expression("dynset", text(1, name), _number(2, identifier), _number(3, 0), _number(4, register), counting)
 
 
 def load_value(value: bytes, register: int = FIRST) -> bytes:

@@ -1,4 +1,5 @@
-"""The eighteen CustomResourceDefinitions of `kuscia.secretflow/v1alpha1`, ready to be stored and served.
+"""The CustomResourceDefinitions of `kuscia.secretflow/v1alpha1`, ready to be stored and served: Kuscia's eighteen, and our
+PartnerPolicy and DomainDataRecord.
 
 Each lies in `crds/<plural>.yaml`, written for people: a schema node may say `x-coterie-embed: <type>` instead of
 spelling a type out. Types of Kuscia (`kuscia/PodSpec`) are in `types.yaml`; types of Kubernetes (`v1/Probe`,
@@ -41,7 +42,11 @@ _EXTEND = "x-coterie-extend"
 
 _HERE = Path(__file__).parent
 _KEPT_EXTENSIONS = frozenset({"x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type"})
-_PREFIXES = {"v1": "io.k8s.api.core.v1.", "apps/v1": "io.k8s.api.apps.v1."}
+_PREFIXES = {
+    "v1": "io.k8s.api.core.v1.",
+    "apps/v1": "io.k8s.api.apps.v1.",
+    "resource": "io.k8s.apimachinery.pkg.api.resource.",
+}
 _INT_OR_STRING: Node = {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]}
 _NUMBER = r"([0-9]+(\.[0-9]*)?|\.[0-9]+)"
 _QUANTITY: Node = {**_INT_OR_STRING, "pattern": rf"^[+-]?{_NUMBER}([KMGTPE]i|[numkMGTPE]|[eE][+-]?{_NUMBER})?$"}

@@ -10,6 +10,8 @@ RESTARTED: Final = "JobRestarted"
 """Its message is the version of the last restart: what partners report of tasks from before it is outdated."""
 STAGE_HANDLED: Final = "JobStageHandled"
 """Its message names the command that was carried out last, so that none is carried out twice."""
+ADMITTED: Final = "Admitted"
+"""Of a job that a partner began: what its policy said, True, False, or Unknown when a person is asked; and why."""
 
 # Reasons of a job.
 VALIDATE_FAILED: Final = "ValidateFailed"

@@ -69,6 +69,7 @@ def ungranted(
     datas: Mapping[str, Sequence[DomainData]],
     given: Mapping[str, Sequence[DomainDataGrant]],
     now: datetime,
+    images: Mapping[str, AppImage],
 ) -> tuple[str, ...]:
     """Data of our domains that tasks name and their initiator may not use. `datas`, `given`: by the domain that owns them."""
     out: dict[str, None] = {}
@@ -78,7 +79,7 @@ def ungranted(
             data="",
             initiator=spec.initiator,
             parties=parties,
-            components=grants.components_of(task.task_input_config),
+            components=_names(task.app_image, images.get(task.app_image), task.task_input_config),
             flow=spec.flow_id,
             input_config=task.task_input_config,
         )
@@ -87,3 +88,12 @@ def ungranted(
                 for refusal in grants.check_task(use, owner, datas.get(owner, ()), given.get(owner, ()), now):
                     out[f"task {task.alias}: {refusal}"] = None
     return tuple(out)
+
+
+def _names(name: str, image: AppImage | None, input_config: str) -> tuple[str, ...]:
+    if image is None:
+        return ()
+    given = image.spec.image
+    field = grants.component_field(image.metadata.annotations, given.name)
+    components = grants.components_of(input_config, field)
+    return grants.use_names(name, (given.id,) if given.id else (), components)

@@ -116,6 +116,26 @@ class DomainDataGrant(ApiObject, frozen=True, kw_only=True):
         return (self.status.use_records if self.status is not None else None) or ()
 
 
+class DomainDataRecordSpec(Model, frozen=True, kw_only=True):
+    domain_data_id: str = msgspec.field(name="domainDataID")
+    location: tuple[str, ...]
+    initiator: str
+    """The domain that began the job."""
+    job: str = ""
+    flow: str = ""
+    task: str = ""
+    written_by: str = ""
+    """The job whose engine wrote it through the data mesh."""
+    fingerprint: str = ""
+
+
+class DomainDataRecord(ApiObject, frozen=True, kw_only=True):
+    """Who made what lies at a place. It outlives the DomainData: the file does too."""
+
+    spec: DomainDataRecordSpec
+
+
 DOMAIN_DATAS = Kind(kuscia_resource("domaindatas", "DomainData", namespaced=True), DomainData)
 DOMAIN_DATA_SOURCES = Kind(kuscia_resource("domaindatasources", "DomainDataSource", namespaced=True), DomainDataSource)
+DOMAIN_DATA_RECORDS = Kind(kuscia_resource("domaindatarecords", "DomainDataRecord", namespaced=True), DomainDataRecord)
 DOMAIN_DATA_GRANTS = Kind(kuscia_resource("domaindatagrants", "DomainDataGrant", namespaced=True), DomainDataGrant)

@@ -174,7 +174,7 @@ _SELF_RULES = [
     _rule(
         GROUP,
         "gateways gateways/status domaindatas domaindatas/status domaindatasources domaindatasources/status "
-        "domaindatagrants domaindatagrants/status",
+        "domaindatagrants domaindatagrants/status domaindatarecords",
         _WRITE,
     ),
 ]

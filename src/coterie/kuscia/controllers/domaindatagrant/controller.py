@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec.structs import replace
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.lazy_import import lazy_import
 from coterie.base.log import logger
 from coterie.kube.api.errors import AlreadyExists, NotFound
 from coterie.kube.api.meta import Object, ObjectKey
@@ -22,6 +27,13 @@ from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS, DomainData, DomainDataGrant
 from coterie.kuscia.api.types.domain import DOMAINS, Domain, DomainSpec
 from coterie.kuscia.controllers.domaindatagrant import plan
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    from coterie.kuscia.sources import grant_entries
+else:
+    grant_entries = lazy_import("coterie.kuscia.sources.grant_entries")
 
 FINALIZER = "coterie.io/granted-copies"
 BY_DATA = "domaindatagrant/data"
@@ -51,8 +63,16 @@ def _copy_of(obj: DomainDataGrant | DomainData) -> str:
     return name if obj.metadata.namespace != obj.spec.author else ""
 
 
+@dataclass(frozen=True, slots=True)
+class GrantSigner:
+    domain: str
+    key: Callable[[], rsa.RSAPrivateKey]
+    """Reads it when it is needed."""
+
+
 class GrantReconciler:
-    def __init__(self, client: Client, informers: Informers, clock: Clock) -> None:
+    def __init__(self, client: Client, informers: Informers, signer: GrantSigner | None, clock: Clock) -> None:
+        self._signer = signer
         self._client = client
         self._clock = clock
         self.grants = informers.get(DOMAIN_DATA_GRANTS)
@@ -74,6 +94,9 @@ class GrantReconciler:
             await self._write_status(grant, self._clock.now())
             self._log.debug("Grant is invalid", grant=str(key), why=fault)
             return DONE
+        if self._signer is not None and plan.signs(grant, self._signer.domain):
+            await self._sign(grant, self._signer)
+            return DONE
         if (mark := plan.marks(grant)) is not None:
             await self._client.patch(DOMAIN_DATA_GRANTS, key.name, key.namespace, {"metadata": mark})
             return DONE
@@ -85,6 +108,13 @@ class GrantReconciler:
         shown = await self._show(grant)
         waits = [each for each in (plan.until_change(grant, now), None if shown else _LATER) if each is not None]
         return Result(after=min(waits) + _SLACK) if waits else DONE
+
+    async def _sign(self, grant: DomainDataGrant, signer: GrantSigner) -> None:
+        key = await asyncio.to_thread(signer.key)
+        signed = grant_entries.signed(msgspec.to_builtins(grant.spec), key)
+        patch = {"metadata": preconditions(grant), "spec": {"signature": signed["signature"]}}
+        await self._client.patch(DOMAIN_DATA_GRANTS, grant.metadata.name, grant.metadata.namespace, patch)
+        self._log.info("Grant signed", grant=str(grant.key))
 
     def _hosted(self, name: str) -> bool:
         return is_own(self.domains.cache.get(name))
@@ -209,9 +239,15 @@ class GrantReconciler:
 
 
 def make(
-    client: Client, informers: Informers, *, workers: int = 2, clock: Clock = SYSTEM_CLOCK
+    client: Client,
+    informers: Informers,
+    *,
+    signer: GrantSigner | None = None,
+    workers: int = 2,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> Controller[ObjectKey]:
-    reconciler = GrantReconciler(client, informers, clock)
+    """`signer`: of the domain that runs the control plane, whose own grants are signed where they are not."""
+    reconciler = GrantReconciler(client, informers, signer, clock)
     watches: list[Watches[Any, ObjectKey]] = [
         Watches(reconciler.grants, reconciler.keys_of_grant),
         Watches(reconciler.datas, reconciler.keys_of_data),

@@ -35,6 +35,9 @@ from coterie.kube.control.preconditions import preconditions, write
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.engine_template import EngineTemplateError
+from coterie.kuscia.api.partner_policy import ALLOWED, AdmissionDecision, admit
+from coterie.kuscia.api.partner_requests import PartnerRequestError, deployment_request, deployment_taken
+from coterie.kuscia.api.types.data import DOMAIN_DATAS
 from coterie.kuscia.api.types.deployment import (
     KUSCIA_DEPLOYMENTS,
     KusciaDeployment,
@@ -43,6 +46,8 @@ from coterie.kuscia.api.types.deployment import (
 )
 from coterie.kuscia.api.types.domain import DOMAINS, Domain
 from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, AppImage
+from coterie.kuscia.api.types.partner_policy import PartnerPolicy
+from coterie.kuscia.control.partner_quotas import PartnerQuotas
 from coterie.kuscia.control.port_pool import PortPool
 from coterie.kuscia.controllers.kusciadeployment.plan import (
     KINDS,
@@ -82,8 +87,18 @@ def by_uid(obj: ApiObject) -> tuple[str, ...]:
 
 class KusciaDeploymentReconciler:
     def __init__(
-        self, client: Client, informers: Informers, ports: PortPool, events: EventRecorder | None, clock: Clock
+        self,
+        client: Client,
+        informers: Informers,
+        ports: PortPool,
+        quotas: PartnerQuotas,
+        events: EventRecorder | None,
+        clock: Clock,
+        *,
+        requires_approval: bool | None,
     ) -> None:
+        self._quotas = quotas
+        self._requires_approval = requires_approval
         self._client = client
         self._pool = ports
         self._events = events
@@ -95,6 +110,7 @@ class KusciaDeploymentReconciler:
         self.pods = informers.get(PODS)
         self.domains = informers.get(DOMAINS)
         self.images = informers.get(APP_IMAGES)
+        self.datas = informers.get(DOMAIN_DATAS)
         self._made: dict[str, Informer[Any]] = {
             DEPLOYMENTS.resource.plural: self.made,
             SERVICES.resource.plural: self.services,
@@ -115,7 +131,7 @@ class KusciaDeploymentReconciler:
         if wanted.remove:
             return await self._remove(deployment)
         try:
-            await self._apply(view, wanted)
+            after = await self._apply(view, wanted)
         except DeploymentFailing as problem:
             await self._write(deployment, failed_status(view, problem.explanation))
             # Looked at again as soon as something changes; for what has no news, a few times besides.
@@ -133,10 +149,13 @@ class KusciaDeploymentReconciler:
             await self._write(deployment, failed_status(view, words))
             return Result(after=_SELDOM)
         self._tries.pop(uid, None)
-        return DONE
+        return Result(after=after)
 
     def _view(self, deployment: KusciaDeployment) -> View:
         uid = deployment.metadata.uid
+        partner = not self._ours(deployment.spec.initiator)
+        if partner:
+            deployment = _with_taken(deployment)
         parties = deployment.spec.parties
         images = {party.app_image_ref: self.images.cache.get(party.app_image_ref) for party in parties}
         return View(
@@ -153,14 +172,36 @@ class KusciaDeploymentReconciler:
             pods=self.pods.cache.by_index(BY_UID, uid),
             ports={(each.domain_id, each.role): each.named_port or {} for each in allocated_ports(deployment)},
             now=rfc3339(self._clock.now()),
+            partner=partner,
+            admission=self._admission(deployment) if partner else ALLOWED,
         )
+
+    def _admission(self, deployment: KusciaDeployment) -> AdmissionDecision:
+        spec = deployment.spec
+        ours = {party.domain_id for party in spec.parties if self._ours(party.domain_id)}
+        named = {party.app_image_ref for party in spec.parties}
+        images = {name: image for name in named if (image := self.images.cache.get(name)) is not None}
+        tables = {
+            name: {data.metadata.name for data in self.datas.cache.list(name) if data.spec.author == name}
+            for name in ours
+        }
+        policy = self._quotas.policy_of(spec.initiator)
+        asked = deployment_request(deployment, ours, images, tables)
+        return admit(self._requires_approval, policy.spec if policy is not None else None, asked, self._clock.now())
 
     def _ours(self, name: str) -> bool:
         return is_own(self.domains.cache.get(name))
 
     # Doing.
 
-    async def _apply(self, view: View, wanted: Plan) -> None:
+    async def _apply(self, view: View, wanted: Plan) -> float | None:
+        """The seconds after which it is looked at again."""
+        if wanted.claim is not None:
+            meta, initiator = view.deployment.metadata, view.deployment.spec.initiator
+            view = replace(view, claimed=True, over_quota=self._quotas.claim(meta.uid, initiator, wanted.claim))
+            wanted = plan(view)
+        if wanted.release:
+            self._quotas.release(view.deployment.metadata.uid)
         if wanted.allocate:
             view = replace(view, ports=self._allocate(view, wanted.allocate))
             wanted = plan(view)
@@ -175,6 +216,7 @@ class KusciaDeploymentReconciler:
             await self._delete(unwanted.kind, meta.name, meta.namespace, meta.uid)
         if wanted.status is not None:
             await self._write(view.deployment, wanted.status)
+        return wanted.after
 
     def _allocate(self, view: View, lacking: Mapping[PartyKey, Sequence[str]]) -> dict[PartyKey, Mapping[str, int]]:
         """The numbers that ports have, and new ones for those that have none."""
@@ -249,6 +291,7 @@ class KusciaDeploymentReconciler:
                     *(self._delete(kind, each.metadata.name, domain, each.metadata.uid) for each in listed)
                 )
         self._pool.release(meta.uid)
+        self._quotas.release(meta.uid)
         self._tries.pop(meta.uid, None)
         await remove_finalizer(
             self._client, KUSCIA_DEPLOYMENTS, meta.name, meta.namespace, labels.FINALIZER_DEPLOYMENT, uid=meta.uid
@@ -302,8 +345,14 @@ class KusciaDeploymentReconciler:
             self._pool.learn(uid, allocated_ports(current))
         else:
             self._pool.release(uid)
+            self._quotas.release(uid)
             self._tries.pop(uid, None)
         return [deployment.key]
+
+    def keys_of_policy(self, policy: PartnerPolicy) -> list[ObjectKey]:
+        return [
+            each.key for each in self.deployments.cache.list() if self._quotas.concerned(policy, each.spec.initiator)
+        ]
 
     def keys_of_made(self, obj: ApiObject) -> list[ObjectKey]:
         known = obj.metadata.labels or {}
@@ -328,17 +377,31 @@ class KusciaDeploymentReconciler:
         ]
 
 
+def _with_taken(deployment: KusciaDeployment) -> KusciaDeployment:
+    """As the boundary would let it in, whoever wrote it, and before which version of ours."""
+    try:
+        return msgspec.structs.replace(deployment, spec=deployment_taken(msgspec.to_builtins(deployment.spec)))
+    except PartnerRequestError:
+        return msgspec.structs.replace(deployment, spec=msgspec.structs.replace(deployment.spec, parties=()))
+
+
 def make(
     client: Client,
     informers: Informers,
     *,
+    requires_approval: bool | None = False,
     ports: PortPool | None = None,
+    quotas: PartnerQuotas | None = None,
     events: EventRecorder | None = None,
     workers: int = 4,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Controller[ObjectKey]:
-    """`ports`: the control plane's; others that give out numbers must use the same."""
-    reconciler = KusciaDeploymentReconciler(client, informers, ports or PortPool(), events, clock)
+    """`requires_approval`: as for jobs. `ports`, `quotas`: the control plane's; others that give out numbers, or start
+    partners' work, must use the same."""
+    quotas = quotas or PartnerQuotas(informers)
+    reconciler = KusciaDeploymentReconciler(
+        client, informers, ports or PortPool(), quotas, events, clock, requires_approval=requires_approval
+    )
     watches: list[Watches[Any, ObjectKey]] = [
         Watches(reconciler.deployments, reconciler.keys_of_deployment),
         Watches(reconciler.made, reconciler.keys_of_made),
@@ -347,5 +410,6 @@ def make(
         Watches(reconciler.pods, reconciler.keys_of_made),
         Watches(reconciler.images, reconciler.keys_of_image),
         Watches(reconciler.domains, reconciler.keys_of_domain),
+        Watches(quotas.policies, reconciler.keys_of_policy),
     ]
     return Controller("kusciadeployment", reconciler.reconcile, watches, workers=workers, clock=clock)

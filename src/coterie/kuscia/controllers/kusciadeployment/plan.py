@@ -7,6 +7,10 @@
     here
     is invalid                                             status Failed, reason ValidateFailed
     names an AppImage or a role that is missing            status Failed, reason BuildPartyKitInfoFailed
+    was begun by a partner and is not approved yet         mark it approved, where the partner's policy says so; else
+                                                           leave what there is, and wait; or delete all, status Failed
+    was begun by a partner and is approved                 claim its place in the partner's quota, and plan again; where
+                                                           there is none, leave what there is, and wait
     has ports without numbers                              allocate them, and plan again
     lacks the finalizer, or its annotations are outdated   mark it; its own event continues
     is carried out                                         create or update objects that are missing or made from
@@ -33,19 +37,27 @@ from coterie.kube.api.types.network import SERVICES
 from coterie.kube.api.types.pods import Pod
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.engine_template import EngineTemplateError
-from coterie.kuscia.api.types.deployment import KusciaDeployment, KusciaDeploymentStatus, PartyStatuses
+from coterie.kuscia.api.partner_policy import ALLOWED, AdmissionDecision, Usage, Verdict, usage_of
+from coterie.kuscia.api.partner_requests import deployment_digest
+from coterie.kuscia.api.types.deployment import KusciaDeployment, KusciaDeploymentStatus, PartyStatuses, ServingPhase
 from coterie.kuscia.api.types.job import AppImage, PartyAllocatedPorts
+from coterie.kuscia.control.partner_quotas import QuotaRefusal
 from coterie.kuscia.controllers.kusciadeployment import render
 from coterie.kuscia.controllers.kusciadeployment.party_workloads import PartyDeployment, party_deployments, spec_error
 from coterie.kuscia.controllers.kusciadeployment.status import (
     Explanation,
     all_failed,
+    condition_of,
     explain_pods,
     party_status,
     whole_status,
 )
 
 VALIDATE_FAILED, BUILD_FAILED = "ValidateFailed", "BuildPartyKitInfoFailed"
+AWAITING_APPROVAL, REFUSED, REJECTED_HERE = "AwaitingApproval", "RefusedByPolicy", "Rejected"
+QUOTA_EXCEEDED = "QuotaExceeded"
+QUOTA_RETRY = 5.0
+"""Seconds after which a deployment that found no room in its quota is tried again."""
 KINDS: tuple[Kind[Any], ...] = (SERVICES, DEPLOYMENTS, CONFIG_MAPS)
 """What a deployment is made of."""
 
@@ -69,6 +81,14 @@ class View:
     ports: Mapping[PartyKey, Mapping[str, int]]
     """Numbers that ports have."""
     now: str
+    partner: bool = False
+    """The initiator is a partner."""
+    admission: AdmissionDecision = ALLOWED
+    """What the policy says to it; only asked while it is not approved."""
+    claimed: bool = False
+    """Its place in the partner's quota was asked for."""
+    over_quota: QuotaRefusal | None = None
+    """Why there is none."""
 
     @property
     def deployments(self) -> dict[Place, Deployment]:
@@ -104,6 +124,11 @@ class Plan:
     ensure: tuple[WantedObject, ...] = ()
     delete: tuple[Unwanted, ...] = ()
     status: KusciaDeploymentStatus | None = None
+    claim: Usage | None = None
+    """A place in the quota of the partner that began it. Nothing else is planned before that is asked for."""
+    release: bool = False
+    """The place is not needed any more."""
+    after: float | None = None
 
 
 def plan(view: View) -> Plan:
@@ -119,6 +144,8 @@ def plan(view: View) -> Plan:
     except EngineTemplateError as problem:
         return Plan(failure=Explanation(BUILD_FAILED, str(problem)))
     own = [workload for workload in workloads if workload.domain in view.own]
+    if view.partner and own and (unadmitted := _unadmitted(view, own)) is not None:
+        return unadmitted
     if lacking := dict(_without_number(view, own)):
         return Plan(allocate=lacking)
     if mark := _mark(view, own):
@@ -134,6 +161,52 @@ def plan(view: View) -> Plan:
         delete=tuple(_unwanted(view, wanted)),
         status=_status(view, *_own_parties(view, own)),
     )
+
+
+def _unadmitted(view: View, own: Sequence[PartyDeployment]) -> Plan | None:
+    """What happens instead of carrying out a partner's deployment; None when it is approved and has its place."""
+    known = view.deployment.metadata.annotations or {}
+    digest = deployment_digest(view.deployment.spec)
+    decision = view.admission
+    if known.get(labels.COTERIE_REJECTED) == digest:
+        return _refused(view, Explanation(REJECTED_HERE, f"{', '.join(view.own)} rejected it"))
+    if known.get(labels.COTERIE_APPROVED) != digest:
+        if decision.verdict is Verdict.REFUSE:
+            return _refused(view, Explanation(REFUSED, f"refused: {decision.sentence}"))
+        if decision.verdict is Verdict.ASK:
+            words = f"waiting for the approval of {', '.join(view.own)}: {decision.sentence}"
+            return _waiting(view, own, Explanation(AWAITING_APPROVAL, words), decision.recheck_after)
+        return Plan(mark={"annotations": {labels.COTERIE_APPROVED: digest}})
+    if not view.claimed:
+        total = Usage()
+        for party in own:
+            total += usage_of(party.engine.containers, party.engine.replicas)
+        return Plan(claim=total)
+    if view.over_quota is not None:
+        return _waiting(view, own, Explanation(QUOTA_EXCEEDED, view.over_quota.sentence), QUOTA_RETRY)
+    return None
+
+
+def _refused(view: View, why: Explanation) -> Plan:
+    unwanted = tuple(
+        Unwanted(kind, found) for kind in KINDS for found in view.objects.get(kind.resource.plural, {}).values()
+    )
+    return Plan(delete=unwanted, status=failed_status(view, why), release=True)
+
+
+def _waiting(view: View, own: Sequence[PartyDeployment], why: Explanation, after: float | None) -> Plan:
+    """What runs of an earlier spec goes on."""
+    parties: PartyStatuses = {}
+    for party in own:
+        found = view.deployments.get((party.domain, party.name))
+        before = view.deployment.party_statuses.get(party.domain, {}).get(party.name)
+        entry = party_status(found, party.role, party.engine.replicas, why, None, view.now)
+        if entry.phase == ServingPhase.AVAILABLE:
+            entry = msgspec.structs.replace(entry, conditions=(*(entry.conditions or ()), condition_of(why)))
+        if found is None and before is not None:
+            entry = msgspec.structs.replace(entry, creation_timestamp=before.creation_timestamp)
+        parties.setdefault(party.domain, {})[party.name] = entry
+    return Plan(status=_status(view, parties, {}), after=after)
 
 
 def failed_status(view: View, why: Explanation) -> KusciaDeploymentStatus:

@@ -94,6 +94,11 @@ def party_status(
     )
 
 
+def condition_of(why: Explanation) -> DeploymentCondition:
+    """That it waits for something, and what."""
+    return _condition(WAITING, why)
+
+
 def _condition(type_: str, explanation: Explanation) -> DeploymentCondition:
     return DeploymentCondition(type=type_, status="True", reason=explanation.reason, message=explanation.message)
 

@@ -27,6 +27,8 @@ from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.jobs.phases import JOB_NEW, JOB_UNSUCCESSFUL, TASK_ENDED
 from coterie.kuscia.api.jobs.references import ungranted
+from coterie.kuscia.api.partner_policy import ALLOWED, AdmissionDecision, admit
+from coterie.kuscia.api.partner_requests import job_request
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS, DomainData, DomainDataGrant
 from coterie.kuscia.api.types.domain import DOMAINS, Domain
 from coterie.kuscia.api.types.job import (
@@ -35,6 +37,7 @@ from coterie.kuscia.api.types.job import (
     KUSCIA_JOBS,
     KUSCIA_TASKS,
     AppImage,
+    JobPhase,
     JobStage,
     KusciaJob,
     KusciaJobStatus,
@@ -43,6 +46,8 @@ from coterie.kuscia.api.types.job import (
     TaskPhase,
     TaskTemplate,
 )
+from coterie.kuscia.api.types.partner_policy import PartnerPolicy
+from coterie.kuscia.control.partner_quotas import PartnerQuotas
 from coterie.kuscia.controllers.kusciajob import launch
 from coterie.kuscia.controllers.kusciajob.plan import (
     JobView,
@@ -81,12 +86,14 @@ class KusciaJobReconciler:
         client: Client,
         informers: Informers,
         *,
-        requires_approval: bool,
+        requires_approval: bool | None,
+        quotas: PartnerQuotas,
         retention: float,
         shows: bool,
         events: EventRecorder | None,
         clock: Clock,
     ) -> None:
+        self._quotas = quotas
         self._client = client
         self._shows = shows
         self._requires_approval = requires_approval
@@ -99,6 +106,7 @@ class KusciaJobReconciler:
         self.images = informers.get(APP_IMAGES)
         self.datas = informers.get(DOMAIN_DATAS)
         self.grants = informers.get(DOMAIN_DATA_GRANTS)
+        self.policies = quotas.policies
         self.tasks.cache.add_index(BY_JOB, by_job)
         self.jobs.cache.add_index(BY_NAMED, by_named)
         self._first_seen: dict[str, float] = {}
@@ -152,7 +160,7 @@ class KusciaJobReconciler:
             ungranted=self._ungranted(job),
             tasks=tasks,
             foreign_tasks=frozenset(there - tasks.keys()),
-            requires_approval=self._requires_approval,
+            admission=self._admission(job),
             age=self._age(job),
             now=rfc3339(self._clock.now()),
             shows=self._shows,
@@ -166,7 +174,29 @@ class KusciaJobReconciler:
         )
         datas = {name: self.datas.cache.list(name) for name in ours}
         given = {name: self.grants.cache.list(name) for name in ours}
-        return ungranted(job.spec, ours, datas, given, self._clock.now())
+        images = {
+            task.app_image: image
+            for task in job.spec.tasks
+            if (image := self.images.cache.get(task.app_image)) is not None
+        }
+        return ungranted(job.spec, ours, datas, given, self._clock.now(), images)
+
+    def _admission(self, job: KusciaJob) -> AdmissionDecision:
+        """What the policy says to a partner's job that is new or waits for approval."""
+        initiator = job.spec.initiator
+        waits = job.status.phase in JOB_NEW or job.status.phase == JobPhase.AWAITING_APPROVAL
+        if not waits or not self._quotas.is_partner(initiator):
+            return ALLOWED
+        ours = {name for name in job.spec.party_domains if is_own(self.domains.cache.get(name))}
+        named = {template.app_image for template in job.spec.tasks}
+        images = {name: image for name in named if (image := self.images.cache.get(name)) is not None}
+        tables = {
+            name: {data.metadata.name for data in self.datas.cache.list(name) if data.spec.author == name}
+            for name in ours
+        }
+        policy = self._quotas.policy_of(initiator)
+        asked = job_request(job.spec, ours, images, tables)
+        return admit(self._requires_approval, policy.spec if policy is not None else None, asked, self._clock.now())
 
     def _age(self, job: KusciaJob) -> float:
         if job.status.phase not in JOB_NEW:
@@ -328,24 +358,34 @@ class KusciaJobReconciler:
     def keys_of_image(self, image: AppImage) -> list[ObjectKey]:
         return [job.key for job in self.jobs.cache.by_index(BY_NAMED, f"image/{image.metadata.name}")]
 
+    def keys_of_policy(self, policy: PartnerPolicy) -> list[ObjectKey]:
+        return [
+            job.key
+            for job in self.jobs.cache.list()
+            if job.status.phase == JobPhase.AWAITING_APPROVAL and self._quotas.concerned(policy, job.spec.initiator)
+        ]
+
 
 def make(
     client: Client,
     informers: Informers,
     *,
-    requires_approval: bool = False,
+    requires_approval: bool | None = False,
+    quotas: PartnerQuotas | None = None,
     retention: float = _RETENTION,
     shows: bool = True,
     events: EventRecorder | None = None,
     workers: int = 4,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Controller[ObjectKey]:
-    """`requires_approval`: jobs of partners wait until a user approves them. `retention`: seconds after which an ended
+    """`requires_approval`: jobs of partners wait until a user approves them; None: their policies decide, and False: where
+    they have none, the jobs are accepted. `retention`: seconds after which an ended
     job is removed; 0 keeps them. `shows`: the interconnection runs beside, and takes the finalizer off that it needs."""
     reconciler = KusciaJobReconciler(
         client,
         informers,
         requires_approval=requires_approval,
+        quotas=quotas or PartnerQuotas(informers),
         retention=retention,
         shows=shows,
         events=events,
@@ -358,5 +398,6 @@ def make(
         Watches(reconciler.images, reconciler.keys_of_image),
         Watches(reconciler.datas, reconciler.keys_of_data),
         Watches(reconciler.grants, reconciler.keys_of_data),
+        Watches(reconciler.policies, reconciler.keys_of_policy),
     ]
     return Controller("kusciajob", reconciler.reconcile, watches, workers=workers, clock=clock)

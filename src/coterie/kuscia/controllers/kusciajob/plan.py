@@ -8,6 +8,7 @@
                       all is well and all parties are ours                             Pending
     AwaitingApproval  every party but the initiator accepted                           Pending
                       one of them rejected                                             ApprovalReject
+                      (of a partner's job our parties accept or reject as its PartnerPolicy says, or wait for a person)
     Pending           every party has created it                                       Running
                       one party could not create it                                    Failed
     Running           every task that must succeed did, nothing else can run           Succeeded
@@ -35,9 +36,10 @@ from coterie.kube.api.meta import Condition, Object, find_condition, set_conditi
 from coterie.kube.api.pod_state import parse_time
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own
-from coterie.kuscia.api.jobs.conditions import RESTARTED, STAGE_HANDLED, VALIDATE_FAILED, VALIDATED
+from coterie.kuscia.api.jobs.conditions import ADMITTED, RESTARTED, STAGE_HANDLED, VALIDATE_FAILED, VALIDATED
 from coterie.kuscia.api.jobs.graph import JobProgress, progress
 from coterie.kuscia.api.jobs.phases import JOB_FINAL, TASK_ENDED
+from coterie.kuscia.api.partner_policy import ALLOWED, AdmissionDecision, Verdict
 from coterie.kuscia.api.types.domain import BFIA_PROTOCOL, Domain
 from coterie.kuscia.api.types.job import (
     ACCEPTED,
@@ -81,11 +83,11 @@ class JobView:
     """Those of this job, by name."""
     foreign_tasks: frozenset[str]
     """Names of tasks that exist and are not of this job."""
-    requires_approval: bool
-    """Jobs of partners wait until a user approves them."""
     age: float
     """Seconds since we first saw the job."""
     now: str
+    admission: AdmissionDecision = ALLOWED
+    """What the policy says to a job that a partner began, and that waits for approval."""
     shows: bool = True
     """Jobs are shown to partners here, and withdrawn from them before they go."""
 
@@ -328,11 +330,9 @@ def _awaiting_approval(view: JobView) -> Plan:
     if (refused := _not_created(view)) is not None:
         return refused
     status = view.job.status
-    approvals = dict(status.approve_status or {})
-    if not view.requires_approval and not view.initiates:
-        for party in view.own_parties:
-            approvals.setdefault(party, ACCEPTED)
-        status = replace(status, approve_status=approvals or None)
+    if not view.initiates and view.own_parties:
+        status = _answered(view, status)
+    approvals = status.approve_status or {}
     others = [party for party in view.parties if party != view.job.spec.initiator]
     rejected = [party for party in others if approvals.get(party) == REJECTED]
     if rejected:
@@ -342,14 +342,50 @@ def _awaiting_approval(view: JobView) -> Plan:
                 status,
                 phase=JobPhase.APPROVAL_REJECT,
                 reason=reason,
-                message=reason,
+                message=f"{reason}{_explanations(status, rejected, ' ')}",
                 completion_time=view.now,
             )
         )
     waiting = [party for party in others if approvals.get(party) != ACCEPTED]
     if waiting:
-        return Plan(replace(status, message=f"Waiting for the approval of {', '.join(waiting)}"))
+        words = f"Waiting for the approval of {', '.join(waiting)}{_explanations(status, waiting, ': ')}"
+        return Plan(replace(status, message=words), after=view.admission.recheck_after)
     return Plan(replace(status, phase=JobPhase.PENDING, message=""))
+
+
+def _answered(view: JobView, status: KusciaJobStatus) -> KusciaJobStatus:
+    """With the answers of our own parties, as far as they need no person, and the reason for both sides."""
+    approvals = dict(status.approve_status or {})
+    decision = view.admission
+    open_ = [party for party in view.own_parties if party not in approvals]
+    if open_ and decision.verdict is not Verdict.ASK:
+        approvals |= dict.fromkeys(open_, ACCEPTED if decision.verdict is Verdict.ALLOW else REJECTED)
+    if open_:
+        value = {Verdict.ALLOW: "True", Verdict.REFUSE: "False", Verdict.ASK: "Unknown"}[decision.verdict]
+        status = _condition(view, status, ADMITTED, value, str(decision.verdict), decision.sentence)
+    prefix = "refused: " if decision.verdict is Verdict.REFUSE else ""
+    key = view.job.metadata.name
+    known = {party.domain_id: party for party in (status.party_task_create_status or {}).get(key, ())}
+    for party in view.own_parties:
+        words = f"{prefix}{decision.sentence}" if party in open_ and decision.reasons else ""
+        if approvals.get(party) == REJECTED and party not in open_:
+            continue  # a person said no, or we did, and said why
+        if words or party in known:
+            known[party] = PartyTaskStatus(domain_id=party, message=words)
+    created = {**(status.party_task_create_status or {}), **({key: tuple(known.values())} if known else {})}
+    return replace(status, approve_status=approvals or None, party_task_create_status=created or None)
+
+
+def _explanations(status: KusciaJobStatus, parties: Iterable[str], before: str) -> str:
+    """What these parties say of their answers, one sentence for each that is said."""
+    named = set(parties)
+    sentences = {
+        entry.message: None
+        for each in (status.party_task_create_status or {}).values()
+        for entry in each
+        if entry.message and entry.domain_id in named
+    }
+    return f"{before}{'; '.join(sentences)}" if sentences else ""
 
 
 def _pending(view: JobView) -> Plan:

@@ -42,6 +42,7 @@ from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.engine_template import EngineTemplateError
 from coterie.kuscia.api.jobs.conditions import RESOURCE_CREATED
 from coterie.kuscia.api.jobs.phases import TASK_ENDED
+from coterie.kuscia.api.partner_policy import Usage, usage_of
 from coterie.kuscia.api.reserving import task_resource
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute
 from coterie.kuscia.api.types.job import (
@@ -58,7 +59,9 @@ from coterie.kuscia.api.types.job import (
     TaskPhase,
     TaskResourceGroup,
 )
+from coterie.kuscia.api.types.partner_policy import PartnerPolicy
 from coterie.kuscia.api.types.task_resource import TASK_RESOURCES
+from coterie.kuscia.control.partner_quotas import PartnerQuotas, QuotaRefusal
 from coterie.kuscia.control.port_pool import PortPool
 from coterie.kuscia.controllers.kusciatask import render
 from coterie.kuscia.controllers.kusciatask.party_workloads import (
@@ -123,10 +126,12 @@ class KusciaTaskReconciler:
         informers: Informers,
         *,
         ports: PortPool,
+        quotas: PartnerQuotas,
         events: EventRecorder | None,
         clock: Clock,
     ) -> None:
         self._client = client
+        self._quotas = quotas
         self._events = events
         self._clock = clock
         self.tasks = informers.get(KUSCIA_TASKS, CROSS_DOMAIN)
@@ -241,7 +246,35 @@ class KusciaTaskReconciler:
             left_behind=mine or any(_goes(pod) for pod in pods.values()),
             now=self._clock.now(),
             trouble=self._trouble.get(task.metadata.uid, ""),
+            over_quota=self._claim(task, own),
         )
+
+    def _claim(self, task: KusciaTask, own: Sequence[PartyWorkload]) -> QuotaRefusal | None:
+        """A place in the quota of the partner that began the task, from before its objects are made until it ended."""
+        uid, initiator = task.metadata.uid, task.spec.initiator
+        if task.status.phase in TASK_ENDED or not own or not self._quotas.is_partner(initiator):
+            self._quotas.release(uid)
+            return None
+        if is_true(task.status.conditions, RESOURCE_CREATED):
+            if not self._quotas.knows(uid):
+                self._quotas.note(uid, initiator, _usage(own))
+            return None
+        if self._quotas.knows(uid):
+            return None
+        for other in self.tasks.cache.by_index(BY_STATE, _RUNNING):
+            # After a restart of ours those that run already come first.
+            if not self._quotas.knows(other.metadata.uid) and self._quotas.is_partner(other.spec.initiator):
+                self._quotas.note(other.metadata.uid, other.spec.initiator, self._running_usage(other))
+        return self._quotas.claim(uid, initiator, _usage(own))
+
+    def _running_usage(self, task: KusciaTask) -> Usage:
+        named = {party.app_image_ref for party in task.spec.parties}
+        images = {name: found for name in named if (found := self.images.cache.get(name)) is not None}
+        try:
+            parties = party_workloads(task, images)
+        except EngineTemplateError:
+            return Usage(tasks=1)
+        return _usage([party for party in parties if self._ours(party.domain)])
 
     def _ours(self, domain: str) -> bool:
         return is_own(self.domains.cache.get(domain))
@@ -523,13 +556,20 @@ class KusciaTaskReconciler:
 
     def keys_of_task(self, task: KusciaTask) -> list[ObjectKey]:
         current = self.tasks.cache.by_key(task.key)
-        if current is not None and current.metadata.uid == task.metadata.uid:
-            self._pool.learn(current.metadata.uid, _ports_of(current))
+        uid = task.metadata.uid
+        if current is not None and current.metadata.uid == uid:
+            self._pool.learn(uid, _ports_of(current))
+            over = current.status.phase in TASK_ENDED
         else:
-            self._pool.release(task.metadata.uid)
-            self._made.pop(task.metadata.uid, None)
-            self._later.clear(task.metadata.uid)
-        return [task.key]
+            self._pool.release(uid)
+            self._made.pop(uid, None)
+            self._later.clear(uid)
+            over = True
+        if not over or not self._quotas.knows(uid):
+            return [task.key]
+        self._quotas.release(uid)
+        # Others may have waited for its place.
+        return [task.key, *(each.key for each in self.tasks.cache.by_index(BY_STATE, _WAITING))]
 
     def keys_of_pod(self, pod: Pod) -> list[ObjectKey]:
         name = (pod.metadata.annotations or {}).get(labels.KUSCIA_TASK_ID, "")
@@ -538,6 +578,9 @@ class KusciaTaskReconciler:
 
     def keys_of_group(self, group: TaskResourceGroup) -> list[ObjectKey]:
         return [ObjectKey(CROSS_DOMAIN, group.metadata.name)]
+
+    def keys_of_policy(self, _: PartnerPolicy) -> list[ObjectKey]:
+        return [task.key for task in self.tasks.cache.by_index(BY_STATE, _WAITING)]
 
     def keys_of_image(self, _: AppImage) -> list[ObjectKey]:
         return [task.key for task in self.tasks.cache.by_index(BY_STATE, _WAITING)]
@@ -594,6 +637,13 @@ def _refusing(domain: str, role: str, kind: Kind[Any], body: Object) -> Iterator
         raise TaskObjectsRefused((refusal,)) from error
 
 
+def _usage(own: Sequence[PartyWorkload]) -> Usage:
+    total = Usage(tasks=1)
+    for party in own:
+        total += usage_of(party.containers, len(party.pods))
+    return total
+
+
 def _goes(pod: Pod) -> bool:
     """Whether a pod of an ended task is removed with it."""
     return pod.status.phase != "Failed"
@@ -604,17 +654,22 @@ def make(
     informers: Informers,
     *,
     ports: PortPool | None = None,
+    quotas: PartnerQuotas | None = None,
     events: EventRecorder | None = None,
     workers: int = 8,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Controller[ObjectKey]:
-    """`ports`: the control plane's; others that give out numbers must use the same."""
-    reconciler = KusciaTaskReconciler(client, informers, ports=ports or PortPool(), events=events, clock=clock)
+    """`ports`, `quotas`: the control plane's; others that give out numbers, or start partners' work, must use the same."""
+    quotas = quotas or PartnerQuotas(informers)
+    reconciler = KusciaTaskReconciler(
+        client, informers, ports=ports or PortPool(), quotas=quotas, events=events, clock=clock
+    )
     watches: list[Watches[Any, ObjectKey]] = [
         Watches(reconciler.tasks, reconciler.keys_of_task),
         Watches(reconciler.pods, reconciler.keys_of_pod),
         Watches(reconciler.groups, reconciler.keys_of_group),
         Watches(reconciler.routes, reconciler.keys_of_route),
         Watches(reconciler.images, reconciler.keys_of_image),
+        Watches(quotas.policies, reconciler.keys_of_policy),
     ]
     return Controller("kusciatask", reconciler.reconcile, watches, workers=workers, clock=clock, retry=_RETRY)

@@ -28,6 +28,8 @@ class PodWorkload:
 class PartyWorkload:
     domain: str
     role: str
+    app_image: str
+    component_field: str
     image: str
     image_id: str
     containers: tuple[Object, ...] = field(repr=False)
@@ -65,6 +67,8 @@ def _party_workload(task: KusciaTask, party: TaskParty, images: Mapping[str, App
     return PartyWorkload(
         domain=party.domain_id,
         role=party.role,
+        app_image=engine.app_image,
+        component_field=engine.component_field,
         image=engine.image,
         image_id=engine.image_id,
         containers=engine.containers,

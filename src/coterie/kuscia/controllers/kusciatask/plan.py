@@ -37,6 +37,7 @@ from coterie.kuscia.api.types.job import (
     TaskPhase,
     TaskResourceGroup,
 )
+from coterie.kuscia.control.partner_quotas import QuotaRefusal
 from coterie.kuscia.controllers.kusciatask.party_workloads import PartyWorkload
 from coterie.kuscia.controllers.kusciatask.status import (
     members_wanted,
@@ -51,6 +52,7 @@ MISSING_ENGINE_GRACE = 3.0
 """Seconds a task waits for an engine that it names and that is not there: objects reach us in any order."""
 LIFE_SECONDS = 300
 CREATE_FAILED = "CreateResourceFailed"
+START = "the start"
 REFUSED_RETRY = 5.0
 """Seconds between attempts to create what was refused for a reason that may end, such as a quota."""
 
@@ -77,6 +79,8 @@ class TaskView:
     now: datetime
     trouble: str = ""
     """Why the last attempt to create the task's objects failed; empty when it did not."""
+    over_quota: QuotaRefusal | None = None
+    """Why a task that a partner began has no room in the partner's quota."""
 
     @property
     def at(self) -> str:
@@ -180,6 +184,12 @@ def _making(view: TaskView, status: KusciaTaskStatus) -> Plan:
         return Plan(
             _with_condition(view, replace(status, message=f"Waiting: {words}"), RESOURCE_CREATED, "False", words),
             after=view.life_left,
+        )
+    if view.over_quota is not None:
+        why = view.over_quota
+        first = view.own[0]
+        return refused(
+            view, status, [Refusal(first.domain, first.role, START, why.sentence, why.sentence, why.lasting)]
         )
     if view.trouble and view.life_left <= 0:
         return Plan(_failed(view, status, CREATE_FAILED, f"{expired}: {view.trouble}"))

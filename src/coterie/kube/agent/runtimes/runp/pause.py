@@ -14,6 +14,7 @@ from coterie.kube.agent.runtimes.runp import linux
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import NoReturn
 
 NAME = "coterie-netns"
@@ -46,19 +47,29 @@ def program() -> int:
     return handle
 
 
-def start() -> int:
-    """A child in the namespaces of this process, in a session of its own, without any open file. Returns its pid."""
+def start(record: Callable[[int], None]) -> None:
+    """A child in the namespaces of this process, in a session of its own, without any open file. It stays only if its pid
+    could be recorded: nobody would find, and end, a process that an earlier one left behind without a word."""
     handle = program()
+    go, going = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if not pid:
-        become(handle)
-    if handle >= 0:
-        os.close(handle)
-    return pid
-
-
-def become(handle: int) -> NoReturn:
+        os.close(going)
+        become(handle, go)
+    os.close(go)
     try:
+        record(pid)
+        os.write(going, b"g")
+    finally:
+        os.close(going)
+        if handle >= 0:
+            os.close(handle)
+
+
+def become(handle: int, go: int) -> NoReturn:
+    try:
+        if os.read(go, 1) != b"g":
+            os._exit(1)
         os.setsid()
         os.chdir("/")
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

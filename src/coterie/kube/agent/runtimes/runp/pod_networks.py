@@ -145,15 +145,20 @@ class DomainNetwork:
 
     def hold(self, loop: Loop) -> None:
         """See that a process holds the namespace, now and when that one is killed; and write down what there is."""
-        if not self.holder:
-            self.holder = pause.start()
-        self._write()
+        if self.holder:
+            self._write()
+        else:
+            pause.start(self._started)
         try:
             self._holder_handle = os.pidfd_open(self.holder)
         except OSError:
             self._holder_lost(loop)
             return
         loop.watch(self._holder_handle, select.EPOLLIN, lambda _: self._holder_lost(loop))
+
+    def _started(self, pid: int) -> None:
+        self.holder = pid
+        self._write()
 
     def _holder_lost(self, loop: Loop) -> None:
         if self._holder_handle >= 0:

@@ -162,7 +162,8 @@ def _root(
             "kind": "host",
             "visible": [list(pair) for pair in shown],
             "covers": visible.covers(shown, settings.hidden),
-            "hidden": [str(path) for path in settings.hidden],
+            # Where they really are: a way through a link would leave the files themselves in the open.
+            "hidden": [os.path.realpath(path) for path in settings.hidden],
             "userxattr": own_users,
         }
     if not powers["overlay"]:

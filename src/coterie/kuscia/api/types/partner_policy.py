@@ -1,0 +1,49 @@
+"""What a partner may begin at our domains without being asked about each time: `kuscia.secretflow/v1alpha1` PartnerPolicy.
+
+Ours, Kuscia has no such kind. One object for each partner, cluster-scoped, named after the partner's domain. The rules
+are in `partner_policy.py`.
+"""
+
+from __future__ import annotations
+
+from coterie.kube.api.meta import ApiObject, Model
+from coterie.kube.api.types.kind import Kind
+from coterie.kube.api.types.pods import QuantityText
+from coterie.kuscia.api.types.domain import kuscia_resource
+
+ASK, REFUSE = "Ask", "Refuse"
+JOB, DEPLOYMENT = "Job", "Deployment"
+ANY = "*"
+
+
+class PartnerQuota(Model, frozen=True, kw_only=True):
+    """Of everything together that the partner's workloads have here at one time. What is not said has a default."""
+
+    tasks: int | None = None
+    pods: int | None = None
+    cpu: QuantityText | None = None
+    memory: QuantityText | None = None
+    disk: QuantityText | None = None
+
+
+class PartnerPolicySpec(Model, frozen=True, kw_only=True):
+    app_images: tuple[str, ...] | None = None
+    """`NAME[:VERSION][@ID]`, where NAME may be a pattern. None and empty: nothing is approved automatically."""
+    kinds: tuple[str, ...] | None = None
+    components: tuple[str, ...] | None = None
+    tables: tuple[str, ...] | None = None
+    cpu: QuantityText | None = None
+    memory: QuantityText | None = None
+    bandwidth: int | None = None
+    priority: int | None = None
+    hours: tuple[str, ...] | None = None
+    time_zone: str = ""
+    outside: str = ASK
+    quota: PartnerQuota | None = None
+
+
+class PartnerPolicy(ApiObject, frozen=True, kw_only=True):
+    spec: PartnerPolicySpec = PartnerPolicySpec()
+
+
+PARTNER_POLICIES = Kind(kuscia_resource("partnerpolicies", "PartnerPolicy", namespaced=False), PartnerPolicy)
