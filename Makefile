@@ -54,8 +54,9 @@ test: setup lint types  ## lint, types, layers and all tests
 	$(BIN)/pytest -q -n $(JOBS) --dist loadgroup
 
 # What depends on who runs it: pods, networks, and jobs from end to end.
-USER_TESTS := tests/kube/agent/runp tests/kube/network $(addprefix tests/e2e/test_e2e_,network_readme.py not_fenced.py \
-  jobs.py psi.py serving.py secretflow.py pods.py) $(wildcard tests/faults/test_attack_pod_*.py)
+USER_TESTS := $(addprefix tests/kube/agent/runp/test_runp_,network.py users.py isolation.py suite.py) tests/kube/network \
+  $(addprefix tests/e2e/test_e2e_,network_readme.py not_fenced.py serving.py secretflow.py) \
+  $(addprefix tests/faults/test_attack_pod_,files.py network.py identity.py)
 
 test-user: $(STAMP)  ## the tests of pods and networks; as an ordinary user they take another way than as root
 	@timeout 120 $(BIN)/python -m coterie.cli.psi_environment || echo 'The tests that need the environment of the PSI engine are skipped.'
