@@ -532,12 +532,13 @@ async def h2_answer(link: h2.connection.H2Connection, reader: asyncio.StreamRead
 # ---- other doors ----
 
 
-async def test_envoy_has_two_ports_and_no_other(scene: Scene) -> None:
-    """Envoy's admin and its configuration are files and a socket of the node's own user; there is no port for them."""
+async def test_envoy_has_its_public_port_and_no_other(scene: Scene) -> None:
+    """Envoy's admin and its configuration are files and a socket of the node's own user, and pods have a network of their
+    own: the machine has no port for them."""
     bob = scene.bob
     family = psutil.Process(bob.process.pid if bob.process else 0)
     found = {each.pid: listening(each) for each in (family, *family.children(recursive=True))}
-    assert found.pop(bob.envoy) == {(bob.host, bob.external.port), (bob.host, bob.internal.port)}
+    assert found.pop(bob.envoy) == {(bob.host, bob.external.port)}
     assert {host for each in found.values() for host, _ in each} == {bob.host}, "nothing listens on all addresses"
     places = GatewayPaths.of(bob.paths)
     assert (places.run / "envoy.sock").stat().st_mode & 0o777 == 0o600
@@ -556,12 +557,8 @@ def listening(process: psutil.Process) -> set[tuple[str, int]]:
 DOORS: dict[str, tuple[int, str, str]] = {
     "API": (0, "/api/v1/namespaces/bob/secrets", "node"),
     "agent": (1, "/containerLogs/bob/x/y", "node"),
-    "data mesh": (8070, "/api/v1/datamesh/domaindata/query", "datamesh"),
-    "data mesh, gRPC": (8071, "/kuscia.proto.api.v1alpha1.datamesh.DomainDataService/QueryDomainData", "datamesh"),
     "KusciaAPI": (8082, "/api/v1/job/query", "kusciaapi"),
     "KusciaAPI, gRPC": (8083, "/kuscia.proto.api.v1alpha1.kusciaapi.JobService/QueryJob", "kusciaapi"),
-    "ConfManager": (8060, "/api/v1/cm/config/query", "kusciaapi"),
-    "ConfManager, gRPC": (8061, "/kuscia.proto.api.v1alpha1.confmanager.ConfigService/QueryConfig", "kusciaapi"),
 }
 
 
@@ -594,6 +591,12 @@ async def test_ports_of_the_node_are_for_its_own(scene: Scene, port: int, path: 
         return told() > before
 
     await until("the refusal is in the log", written)
+
+
+@pytest.mark.parametrize("port", [53, 80, 8070, 8071, 8060, 8061])
+async def test_services_for_pods_have_no_port_on_the_machine(scene: Scene, port: int) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(scene.bob.host, port)
 
 
 PATHS = {
