@@ -70,7 +70,7 @@ class Puppets:
     def _watch(self) -> None:
         while not self._closed.wait(_LOOK_SECONDS):
             for root in list(self._roots):
-                for hello in root.glob("*/var/pods/*/runp/main.*/tmp/hello"):
+                for hello in _found(root):
                     if hello not in self._seen:
                         self._seen.add(hello)
                         self._greet(hello)
@@ -134,3 +134,10 @@ class Puppets:
     def once_each(self, job: str) -> bool:
         found = self.starts(job)
         return len(set(found)) == len(found)
+
+
+def _found(root: Path) -> list[Path]:
+    try:
+        return list(root.glob("*/var/pods/*/runp/main.*/tmp/hello"))
+    except OSError:
+        return []  # a pod was removed meanwhile: the next look finds the others
