@@ -37,9 +37,10 @@ def test_its_app_image_can_be_used(environment: Environment) -> None:
 @ALL
 def test_all_it_needs_is_pinned(environment: Environment) -> None:
     text = resources.files("coterie.engines").joinpath(environment.name, "requirements.txt").read_text()
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    assert lines == sorted(lines, key=str.lower)
-    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[a-z0-9.]+", line) for line in lines)
+    entries = [line for line in text.replace("\\\n", " ").splitlines() if line and not line.startswith("#")]
+    assert entries == sorted(entries, key=str.lower)
+    pinned = r"[A-Za-z0-9_.-]+==[a-z0-9.]+(\s+--hash=sha256:[0-9a-f]{64})+\s*"
+    assert [each for each in entries if not re.fullmatch(pinned, each)] == []
 
 
 @ALL

@@ -247,6 +247,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
         },
     },
     "InteropConfig": {"spec": {"host": "alice", "members": ["bob"]}},
+    "PartnerPolicy": {"spec": {"outside": "Refuse"}},
 }  # fmt: skip
 
 

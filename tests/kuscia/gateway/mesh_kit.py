@@ -40,6 +40,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control.child_api_listener import private_socket
 from coterie.kube.control.manager import Manager, Runnable
 from coterie.kube.store.memory import MemoryStore
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS, GATEWAYS
 from coterie.kuscia.controllers.clusterdomainroute import controller as clusterdomainroute
 from coterie.kuscia.controllers.domain import controller as domain
@@ -110,8 +111,12 @@ class Plane:
         return next(each for group in self.groups for each in group if each.name == name)
 
     async def serve(self, name: str, where: SocketAddress, **annotations: str) -> None:
-        """A service of this domain with one address."""
-        meta: Object = {"name": name, "namespace": self.name, "annotations": annotations}
+        """A service of this domain with one address, open to all partners unless the annotations say otherwise."""
+        meta: Object = {
+            "name": name,
+            "namespace": self.name,
+            "annotations": {labels.KUSCIA_ACCESS_DOMAIN: "*", **annotations},
+        }
         port = {"name": "http", "port": where.port}
         subset = {"addresses": [{"ip": where.host}], "ports": [port]}
         await self.client.create(SERVICE, {"metadata": meta, "spec": {"clusterIP": "None", "ports": [port]}})

@@ -108,7 +108,7 @@ async def here(
 ) -> AsyncIterator[World]:
     """The domain's own namespace and `cross-domain` exist; `namespaces`: further ones. `client`: of another world's API."""
     paths = DomainPaths.of(directory, domain).prepare()
-    own = domain_identity.ensure(paths, domain, _KEY, clock.now())
+    own = domain_identity.ensure(paths, domain, _KEY, SYSTEM_CLOCK.now())
     if client is not None:
         yield World(OperationContext(client, domain, mode, paths, own, clock))
         return

@@ -27,8 +27,9 @@ HELP = """
 Start a network of domains on this machine, in the background, and wait until it is ready: every node runs, and every
 route between two domains works in both directions. In topology center, one control plane serves a node of each domain;
 the nodes register through its gateway. In topology p2p, each domain has its own control plane and node, and all domains
-are partners whose policies are open: each accepts the jobs and deployments of the others. Each domain has its own directory under the root and its own loopback address. Domains that already run
-are not changed; existing domains start with all their objects.
+are partners whose policies are open: each accepts the jobs and deployments of the others. Each domain has its own
+directory under the root and its own loopback address. Domains that already run are not changed; existing domains start
+with all their objects.
 
 Examples:
   coterie up                                          # p2p: alice and bob

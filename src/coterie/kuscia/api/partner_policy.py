@@ -23,15 +23,21 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any, Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import TYPE_CHECKING, Any, Final
 
+from coterie.base.lazy_import import lazy_import
 from coterie.kube.api import quantity
 from coterie.kube.api.quantity import BINARY_SI, NANO, Quantity, QuantityError
 from coterie.kube.api.types.pods import QuantityText
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.domain import DOMAINS, Domain
 from coterie.kuscia.api.types.partner_policy import ANY, REFUSE, PartnerPolicySpec, PartnerQuota
+
+if TYPE_CHECKING:
+    import zoneinfo
+else:
+    # It brings the whole configuration that Python was built with.
+    zoneinfo = lazy_import("zoneinfo")
 
 CPU, MEMORY, DISK, BANDWIDTH = "cpu", "memory", "ephemeral-storage", labels.KUSCIA_BANDWIDTH
 COUNTED_RESOURCES = (CPU, MEMORY, DISK, BANDWIDTH)
@@ -152,7 +158,7 @@ def decide(policy: PartnerPolicySpec | None, request: PartnerRequest, now: datet
     reasons = list(_against(policy, request))
     after = None
     windows = [_window(each) for each in policy.hours or ()]
-    zone = ZoneInfo(policy.time_zone or "UTC")
+    zone = zoneinfo.ZoneInfo(policy.time_zone or "UTC")
     if windows and not any(window.holds(now.astimezone(zone)) for window in windows):
         hours = ", ".join(policy.hours or ())
         reasons.append(Reason("hours", f"{partner} may begin work at {hours} {policy.time_zone or 'UTC'} only"))
@@ -365,8 +371,8 @@ def _faults(policy: PartnerPolicySpec) -> Iterator[str]:
         except ValueError as problem:
             yield f"hours: {problem}"
     try:
-        ZoneInfo(policy.time_zone or "UTC")
-    except (ZoneInfoNotFoundError, ValueError, OSError):
+        zoneinfo.ZoneInfo(policy.time_zone or "UTC")
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
         yield f"timeZone: {policy.time_zone!r} is not known here; take one such as Europe/Berlin"
 
 
