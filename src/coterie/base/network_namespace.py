@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_CLONE_NEWNET = 0x40000000
-_OWN = "/proc/thread-self/ns/net"
+from coterie.base.linux_namespaces import CLONE_NEWNET, setns
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_OWN = "/proc/thread-self/ns/net"
 
 
 @contextmanager
@@ -24,18 +22,12 @@ def entered(path: Path) -> Iterator[None]:
     try:
         there = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            _enter(there, path)
+            setns(there, CLONE_NEWNET)
         finally:
             os.close(there)
         try:
             yield
         finally:
-            _enter(own, path)
+            setns(own, CLONE_NEWNET)
     finally:
         os.close(own)
-
-
-def _enter(handle: int, path: Path) -> None:
-    if _libc.setns(ctypes.c_int(handle), ctypes.c_int(_CLONE_NEWNET)) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(path))

@@ -10,8 +10,9 @@ import sys
 import traceback
 from collections.abc import Callable
 
+from coterie.base.linux_namespaces import unshare
 from coterie.kube.network.rootless.enter import CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWUSER
-from coterie.kube.network.rootless.probe import loopback_up, map_root, private_mounts, unshare
+from coterie.kube.network.rootless.probe import loopback_up, map_root, private_mounts
 
 USER = os.getuid() or 65534
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4

@@ -11,10 +11,14 @@ import os
 import select
 import signal
 import socket
-import struct
 from collections.abc import Callable, Mapping
+from contextlib import closing
 
-from coterie.kube.network.rootless.enter import CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWUSER
+from coterie.base.linux_namespaces import CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWUSER, unshare
+from coterie.kube.network.pods import nftables
+from coterie.kube.network.pods.links import Links
+from coterie.kube.network.pods.namespaces import own_netns_fd
+from coterie.kube.network.pods.netlink import NETLINK_NETFILTER, NetlinkSocket
 
 UNSHARE, MAPS, MOUNT, LOOPBACK, PORT, NFTABLES, VETH = STEPS = (
     "unshare", "maps", "mount", "loopback", "port", "nftables", "veth",
@@ -30,10 +34,6 @@ _WHAT = {
 }
 _SECONDS = 5.0
 _MS_REC_PRIVATE = 0x4000 | 0x40000
-_NLM_REQUEST_ACK, _NLM_CREATE, _NLM_EXCL = 0x5, 0x400, 0x200
-_RTM_NEWLINK, _IFF_UP = 16, 1
-_NETLINK_NETFILTER, _NFNL_SUBSYS_NFTABLES, _NFPROTO_INET = 12, 10, 1
-_BATCH_BEGIN, _BATCH_END = 16, 17
 _SYSCTLS = (
     "kernel.osrelease",
     "kernel.unprivileged_userns_clone",
@@ -61,62 +61,29 @@ class ProbeResult:
         return "ProbeResult(ok)" if self.ok else f"ProbeResult({self.step}: {os.strerror(self.errno)})"
 
 
-def _attribute(kind: int, data: bytes) -> bytes:
-    length = 4 + len(data)
-    return struct.pack("=HH", length, kind) + data + bytes(-length % 4)
-
-
-def _message(kind: int, flags: int, body: bytes) -> bytes:
-    return struct.pack("=IHHII", 16 + len(body), kind, flags, 1, 0) + body
-
-
-def _ask(protocol: int, data: bytes) -> None:
-    """Send netlink messages and read the first answer. OSError: what the kernel refused."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as netlink:
-        netlink.settimeout(_SECONDS)
-        netlink.bind((0, 0))
-        netlink.send(data)
-        answer = netlink.recv(65536)
-    code = -struct.unpack_from("=i", answer, 16)[0]
-    if code:
-        raise OSError(code, os.strerror(code))
-
-
 def loopback_up() -> None:
     """In the network namespace of this process."""
-    link = struct.pack("=BxHiII", 0, 0, socket.if_nametoindex("lo"), _IFF_UP, _IFF_UP)
-    _ask(socket.NETLINK_ROUTE, _message(_RTM_NEWLINK, _NLM_REQUEST_ACK, link))
+    with closing(Links()) as links:
+        links.loopback()
 
 
 def _veth() -> None:
-    empty = struct.pack("=BxHiII", 0, 0, 0, 0, 0)
-    peer = _attribute(1, empty + _attribute(3, b"probe1\0"))
-    kind = _attribute(1, b"veth\0") + _attribute(2, peer)
-    body = empty + _attribute(3, b"probe0\0") + _attribute(18, kind)
-    _ask(socket.NETLINK_ROUTE, _message(_RTM_NEWLINK, _NLM_REQUEST_ACK | _NLM_CREATE | _NLM_EXCL, body))
+    own = own_netns_fd()
+    try:
+        with closing(Links()) as links:
+            links.attach("p0", own, "169.254.0.1")
+    finally:
+        os.close(own)
 
 
 def _nftables() -> None:
-    batch = struct.pack("=BBH", 0, 0, socket.htons(_NFNL_SUBSYS_NFTABLES))
-    table = struct.pack("=BBH", _NFPROTO_INET, 0, 0) + _attribute(1, b"probe\0")
-    _ask(
-        _NETLINK_NETFILTER,
-        _message(_BATCH_BEGIN, 1, batch)
-        + _message(_NFNL_SUBSYS_NFTABLES << 8, _NLM_REQUEST_ACK | _NLM_CREATE, table)
-        + _message(_BATCH_END, 1, batch),
-    )
+    with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
+        netlink.request(nftables.batch([nftables.add_table("probe")]), acknowledged=-2)
 
 
 def _listen_on_80() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 80))
-
-
-def unshare(flags: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(flags):
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
 
 
 def map_root(uid: int, gid: int) -> None:

@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import os
 import socket
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ import coterie
 from coterie.base.log import logger
 from coterie.kube.agent.runtimes.protocol import RuntimeFailure
 from coterie.kube.agent.runtimes.runp import wire
-from coterie.kube.agent.runtimes.runp.network_access import supervisor_command
+from coterie.kube.agent.runtimes.runp.network_access import run_supervisor
 
 _log = logger("agent.runp")
 _CONNECT_TRIES = 5
@@ -133,22 +132,8 @@ class SupervisorClient:
         asyncio.get_running_loop().add_reader(connection.fileno(), self._readable)
 
     async def _start(self) -> None:
-        command, environment = supervisor_command(self._directory, self._group, self._without)
-        if self._namespaces:
-            environment["COTERIE_NAMESPACES"] = ",".join(map(str, self._namespaces))
         # A plain child in a thread works on every loop; started as uvloop's own subprocess, the supervisor never came up.
-        done = await asyncio.to_thread(
-            subprocess.run,
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=environment,
-            pass_fds=self._namespaces,
-            cwd="/",
-            start_new_session=True,
-            check=False,
-        )
+        done = await asyncio.to_thread(run_supervisor, self._directory, self._group, self._without, self._namespaces)
         if done.returncode:
             _log.warning("The pod supervisor did not start", said=done.stderr.decode(errors="replace").strip())
             await asyncio.sleep(0.1)

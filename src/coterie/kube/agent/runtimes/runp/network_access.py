@@ -217,8 +217,10 @@ def _load(path: Path) -> Any:
     return None
 
 
-def supervisor_command(directory: Path, group: str, without: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The command that starts the supervisor, and its environment."""
+def run_supervisor(
+    directory: Path, group: str, without: tuple[str, ...], namespaces: tuple[int, ...] = ()
+) -> subprocess.CompletedProcess[bytes]:
+    """Start the supervisor and wait until it can be reached. `namespaces`: of the pod network, which it enters by them."""
     command = (
         sys.executable,
         # Without `site` it starts faster and loads nothing of what else is installed.
@@ -232,21 +234,23 @@ def supervisor_command(directory: Path, group: str, without: tuple[str, ...]) ->
         "--without",
         ",".join(without),
     )
-    source = str(Path(coterie.__file__).parents[1])
-    return command, {"PYTHONPATH": source, "PATH": os.defpath, "LANG": "C.UTF-8"}
-
-
-def _start_supervisor(directory: Path, group: str, without: tuple[str, ...]) -> None:
-    command, environment = supervisor_command(directory, group, without)
-    done = subprocess.run(
+    environment = {"PYTHONPATH": str(Path(coterie.__file__).parents[1]), "PATH": os.defpath, "LANG": "C.UTF-8"}
+    if namespaces:
+        environment["COTERIE_NAMESPACES"] = ",".join(map(str, namespaces))
+    return subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         env=environment,
+        pass_fds=namespaces,
         cwd="/",
         start_new_session=True,
         check=False,
     )
+
+
+def _start_supervisor(directory: Path, group: str, without: tuple[str, ...]) -> None:
+    done = run_supervisor(directory, group, without)
     if done.returncode and b"another one is at work" not in done.stderr:
         raise RuntimeFailure("RuntimeNotReady", done.stderr.decode(errors="replace").strip())
