@@ -207,7 +207,6 @@ def _document(settings: PodNetworkSettings) -> dict[str, Any]:
         "ports": [list(each) for each in settings.ports],
         "ports_not_for_guests": [list(each) for each in settings.ports_not_for_guests],
         "relay_port": 0 if root else RELAY_PORT,
-        "egress": settings.egress and not root,
     }
 
 

@@ -218,7 +218,6 @@ class PodNetworks:
             [(kind, port) for kind, port in settings["ports"]],
             [(kind, port) for kind, port in settings["ports_not_for_guests"]],
             settings.get("relay_port", 0),
-            settings.get("egress", False),
         )
         self._handles: dict[str, int] = {}
         self._pods: dict[str, dict[str, Any]] = {}

@@ -16,8 +16,6 @@ class PodNetworkSettings:
     """(tcp or udp, port) of the gateway address that every pod may reach."""
     ports_not_for_guests: tuple[tuple[str, int], ...] = ()
     """Likewise, but not for pods that another domain began."""
-    egress: bool = False
-    """Whether ordinary pods may call out through the relay."""
 
 
 @dataclass(frozen=True, slots=True)
