@@ -294,16 +294,28 @@ def test_delete_waits_and_says_for_what(live):
     assert told.code == 1
     assert 'configmap "held" is still there after 0.3 s: it waits for the finalizers cli.example/hold' in told.err
     assert live("delete", "cm", "held", "--wait=false").code == 0
+    assert live("apply", "-f", "-", stdin=freed).code == 0
+    assert live("get", "cm", "held").code == 1
+
+
+def test_delete_ends_when_the_last_finalizer_goes(live):
+    freed = config_map("freed", "{a: b}")
+    text = freed.replace("name: freed", "name: freed, finalizers: [cli.example/hold]")
+    assert live("apply", "-f", "-", stdin=text).code == 0
+    is_deleted = ("get", "cm", "freed", "-o", "jsonpath={.metadata.deletionTimestamp}")
 
     def free() -> None:
-        time.sleep(0.2)
+        for _ in range(500):
+            if live(*is_deleted).out.strip():
+                break
+            time.sleep(0.02)
         live("apply", "-f", "-", stdin=freed)
 
     helper = threading.Thread(target=free)
     helper.start()
-    assert live("delete", "cm", "held", "--timeout", "10s").code == 0
+    assert live("delete", "cm", "freed", "--timeout", "30s").code == 0
     helper.join()
-    assert live("get", "cm", "held").code == 1
+    assert live("get", "cm", "freed").code == 1
 
 
 # the small ones

@@ -21,6 +21,7 @@ from coterie.cli.app import App, CliError
 from coterie.cli.domain_invitation import NetworkRoute
 from coterie.cli.progress import ProgressTable
 from coterie.cli.routes.model import line_of
+from coterie.kube.agent.runtimes.runp.halt import dismiss
 from coterie.kube.api.errors import ApiError
 from coterie.kube.client.client import Client
 from coterie.kube.client.kubeconfig import KubeconfigError
@@ -56,7 +57,13 @@ class NetworkStart:
             raise
         except BaseException:
             background.stop([node.paths for node in self.mine], _STOP_GRACE)
+            asyncio.run(self._dismiss_supervisors())
             raise
+
+    async def _dismiss_supervisors(self) -> None:
+        """Pods that an earlier `coterie down --keep-pods` left running keep theirs."""
+        agents = [(node, node.agent) for node in self.mine if node.agent is not None]
+        await asyncio.gather(*(dismiss(node.paths.run / "runp", agent.node_name) for node, agent in agents))
 
     async def _run(self, timeout: float) -> None:
         try:

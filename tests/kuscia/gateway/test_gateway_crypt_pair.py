@@ -8,7 +8,7 @@ import gzip
 import os
 import signal
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -243,16 +243,28 @@ async def test_a_partner_that_need_not_encrypt_does_not(domains: Secretive) -> N
         assert (reply.status, await reply.read()) == (200, MARKER)
 
 
-def flipped(data: bytes) -> bytes:
-    """The last byte but a few of a body: inside cipher text or tag, outside HTTP's own framing."""
-    at = data.rfind(b"\r\n0\r\n\r\n")
-    if at < 1:
-        return data
-    return data[: at - 1] + bytes([data[at - 1] ^ 1]) + data[at:]
+def flipping() -> Callable[[bytes], bytes]:
+    """Changes the last byte but a few of a body: inside cipher text or tag, outside HTTP's own framing.
+
+    However the message is cut into segments: it goes on when it is whole.
+    """
+    held = bytearray()
+
+    def change(data: bytes) -> bytes:
+        held.extend(data)
+        at = held.rfind(b"\r\n0\r\n\r\n")
+        if at < 1:
+            return b""
+        held[at - 1] ^= 1
+        whole = bytes(held)
+        held.clear()
+        return whole
+
+    return change
 
 
 async def test_a_changed_request_never_reaches_the_service(domains: Secretive) -> None:
-    domains.wire.there = flipped
+    domains.wire.there = flipping()
     status, body, reply = await ask(domains, data=MARKER)
     assert status == 400
     assert MARKER not in body
@@ -261,7 +273,7 @@ async def test_a_changed_request_never_reaches_the_service(domains: Secretive) -
 
 
 async def test_a_changed_response_is_not_released(domains: Secretive) -> None:
-    domains.wire.back = flipped
+    domains.wire.back = flipping()
     try:
         status, body, _ = await ask(domains, data=MARKER)
     except aiohttp.ClientError:

@@ -15,8 +15,9 @@ from runp_kit import RunpHarness
 from test_runp_network import NETWORK, NetworkHarness
 
 from coterie.kube.agent.runtimes.protocol import PodKind
-from coterie.kube.agent.runtimes.runp import network_access, pod_networks
+from coterie.kube.agent.runtimes.runp import network_access, pod_networks, wire
 from coterie.kube.agent.runtimes.runp.client import group_of
+from coterie.kube.agent.runtimes.runp.halt import dismiss
 from leftovers_kit import (
     DomainTraces,
     devices_of,
@@ -119,7 +120,7 @@ async def test_nothing_is_left_of_many_pods(network):
     """Some end by themselves, some are killed with their pod; of all kinds, many at once."""
     for number in range(3):  # what is opened once, with the first pod
         await come_and_go(network, f"first-{number}", _KINDS[number % 3], killed=False)
-    before = counts(network)
+    before = await _settled(network)
     addresses: list[str] = []
     for batch in range(0, _PODS, _AT_ONCE):
         addresses += await asyncio.gather(
@@ -136,7 +137,7 @@ async def test_nothing_is_left_of_many_pods(network):
 @pytest.mark.timeout(300)
 async def test_nothing_is_left_of_pods_whose_supervisor_is_killed_again_and_again(network):
     await come_and_go(network, "first", PodKind.ENGINE, killed=False)
-    before = counts(network)
+    before = await _settled(network)
     working = asyncio.gather(
         *(
             come_and_go(network, f"uid-{number}", _KINDS[number % 3], killed=number % 2 == 0)
@@ -178,9 +179,30 @@ async def test_nothing_is_left_of_a_node_that_is_gone(network):
         raise AssertionError("\n".join(left)) from problem
 
 
+async def _settled(network: NetworkHarness) -> Counts:
+    """What is there when the devices of the pods that were removed are gone too."""
+    await network.runp.until(lambda: counts(network).devices == ("lo",), 30)
+    return counts(network)
+
+
 async def _until_equal(network: NetworkHarness, before: Counts) -> None:
     """Devices go some moments after their namespaces."""
     try:
         await network.runp.until(lambda: counts(network) == before, 30)
     except AssertionError:
         assert counts(network) == before
+
+
+async def test_a_supervisor_is_dismissed_only_when_nothing_runs(network):
+    runp = network.runp
+    await network.pod("uid-1", PodKind.ORDINARY, "")
+    await runp.start("sleep 600")
+    await runp.runtime.close()
+    await dismiss(runp.settings.directory, runp.settings.node)
+    await runp.restart()
+    assert runp.state().running
+    await runp.runtime.remove_pod("uid-1")
+    await runp.runtime.close()
+    await dismiss(runp.settings.directory, runp.settings.node)
+    assert not (runp.settings.directory / wire.SOCKET_NAME).exists()
+    assert pod_networks.read_facts(str(runp.settings.directory)) is None

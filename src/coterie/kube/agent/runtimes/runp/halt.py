@@ -47,8 +47,26 @@ async def halt(directory: Path, node: str, grace: float, *, forget: bool = False
     return 0
 
 
+async def dismiss(directory: Path, node: str) -> None:
+    """End a supervisor that has nothing to keep, and its pod network with it; one whose containers run is left alone."""
+    if not _anything_in(directory):
+        pod_networks.release(str(directory))
+        return
+    client = _client(directory, group_of(node, directory))
+    try:
+        async with asyncio.timeout(_STOP_TIMEOUT):
+            hello = await client.connect()
+            if (await client.ask("quit", release=True)).result:
+                await _until_gone(hello["pid"])
+    except (ConnectionLost, RuntimeFailure, OSError, TimeoutError):
+        return  # it goes by itself, or stays for its containers
+    finally:
+        client.close()
+        client.release()
+
+
 async def _halt_once(directory: Path, group: str, grace: float, *, forget: bool) -> int:
-    client = SupervisorClient(directory, group, without=(), on_event=lambda event: None, on_lost=lambda: None)
+    client = _client(directory, group)
     try:
         async with asyncio.timeout(grace + _STOP_TIMEOUT):
             hello = await client.connect()
@@ -64,6 +82,10 @@ async def _halt_once(directory: Path, group: str, grace: float, *, forget: bool)
         client.close()
         client.release()
     return len({uid for uid, _ in running})
+
+
+def _client(directory: Path, group: str) -> SupervisorClient:
+    return SupervisorClient(directory, group, without=(), on_event=lambda event: None, on_lost=lambda: None)
 
 
 def _anything_in(directory: Path) -> bool:
