@@ -20,6 +20,7 @@ from coterie.node.config.settings import (
     DnsConfig,
     InlineFile,
     LogRotation,
+    NetworkConfig,
     NodeSettings,
     Notice,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "DnsConfig",
     "InlineFile",
     "LogRotation",
+    "NetworkConfig",
     "NodeSettings",
     "Notice",
     "changed_keys",

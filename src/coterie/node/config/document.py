@@ -27,11 +27,13 @@ from coterie.node.config.settings import (
     DataMeshConfig,
     KusciaApiConfig,
     LogRotation,
+    NetworkConfig,
     NodeSettings,
     Notice,
 )
 
-_LARGEST_POD_RANGE, _SMALLEST_POD_RANGE = 8, 24
+_POD_RANGES, _CLUSTER_RANGES, _SERVICE_RANGES = (8, 24), (8, 22), (8, 24)
+"""The shortest and the longest prefix."""
 MODES = ("master", "lite", "autonomy")
 LOG_LEVELS = ("DEBUG", "INFO", "WARN", "ERROR")
 READABLE_SENTENCE = "Others can read the configuration, which holds a secret; run chmod 600 on it"
@@ -93,6 +95,7 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         raise top.refused("runtime", f'this version has runp (pods are processes), not "{top.text("runtime")}"')
     section = gateway.read(top, mode, domain, paths, ports.lowest_port() if lowest_port is None else lowest_port)
     join = _join(top, mode)
+    network = _network(top.block("network"))
     collected = top.block("garbageCollection")
     data = collected.block("kusciaDomainDataGC")
     data_hours = data.number("durationHours", 720, 1)
@@ -112,7 +115,8 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         logrotate=rotation,
         api=_api(top.block("apiServer")),
         controllers=_controllers(top.block("controllers")),
-        agent=_agent(top, joins=join is not None) if mode != "master" else None,
+        network=network,
+        agent=_agent(top, network, joins=join is not None) if mode != "master" else None,
         join=join,
         workload_approve=top.optional_flag("enableWorkloadApprove"),
         job_gc_hours=collected.block("kusciaJobGC").number("durationHours", 720, 1),
@@ -165,7 +169,7 @@ def _join(top: Block, mode: str) -> Path | None:
     return Path(join).expanduser().absolute() if join else None
 
 
-def _agent(top: Block, *, joins: bool) -> AgentConfig:
+def _agent(top: Block, network: NetworkConfig, *, joins: bool) -> AgentConfig:
     block, given, kept = (top.block(name) for name in ("agent", "capacity", "reservedResources"))
     name = block.text("nodeName", "" if joins else socket.gethostname().lower())
     if dns_subdomain_faults(name) and not (joins and not name):
@@ -181,7 +185,7 @@ def _agent(top: Block, *, joins: bool) -> AgentConfig:
         taint=block.flag("taint", default.taint),
         host_paths=host_paths,
         allow_privileged=block.flag("allowPrivileged", default.allow_privileged),
-        pod_cidr=_pod_cidr(block, default.pod_cidr),
+        pod_cidr=_range(block, "podCIDR", network.first_node, *_POD_RANGES),
         allow_host_network=block.flag("allowHostNetwork", default.allow_host_network),
         lease_seconds=block.number("leaseSeconds", default.lease_seconds, 3),
         defaults=PodDefaults(
@@ -204,14 +208,28 @@ def _agent(top: Block, *, joins: bool) -> AgentConfig:
     )
 
 
-def _pod_cidr(block: Block, default: str) -> str:
-    text = block.text("podCIDR", default)
+def _network(block: Block) -> NetworkConfig:
+    default = NetworkConfig()
+    pods = _range(block, "podCIDR", default.pod_cidr, *_CLUSTER_RANGES)
+    services = _range(block, "serviceCIDR", default.service_cidr, *_SERVICE_RANGES)
+    if ipaddress.IPv4Network(pods).overlaps(ipaddress.IPv4Network(services)):
+        raise block.refused("serviceCIDR", f"{services} and network.podCIDR {pods} overlap; choose another range")
+    longest_prefix = _POD_RANGES[1]
+    shortest_prefix = ipaddress.IPv4Network(pods).prefixlen
+    size = block.number("nodeMaskSize", max(default.node_mask_size, shortest_prefix), shortest_prefix, longest_prefix)
+    return NetworkConfig(pods, size, services)
+
+
+def _range(block: Block, key: str, default: str, shortest: int, longest: int) -> str:
+    text = block.text(key, default)
     try:
         network = ipaddress.IPv4Network(text)
     except ValueError:
         network = None
-    if network is None or not _LARGEST_POD_RANGE <= network.prefixlen <= _SMALLEST_POD_RANGE:
-        raise block.refused("podCIDR", f'must be a range of IPv4 addresses such as {default} (/8 to /24), not "{text}"')
+    if network is None or not shortest <= network.prefixlen <= longest:
+        raise block.refused(
+            key, f'must be a range of IPv4 addresses such as {default} (/{shortest} to /{longest}), not "{text}"'
+        )
     return str(network)
 
 

@@ -38,6 +38,7 @@ USED = (
     "root", "logFormat", "join",
     "apiServer.host", "apiServer.port", "apiServer.names[]", "apiServer.eventTTLSeconds", "apiServer.auditLog",
     "controllers.nodeGraceSeconds", "controllers.podEvictionSeconds", "controllers.portRange",
+    "network.podCIDR", "network.nodeMaskSize", "network.serviceCIDR",
     "agent.nodeName", "agent.address", "agent.port", "agent.taint", "agent.hostPaths[]", "agent.leaseSeconds",
     "agent.podCIDR", "agent.allowHostNetwork",
     "agent.defaults.pids", "agent.defaults.openFiles", "agent.defaults.memory", "agent.defaults.ephemeralStorage",
@@ -98,7 +99,9 @@ REFUSED = {
 
 ONLY_IN = {
     **dict.fromkeys(("liteDeployToken", "masterEndpoint"), ("lite",)),
-    **dict.fromkeys(("apiServer", "controllers", "garbageCollection", "enableWorkloadApprove"), ("master", "autonomy")),
+    **dict.fromkeys(
+        ("apiServer", "controllers", "network", "garbageCollection", "enableWorkloadApprove"), ("master", "autonomy")
+    ),
     **dict.fromkeys(
         ("agent", "dataMesh", "capacity", "reservedResources", "runtime", "gateway.internal"), ("lite", "autonomy")
     ),

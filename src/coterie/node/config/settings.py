@@ -43,6 +43,23 @@ class ControllerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkConfig:
+    """`network`: the addresses of the domain's pods and Services (modes master and autonomy)."""
+
+    pod_cidr: str = "100.96.0.0/12"
+    """`podCIDR`: the addresses of all pods; every node gets a part of it."""
+    node_mask_size: int = 20
+    """`nodeMaskSize`: the length of the prefix of a node's part."""
+    service_cidr: str = "100.112.0.0/16"
+    """`serviceCIDR`: the virtual addresses of Services."""
+
+    @property
+    def first_node(self) -> str:
+        """The part of the control plane's own node."""
+        return f"{self.pod_cidr.partition('/')[0]}/{self.node_mask_size}"
+
+
+@dataclass(frozen=True, slots=True)
 class AgentConfig:
     """`agent`, `capacity`, `reservedResources`: the node agent (modes lite and autonomy)."""
 
@@ -57,8 +74,9 @@ class AgentConfig:
     host_paths: tuple[str, ...] = ()
     """Directories below which hostPath volumes may lie; none unless given."""
     allow_privileged: bool = False
-    pod_cidr: str = "100.96.0.0/16"
-    """`podCIDR`: the addresses of this node's pods, in a network that nobody outside sees."""
+    pod_cidr: str = "100.96.0.0/20"
+    """`podCIDR`: the addresses of this node's pods. A node that joins has the one of its join file; all others, unless it
+    is given, the first of `network.podCIDR`."""
     allow_host_network: bool = False
     """Whether pods may ask for the machine's network (`hostNetwork: true`)."""
     lease_seconds: int = 40
@@ -169,6 +187,7 @@ class NodeSettings:
     logrotate: LogRotation = field(default_factory=LogRotation)
     api: ApiSettings = field(default_factory=ApiSettings)
     controllers: ControllerSettings = field(default_factory=ControllerSettings)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
     agent: AgentConfig | None = None
     """Of nodes that run pods: lite and autonomy."""
     join: Path | None = None

@@ -17,6 +17,8 @@ from coterie.kube.agent.runtimes.runp import network_access, pod_networks
 from coterie.kube.agent.runtimes.runp.client import group_of
 from coterie.kube.agent.runtimes.runp.network_access import NamespaceSockets, PodAddresses, engine_range
 from coterie.kube.agent.runtimes.runp.settings import PodNetworkSettings
+from coterie.kube.network.pods.links import Links
+from coterie.kube.network.pods.netlink import NETLINK_ROUTE
 
 NETWORK = PodNetworkSettings(ports=(("udp", 53), ("tcp", 80)), ports_not_for_guests=(("tcp", 8060),))
 GATEWAY = "100.96.0.1"
@@ -330,3 +332,15 @@ def test_what_is_an_answer():
     assert has_answer(query[:2] + b"\x81\x80\0\1\0\1\0\0\0\0")
     assert not has_answer(query[:2] + b"\x81\x83\0\1\0\1\0\0\0\0")
     assert not has_answer(b"")
+
+
+async def test_devices_of_the_domain_are_changed_from_outside(network):
+    """With a socket of the domain's namespace, by a process that never enters it."""
+    there = Links(network.sockets.netlink(NETLINK_ROUTE))
+    await network.pod("uid-1")
+    try:
+        assert there.names() == ["p2"]
+        there.detach("p2")
+        assert there.names() == []
+    finally:
+        there.close()

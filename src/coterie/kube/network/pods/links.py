@@ -63,10 +63,10 @@ _ALL_GROUPS, _OWN_GROUP = "0 2147483647", "0 0"
 
 
 class Links:
-    """Changes devices and routes of the network namespace in which it was made, wherever its caller is now."""
+    """Changes devices and routes of the network namespace in which it or `netlink` was made, wherever its caller is now."""
 
-    def __init__(self) -> None:
-        self._netlink = NetlinkSocket(NETLINK_ROUTE)
+    def __init__(self, netlink: NetlinkSocket | None = None) -> None:
+        self._netlink = netlink or NetlinkSocket(NETLINK_ROUTE)
 
     def loopback(self, address: str = "") -> None:
         """Bring `lo` up and, where an address is given, add it there."""

@@ -56,6 +56,10 @@ def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
         at += length + (-length % 4)
 
 
+def open_netlink(protocol: int) -> socket.socket:
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+
+
 class NetlinkMessage:
     """One message to the kernel; `what` names it in errors."""
 
@@ -69,10 +73,11 @@ class NetlinkMessage:
 
 
 class NetlinkSocket:
-    """A socket of one netlink protocol. It stays in the network namespace in which it was made."""
+    """A socket of one netlink protocol. It stays in the network namespace in which it was made: here and now, or by
+    whoever made `existing`."""
 
-    def __init__(self, protocol: int) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+    def __init__(self, protocol: int, existing: socket.socket | None = None) -> None:
+        self._socket = existing or open_netlink(protocol)
         self._socket.setsockopt(_SOL_NETLINK, _CAP_ACK, 1)
         self._socket.setsockopt(_SOL_NETLINK, _EXT_ACK, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)

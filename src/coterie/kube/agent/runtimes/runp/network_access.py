@@ -19,6 +19,7 @@ from coterie.base.files import private_directory, write_atomic
 from coterie.kube.agent.runtimes.protocol import RuntimeFailure
 from coterie.kube.agent.runtimes.runp import pod_networks, wire
 from coterie.kube.agent.runtimes.runp.settings import PodNetworkSettings
+from coterie.kube.network.pods.netlink import NetlinkSocket
 
 RELAY_PORT = 1
 """Inside the domain's namespace: where what the domain's processes send out is redirected to, for the relay."""
@@ -136,7 +137,7 @@ def ensure(directory: Path, group: str, settings: PodNetworkSettings, without: t
 
 
 class NamespaceSockets:
-    """Listening sockets in the domain's network namespace, made by the supervisor, which is started where there is none."""
+    """Listening sockets and netlink sockets in the domain's network namespace, made by the supervisor, which is started where there is none."""
 
     def __init__(self, directory: Path, group: str, without: tuple[str, ...] = ()) -> None:
         self._directory = directory
@@ -153,6 +154,10 @@ class NamespaceSockets:
 
     def udp(self, address: str, port: int) -> socket.socket:
         return self._listener("udp", address, port, shared=False)
+
+    def netlink(self, protocol: int) -> NetlinkSocket:
+        """Changes devices, routes or rules of the domain's network namespace from where this process is."""
+        return NetlinkSocket(protocol, self._listener("netlink", "", protocol, shared=False))
 
     def _listener(self, kind: str, address: str, port: int, *, shared: bool) -> socket.socket:
         request = {"id": 1, "op": "listen", "kind": kind, "address": address, "port": port, "shared": shared}

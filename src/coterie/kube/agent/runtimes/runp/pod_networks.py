@@ -24,6 +24,7 @@ import socket
 from coterie.base import listener_handover
 from coterie.kube.agent.runtimes.runp import linux, pause, processes
 from coterie.kube.network.pods import firewall, links
+from coterie.kube.network.pods.netlink import open_netlink
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -367,7 +368,12 @@ class PodNetworks:
 
 
 def listener(kind: str, address: str, port: int, *, shared: bool) -> int:
-    """A bound socket of the namespace this process is in; `shared`: a process of the same user may bind it too."""
+    """A bound socket of the namespace this process is in; `shared`: a process of the same user may bind it too.
+
+    `netlink`: one of the netlink protocol `port`, with which its owner changes devices and rules of the namespace.
+    """
+    if kind == "netlink":
+        return open_netlink(port).detach()
     if kind == "tcp":
         made = listener_handover.listen_shared(address, port) if shared else listener_handover.listen(address, port)
         return made.detach()
