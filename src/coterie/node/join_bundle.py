@@ -35,12 +35,23 @@ class Bundle:
     key: bytes
     serving_certificate: bytes
     serving_key: bytes
+    pod_cidr: str = ""
+    """The range of this node's pods; empty in files of before nodes had one: the node's own configuration counts."""
+    cluster_cidr: str = ""
+    """The range of all pods of the domain."""
+    node_mask_size: int = 0
+    """The prefix length of every node's range."""
+    service_cidr: str = ""
+    vni: int = 0
+    """Of the domain's VXLAN; 0: there is no network between its nodes."""
+    gateway: str = ""
+    """The address of the control plane's node in the pod network."""
 
     def __repr__(self) -> str:
         return f"Bundle(server={self.server!r}, node={self.node!r}, ...)"
 
     def write(self, path: Path) -> None:
-        document = {
+        document: dict[str, Any] = {
             "server": self.server,
             "node": self.node,
             "ca": _encoded(self.ca),
@@ -49,6 +60,15 @@ class Bundle:
             "servingCertificate": _encoded(self.serving_certificate),
             "servingKey": _encoded(self.serving_key),
         }
+        if self.pod_cidr:
+            document["network"] = {
+                "podCIDR": self.pod_cidr,
+                "clusterCIDR": self.cluster_cidr,
+                "nodeMaskSize": self.node_mask_size,
+                "serviceCIDR": self.service_cidr,
+                "vni": self.vni,
+                "gateway": self.gateway,
+            }
         files.write_atomic(path, yaml.safe_dump(document, sort_keys=False))
 
     def connection(self) -> kubeconfig.ClusterConnection:
@@ -82,6 +102,7 @@ def read_bundle(path: Path) -> Bundle:
         document = yaml.safe_load(path.read_bytes())
         if not files.is_private(path):
             raise ConfigError(f"{path}: others can read this file, which holds a key; run chmod 600 on it")
+        network = document.get("network") or {}
         return Bundle(
             server=str(document["server"]),
             node=str(document["node"]),
@@ -90,6 +111,12 @@ def read_bundle(path: Path) -> Bundle:
             key=_decoded(document["key"]),
             serving_certificate=_decoded(document["servingCertificate"]),
             serving_key=_decoded(document["servingKey"]),
+            pod_cidr=str(network.get("podCIDR") or ""),
+            cluster_cidr=str(network.get("clusterCIDR") or ""),
+            node_mask_size=int(network.get("nodeMaskSize") or 0),
+            service_cidr=str(network.get("serviceCIDR") or ""),
+            vni=int(network.get("vni") or 0),
+            gateway=str(network.get("gateway") or ""),
         )
     except OSError as problem:
         raise ConfigError(f"{path}: cannot be read ({problem.strerror}); make it with `coterie node add`") from problem
