@@ -17,7 +17,7 @@ from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.controllers.nodeipam.plan import (
     NETWORK_UNAVAILABLE,
     NetworkCondition,
-    Pool,
+    RangePool,
     Settings,
     assigned,
     choose,
@@ -43,7 +43,7 @@ class NodeIpam:
         self.nodes = informers.get(NODES)
         self._known: dict[str, tuple[str, str, tuple[str, ...]]] = {}
         """By name: uid, pool and ranges of each Node that has some, also when the cache does not show it yet."""
-        self._pools: dict[str, Pool] = {}
+        self._pools: dict[str, RangePool] = {}
         self._waiting: set[str] = set()
         """Nodes that have a problem, which may be over when another Node goes."""
         self._checked: set[tuple[str, tuple[str, ...]]] = set()
@@ -86,7 +86,7 @@ class NodeIpam:
                 del self._known[name]
                 self._checked.discard((uid, ranges))
                 self._releases += 1
-                released = self._pools.setdefault(pool, Pool()).released
+                released = self._pools.setdefault(pool, RangePool()).released
                 released.update(dict.fromkeys(ranges, self._releases))
         for name, node in current.items():
             if ranges_of(node):
@@ -94,12 +94,10 @@ class NodeIpam:
 
     async def _assign(self, node: Node) -> None:
         meta, pool_name = node.metadata, pool_of(node)
-        used = [
-            cidr for name, (_, pool, ranges) in self._known.items() if pool == pool_name and name != meta.name
-            for cidr in ranges
-        ]  # fmt: skip
-        pool = self._pools.setdefault(pool_name, Pool())
-        chosen = choose(meta.name, used, pool, self._settings)
+        others = [known for name, known in self._known.items() if name != meta.name]
+        used = [cidr for _, pool, ranges in others if pool == pool_name for cidr in ranges]
+        pool_state = self._pools.setdefault(pool_name, RangePool())
+        chosen = choose(meta.name, used, pool_state, self._settings)
         if chosen is None:
             await self._say(node, exhausted(self._settings))
             return
@@ -114,7 +112,7 @@ class NodeIpam:
             return
         self._known[meta.name] = (meta.uid, pool_name, chosen)
         for cidr in chosen:
-            pool.released.pop(cidr, None)
+            pool_state.released.pop(cidr, None)
         self._log.info("Node got its pod addresses", node=meta.name, cidr=chosen[0])
         await self._say(written, assigned(chosen))
 

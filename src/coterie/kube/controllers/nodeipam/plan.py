@@ -1,10 +1,10 @@
 """Which range of pod addresses does a node get? Pure.
 
-    the Node has                                  and                           then
-    no range                                      a part of the pool is free    it gets that part
-    no range                                      nothing is free               NetworkUnavailable, PodCIDRsExhausted
-    a range that no older Node of its pool has                                  it keeps it
-    a range that an older Node of its pool has                                  NetworkUnavailable, PodCIDRConflict
+the Node has                                  and                           then
+no range                                      a part of the pool is free    it gets that part
+no range                                      nothing is free               NetworkUnavailable, PodCIDRsExhausted
+a range that no older Node of its pool has                                  it keeps it
+a range that an older Node of its pool has                                  NetworkUnavailable, PodCIDRConflict
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Settings:
 
 
 @dataclass(slots=True)
-class Pool:
+class RangePool:
     """What is remembered of one pool while the controller runs."""
 
     released: dict[str, int] = field(default_factory=dict)
@@ -81,14 +81,13 @@ def ranges_of(node: Node) -> tuple[str, ...]:
 
 def overlaps(one: str, other: str) -> bool:
     first, second = ipaddress.ip_network(one, strict=False), ipaddress.ip_network(other, strict=False)
-    if isinstance(first, ipaddress.IPv4Network) and isinstance(second, ipaddress.IPv4Network):
-        return first.overlaps(second)
-    if isinstance(first, ipaddress.IPv6Network) and isinstance(second, ipaddress.IPv6Network):
-        return first.overlaps(second)
-    return False
+    if first.version != second.version:
+        return False
+    shift = first.max_prefixlen - min(first.prefixlen, second.prefixlen)
+    return int(first.network_address) >> shift == int(second.network_address) >> shift
 
 
-def choose(node: str, used: Collection[str], pool: Pool, settings: Settings) -> tuple[str, ...] | None:
+def choose(node: str, used: Collection[str], pool: RangePool, settings: Settings) -> tuple[str, ...] | None:
     """The ranges for a new node; None: one of the cluster's ranges has no part left. `used`: of the other nodes."""
     chosen = []
     for cluster in settings.ranges:
