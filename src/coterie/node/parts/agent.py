@@ -19,6 +19,7 @@ from coterie.kuscia.engine.templates.config_store import DomainConfig, NoConfigS
 from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.identity import domain_identity
 from coterie.node.config import AgentConfig, NodeSettings
+from coterie.node.join_bundle import Bundle
 from coterie.node.parts.agent_endpoint import AgentPort, AgentTls
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.dns import pod_dns
@@ -39,6 +40,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
     settings, client, informers, clock = node.settings, node.client, node.informers, node.clock
     runtime, tls = node.get("runtime", RunpRuntime), node.get("agent_tls", AgentTls)
     part = node.get("pod_network", PodNetworkPart)
+    bundle = node.find("join_bundle", Bundle)
     callers = node.find("pod_callers", PodCallers)
     rotation = settings.logrotate
     check = _network_check(settings, runtime, clock)
@@ -53,7 +55,13 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             address=chosen.address,
             port=port.port,
             capacity=chosen.capacity,
-            node=NodeObjectSettings(lease_seconds=chosen.lease_seconds, renew_seconds=chosen.lease_seconds / 4),
+            node=NodeObjectSettings(
+                lease_seconds=chosen.lease_seconds,
+                renew_seconds=chosen.lease_seconds / 4,
+                # A join file of an earlier version gives no range, and the one of our configuration may be another's.
+                pod_cidr=chosen.pod_cidr if bundle is None or bundle.pod_cidr else "",
+                addresses=tuple(each for each in bundle.addresses if each != chosen.address) if bundle else (),
+            ),
             dns=pod_dns(settings),
             pods=PodSettings(
                 # A lite that registered sees no pods but its own domain's.
