@@ -141,7 +141,7 @@ def test_pods_find_their_domains_services_by_name(autonomy_with_names: Cluster) 
     begin(cluster)
     address = cluster.pod("web")["status"]["podIP"]
     assert cluster.do("exec asker -- cat /etc/resolv.conf").splitlines()[:2] == [
-        " ".join(("search", f"{DOMAIN}.svc", *searched())),
+        " ".join(("search", f"{DOMAIN}.svc", *cluster_search(DOMAIN), *searched())),
         f"nameserver {GATEWAY}",
     ]
     until("the service is named", lambda: look(cluster, "web")["web"] == [address])
@@ -151,6 +151,10 @@ def test_pods_find_their_domains_services_by_name(autonomy_with_names: Cluster) 
     assert look(cluster, *of_node) == {name: [GATEWAY] for name in of_node}
     assert look(cluster, f"nobody.{DOMAIN}.svc") == {f"nobody.{DOMAIN}.svc": ["no such name"]}
     assert look(cluster, "www.example.com", "nobody") == {"www.example.com": ["192.0.2.55"], "nobody": ["192.0.2.55"]}
+
+
+def cluster_search(namespace: str) -> list[str]:
+    return [f"{namespace}.svc.cluster.local", "svc.cluster.local", "cluster.local"]
 
 
 def searched() -> list[str]:
