@@ -4,13 +4,15 @@
     mode: lite, join: FILE                          at the node
 
 The file holds the node's identity (client certificate `system:node:NAME`, group `system:nodes`), the certificate under
-which its agent's endpoint is reached, and the authority to believe. It is a secret: mode 0600, never printed.
+which its agent's endpoint is reached, the authority to believe, its place in the pod network, and the authority with which it signs
+certificates of its engines. It is a secret: mode 0600, never printed.
 """
 
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from coterie.base import files, pki, pki_files
 from coterie.base.clock import Clock
 from coterie.base.paths import DomainPaths
 from coterie.kube.client import kubeconfig
+from coterie.kuscia.engine.certificates import DomainAuthority, NodeAuthority
+from coterie.kuscia.identity import engine_certificates
 from coterie.node.api_identity import AUTHORITY
 from coterie.node.config import ConfigError
 
@@ -46,6 +50,8 @@ class Bundle:
     """Of the domain's VXLAN; 0: there is no network between its nodes."""
     gateway: str = ""
     """The address of the control plane's node in the pod network."""
+    engines: NodeAuthority = field(default_factory=NodeAuthority)
+    """Signs the certificates of this node's engines."""
 
     def __repr__(self) -> str:
         return f"Bundle(server={self.server!r}, node={self.node!r}, ...)"
@@ -68,6 +74,12 @@ class Bundle:
                 "serviceCIDR": self.service_cidr,
                 "vni": self.vni,
                 "gateway": self.gateway,
+            }
+        if self.engines.able:
+            document["engines"] = {
+                "certificate": _encoded(self.engines.certificate),
+                "key": _encoded(self.engines.key),
+                "authorities": _encoded(self.engines.authorities),
             }
         files.write_atomic(path, yaml.safe_dump(document, sort_keys=False))
 
@@ -94,7 +106,17 @@ def make_bundle(paths: DomainPaths, node: str, addresses: tuple[str, ...], serve
         key=pki.key_pem(client_key),
         serving_certificate=pki.certificate_pem(serving),
         serving_key=pki.key_pem(serving_key),
+        engines=_engine_authority(paths, node, now),
     )
+
+
+def _engine_authority(paths: DomainPaths, node: str, now: datetime) -> NodeAuthority:
+    """Of the domain whose control plane this is; none where it has no engines (a gateway that is switched off)."""
+    domain = DomainAuthority(paths)
+    if not domain.able:
+        return NodeAuthority()
+    made = engine_certificates.issue_node_authority(domain.load(), node, now)
+    return NodeAuthority(pki.certificate_pem(made.certificate), pki.key_pem(made.key), domain.trusted())
 
 
 def read_bundle(path: Path) -> Bundle:
@@ -117,11 +139,18 @@ def read_bundle(path: Path) -> Bundle:
             service_cidr=str(network.get("serviceCIDR") or ""),
             vni=int(network.get("vni") or 0),
             gateway=str(network.get("gateway") or ""),
+            engines=_read_engines(document.get("engines")),
         )
     except OSError as problem:
         raise ConfigError(f"{path}: cannot be read ({problem.strerror}); make it with `coterie node add`") from problem
     except (yaml.YAMLError, KeyError, TypeError, ValueError) as problem:
         raise ConfigError(f"{path}: is not a file that `coterie node add` made") from problem
+
+
+def _read_engines(document: Any) -> NodeAuthority:
+    if not document:
+        return NodeAuthority()
+    return NodeAuthority(*(_decoded(document[key]) for key in ("certificate", "key", "authorities")))
 
 
 def _encoded(value: bytes) -> str:

@@ -13,7 +13,7 @@ from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.settings import AgentSettings, NodeObjectSettings, PodLogSettings, PodSettings
 from coterie.kube.client.client import Client
 from coterie.kube.control.manager import Runnable
-from coterie.kuscia.engine.certificates import EngineCertificateIssuer
+from coterie.kuscia.engine.certificates import DomainAuthority, EngineCertificateIssuer, NodeAuthority
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
 from coterie.kuscia.engine.templates.config_store import DomainConfig, NoConfigStore
 from coterie.kuscia.gateway.callers import PodCallers
@@ -40,6 +40,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
     runtime, tls = node.get("runtime", RunpRuntime), node.get("agent_tls", AgentTls)
     part = node.get("pod_network", PodNetworkPart)
     callers = node.find("pod_callers", PodCallers)
+    authority = node.find("node_authority", NodeAuthority)
     rotation = settings.logrotate
     check = _network_check(settings, runtime, clock)
     port = AgentPort(runtime, chosen, tls, clock)
@@ -66,7 +67,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             logs=PodLogSettings(max_age_days=rotation.max_age_days),
         ),
         clock,
-        plugins=[_engine_plugin(settings, chosen, client, clock, callers, part)],
+        plugins=[_engine_plugin(settings, chosen, client, clock, callers, part, authority)],
         network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
     if check is not None:
@@ -138,8 +139,9 @@ def _engine_plugin(
     clock: Clock,
     callers: PodCallers | None,
     part: PodNetworkPart,
+    authority: NodeAuthority | None,
 ) -> EnginePlugin:
-    issuer = EngineCertificateIssuer(settings.paths, settings.domain, clock)
+    issuer = EngineCertificateIssuer(authority or DomainAuthority(settings.paths), settings.domain, clock)
     store = _config_store(settings, client) or NoConfigStore()
     names = part.facts is not None or not settings.dns.enabled or settings.dns.port == DNS_PORT
     return EnginePlugin(engine_settings(settings, chosen), issuer, store, callers, fenced=part.fenced, names=names)

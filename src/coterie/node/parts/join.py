@@ -1,6 +1,6 @@
 """A lite that joined with a file made at the control plane (`coterie node add`): the API over HTTPS.
 
-Provides `client`, `informers` and `agent_tls`.
+Provides `client`, `informers`, `agent_tls` and `node_authority` (which signs the certificates of this node's engines).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     node.provide("client", client)
     node.provide("informers", informers)
     node.provide("agent_tls", AgentTls.of_bundle(bundle, settings.paths))
+    node.provide("node_authority", bundle.engines)
     return [[informers]]
 
 
