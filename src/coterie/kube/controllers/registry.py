@@ -1,7 +1,7 @@
 """The platform's controllers and its scheduler: see `kube/control/registry.py`.
 
-The node provides: `root_ca` (the API's authority, PEM), `node_lifecycle` (settings of that controller), `pod_hook` (sees pods
-before ReplicaSets create them, or None), `scheduler_plugins`.
+The node provides: `root_ca` (the API's authority, PEM), `node_lifecycle` and `node_ipam` (settings of these controllers),
+`pod_hook` (sees pods before ReplicaSets create them, or None), `scheduler_plugins`.
 """
 
 from __future__ import annotations
@@ -49,6 +49,13 @@ CONTROLLERS = (
         wakes_for=(NODES,),
         events="node-controller",
         needs={"settings": "node_lifecycle"},
+    ),
+    ControllerSpec(
+        "nodeipam",
+        f"{_HERE}.nodeipam.controller",
+        wakes_for=(NODES,),
+        events="node-ipam-controller",
+        needs={"settings": "node_ipam"},
     ),
     ControllerSpec("podgc", f"{_HERE}.podgc.controller", wakes_for=(PODS,)),
     ControllerSpec(
