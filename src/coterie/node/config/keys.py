@@ -46,7 +46,7 @@ USED = (
     "gateway.name", "gateway.workers", "gateway.enabled",
     "dataMesh.enabled", "dataMesh.host", "dataMesh.httpPort", "dataMesh.grpcPort",
     "kusciaAPI.enabled", "kusciaAPI.host", "confManager.host",
-    "dns.enabled", "dns.host", "dns.port", "dns.upstream[]",
+    "dns.enabled", "dns.host", "dns.port", "dns.upstream[]", "dns.clusterDomain",
 )  # fmt: skip
 
 _LEAVE = "leave it out; "

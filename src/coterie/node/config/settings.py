@@ -98,6 +98,8 @@ class DnsConfig:
     port: int = 53
     upstream: tuple[str, ...] = ()
     """Servers for all other names, as `address` or `address:port`; none: those of the machine's /etc/resolv.conf."""
+    cluster_domain: str = "cluster.local"
+    """`clusterDomain`: what names of Services in all namespaces end in, as in Kubernetes."""
 
 
 @dataclass(frozen=True, slots=True)
