@@ -13,7 +13,7 @@ from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.settings import AgentSettings, NodeObjectSettings, PodLogSettings, PodSettings
 from coterie.kube.client.client import Client
 from coterie.kube.control.manager import Runnable
-from coterie.kuscia.engine.certificates import EngineCertificateIssuer
+from coterie.kuscia.engine.certificates import DomainAuthority, EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
 from coterie.kuscia.engine.templates.config_store import DomainConfig, NoConfigStore
 from coterie.kuscia.gateway.callers import PodCallers
@@ -74,7 +74,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             logs=PodLogSettings(max_age_days=rotation.max_age_days),
         ),
         clock,
-        plugins=[_engine_plugin(settings, chosen, client, clock, callers, part)],
+        plugins=[_engine_plugin(settings, chosen, client, clock, callers, part, bundle)],
         network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
     if check is not None:
@@ -146,8 +146,11 @@ def _engine_plugin(
     clock: Clock,
     callers: PodCallers | None,
     part: PodNetworkPart,
+    bundle: Bundle | None,
 ) -> EnginePlugin:
-    issuer = EngineCertificateIssuer(settings.paths, settings.domain, clock)
+    issuer = EngineCertificateIssuer(
+        bundle.engines if bundle is not None else DomainAuthority(settings.paths), settings.domain, clock
+    )
     store = _config_store(settings, client) or NoConfigStore()
     names = part.facts is not None or not settings.dns.enabled or settings.dns.port == DNS_PORT
     return EnginePlugin(engine_settings(settings, chosen), issuer, store, callers, fenced=part.fenced, names=names)
