@@ -26,9 +26,9 @@ from coterie.kube.controllers.horizontalpodautoscaler.behavior import (
     normalize,
 )
 from coterie.kube.controllers.horizontalpodautoscaler.plan import (
+    AutoscalerView,
     MetricsSnapshot,
     TargetScale,
-    View,
     finish,
     plan,
     status_patch,
@@ -372,8 +372,8 @@ def view(
     metrics: MetricsSnapshot | None = None,
     members: list[Pod] | None = None,
     **more: Any,
-) -> View:
-    return View(
+) -> AutoscalerView:
+    return AutoscalerView(
         autoscaler=scaler or autoscaler(),
         scale=more.pop("scale", TargetScale(replicas, replicas, "app=web")),
         scale_problem=more.pop("scale_problem", ""),

@@ -36,11 +36,11 @@ from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.controllers.horizontalpodautoscaler.behavior import History
 from coterie.kube.controllers.horizontalpodautoscaler.custom_metrics import read_pods_metric
 from coterie.kube.controllers.horizontalpodautoscaler.plan import (
+    AutoscalerView,
     MetricsSnapshot,
-    Plan,
     PodsMetric,
+    ScalePlan,
     TargetScale,
-    View,
     finish,
     needs_resource_metrics,
     plan,
@@ -248,7 +248,7 @@ class AutoscalerLoop:
     async def _apply(self, target: _Target, metrics: MetricsSnapshot) -> None:
         autoscaler = target.autoscaler
         uid = autoscaler.metadata.uid
-        view = View(
+        view = AutoscalerView(
             autoscaler,
             target.scale,
             target.scale_problem,
@@ -268,7 +268,7 @@ class AutoscalerLoop:
             self._record(autoscaler, note.type, note.reason, note.message)
         await self._write(autoscaler, planned)
 
-    async def _rescale(self, target: _Target, planned: Plan) -> str:
+    async def _rescale(self, target: _Target, planned: ScalePlan) -> str:
         """Why it failed; empty: it did not."""
         assert target.resource is not None and planned.replicas is not None
         reference, meta = target.autoscaler.spec.scale_target_ref, target.autoscaler.metadata
@@ -281,7 +281,7 @@ class AutoscalerLoop:
         )
         return ""
 
-    async def _write(self, autoscaler: HorizontalPodAutoscaler, planned: Plan) -> None:
+    async def _write(self, autoscaler: HorizontalPodAutoscaler, planned: ScalePlan) -> None:
         patch = status_patch(autoscaler.status, planned.status)
         if patch is None:
             return

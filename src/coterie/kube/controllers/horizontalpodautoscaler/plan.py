@@ -39,11 +39,11 @@ from coterie.kube.api.types.pods import Pod
 from coterie.kube.controllers.horizontalpodautoscaler.behavior import History, normalize
 from coterie.kube.controllers.horizontalpodautoscaler.replicas import (
     TUNING,
+    AutoscalerTuning,
     MetricUnavailable,
     PodSample,
     Proposal,
     Samples,
-    Tuning,
     average_replicas,
     utilization_replicas,
 )
@@ -75,7 +75,7 @@ class MetricsSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class AutoscalerView:
     autoscaler: HorizontalPodAutoscaler
     scale: TargetScale | None
     scale_problem: str
@@ -90,7 +90,7 @@ class View:
     history: History
     now: datetime
     monotonic: float
-    tuning: Tuning = TUNING
+    tuning: AutoscalerTuning = TUNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class EventNote:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ScalePlan:
     replicas: int | None
     """To write to the scale; None: it stays as it is."""
     reason: str
@@ -115,7 +115,7 @@ class Plan:
 class _Draft:
     """The status while it is made."""
 
-    view: View
+    view: AutoscalerView
     conditions: tuple[Condition, ...]
     events: list[EventNote]
 
@@ -140,7 +140,7 @@ class _Computed:
     statuses: tuple[Object, ...]
 
 
-def plan(view: View) -> Plan:
+def plan(view: AutoscalerView) -> ScalePlan:
     autoscaler, scale = view.autoscaler, view.scale
     spec, before = autoscaler.spec, autoscaler.status
     draft = _Draft(view, before.conditions or (), [])
@@ -184,7 +184,7 @@ def plan(view: View) -> Plan:
     return _done(draft, current, limited.replicas, computed.statuses, reason, limited.history)
 
 
-def finish(view: View, planned: Plan, problem: str = "") -> Plan:
+def finish(view: AutoscalerView, planned: ScalePlan, problem: str = "") -> ScalePlan:
     """After the scale was written; `problem`: why it was not."""
     draft = _Draft(view, planned.status.conditions or (), list(planned.events))
     wanted, current = planned.replicas, view.scale.replicas if view.scale is not None else 0
@@ -194,13 +194,13 @@ def finish(view: View, planned: Plan, problem: str = "") -> Plan:
         message = f"the HPA controller was unable to update the target scale: {problem}"
         words = f"New size: {wanted}; reason: {planned.reason}; error: {problem}"
         draft.fail(ABLE, "FailedUpdateScale", message, EventNote("Warning", "FailedRescale", words))
-        return Plan(None, planned.reason, _with(planned.status, draft), tuple(draft.events), planned.history)
+        return ScalePlan(None, planned.reason, _with(planned.status, draft), tuple(draft.events), planned.history)
     message = f"the HPA controller was able to update the target scale to {wanted}"
     draft.set(ABLE, True, "SucceededRescale", message)
     draft.events.append(EventNote("Normal", "SuccessfulRescale", f"New size: {wanted}; reason: {planned.reason}"))
     status = msgspec.structs.replace(_with(planned.status, draft), last_scale_time=rfc3339(view.now))
     history = planned.history.scaled(view.monotonic, current, wanted)
-    return Plan(wanted, planned.reason, status, tuple(draft.events), history)
+    return ScalePlan(wanted, planned.reason, status, tuple(draft.events), history)
 
 
 def status_patch(before: HorizontalPodAutoscalerStatus, after: HorizontalPodAutoscalerStatus) -> Object | None:
@@ -276,7 +276,7 @@ def _failure_reason(metric: MetricSpec) -> str:
     return "InvalidMetricSourceType"
 
 
-def _metric(view: View, scale: TargetScale, metric: MetricSpec) -> tuple[int, str, Object]:
+def _metric(view: AutoscalerView, scale: TargetScale, metric: MetricSpec) -> tuple[int, str, Object]:
     """Replicas, the name of the metric for people, and its entry in the status."""
     match metric.type:
         case "Resource" if metric.resource is not None:
@@ -290,7 +290,9 @@ def _metric(view: View, scale: TargetScale, metric: MetricSpec) -> tuple[int, st
     raise MetricUnavailable(f'unknown metric source type "{metric.type}"')
 
 
-def _resource(view: View, scale: TargetScale, source: ResourceMetricSource, container: str) -> tuple[int, str, Object]:
+def _resource(
+    view: AutoscalerView, scale: TargetScale, source: ResourceMetricSource, container: str
+) -> tuple[int, str, Object]:
     target = source.target
     samples = _resource_samples(view, source.name, container)
     field_name = "containerResource" if container else "resource"
@@ -320,7 +322,7 @@ def _resource(view: View, scale: TargetScale, source: ResourceMetricSource, cont
     return proposal.replicas, name, {"type": kind, field_name: {**identity, "current": _current(proposal)}}
 
 
-def _of_pods(view: View, scale: TargetScale, source: CustomMetricSource) -> tuple[int, str, Object]:
+def _of_pods(view: AutoscalerView, scale: TargetScale, source: CustomMetricSource) -> tuple[int, str, Object]:
     found = view.metrics.custom.get(pods_metric(view.autoscaler.metadata.namespace, source), "it was not read")
     if isinstance(found, str):
         raise MetricUnavailable(f"unable to get metric {source.metric.name}: {found}")
@@ -344,7 +346,7 @@ def _current(proposal: Proposal) -> Object:
     return out
 
 
-def _resource_samples(view: View, resource: str, container: str) -> dict[str, PodSample]:
+def _resource_samples(view: AutoscalerView, resource: str, container: str) -> dict[str, PodSample]:
     """Of pods whose containers (or the one that is asked for) all have a figure."""
     if view.metrics.problem:
         raise MetricUnavailable(f"failed to get {resource} usage: {view.metrics.problem}")
@@ -388,7 +390,7 @@ def _done(
     metrics: tuple[Object, ...] | None,
     reason: str = "",
     history: History | None = None,
-) -> Plan:
+) -> ScalePlan:
     view = draft.view
     status = HorizontalPodAutoscalerStatus(
         observed_generation=view.autoscaler.metadata.generation,
@@ -399,7 +401,7 @@ def _done(
         conditions=draft.conditions,
     )
     changes = view.scale is not None and reason and desired != view.scale.replicas
-    return Plan(
+    return ScalePlan(
         desired if changes else None,
         reason,
         status,

@@ -24,7 +24,7 @@ CPU = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
+class AutoscalerTuning:
     """As the flags of kube-controller-manager, with its defaults."""
 
     tolerance: float = 0.1
@@ -41,7 +41,7 @@ class Tuning:
         return abs(1.0 - ratio) <= self.tolerance + 1e-9
 
 
-TUNING = Tuning()
+TUNING = AutoscalerTuning()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,9 @@ class PodGroups:
     ignored: frozenset[str]
 
 
-def group_pods(pods: Iterable[Pod], samples: Samples, resource: str, now: datetime, tuning: Tuning) -> PodGroups:
+def group_pods(
+    pods: Iterable[Pod], samples: Samples, resource: str, now: datetime, tuning: AutoscalerTuning
+) -> PodGroups:
     ready = 0
     unready, missing, ignored = set(), set(), set()
     for pod in pods:
@@ -98,7 +100,7 @@ def group_pods(pods: Iterable[Pod], samples: Samples, resource: str, now: dateti
     return PodGroups(ready, frozenset(unready), frozenset(missing), frozenset(ignored))
 
 
-def _starting(pod: Pod, sample: PodSample, now: datetime, tuning: Tuning) -> bool:
+def _starting(pod: Pod, sample: PodSample, now: datetime, tuning: AutoscalerTuning) -> bool:
     """Whether the CPU that the pod uses says nothing of its load, because it still starts."""
     condition = ready_condition(pod)
     started = parse_time(pod.status.start_time)
@@ -119,7 +121,7 @@ def utilization_replicas(
     resource: str,
     container: str,
     now: datetime,
-    tuning: Tuning = TUNING,
+    tuning: AutoscalerTuning = TUNING,
 ) -> Proposal:
     """`target` is in percent of the requests; `container` limits both to that container. Raises MetricUnavailable."""
     groups, counted = _counted(samples, pods, resource, now, tuning)
@@ -151,7 +153,7 @@ def average_replicas(
     pods: Sequence[Pod],
     resource: str,
     now: datetime,
-    tuning: Tuning = TUNING,
+    tuning: AutoscalerTuning = TUNING,
 ) -> Proposal:
     """`target` is an amount for each pod. Raises MetricUnavailable."""
     groups, counted = _counted(samples, pods, resource, now, tuning)
@@ -166,7 +168,9 @@ def average_replicas(
     return Proposal(wanted, sum(counted.values()) // len(counted))
 
 
-def value_replicas(current: int, target: int, value: int, pods: Sequence[Pod], tuning: Tuning = TUNING) -> int:
+def value_replicas(
+    current: int, target: int, value: int, pods: Sequence[Pod], tuning: AutoscalerTuning = TUNING
+) -> int:
     """For one value that describes the whole target, compared with a target of type Value."""
     ratio = value / target
     if not current:
@@ -176,7 +180,9 @@ def value_replicas(current: int, target: int, value: int, pods: Sequence[Pod], t
     return _ceil(ratio * sum(1 for pod in pods if pod.status.phase == "Running" and is_ready(pod)))
 
 
-def total_replicas(current: int, status_replicas: int, target: int, value: int, tuning: Tuning = TUNING) -> int:
+def total_replicas(
+    current: int, status_replicas: int, target: int, value: int, tuning: AutoscalerTuning = TUNING
+) -> int:
     """For one value that is shared by all pods, compared with a target of type AverageValue."""
     ratio = value / (target * status_replicas) if status_replicas else 0.0
     return current if status_replicas and tuning.tolerates(ratio) else -(-value // target)
@@ -206,7 +212,7 @@ def _running_containers(pod: Pod) -> list[Container]:
 
 
 def _counted(
-    samples: Samples, pods: Sequence[Pod], resource: str, now: datetime, tuning: Tuning
+    samples: Samples, pods: Sequence[Pod], resource: str, now: datetime, tuning: AutoscalerTuning
 ) -> tuple[PodGroups, dict[str, int]]:
     """The groups, and the samples of the pods that count. Raises MetricUnavailable when there are none."""
     if not pods:
@@ -227,7 +233,7 @@ def _replicas(
     *,
     ratio: Callable[[Mapping[str, int]], float],
     when_missing: Callable[[str], int],
-    tuning: Tuning,
+    tuning: AutoscalerTuning,
 ) -> int:
     first = ratio(counted)
     unready = groups.unready if first > 1.0 else frozenset[str]()
