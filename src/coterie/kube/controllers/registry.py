@@ -2,11 +2,14 @@
 
 The node provides: `root_ca` (the API's authority, PEM), `node_lifecycle` and `node_ipam` (settings of these controllers),
 `pod_hook` (sees pods before ReplicaSets create them, or None), `scheduler_plugins`.
+The node provides: `root_ca` (the API's authority, PEM), `node_lifecycle` (settings of that controller), `pod_hook` (sees pods
+before ReplicaSets create them, or None), `scheduler_plugins`, `autoscaler_period` (seconds between two syncs).
 """
 
 from __future__ import annotations
 
 from coterie.kube.api.types.apps import DEPLOYMENTS, REPLICA_SETS
+from coterie.kube.api.types.autoscaling import HORIZONTAL_POD_AUTOSCALERS
 from coterie.kube.api.types.batch import CRON_JOBS, JOBS
 from coterie.kube.api.types.core import RESOURCE_QUOTAS
 from coterie.kube.api.types.network import ENDPOINTS, SERVICES
@@ -63,5 +66,12 @@ CONTROLLERS = (
         f"{_HERE}.disruption.controller",
         wakes_for=(POD_DISRUPTION_BUDGETS,),
         events="disruption-controller",
+    ),
+    ControllerSpec(
+        "horizontalpodautoscaler",
+        f"{_HERE}.horizontalpodautoscaler.controller",
+        wakes_for=(HORIZONTAL_POD_AUTOSCALERS,),
+        events="horizontal-pod-autoscaler",
+        needs={"period": "autoscaler_period"},
     ),
 )
