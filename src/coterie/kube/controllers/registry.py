@@ -6,7 +6,7 @@ before ReplicaSets create them, or None), `scheduler_plugins`.
 
 from __future__ import annotations
 
-from coterie.kube.api.types.apps import DAEMON_SETS, DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS
+from coterie.kube.api.types.apps import DAEMON_SETS, DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS, STATEFUL_SETS
 from coterie.kube.api.types.batch import CRON_JOBS, JOBS
 from coterie.kube.api.types.core import RESOURCE_QUOTAS
 from coterie.kube.api.types.network import ENDPOINTS, SERVICES
@@ -46,6 +46,9 @@ CONTROLLERS = (
     ),
     ControllerSpec(
         "daemonset", f"{_HERE}.daemonset.controller", wakes_for=(DAEMON_SETS,), events="daemonset-controller"
+    ),
+    ControllerSpec(
+        "statefulset", f"{_HERE}.statefulset.controller", wakes_for=(STATEFUL_SETS,), events="statefulset-controller"
     ),
     ControllerSpec("job", f"{_HERE}.job.controller", wakes_for=(JOBS,), events="job-controller"),
     ControllerSpec("cronjob", f"{_HERE}.cronjob.controller", wakes_for=(CRON_JOBS,), events="cronjob-controller"),
