@@ -86,6 +86,11 @@ def engine_range(cidr: str) -> str:
     return str(list(ipaddress.ip_network(cidr).subnets(1))[1])
 
 
+def ordinary_range(cidr: str) -> str:
+    """The lower half: where all other pods have theirs, and the node itself."""
+    return str(next(ipaddress.ip_network(cidr).subnets(1)))
+
+
 @dataclass(frozen=True, slots=True)
 class PodNetworkFacts:
     """The pod network that there is."""
