@@ -12,7 +12,7 @@ from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
 from coterie.node import join_bundle
-from coterie.node.config import AgentConfig, ConfigError
+from coterie.node.config import AgentConfig, ConfigError, NetworkConfig
 from coterie.node.parts.agent_endpoint import AgentTls
 from coterie.node.parts.context import NodeContext
 
@@ -24,7 +24,9 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     bundle = join_bundle.read_bundle(settings.join)
     client = Client(HttpTransport(bundle.connection()))
     informers = Informers(client)
-    node.settings = replace(settings, agent=named_by(bundle, settings.agent))
+    node.settings = replace(
+        settings, agent=named_by(bundle, settings.agent), network=network_of(bundle, settings.network)
+    )
     node.provide("client", client)
     node.provide("informers", informers)
     node.provide("join_bundle", bundle)
@@ -37,3 +39,10 @@ def named_by(bundle: join_bundle.Bundle, chosen: AgentConfig) -> AgentConfig:
     if chosen.node_name not in ("", bundle.node):
         raise ConfigError(f'agent.nodeName: the file under `join` is for "{bundle.node}", not "{chosen.node_name}"')
     return replace(chosen, node_name=bundle.node, pod_cidr=bundle.pod_cidr or chosen.pod_cidr)
+
+
+def network_of(bundle: join_bundle.Bundle, chosen: NetworkConfig) -> NetworkConfig:
+    """The control plane decides about the addresses of the domain."""
+    if not bundle.cluster_cidr:
+        return chosen
+    return NetworkConfig(bundle.cluster_cidr, bundle.node_mask_size, bundle.service_cidr or chosen.service_cidr)
