@@ -33,7 +33,7 @@ from coterie.kube.network.pods import rtnetlink
 from coterie.kube.network.pods.netlink import NETLINK_ROUTE, NetlinkSocket
 from coterie.kuscia.gateway.registration.registration_files import registration_file
 from coterie.node import config
-from coterie.node.config import NodeSettings, gateway, ports
+from coterie.node.config import NetworkConfig, NodeSettings, gateway, ports
 
 MASTER = "kuscia-system"
 TOPOLOGIES = ("p2p", "center")
@@ -109,7 +109,7 @@ def choose(root: Path, topology: str, domains: Sequence[str]) -> list[NodeSettin
     by_name = {node.domain: node for node in known}
     new = [domain for domain in wanted if domain not in by_name]
     places = free_addresses({addresses_of(node).address for node in known})
-    ranges = free_ranges((node.network.pod_cidr for node in known), routed_ranges())
+    ranges = free_ranges((node.agent.pod_cidr for node in known if node.agent is not None), routed_ranges())
     for domain, place in zip(new, places, strict=False):
         # A control plane without pods needs no range of its own, and decides about the addresses of Services for all.
         pods = next(ranges) if domain != MASTER else 0
@@ -147,11 +147,12 @@ def document(
         out["apiServer"] = {"host": place.address, "port": place.api}
         out["controllers"] = {"portRange": list(engine_ports(place))}
     if mode != "master":
-        out["agent"] = {"nodeName": node_name(domain), "address": place.address, "port": place.agent}
+        agent: dict[str, object] = {"nodeName": node_name(domain), "address": place.address, "port": place.agent}
+        if mode == "lite":
+            agent["podCIDR"] = NetworkConfig(pod_range(number)).first_node
+        out["agent"] = agent
     if mode == "autonomy":
         out["network"] = {"podCIDR": pod_range(number), "serviceCIDR": service_range(number)}
-    elif mode == "lite":
-        out["network"] = {"podCIDR": pod_range(number)}
     if mode == "lite" and master is not None:
         out["masterEndpoint"] = master_endpoint(master)
     if place.external:

@@ -178,12 +178,17 @@ class PodCluster:
     cidr: str
     node_prefix: int
     between_machines: bool
-    """False: this node's range does not fit into the domain's, so its pods are alone."""
+    """False: the domain has no other node, or this one's range does not fit into the domain's, so its pods are alone."""
 
 
 def cluster_of(settings: NodeSettings, chosen: AgentConfig) -> PodCluster:
     network, own = settings.network, ipaddress.IPv4Network(chosen.pod_cidr)
-    fits = own.prefixlen == network.node_mask_size and own.subnet_of(ipaddress.IPv4Network(network.pod_cidr))
+    fits = (
+        # A lite that registered through gateways sees no Nodes but its own: its domain has no other.
+        settings.gateway.master is None
+        and own.prefixlen == network.node_mask_size
+        and own.subnet_of(ipaddress.IPv4Network(network.pod_cidr))
+    )
     return PodCluster(network.pod_cidr if fits else str(own), own.prefixlen, fits)
 
 
