@@ -446,7 +446,7 @@ class Bench:
         return {
             node["metadata"]["name"]
             for node in items
-            for each in node["status"].get("conditions", ())
+            for each in node.get("status", {}).get("conditions", ())
             if (each["type"], each["status"]) == ("Ready", "True")
         }
 

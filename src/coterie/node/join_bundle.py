@@ -4,13 +4,15 @@
     coterie node join FILE                          at the node: mode lite with `join: FILE`
 
 The file holds the node's identity (client certificate `system:node:NAME`, group `system:nodes`), the certificate under
-which its agent's endpoint is reached, and the authority to believe. It is a secret: mode 0600, never printed.
+which its agent's endpoint is reached, the authority to believe, its place in the pod network, and the authority with which it signs
+certificates of its engines. It is a secret: mode 0600, never printed.
 """
 
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from coterie.base import files, pki, pki_files
 from coterie.base.clock import Clock
 from coterie.base.paths import DomainPaths
 from coterie.kube.client import kubeconfig
+from coterie.kuscia.engine.certificates import DomainAuthority, NodeAuthority
+from coterie.kuscia.identity import engine_certificates
 from coterie.node.api_identity import AUTHORITY
 from coterie.node.cluster_network import NO_NETWORK, ClusterNetwork
 from coterie.node.config import ConfigError
@@ -51,6 +55,8 @@ class Bundle:
     """Of the domain's VXLAN; 0: there is no network between its nodes."""
     gateway: str = ""
     """The address of the control plane's node in the pod network."""
+    engines: NodeAuthority = field(default_factory=NodeAuthority)
+    """Signs the certificates of this node's engines."""
 
     def __repr__(self) -> str:
         return f"Bundle(server={self.server!r}, node={self.node!r}, ...)"
@@ -79,6 +85,12 @@ class Bundle:
                 "serviceCIDR": self.service_cidr,
                 "vni": self.vni,
                 "gateway": self.gateway,
+            }
+        if self.engines.able:
+            document["engines"] = {
+                "certificate": _encoded(self.engines.certificate),
+                "key": _encoded(self.engines.key),
+                "authorities": _encoded(self.engines.authorities),
             }
         return yaml.safe_dump(document, sort_keys=False)
 
@@ -114,6 +126,7 @@ def make_bundle(
         key=pki.key_pem(client_key),
         serving_certificate=pki.certificate_pem(serving),
         serving_key=pki.key_pem(serving_key),
+        engines=_engine_authority(paths, node, now),
         addresses=addresses,
         domain=paths.home.name,
         pod_cidr=pod_cidr,
@@ -123,6 +136,15 @@ def make_bundle(
         vni=network.vni,
         gateway=network.gateway,
     )
+
+
+def _engine_authority(paths: DomainPaths, node: str, now: datetime) -> NodeAuthority:
+    """Of the domain whose control plane this is; none where it has no engines (a gateway that is switched off)."""
+    domain = DomainAuthority(paths)
+    if not domain.able:
+        return NodeAuthority()
+    made = engine_certificates.issue_node_authority(domain.load(), node, now)
+    return NodeAuthority(pki.certificate_pem(made.certificate), pki.key_pem(made.key), domain.trusted())
 
 
 def read_bundle(path: Path) -> Bundle:
@@ -156,10 +178,17 @@ def parse_bundle(content: bytes, name: str) -> Bundle:
             service_cidr=str(network.get("serviceCIDR") or ""),
             vni=int(network.get("vni") or 0),
             gateway=str(network.get("gateway") or ""),
+            engines=_read_engines(document.get("engines")),
         )
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError):
         # Without the cause: it may quote the key.
         raise ConfigError(f"{name}: is not a file that `coterie node add` made") from None
+
+
+def _read_engines(document: Any) -> NodeAuthority:
+    if not document:
+        return NodeAuthority()
+    return NodeAuthority(*(_decoded(document[key]) for key in ("certificate", "key", "authorities")))
 
 
 def _encoded(value: bytes) -> str:

@@ -38,6 +38,8 @@ class ControllerSettings:
     pod_eviction_seconds: int = 5
     """Pods without a toleration of their own are replaced after their node was not ready for this long. `profile: quick`:
     1."""
+    autoscaler_seconds: int = 15
+    """`autoscalerSeconds`: how often HorizontalPodAutoscalers are evaluated."""
     port_range: tuple[int, int] = (20000, 32766)
     """`portRange`, first and last: the ports that engines of tasks get. Control planes that share a machine need ranges
     that do not meet."""
@@ -99,6 +101,8 @@ class DnsConfig:
     port: int = 53
     upstream: tuple[str, ...] = ()
     """Servers for all other names, as `address` or `address:port`; none: those of the machine's /etc/resolv.conf."""
+    cluster_domain: str = "cluster.local"
+    """`clusterDomain`: what names of Services in all namespaces end in, as in Kubernetes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,11 +56,11 @@ _HEALTH = (TAINT_NOT_READY, TAINT_UNREACHABLE)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    grace: float = 32.0
+    grace: float = 40.0
     """Seconds without a sign of life after which a node is not there."""
     startup_grace: float = 60.0
     """The same for a node that has never posted a status."""
-    eviction: float = 5.0
+    eviction: float = 300.0
     """Seconds that pods without an own toleration stay on a node that is not ready or not there."""
 
 
