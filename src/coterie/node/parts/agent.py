@@ -112,7 +112,8 @@ def _network_check(settings: NodeSettings, runtime: RunpRuntime, clock: Clock) -
     if pods is None:
         return None
     name = f"gateway.{settings.domain}.svc" if settings.dns.enabled else ""
-    port = pods.gateway.port if settings.gateway.enabled else 0
+    # The gateway of a node that joined is elsewhere.
+    port = pods.gateway.port if settings.gateway.enabled and settings.join is None else 0
     return NetworkCheck(runtime, pods.gateway.host, name, port, clock, needed=lambda: bool(runtime.pods()))
 
 
