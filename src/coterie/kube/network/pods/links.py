@@ -79,6 +79,13 @@ class Links:
         """A default route by way of `lo`: calls to the outside become packets, which the output hook redirects."""
         self._netlink.request([_add_route("", _LOOPBACK_INDEX, source=source, flags=CREATE | REPLACE)])
 
+    def route_by_loopback(self, cidr: str, source: str) -> None:
+        """As `default_by_loopback`, for one range."""
+        address, _, length = cidr.partition("/")
+        self._netlink.request(
+            [_add_route(address, _LOOPBACK_INDEX, length=int(length), source=source, flags=CREATE | REPLACE)]
+        )
+
     def attach(self, name: str, netns: int, address: str) -> None:
         """Connect the network namespace behind the descriptor `netns`. FileExistsError where `name` exists already."""
         index = _index_of(name)
@@ -278,9 +285,12 @@ def _add_address(index: int, name: str, address: str) -> NetlinkMessage:
     return NetlinkMessage(f"add address {address} to {name}", _NEWADDR, CREATE | REPLACE, body)
 
 
-def _add_route(destination: str, index: int, *, via: str = "", source: str = "", flags: int) -> NetlinkMessage:
-    """To one address, or the default route."""
-    length, scope, route_flags = (32 if destination else 0), _SCOPE_LINK, 0
+def _add_route(
+    destination: str, index: int, *, length: int = 32, via: str = "", source: str = "", flags: int
+) -> NetlinkMessage:
+    """To one address, to a range where `length` is given, or the default route."""
+    scope, route_flags = _SCOPE_LINK, 0
+    length = length if destination else 0
     rest = attribute(_RTA_OIF, struct.pack("=I", index))
     if destination:
         rest += attribute(_RTA_DST, _packed(destination))
