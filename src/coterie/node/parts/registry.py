@@ -75,7 +75,13 @@ PARTS = (
         enabled=lambda settings: settings.data_mesh.enabled and settings.join is None,
     ),
     Part("policies", f"{_HERE}.policies", ("lite", "autonomy"), after=_FIRST),
-    Part("agent", f"{_HERE}.agent", ("lite", "autonomy"), after=(*_FIRST, "gateway", "dns", "datamesh", "policies")),
+    Part("services", f"{_HERE}.services", ("lite", "autonomy"), after=_FIRST),
+    Part(
+        "agent",
+        f"{_HERE}.agent",
+        ("lite", "autonomy"),
+        after=(*_FIRST, "gateway", "dns", "datamesh", "policies", "services"),
+    ),
 )
 
 

@@ -6,7 +6,6 @@ It answers each message that fails; of those that succeed only the one that asks
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import socket
@@ -116,8 +115,10 @@ class NetlinkSocket:
 
     def enlarge(self, size: int) -> None:
         """Let one request have so many bytes; without the right to do so it stays as it is."""
-        with contextlib.suppress(PermissionError):
+        try:
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, size)
+        except PermissionError:
+            return
 
     def close(self) -> None:
         self._socket.close()

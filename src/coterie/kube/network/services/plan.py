@@ -81,7 +81,16 @@ def external_addresses(service: Service) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for each in found if _is_ipv4(each)))
 
 
-def backends(port: ServicePort, slices: Iterable[EndpointSlice], node: str) -> PortBackends:
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """From which node Services are seen."""
+
+    name: str
+    unreachable: frozenset[str] = frozenset()
+    """Nodes of other domains: their pods have addresses in a network of their own, which may be the same as ours."""
+
+
+def backends(port: ServicePort, slices: Iterable[EndpointSlice], view: NodeView) -> PortBackends:
     ready: set[Backend] = set()
     leaving: set[Backend] = set()
     here: set[Backend] = set()
@@ -95,9 +104,11 @@ def backends(port: ServicePort, slices: Iterable[EndpointSlice], node: str) -> P
             chosen = ready if _is_ready(endpoint) else leaving if _still_serves(endpoint) else None
             if chosen is None or not endpoint.addresses or not _is_ipv4(endpoint.addresses[0]):
                 continue
+            if endpoint.node_name in view.unreachable:
+                continue
             backend = Backend(endpoint.addresses[0], number)
             chosen.add(backend)
-            if endpoint.node_name == node:
+            if endpoint.node_name == view.name:
                 here.add(backend)
     return PortBackends(_chosen(ready, leaving), _chosen(ready & here, leaving & here))
 
@@ -114,8 +125,8 @@ def _still_serves(endpoint: Endpoint) -> bool:
     return bool(endpoint.conditions.serving) and bool(endpoint.conditions.terminating)
 
 
-def plan(service: Service | None, slices: Sequence[EndpointSlice], node: str) -> dict[str, PortChain]:
-    """The chains of a Service by name; `node`: this one."""
+def plan(service: Service | None, slices: Sequence[EndpointSlice], view: NodeView) -> dict[str, PortChain]:
+    """The chains of a Service by name."""
     if service is None or service.metadata.deleting or not is_proxied(service):
         return {}
     out: dict[str, PortChain] = {}
@@ -125,7 +136,7 @@ def plan(service: Service | None, slices: Sequence[EndpointSlice], node: str) ->
         protocol = PROTOCOLS.get(port.protocol)
         if protocol is None:
             continue
-        found = backends(port, slices, node)
+        found = backends(port, slices, view)
         name = f"service-{service.metadata.namespace}/{service.metadata.name}/{port.protocol.lower()}/{port.port}"
         # Whoever is here and calls an external address is a pod of the domain: all endpoints are as good for it.
         everywhere = [(address, protocol, port.port) for address in external_addresses(service)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from coterie.base.backoff import Backoff, Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock
@@ -22,6 +21,7 @@ from coterie.kube.network.pods import nftables
 from coterie.kube.network.pods.links import Links
 from coterie.kube.network.pods.netlink import NETLINK_NETFILTER, NETLINK_ROUTE, NetlinkMessage, NetlinkSocket
 from coterie.kube.network.services.conntrack import forget_udp
+from coterie.kube.network.services.node_scope import NodeScope
 from coterie.kube.network.services.plan import PortChain, ServiceTable, TableChange, plan, service_of_slice
 from coterie.kube.network.services.rules import change_messages, table_messages
 
@@ -38,16 +38,6 @@ def slices_by_service(found: EndpointSlice) -> tuple[str, ...]:
     """Index."""
     key = service_of_slice(found)
     return (str(key),) if key is not None else ()
-
-
-@dataclass(frozen=True, slots=True)
-class ProxySettings:
-    node_name: str
-    gateway: str
-    """The node's address in the pod network."""
-    service_cidr: str
-    namespace: str = ""
-    """Whose Services this node sees; empty: of all namespaces."""
 
 
 class ServiceRules:
@@ -116,27 +106,34 @@ class ServiceRules:
 
 
 class ServiceProxy:
-    """A Runnable."""
+    """A Runnable. `namespace`: whose Services this node sees; empty: of all namespaces."""
 
     name = "service-proxy"
 
     def __init__(
-        self, settings: ProxySettings, informers: Informers, rules: ServiceRules, clock: Clock = SYSTEM_CLOCK
+        self,
+        informers: Informers,
+        scope: NodeScope,
+        rules: ServiceRules,
+        *,
+        namespace: str = "",
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.ready = asyncio.Event()
         self.synced = asyncio.Event()
         """Set when the table has all Services."""
-        self._settings = settings
+        self._scope = scope
         self._rules = rules
         self._clock = clock
-        self._services = informers.get(SERVICES, settings.namespace)
-        self._slices = informers.get(ENDPOINT_SLICES, settings.namespace)
+        self._services = informers.get(SERVICES, namespace)
+        self._slices = informers.get(ENDPOINT_SLICES, namespace)
         self._slices.cache.add_index(SLICES_BY_SERVICE, slices_by_service)
         self._table = ServiceTable()
         self._changed: set[ObjectKey] = set()
         self._wake = asyncio.Event()
         self._services.add_handler(self._service_changed)
         self._slices.add_handler(self._slice_changed)
+        scope.on_change(self._enqueue_all)
 
     def _service_changed(self, change: ObjectChange[Service]) -> None:
         self._enqueue(change.object.key)
@@ -147,6 +144,10 @@ class ServiceProxy:
             if key is not None:
                 self._enqueue(key)
 
+    def _enqueue_all(self) -> None:
+        for service in self._services.cache.list():
+            self._enqueue(service.key)
+
     def _enqueue(self, key: ObjectKey) -> None:
         self._changed.add(key)
         self._wake.set()
@@ -155,6 +156,7 @@ class ServiceProxy:
         self.ready.set()
         await self._services.ready.wait()
         await self._slices.ready.wait()
+        await self._scope.wait_ready()
         backoff = Backoff(_RETRY)
         loaded = False
         try:
@@ -187,4 +189,4 @@ class ServiceProxy:
 
     def _plan(self, key: ObjectKey) -> dict[str, PortChain]:
         slices = self._slices.cache.by_index(SLICES_BY_SERVICE, str(key))
-        return plan(self._services.cache.by_key(key), slices, self._settings.node_name)
+        return plan(self._services.cache.by_key(key), slices, self._scope.view)
