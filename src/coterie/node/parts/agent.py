@@ -15,7 +15,8 @@ from coterie.kube.client.client import Client
 from coterie.kube.control.manager import Runnable
 from coterie.kuscia.engine.certificates import DomainAuthority, EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
-from coterie.kuscia.engine.templates.config_store import DomainConfig, NoConfigStore
+from coterie.kuscia.engine.remote_engines import RemoteGateway
+from coterie.kuscia.engine.templates.config_store import ConfigStore, DomainConfig, NoConfigStore, SealedConfig
 from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.identity import domain_identity
 from coterie.node.config import AgentConfig, NodeSettings
@@ -25,6 +26,10 @@ from coterie.node.parts.context import NodeContext
 from coterie.node.parts.dns import pod_dns
 from coterie.node.parts.pod_network import DNS_PORT, PodNetworkPart
 
+_NO_WAY = (
+    "this node has no network to the other machines of its domain, where the gateway and the data mesh are: that needs a node "
+    "that runs as root and can isolate pods"
+)
 _ADOPTION_SECONDS = 60.0
 """For an agent that was restarted to look at all its pods."""
 
@@ -43,7 +48,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
     bundle = node.find("join_bundle", Bundle)
     callers = node.find("pod_callers", PodCallers)
     rotation = settings.logrotate
-    check = _network_check(settings, runtime, clock)
+    check = _network_check(settings, runtime, part, clock)
     port = AgentPort(runtime, chosen, tls, clock)
     agent = agents.make(
         client,
@@ -74,7 +79,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             logs=PodLogSettings(max_age_days=rotation.max_age_days),
         ),
         clock,
-        plugins=[_engine_plugin(settings, chosen, client, clock, callers, part, bundle)],
+        plugins=[_engine_plugin(node, chosen, callers, part, bundle)],
         network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
     if check is not None:
@@ -89,13 +94,24 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
     ]
 
 
-def _network_check(settings: NodeSettings, runtime: RunpRuntime, clock: Clock) -> NetworkCheck | None:
+def _network_check(
+    settings: NodeSettings, runtime: RunpRuntime, part: PodNetworkPart, clock: Clock
+) -> NetworkCheck | None:
     pods = settings.gateway.pods
     if pods is None:
         return None
     name = f"gateway.{settings.domain}.svc" if settings.dns.enabled else ""
-    port = pods.gateway.port if settings.gateway.enabled else 0
-    return NetworkCheck(runtime, pods.gateway.host, name, port, clock, needed=lambda: bool(runtime.pods()))
+    # Without root there is no way to other machines; engines are refused then, and other pods need no gateway.
+    port = pods.gateway.port if settings.gateway.enabled and not (settings.remote_gateway and part.relayed) else 0
+    return NetworkCheck(
+        runtime,
+        settings.dns.address,
+        name,
+        port,
+        clock,
+        needed=lambda: bool(runtime.pods()),
+        gateway=pods.gateway.host,
+    )
 
 
 class _StaleCallers:
@@ -128,11 +144,14 @@ class _StaleCallers:
 
 def engine_settings(settings: NodeSettings, chosen: AgentConfig) -> EngineSettings:
     """Config templates get the protocol of KusciaAPI, which may differ from the gateway's."""
+    joined = settings.join is not None
     return EngineSettings(
         domain=settings.domain,
-        data=settings.paths.data,
+        # The domain's files are where its data mesh is.
+        data=None if joined else settings.paths.data,
         api_protocol=settings.kuscia_api.protocol,
-        api_token=settings.paths.api_token,
+        api_token=None if joined else settings.paths.api_token,
+        joined=joined,
         taint=chosen.taint,
         bandwidth_mbit=chosen.bandwidth_mbit,
         reserved_bandwidth_mbit=chosen.reserved_bandwidth_mbit,
@@ -140,25 +159,31 @@ def engine_settings(settings: NodeSettings, chosen: AgentConfig) -> EngineSettin
 
 
 def _engine_plugin(
-    settings: NodeSettings,
-    chosen: AgentConfig,
-    client: Client,
-    clock: Clock,
-    callers: PodCallers | None,
-    part: PodNetworkPart,
-    bundle: Bundle | None,
+    node: NodeContext, chosen: AgentConfig, callers: PodCallers | None, part: PodNetworkPart, bundle: Bundle | None
 ) -> EnginePlugin:
+    settings, client = node.settings, node.client
     issuer = EngineCertificateIssuer(
-        bundle.engines if bundle is not None else DomainAuthority(settings.paths), settings.domain, clock
+        bundle.engines if bundle is not None else DomainAuthority(settings.paths), settings.domain, node.clock
     )
-    store = _config_store(settings, client) or NoConfigStore()
+    remote = bool(settings.remote_gateway)
     names = part.facts is not None or not settings.dns.enabled or settings.dns.port == DNS_PORT
-    return EnginePlugin(engine_settings(settings, chosen), issuer, store, callers, fenced=part.fenced, names=names)
+    return EnginePlugin(
+        engine_settings(settings, chosen),
+        issuer,
+        _config_store(settings, client),
+        callers,
+        gateway=RemoteGateway(client, node.informers, chosen.node_name) if remote else None,
+        unreachable=_NO_WAY if remote and (part.facts is None or part.relayed) else "",
+        fenced=part.fenced,
+        names=names,
+    )
 
 
-def _config_store(settings: NodeSettings, client: Client) -> DomainConfig | None:
+def _config_store(settings: NodeSettings, client: Client) -> ConfigStore:
     """The values that the domain keeps for its engines; a node that only joined has no key to read them with."""
+    if settings.join is not None:
+        return SealedConfig(client, settings.domain)
     if not settings.paths.domain_key.exists():
-        return None
+        return NoConfigStore()
     key = cache(lambda: domain_identity.load(settings.paths, settings.domain).key)
     return DomainConfig(client, settings.domain, key)
