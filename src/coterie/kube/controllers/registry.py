@@ -1,12 +1,14 @@
 """The platform's controllers and its scheduler: see `kube/control/registry.py`.
 
 The node provides: `root_ca` (the API's authority, PEM), `node_lifecycle` and `node_ipam` (settings of these controllers),
-`pod_hook` (sees pods before ReplicaSets create them, or None), `scheduler_plugins`.
+`pod_hook` (sees pods before ReplicaSets create them, or None), `scheduler_plugins`, `autoscaler_period` (seconds between two
+syncs).
 """
 
 from __future__ import annotations
 
-from coterie.kube.api.types.apps import DEPLOYMENTS, REPLICA_SETS
+from coterie.kube.api.types.apps import DAEMON_SETS, DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS, STATEFUL_SETS
+from coterie.kube.api.types.autoscaling import HORIZONTAL_POD_AUTOSCALERS
 from coterie.kube.api.types.batch import CRON_JOBS, JOBS
 from coterie.kube.api.types.core import RESOURCE_QUOTAS
 from coterie.kube.api.types.network import ENDPOINTS, SERVICES
@@ -38,6 +40,18 @@ CONTROLLERS = (
     ControllerSpec(
         "deployment", f"{_HERE}.deployment.controller", wakes_for=(DEPLOYMENTS,), events="deployment-controller"
     ),
+    ControllerSpec(
+        "replicationcontroller",
+        f"{_HERE}.replicaset.replication_controller",
+        wakes_for=(REPLICATION_CONTROLLERS,),
+        events="replication-controller",
+    ),
+    ControllerSpec(
+        "daemonset", f"{_HERE}.daemonset.controller", wakes_for=(DAEMON_SETS,), events="daemonset-controller"
+    ),
+    ControllerSpec(
+        "statefulset", f"{_HERE}.statefulset.controller", wakes_for=(STATEFUL_SETS,), events="statefulset-controller"
+    ),
     ControllerSpec("job", f"{_HERE}.job.controller", wakes_for=(JOBS,), events="job-controller"),
     ControllerSpec("cronjob", f"{_HERE}.cronjob.controller", wakes_for=(CRON_JOBS,), events="cronjob-controller"),
     # Endpoints have no owner, so those of services that were deleted long ago must be looked for too.
@@ -63,5 +77,12 @@ CONTROLLERS = (
         f"{_HERE}.disruption.controller",
         wakes_for=(POD_DISRUPTION_BUDGETS,),
         events="disruption-controller",
+    ),
+    ControllerSpec(
+        "horizontalpodautoscaler",
+        f"{_HERE}.horizontalpodautoscaler.controller",
+        wakes_for=(HORIZONTAL_POD_AUTOSCALERS,),
+        events="horizontal-pod-autoscaler",
+        needs={"period": "autoscaler_period"},
     ),
 )

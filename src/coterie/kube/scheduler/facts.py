@@ -14,11 +14,12 @@ import msgspec
 
 from coterie.kube.api import quantity
 from coterie.kube.api.meta import ObjectKey, controller_of, is_true
+from coterie.kube.api.node_selection import NodeTerm
 from coterie.kube.api.quota import pod_resources
 from coterie.kube.api.types.nodes import Node, Taint
 from coterie.kube.api.types.pods import Pod, PodSpec
 from coterie.kube.scheduler.plugin import GangMembership
-from coterie.kube.scheduler.terms import NodeTerm, PodTerms, StaticDemand, pod_terms, preferred_nodes, static_demand
+from coterie.kube.scheduler.terms import PodTerms, StaticDemand, pod_terms, preferred_nodes, static_demand
 
 HostPort = tuple[str, str, int]
 """(address, protocol, port); the address 0.0.0.0 takes the port on all of them."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 from enum import IntFlag
 
 from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
+from coterie.kube.api.node_selection import tolerates, untolerated
 from coterie.kube.scheduler.facts import NodeFacts, PodFacts
 from coterie.kube.scheduler.node_state import NodeState
-from coterie.kube.scheduler.terms import StaticDemand, tolerates, untolerated
+from coterie.kube.scheduler.terms import StaticDemand
 
 
 class UnschedulableCause(IntFlag):

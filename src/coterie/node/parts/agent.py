@@ -13,6 +13,7 @@ from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.settings import AgentSettings, NodeObjectSettings, PodLogSettings, PodSettings
 from coterie.kube.client.client import Client
 from coterie.kube.control.manager import Runnable
+from coterie.kube.network.policies.enforcer import PolicyEnforcer
 from coterie.kuscia.engine.certificates import DomainAuthority, EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
 from coterie.kuscia.engine.remote_engines import RemoteGateway
@@ -25,6 +26,7 @@ from coterie.node.parts.agent_endpoint import AgentPort, AgentTls
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.dns import pod_dns
 from coterie.node.parts.pod_network import DNS_PORT, PodNetworkPart
+from coterie.node.parts.policies import PolicyPlugin
 
 _NO_WAY = (
     "this node has no network to the other machines of its domain, where the gateway and the data mesh are: that needs a node "
@@ -79,7 +81,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             logs=PodLogSettings(max_age_days=rotation.max_age_days),
         ),
         clock,
-        plugins=[_engine_plugin(node, chosen, callers, part, bundle)],
+        plugins=[_engine_plugin(node, chosen, callers, part, bundle), *_policy_plugins(node)],
         network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
     if check is not None:
@@ -177,6 +179,11 @@ def _engine_plugin(
         fenced=part.fenced,
         names=names,
     )
+
+
+def _policy_plugins(node: NodeContext) -> list[PolicyPlugin]:
+    enforcer = node.find("policy_enforcer", PolicyEnforcer)
+    return [PolicyPlugin(enforcer)] if enforcer is not None else []
 
 
 def _config_store(settings: NodeSettings, client: Client) -> ConfigStore:

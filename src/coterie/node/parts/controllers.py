@@ -60,6 +60,7 @@ def provided(settings: NodeSettings, informers: Informers, ca: str) -> registry.
         "workload_approve": lambda: settings.workload_approve,
         "job_retention": lambda: settings.job_gc_hours * 3600.0,
         "interconn": lambda: settings.gateway.enabled,
+        "autoscaler_period": lambda: float(chosen.autoscaler_seconds),
         "node_lifecycle": cache(
             lambda: nodelifecycle.Settings(grace=chosen.node_grace_seconds, eviction=chosen.pod_eviction_seconds)
         ),

@@ -34,6 +34,10 @@ GATEWAY_MAC = bytes.fromhex("02000000c001")
 POD_MAC = bytes.fromhex("02000000c002")
 POD_DEVICE = "eth0"
 DEVICE_PREFIX = "p"
+OVERLAY_DEVICE = "vx0"
+"""The VXLAN to other nodes, in the domain's network namespace."""
+HOST_DEVICE = "host0"
+"""The domain's end of the pair of devices that leads to the machine."""
 NEXT_HOP = "169.254.1.1"
 """What pods have as their router: an address that nobody owns, with a fixed neighbour entry."""
 
