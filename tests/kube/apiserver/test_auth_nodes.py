@@ -79,10 +79,10 @@ EVENT = {"metadata": {"name": "e"}, "involvedObject": {"kind": "Pod", "name": "p
 
 NODE_RIGHTS = [
     ("GET", f"{V1}/nodes/n1", None, True, "own-node"),
-    ("GET", f"{V1}/nodes/n2", None, False, "another-node"),
-    ("GET", f"{V1}/nodes", None, False, "all-nodes"),
+    ("GET", f"{V1}/nodes/n2", None, True, "another-node"),
+    ("GET", f"{V1}/nodes", None, True, "all-nodes"),
     ("GET", f"{V1}/nodes?fieldSelector=metadata.name%3Dn1", None, True, "own-node-by-selector"),
-    ("GET", f"{V1}/nodes?fieldSelector=metadata.name%3Dn2", None, False, "another-by-selector"),
+    ("GET", f"{V1}/nodes?fieldSelector=metadata.name%3Dn2", None, True, "another-by-selector"),
     ("POST", f"{V1}/nodes", node("n9"), False, "make-another-node"),
     ("PATCH", f"{V1}/nodes/n1/status", STATUS, True, "own-status"),
     ("PATCH", f"{V1}/nodes/n2/status", STATUS, False, "another-status"),

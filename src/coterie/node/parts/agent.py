@@ -13,10 +13,12 @@ from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.settings import AgentSettings, NodeObjectSettings, PodLogSettings, PodSettings
 from coterie.kube.client.client import Client
 from coterie.kube.control.manager import Runnable
+from coterie.kube.network.overlay.controller import OverlayController
 from coterie.kube.network.policies.enforcer import PolicyEnforcer
 from coterie.kuscia.engine.certificates import DomainAuthority, EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
 from coterie.kuscia.engine.remote_engines import RemoteGateway
+from coterie.kuscia.engine.remote_groups import RemoteGroups
 from coterie.kuscia.engine.templates.config_store import ConfigStore, DomainConfig, NoConfigStore, SealedConfig
 from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.identity import domain_identity
@@ -52,6 +54,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
     rotation = settings.logrotate
     check = _network_check(settings, runtime, part, clock)
     port = AgentPort(runtime, chosen, tls, clock)
+    engines = _engine_plugin(node, chosen, callers, part, bundle)
     agent = agents.make(
         client,
         informers,
@@ -81,13 +84,26 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             logs=PodLogSettings(max_age_days=rotation.max_age_days),
         ),
         clock,
-        plugins=[_engine_plugin(node, chosen, callers, part, bundle), *_policy_plugins(node)],
+        plugins=[engines, *_policy_plugins(node)],
         network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
     if check is not None:
         check.on_change = agent.node.update_conditions
     _runtime, *rest = agent.groups
     last: list[Runnable] = [_StaleCallers(callers, clock)] if callers is not None else []
+    overlay = node.find("overlay", OverlayController)
+    if overlay is not None and overlay.selector:
+        last.append(
+            RemoteGroups(
+                informers,
+                engines.pod_network,
+                runtime.set_remote_pods,
+                clock,
+                domain=settings.domain,
+                node=chosen.node_name,
+                selector=overlay.selector,
+            )
+        )
     return [
         [agent.events, *([check] if check is not None else [])],
         [port],

@@ -12,7 +12,7 @@ from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
 from coterie.node import join_bundle
-from coterie.node.config import AgentConfig, ConfigError, NodeSettings
+from coterie.node.config import AgentConfig, ConfigError, NetworkConfig, NodeSettings
 from coterie.node.parts.agent_endpoint import AgentTls
 from coterie.node.parts.context import NodeContext
 
@@ -34,10 +34,10 @@ def build(node: NodeContext) -> list[list[Runnable]]:
 
 def joined_settings(settings: NodeSettings, chosen: AgentConfig, bundle: join_bundle.Bundle) -> NodeSettings:
     """What a node that joins has from the control plane counts, not its own configuration."""
-    settings = replace(settings, agent=named_by(bundle, chosen))
+    settings = replace(settings, agent=named_by(bundle, chosen), network=network_of(bundle, settings.network))
     if not bundle.pod_cidr:
         return settings  # a file of an earlier version
-    network, services = settings.network, bundle.services
+    services = bundle.services
     mesh, api = settings.data_mesh, settings.kuscia_api
     if services.data_mesh:
         mesh = replace(mesh, http_port=services.data_mesh[0], grpc_port=services.data_mesh[1])
@@ -45,12 +45,6 @@ def joined_settings(settings: NodeSettings, chosen: AgentConfig, bundle: join_bu
         api = replace(api, conf_http_port=services.conf_manager[0], conf_grpc_port=services.conf_manager[1])
     return replace(
         settings,
-        network=replace(
-            network,
-            pod_cidr=bundle.cluster_cidr or network.pod_cidr,
-            node_mask_size=bundle.node_mask_size or network.node_mask_size,
-            service_cidr=bundle.service_cidr or network.service_cidr,
-        ),
         remote_gateway=bundle.gateway if services.gateway else "",
         gateway=replace(settings.gateway, enabled=bool(services.gateway)),
         data_mesh=replace(mesh, enabled=bool(services.data_mesh)),
@@ -63,3 +57,10 @@ def named_by(bundle: join_bundle.Bundle, chosen: AgentConfig) -> AgentConfig:
     if chosen.node_name not in ("", bundle.node):
         raise ConfigError(f'agent.nodeName: the file under `join` is for "{bundle.node}", not "{chosen.node_name}"')
     return replace(chosen, node_name=bundle.node, pod_cidr=bundle.pod_cidr or chosen.pod_cidr)
+
+
+def network_of(bundle: join_bundle.Bundle, chosen: NetworkConfig) -> NetworkConfig:
+    """The control plane decides about the addresses of the domain."""
+    if not bundle.cluster_cidr:
+        return chosen
+    return NetworkConfig(bundle.cluster_cidr, bundle.node_mask_size, bundle.service_cidr or chosen.service_cidr)

@@ -179,6 +179,11 @@ class RunpRuntime:
         for callback in self.on_namespace_change:
             callback()
 
+    @property
+    def pod_mtu(self) -> int:
+        """0: the kernel's default."""
+        return self._settings.network.mtu if self._settings.network is not None else 0
+
     async def set_remote_pods(self, pods: Sequence[RemotePod]) -> None:
         """All engines of other nodes. Raises RuntimeFailure."""
         wanted = {pod.address: {"kind": str(pod.kind), "group": pod.group} for pod in pods}
