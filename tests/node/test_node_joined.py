@@ -76,7 +76,7 @@ def test_a_node_that_joins_takes_the_network_of_its_file(tmp_path: Path) -> None
     assert (made.agent.node_name, made.agent.pod_cidr) == ("node-2", "100.96.16.0/20")
     assert (made.network.pod_cidr, made.network.service_cidr) == ("100.96.0.0/14", "100.120.0.0/16")
     assert (made.remote_gateway, made.kuscia_api.protocol) == ("100.96.0.1", "TLS")
-    ports = pod_network._network_settings(made, made.agent)
+    ports = pod_network._network_settings(made, made.agent, BUNDLE)
     assert {port for _, port in ports.ports} == {53, 80, 9070, 9071}
     assert {port for _, port in ports.ports_not_for_guests} == {9060, 9061}
 
