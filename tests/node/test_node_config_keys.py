@@ -98,6 +98,8 @@ USED = [
     ("apiServer.names[]", "a.example", "api.names", ("a.example",), MASTER),
     ("apiServer.eventTTLSeconds", 60, "api.event_ttl_seconds", 60, MASTER),
     ("apiServer.auditLog", "a.jsonl", "api.audit_log", "a.jsonl", MASTER),
+    ("controllers.profile", "quick", "controllers.node_grace_seconds", 6, MASTER),
+    ("controllers.profile", "standard", "controllers.pod_eviction_seconds", 5, MASTER),
     ("controllers.nodeGraceSeconds", 5, "controllers.node_grace_seconds", 5, MASTER),
     ("controllers.autoscalerSeconds", 5, "controllers.autoscaler_seconds", 5, MASTER),
     ("controllers.podEvictionSeconds", 0, "controllers.pod_eviction_seconds", 0, MASTER),

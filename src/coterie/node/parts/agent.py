@@ -119,8 +119,9 @@ def _network_check(
     if pods is None:
         return None
     name = f"gateway.{settings.domain}.svc" if settings.dns.enabled else ""
-    # Without root there is no way to other machines; engines are refused then, and other pods need no gateway.
-    port = pods.gateway.port if settings.gateway.enabled and not (settings.remote_gateway and part.relayed) else 0
+    # A node that joined may have no way to the gateway: engines are refused then, and other pods need none.
+    reachable = settings.join is None or (bool(settings.remote_gateway) and not part.relayed)
+    port = pods.gateway.port if settings.gateway.enabled and reachable else 0
     return NetworkCheck(
         runtime,
         settings.dns.address,
