@@ -134,6 +134,7 @@ class ApiServer:
             nodes=self._collection("nodes"),
             ownership=ownership,
             configmap_annotations=[key for extension in extensions for key in extension.configmap_annotations],
+            configmaps=[name for extension in extensions for name in extension.configmaps_for_nodes],
         )
         self._lookups = Lookups(
             service_account=self._finder("serviceaccounts"),

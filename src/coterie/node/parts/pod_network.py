@@ -31,13 +31,14 @@ from coterie.kube.network.rootless.client import Relay, RelaySettings
 from coterie.kube.network.rootless.probe import UNSHARE, remedy_here
 from coterie.kuscia.gateway.model import IngressListeners, PodNetwork, SocketAddress
 from coterie.kuscia.gateway.paths import GatewayPaths
+from coterie.node.cluster_network import GATEWAY_PORT
 from coterie.node.config import AgentConfig, ConfigError, NodeSettings
 from coterie.node.join_bundle import Bundle
 from coterie.node.parts.context import NodeContext
 
 log = logger("node.podnetwork")
 
-DNS_PORT, GATEWAY_PORT = 53, 80
+DNS_PORT = 53
 PUBLIC_SOCKET = "public.sock"
 """In the gateway's run directory: where the relay brings partners' connections. Short: the path of a socket has a limit."""
 _ETHERNET_MTU, _LARGEST_MTU = 1500, 65535
@@ -241,7 +242,8 @@ def inside(settings: NodeSettings, facts: PodNetworkFacts) -> NodeSettings:
     pods = PodNetwork(
         cidr=facts.cidr,
         engines=network_access.engine_range(facts.cidr),
-        gateway=SocketAddress(facts.gateway, GATEWAY_PORT),
+        cluster=settings.network.pod_cidr,
+        gateway=SocketAddress(settings.remote_gateway or facts.gateway, GATEWAY_PORT),
         namespace=str(facts.namespace) if facts.root else "",
         resolver=None if facts.root else SocketAddress(facts.gateway, DNS_PORT),
         public_socket="" if facts.root or settings.gateway.external is None else str(run / PUBLIC_SOCKET),

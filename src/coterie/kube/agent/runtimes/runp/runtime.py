@@ -267,7 +267,8 @@ class RunpRuntime:
         if image is None:
             raise RuntimeFailure(
                 "ErrImageNeverPull",
-                f'image "{name}" is not on this machine; bring it with `coterie image load` or `coterie image add`',
+                f'image "{name}" is not on node "{self._settings.node}"; '
+                "bring it with `coterie image load` or `coterie image add` on that machine",
             )
         return image
 
