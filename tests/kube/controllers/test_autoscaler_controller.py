@@ -13,6 +13,7 @@ from coterie.base.clock import rfc3339
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.client.transport import TransportRequest
+from coterie.kube.control.scale_hooks import ScaleAllowance, ScaleRequest
 from coterie.kube.controllers.deployment import controller as deployments
 from coterie.kube.controllers.horizontalpodautoscaler import controller
 from coterie.kube.controllers.replicaset import controller as replica_sets
@@ -336,3 +337,20 @@ async def test_metrics_that_pods_serve_themselves() -> None:
         assert await replicas(w) >= 3
         assert load.asked[-1] == "/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/pods/*/queue"
         assert ("SuccessfulRescale", "New size: 3; reason: pods metric queue above target") in await w.events()
+
+
+class _AtMostThree:
+    def allow(self, request: ScaleRequest) -> ScaleAllowance | None:
+        return ScaleAllowance(3, "only 3 are paid for") if request.wanted > 3 else None
+
+
+async def test_a_product_may_allow_fewer_replicas() -> None:
+    make = partial(controller.make, scale_hook=_AtMostThree())
+    async with world(("horizontal-pod-autoscaler", make), *MAKES[1:]) as w:
+        load = Load(w, web="90m")
+        await started(w)
+        await w.client.create(HPA, scaler())
+        await pass_time(w, load, 45)
+        assert await replicas(w) == 3
+        status = await w.status(HPA, "web")
+        assert reason(status, "ScalingLimited") == ("True", "QuotaExceeded") and status["desiredReplicas"] == 3

@@ -1,7 +1,8 @@
 """The platform's controllers and its scheduler: see `kube/control/registry.py`.
 
 The node provides: `root_ca` (the API's authority, PEM), `node_lifecycle` (settings of that controller), `pod_hook` (sees pods
-before ReplicaSets create them, or None), `scheduler_plugins`, `autoscaler_period` (seconds between two syncs).
+before ReplicaSets create them, or None), `scheduler_plugins`, `autoscaler_period` (seconds between two syncs),
+`scale_hook` (may allow autoscalers fewer replicas, or None).
 """
 
 from __future__ import annotations
@@ -63,6 +64,6 @@ CONTROLLERS = (
         f"{_HERE}.horizontalpodautoscaler.controller",
         wakes_for=(HORIZONTAL_POD_AUTOSCALERS,),
         events="horizontal-pod-autoscaler",
-        needs={"period": "autoscaler_period"},
+        needs={"period": "autoscaler_period", "scale_hook": "scale_hook"},
     ),
 )
