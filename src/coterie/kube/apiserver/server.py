@@ -31,11 +31,11 @@ from coterie.http.errors import HttpProblem
 from coterie.http.messages import Request, Response, UserInfo
 from coterie.http.server import Tasks
 from coterie.kube.api import convert, errors
-from coterie.kube.api.resources import BUILTIN, USAGE, Resource
+from coterie.kube.api.resources import BUILTIN, CUSTOM_METRICS, USAGE, Resource
 from coterie.kube.api.schema import builtin as builtin_schemas
 from coterie.kube.api.selectors import parse_field_selector
 from coterie.kube.api.status_response import status_response
-from coterie.kube.apiserver import apiservices, bodies, bootstrap, discovery, options, paths, usage
+from coterie.kube.apiserver import apiservices, bodies, bootstrap, custom_metrics, discovery, options, paths, usage
 from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest
 from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_request
 from coterie.kube.apiserver.admission.quotas import Quotas
@@ -122,7 +122,7 @@ class ApiServer:
         for resource in BUILTIN:
             if not resource.virtual:
                 self._serve_builtin(resource, schemas)
-        self._virtual = {(r.group, r.version, r.plural): r for r in (*BUILTIN, *USAGE) if r.virtual}
+        self._virtual = {(r.group, r.version, r.plural): r for r in (*BUILTIN, *USAGE, CUSTOM_METRICS) if r.virtual}
         extensions = self.settings.extensions
         ownership = next((each.node_ownership for each in extensions if each.node_ownership is not None), None)
         self.authorizer = NodeAuthorizer(
@@ -202,6 +202,7 @@ class ApiServer:
             owner_label=ownership.label if ownership is not None else "",
         )
         self._usage = usage.UsageApi(core("nodes"), core("pods"), proxy, self.clock)
+        self._custom_metrics = custom_metrics.CustomMetricsApi(core("nodes"), core("pods"), proxy, self.clock)
         self._verbs: dict[str, Verb] = {
             "get": reader.get,
             "list": reader.list,
@@ -461,6 +462,10 @@ class ApiServer:
             if target.verb not in resource.verbs or target.subresource:
                 raise _not_allowed()
             return self._usage.respond(request, target, resource)
+        if resource.group == custom_metrics.GROUP:
+            if target.verb not in resource.verbs or not target.subresource:
+                raise _not_allowed()
+            return self._custom_metrics.respond(request, target)
         if target.verb not in resource.verbs or target.name or target.subresource:
             raise _not_allowed()
         if resource.namespaced != bool(target.namespace):
@@ -524,7 +529,8 @@ class ApiServer:
 
     def resources(self) -> Sequence[Resource]:
         """Everything that is served, for discovery."""
-        return [*self._virtual.values(), *(view.resource for view in self.state.views())]
+        virtual = [resource for resource in self._virtual.values() if resource is not CUSTOM_METRICS]
+        return [*virtual, *(view.resource for view in self.state.views())]
 
     def _described(self) -> Sequence[Resource]:
         """Everything that has a schema."""
