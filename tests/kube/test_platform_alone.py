@@ -35,6 +35,7 @@ PROVIDED = {
     "root_ca": lambda: "ca",
     "pod_hook": lambda: None,
     "node_lifecycle": lambda: None,
+    "autoscaler_period": lambda: 15.0,
     "scheduler_plugins": lambda: (),
 }
 DEPLOYMENT = {

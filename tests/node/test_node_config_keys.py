@@ -99,6 +99,7 @@ USED = [
     ("apiServer.eventTTLSeconds", 60, "api.event_ttl_seconds", 60, MASTER),
     ("apiServer.auditLog", "a.jsonl", "api.audit_log", "a.jsonl", MASTER),
     ("controllers.nodeGraceSeconds", 5, "controllers.node_grace_seconds", 5, MASTER),
+    ("controllers.autoscalerSeconds", 5, "controllers.autoscaler_seconds", 5, MASTER),
     ("controllers.podEvictionSeconds", 0, "controllers.pod_eviction_seconds", 0, MASTER),
     ("controllers.portRange", [20000, 20999], "controllers.port_range", (20000, 20999), MASTER),
     ("network.podCIDR", "10.200.0.0/16", "network.pod_cidr", "10.200.0.0/16", MASTER),

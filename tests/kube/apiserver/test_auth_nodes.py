@@ -10,6 +10,7 @@ from server_kit import MERGE, Api, pod, serving
 
 from coterie.base import pki
 from coterie.http.messages import UserInfo
+from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
 from coterie.kube.apiserver.auth.nodes import named_by, node_of
 from coterie.kube.apiserver.auth.tokens import TokenSigner
 from coterie.kube.apiserver.server import Settings
@@ -160,6 +161,24 @@ async def test_a_node_registers_itself_once_deleted(api: Api) -> None:
     restricted["metadata"]["labels"] = {"node-restriction.kubernetes.io/x": "y"}
     await api.ok("DELETE", f"{V1}/nodes/n1", user=N1)
     await api.refused(403, "POST", f"{V1}/nodes", restricted, user=N1)
+
+
+async def test_a_node_may_not_announce_the_pod_addresses_of_another(api: Api) -> None:
+    """Else it would be sent what is for the other's pods."""
+    merge = {"content-type": MERGE}
+    await api.patch(f"{V1}/nodes/n2", {"spec": {"podCIDR": "10.1.0.0/24"}})
+    for cidr in ("10.1.0.0/24", "10.1.0.128/25", "10.0.0.0/8"):
+        taken = {"spec": {"podCIDR": cidr}}
+        answer = await api.refused(403, "PATCH", f"{V1}/nodes/n1", taken, user=N1, headers=merge)
+        assert answer.json["message"].endswith(f'the pod addresses {cidr} are in use by node "n2"')
+        await api.refused(403, "PATCH", f"{V1}/nodes/n1", taken, user=ALICE, headers=merge)
+    await api.patch(f"{V1}/nodes/n1", {"spec": {"podCIDR": "10.1.1.0/24"}}, user=N1)
+    await api.patch(f"{V1}/nodes/n1/status", STATUS, user=N1)
+    await api.ok("DELETE", f"{V1}/nodes/n1", user=N1)
+    await api.refused(403, "POST", f"{V1}/nodes", node("n1", podCIDR="10.1.0.0/24"), user=N1)
+    elsewhere = node("n1", podCIDR="10.1.0.0/24")
+    elsewhere["metadata"]["labels"] = {COTERIE_POD_NAMESPACE: "alice"}
+    await api.post(f"{V1}/nodes", elsewhere, user=N1)
 
 
 async def test_of_its_taints_a_node_may_change_kuscias_only(api: Api) -> None:

@@ -62,6 +62,8 @@ class Faulty:
         """Part of the writes that go wrong."""
         self.refuse: Callable[[TransportRequest], ApiError | None] = lambda call: None
         """What the server answers instead of carrying a request out."""
+        self.answer: Callable[[TransportRequest], Object | None] = lambda call: None
+        """What is answered in place of the server."""
         self.delay: Callable[[TransportRequest], float] = lambda call: 0.0
         """Seconds for which a request is on its way."""
 
@@ -69,6 +71,8 @@ class Faulty:
         refusal = self.refuse(call)
         if refusal is not None:
             return TransportResponse(refusal.code, body=orjson.dumps(refusal.status()))
+        if (given := self.answer(call)) is not None:
+            return TransportResponse(200, body=orjson.dumps(given))
         if self._clock is not None and (seconds := self.delay(call)):
             await self._clock.sleep(seconds)
         luck = self._random.random()
@@ -165,6 +169,7 @@ class World:
             return
         status = {
             "phase": phase,
+            "startTime": (pod.get("status") or {}).get("startTime") or now,
             "podIP": address,
             "podIPs": [{"ip": address}],
             "conditions": [{"type": "Ready", "status": word, "lastTransitionTime": since}],

@@ -11,11 +11,14 @@ from typing import Any
 
 import orjson
 
+from coterie.base.log import logger
 from coterie.http.messages import Request, Response, UserInfo
 from coterie.kube.api import errors
 from coterie.kube.api.labels import DEFAULT_STORAGE_CLASS, LOCAL_PATH_CLASS, LOCAL_PATH_PROVISIONER
 from coterie.kube.apiserver.auth import default_roles
 from coterie.kube.apiserver.extension import ApiServerExtension, DefinitionSource
+
+log = logger("apiserver.bootstrap")
 
 Object = dict[str, Any]
 Send = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -49,6 +52,19 @@ async def ensure(send: Send, extensions: Sequence[ApiServerExtension] = ()) -> N
             await _create(send, "/api/v1/namespaces", {"metadata": {"name": name}})
         if extension.definitions is not None:
             await _ensure_definitions(send, extension.definitions)
+
+
+async def complete_services(send: Send, services: Sequence[Object]) -> None:
+    """Services that were written before addresses were given out get theirs, by an update that changes nothing else."""
+    for service in services:
+        spec, metadata = service.get("spec") or {}, service["metadata"]
+        if spec.get("clusterIP") or spec.get("type") == "ExternalName":
+            continue
+        path = f"/api/v1/namespaces/{metadata['namespace']}/services/{metadata['name']}"
+        try:
+            await _call(send, "PUT", path, service)
+        except errors.ApiError as problem:
+            log.warning("A Service of an earlier version has no address", service=path, error=problem)
 
 
 async def _reconcile_role(send: Send, default: Object, exact: frozenset[str]) -> None:

@@ -39,6 +39,7 @@ from coterie.kube.apiserver import apiservices, bodies, bootstrap, discovery, op
 from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest
 from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_request
 from coterie.kube.apiserver.admission.quotas import Quotas
+from coterie.kube.apiserver.admission.service_addresses import ServiceAddresses
 from coterie.kube.apiserver.admission.steps import LimitRanges, NamespaceLifecycle, Priorities, ServiceAccounts
 from coterie.kube.apiserver.admission.storage import StorageAdmission
 from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditObjectReference, AuditSink
@@ -94,6 +95,8 @@ class Settings:
     """What a product on top of the platform adds: kinds, roles, admission steps (`extension.py`)."""
     agent_tls: Callable[[], ssl.SSLContext | None] = field(default=lambda: None)
     """TLS towards node agents: the server's own certificate, and whose it trusts."""
+    service_cidr: str = "100.112.0.0/16"
+    """The virtual addresses of Services."""
     event_ttl: float = 3600.0
     """Seconds after which Event objects are forgotten."""
     compact_every: float = 300.0
@@ -180,6 +183,7 @@ class ApiServer:
                 self._no_escalation,
                 NodeRestriction(self.authorizer),
                 *(step for each in self.settings.extensions for step in each.admission(self.state, self.clock)),
+                ServiceAddresses(core("services"), self.settings.service_cidr),
                 Quotas(core("resourcequotas"), lambda attempt: self.state.collection(attempt.resource.key)),
             )
         )
@@ -247,6 +251,8 @@ class ApiServer:
         self._loaded = True
         await self._renew_event_lease()
         await bootstrap.ensure(self.call, self.settings.extensions)
+        incomplete = [each.load() for each in self._collection("services") if b'"clusterIP":' not in each.raw]
+        await bootstrap.complete_services(self.call, incomplete)
         await apiservices.reconcile(self.state, self.resources, self.clock)
         self._tasks.create_task(self._housekeeping(), name="apiserver housekeeping")
         self._tasks.create_task(self._follow_catalogue(), name="apiserver catalogue")

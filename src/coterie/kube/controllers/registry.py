@@ -1,12 +1,14 @@
 """The platform's controllers and its scheduler: see `kube/control/registry.py`.
 
-The node provides: `root_ca` (the API's authority, PEM), `node_lifecycle` (settings of that controller), `pod_hook` (sees pods
-before ReplicaSets create them, or None), `scheduler_plugins`.
+The node provides: `root_ca` (the API's authority, PEM), `node_lifecycle` and `node_ipam` (settings of these controllers),
+`pod_hook` (sees pods before ReplicaSets create them, or None), `scheduler_plugins`, `autoscaler_period` (seconds between two
+syncs).
 """
 
 from __future__ import annotations
 
 from coterie.kube.api.types.apps import DAEMON_SETS, DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS, STATEFUL_SETS
+from coterie.kube.api.types.autoscaling import HORIZONTAL_POD_AUTOSCALERS
 from coterie.kube.api.types.batch import CRON_JOBS, JOBS
 from coterie.kube.api.types.core import RESOURCE_QUOTAS
 from coterie.kube.api.types.network import ENDPOINTS, SERVICES
@@ -69,11 +71,25 @@ CONTROLLERS = (
         wakes_for=(CLAIMS, VOLUMES),
         events="persistentvolume-controller",
     ),
+    ControllerSpec(
+        "nodeipam",
+        f"{_HERE}.nodeipam.controller",
+        wakes_for=(NODES,),
+        events="node-ipam-controller",
+        needs={"settings": "node_ipam"},
+    ),
     ControllerSpec("podgc", f"{_HERE}.podgc.controller", wakes_for=(PODS,)),
     ControllerSpec(
         "disruption",
         f"{_HERE}.disruption.controller",
         wakes_for=(POD_DISRUPTION_BUDGETS,),
         events="disruption-controller",
+    ),
+    ControllerSpec(
+        "horizontalpodautoscaler",
+        f"{_HERE}.horizontalpodautoscaler.controller",
+        wakes_for=(HORIZONTAL_POD_AUTOSCALERS,),
+        events="horizontal-pod-autoscaler",
+        needs={"period": "autoscaler_period"},
     ),
 )

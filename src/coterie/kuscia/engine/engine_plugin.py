@@ -88,6 +88,13 @@ class EngineCallers(Protocol):
     async def loaded(self, address: str, timeout: float) -> None: ...
 
 
+class GatewayElsewhere(Protocol):
+    """The domain's gateway, where it is on another machine."""
+
+    async def register(self, pod: Object, address: str) -> None:
+        """Until it knows the engine by its address. Raises OSError, ApiError or TransportError."""
+
+
 class EnginePlugin:
     name = "kuscia-engine"
 
@@ -98,12 +105,17 @@ class EnginePlugin:
         store: ConfigStore,
         callers: EngineCallers | None = None,
         *,
+        gateway: GatewayElsewhere | None = None,
+        unreachable: str = "",
         fenced: bool = True,
         names: bool = True,
     ) -> None:
-        """`fenced`: whether pods have a network of their own here; without, nobody else's pods run. `names`: whether pods
+        """`callers`, `gateway`: of the gateway on this machine, or on another one. `unreachable`: why engines cannot reach it
+        from here. `fenced`: whether pods have a network of their own here; without, nobody else's pods run. `names`: whether pods
         can ask the domain's DNS; without, engines that have peers do not run."""
         self._callers = callers
+        self._gateway = gateway
+        self._unreachable = unreachable
         self._fenced = fenced
         self._names = names
         self._addresses: dict[str, str] = {}
@@ -113,8 +125,7 @@ class EnginePlugin:
         self._store = store
 
     def is_engine(self, pod: Object) -> bool:
-        ours = pod_model.key_of(pod).namespace == self._domain
-        return ours and (certificates.serves(pod) or certificates.calls(pod))
+        return peers.is_engine(pod, self._domain)
 
     def node(self, facts: MachineFacts, runtime: str) -> NodeAdditions:
         settings = self._settings
@@ -140,6 +151,8 @@ class EnginePlugin:
     def pod_network(self, pod: Object) -> PodNetworkClass | None:
         if not self._is_task_pod(pod):
             return None
+        if self._unreachable:
+            raise PluginProblem(self._unreachable)
         if self._own_task(pod):
             return PodNetworkClass(PodKind.ENGINE, peers.group_of(pod))
         if not self._fenced:
@@ -150,11 +163,14 @@ class EnginePlugin:
         return PodNetworkClass(PodKind.GUEST, peers.group_of(pod))
 
     def _is_task_pod(self, pod: Object) -> bool:
-        ours = pod_model.key_of(pod).namespace == self._domain
-        return ours and (self.is_engine(pod) or bool(peers.group_of(pod)))
+        return peers.is_task_pod(pod, self._domain)
 
     async def network_ready(self, pod: Object, address: str, lookup: Lookup) -> None:
-        if not self._is_task_pod(pod) or (self._callers is None and self._names):
+        if not self._is_task_pod(pod):
+            return
+        if self._gateway is not None:
+            await self._gateway.register(pod, address)
+        if self._callers is None and self._names:
             return
         name = peers.values_map_name(pod)
         hosts = peers.callable_hosts(pod, lookup("ConfigMap", name) if name else None, self._domain)

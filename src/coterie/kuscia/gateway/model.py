@@ -224,8 +224,9 @@ class PodCaller:
     """What one engine pod may call."""
 
     address: str
+    """Or a range, `100.96.16.0/21`: the ordinary pods of another node of the domain."""
     hosts: frozenset[str] = frozenset()
-    """Host names in lower case, without port: `task-x-0-psi.bob.svc`. One that is followed by a path may be called with this
+    """`*`: everything. Host names in lower case, without port: `task-x-0-psi.bob.svc`. One that is followed by a path may be called with this
     path and query only: `reporter.master.svc/report/progress?task_id=task-x`."""
 
 

@@ -33,6 +33,7 @@ UNPRIVILEGED = {INTERNAL_PORT: 10080, DNS_PORT: 10053}
 UNPRIVILEGED_SENTENCE = "This process may not open a port below 1024; it uses another"
 _ORDINARY = ("127.0.0.1", "::1", "0.0.0.0", "::")
 _NONE = "none"
+CLUSTER_DOMAIN = "cluster.local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ def read(document: Block, mode: str, domain: str, paths: DomainPaths, lowest_por
         address=dns.address("host", inner),
         port=dns.number("port", usual(dns, DNS_PORT) if enabled else DNS_PORT, *PORTS),
         upstream=_upstream(dns),
+        cluster_domain=_cluster_domain(dns),
     )
     return GatewaySection(gateway, served, files, tuple(notices))
 
@@ -157,6 +159,15 @@ def _upstream(dns: Block) -> tuple[str, ...]:
         except ValueError as problem:
             raise dns.refused("upstream", str(problem)) from problem
     return servers
+
+
+def _cluster_domain(dns: Block) -> str:
+    name = dns.text("clusterDomain", CLUSTER_DOMAIN)
+    if dns_subdomain_faults(name) or name.rpartition(".")[2] == "svc":
+        raise dns.refused(
+            "clusterDomain", f'"{name}" is no domain name such as cluster.local (and none that ends in svc)'
+        )
+    return name
 
 
 def _external_tls(

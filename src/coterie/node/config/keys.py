@@ -38,6 +38,7 @@ USED = (
     "root", "logFormat", "join",
     "apiServer.host", "apiServer.port", "apiServer.names[]", "apiServer.eventTTLSeconds", "apiServer.auditLog",
     "controllers.nodeGraceSeconds", "controllers.podEvictionSeconds", "controllers.portRange",
+    "controllers.autoscalerSeconds",
     "network.podCIDR", "network.nodeMaskSize", "network.serviceCIDR",
     "agent.nodeName", "agent.address", "agent.port", "agent.taint", "agent.hostPaths[]", "agent.leaseSeconds",
     "agent.podCIDR", "agent.allowHostNetwork",
@@ -46,7 +47,7 @@ USED = (
     "gateway.name", "gateway.workers", "gateway.enabled",
     "dataMesh.enabled", "dataMesh.host", "dataMesh.httpPort", "dataMesh.grpcPort",
     "kusciaAPI.enabled", "kusciaAPI.host", "confManager.host",
-    "dns.enabled", "dns.host", "dns.port", "dns.upstream[]",
+    "dns.enabled", "dns.host", "dns.port", "dns.upstream[]", "dns.clusterDomain",
 )  # fmt: skip
 
 _LEAVE = "leave it out; "

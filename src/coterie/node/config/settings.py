@@ -37,6 +37,8 @@ class ControllerSettings:
     """A node that gave no sign of life for this long is not ready. At least `agent.leaseSeconds` of each of its nodes."""
     pod_eviction_seconds: int = 300
     """Pods without a toleration of their own leave a node that is not ready after this long."""
+    autoscaler_seconds: int = 15
+    """`autoscalerSeconds`: how often HorizontalPodAutoscalers are evaluated."""
     port_range: tuple[int, int] = (20000, 32766)
     """`portRange`, first and last: the ports that engines of tasks get. Control planes that share a machine need ranges
     that do not meet."""
@@ -98,6 +100,8 @@ class DnsConfig:
     port: int = 53
     upstream: tuple[str, ...] = ()
     """Servers for all other names, as `address` or `address:port`; none: those of the machine's /etc/resolv.conf."""
+    cluster_domain: str = "cluster.local"
+    """`clusterDomain`: what names of Services in all namespaces end in, as in Kubernetes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,19 @@ from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.settings import AgentSettings, NodeObjectSettings, PodLogSettings, PodSettings
 from coterie.kube.client.client import Client
 from coterie.kube.control.manager import Runnable
-from coterie.kuscia.engine.certificates import EngineCertificateIssuer
+from coterie.kube.network.policies.enforcer import PolicyEnforcer
+from coterie.kuscia.engine.certificates import DomainAuthority, EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
 from coterie.kuscia.engine.templates.config_store import DomainConfig, NoConfigStore
 from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.identity import domain_identity
 from coterie.node.config import AgentConfig, NodeSettings
+from coterie.node.join_bundle import Bundle
 from coterie.node.parts.agent_endpoint import AgentPort, AgentTls
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.dns import pod_dns
 from coterie.node.parts.pod_network import DNS_PORT, PodNetworkPart
+from coterie.node.parts.policies import PolicyPlugin
 
 _ADOPTION_SECONDS = 60.0
 """For an agent that was restarted to look at all its pods."""
@@ -39,6 +42,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
     settings, client, informers, clock = node.settings, node.client, node.informers, node.clock
     runtime, tls = node.get("runtime", RunpRuntime), node.get("agent_tls", AgentTls)
     part = node.get("pod_network", PodNetworkPart)
+    bundle = node.find("join_bundle", Bundle)
     callers = node.find("pod_callers", PodCallers)
     rotation = settings.logrotate
     check = _network_check(settings, runtime, clock)
@@ -53,7 +57,13 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             address=chosen.address,
             port=port.port,
             capacity=chosen.capacity,
-            node=NodeObjectSettings(lease_seconds=chosen.lease_seconds, renew_seconds=chosen.lease_seconds / 4),
+            node=NodeObjectSettings(
+                lease_seconds=chosen.lease_seconds,
+                renew_seconds=chosen.lease_seconds / 4,
+                # A join file of an earlier version gives no range, and the one of our configuration may be another's.
+                pod_cidr=chosen.pod_cidr if bundle is None or bundle.pod_cidr else "",
+                addresses=tuple(each for each in bundle.addresses if each != chosen.address) if bundle else (),
+            ),
             dns=pod_dns(settings),
             pods=PodSettings(
                 # A lite that registered sees no pods but its own domain's.
@@ -66,7 +76,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             logs=PodLogSettings(max_age_days=rotation.max_age_days),
         ),
         clock,
-        plugins=[_engine_plugin(settings, chosen, client, clock, callers, part)],
+        plugins=[_engine_plugin(settings, chosen, client, clock, callers, part, bundle), *_policy_plugins(node)],
         network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
     if check is not None:
@@ -138,11 +148,19 @@ def _engine_plugin(
     clock: Clock,
     callers: PodCallers | None,
     part: PodNetworkPart,
+    bundle: Bundle | None,
 ) -> EnginePlugin:
-    issuer = EngineCertificateIssuer(settings.paths, settings.domain, clock)
+    issuer = EngineCertificateIssuer(
+        bundle.engines if bundle is not None else DomainAuthority(settings.paths), settings.domain, clock
+    )
     store = _config_store(settings, client) or NoConfigStore()
     names = part.facts is not None or not settings.dns.enabled or settings.dns.port == DNS_PORT
     return EnginePlugin(engine_settings(settings, chosen), issuer, store, callers, fenced=part.fenced, names=names)
+
+
+def _policy_plugins(node: NodeContext) -> list[PolicyPlugin]:
+    enforcer = node.find("policy_enforcer", PolicyEnforcer)
+    return [PolicyPlugin(enforcer)] if enforcer is not None else []
 
 
 def _config_store(settings: NodeSettings, client: Client) -> DomainConfig | None:

@@ -59,6 +59,7 @@ class ApiPlane:
                 agent_tls=self._identity.agent_tls,
                 extensions=[apiserver_extension(self._identity.domain_agent_tls)],
                 event_ttl=api.event_ttl_seconds,
+                service_cidr=settings.network.service_cidr,
             ),
             clock,
         )

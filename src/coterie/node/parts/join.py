@@ -1,6 +1,6 @@
 """A lite that joined with a file made at the control plane (`coterie node add`): the API over HTTPS.
 
-Provides `client`, `informers` and `agent_tls`.
+Provides `client`, `informers`, `agent_tls` and `join_bundle`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     node.settings = replace(settings, agent=named_by(bundle, settings.agent))
     node.provide("client", client)
     node.provide("informers", informers)
+    node.provide("join_bundle", bundle)
     node.provide("agent_tls", AgentTls.of_bundle(bundle, settings.paths))
     return [[informers]]
 
 
 def named_by(bundle: join_bundle.Bundle, chosen: AgentConfig) -> AgentConfig:
-    """A node that joined is who its certificate says it is."""
+    """A node that joined is who its certificate says it is, and its pods have the addresses that it was given."""
     if chosen.node_name not in ("", bundle.node):
         raise ConfigError(f'agent.nodeName: the file under `join` is for "{bundle.node}", not "{chosen.node_name}"')
-    return replace(chosen, node_name=bundle.node)
+    return replace(chosen, node_name=bundle.node, pod_cidr=bundle.pod_cidr or chosen.pod_cidr)

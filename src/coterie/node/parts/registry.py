@@ -74,7 +74,8 @@ PARTS = (
         after=(*_FIRST, "gateway"),
         enabled=lambda settings: settings.data_mesh.enabled and settings.join is None,
     ),
-    Part("agent", f"{_HERE}.agent", ("lite", "autonomy"), after=(*_FIRST, "gateway", "dns", "datamesh")),
+    Part("policies", f"{_HERE}.policies", ("lite", "autonomy"), after=_FIRST),
+    Part("agent", f"{_HERE}.agent", ("lite", "autonomy"), after=(*_FIRST, "gateway", "dns", "datamesh", "policies")),
 )
 
 

@@ -18,7 +18,15 @@ from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
 from coterie.kube.agent.node.capacity import Resources, allocatable, capacity
 from coterie.kube.agent.node.conditions import ConditionReading, PodNetworkState, conditions, readings
-from coterie.kube.agent.node.description import NameTaken, check_name, labels, new_node, static_status, wanted_taints
+from coterie.kube.agent.node.description import (
+    NameTaken,
+    check_name,
+    labels,
+    new_node,
+    pod_ranges,
+    static_status,
+    wanted_taints,
+)
 from coterie.kube.agent.node.facts import MachineFacts, MachineUsage, measure_machine, measure_usage
 from coterie.kube.agent.plugin import AgentPlugin, merged_node
 from coterie.kube.agent.settings import AgentSettings
@@ -118,7 +126,7 @@ class NodeRegistration:
     async def _taken_or_made(self) -> Object:
         settings = self._settings
         try:
-            node = await self._client.create(_NODES, new_node(settings, self.facts, self._additions))
+            node = await self._create(new_node(settings, self.facts, self._additions))
         except AlreadyExists:
             try:
                 node = await self._client.get(_NODES, settings.node_name)
@@ -131,7 +139,44 @@ class NodeRegistration:
             if any(known.get(key) != value for key, value in wanted.items()):
                 node = await self._client.patch(_NODES, settings.node_name, "", {"metadata": {"labels": wanted}})
             node = await self._set_taint(node)
+        node = await self._set_pod_range(node)
         log.info("The node is registered", node=settings.node_name)
+        return node
+
+    async def _create(self, node: Object) -> Object:
+        try:
+            return await self._client.create(_NODES, node)
+        except Forbidden as problem:
+            if "podCIDR" not in node["spec"]:
+                raise
+            # Another node has the range. The control plane gives this one another; `_set_pod_range` says what to do.
+            log.warning("The node's pod addresses are not free", why=problem.message, cidr=node["spec"]["podCIDR"])
+            spec = {key: value for key, value in node["spec"].items() if key not in ("podCIDR", "podCIDRs")}
+            return await self._client.create(_NODES, {**node, "spec": spec})
+
+    async def _set_pod_range(self, node: Object) -> Object:
+        """The range of a Node that has one cannot be changed, so the node must use it."""
+        meta, mine = node["metadata"], self._settings.node.pod_cidr
+        known = (node.get("spec") or {}).get("podCIDR") or ""
+        if not mine or known == mine:
+            return node
+        if not known:
+            patch = {
+                "metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]},
+                "spec": pod_ranges(self._settings),
+            }
+            try:
+                return await self._client.patch(_NODES, meta["name"], "", patch)
+            except Forbidden as problem:
+                log.warning("The node's pod addresses are not free", why=problem.message, cidr=mine)
+                return node
+        log.warning(
+            "Pods of this node cannot be reached from other nodes: the control plane knows other addresses",
+            node=meta["name"],
+            cidr=mine,
+            known=known,
+            do="make a new join file with `coterie node add`, or set agent.podCIDR to the known range",
+        )
         return node
 
     async def _set_taint(self, node: Object) -> Object:
@@ -196,9 +241,11 @@ class NodeRegistration:
         if self._written is not None and not due and not self._recheck and _same(self._written, status):
             return
         try:
-            # Strategic: the conditions of others (problem detectors, the node's controller) are left alone.
+            # Strategic: the conditions of others (problem detectors, the node's controller) are left alone. Addresses
+            # are replaced as a whole: they would be merged by their type, and a machine may have several of one.
+            patch = {**status, "addresses": [*status["addresses"], {"$patch": "replace"}]}
             node = await self._client.patch(
-                _NODES, self._settings.node_name, "", {"status": status}, type="strategic", subresource="status"
+                _NODES, self._settings.node_name, "", {"status": patch}, type="strategic", subresource="status"
             )
         except NotFound:
             log.warning("The node is gone from the API; registering it again", node=self._settings.node_name)

@@ -121,6 +121,12 @@ class NodeAuthorizer(RbacAuthorizer):
         label = self.ownership.label if self.ownership is not None else ""
         return entry is None or (entry.labels or {}).get(label) == owner
 
+    def other_nodes(self, but: str) -> Iterator[tuple[str, Object]]:
+        """Names and Nodes, without the one named."""
+        for name, entry in self._nodes.names("").items():
+            if name != but:
+                yield name, entry.load()
+
     def pod_of(self, node: str, namespace: str, name: str) -> Object | None:
         """A pod that runs on this node."""
         entry = self._pods.get(namespace, name)
