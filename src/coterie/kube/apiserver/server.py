@@ -41,6 +41,7 @@ from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_
 from coterie.kube.apiserver.admission.quotas import Quotas
 from coterie.kube.apiserver.admission.service_addresses import ServiceAddresses
 from coterie.kube.apiserver.admission.steps import LimitRanges, NamespaceLifecycle, Priorities, ServiceAccounts
+from coterie.kube.apiserver.admission.storage import StorageAdmission
 from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditObjectReference, AuditSink
 from coterie.kube.apiserver.auth import grants, reviews
 from coterie.kube.apiserver.auth.authn import Authenticator
@@ -178,6 +179,7 @@ class ApiServer:
                 LimitRanges(core("limitranges")),
                 ServiceAccounts(core("serviceaccounts")),
                 Priorities(self.state.collection("/registry/scheduling.k8s.io/priorityclasses")),
+                StorageAdmission(self.state.collection("/registry/storage.k8s.io/storageclasses")),
                 self._definitions.admit,
                 self._no_escalation,
                 NodeRestriction(self.authorizer),

@@ -15,6 +15,7 @@ from coterie.kube.api.types.network import ENDPOINTS, SERVICES
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.api.types.policy import POD_DISRUPTION_BUDGETS
+from coterie.kube.api.types.storage import CLAIMS, VOLUMES
 from coterie.kube.control.registry import ControllerSpec
 
 _HERE = "coterie.kube.controllers"
@@ -63,6 +64,12 @@ CONTROLLERS = (
         wakes_for=(NODES,),
         events="node-controller",
         needs={"settings": "node_lifecycle"},
+    ),
+    ControllerSpec(
+        "persistentvolume",
+        f"{_HERE}.persistentvolume.controller",
+        wakes_for=(CLAIMS, VOLUMES),
+        events="persistentvolume-controller",
     ),
     ControllerSpec(
         "nodeipam",
