@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -35,7 +35,17 @@ from coterie.kube.api.resources import BUILTIN, CUSTOM_METRICS, USAGE, Resource
 from coterie.kube.api.schema import builtin as builtin_schemas
 from coterie.kube.api.selectors import parse_field_selector
 from coterie.kube.api.status_response import status_response
-from coterie.kube.apiserver import apiservices, bodies, bootstrap, custom_metrics, discovery, options, paths, usage
+from coterie.kube.apiserver import (
+    apiservices,
+    bodies,
+    bootstrap,
+    custom_metrics,
+    discovery,
+    options,
+    paths,
+    pretty,
+    usage,
+)
 from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest
 from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_request
 from coterie.kube.apiserver.admission.quotas import Quotas
@@ -55,7 +65,7 @@ from coterie.kube.apiserver.extension import ApiServerExtension
 from coterie.kube.apiserver.kinds import EventStrategy, Strategy
 from coterie.kube.apiserver.metrics import Metrics
 from coterie.kube.apiserver.openapi.service import OpenApi
-from coterie.kube.apiserver.presentation import Presenter
+from coterie.kube.apiserver.presentation import Presenter, warning_header
 from coterie.kube.apiserver.proxy import NodeProxy
 from coterie.kube.apiserver.state.collection import Collection
 from coterie.kube.apiserver.state.entry import VersionView, head_of
@@ -317,6 +327,7 @@ class ApiServer:
         except (errors.ApiError, HttpProblem) as error:
             answer = status_response(error)
         if isinstance(answer, Response):
+            answer = pretty.for_people(request, answer)
             self._answered(request, target, answer, started)
             return answer
         return self._finish(request, target, answer, started)
@@ -332,6 +343,7 @@ class ApiServer:
             # Nobody waits for the answer, but a write that was under way is done all the same.
             self._answered(request, target, Response(_CLIENT_LEFT), started)
             raise
+        answer = pretty.for_people(request, answer)
         self._answered(request, target, answer, started)
         return answer
 
@@ -419,7 +431,11 @@ class ApiServer:
             verb = self._verbs.get(target.verb) if target.verb in resource.verbs else None
         if verb is None:
             raise _not_allowed()
-        return verb(call)
+        answer = verb(call)
+        if not view.warning:
+            return answer
+        header = warning_header(view.warning)
+        return _with_header(answer, header) if isinstance(answer, Response) else _later_with_header(answer, header)
 
     def _other_request(self, request: Request) -> Response | Awaitable[Response]:
         user = self._user(request)
@@ -588,6 +604,14 @@ class ApiServer:
 def _maybe_watch(request: Request, target: paths.RequestInfo) -> paths.RequestInfo:
     """Only the query tells a watch from a list; a watch of one name is a watch with that name as filter."""
     return target._replace(verb="watch") if options.boolean(request, "watch") else target
+
+
+def _with_header(answer: Response, header: tuple[str, str]) -> Response:
+    return replace(answer, headers=[*answer.headers, header])
+
+
+async def _later_with_header(pending: Awaitable[Response], header: tuple[str, str]) -> Response:
+    return _with_header(await pending, header)
 
 
 def _json(obj: Object, status: int = 200) -> Response:
