@@ -24,6 +24,14 @@ _HONOR = "Honor"
 
 
 @dataclass(frozen=True, slots=True)
+class VolumeTerms:
+    """Where a volume of the pod can be reached: one of the terms must match, else `reason`."""
+
+    terms: tuple[NodeTerm, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StaticDemand:
     """What a pod asks of a node whatever runs there. Equal for all pods of a workload."""
 
@@ -34,6 +42,10 @@ class StaticDemand:
     tolerations: tuple[Toleration, ...] = ()
     namespace: str = ""
     """The pod's own; empty: not considered."""
+    volumes: tuple[VolumeTerms, ...] = ()
+    """All of them must match."""
+    blocked: str = ""
+    """Why no node will do, whatever it is like: a claim of the pod is missing, for instance."""
 
     def affine(self, name: str, labels: Labels) -> bool:
         for key, value in self.selector:

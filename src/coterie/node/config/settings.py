@@ -197,6 +197,9 @@ class NodeSettings:
     """Of nodes that run pods: lite and autonomy."""
     join: Path | None = None
     """lite: the file that `coterie node add` made at the master. None: it registers at `gateway.master`."""
+    remote_gateway: str = ""
+    """Of a node that joined: the address in the pod network at which the gateway of its domain is, with data mesh and
+    ConfManager. Comes from the join file."""
     workload_approve: bool | None = None
     """Whether somebody of this domain must approve jobs and deployments that partners begin. None: their policies decide.
     False: so they do, and whoever has no policy is accepted, as in Kuscia."""
