@@ -30,13 +30,14 @@ from coterie.node.cluster_network import ClusterNetwork
 from coterie.node.config import ConfigError
 
 HELP = """
-Register a new machine: create its Node, let the control plane give it a range of pod addresses, and write its join file.
-Run this on the machine of the control plane, which must be running. Copy the file to the new machine and run `coterie
-node join FILE` there. The file contains a private key: anyone who has it can act as this node.
+Register a new machine: create its Node, let the control plane give it a range of pod addresses, and write its join
+file. Run this on the machine of the control plane, which must be running. Copy the file to the new machine and run
+`coterie node join FILE` there. The file contains a private key: anyone who has it can act as this node.
 
 The new machine reaches the API server at the address of this machine that leads to it, if the API server listens there
-(apiServer.host) and its certificate has the address (apiServer.names); otherwise name the URL with --server. For a machine
-with several network cards, repeat --address; the first address is preferred. For a node that exists, a new file is written.
+(apiServer.host) and its certificate has the address (apiServer.names); otherwise name the URL with --server. For a
+machine with several network cards, repeat --address; the first address is preferred. For a node that exists, a new file
+is written.
 
 Examples:
   coterie node add node-2 --address 10.0.0.2

@@ -32,7 +32,8 @@ from coterie.node.join_bundle import Bundle
 HELP = """
 Make this machine a node: write its configuration below the root, start it in the background and wait until it is Ready.
 FILE is the join file from `coterie node add`; - reads it from standard input. The node listens on the first of the
-addresses in the file that this machine has. Without FILE, the node that joined before is started again, e.g. after a boot.
+addresses in the file that this machine has. Without FILE, the node that joined before is started again, e.g. after a
+boot.
 
 Examples:
   coterie node join node-2.join
