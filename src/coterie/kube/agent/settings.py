@@ -64,6 +64,10 @@ class NodeObjectSettings:
     unschedulable, or delete it."""
     labels: dict[str, str] = field(default_factory=dict)
     """More labels for the Node."""
+    pod_cidr: str = ""
+    """The range of this node's pods, `spec.podCIDR`; empty: the control plane gives it one."""
+    addresses: tuple[str, ...] = ()
+    """More addresses of the machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,11 +206,13 @@ class PodNetwork:
     """The network in which the domain's pods live, apart from the machine's."""
 
     cidr: str
-    """Addresses of all pods, `100.96.0.0/16`."""
+    """Addresses of this node's pods, `100.96.0.0/20`."""
     engines: str
     """Its upper half: pods of tasks and deployments. Each of them calls only what it was allowed."""
     gateway: SocketAddress
     """Where pods reach the gateway."""
+    cluster: str = ""
+    """Addresses of the pods of all nodes of the domain; empty: this one is alone."""
     namespace: str = ""
     """File of the network namespace; empty when Envoy itself runs inside it."""
     resolver: SocketAddress | None = None
@@ -237,8 +239,9 @@ class PodCaller:
     """What one engine pod may call."""
 
     address: str
+    """Or a range, `100.96.16.0/21`: the ordinary pods of another node of the domain."""
     hosts: frozenset[str] = frozenset()
-    """Host names in lower case, without port: `task-x-0-psi.bob.svc`. One that is followed by a path may be called with this
+    """`*`: everything. Host names in lower case, without port: `task-x-0-psi.bob.svc`. One that is followed by a path may be called with this
     path and query only: `reporter.master.svc/report/progress?task_id=task-x`."""
 
 

@@ -19,7 +19,8 @@ def needs_namespace(pods: PodNetwork | None, target: SocketAddress) -> bool:
     if pods is None or not pods.namespace or target.is_socket:
         return False
     try:
-        return ip_address(target.host) in _network(pods.cidr)
+        address = ip_address(target.host)
+        return any(address in _network(each) for each in (pods.cidr, pods.cluster) if each)
     except ValueError:
         return False  # a host name
 

@@ -72,6 +72,7 @@ def dns_groups(
     upstream = _upstream(settings)
     try:
         pods = settings.gateway.pods
+        # Pods of other nodes ask their own.
         clients = (ipaddress.ip_network(pods.cidr),) if pods is not None else ()
         # Engines have no way out but to their peers; questions about other names would be one.
         engines = (ipaddress.ip_network(pods.engines),) if pods is not None else ()
@@ -149,7 +150,8 @@ def _zone(settings: NodeSettings) -> Zone:
     return Zone(
         settings.domain,
         gateway,
-        (settings.dns.address,),
+        # Of a node that joined, data mesh and ConfManager are where the gateway is.
+        (settings.remote_gateway or settings.dns.address,),
         # Without a pod network nothing leads a cluster IP to endpoints.
         virtual=virtual if fenced else None,
         networks=(ipaddress.ip_network(network.pod_cidr), virtual) if fenced else (),

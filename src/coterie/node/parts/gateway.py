@@ -16,10 +16,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coterie import __version__
 from coterie.base.clock import Clock
 from coterie.base.files import private_directory
+from coterie.base.lazy_import import lazy_import
 from coterie.base.log import logger
 from coterie.base.paths import DomainPaths
 from coterie.http.messages import Handler
@@ -51,6 +53,12 @@ from coterie.node.parts import kusciaapi
 from coterie.node.parts.apiserver import ApiPlane
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.interconn import interconn_group
+
+if TYPE_CHECKING:
+    from coterie.kuscia.engine import remote_engines
+else:
+    # A master has no pods.
+    remote_engines = lazy_import("coterie.kuscia.engine.remote_engines")
 
 _log = logger("node.gateway")
 _EVERYWHERE = ("0.0.0.0", "::")
@@ -100,7 +108,13 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     chosen = replace(settings.gateway, reporter=places.reporter_socket)
     made = gateway_parts(chosen, settings.paths, own, client, informers, clock=clock, api=api)
     node.provide("pod_callers", made.callers)
-    return [[reporter], *made.groups, interconn_group(places, client, informers, clock)]
+    first: list[Runnable] = [reporter]
+    if settings.gateway.pods is not None and settings.agent is not None:
+        own_node = settings.agent.node_name
+        # Before Envoy: ordinary pods of other nodes are known to it from the beginning.
+        engines = remote_engines.RemoteEngines(client, informers, made.callers, settings.domain, own_node, clock)
+        first.append(engines.controller)
+    return [first, *made.groups, interconn_group(places, client, informers, clock)]
 
 
 def gateway_parts(

@@ -67,6 +67,9 @@ _ROLES: dict[str, Sequence[str]] = {
         "create delete get patch update | coordination.k8s.io | leases",
         "create | core | serviceaccounts/token",
         "READ | discovery.k8s.io | endpointslices",
+        # Nodes enforce NetworkPolicies, which select by the labels of namespaces too.
+        "READ | core | namespaces",
+        "READ | networking.k8s.io | networkpolicies",
     ),
     "system:node-bootstrapper": ("create get list watch | certificates.k8s.io | certificatesigningrequests",),
     "system:node-problem-detector": ("get | core | nodes", "patch | core | nodes/status", *_EMIT),
