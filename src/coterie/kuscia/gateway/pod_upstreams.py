@@ -25,6 +25,17 @@ def needs_namespace(pods: PodNetwork | None, target: SocketAddress) -> bool:
         return False  # a host name
 
 
+def is_ordinary_pod(pods: PodNetwork, host: str) -> bool:
+    """Whether a pod has this address that is no engine; the node's own address is nobody's."""
+    try:
+        target = ip_address(host)
+    except ValueError:
+        return False
+    if str(target) == pods.gateway.host or target == _network(pods.cidr).network_address:
+        return False
+    return target in _network(pods.cidr) and target not in _network(pods.engines)
+
+
 def reachable_endpoints(pods: PodNetwork | None, service: DomainService) -> tuple[SocketAddress, ...]:
     """All of them, or, when some are pods with a network of their own and some are not, the pods: a cluster's connections
     are opened in one place."""

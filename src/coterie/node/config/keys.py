@@ -44,6 +44,7 @@ USED = (
     "agent.podCIDR", "agent.allowHostNetwork",
     "agent.defaults.pids", "agent.defaults.openFiles", "agent.defaults.memory", "agent.defaults.ephemeralStorage",
     "gateway.internal.host", "gateway.internal.port", "gateway.external.host", "gateway.external.port",
+    "gateway.ingress.host", "gateway.ingress.httpPort", "gateway.ingress.httpsPort",
     "gateway.name", "gateway.workers", "gateway.enabled",
     "dataMesh.enabled", "dataMesh.host", "dataMesh.httpPort", "dataMesh.grpcPort",
     "kusciaAPI.enabled", "kusciaAPI.host", "confManager.host",

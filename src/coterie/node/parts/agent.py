@@ -9,12 +9,14 @@ from coterie.base.clock import Clock
 from coterie.kube.agent import agent as agents
 from coterie.kube.agent.network_check import NetworkCheck
 from coterie.kube.agent.node.conditions import PodNetworkState
+from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.settings import AgentSettings, NodeObjectSettings, PodLogSettings, PodSettings
 from coterie.kube.client.client import Client
 from coterie.kube.control.manager import Runnable
 from coterie.kube.network.overlay.controller import OverlayController
 from coterie.kube.network.policies.enforcer import PolicyEnforcer
+from coterie.kube.network.ports.publisher import PortPublisher
 from coterie.kuscia.engine.certificates import DomainAuthority, EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
 from coterie.kuscia.engine.remote_engines import RemoteGateway
@@ -29,6 +31,7 @@ from coterie.node.parts.context import NodeContext
 from coterie.node.parts.dns import pod_dns
 from coterie.node.parts.pod_network import DNS_PORT, PodNetworkPart
 from coterie.node.parts.policies import PolicyPlugin
+from coterie.node.parts.services import HostPortPlugin
 
 _NO_WAY = (
     "this node has no network to the other machines of its domain, where the gateway and the data mesh are: that needs a node "
@@ -84,7 +87,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             logs=PodLogSettings(max_age_days=rotation.max_age_days),
         ),
         clock,
-        plugins=[engines, *_policy_plugins(node)],
+        plugins=[engines, *_network_plugins(node)],
         network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
     if check is not None:
@@ -198,9 +201,14 @@ def _engine_plugin(
     )
 
 
-def _policy_plugins(node: NodeContext) -> list[PolicyPlugin]:
-    enforcer = node.find("policy_enforcer", PolicyEnforcer)
-    return [PolicyPlugin(enforcer)] if enforcer is not None else []
+def _network_plugins(node: NodeContext) -> list[AgentPlugin]:
+    found: list[AgentPlugin] = []
+    enforcer, publisher = node.find("policy_enforcer", PolicyEnforcer), node.find("port_publisher", PortPublisher)
+    if enforcer is not None:
+        found.append(PolicyPlugin(enforcer))
+    if publisher is not None:
+        found.append(HostPortPlugin(publisher))
+    return found
 
 
 def _config_store(settings: NodeSettings, client: Client) -> ConfigStore:

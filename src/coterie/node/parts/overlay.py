@@ -38,8 +38,6 @@ def build(node: NodeContext) -> list[list[Runnable]]:
         )
         return []
     cluster = cluster_of(settings, chosen)
-    # A lite that registered through gateways sees no Nodes but its own, and its domain has no other.
-    alone = settings.gateway.master is not None or not cluster.between_machines
     runtime = node.get("runtime", RunpRuntime)
     directory = runp_directory(settings)
 
@@ -52,13 +50,13 @@ def build(node: NodeContext) -> list[list[Runnable]]:
             service_cidr=settings.network.service_cidr,
             vni=await _vni(node, bundle),
             mtu=runtime.pod_mtu,
-            between_machines=not alone,
+            between_machines=cluster.between_machines,
         )
 
     sockets = node.get("namespace_sockets", NamespaceSockets)
     controller = OverlayController(
         overlay_settings,
-        None if alone else node.informers,
+        node.informers if cluster.between_machines else None,
         f"{labels.KUSCIA_NODE_NAMESPACE}={settings.domain}",
         directory,
         namespace=lambda: _namespace(directory),

@@ -29,7 +29,7 @@ from coterie.kube.network.pods.netlink import NETLINK_ROUTE, NetlinkSocket
 from coterie.kube.network.rootless import enter
 from coterie.kube.network.rootless.client import Relay, RelaySettings
 from coterie.kube.network.rootless.probe import UNSHARE, remedy_here
-from coterie.kuscia.gateway.model import PodNetwork, SocketAddress
+from coterie.kuscia.gateway.model import IngressListeners, PodNetwork, SocketAddress
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.cluster_network import GATEWAY_PORT
 from coterie.node.config import AgentConfig, ConfigError, NodeSettings
@@ -98,6 +98,7 @@ def _relay(settings: NodeSettings, facts: PodNetworkFacts, sockets: NamespaceSoc
         RelaySettings(
             listeners=(str(external),) if listens else (),
             target=pods.public_socket,
+            others=_ingress_targets(settings),
             # The name changes exactly when the namespace does.
             inner_key=facts.namespace.name,
             gateway=facts.gateway,
@@ -107,6 +108,14 @@ def _relay(settings: NodeSettings, facts: PodNetworkFacts, sockets: NamespaceSoc
         log_file=settings.paths.log("relay"),
         clock=clock,
     )
+
+
+def _ingress_targets(settings: NodeSettings) -> tuple[tuple[str, str], ...]:
+    ingress = settings.gateway.ingress
+    if ingress is None or not settings.gateway.enabled:
+        return ()
+    pairs = ((ingress.http, ingress.http_socket), (ingress.https, ingress.https_socket))
+    return tuple((str(where), socket) for where, socket in pairs if where is not None)
 
 
 def _part(settings: NodeSettings, chosen: AgentConfig, network: PodNetworkSettings) -> PodNetworkPart:
@@ -179,12 +188,17 @@ class PodCluster:
     cidr: str
     node_prefix: int
     between_machines: bool
-    """False: this node's range does not fit into the domain's, so its pods are alone."""
+    """False: the domain has no other node, or this one's range does not fit into the domain's, so its pods are alone."""
 
 
 def cluster_of(settings: NodeSettings, chosen: AgentConfig) -> PodCluster:
     network, own = settings.network, ipaddress.IPv4Network(chosen.pod_cidr)
-    fits = own.prefixlen == network.node_mask_size and own.subnet_of(ipaddress.IPv4Network(network.pod_cidr))
+    fits = (
+        # A lite that registered through gateways sees no Nodes but its own: its domain has no other.
+        settings.gateway.master is None
+        and own.prefixlen == network.node_mask_size
+        and own.subnet_of(ipaddress.IPv4Network(network.pod_cidr))
+    )
     return PodCluster(network.pod_cidr if fits else str(own), own.prefixlen, fits)
 
 
@@ -239,8 +253,20 @@ def inside(settings: NodeSettings, facts: PodNetworkFacts) -> NodeSettings:
         gateway=replace(
             settings.gateway,
             pods=pods,
+            ingress=_behind_relay(settings.gateway.ingress, run) if not facts.root else settings.gateway.ingress,
             internal=None,
             command_prefix=() if facts.root else _enter(settings),
         ),
         dns=replace(settings.dns, address=facts.gateway, port=DNS_PORT),
+    )
+
+
+def _behind_relay(ingress: IngressListeners | None, run: Path) -> IngressListeners | None:
+    """An ordinary user's Envoy is inside the pod network: the relay has the ports."""
+    if ingress is None:
+        return None
+    return replace(
+        ingress,
+        http_socket=str(run / "in-http.sock") if ingress.http is not None else "",
+        https_socket=str(run / "in-https.sock") if ingress.https is not None else "",
     )

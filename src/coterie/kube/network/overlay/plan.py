@@ -155,8 +155,8 @@ def changes(before: Mapping[str, Peer], after: Mapping[str, Peer]) -> Changes:
 
 
 def routes_of_machine(own: OverlaySettings, taken: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The ranges that the machine reaches through this domain, and those that it cannot because others have them.
-    `taken`: ranges that lead elsewhere."""
+    """The ranges that the machine reaches through this domain, and those that it cannot because others have them. Without its
+    pods it reaches no Services either: it would have no address of its own. `taken`: ranges that lead elsewhere."""
     others = [ipaddress.IPv4Network(each) for each in taken]
     chosen: list[str] = []
     refused: list[str] = []
@@ -164,7 +164,7 @@ def routes_of_machine(own: OverlaySettings, taken: Iterable[str]) -> tuple[list[
         network = ipaddress.IPv4Network(text) if text else None
         if network is not None:
             clash = any(network.overlaps(each) for each in others if each.prefixlen)
-            (refused if clash else chosen).append(text)
+            (refused if clash or refused else chosen).append(text)
     return chosen, refused
 
 
