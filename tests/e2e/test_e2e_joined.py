@@ -40,6 +40,12 @@ background.start(DomainPaths.of(pathlib.Path(os.environ["COTERIE_ROOT"]), "bob")
 """
 
 
+class Joined(Bench):
+    """With the partner."""
+
+    bob: Bob
+
+
 class Bob:
     """The partner, whose domain is one machine."""
 
@@ -64,16 +70,16 @@ class Bob:
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Joined]:
     folder = tmp_path_factory.mktemp("joined")
     kubectl = kubectl_runner.found()[kubectl_runner.chosen()[-1]]
-    made = Bench(folder, kubectl)
+    made = Joined(folder, kubectl)
     try:
         made.start_control_plane({"gateway": {"external": {"host": "0.0.0.0"}}})
         made.join("m2")
         bob = Bob(made["m4"], kubectl)
         _befriend(made["m1"], bob.machine)
-        made.bob = bob  # type: ignore[attr-defined]
+        made.bob = bob
         made.kubectl("cordon m1")
         yield made
     finally:
@@ -138,7 +144,7 @@ def places(bench: Bench, name: str) -> set[str]:
     return {each["message"].rpartition(" ")[2] for each in mine}
 
 
-def test_a_task_runs_on_the_machine_that_joined(bench: Bench) -> None:
+def test_a_task_runs_on_the_machine_that_joined(bench: Joined) -> None:
     """Both parties speak with each other through real gateways, and report their progress."""
     name = submit(bench, "sample", {"mode": "slow", "seconds": 8}, *AB)
     pod = running_pod(bench, name)
@@ -153,7 +159,7 @@ def test_a_task_runs_on_the_machine_that_joined(bench: Bench) -> None:
     not psi_environment.installed(psi_environment.directory(App.standard())) or not shutil.which("sort"),
     reason="the environment of the PSI engine is not there: make psi",
 )
-def test_an_engine_there_reads_and_writes_through_the_data_mesh(bench: Bench) -> None:
+def test_an_engine_there_reads_and_writes_through_the_data_mesh(bench: Joined) -> None:
     machines = {"alice": bench["m1"], "bob": bench["m4"]}
     for machine in (*machines.values(), bench["m2"]):
         machine.do(
@@ -185,7 +191,7 @@ def test_an_engine_there_reads_and_writes_through_the_data_mesh(bench: Bench) ->
     assert found == {"id", *(f"k{number}" for number in range(200, 300))}
 
 
-def test_what_needs_the_domains_keys_says_so(bench: Bench) -> None:
+def test_what_needs_the_domains_keys_says_so(bench: Joined) -> None:
     image = app_image("with-token", "cat task.conf")
     image["spec"]["configTemplates"] = {"task.conf": "{{.KUSCIA_API_TOKEN}}"}
     bench.apply(image)
@@ -193,3 +199,31 @@ def test_what_needs_the_domains_keys_says_so(bench: Bench) -> None:
     ended(bench, name, "Failed")
     events = bench.kubectl("get events -n alice -o json")
     assert "asks for KUSCIA_API_TOKEN, which the control plane's node has" in events
+
+
+def test_a_partners_task_runs_there(bench: Joined) -> None:
+    name = f"joined-{next(_numbers)}"
+    body = job(name, "bob", task("a", *AB, image="sample", input=json.dumps({})))
+    bench.bob.kubectl("apply -f -", stdin=json.dumps(body))
+    ended(bench, name)
+    assert places(bench, name) == {"m2"}
+
+
+def test_an_engine_there_survives_the_control_plane(bench: Joined) -> None:
+    name = submit(bench, "sample", {"mode": "slow", "seconds": 20}, *AB)
+    running_pod(bench, name)
+    bench["m1"].kill_node()
+    bench.start_node("m1")
+    until("the API answers again", lambda: bench.try_kubectl("get", "--raw", "/readyz").code == 0, SECONDS)
+    ended(bench, name)
+
+
+def test_tasks_of_one_party_spread_over_its_machines(bench: Joined) -> None:
+    bench.kubectl("uncordon m1")
+    try:
+        names = [submit(bench, "sample", {"mode": "slow", "seconds": 3}, *AB) for _ in range(4)]
+        for name in names:
+            ended(bench, name)
+    finally:
+        bench.kubectl("cordon m1")
+    assert set().union(*(places(bench, name) for name in names)) == {"m1", "m2"}
