@@ -18,6 +18,7 @@ from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
 from coterie.kube.api.meta import ObjectKey
 from coterie.kube.api.types.core import NAMESPACES
+from coterie.kube.api.types.network import SERVICES
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.api.types.policy import POD_DISRUPTION_BUDGETS
@@ -67,6 +68,7 @@ class Scheduler:
         self._nodes = informers.get(NODES)
         self._namespaces = informers.get(NAMESPACES)
         self._budgets = informers.get(POD_DISRUPTION_BUDGETS)
+        self._services = informers.get(SERVICES)
         self._watches = [watch for plugin in plugins for watch in plugin.watches(informers)]
         self._applier = Applier(client, engine, self._pods.cache, events, clock, plugins)
         self._lanes = [_EffectQueue() for _ in range(workers)]
@@ -77,7 +79,7 @@ class Scheduler:
     async def run(self) -> None:
         removers = self._listen()
         try:
-            for informer in (self._nodes, self._pods, self._namespaces, self._budgets):
+            for informer in (self._nodes, self._pods, self._namespaces, self._budgets, self._services):
                 await informer.ready.wait()
             # Gangs that were promised room before a restart come first; they must be known.
             for watch in self._watches:
@@ -105,6 +107,7 @@ class Scheduler:
             self._on(self._nodes, engine.node_seen, lambda node: engine.node_gone(node.metadata.name)),
             self._on(self._namespaces, engine.namespace_seen, lambda ns: engine.namespace_gone(ns.metadata.name)),
             self._on(self._budgets, engine.budget_seen, lambda budget: engine.budget_gone(budget.key)),
+            self._on(self._services, engine.service_seen, lambda service: engine.service_gone(service.key)),
             self._pods.add_handler(self._pod_changed),
         ]
         return [*removers, *(self._on(watch.informer, watch.seen, watch.gone) for watch in self._watches)]
