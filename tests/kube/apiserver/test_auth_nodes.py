@@ -22,6 +22,7 @@ ALICE = UserInfo("system:serviceaccount:alice:alice", ("system:serviceaccounts",
 OPERATOR = UserInfo("system:node:wide", ("system:nodes", "system:authenticated"))
 SIGNER = TokenSigner(pki.new_key())
 V1 = "/api/v1"
+OTHER = "/api/v1/namespaces/other"
 DEFAULT = f"{V1}/namespaces/default"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -336,6 +337,18 @@ def test_everything_a_pod_can_name() -> None:
     assert {name for kind, name in found if kind == "secrets"} == {f"s{n}" for n in range(1, 8)}
     assert {name for kind, name in found if kind == "configmaps"} == {f"c{n}" for n in range(1, 5)}
     assert found >= {("persistentvolumeclaims", "p1"), ("serviceaccounts", "sa")}
+
+
+async def test_a_node_sees_the_sealed_values_of_the_domains_of_its_pods(api: Api) -> None:
+    await api.post("/api/v1/namespaces", {"metadata": {"name": "other"}})
+    await api.post(f"{OTHER}/configmaps", {"metadata": {"name": "domain-config"}, "data": {"k": "sealed"}})
+    body = pod("p")
+    await api.post(f"{OTHER}/pods", {**body, "spec": {**body["spec"], "nodeName": "n2"}})
+    assert (await api.call("GET", f"{OTHER}/configmaps/domain-config", user=N1)).status == 403
+    body = pod("q")
+    await api.post(f"{OTHER}/pods", {**body, "spec": {**body["spec"], "nodeName": "n1"}})
+    assert (await api.call("GET", f"{OTHER}/configmaps/domain-config", user=N1)).status == 200
+    assert (await api.call("GET", f"{OTHER}/configmaps", user=N1)).status == 403
 
 
 async def test_a_node_reads_the_values_for_the_templates_of_its_pods(api: Api) -> None:

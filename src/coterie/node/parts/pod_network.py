@@ -29,15 +29,16 @@ from coterie.kube.network.pods.netlink import NETLINK_ROUTE, NetlinkSocket
 from coterie.kube.network.rootless import enter
 from coterie.kube.network.rootless.client import Relay, RelaySettings
 from coterie.kube.network.rootless.probe import UNSHARE, remedy_here
-from coterie.kuscia.gateway.model import PodNetwork, SocketAddress
+from coterie.kuscia.gateway.model import IngressListeners, PodNetwork, SocketAddress
 from coterie.kuscia.gateway.paths import GatewayPaths
+from coterie.node.cluster_network import GATEWAY_PORT
 from coterie.node.config import AgentConfig, ConfigError, NodeSettings
 from coterie.node.join_bundle import Bundle
 from coterie.node.parts.context import NodeContext
 
 log = logger("node.podnetwork")
 
-DNS_PORT, GATEWAY_PORT = 53, 80
+DNS_PORT = 53
 PUBLIC_SOCKET = "public.sock"
 """In the gateway's run directory: where the relay brings partners' connections. Short: the path of a socket has a limit."""
 _ETHERNET_MTU, _LARGEST_MTU = 1500, 65535
@@ -97,6 +98,7 @@ def _relay(settings: NodeSettings, facts: PodNetworkFacts, sockets: NamespaceSoc
         RelaySettings(
             listeners=(str(external),) if listens else (),
             target=pods.public_socket,
+            others=_ingress_targets(settings),
             # The name changes exactly when the namespace does.
             inner_key=facts.namespace.name,
             gateway=facts.gateway,
@@ -106,6 +108,14 @@ def _relay(settings: NodeSettings, facts: PodNetworkFacts, sockets: NamespaceSoc
         log_file=settings.paths.log("relay"),
         clock=clock,
     )
+
+
+def _ingress_targets(settings: NodeSettings) -> tuple[tuple[str, str], ...]:
+    ingress = settings.gateway.ingress
+    if ingress is None or not settings.gateway.enabled:
+        return ()
+    pairs = ((ingress.http, ingress.http_socket), (ingress.https, ingress.https_socket))
+    return tuple((str(where), socket) for where, socket in pairs if where is not None)
 
 
 def _part(settings: NodeSettings, chosen: AgentConfig, network: PodNetworkSettings) -> PodNetworkPart:
@@ -232,7 +242,8 @@ def inside(settings: NodeSettings, facts: PodNetworkFacts) -> NodeSettings:
     pods = PodNetwork(
         cidr=facts.cidr,
         engines=network_access.engine_range(facts.cidr),
-        gateway=SocketAddress(facts.gateway, GATEWAY_PORT),
+        cluster=settings.network.pod_cidr,
+        gateway=SocketAddress(settings.remote_gateway or facts.gateway, GATEWAY_PORT),
         namespace=str(facts.namespace) if facts.root else "",
         resolver=None if facts.root else SocketAddress(facts.gateway, DNS_PORT),
         public_socket="" if facts.root or settings.gateway.external is None else str(run / PUBLIC_SOCKET),
@@ -242,8 +253,20 @@ def inside(settings: NodeSettings, facts: PodNetworkFacts) -> NodeSettings:
         gateway=replace(
             settings.gateway,
             pods=pods,
+            ingress=_behind_relay(settings.gateway.ingress, run) if not facts.root else settings.gateway.ingress,
             internal=None,
             command_prefix=() if facts.root else _enter(settings),
         ),
         dns=replace(settings.dns, address=facts.gateway, port=DNS_PORT),
+    )
+
+
+def _behind_relay(ingress: IngressListeners | None, run: Path) -> IngressListeners | None:
+    """An ordinary user's Envoy is inside the pod network: the relay has the ports."""
+    if ingress is None:
+        return None
+    return replace(
+        ingress,
+        http_socket=str(run / "in-http.sock") if ingress.http is not None else "",
+        https_socket=str(run / "in-https.sock") if ingress.https is not None else "",
     )

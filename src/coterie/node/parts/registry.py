@@ -76,11 +76,12 @@ PARTS = (
     ),
     Part("overlay", f"{_HERE}.overlay", ("lite", "autonomy"), after=_FIRST),
     Part("policies", f"{_HERE}.policies", ("lite", "autonomy"), after=_FIRST),
+    Part("services", f"{_HERE}.services", ("lite", "autonomy"), after=_FIRST),
     Part(
         "agent",
         f"{_HERE}.agent",
         ("lite", "autonomy"),
-        after=(*_FIRST, "gateway", "dns", "datamesh", "overlay", "policies"),
+        after=(*_FIRST, "gateway", "dns", "datamesh", "overlay", "policies", "services"),
     ),
 )
 

@@ -85,6 +85,7 @@ class NodeAuthorizer(RbacAuthorizer):
         nodes: Collection,
         ownership: NodeOwnership | None = None,
         configmap_annotations: Sequence[str] = (),
+        configmaps: Sequence[str] = (),
     ) -> None:
         super().__init__(
             roles=roles,
@@ -96,6 +97,7 @@ class NodeAuthorizer(RbacAuthorizer):
         self._nodes = nodes
         self.ownership = ownership
         self._configmap_annotations = tuple(configmap_annotations)
+        self._configmaps = frozenset(configmaps)
         self._node_rules: tuple[PolicyRule, ...] = compile_rules(rules_of("system:node"))
 
     def allowed(self, user: UserInfo, attributes: Attributes) -> RbacDecision:
@@ -160,6 +162,8 @@ class NodeAuthorizer(RbacAuthorizer):
 
     def _is_named(self, node: str, namespace: str, resource: str, name: str) -> bool:
         on, wanted = b'"nodeName":' + orjson.dumps(node), orjson.dumps(name)
+        if resource == "configmaps" and name in self._configmaps:
+            return any(self.pod_of(node, namespace, each) is not None for each in self._pods.names(namespace))
         for entry in self._pods.names(namespace).values():
             if on in entry.raw and wanted in entry.raw:
                 pod = entry.load()

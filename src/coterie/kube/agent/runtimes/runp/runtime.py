@@ -267,7 +267,8 @@ class RunpRuntime:
         if image is None:
             raise RuntimeFailure(
                 "ErrImageNeverPull",
-                f'image "{name}" is not on this machine; bring it with `coterie image load` or `coterie image add`',
+                f'image "{name}" is not on node "{self._settings.node}"; '
+                "bring it with `coterie image load` or `coterie image add` on that machine",
             )
         return image
 
@@ -617,6 +618,7 @@ def _about(sandbox: PodSandbox) -> dict[str, Any]:
         "network": sandbox.network,
         "kind": str(sandbox.kind),
         "group": sandbox.group,
+        "sysctls": dict(sandbox.sysctls),
         "limits": {
             "cpu": sandbox.limits.cpu_milli,
             "shares": sandbox.limits.cpu_shares_milli,
@@ -637,6 +639,7 @@ def _sandbox(about: dict[str, Any]) -> PodSandbox:
     return PodSandbox(
         directory=Path(about["directory"]),
         limits=ContainerLimits(limits["cpu"], limits["memory"], limits["pids"], limits["shares"]),
+        sysctls=about.get("sysctls") or {},
         **fields,
     )
 
