@@ -9,7 +9,7 @@ from coterie.kube.api.types.nodes import Node, NodeAddress, NodeSpec, NodeStatus
 from coterie.kube.network.overlay.plan import (
     Changes,
     OverlaySettings,
-    Peer,
+    PeerNode,
     can_carry,
     changes,
     gateway_of,
@@ -42,7 +42,7 @@ def node(name: str, cidr: str = "100.96.16.0/20", *addresses: str, made: str = "
 
 def test_peers_are_the_other_nodes() -> None:
     found, problems = peers_of(OWN, [node("node-1", OWN.pod_cidr, OWN.address), node("node-2")])
-    assert found == {"100.96.16.0/20": Peer("node-2", "10.0.0.2", "100.96.16.0/20")}
+    assert found == {"100.96.16.0/20": PeerNode("node-2", "10.0.0.2", "100.96.16.0/20")}
     assert problems == []
 
 
@@ -85,8 +85,8 @@ def test_of_several_addresses_the_first_that_others_reach_counts() -> None:
 
 
 def test_changes_are_what_differs() -> None:
-    one, two = Peer("a", "10.0.0.2", "100.96.16.0/20"), Peer("b", "10.0.0.3", "100.96.32.0/20")
-    moved, renamed = Peer("b", "10.0.0.9", "100.96.32.0/20"), Peer("c", "10.0.0.3", "100.96.32.0/20")
+    one, two = PeerNode("a", "10.0.0.2", "100.96.16.0/20"), PeerNode("b", "10.0.0.3", "100.96.32.0/20")
+    moved, renamed = PeerNode("b", "10.0.0.9", "100.96.32.0/20"), PeerNode("c", "10.0.0.3", "100.96.32.0/20")
     before = {one.pod_cidr: one, two.pod_cidr: two}
     assert not changes(before, before)
     assert changes({}, before) == Changes((), (one, two))
