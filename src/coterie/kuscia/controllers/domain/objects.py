@@ -165,7 +165,7 @@ _SELF_RULES = [
     _rule("", "pods/status", ["get", "patch", "update"]),
     _rule("", "pods/log", ["get"]),
     _rule("", "pods/eviction serviceaccounts/token", ["create"]),
-    _rule("", "endpoints namespaces secrets services", _READ),
+    _rule("", "endpoints namespaces persistentvolumeclaims secrets services", _READ),
     _rule("", "configmaps", [*_READ, "patch", "update"]),
     _rule("", "events", [*_READ, "create", "patch", "update"]),
     _rule("events.k8s.io", "events", [*_READ, "create", "patch", "update"]),
