@@ -35,6 +35,8 @@ PROVIDED = {
     "root_ca": lambda: "ca",
     "pod_hook": lambda: None,
     "node_lifecycle": lambda: None,
+    "autoscaler_period": lambda: 15.0,
+    "scale_hook": lambda: None,
     "scheduler_plugins": lambda: (),
 }
 DEPLOYMENT = {

@@ -26,7 +26,7 @@ from coterie.kube.agent.settings import (
 )
 from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
 from coterie.kube.api.meta import Object
-from coterie.kuscia.engine.certificates import EngineCertificateIssuer
+from coterie.kuscia.engine.certificates import DomainAuthority, EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import TAINT, EnginePlugin, EngineSettings
 from coterie.kuscia.engine.templates.config_store import NoConfigStore
 
@@ -103,7 +103,9 @@ def test_transition_times() -> None:
 def additions(facts: MachineFacts = FACTS, **settings: Any) -> NodeAdditions:
     paths = DomainPaths(Path("/nowhere"))
     plugin = EnginePlugin(
-        EngineSettings("alice", **settings), EngineCertificateIssuer(paths, "alice", SYSTEM_CLOCK), NoConfigStore()
+        EngineSettings("alice", **settings),
+        EngineCertificateIssuer(DomainAuthority(paths), "alice", SYSTEM_CLOCK),
+        NoConfigStore(),
     )
     return plugin.node(facts, "runp")
 

@@ -64,6 +64,10 @@ class NodeObjectSettings:
     unschedulable, or delete it."""
     labels: dict[str, str] = field(default_factory=dict)
     """More labels for the Node."""
+    pod_cidr: str = ""
+    """The range of this node's pods, `spec.podCIDR`; empty: the control plane gives it one."""
+    addresses: tuple[str, ...] = ()
+    """More addresses of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,10 @@ class DnsSettings:
     """The domain's DNS, on port 53: resolver files cannot name another. Empty: pods get a copy of the machine's file."""
     search: tuple[str, ...] = ()
     """What short names are completed with, before what the machine's own file says."""
+    cluster_domain: str = ""
+    """`cluster.local`: names end so in all namespaces; empty: they do not."""
+    domain_namespace: str = ""
+    """Pods of this namespace search `search` before the cluster's domain, all others after it."""
     hosts: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """(address, names) for every pod's hosts file: what a pod must find even without the domain's DNS."""
     ndots: int = 1

@@ -31,12 +31,15 @@ class ApiSettings:
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """`controllers`: how patient a control plane is with nodes, which ports it gives away (modes master and autonomy)."""
+    """`controllers`: when a control plane gives nodes up, which ports it gives away (modes master and autonomy)."""
 
-    node_grace_seconds: int = 40
-    """A node that gave no sign of life for this long is not ready. At least `agent.leaseSeconds` of each of its nodes."""
-    pod_eviction_seconds: int = 300
-    """Pods without a toleration of their own leave a node that is not ready after this long."""
+    node_grace_seconds: int = 32
+    """A node that gave no sign of life for this long is not ready: its pods get no traffic. `profile: quick`: 6."""
+    pod_eviction_seconds: int = 5
+    """Pods without a toleration of their own are replaced after their node was not ready for this long. `profile: quick`:
+    1."""
+    autoscaler_seconds: int = 15
+    """`autoscalerSeconds`: how often HorizontalPodAutoscalers are evaluated."""
     port_range: tuple[int, int] = (20000, 32766)
     """`portRange`, first and last: the ports that engines of tasks get. Control planes that share a machine need ranges
     that do not meet."""
@@ -98,6 +101,8 @@ class DnsConfig:
     port: int = 53
     upstream: tuple[str, ...] = ()
     """Servers for all other names, as `address` or `address:port`; none: those of the machine's /etc/resolv.conf."""
+    cluster_domain: str = "cluster.local"
+    """`clusterDomain`: what names of Services in all namespaces end in, as in Kubernetes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +197,9 @@ class NodeSettings:
     """Of nodes that run pods: lite and autonomy."""
     join: Path | None = None
     """lite: the file that `coterie node add` made at the master. None: it registers at `gateway.master`."""
+    remote_gateway: str = ""
+    """Of a node that joined: the address in the pod network at which the gateway of its domain is, with data mesh and
+    ConfManager. Comes from the join file."""
     workload_approve: bool | None = None
     """Whether somebody of this domain must approve jobs and deployments that partners begin. None: their policies decide.
     False: so they do, and whoever has no policy is accepted, as in Kuscia."""

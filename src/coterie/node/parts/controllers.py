@@ -14,18 +14,21 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control import registry
 from coterie.kube.control.manager import Runnable
 from coterie.kube.controllers.registry import CONTROLLERS as PLATFORM
+from coterie.kuscia.control.deployment_scaling import PartnerScaleHook
 from coterie.kuscia.control.partner_quotas import PartnerQuotas
 from coterie.kuscia.control.port_pool import PortPool, PortRange
 from coterie.kuscia.controllers.registry import CONTROLLERS as KUSCIA
 from coterie.node.config import NodeSettings
 
 if TYPE_CHECKING:
+    from coterie.kube.controllers.nodeipam import plan as nodeipam
     from coterie.kube.controllers.nodelifecycle import plan as nodelifecycle
     from coterie.kuscia.controllers.domaindatagc import plan as domaindatagc
     from coterie.kuscia.controllers.domaindatagrant import controller as domaindatagrant
     from coterie.kuscia.gangs import plugin as gangs
     from coterie.kuscia.identity import domain_identity
 else:
+    nodeipam = lazy_import("coterie.kube.controllers.nodeipam.plan")
     nodelifecycle = lazy_import("coterie.kube.controllers.nodelifecycle.plan")
     domaindatagc = lazy_import("coterie.kuscia.controllers.domaindatagc.plan")
     domaindatagrant = lazy_import("coterie.kuscia.controllers.domaindatagrant.controller")
@@ -45,6 +48,7 @@ def provided(settings: NodeSettings, informers: Informers, ca: str) -> registry.
     """What controllers ask for by name. The port pool is one for all: it follows pods from the start."""
     chosen = settings.controllers
     ports = PortPool(PortRange(*chosen.port_range), informers=informers)
+    quotas = cache(lambda: PartnerQuotas(informers))
     given: dict[str, Callable[[], Any]] = {
         "root_ca": lambda: ca,
         "control_plane": lambda: settings.domain,
@@ -53,16 +57,28 @@ def provided(settings: NodeSettings, informers: Informers, ca: str) -> registry.
         ),
         "port_pool": lambda: ports,
         "pod_hook": lambda: ports,
-        "partner_quotas": cache(lambda: PartnerQuotas(informers)),
+        "partner_quotas": quotas,
+        "scale_hook": lambda: PartnerScaleHook(informers, quotas()),
         "scheduler_plugins": lambda: [gangs.GangPlugin()],
         "workload_approve": lambda: settings.workload_approve,
         "job_retention": lambda: settings.job_gc_hours * 3600.0,
         "interconn": lambda: settings.gateway.enabled,
+        "autoscaler_period": lambda: float(chosen.autoscaler_seconds),
         "node_lifecycle": cache(
             lambda: nodelifecycle.Settings(grace=chosen.node_grace_seconds, eviction=chosen.pod_eviction_seconds)
         ),
+        "node_ipam": cache(lambda: _node_ipam(settings)),
     }
     hours = settings.data_gc_hours
     if hours is not None:
         given["domaindata_gc"] = lambda: domaindatagc.Settings(retention=hours * 3600.0)
     return given
+
+
+def _node_ipam(settings: NodeSettings) -> nodeipam.Settings:
+    """The range of the control plane's own node is for nobody else, even before that node has registered."""
+    network, own = settings.network, settings.agent
+    return nodeipam.Settings(
+        ranges=(nodeipam.ClusterRange.of(network.pod_cidr, network.node_mask_size),),
+        reserved={own.node_name: own.pod_cidr} if own is not None else {},
+    )

@@ -36,9 +36,16 @@ def new_node(settings: AgentSettings, facts: MachineFacts, additions: NodeAdditi
         "metadata": {"name": settings.node_name, "labels": labels(settings, facts, additions)},
         "spec": {},
     }
+    if settings.node.pod_cidr:
+        node["spec"] |= pod_ranges(settings)
     if additions.taints:
         node["spec"]["taints"] = [dict(taint) for taint in additions.taints]
     return node
+
+
+def pod_ranges(settings: AgentSettings) -> Object:
+    cidr = settings.node.pod_cidr
+    return {"podCIDR": cidr, "podCIDRs": [cidr]}
 
 
 def wanted_taints(node: Object, additions: NodeAdditions) -> list[Object] | None:
@@ -61,7 +68,7 @@ def static_status(settings: AgentSettings, facts: MachineFacts, runtime: str) ->
     ours = __version__
     return {
         "addresses": [
-            {"type": "InternalIP", "address": settings.address},
+            *({"type": "InternalIP", "address": each} for each in (settings.address, *settings.node.addresses)),
             {"type": "Hostname", "address": settings.node_name},
         ],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": settings.port}},

@@ -87,7 +87,7 @@ async def _announce(tools: WorkerContext, pod: Object, address: str) -> None:
             await plugin.network_ready(pod, address, tools.objects.lookup(pod_model.key_of(pod).namespace))
     except PluginProblem as problem:
         raise OperationFailed("NotAdmitted", str(problem), final=True) from problem
-    except OSError as error:
+    except (OSError, ApiError, TransportError) as error:
         raise OperationFailed("FailedCreatePodSandBox", str(error)) from error
 
 

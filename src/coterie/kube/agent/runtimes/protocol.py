@@ -94,6 +94,15 @@ class PodNetworkClass:
 
 
 @dataclass(frozen=True, slots=True)
+class RemotePod:
+    """An engine of another node, as the pod network of this one knows it."""
+
+    address: str
+    kind: PodKind
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
 class PodSandbox:
     """What all containers of a pod share."""
 

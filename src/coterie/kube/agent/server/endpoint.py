@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from coterie.http.messages import Request, Response, Sink
 from coterie.http.upgraded_connection import UpgradedConnection
 from coterie.http.websocket import WebSocket, accept_key
 from coterie.kube.agent.runtimes.protocol import ContainerState, PodRuntime, PodState
-from coterie.kube.agent.server import forward, logs, remote
+from coterie.kube.agent.server import forward, forward_channels, logs, remote
 from coterie.kube.agent.server.channels import (
     SPDY_PROTOCOLS,
     WEBSOCKET_PROTOCOLS,
@@ -26,6 +27,7 @@ from coterie.kube.agent.server.channels import (
     spdy_over,
     spdy_over_websocket,
 )
+from coterie.kube.agent.server.pod_metrics import PodMetricsReader
 from coterie.kube.agent.server.usage import UsageMeter
 from coterie.kube.api import errors
 from coterie.kube.api.status_response import status_response
@@ -34,6 +36,7 @@ API_SERVER: Final = "kube-apiserver-kubelet-client"
 _ADMINS: Final = "system:masters"
 _FORWARD: Final = "portforward.k8s.io"
 _FORWARD_TUNNEL: Final = "SPDY/3.1+portforward.k8s.io"
+_PATH: Final = re.compile(r"[!-~]+")
 _TRUE: Final = frozenset(("1", "t", "true"))
 
 
@@ -43,6 +46,7 @@ class AgentEndpoint:
     def __init__(self, runtime: PodRuntime, usage: UsageMeter, node_name: str, owner: TaskOwner, clock: Clock) -> None:
         self._runtime = runtime
         self._usage = usage
+        self._pod_metrics_reader = PodMetricsReader(runtime, clock)
         self._node_name = node_name
         self._owner = owner
         self._clock = clock
@@ -66,6 +70,8 @@ class AgentEndpoint:
                 return self._attach(request, namespace, pod, container)
             case ["portForward", namespace, pod] if request.method in ("GET", "POST"):
                 return self._forward(request, namespace, pod)
+            case ["podMetrics", namespace, pod] if request.method == "GET":
+                return self._pod_metrics(request, namespace, pod)
             case ["stats", "summary"] if request.method == "GET":
                 return self._summary()
         raise errors.NotFound("this agent has no such path")
@@ -189,10 +195,16 @@ class AgentEndpoint:
 
         title = f"port-forward {namespace}/{name}"
         if _upgrade(request) == "websocket":
-            protocol = _choose(request.headers.get("sec-websocket-protocol", ""), (_FORWARD_TUNNEL,))
+            protocol = self._forward_protocol(request)
+            ports = _ports(request) if protocol != _FORWARD_TUNNEL else []
 
             async def over_websocket(pipe: UpgradedConnection) -> None:
-                await forward.serve(spdy_over_websocket(WebSocket(pipe)), dial)
+                socket = WebSocket(pipe)
+                if protocol == _FORWARD_TUNNEL:
+                    await forward.serve(spdy_over_websocket(socket), dial)
+                else:
+                    encoded = protocol == forward_channels.BASE64
+                    await forward_channels.serve(socket, ports, dial, encoded=encoded)
 
             return _switch_websocket(request, protocol, UpgradedConnection(self._owner, title, over_websocket))
         protocol = _choose(request.headers.get("x-stream-protocol-version", ""), (_FORWARD,))
@@ -202,10 +214,28 @@ class AgentEndpoint:
 
         return _switch_spdy(protocol, UpgradedConnection(self._owner, title, over_spdy))
 
+    @staticmethod
+    def _forward_protocol(request: Request) -> str:
+        """Empty: the client named none, which means plain channels."""
+        offered = request.headers.get("sec-websocket-protocol", "")
+        known = (_FORWARD_TUNNEL, forward_channels.PLAIN, forward_channels.BASE64)
+        return _choose(offered, known) if offered.strip() else ""
+
     # -- usage --------------------------------------------------------------------------------------------------
 
     async def _summary(self) -> Response:
         return Response(200, orjson.dumps(await self._usage.summary(self._node_name)))
+
+    async def _pod_metrics(self, request: Request, namespace: str, name: str) -> Response:
+        try:
+            pod = self._pod(namespace, name)
+            port, path = request.param("port"), request.param("path") or "/metrics"
+            if not port.isdecimal() or not 0 < int(port) < 65536 or not _PATH.fullmatch(path):
+                raise errors.BadRequest("port and path must be those of an HTTP endpoint")
+            found = await self._pod_metrics_reader.read(pod.uid, int(port), path, request.param("metric"))
+        except errors.ApiError as problem:
+            return status_response(problem)
+        return Response(200, orjson.dumps(found))
 
 
 class _Pieces:
@@ -252,6 +282,21 @@ def _flag(request: Request, name: str) -> bool:
     return request.param(name).lower() in _TRUE
 
 
+def _ports(request: Request) -> list[int]:
+    given = [text for value in request.params.get("port", []) for text in value.split(",")]
+    if not given:
+        raise errors.BadRequest('query parameter "ports" is required')
+    if len(given) > forward_channels.MAX_PORTS:
+        raise errors.BadRequest(f"at most {forward_channels.MAX_PORTS} ports can be forwarded at once")
+    try:
+        ports = [int(text) for text in given]
+    except ValueError:
+        ports = [0]
+    if not all(0 < port < 65536 for port in ports):
+        raise errors.BadRequest(f"ports must be numbers from 1 to 65535, not {', '.join(given)}")
+    return ports
+
+
 def _upgrade(request: Request) -> str:
     asked = request.headers.get("upgrade", "").lower()
     if asked not in ("websocket", "spdy/3.1"):
@@ -276,7 +321,7 @@ def _switch_websocket(request: Request, protocol: str, pipe: UpgradedConnection)
         ("Upgrade", "websocket"),
         ("Connection", "Upgrade"),
         ("Sec-WebSocket-Accept", accept_key(key)),
-        ("Sec-WebSocket-Protocol", protocol),
+        *([("Sec-WebSocket-Protocol", protocol)] if protocol else []),
     ]
     return Response(101, headers=headers, upgrade=pipe)
 

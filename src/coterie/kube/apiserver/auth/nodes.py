@@ -7,8 +7,9 @@ Two kinds of callers bring nodes:
     nodes                                      (`NodeOwnership.label`) is the account's namespace
 
 Both rights are asked for only when RBAC says no, so an operator may always give more by a binding. What depends on the
-body of a request is the admission step's (`admission/nodes.py`). Follows Kubernetes' Node authorizer, with two
-differences: nodes may list Endpoints and read all Pods (their DNS server names them), and make no mirror pods.
+body of a request is the admission step's (`admission/nodes.py`). Follows Kubernetes' Node authorizer, with three
+differences: nodes may list Endpoints and read all Pods (their DNS server names them), read all Nodes (they make the network
+between them), and make no mirror pods.
 
 A pod is looked for by the bytes of its JSON first: only those that hold both names are read.
 """
@@ -40,6 +41,7 @@ _NAMED_BY_PODS = frozenset(("secrets", "configmaps", "persistentvolumeclaims"))
 _OWN_PODS = frozenset((("delete", ""), ("update", "status"), ("patch", "status"), ("create", "eviction")))
 _OWNER_VERBS = frozenset(("create", "get", "update", "patch", "delete"))
 _LIST_VERBS = frozenset(("list", "watch"))
+_READ_VERBS = frozenset(("get", "list", "watch"))
 _YES = RbacDecision(True, "")
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 _SECRET_VOLUMES = ("cephfs", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos")
@@ -83,6 +85,7 @@ class NodeAuthorizer(RbacAuthorizer):
         nodes: Collection,
         ownership: NodeOwnership | None = None,
         configmap_annotations: Sequence[str] = (),
+        configmaps: Sequence[str] = (),
     ) -> None:
         super().__init__(
             roles=roles,
@@ -94,6 +97,7 @@ class NodeAuthorizer(RbacAuthorizer):
         self._nodes = nodes
         self.ownership = ownership
         self._configmap_annotations = tuple(configmap_annotations)
+        self._configmaps = frozenset(configmaps)
         self._node_rules: tuple[PolicyRule, ...] = compile_rules(rules_of("system:node"))
 
     def allowed(self, user: UserInfo, attributes: Attributes) -> RbacDecision:
@@ -121,6 +125,12 @@ class NodeAuthorizer(RbacAuthorizer):
         label = self.ownership.label if self.ownership is not None else ""
         return entry is None or (entry.labels or {}).get(label) == owner
 
+    def other_nodes(self, but: str) -> Iterator[tuple[str, Object]]:
+        """Names and Nodes, without the one named."""
+        for name, entry in self._nodes.names("").items():
+            if name != but:
+                yield name, entry.load()
+
     def pod_of(self, node: str, namespace: str, name: str) -> Object | None:
         """A pod that runs on this node."""
         entry = self._pods.get(namespace, name)
@@ -133,8 +143,8 @@ class NodeAuthorizer(RbacAuthorizer):
             return no
         why = ""
         if group == "" and resource == "nodes":
-            if name != node and not (verb == "create" and not name):
-                why = f"node {node!r} may use its own Node only"
+            if name != node and verb not in _READ_VERBS and not (verb == "create" and not name):
+                why = f"node {node!r} may change its own Node only"
         elif (group, resource) == _LEASES:
             if namespace != LEASE_NAMESPACE or (name != node and not (verb == "create" and not name)):
                 why = f"node {node!r} may use its own lease in {LEASE_NAMESPACE} only"
@@ -152,6 +162,8 @@ class NodeAuthorizer(RbacAuthorizer):
 
     def _is_named(self, node: str, namespace: str, resource: str, name: str) -> bool:
         on, wanted = b'"nodeName":' + orjson.dumps(node), orjson.dumps(name)
+        if resource == "configmaps" and name in self._configmaps:
+            return any(self.pod_of(node, namespace, each) is not None for each in self._pods.names(namespace))
         for entry in self._pods.names(namespace).values():
             if on in entry.raw and wanted in entry.raw:
                 pod = entry.load()

@@ -395,6 +395,12 @@ class PodSupervisor:
             self._networks.remove(_TRIAL)
         connection.answer(request, True)
 
+    def _do_remote_pods(self, connection: ClientConnection, request: dict[str, Any]) -> None:
+        """The engines of other nodes, all of them: those of a pod's group may talk with it."""
+        if self._networks is not None:
+            self._networks.set_remote(request["pods"])
+        connection.answer(request, True)
+
     def _do_listen(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         """A listening socket in the domain's network: for the node's services to pods."""
         if self._networks is None:
