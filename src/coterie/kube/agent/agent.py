@@ -89,6 +89,7 @@ def make(
         client, settings, runtime.name, clock, images=lambda: node_images(runtime), plugins=plugins, network=network
     )
     pods = PodManager(client, informers, runtime, settings, events, clock, tuple(plugins), node.allocatable)
+    node.pressures = lambda: pods.pressures
     garbage = NodeGarbageCollector(settings, pods.known_uids, clock)
     storage = StorageMonitor(pods, runtime, settings, clock, node.allocatable, pressure_changed=node.update_conditions)
     return Agent(RuntimeService(runtime), events, node, pods, garbage, storage)
