@@ -198,3 +198,8 @@ class AgentSettings:
     def pods_directory(self) -> Path:
         """One directory per pod: volumes, history and the runtime's files."""
         return self.paths.var / "pods"
+
+    @property
+    def volumes_directory(self) -> Path:
+        """One directory per local-path PersistentVolume; pods come and go, these stay."""
+        return self.paths.var / "volumes"

@@ -27,6 +27,7 @@ from coterie.kube.agent.pods.writer import StatusWriter
 from coterie.kube.agent.probes.checks import Checker
 from coterie.kube.agent.runtimes.protocol import PodRuntime
 from coterie.kube.agent.settings import AgentSettings
+from coterie.kube.agent.volumes.local_path import LocalVolumes
 from coterie.kube.agent.volumes.objects import ObjectSource
 from coterie.kube.api.meta import Object, ObjectKey
 from coterie.kube.api.types.pods import PODS
@@ -53,6 +54,7 @@ class PodManager:
         events: EventRecorder,
         clock: Clock,
         plugins: tuple[AgentPlugin, ...],
+        local_volumes: LocalVolumes,
         allocatable: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.ready = asyncio.Event()
@@ -81,6 +83,7 @@ class PodManager:
             time=SteadyTime(clock),
             checker=Checker(runtime, clock),
             objects=self._objects,
+            local_volumes=local_volumes,
             plugins=plugins,
             events=events,
             writer=self._writer,
