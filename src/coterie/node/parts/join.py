@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from coterie.base.backoff import Policy
 from coterie.kube.client.client import Client
 from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.informers import Informers
@@ -16,6 +17,9 @@ from coterie.node.config import AgentConfig, ConfigError, NetworkConfig, NodeSet
 from coterie.node.parts.agent_endpoint import AgentTls
 from coterie.node.parts.context import NodeContext
 
+_RETRY = Policy(first=0.2, factor=2.0, limit=4.0, jitter=0.3)
+"""A control plane that is back finds its nodes within seconds: they hear of new pods, and of those that were deleted."""
+
 
 def build(node: NodeContext) -> list[list[Runnable]]:
     settings = node.settings
@@ -23,7 +27,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     assert settings.join is not None
     bundle = join_bundle.read_bundle(settings.join)
     client = Client(HttpTransport(bundle.connection()))
-    informers = Informers(client)
+    informers = Informers(client, retry=_RETRY)
     node.settings = joined_settings(settings, settings.agent, bundle)
     node.provide("client", client)
     node.provide("informers", informers)
