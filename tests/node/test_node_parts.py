@@ -41,6 +41,7 @@ def test_each_part_is_built_after_those_it_needs() -> None:
                 "dns",
                 "kusciaapi",
                 "datamesh",
+                "overlay",
                 "policies",
                 "services",
                 "agent",
@@ -48,7 +49,7 @@ def test_each_part_is_built_after_those_it_needs() -> None:
         ),
         (
             {"mode": "lite", "join": "/nowhere/node.yaml"},
-            ["join", "pod-network", "dns", "policies", "services", "agent"],
+            ["join", "pod-network", "dns", "overlay", "policies", "services", "agent"],
         ),
     ],
     ids=["master", "bare-master", "autonomy", "joined-lite"],
