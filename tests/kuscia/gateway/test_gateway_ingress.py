@@ -309,6 +309,10 @@ def test_nothing_listens_unless_a_port_is_named(tmp_path: Path) -> None:
         ("100.96.0.5", True),
         ("100.96.127.254", True),
         ("100.96.128.7", False),
+        ("100.97.0.5", True),
+        ("100.97.128.7", False),
+        ("100.97.0.1", False),
+        ("100.112.0.5", False),
         ("100.96.0.1", False),
         ("100.96.0.0", False),
         ("127.0.0.1", False),
@@ -317,7 +321,7 @@ def test_nothing_listens_unless_a_port_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_only_ordinary_pods_are_backends(address: str, ordinary: bool) -> None:
-    pods = PodNetwork("100.96.0.0/16", "100.96.128.0/17", SocketAddress("100.96.0.1", 80))
+    pods = PodNetwork("100.96.0.0/16", "100.96.128.0/17", SocketAddress("100.96.0.1", 80), cluster="100.96.0.0/12")
     assert is_ordinary_pod(pods, address) == ordinary
 
 
