@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import socket
 import ssl
@@ -25,6 +26,7 @@ from network_kit import free_port, needs_names
 from coterie.base import pki
 from coterie.kube.network.dns import wire
 from coterie.kube.network.dns.model import DnsAnswer, address_record
+from coterie.node.config import ports
 
 pytestmark = [
     pytest.mark.xdist_group("e2e-autonomy"),
@@ -47,7 +49,7 @@ def own_address() -> str:
     while True:
         address = f"127.77.{secrets.randbelow(250) + 1}.{secrets.randbelow(250) + 1}"
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial, contextlib.suppress(OSError):
-            trial.bind((address, 53))
+            trial.bind((address, 53 if ports.lowest_port() <= 53 else 0))
             return address
 
 
@@ -359,8 +361,14 @@ def test_c73_one_host_name_maps_paths_to_services_and_g06_from_host_and_containe
     assert [each["who"] for each in inside[:2]] == ["green", "black"] and inside[2:] == [404, 404]
     outside = [at.call("tea.example", f"/{path}")[0] for path in ("green", "black", "red", "")]
     assert outside == inside
-    # By the Service's own name, from inside.
-    assert at.from_pod(f"http://green.{DOMAIN}.svc.cluster.local:8000/x")[0]["path"] == "/x"
+    # The Service itself: by its name inside, by its address in both places.
+    service_name = f"black.{DOMAIN}.svc.cluster.local"
+    address = json.loads(cluster.do("get service black -o json"))["spec"]["clusterIP"]
+    assert look(cluster, "black", service_name) == {"black": [address], service_name: [address]}
+    assert at.from_pod(f"http://{service_name}:8001/x", f"http://{address}:8001/y")[1]["path"] == "/y"
+    if os.getuid() == 0:
+        with urllib.request.urlopen(f"http://{address}:8001/z", timeout=10) as answer:
+            assert json.loads(answer.read())["who"] == "black"
     assert "tea.example" in cluster.do("get dns")
     cluster.do("delete dns tea-dns")
     until("it is gone", lambda: at.call("tea.example", "/green") == [404])
