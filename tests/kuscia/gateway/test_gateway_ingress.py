@@ -19,7 +19,7 @@ from ingress_kit import backend, dns, endpoints, ingress, key_pair, rule, secret
 
 from coterie.kube.network.ingress.plan import IngressObjects, ingress_table
 from coterie.kuscia.gateway.ingress_status import point_of, points
-from coterie.kuscia.gateway.model import IngressListeners, PodNetwork, Protocol, SnapshotInputs, SocketAddress
+from coterie.kuscia.gateway.model import IngressListeners, PodNetwork, Protocol, SnapshotInputs, SocketAddress, Tuning
 from coterie.kuscia.gateway.pod_upstreams import is_ordinary_pod
 from coterie.kuscia.gateway.snapshot import snapshot
 
@@ -292,6 +292,21 @@ async def test_grpc_backends(tmp_path: Path) -> None:
         assert where is not None
         async with at.http.post(f"http://{where.http}/", data=b"abc", headers={"Host": "x.example"}) as reply:
             assert (reply.status, await reply.read()) == (200, b"abc")
+
+
+async def test_clients_that_say_nothing_or_never_end_their_headers_are_let_go(tmp_path: Path) -> None:
+    rules = ingress("a", rule("x.example", ("Prefix", "/", "one:80")), tls=[{"secretName": "s"}])
+    quick = Tuning(headers_seconds=0.3)
+    async with served(tmp_path, rules, secrets={"s": secret("s")}, tuning=quick) as at:
+        where = at.alice.inputs.ingress_listeners
+        assert where is not None and where.http is not None and where.https is not None
+        for port, said in ((where.http, b""), (where.http, b"GET / HTTP/1.1\r\nHost: x"), (where.https, b"")):
+            reader, writer = await asyncio.open_connection(port.host, port.port)
+            writer.write(said)
+            async with asyncio.timeout(30):
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()
+            writer.close()
 
 
 def test_nothing_listens_unless_a_port_is_named(tmp_path: Path) -> None:
