@@ -19,8 +19,6 @@ from coterie.cli.app import App
 from coterie.cli.commands import demo
 from coterie.cli.commands import kubectl as kubectl_command
 from coterie.kube.client import kubeconfig
-from coterie.kuscia.engine.certificates import DomainAuthority
-from coterie.kuscia.identity import domain_identity, engine_certificates
 from coterie.node import api_identity, join_bundle
 
 # node
@@ -49,22 +47,6 @@ def test_node_add_makes_a_secret_file_with_which_a_node_joins(cli, plane):
     served = pki.load_certificate(bundle.serving_certificate)
     assert {"node-2", "10.0.0.2"} <= set(pki.names_of(served))
     assert pki.subject_of(pki.load_certificate(bundle.certificate)) == ("system:node:node-2", ("system:nodes",))
-
-
-def test_the_join_file_has_an_authority_for_the_nodes_engines(cli, plane):
-    now = SYSTEM_CLOCK.now()
-    domain_identity.ensure(plane, "alice", None, now)
-    assert cli("--root", "root", "node", "add", "node-2", "--address", "127.0.0.1", "-o", "n.join").code == 0
-    bundle = join_bundle.read_bundle(cli.folder / "n.join")
-    assert bundle.engines.able
-    assert "PRIVATE" not in repr(bundle) + repr(bundle.engines)
-    made, domain = bundle.engines.load(), DomainAuthority(plane).load()
-    assert pki.signed_by(made.certificate, domain.certificate)
-    assert made.certificate.not_valid_after_utc >= pki.load_certificate(bundle.certificate).not_valid_after_utc
-    assert bundle.engines.trusted() == DomainAuthority(plane).trusted()
-    pair = engine_certificates.issue_client_pair(made, engine_certificates.EngineIdentity("alice", "p", "u"), now)
-    engine = engine_certificates.engine_of(pki.load_certificate(pair.certificate))
-    assert (engine.node, engine.issued_for("node-2"), engine.issued_for("node-1")) == ("node-2", True, False)
 
 
 def test_node_add_beside_the_control_plane_needs_no_server(cli, plane):
