@@ -252,6 +252,17 @@ def give_token(node: NodeSettings, token: str) -> None:
     write_atomic(file, f"{text.rstrip()}\nliteDeployToken: {token}\n", mode=0o600, durable=False)
 
 
+def source_towards(address: str) -> str:
+    """The address of this machine from which it reaches another one, or itself; nothing is sent. Empty: there is no route."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 9))
+        except OSError:
+            return ""
+        return str(probe.getsockname()[0])
+
+
 def api_address(node: NodeSettings) -> str:
     host = f"[{node.api.host}]" if ":" in node.api.host else node.api.host
     return f"https://{host}:{node.api.port}"

@@ -15,6 +15,7 @@ from coterie.kube.api.meta import Object, ObjectMeta
 from coterie.kube.api.types.apps import STATEFUL_SETS, StatefulSet
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.controllers.gc.controller import GarbageCollector
+from coterie.kube.controllers.persistentvolume import controller as persistentvolume
 from coterie.kube.controllers.statefulset import controller, identity, plan
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -359,7 +360,7 @@ def collector(client: Any, informers: Any, clock: Any) -> GarbageCollector:
 
 
 async def test_claims_go_with_scaled_pods_and_with_the_set_when_asked_for() -> None:
-    async with world(MAKE, collector) as w:
+    async with world(MAKE, ("persistentvolume-controller", persistentvolume.make), collector) as w:
         policy = {"whenScaled": "Delete", "whenDeleted": "Delete"}
         body = web(volumeClaimTemplates=[claim()], persistentVolumeClaimRetentionPolicy=policy)
         await w.client.create(STS, body)

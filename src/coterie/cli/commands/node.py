@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 HELP = """
-Add machines to a control plane and take them away. `add` and `drain` run where the control plane is (drain: anywhere with
-a kubeconfig), `join`, `leave` and `reset` on the machine that joins. `add` writes a join file; copy it to the new machine
-and run `join` there. Nothing else has to be installed or configured.
+Add machines to a control plane and take them away. Run `add` on the machine of the control plane, `join`, `leave` and
+`reset` on the new machine, and `drain` wherever there is a kubeconfig. `add` writes a join file; copy it to the new
+machine and run `join` there. Nothing else has to be installed or configured.
 
 Examples:
   coterie node add node-2 --address 10.0.0.2            # control plane: writes node-2.join

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import ipaddress
-import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,6 +12,7 @@ from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK, rfc3339
 from coterie.base.paths import DomainPaths
 from coterie.cli import arguments as options
+from coterie.cli import network
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.error_messages import cli_errors
 from coterie.cli.session import domains_under, root_of
@@ -30,13 +30,14 @@ from coterie.node.cluster_network import ClusterNetwork
 from coterie.node.config import ConfigError
 
 HELP = """
-Register a new machine: create its Node, let the control plane give it a range of pod addresses, and write its join file.
-Run this on the machine of the control plane, which must be running. Copy the file to the new machine and run `coterie
-node join FILE` there. The file contains a private key: anyone who has it can act as this node.
+Register a new machine: create its Node, let the control plane give it a range of pod addresses, and write its join
+file. Run this on the machine of the control plane, which must be running. Copy the file to the new machine and run
+`coterie node join FILE` there. The file contains a private key: anyone who has it can act as this node.
 
 The new machine reaches the API server at the address of this machine that leads to it, if the API server listens there
-(apiServer.host) and its certificate has the address (apiServer.names); otherwise name the URL with --server. For a machine
-with several network cards, repeat --address; the first address is preferred. For a node that exists, a new file is written.
+(apiServer.host) and its certificate has the address (apiServer.names); otherwise name the URL with --server. For a
+machine with several network cards, repeat --address; the first address is preferred. For a node that exists, a new file
+is written.
 
 Examples:
   coterie node add node-2 --address 10.0.0.2
@@ -80,12 +81,10 @@ def run(args: argparse.Namespace, app: App) -> int:
     server = args.server or server_for(connection.server, names, args.name, addresses)
     _check_server(names, server)
     with cli_errors(connection.server):
-        network, node = asyncio.run(_registered(app, connection, args.name, addresses))
+        known, node = asyncio.run(_registered(app, connection, args.name, addresses))
     cidr = node["spec"]["podCIDR"]
     try:
-        made = join_bundle.make_bundle(
-            paths, args.name, addresses, server, SYSTEM_CLOCK, pod_cidr=cidr, network=network
-        )
+        made = join_bundle.make_bundle(paths, args.name, addresses, server, SYSTEM_CLOCK, pod_cidr=cidr, network=known)
         if output == "-":
             app.write(made.text())
             return 0
@@ -125,7 +124,7 @@ async def _registered(
     client = Client(transport)
     try:
         try:
-            network = await cluster_network.read_network(client)
+            known = await cluster_network.read_network(client)
         except NotFound as problem:
             raise CliError(
                 "Error: this control plane runs an earlier version, which gives out no pod addresses; start it again"
@@ -135,7 +134,7 @@ async def _registered(
             await client.create(_NODES, _new_node(name, addresses))
         except AlreadyExists:
             made = False
-        return network, await _with_range(client, name, made=made)
+        return known, await _with_range(client, name, made=made)
     finally:
         await client.close()
 
@@ -198,7 +197,7 @@ def server_for(own: str, names: list[str], node: str, addresses: tuple[str, ...]
     where = urlsplit(own)
     if not _is_loopback(where.hostname or "") or all(_is_loopback(address) for address in addresses):
         return own
-    found = [address for each in addresses if (address := _source_towards(each)) in names]
+    found = [address for each in addresses if (address := network.source_towards(each)) in names]
     if not found:
         raise UsageError(
             f"the API is known here as {own}, where {node} cannot reach it; set apiServer.host to 0.0.0.0 and "
@@ -206,17 +205,6 @@ def server_for(own: str, names: list[str], node: str, addresses: tuple[str, ...]
         )
     host = f"[{found[0]}]" if ":" in found[0] else found[0]
     return f"https://{host}:{where.port}"
-
-
-def _source_towards(address: str) -> str:
-    """The address of this machine from which it reaches another one; nothing is sent."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((address, 9))
-        except OSError:
-            return ""
-        return str(probe.getsockname()[0])
 
 
 def _check_server(names: list[str], server: str) -> None:

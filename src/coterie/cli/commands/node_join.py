@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import socket
+import ssl
 import time
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from coterie.base import files
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.cli import arguments as options
-from coterie.cli import background, node_health
+from coterie.cli import background, network, node_health
 from coterie.cli.app import App, CliError
 from coterie.cli.error_messages import cli_errors
 from coterie.cli.nodes import local_node
@@ -32,7 +32,8 @@ from coterie.node.join_bundle import Bundle
 HELP = """
 Make this machine a node: write its configuration below the root, start it in the background and wait until it is Ready.
 FILE is the join file from `coterie node add`; - reads it from standard input. The node listens on the first of the
-addresses in the file that this machine has. Without FILE, the node that joined before is started again, e.g. after a boot.
+addresses in the file that this machine has. Without FILE, the node that joined before is started again, e.g. after a
+boot.
 
 Examples:
   coterie node join node-2.join
@@ -131,12 +132,7 @@ def _known(args: argparse.Namespace, app: App) -> Bundle:
 def local_address(bundle: Bundle) -> str:
     """The first address of the file that this machine has."""
     for address in bundle.addresses:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.bind((address, 0))
-            except OSError:
-                continue
+        if network.source_towards(address) == address:
             return address
     raise CliError(
         f"Error: this machine has none of the addresses in the file ({', '.join(bundle.addresses)}); "
@@ -190,6 +186,10 @@ async def _check_server(bundle: Bundle) -> None:
             await client.get(NODES, bundle.node)
     except NotFound:
         return  # the agent registers it again
+    except ssl.SSLError as problem:
+        raise CliError(
+            f"Error: the certificates in the file cannot be used; make a new one with `coterie node add {bundle.node}`"
+        ) from problem
     except ApiError as problem:
         raise CliError(
             f"Error: the control plane at {bundle.server} does not accept the file: {problem.message}; "

@@ -20,8 +20,8 @@ from coterie.node.join_bundle import Bundle
 
 HELP = """
 Take this machine out of its control plane: drain the node as `coterie node drain` does, stop it and what is left of its
-pods, and delete its Node, so that its range of pod addresses is free. Files stay: `coterie node join` with the same file
-brings it back. If the control plane cannot be reached, nothing is changed; `coterie node reset` works without it.
+pods, and delete its Node, so that its range of pod addresses is free. Files stay: `coterie node join` with the same
+file brings it back. If the control plane cannot be reached, nothing is changed; `coterie node reset` works without it.
 
 Examples:
   coterie node leave --ignore-daemonsets

@@ -15,8 +15,9 @@ from coterie.cli.output import as_text
 
 HELP = """
 Remove the node from this machine: stop it and its pods at once, and remove its network devices, rules, mounts, control
-groups and files, with images, logs and data below its directory. Nothing is left. Its Node is deleted if the control plane
-can be reached; if not, the command says what to run there. Pods are not moved first: that is `coterie node leave`.
+groups and files, with images, logs and data below its directory. Nothing is left. Its Node is deleted if the control
+plane can be reached; if not, the command says what to run there. Pods are not moved first: that is `coterie node
+leave`.
 
 Examples:
   coterie node reset                                    # asks before it removes anything

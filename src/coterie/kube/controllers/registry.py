@@ -2,7 +2,7 @@
 
 The node provides: `root_ca` (the API's authority, PEM), `node_lifecycle` and `node_ipam` (settings of these controllers),
 `pod_hook` (sees pods before ReplicaSets create them, or None), `scheduler_plugins`, `autoscaler_period` (seconds between two
-syncs).
+syncs), `scale_hook` (may allow autoscalers fewer replicas, or None).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from coterie.kube.api.types.network import ENDPOINTS, SERVICES
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.api.types.policy import POD_DISRUPTION_BUDGETS
+from coterie.kube.api.types.storage import CLAIMS, VOLUMES
 from coterie.kube.control.registry import ControllerSpec
 
 _HERE = "coterie.kube.controllers"
@@ -65,6 +66,12 @@ CONTROLLERS = (
         needs={"settings": "node_lifecycle"},
     ),
     ControllerSpec(
+        "persistentvolume",
+        f"{_HERE}.persistentvolume.controller",
+        wakes_for=(CLAIMS, VOLUMES),
+        events="persistentvolume-controller",
+    ),
+    ControllerSpec(
         "nodeipam",
         f"{_HERE}.nodeipam.controller",
         wakes_for=(NODES,),
@@ -83,6 +90,6 @@ CONTROLLERS = (
         f"{_HERE}.horizontalpodautoscaler.controller",
         wakes_for=(HORIZONTAL_POD_AUTOSCALERS,),
         events="horizontal-pod-autoscaler",
-        needs={"period": "autoscaler_period"},
+        needs={"period": "autoscaler_period", "scale_hook": "scale_hook"},
     ),
 )

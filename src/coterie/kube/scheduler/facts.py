@@ -66,6 +66,10 @@ class PodFacts:
     gang_uid: str
     group: str
     """What gangs of several clusters that wait for each other have in common."""
+    claims: tuple[str, ...] = ()
+    """Names of the PersistentVolumeClaims that it mounts."""
+    unbound_claims: tuple[str, ...] = ()
+    """Those that are bound when its node is known."""
 
     @property
     def namespace(self) -> str:
@@ -133,6 +137,7 @@ def pod_facts(pod: Pod, membership: GangMembership | None = None) -> PodFacts:
         gang_unnamed=membership is not None and gang is None,
         gang_uid=membership.uid if membership is not None else "",
         group=membership.group if membership is not None else "",
+        claims=spec.claim_names,
     )
 
 

@@ -24,6 +24,14 @@ _HONOR = "Honor"
 
 
 @dataclass(frozen=True, slots=True)
+class VolumeTerms:
+    """Where a volume of the pod can be reached: one of the terms must match, else `reason`."""
+
+    terms: tuple[NodeTerm, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StaticDemand:
     """What a pod asks of a node whatever runs there. Equal for all pods of a workload."""
 
@@ -34,6 +42,10 @@ class StaticDemand:
     tolerations: tuple[Toleration, ...] = ()
     namespace: str = ""
     """The pod's own; empty: not considered."""
+    volumes: tuple[VolumeTerms, ...] = ()
+    """All of them must match."""
+    blocked: str = ""
+    """Why no node will do, whatever it is like: a claim of the pod is missing, for instance."""
 
     def affine(self, name: str, labels: Labels) -> bool:
         for key, value in self.selector:
@@ -49,6 +61,8 @@ class Neighbours:
     selector: LabelSelector
     namespaces: frozenset[str]
     namespace_selector: LabelSelector | None = None
+    staying: bool = False
+    """Only pods that are not being deleted."""
 
     def match(self, namespace: str, labels: Labels, namespace_labels: Mapping[str, Labels]) -> bool:
         if namespace not in self.namespaces and (
@@ -158,7 +172,7 @@ def _pod_term(term: Mapping[str, Any], namespace: str, labels: Labels) -> PodTer
 def _spread(given: TopologySpreadConstraint, namespace: str, labels: Labels) -> Spread:
     selector = _with_own_labels(selector_of(given.label_selector), given.match_label_keys, IN, labels)
     return Spread(
-        Neighbours(selector, frozenset((namespace,))),
+        Neighbours(selector, frozenset((namespace,)), staying=True),
         given.topology_key,
         given.max_skew,
         given.min_domains or 1,

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 
 from coterie.kube.network.ingress.model import (
-    Certificate,
+    IngressCertificate,
     IngressTable,
     PathRule,
     Upstream,
@@ -185,12 +185,12 @@ def secrets(inputs: SnapshotInputs) -> dict[str, Json]:
     return {_secret_name(each): _secret(each) for each in inputs.ingress.certificates}
 
 
-def _secret_name(certificate: Certificate) -> str:
+def _secret_name(certificate: IngressCertificate) -> str:
     # Stands in names of counters, where a dot would end it.
     return f"{SIDE}-{hashlib.sha256(certificate.secret.encode()).hexdigest()[:12]}"
 
 
-def _secret(certificate: Certificate) -> Json:
+def _secret(certificate: IngressCertificate) -> Json:
     return {
         "name": _secret_name(certificate),
         "tls_certificate": {

@@ -35,7 +35,7 @@ from coterie.kube.controllers.statefulset.identity import (
     pod_name,
     revision_of,
 )
-from coterie.kube.controllers.statefulset.plan import NewPod, Plan, StatefulPods, plan, status
+from coterie.kube.controllers.statefulset.plan import OrdinalPod, Plan, StatefulPods, plan, status
 
 _PLAIN_PODS = PODS.as_dynamic
 _PLAIN_CLAIMS = CLAIMS.as_dynamic
@@ -112,7 +112,7 @@ class StatefulSetReconciler:
         for new in wanted.create:
             await self._create(stateful_set, new, revisions[new.revision])
 
-    async def _create(self, stateful_set: StatefulSet, new: NewPod, revision: ControllerRevision) -> None:
+    async def _create(self, stateful_set: StatefulSet, new: OrdinalPod, revision: ControllerRevision) -> None:
         name, meta = pod_name(stateful_set, new.ordinal), stateful_set.metadata
         body = pod_body(stateful_set, template_of(revision), new.ordinal, new.revision)
         try:

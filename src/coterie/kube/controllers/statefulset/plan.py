@@ -25,7 +25,7 @@ from coterie.kube.controllers.statefulset.identity import by_ordinal, missing_la
 
 
 @dataclass(frozen=True, slots=True)
-class NewPod:
+class OrdinalPod:
     ordinal: int
     revision: str
     """Name of the ControllerRevision whose template it is made from."""
@@ -33,7 +33,7 @@ class NewPod:
 
 @dataclass(slots=True)
 class Plan:
-    create: list[NewPod] = field(default_factory=list)
+    create: list[OrdinalPod] = field(default_factory=list)
     delete: list[Pod] = field(default_factory=list)
     recreated: list[Pod] = field(default_factory=list)
     """Ended pods among `delete`: they are told in events."""
@@ -106,7 +106,7 @@ def _fill(known: StatefulPods, found: dict[int, Pod], ordered: bool, out: Plan) 
     for ordinal in known.ordinals:
         pod = found.get(ordinal)
         if pod is None:
-            out.create.append(NewPod(ordinal, known.revision_for(ordinal)))
+            out.create.append(OrdinalPod(ordinal, known.revision_for(ordinal)))
         elif pod.ended and not pod.metadata.deleting:
             out.delete.append(pod)
             out.recreated.append(pod)

@@ -56,7 +56,7 @@ class VirtualHost:
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
+class IngressCertificate:
     secret: str
     hosts: tuple[str, ...]
     """Server names; empty: for clients that ask for any other one."""
@@ -79,7 +79,7 @@ class IngressTable:
     hosts: tuple[VirtualHost, ...] = ()
     default: Upstream | None = None
     """For hosts without rules; None: 404."""
-    certificates: tuple[Certificate, ...] = ()
+    certificates: tuple[IngressCertificate, ...] = ()
     served: frozenset[str] = frozenset()
     """Names of the Ingresses that are ours to serve."""
 

@@ -27,7 +27,7 @@ from coterie.kube.api.types.network import Endpoints, Service, ServicePort
 from coterie.kube.network.ingress.model import (
     CLASS,
     CONTROLLER,
-    Certificate,
+    IngressCertificate,
     IngressProblem,
     IngressTable,
     PathRule,
@@ -124,13 +124,13 @@ class _Builder:
         by_secret: dict[str, list[str]] = {}
         for host, secret in sorted(self._secret_of.items()):
             by_secret.setdefault(secret, []).append(host)
-        certificates: list[Certificate] = []
+        certificates: list[IngressCertificate] = []
         for secret, names in sorted(by_secret.items()):
             if (pair := self._certificates[secret]) is None:
                 continue
             named = tuple(name for name in names if name)
-            certificates += [Certificate(secret, named, *pair)] if named else []
-            certificates += [Certificate(secret, (), *pair)] if "" in names else []
+            certificates += [IngressCertificate(secret, named, *pair)] if named else []
+            certificates += [IngressCertificate(secret, (), *pair)] if "" in names else []
         return IngressTable(tuple(hosts), self._default, tuple(certificates), frozenset(self._served))
 
     # ---- ingresses ----

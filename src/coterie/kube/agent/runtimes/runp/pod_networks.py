@@ -375,6 +375,8 @@ class PodNetworks:
         linux.setns(handle, linux.CLONE_NEWNET)
         try:
             links.configure_pod_end(about["address"])
+            for name, value in (about.get("sysctls") or {}).items():
+                links.write_sysctl(name.replace(".", "/").removeprefix("net/"), value)
         finally:
             self.domain.enter()
 

@@ -618,6 +618,7 @@ def _about(sandbox: PodSandbox) -> dict[str, Any]:
         "network": sandbox.network,
         "kind": str(sandbox.kind),
         "group": sandbox.group,
+        "sysctls": dict(sandbox.sysctls),
         "limits": {
             "cpu": sandbox.limits.cpu_milli,
             "shares": sandbox.limits.cpu_shares_milli,
@@ -638,6 +639,7 @@ def _sandbox(about: dict[str, Any]) -> PodSandbox:
     return PodSandbox(
         directory=Path(about["directory"]),
         limits=ContainerLimits(limits["cpu"], limits["memory"], limits["pids"], limits["shares"]),
+        sysctls=about.get("sysctls") or {},
         **fields,
     )
 
