@@ -141,7 +141,7 @@ def test_pods_find_their_domains_services_by_name(autonomy_with_names: Cluster) 
     begin(cluster)
     address = cluster.pod("web")["status"]["podIP"]
     assert cluster.do("exec asker -- cat /etc/resolv.conf").splitlines()[:2] == [
-        " ".join(("search", f"{DOMAIN}.svc", *searched())),
+        " ".join(("search", f"{DOMAIN}.svc", *cluster_search(DOMAIN), *searched())),
         f"nameserver {GATEWAY}",
     ]
     until("the service is named", lambda: look(cluster, "web")["web"] == [address])
@@ -151,6 +151,10 @@ def test_pods_find_their_domains_services_by_name(autonomy_with_names: Cluster) 
     assert look(cluster, *of_node) == {name: [GATEWAY] for name in of_node}
     assert look(cluster, f"nobody.{DOMAIN}.svc") == {f"nobody.{DOMAIN}.svc": ["no such name"]}
     assert look(cluster, "www.example.com", "nobody") == {"www.example.com": ["192.0.2.55"], "nobody": ["192.0.2.55"]}
+
+
+def cluster_search(namespace: str) -> list[str]:
+    return [f"{namespace}.svc.cluster.local", "svc.cluster.local", "cluster.local"]
 
 
 def searched() -> list[str]:
@@ -172,3 +176,40 @@ def test_a_new_service_has_its_name_at_once_and_a_deleted_one_loses_it(joined_wi
     until("and the one elsewhere", lambda: look(cluster, "far")["far"] == ["192.0.2.55"])
     cluster.do("delete service other")
     until("it is gone", lambda: look(cluster, name)[name] == ["no such name"])
+
+
+REVERSE = "import socket, sys; print(socket.gethostbyaddr(sys.argv[1])[0])"
+
+
+def test_names_of_all_namespaces_as_in_kubernetes(autonomy_with_names: Cluster) -> None:
+    cluster = autonomy_with_names
+    begin(cluster)
+    shop = cluster.in_namespace("shop")
+    own = cluster.pod("web")["status"]["podIP"]
+    shop.apply(pod("web", hostname="web-0", subdomain="web", labels={"app": "web"}), service("web"))
+    shop.apply(service("far", type="ExternalName", externalName=f"web.{DOMAIN}.svc", clusterIP="", ports=[]))
+    shop.ready("web")
+    address = shop.pod("web")["status"]["podIP"]
+    assert address != own
+    full = "web.shop.svc.cluster.local"
+    until("the service is named", lambda: look(cluster, full)[full] == [address])
+    dashed = address.replace(".", "-")
+    names = ["web.shop", "web.shop.svc", full, f"web-0.{full}", f"{dashed}.shop.pod.cluster.local"]
+    assert look(cluster, *names) == {name: [address] for name in names}
+    assert look(cluster, "web", "far.shop", f"web.{DOMAIN}.svc.cluster.local") == {
+        "web": [own],
+        "far.shop": [own],
+        f"web.{DOMAIN}.svc.cluster.local": [own],
+    }
+    missing = ["nobody.shop.svc", "web.bob.svc.cluster.local", "100-96-0-250.shop.pod.cluster.local"]
+    assert look(cluster, *missing) == {name: ["no such name"] for name in missing}
+    assert look(cluster, "web.bob.svc") == {"web.bob.svc": [GATEWAY]}, "another domain's"
+    back = cluster.do(f"exec asker -- python3 -c '{REVERSE}' {address}").strip()
+    assert back == f"web-0.{full}"
+    # Inside the namespace short names are its own.
+    resolver = shop.do("exec web -- cat /etc/resolv.conf").splitlines()[0]
+    assert resolver == " ".join(("search", *cluster_search("shop"), f"{DOMAIN}.svc", *searched()))
+    inside = shop.do("exec web -- python3 -c 'import socket; print(socket.gethostbyname(\"web\"))'").strip()
+    assert inside == address
+    cluster.do("delete namespace shop --wait=false")
+    until("its names are gone", lambda: look(cluster, "web.shop.svc")["web.shop.svc"] != [address])

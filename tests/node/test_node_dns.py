@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_api import FakeApi
 
 from coterie.base.clock import SYSTEM_CLOCK
+from coterie.base.tasks import TaskOwner
 from coterie.kube.client.client import Client
 from coterie.kube.client.fake import FakeTransport, script
 from coterie.kube.client.informers import Informers
 from coterie.kube.network.dns.settings import Nameserver, without_self
+from coterie.kube.network.dns.zone import Zone
+from coterie.kube.network.dns.zone_updater import ZoneUpdater
+from coterie.kuscia.api.types.domain import DOMAINS
+from coterie.kuscia.extensions.dns import DomainNames, is_of_domain
 from coterie.node import config
 from coterie.node.parts import dns
 
@@ -30,6 +37,38 @@ def informers() -> Informers:
 def test_pods_ask_the_domains_server(tmp_path: Path) -> None:
     made = dns.pod_dns(settings(tmp_path, dns={"port": 53}))
     assert (made.servers, made.search, made.hosts, made.ndots) == (("127.0.1.7",), ("alice.svc",), (), 1)
+    assert (made.cluster_domain, made.domain_namespace) == ("cluster.local", "alice")
+
+
+@pytest.mark.parametrize("name", ["svc", "alice.svc", "Cluster.Local", "a..b"])
+def test_a_cluster_domain_that_is_none(tmp_path: Path, name: str) -> None:
+    with pytest.raises(config.ConfigError, match=r"dns\.clusterDomain"):
+        settings(tmp_path, dns={"clusterDomain": name})
+
+
+async def test_domains_and_their_namespaces_are_no_local_namespaces() -> None:
+    api = FakeApi()
+    api.resources.append(DOMAINS.resource)
+    api.seed("domains", "bob")
+    for name in ("alice", "bob", "carol", "default", "master"):
+        marked = {"labels": {"kuscia.secretflow/domain-name": name}} if name == "carol" else {}
+        api.seed("namespaces", name, metadata=marked)
+    client = api.client()
+    shared = Informers(client)
+    domains = DomainNames(shared)
+    updater = ZoneUpdater(Zone("alice", (), ()), shared, is_foreign=is_of_domain, wait_for=(domains.ready,))
+    domains.follow(updater.set_foreign)
+    async with TaskOwner("test") as owner:
+        owner.start("informers", shared.run())
+        await updater.wait_synced()
+        assert updater.zone.namespaces == {"default"}
+        api.seed("domains", "default")
+        while updater.zone.namespaces:
+            await asyncio.sleep(0.005)
+        await client.delete(DOMAINS, "default", "")
+        while not updater.zone.namespaces:
+            await asyncio.sleep(0.005)
+        assert updater.zone.namespaces == {"default"}
 
 
 @pytest.mark.parametrize("chosen", [{"port": 10053}, {"enabled": False}], ids=["another-port", "switched-off"])

@@ -121,6 +121,24 @@ def self_signed_ca(common_name: str, key: PrivateKey, *, now: datetime, life: ti
     return Authority(builder.sign(key, hashes.SHA256()), key)
 
 
+def issue_authority(
+    authority: Authority,
+    common_name: str,
+    key: PrivateKey,
+    *,
+    organisations: Sequence[str] = (),
+    now: datetime,
+    life: timedelta = LEAF_LIFE,
+) -> Authority:
+    """An intermediate authority: what it signs may sign nothing in turn."""
+    subject = _name(common_name, organisations)
+    life = _within(authority, now, life)
+    builder = _builder(subject, authority.certificate.subject, key.public_key(), now, life, authority.key)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_key_usage(authority=True), critical=True)
+    return Authority(builder.sign(authority.key, hashes.SHA256()), key)
+
+
 def issue_server(
     authority: Authority,
     common_name: str,
@@ -158,13 +176,18 @@ def leaf(
     authority: Authority, subject: x509.Name, public_key: PublicKey, now: datetime, life: timedelta
 ) -> x509.CertificateBuilder:
     """What all certificates that sign nothing have in common; the caller says what it is for and signs it."""
-    # A leaf that outlives its issuer is refused by strict clients on a day nobody expects.
-    life = min(life, authority.certificate.not_valid_after_utc - now)
-    if life <= timedelta(0):
-        raise PkiError("the authority's certificate has expired")
+    life = _within(authority, now, life)
     builder = _builder(subject, authority.certificate.subject, public_key, now, life, authority.key)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     return builder.add_extension(_key_usage(authority=False), critical=True)
+
+
+def _within(authority: Authority, now: datetime, life: timedelta) -> timedelta:
+    """What outlives its issuer is refused by strict clients on a day nobody expects."""
+    life = min(life, authority.certificate.not_valid_after_utc - now)
+    if life <= timedelta(0):
+        raise PkiError("the authority's certificate has expired")
+    return life
 
 
 def _builder(
@@ -211,8 +234,21 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
 
 def subject_of(certificate: x509.Certificate) -> tuple[str, tuple[str, ...]]:
     """(common name, organisations); the common name is empty when there is none."""
-    common = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    groups = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    return _parts_of(certificate.subject)
+
+
+def issuer_of(certificate: x509.Certificate) -> tuple[str, tuple[str, ...]]:
+    """As `subject_of`, of whoever signed it."""
+    return _parts_of(certificate.issuer)
+
+
+def self_signed(certificate: x509.Certificate) -> bool:
+    return certificate.subject == certificate.issuer
+
+
+def _parts_of(name: x509.Name) -> tuple[str, tuple[str, ...]]:
+    common = name.get_attributes_for_oid(NameOID.COMMON_NAME)
+    groups = name.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
     return (str(common[-1].value) if common else "", tuple(str(each.value) for each in groups))
 
 

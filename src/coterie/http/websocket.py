@@ -199,6 +199,10 @@ class WebSocket:
     def send(self, payload: bytes) -> None:
         self._send(_BINARY, payload)
 
+    def send_text(self, payload: bytes) -> None:
+        """UTF-8."""
+        self._send(_TEXT, payload)
+
     async def drain(self) -> None:
         await self._connection.drain()
 

@@ -1,16 +1,18 @@
 """How a node comes to a control plane of another machine: one file, made at the master, carried to the node.
 
     coterie node add NAME --address IP -o FILE      at the master: issues certificates of the API's authority
-    mode: lite, join: FILE                          at the node
+    coterie node join FILE                          at the node: mode lite with `join: FILE`
 
 The file holds the node's identity (client certificate `system:node:NAME`, group `system:nodes`), the certificate under
-which its agent's endpoint is reached, and the authority to believe. It is a secret: mode 0600, never printed.
+which its agent's endpoint is reached, the authority to believe, its place in the pod network, and the authority with which it signs
+certificates of its engines. It is a secret: mode 0600, never printed.
 """
 
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,10 @@ from coterie.base import files, pki, pki_files
 from coterie.base.clock import Clock
 from coterie.base.paths import DomainPaths
 from coterie.kube.client import kubeconfig
+from coterie.kuscia.engine.certificates import DomainAuthority, NodeAuthority
+from coterie.kuscia.identity import engine_certificates
 from coterie.node.api_identity import AUTHORITY
+from coterie.node.cluster_network import NO_NETWORK, NO_SERVICES, ClusterNetwork, DomainServices
 from coterie.node.config import ConfigError
 
 NODES_GROUP = "system:nodes"
@@ -35,29 +40,79 @@ class Bundle:
     key: bytes
     serving_certificate: bytes
     serving_key: bytes
+    addresses: tuple[str, ...] = ()
+    """Of the machine, those of `coterie node add`; empty in files of an earlier version."""
+    domain: str = ""
+    """The domain of the control plane."""
+    pod_cidr: str = ""
+    """The range of this node's pods; empty in files of before nodes had one: the node's own configuration counts."""
+    cluster_cidr: str = ""
+    """The range of all pods of the domain."""
+    node_mask_size: int = 0
+    """The prefix length of every node's range."""
+    service_cidr: str = ""
+    vni: int = 0
+    """Of the domain's VXLAN; 0: there is no network between its nodes."""
+    gateway: str = ""
+    """The address of the control plane's node in the pod network."""
+    services: DomainServices = NO_SERVICES
+    """What pods find at that address."""
+    engines: NodeAuthority = field(default_factory=NodeAuthority)
+    """Signs the certificates of this node's engines."""
 
     def __repr__(self) -> str:
         return f"Bundle(server={self.server!r}, node={self.node!r}, ...)"
 
     def write(self, path: Path) -> None:
-        document = {
+        files.write_atomic(path, self.text())
+
+    def text(self) -> str:
+        """The content of the file."""
+        document: dict[str, Any] = {
             "server": self.server,
             "node": self.node,
+            "domain": self.domain,
+            "addresses": list(self.addresses),
             "ca": _encoded(self.ca),
             "certificate": _encoded(self.certificate),
             "key": _encoded(self.key),
             "servingCertificate": _encoded(self.serving_certificate),
             "servingKey": _encoded(self.serving_key),
         }
-        files.write_atomic(path, yaml.safe_dump(document, sort_keys=False))
+        if self.pod_cidr:
+            document["network"] = {
+                "podCIDR": self.pod_cidr,
+                "clusterCIDR": self.cluster_cidr,
+                "nodeMaskSize": self.node_mask_size,
+                "serviceCIDR": self.service_cidr,
+                "vni": self.vni,
+                "gateway": self.gateway,
+                "services": self.services.document(),
+            }
+        if self.engines.able:
+            document["engines"] = {
+                "certificate": _encoded(self.engines.certificate),
+                "key": _encoded(self.engines.key),
+                "authorities": _encoded(self.engines.authorities),
+            }
+        return yaml.safe_dump(document, sort_keys=False)
 
     def connection(self) -> kubeconfig.ClusterConnection:
         made = kubeconfig.make(self.node, self.server, ca=self.ca, certificate=self.certificate, key=self.key)
         return made.resolve()
 
 
-def make_bundle(paths: DomainPaths, node: str, addresses: tuple[str, ...], server: str, clock: Clock) -> Bundle:
-    """Issue what a node needs. `server` is how the node reaches the API."""
+def make_bundle(
+    paths: DomainPaths,
+    node: str,
+    addresses: tuple[str, ...],
+    server: str,
+    clock: Clock,
+    *,
+    pod_cidr: str = "",
+    network: ClusterNetwork = NO_NETWORK,
+) -> Bundle:
+    """Issue what a node needs. `server` is how the node reaches the API, `pod_cidr` the range that its Node has."""
     if not (paths.pki / "ca.key").exists():
         raise ConfigError(f"{paths.home}: no control plane was started here yet; run `coterie start` once")
     now = clock.now()
@@ -74,14 +129,43 @@ def make_bundle(paths: DomainPaths, node: str, addresses: tuple[str, ...], serve
         key=pki.key_pem(client_key),
         serving_certificate=pki.certificate_pem(serving),
         serving_key=pki.key_pem(serving_key),
+        engines=_engine_authority(paths, node, now),
+        addresses=addresses,
+        domain=paths.home.name,
+        pod_cidr=pod_cidr,
+        cluster_cidr=network.pod_cidr,
+        node_mask_size=network.node_mask_size,
+        service_cidr=network.service_cidr,
+        vni=network.vni,
+        gateway=network.gateway,
+        services=network.services,
     )
+
+
+def _engine_authority(paths: DomainPaths, node: str, now: datetime) -> NodeAuthority:
+    """Of the domain whose control plane this is; none where it has no engines (a gateway that is switched off)."""
+    domain = DomainAuthority(paths)
+    if not domain.able:
+        return NodeAuthority()
+    made = engine_certificates.issue_node_authority(domain.load(), node, now)
+    return NodeAuthority(pki.certificate_pem(made.certificate), pki.key_pem(made.key), domain.trusted())
 
 
 def read_bundle(path: Path) -> Bundle:
     try:
-        document = yaml.safe_load(path.read_bytes())
+        content = path.read_bytes()
         if not files.is_private(path):
             raise ConfigError(f"{path}: others can read this file, which holds a key; run chmod 600 on it")
+    except OSError as problem:
+        raise ConfigError(f"{path}: cannot be read ({problem.strerror}); make it with `coterie node add`") from problem
+    return parse_bundle(content, str(path))
+
+
+def parse_bundle(content: bytes, name: str) -> Bundle:
+    """`name`: what the content is called in errors."""
+    try:
+        document = yaml.safe_load(content)
+        network = document.get("network") or {}
         return Bundle(
             server=str(document["server"]),
             node=str(document["node"]),
@@ -90,11 +174,26 @@ def read_bundle(path: Path) -> Bundle:
             key=_decoded(document["key"]),
             serving_certificate=_decoded(document["servingCertificate"]),
             serving_key=_decoded(document["servingKey"]),
+            addresses=tuple(str(each) for each in document.get("addresses") or ()),
+            domain=str(document.get("domain") or ""),
+            pod_cidr=str(network.get("podCIDR") or ""),
+            cluster_cidr=str(network.get("clusterCIDR") or ""),
+            node_mask_size=int(network.get("nodeMaskSize") or 0),
+            service_cidr=str(network.get("serviceCIDR") or ""),
+            vni=int(network.get("vni") or 0),
+            gateway=str(network.get("gateway") or ""),
+            services=DomainServices.of_document(network.get("services") or {}),
+            engines=_read_engines(document.get("engines")),
         )
-    except OSError as problem:
-        raise ConfigError(f"{path}: cannot be read ({problem.strerror}); make it with `coterie node add`") from problem
-    except (yaml.YAMLError, KeyError, TypeError, ValueError) as problem:
-        raise ConfigError(f"{path}: is not a file that `coterie node add` made") from problem
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError):
+        # Without the cause: it may quote the key.
+        raise ConfigError(f"{name}: is not a file that `coterie node add` made") from None
+
+
+def _read_engines(document: Any) -> NodeAuthority:
+    if not document:
+        return NodeAuthority()
+    return NodeAuthority(*(_decoded(document[key]) for key in ("certificate", "key", "authorities")))
 
 
 def _encoded(value: bytes) -> str:

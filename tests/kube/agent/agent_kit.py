@@ -27,7 +27,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.client.transport import Disconnected, TransportRequest, TransportResponse
 from coterie.kube.control.manager import Manager
 from coterie.kube.store.memory import MemoryStore
-from coterie.kuscia.engine.certificates import EngineCertificateIssuer
+from coterie.kuscia.engine.certificates import DomainAuthority, EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
 from coterie.kuscia.engine.templates.config_store import NoConfigStore
 from coterie.kuscia.extensions.apiserver import KUSCIA
@@ -109,7 +109,7 @@ class World:
         self.client = Client(self.transport, clock=self.clock)
         self.informers = Informers(self.client)
         self.runtime = FakeRuntime(self.machine)
-        issuer = EngineCertificateIssuer(self.settings.paths, "alice", self.clock)
+        issuer = EngineCertificateIssuer(DomainAuthority(self.settings.paths), "alice", self.clock)
         plugin = EnginePlugin(self.engines, issuer, NoConfigStore())
         self.agent = make(self.client, self.informers, self.runtime, self.settings, self.clock, plugins=[plugin])
         self.manager = Manager([[self.informers], *self.agent.groups], clock=self.clock)

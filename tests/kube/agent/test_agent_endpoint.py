@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import zlib
 from collections.abc import AsyncIterator
@@ -162,6 +163,50 @@ async def test_attach_over_websocket_carries_both_ways(endpoint: AgentEndpoint) 
         while b"\1ping\n" not in client.messages():
             await asyncio.sleep(0.01)
     client.tunnel.closed()
+
+
+@contextlib.asynccontextmanager
+async def echoing() -> AsyncIterator[int]:
+    """The port of a server that gives back what it gets."""
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1000):
+            writer.write(data.upper())
+        writer.close()
+
+    async with await asyncio.start_server(echo, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@pytest.mark.parametrize("protocol", ["v4.channel.k8s.io", "v4.base64.channel.k8s.io", ""])
+async def test_port_forward_over_a_plain_websocket(endpoint: AgentEndpoint, protocol: str) -> None:
+    encoded = "base64" in protocol
+
+    def message(channel: int, data: bytes) -> bytes:
+        return b"%d" % channel + base64.b64encode(data) if encoded else bytes((channel,)) + data
+
+    async with echoing() as port:
+        named = {"sec_websocket_protocol": protocol} if protocol else {}
+        response = await answer(endpoint, "/portForward/default/p", f"port={port}&port=1", **KEY, **named)
+        assert response.status == 101
+        assert dict(response.headers).get("Sec-WebSocket-Protocol", "") == protocol
+        client = Client(response)
+        client.say(message(0, b"hello"), opcode=1 if encoded else 2)
+        client.say(message(9, b"nobody listens"))
+        client.say(b"0!" if encoded else b"")
+        async with asyncio.timeout(5):
+            while message(0, b"HELLO") not in client.messages() or len(client.messages()) < 6:
+                await asyncio.sleep(0.01)
+        first = [message(0, port.to_bytes(2, "little")), message(1, port.to_bytes(2, "little"))]
+        assert [each for each in client.messages() if each in first] == first
+        (refused,) = [each for each in client.messages() if each[:1] == message(3, b"")[:1]][1:]
+        assert b"cannot reach port 1" in (base64.b64decode(refused[1:]) if encoded else refused)
+        client.tunnel.closed()
+
+
+@pytest.mark.parametrize("query", ["", "port=0", "port=x", "port=70000", "&".join(["port=80"] * 101)])
+async def test_ports_that_cannot_be_forwarded(endpoint: AgentEndpoint, query: str) -> None:
+    assert (await answer(endpoint, "/portForward/default/p", query, **KEY)).status == 400
 
 
 def syn_stream(deflate: Any, number: int, **headers: str) -> bytes:

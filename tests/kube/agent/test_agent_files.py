@@ -370,6 +370,31 @@ def test_resolver_file(spec: dict[str, Any], servers: tuple[str, ...], expected:
     assert resolver_file(pod, DnsSettings(servers=servers, search=("alice.svc",)), HOST).splitlines() == expected
 
 
+@pytest.mark.parametrize(
+    ("namespace", "spec", "expected"),
+    [
+        ("alice", {}, "alice.svc alice.svc.cluster.local svc.cluster.local cluster.local corp"),
+        ("default", {}, "default.svc.cluster.local svc.cluster.local cluster.local alice.svc corp"),
+        (
+            "default",
+            {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"},
+            "default.svc.cluster.local svc.cluster.local cluster.local alice.svc corp",
+        ),
+        ("default", {"hostNetwork": True}, "corp"),
+        (
+            "alice",
+            {"dnsConfig": {"searches": ["x", "corp"]}},
+            "alice.svc alice.svc.cluster.local svc.cluster.local cluster.local corp x",
+        ),
+    ],
+    ids=["domain", "other-namespace", "host-network-cluster-first", "host-network", "its-own-searches"],
+)
+def test_search_list_in_the_clusters_domain(namespace: str, spec: dict[str, Any], expected: str) -> None:
+    pod = {"metadata": {"name": "web", "namespace": namespace}, "spec": spec}
+    dns = DnsSettings(("127.0.1.1",), ("alice.svc",), cluster_domain="cluster.local", domain_namespace="alice")
+    assert resolver_file(pod, dns, HOST).splitlines()[0] == f"search {expected}"
+
+
 # Containers.
 
 

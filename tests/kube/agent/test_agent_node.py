@@ -26,7 +26,7 @@ from coterie.kube.agent.settings import (
 )
 from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
 from coterie.kube.api.meta import Object
-from coterie.kuscia.engine.certificates import EngineCertificateIssuer
+from coterie.kuscia.engine.certificates import DomainAuthority, EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import TAINT, EnginePlugin, EngineSettings
 from coterie.kuscia.engine.templates.config_store import NoConfigStore
 
@@ -74,7 +74,7 @@ def test_allocatable(wanted: CapacitySettings, name: str, value: str) -> None:
     ("usage", "pressing"),
     [
         pytest.param(USAGE, set(), id="plenty"),
-        pytest.param(replace(USAGE, memory_used=int(7.2 * GIB) + 1), {"MemoryPressure"}, id="memory"),
+        pytest.param(replace(USAGE, memory_used=8 * GIB - 90 * MIB), {"MemoryPressure"}, id="memory"),
         pytest.param(replace(USAGE, disk_free=2 * GIB), {"DiskPressure"}, id="disk"),
         pytest.param(replace(USAGE, disk_free=4 * GIB, disk_total=1000 * GIB), set(), id="full-but-enough-left"),
         pytest.param(replace(USAGE, inodes_free=10_000), {"DiskPressure"}, id="inodes"),
@@ -103,7 +103,9 @@ def test_transition_times() -> None:
 def additions(facts: MachineFacts = FACTS, **settings: Any) -> NodeAdditions:
     paths = DomainPaths(Path("/nowhere"))
     plugin = EnginePlugin(
-        EngineSettings("alice", **settings), EngineCertificateIssuer(paths, "alice", SYSTEM_CLOCK), NoConfigStore()
+        EngineSettings("alice", **settings),
+        EngineCertificateIssuer(DomainAuthority(paths), "alice", SYSTEM_CLOCK),
+        NoConfigStore(),
     )
     return plugin.node(facts, "runp")
 

@@ -10,6 +10,7 @@ from server_kit import MERGE, Api, pod, serving
 
 from coterie.base import pki
 from coterie.http.messages import UserInfo
+from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
 from coterie.kube.apiserver.auth.nodes import named_by, node_of
 from coterie.kube.apiserver.auth.tokens import TokenSigner
 from coterie.kube.apiserver.server import Settings
@@ -21,6 +22,7 @@ ALICE = UserInfo("system:serviceaccount:alice:alice", ("system:serviceaccounts",
 OPERATOR = UserInfo("system:node:wide", ("system:nodes", "system:authenticated"))
 SIGNER = TokenSigner(pki.new_key())
 V1 = "/api/v1"
+OTHER = "/api/v1/namespaces/other"
 DEFAULT = f"{V1}/namespaces/default"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -29,6 +31,23 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1"
 def node(name: str, domain: str = "", **spec: Any) -> dict[str, Any]:
     labels = {"labels": {KUSCIA_NODE_NAMESPACE: domain}} if domain else {}
     return {"metadata": {"name": name, **labels}, "spec": spec}
+
+
+def volume(name: str, *, node_name: str = "", claim: str = "", namespace: str = "default") -> dict[str, Any]:
+    meta: dict[str, Any] = {"name": name}
+    if node_name:
+        meta["annotations"] = {
+            "pv.kubernetes.io/provisioned-by": "coterie.io/local-path",
+            "volume.kubernetes.io/selected-node": node_name,
+        }
+    spec: dict[str, Any] = {
+        "accessModes": ["ReadWriteOnce"],
+        "capacity": {"storage": "1Mi"},
+        "hostPath": {"path": "/d"},
+    }
+    if claim:
+        spec["claimRef"] = {"namespace": namespace, "name": claim, "uid": "u"}
+    return {"metadata": meta, "spec": spec}
 
 
 def lease(name: str) -> dict[str, Any]:
@@ -56,8 +75,15 @@ async def api() -> AsyncIterator[Api]:
         for name, domain in (("n1", "alice"), ("n2", "bob"), ("bare", "")):
             await made.post(f"{V1}/nodes", node(name, domain, taints=[{"key": "k", "effect": "NoSchedule"}]))
             await made.post(LEASES, lease(name))
+        await made.post(f"{V1}/persistentvolumes", volume("free"))
+        await made.post(f"{V1}/persistentvolumes", volume("of-alice", claim="c", namespace="alice"))
         for name in ("n1", "n2"):
-            uses = [{"name": "s", "secret": {"secretName": f"secret-{name}"}}]
+            uses = [
+                {"name": "s", "secret": {"secretName": f"secret-{name}"}},
+                {"name": "c", "persistentVolumeClaim": {"claimName": f"claim-{name}"}},
+            ]
+            await made.post(f"{V1}/persistentvolumes", volume(f"made-on-{name}", node_name=name))
+            await made.post(f"{V1}/persistentvolumes", volume(f"claimed-{name}", claim=f"claim-{name}"))
             env = [{"name": "E", "valueFrom": {"configMapKeyRef": {"name": f"map-{name}", "key": "k"}}}]
             body = pod(
                 f"pod-{name}", nodeName=name, volumes=uses, serviceAccountName="default" if name == "n1" else "worker"
@@ -77,10 +103,10 @@ EVENT = {"metadata": {"name": "e"}, "involvedObject": {"kind": "Pod", "name": "p
 
 NODE_RIGHTS = [
     ("GET", f"{V1}/nodes/n1", None, True, "own-node"),
-    ("GET", f"{V1}/nodes/n2", None, False, "another-node"),
-    ("GET", f"{V1}/nodes", None, False, "all-nodes"),
+    ("GET", f"{V1}/nodes/n2", None, True, "another-node"),
+    ("GET", f"{V1}/nodes", None, True, "all-nodes"),
     ("GET", f"{V1}/nodes?fieldSelector=metadata.name%3Dn1", None, True, "own-node-by-selector"),
-    ("GET", f"{V1}/nodes?fieldSelector=metadata.name%3Dn2", None, False, "another-by-selector"),
+    ("GET", f"{V1}/nodes?fieldSelector=metadata.name%3Dn2", None, True, "another-by-selector"),
     ("POST", f"{V1}/nodes", node("n9"), False, "make-another-node"),
     ("PATCH", f"{V1}/nodes/n1/status", STATUS, True, "own-status"),
     ("PATCH", f"{V1}/nodes/n2/status", STATUS, False, "another-status"),
@@ -133,7 +159,18 @@ NODE_RIGHTS = [
     ("GET", f"{DEFAULT}/configmaps", None, False, "all-maps"),
     ("GET", f"{V1}/services", None, True, "services"),
     ("GET", f"{V1}/endpoints", None, True, "endpoints"),
-    ("GET", f"{V1}/persistentvolumes/x", None, False, "volumes"),
+    ("GET", f"{V1}/persistentvolumes", None, False, "volumes"),
+    ("GET", f"{V1}/persistentvolumes/x", None, True, "volume-that-is-not-there"),
+    ("GET", f"{V1}/persistentvolumes/made-on-n1", None, True, "volume-on-this-node"),
+    ("GET", f"{V1}/persistentvolumes/made-on-n2", None, False, "volume-on-another-node"),
+    ("GET", f"{V1}/persistentvolumes/claimed-n1", None, True, "volume-of-a-claim-of-own-pod"),
+    ("GET", f"{V1}/persistentvolumes/claimed-n2", None, False, "volume-of-a-claim-of-anothers-pod"),
+    ("GET", f"{V1}/persistentvolumes/free", None, False, "volume-of-nobody"),
+    ("PATCH", f"{V1}/persistentvolumes/made-on-n1", {"metadata": {"labels": {"a": "b"}}}, False, "change-a-volume"),
+    ("DELETE", f"{V1}/persistentvolumes/made-on-n1", None, False, "delete-a-volume"),
+    ("GET", f"{DEFAULT}/persistentvolumeclaims/claim-n1", None, True, "claim-of-own-pod"),
+    ("GET", f"{DEFAULT}/persistentvolumeclaims/claim-n2", None, False, "claim-of-anothers-pod"),
+    ("GET", f"{DEFAULT}/persistentvolumeclaims", None, False, "all-claims"),
     ("POST", f"{DEFAULT}/events", EVENT, True, "tell-events"),
     ("GET", f"{RBAC}/clusterroles", None, False, "roles"),
 ]
@@ -160,6 +197,24 @@ async def test_a_node_registers_itself_once_deleted(api: Api) -> None:
     restricted["metadata"]["labels"] = {"node-restriction.kubernetes.io/x": "y"}
     await api.ok("DELETE", f"{V1}/nodes/n1", user=N1)
     await api.refused(403, "POST", f"{V1}/nodes", restricted, user=N1)
+
+
+async def test_a_node_may_not_announce_the_pod_addresses_of_another(api: Api) -> None:
+    """Else it would be sent what is for the other's pods."""
+    merge = {"content-type": MERGE}
+    await api.patch(f"{V1}/nodes/n2", {"spec": {"podCIDR": "10.1.0.0/24"}})
+    for cidr in ("10.1.0.0/24", "10.1.0.128/25", "10.0.0.0/8"):
+        taken = {"spec": {"podCIDR": cidr}}
+        answer = await api.refused(403, "PATCH", f"{V1}/nodes/n1", taken, user=N1, headers=merge)
+        assert answer.json["message"].endswith(f'the pod addresses {cidr} are in use by node "n2"')
+        await api.refused(403, "PATCH", f"{V1}/nodes/n1", taken, user=ALICE, headers=merge)
+    await api.patch(f"{V1}/nodes/n1", {"spec": {"podCIDR": "10.1.1.0/24"}}, user=N1)
+    await api.patch(f"{V1}/nodes/n1/status", STATUS, user=N1)
+    await api.ok("DELETE", f"{V1}/nodes/n1", user=N1)
+    await api.refused(403, "POST", f"{V1}/nodes", node("n1", podCIDR="10.1.0.0/24"), user=N1)
+    elsewhere = node("n1", podCIDR="10.1.0.0/24")
+    elsewhere["metadata"]["labels"] = {COTERIE_POD_NAMESPACE: "alice"}
+    await api.post(f"{V1}/nodes", elsewhere, user=N1)
 
 
 async def test_of_its_taints_a_node_may_change_kuscias_only(api: Api) -> None:
@@ -241,6 +296,12 @@ DOMAIN_RIGHTS = [
     ("GET", LEASES, None, False, "all-leases"),
     ("POST", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", lease("n1"), False, "lease-elsewhere"),
     ("GET", f"{V1}/nodes/n1/proxy", None, False, "through-the-node"),
+    ("GET", f"{V1}/persistentvolumes/made-on-n1", None, True, "volume-on-own-node"),
+    ("GET", f"{V1}/persistentvolumes/made-on-n2", None, False, "volume-on-anothers-node"),
+    ("GET", f"{V1}/persistentvolumes/of-alice", None, True, "volume-of-own-claim"),
+    ("GET", f"{V1}/persistentvolumes/claimed-n1", None, False, "volume-of-anothers-claim"),
+    ("GET", f"{V1}/persistentvolumes", None, False, "all-volumes"),
+    ("DELETE", f"{V1}/persistentvolumes/made-on-n1", None, False, "delete-a-volume"),
     ("GET", f"{V1}/events", None, False, "all-events"),
     ("POST", f"{DEFAULT}/events", EVENT, False, "events-elsewhere"),
 ]
@@ -317,6 +378,18 @@ def test_everything_a_pod_can_name() -> None:
     assert {name for kind, name in found if kind == "secrets"} == {f"s{n}" for n in range(1, 8)}
     assert {name for kind, name in found if kind == "configmaps"} == {f"c{n}" for n in range(1, 5)}
     assert found >= {("persistentvolumeclaims", "p1"), ("serviceaccounts", "sa")}
+
+
+async def test_a_node_sees_the_sealed_values_of_the_domains_of_its_pods(api: Api) -> None:
+    await api.post("/api/v1/namespaces", {"metadata": {"name": "other"}})
+    await api.post(f"{OTHER}/configmaps", {"metadata": {"name": "domain-config"}, "data": {"k": "sealed"}})
+    body = pod("p")
+    await api.post(f"{OTHER}/pods", {**body, "spec": {**body["spec"], "nodeName": "n2"}})
+    assert (await api.call("GET", f"{OTHER}/configmaps/domain-config", user=N1)).status == 403
+    body = pod("q")
+    await api.post(f"{OTHER}/pods", {**body, "spec": {**body["spec"], "nodeName": "n1"}})
+    assert (await api.call("GET", f"{OTHER}/configmaps/domain-config", user=N1)).status == 200
+    assert (await api.call("GET", f"{OTHER}/configmaps", user=N1)).status == 403
 
 
 async def test_a_node_reads_the_values_for_the_templates_of_its_pods(api: Api) -> None:

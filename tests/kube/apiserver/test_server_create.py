@@ -270,3 +270,18 @@ async def test_big_and_foreign_text_survives(api: Api):
     made = await api.config_map("a", text=text)
     assert made["data"]["text"] == text
     assert orjson.loads(orjson.dumps(await api.get(f"{CMS}/a")))["data"]["text"] == text
+
+
+@pytest.mark.parametrize("version", ["0", "v1", "", "-1"])
+async def test_a_resource_version_that_is_no_revision_is_none(api: Api, version: str) -> None:
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "resourceVersion": version}}
+    assert (await api.post(CMS, body))["metadata"]["name"] == "a"
+
+
+async def test_base64_may_have_line_breaks_and_keeps_none(api: Api) -> None:
+    data = {"key": "aGVs\nbG8g\r\nd29ybGQ="}
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": data}
+    made = await api.post("/api/v1/namespaces/default/secrets", body)
+    assert made["data"] == {"key": "aGVsbG8gd29ybGQ="}
+    bad = {**body, "metadata": {"name": "t"}, "data": {"key": "aGV\ns!"}}
+    await api.refused(400, "POST", "/api/v1/namespaces/default/secrets", bad)

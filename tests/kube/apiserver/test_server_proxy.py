@@ -240,6 +240,13 @@ async def test_what_the_agent_says_instead(api: Api, agent: Agent, raw: bytes, c
     await until(lambda: agent.lost == 1)
 
 
+async def test_a_status_of_the_agent_is_not_wrapped_in_another(api: Api, agent: Agent):
+    said = b'{"kind": "Status", "status": "Failure", "message": "no common stream protocol", "reason": "Forbidden"}'
+    agent.answer = answer(said, "403 Forbidden")
+    got = await api.call("GET", f"{PODS}/p/log")
+    assert (got.status, got.message) == (403, "no common stream protocol")
+
+
 async def test_the_container_must_be_clear(api: Api, agent: Agent):
     two = pod("two")
     two["spec"]["containers"].append({"name": "side", "image": "i"})

@@ -327,3 +327,38 @@ async def test_defaults_that_came_later_count_as_a_change(api: Api):
     await api.put(f"{CRDS}/widgets.example.com", made)
     changed = await api.patch(f"{WIDGETS}/w", {"metadata": {"labels": {"x": "y"}}})
     assert changed["spec"] == {"a": 5} and changed["metadata"]["generation"] == 2
+
+
+# what admission added
+
+_PODS = "/api/v1/namespaces/default/pods"
+_POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "p"},
+    "spec": {"containers": [{"name": "c", "image": "i"}]},
+}
+_ADMITTED = ("priority", "preemptionPolicy", "serviceAccountName", "serviceAccount")
+
+
+async def test_what_admission_added_belongs_to_nobody(api: Api) -> None:
+    made = await api.post(_PODS, _POD)
+    assert all(name in made["spec"] for name in _ADMITTED)
+    (entry,) = made["metadata"]["managedFields"]
+    assert not [name for name in _ADMITTED if f"f:{name}" in entry["fieldsV1"]["f:spec"]]
+    assert "f:containers" in entry["fieldsV1"]["f:spec"]
+
+
+async def test_an_update_that_leaves_out_what_admission_added_keeps_it(api: Api) -> None:
+    made = await api.post(_PODS, _POD)
+    changed = {**made, "metadata": {**made["metadata"], "labels": {"a": "b"}}, "spec": dict(made["spec"])}
+    for name in _ADMITTED:
+        del changed["spec"][name]
+    kept = await api.put(f"{_PODS}/p", changed)
+    assert kept["spec"] == made["spec"]
+    assert kept["metadata"]["labels"] == {"a": "b"}
+
+
+async def test_an_update_cannot_change_what_admission_added(api: Api) -> None:
+    made = await api.post(_PODS, _POD)
+    await api.refused(422, "PUT", f"{_PODS}/p", {**made, "spec": {**made["spec"], "priority": 7}})

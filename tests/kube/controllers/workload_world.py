@@ -32,6 +32,13 @@ NODE = Kind.dynamic(builtin("nodes"))
 LEASE = Kind.dynamic(builtin("leases", "coordination.k8s.io"))
 RS = Kind.dynamic(builtin("replicasets", "apps"))
 DEPLOYMENT = Kind.dynamic(builtin("deployments", "apps"))
+RC = Kind.dynamic(builtin("replicationcontrollers"))
+DS = Kind.dynamic(builtin("daemonsets", "apps"))
+STS = Kind.dynamic(builtin("statefulsets", "apps"))
+REVISION = Kind.dynamic(builtin("controllerrevisions", "apps"))
+PV = Kind.dynamic(builtin("persistentvolumes"))
+PVC = Kind.dynamic(builtin("persistentvolumeclaims"))
+STORAGE_CLASS = Kind.dynamic(builtin("storageclasses", "storage.k8s.io"))
 JOB = Kind.dynamic(builtin("jobs", "batch"))
 CRON = Kind.dynamic(builtin("cronjobs", "batch"))
 SERVICE = Kind.dynamic(builtin("services"))
@@ -105,14 +112,15 @@ class World:
             meta, spec = pod["metadata"], pod["spec"]
             try:
                 if not spec.get("nodeName"):
-                    await self._bind(meta)
+                    await self._bind(meta, spec)
                 elif spec["nodeName"] not in self.down:
                     await self._run(pod)
             except ApiError:
                 continue  # somebody else was faster; the next pass sees it
 
-    async def _bind(self, meta: Object) -> None:
-        ready = [name for name in self.nodes if name not in self.down]
+    async def _bind(self, meta: Object, spec: Object) -> None:
+        meant = named_node(spec)
+        ready = [name for name in self.nodes if name not in self.down and meant in ("", name)]
         if not ready or meta.get("deletionTimestamp"):
             return
         self._turn += 1
@@ -291,6 +299,15 @@ def _assemble(
         else:
             made = entry(client, informers, clock=clock)
             yield from made if isinstance(made, list) else [made]
+
+
+def named_node(spec: Object) -> str:
+    """The node that a pod's affinity names by the field metadata.name."""
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ) or {"nodeSelectorTerms": ()}
+    names = [f["values"][0] for term in required["nodeSelectorTerms"] for f in term.get("matchFields") or ()]
+    return names[0] if names else ""
 
 
 def template(labels: dict[str, str] | None = None, image: str = "i:1", **spec: Any) -> Object:

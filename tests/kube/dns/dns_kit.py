@@ -23,7 +23,12 @@ def service(name: str, namespace: str = "alice", *, labels: dict[str, str] | Non
 
 
 def endpoints(
-    name: str, *ips: str, ports: Sequence[Any] = (), hostname: str = "", waiting: Sequence[str] = ()
+    name: str,
+    *ips: str,
+    ports: Sequence[Any] = (),
+    hostname: str = "",
+    waiting: Sequence[str] = (),
+    namespace: str = "alice",
 ) -> Endpoints:
     subset = {
         "addresses": [{"ip": ip} | ({"hostname": hostname} if hostname else {}) for ip in ips],
@@ -31,12 +36,14 @@ def endpoints(
         "ports": list(ports),
     }
     return ENDPOINTS.decode(
-        ENDPOINTS.as_dynamic.encode({"metadata": {"name": name, "namespace": "alice"}, "subsets": [subset]})
+        ENDPOINTS.as_dynamic.encode({"metadata": {"name": name, "namespace": namespace}, "subsets": [subset]})
     )
 
 
-def pod(name: str, ip: str, *, phase: str = "Running", deleting: bool = False, **spec: Any) -> Pod:
-    meta = {"name": name, "namespace": "alice"} | ({"deletionTimestamp": "2026-01-02T03:04:05Z"} if deleting else {})
+def pod(
+    name: str, ip: str, *, phase: str = "Running", deleting: bool = False, namespace: str = "alice", **spec: Any
+) -> Pod:
+    meta = {"name": name, "namespace": namespace} | ({"deletionTimestamp": "2026-01-02T03:04:05Z"} if deleting else {})
     return PODS.decode(
         PODS.as_dynamic.encode({"metadata": meta, "spec": spec, "status": {"phase": phase, "podIP": ip}})
     )
@@ -61,8 +68,10 @@ def shown(record: ResourceRecord) -> str:
     kind = RecordType(record.type).name
     if record.type in (RecordType.A, RecordType.AAAA):
         return f"{kind} {ipaddress.ip_address(record.data)}"
-    if record.type == RecordType.CNAME:
-        return f"CNAME {_name(record.data)}"
+    if record.type in (RecordType.CNAME, RecordType.PTR):
+        return f"{kind} {_name(record.data)}"
+    if record.type == RecordType.TXT:
+        return f"TXT {record.data[1:].decode()}"
     if record.type == RecordType.SRV:
         return f"SRV {int.from_bytes(record.data[4:6], 'big')} {_name(record.data[6:])}"
     return f"{kind} {text_of(record.name)}"

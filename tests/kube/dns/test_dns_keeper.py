@@ -11,6 +11,7 @@ from dns_kit import PATIENCE, question, shown
 from fake_api import FakeApi
 
 from coterie.base.tasks import TaskOwner
+from coterie.kube.api.types.core import NAMESPACES
 from coterie.kube.api.types.network import ENDPOINTS, SERVICES
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.client.informers import Informers
@@ -97,3 +98,54 @@ async def test_the_same_as_made_at_once() -> None:
         made = zone_of("alice", EMPTY.gateway, EMPTY.host, services, endpoints, pods)
         assert (dict(keeper.zone.services), dict(keeper.zone.pods)) == (made.services, made.pods)
         assert len(made.services) == len(made.pods) == 5
+
+
+async def test_names_of_all_namespaces_except_other_domains() -> None:
+    api = FakeApi()
+    for namespace, ip in (("default", "10.0.0.1"), ("bob", "10.0.0.2"), ("marked", "10.0.0.3")):
+        api.seed("namespaces", namespace, metadata={"labels": {"foreign": "yes"} if namespace == "marked" else {}})
+        api.seed("services", "web", namespace, spec={"clusterIP": "None"})
+        api.seed("endpoints", "web", namespace, subsets=subsets(ip))
+    client = api.client()
+    informers = Informers(client)
+    keeper = ZoneUpdater(EMPTY, informers, is_foreign=lambda each: "foreign" in (each.metadata.labels or {}))
+    keeper.set_foreign(["bob"])
+    async with TaskOwner("test") as owner:
+        owner.start("informers", informers.run())
+        await keeper.wait_synced()
+        assert told(keeper, "web.default.svc.cluster.local") == ["A 10.0.0.1"]
+        assert told(keeper, "web.bob.svc") == told(keeper, "web.marked.svc") == ["A 127.0.1.1"]
+        assert told(keeper, "web.new.svc") == ["A 127.0.1.1"]
+        api.seed("namespaces", "new")
+        await until(lambda: told(keeper, "web.new.svc") == ["NXDOMAIN"])
+        keeper.set_foreign(["new"])
+        assert told(keeper, "web.new.svc") == ["A 127.0.1.1"]
+        assert told(keeper, "web.bob.svc") == ["A 10.0.0.2"]
+        await client.patch(NAMESPACES, "bob", "", {"metadata": {"labels": {"foreign": "yes"}}})
+        await until(lambda: told(keeper, "web.bob.svc") == ["A 127.0.1.1"])
+
+
+async def test_addresses_of_pods_and_services_lead_back_to_names() -> None:
+    api = FakeApi()
+    api.seed("namespaces", "default")
+    api.seed("services", "web", "default", spec={"clusterIP": "None"})
+    api.seed("endpoints", "web", "default", subsets=subsets("10.0.0.1"))
+    api.seed("pods", "p", "default", status={"phase": "Running", "podIP": "10.0.0.1"})
+    client = api.client()
+
+    def back(keeper: ZoneUpdater, last: int) -> list[str]:
+        found = answer(question(f"{last}.0.0.10.in-addr.arpa", RecordType.PTR), keeper.zone)
+        return [shown(record) for record in found.answers]
+
+    async with keeping(api) as keeper:
+        pod_name = "10-0-0-1.default.pod.cluster.local"
+        assert back(keeper, 1) == ["PTR 10-0-0-1.web.default.svc.cluster.local"]
+        assert told(keeper, pod_name) == ["A 10.0.0.1"]
+        await client.patch(ENDPOINTS, "web", "default", {"subsets": subsets("10.0.0.2")})
+        await until(lambda: back(keeper, 2) == ["PTR 10-0-0-2.web.default.svc.cluster.local"])
+        assert back(keeper, 1) == []
+        await client.delete(SERVICES, "web", "default")
+        await until(lambda: back(keeper, 2) == [])
+        await client.patch(PODS, "p", "default", {"status": {"phase": "Failed"}}, subresource="status")
+        await until(lambda: told(keeper, pod_name) == ["NXDOMAIN"])
+        assert not keeper.zone.reverse and not keeper.zone.pod_addresses

@@ -9,6 +9,7 @@ from typing import Any
 
 from scheduling_kit import gang_pod_object, node_object, pod_object, task_object
 
+from coterie.base.clock import SYSTEM_CLOCK
 from coterie.http.messages import UserInfo
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.core import EVENTS, NAMESPACES
@@ -33,7 +34,9 @@ PRIORITY_CLASSES = Kind.dynamic(builtin("priorityclasses", "scheduling.k8s.io"))
 
 
 @asynccontextmanager
-async def cluster(*, elected: bool = False, **settings: Any) -> AsyncIterator[Client]:
+async def cluster(
+    *, elected: bool = False, others: Callable[..., list[Any]] | None = None, **settings: Any
+) -> AsyncIterator[Client]:
     store = MemoryStore()
     await store.open()
     api = ApiServer(store, Settings(extensions=[KUSCIA]))
@@ -46,7 +49,8 @@ async def cluster(*, elected: bool = False, **settings: Any) -> AsyncIterator[Cl
         if elected
         else scheduler.make(client, informers, **settings)
     )
-    manager = Manager([[informers], [part]])
+    more = others(client, informers, SYSTEM_CLOCK) if others is not None else []
+    manager = Manager([[informers], [part, *more]])
     task = asyncio.create_task(manager.run())
     await asyncio.wait_for(manager.ready.wait(), 10)
     try:

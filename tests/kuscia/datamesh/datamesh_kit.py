@@ -208,6 +208,7 @@ class World:
         app_image: str = "secretflow-image",
         component_field: str = "sf_node_eval_param",
         image_id: str = "",
+        node: str = "",
     ) -> EnginePair:
         """A running pod of a task, and the certificate that its agent gave it."""
         self.pods += 1
@@ -231,7 +232,7 @@ class World:
         }  # fmt: skip
         pod = {
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": marks, "labels": {labels.KUSCIA_COMMUNICATION_ROLE_CLIENT: str(labelled).lower()}},
-            "spec": {"containers": [{"name": "engine", "image": "engine:1"}]},
+            "spec": {"containers": [{"name": "engine", "image": "engine:1"}], **({"nodeName": node} if node else {})},
         }  # fmt: skip
         made = await self.client.create(PODS.as_dynamic, pod, self.domain)
         if image_id:
@@ -330,9 +331,11 @@ async def api_world(directory: Path, domain: str = "alice") -> AsyncIterator[Wor
 
 
 @asynccontextmanager
-async def world(directory: Path, *, clock: Clock = SYSTEM_CLOCK, look: float = 0.05) -> AsyncIterator[World]:
+async def world(
+    directory: Path, *, clock: Clock = SYSTEM_CLOCK, look: float = 0.05, node: str = ""
+) -> AsyncIterator[World]:
     async with api_world(directory) as made:
-        settings = MeshSettings(made.domain, made.paths, http_port=0, grpc_port=0, recheck_seconds=look)
+        settings = MeshSettings(made.domain, made.paths, http_port=0, grpc_port=0, recheck_seconds=look, node=node)
         made.mesh = DataMesh(settings, made.client, made.identity, made.shelf.open, clock, run=directory)
         await ensure_default_source(made.client, made.domain, made.paths.data, made.identity.key.public_key())
         async with made.mesh:

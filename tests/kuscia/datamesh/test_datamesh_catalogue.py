@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
-from datamesh_kit import PEOPLE, PEOPLE_COLUMNS, World, reading, writing
+from datamesh_kit import PEOPLE, PEOPLE_COLUMNS, World, reading, world, writing
 
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kuscia.api.types.data import DOMAIN_DATA_SOURCES, DOMAIN_DATAS, DomainDataSource
@@ -250,6 +251,14 @@ async def test_a_path_is_told_where_engines_may_go_there(alice: World) -> None:
     await alice.source("hidden", "localfs", {"path": "/srv/secret"})
     hidden = await alice.call(pair, "QueryDomainDataSource", datasource_id="hidden")
     assert hidden.data.info.localfs.path == ""
+
+
+async def test_engines_of_other_machines_are_not_sent_to_files(tmp_path: Path) -> None:
+    async with world(tmp_path, node="node-1") as alice:
+        for node, path in (("node-1", str(alice.paths.data)), ("node-2", "")):
+            pair = await alice.engine(node=node)
+            told = await alice.call(pair, "QueryDomainDataSource", datasource_id="default-data-source")
+            assert (told.data.info.localfs.path, told.data.access_directly) == (path, bool(path))
 
 
 async def test_a_partners_task_is_sent_to_the_data_mesh(alice: World) -> None:

@@ -133,6 +133,55 @@ async def test_a_certificate_of_nobody_reads_nothing(
     assert why in json.loads(data)["status"]["message"]
 
 
+def of_node(world: World, node: str, engine: EngineIdentity) -> EnginePair:
+    """A certificate as a node that joined makes it."""
+    authority = engine_certificates.issue_node_authority(world.authority(), node, SYSTEM_CLOCK.now())
+    return engine_certificates.issue_client_pair(authority, engine, SYSTEM_CLOCK.now())
+
+
+async def test_a_node_that_joined_vouches_for_its_own_pods(alice: World, tmp_path: Path) -> None:
+    await alice.table("people")
+    await alice.engine(node="node-2")
+    pod = await alice.client.get(PODS, "task-1-0", "alice")
+    pair = of_node(alice, "node-2", EngineIdentity("alice", "task-1-0", pod.metadata.uid))
+    assert (await reading(alice, pair, "people")).num_rows > 0
+    status, _ = await post(alice, pair, tmp_path, f"{BASE}/domaindata/query", json={"domaindata_id": "people"})
+    assert status == 200
+
+
+@pytest.mark.parametrize("node", ["node-1", "node-" + "x" * 100, ""], ids=["another-node", "long-name", "no-node"])
+async def test_a_node_that_joined_does_not_vouch_for_pods_of_others(alice: World, tmp_path: Path, node: str) -> None:
+    await alice.table("people")
+    await alice.engine(node=node)
+    pod = await alice.client.get(PODS, "task-1-0", "alice")
+    signer = "node-2" if len(node) < 64 else node[:64]
+    pair = of_node(alice, signer, EngineIdentity("alice", "task-1-0", pod.metadata.uid))
+    why = f'node "{signer}" signed it'
+    with pytest.raises(fl.FlightUnauthorizedError, match=why):
+        await reading(alice, pair, "people")
+    status, data = await post(alice, pair, tmp_path, f"{BASE}/domaindata/query", json={"domaindata_id": "people"})
+    assert status == 401
+    assert why in json.loads(data)["status"]["message"]
+
+
+async def test_a_node_cannot_take_the_name_of_another(alice: World, tmp_path: Path) -> None:
+    """Neither by naming it as issuer of its own signature, nor by an authority that it signs itself."""
+    await alice.table("people")
+    await alice.engine(node="node-1")
+    pod = await alice.client.get(PODS, "task-1-0", "alice")
+    engine, now = EngineIdentity("alice", "task-1-0", pod.metadata.uid), SYSTEM_CLOCK.now()
+    one, two = (engine_certificates.issue_node_authority(alice.authority(), f"node-{n}", now) for n in (1, 2))
+    renamed = engine_certificates.issue_client_pair(pki.Authority(one.certificate, two.key), engine, now)
+    below = engine_certificates.issue_node_authority(two, "node-1", now)
+    signed = engine_certificates.issue_client_pair(below, engine, now)
+    longer = EnginePair(signed.certificate + pki.certificate_pem(two.certificate), signed.key)
+    for pair in (renamed, longer):
+        with pytest.raises(fl.FlightUnavailableError):
+            await reading(alice, pair, "people")
+        with pytest.raises((aiohttp.ClientError, OSError)):
+            await post(alice, pair, tmp_path, "/healthZ")
+
+
 async def test_a_certificate_without_a_pod_reads_nothing(alice: World) -> None:
     """The domain's authority signs other things too."""
     await alice.table("people")

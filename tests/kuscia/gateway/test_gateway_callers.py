@@ -57,6 +57,17 @@ async def test_an_engine_is_known_when_loaded_returns(tmp_path: Path) -> None:
         assert await status(alice, ENGINE, "other.alice.svc") == 403
 
 
+async def test_pods_of_other_nodes_are_known_by_their_ranges(tmp_path: Path) -> None:
+    async with echo(HOSTS["alice"]) as where, control_plane("alice", tmp_path, pods=network()) as alice:
+        await served(alice, where)
+        assert await status(alice, "127.80.0.9", "psi.alice.svc") == 403
+        alice.callers.set("127.80.0.0/21", {"*"})
+        await alice.callers.loaded("127.80.0.0/21", 30)
+        assert await status(alice, "127.80.0.9", "psi.alice.svc") == 200
+        assert await status(alice, "127.80.8.9", "psi.alice.svc") == 403
+        assert await status(alice, ORDINARY, "psi.alice.svc") == 200
+
+
 async def test_pods_of_one_moment_cost_one_change(tmp_path: Path) -> None:
     async with control_plane("alice", tmp_path, pods=network()) as alice:
         feed = alice.part("gateway-feed")
@@ -147,8 +158,9 @@ def test_what_an_earlier_life_left() -> None:
         (PodCaller(ENGINE),),
         (PodCaller(ENGINE, frozenset({"a.alice.svc", "b.alice.svc"})), PodCaller(OTHER, frozenset({"a.alice.svc"}))),
         tuple(PodCaller(f"127.64.200.{n}", frozenset({"a"})) for n in range(3)),
+        (PodCaller("127.80.0.0/21", frozenset({"*"})), PodCaller("127.80.8.7", frozenset({"a"}))),
     ],
-    ids=["none", "no-hosts", "two", "alike"],
+    ids=["none", "no-hosts", "two", "alike", "another-node"],
 )
 def test_the_rules_tell_whom_they_are_for(known: tuple[PodCaller, ...]) -> None:
     given: dict[str, Any] = {"pods": network(), "callers": known}

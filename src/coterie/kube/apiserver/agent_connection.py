@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httptools
+import orjson
 
 from coterie.base.log import logger
 from coterie.kube.api import errors
@@ -141,6 +142,12 @@ class AgentConnection:
         finally:
             self.close()
         message = text.decode("utf-8", "replace").strip() or f"the agent answered {status}"
+        try:
+            answered = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            answered = None
+        if isinstance(answered, dict) and answered.get("kind") == "Status":
+            return errors.from_status(answered, status)
         return errors.from_status({"message": message, "code": status}, status)
 
     def _broken(self, problem: Exception) -> errors.ServiceUnavailable:

@@ -1,5 +1,5 @@
-"""Objects that exist from the first start: namespaces, default roles, priority classes, and the
-definitions of extensions.
+"""Objects that exist from the first start: namespaces, default roles, priority classes, the default storage class, and
+the definitions of extensions.
 
 They are written through the same verbs as everybody's, so that they are validated, owned and watched like any other.
 """
@@ -11,17 +11,29 @@ from typing import Any
 
 import orjson
 
+from coterie.base.log import logger
 from coterie.http.messages import Request, Response, UserInfo
 from coterie.kube.api import errors
+from coterie.kube.api.labels import DEFAULT_STORAGE_CLASS, LOCAL_PATH_CLASS, LOCAL_PATH_PROVISIONER
 from coterie.kube.apiserver.auth import default_roles
 from coterie.kube.apiserver.extension import ApiServerExtension, DefinitionSource
+
+log = logger("apiserver.bootstrap")
 
 Object = dict[str, Any]
 Send = Callable[[Request], Coroutine[Any, Any, Response]]
 
 LOOPBACK = UserInfo("system:apiserver", ("system:masters",))
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+INGRESS_CLASS, INGRESS_CONTROLLER = "coterie", "coterie.io/ingress"
 _PRIORITIES = (("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000))
+_LOCAL_PATH = {
+    "metadata": {"name": LOCAL_PATH_CLASS, "annotations": {DEFAULT_STORAGE_CLASS: "true"}},
+    "provisioner": LOCAL_PATH_PROVISIONER,
+    "reclaimPolicy": "Delete",
+    "volumeBindingMode": "WaitForFirstConsumer",
+    "allowVolumeExpansion": False,
+}
 _AGENT = {"user-agent": "coterie-bootstrap/1", "content-type": "application/json"}
 
 
@@ -32,6 +44,9 @@ async def ensure(send: Send, extensions: Sequence[ApiServerExtension] = ()) -> N
     for name, value in _PRIORITIES:
         body = {"metadata": {"name": name}, "value": value, "description": "Reserved for parts of the system."}
         await _create(send, "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    ingress_class = {"metadata": {"name": INGRESS_CLASS}, "spec": {"controller": INGRESS_CONTROLLER}}
+    await _create(send, "/apis/networking.k8s.io/v1/ingressclasses", ingress_class)
+    await _create(send, "/apis/storage.k8s.io/v1/storageclasses", _LOCAL_PATH)
     exact = frozenset(role for extension in extensions for role in extension.roles.exact)
     for default in default_roles.default_objects([extension.roles for extension in extensions]):
         await _reconcile_role(send, default, exact)
@@ -40,6 +55,19 @@ async def ensure(send: Send, extensions: Sequence[ApiServerExtension] = ()) -> N
             await _create(send, "/api/v1/namespaces", {"metadata": {"name": name}})
         if extension.definitions is not None:
             await _ensure_definitions(send, extension.definitions)
+
+
+async def complete_services(send: Send, services: Sequence[Object]) -> None:
+    """Services that were written before addresses were given out get theirs, by an update that changes nothing else."""
+    for service in services:
+        spec, metadata = service.get("spec") or {}, service["metadata"]
+        if spec.get("clusterIP") or spec.get("type") == "ExternalName":
+            continue
+        path = f"/api/v1/namespaces/{metadata['namespace']}/services/{metadata['name']}"
+        try:
+            await _call(send, "PUT", path, service)
+        except errors.ApiError as problem:
+            log.warning("A Service of an earlier version has no address", service=path, error=problem)
 
 
 async def _reconcile_role(send: Send, default: Object, exact: frozenset[str]) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -35,11 +35,23 @@ from coterie.kube.api.resources import BUILTIN, CUSTOM_METRICS, USAGE, Resource
 from coterie.kube.api.schema import builtin as builtin_schemas
 from coterie.kube.api.selectors import parse_field_selector
 from coterie.kube.api.status_response import status_response
-from coterie.kube.apiserver import apiservices, bodies, bootstrap, custom_metrics, discovery, options, paths, usage
+from coterie.kube.apiserver import (
+    apiservices,
+    bodies,
+    bootstrap,
+    custom_metrics,
+    discovery,
+    options,
+    paths,
+    pretty,
+    usage,
+)
 from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest
 from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_request
 from coterie.kube.apiserver.admission.quotas import Quotas
+from coterie.kube.apiserver.admission.service_addresses import ServiceAddresses
 from coterie.kube.apiserver.admission.steps import LimitRanges, NamespaceLifecycle, Priorities, ServiceAccounts
+from coterie.kube.apiserver.admission.storage import StorageAdmission
 from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditObjectReference, AuditSink
 from coterie.kube.apiserver.auth import grants, reviews
 from coterie.kube.apiserver.auth.authn import Authenticator
@@ -53,7 +65,7 @@ from coterie.kube.apiserver.extension import ApiServerExtension
 from coterie.kube.apiserver.kinds import EventStrategy, Strategy
 from coterie.kube.apiserver.metrics import Metrics
 from coterie.kube.apiserver.openapi.service import OpenApi
-from coterie.kube.apiserver.presentation import Presenter
+from coterie.kube.apiserver.presentation import Presenter, warning_header
 from coterie.kube.apiserver.proxy import NodeProxy
 from coterie.kube.apiserver.state.collection import Collection
 from coterie.kube.apiserver.state.entry import VersionView, head_of
@@ -93,6 +105,8 @@ class Settings:
     """What a product on top of the platform adds: kinds, roles, admission steps (`extension.py`)."""
     agent_tls: Callable[[], ssl.SSLContext | None] = field(default=lambda: None)
     """TLS towards node agents: the server's own certificate, and whose it trusts."""
+    service_cidr: str = "100.112.0.0/16"
+    """The virtual addresses of Services."""
     event_ttl: float = 3600.0
     """Seconds after which Event objects are forgotten."""
     compact_every: float = 300.0
@@ -129,8 +143,10 @@ class ApiServer:
             cluster_role_bindings=lambda: self._objects(_RBAC + "clusterrolebindings"),
             pods=self._collection("pods"),
             nodes=self._collection("nodes"),
+            volumes=self._collection("persistentvolumes"),
             ownership=ownership,
             configmap_annotations=[key for extension in extensions for key in extension.configmap_annotations],
+            configmaps=[name for extension in extensions for name in extension.configmaps_for_nodes],
         )
         self._lookups = Lookups(
             service_account=self._finder("serviceaccounts"),
@@ -174,10 +190,12 @@ class ApiServer:
                 LimitRanges(core("limitranges")),
                 ServiceAccounts(core("serviceaccounts")),
                 Priorities(self.state.collection("/registry/scheduling.k8s.io/priorityclasses")),
+                StorageAdmission(self.state.collection("/registry/storage.k8s.io/storageclasses")),
                 self._definitions.admit,
                 self._no_escalation,
                 NodeRestriction(self.authorizer),
                 *(step for each in self.settings.extensions for step in each.admission(self.state, self.clock)),
+                ServiceAddresses(core("services"), self.settings.service_cidr),
                 Quotas(core("resourcequotas"), lambda attempt: self.state.collection(attempt.resource.key)),
             )
         )
@@ -246,6 +264,8 @@ class ApiServer:
         self._loaded = True
         await self._renew_event_lease()
         await bootstrap.ensure(self.call, self.settings.extensions)
+        incomplete = [each.load() for each in self._collection("services") if b'"clusterIP":' not in each.raw]
+        await bootstrap.complete_services(self.call, incomplete)
         await apiservices.reconcile(self.state, self.resources, self.clock)
         self._tasks.create_task(self._housekeeping(), name="apiserver housekeeping")
         self._tasks.create_task(self._follow_catalogue(), name="apiserver catalogue")
@@ -308,6 +328,7 @@ class ApiServer:
         except (errors.ApiError, HttpProblem) as error:
             answer = status_response(error)
         if isinstance(answer, Response):
+            answer = pretty.for_people(request, answer)
             self._answered(request, target, answer, started)
             return answer
         return self._finish(request, target, answer, started)
@@ -323,6 +344,7 @@ class ApiServer:
             # Nobody waits for the answer, but a write that was under way is done all the same.
             self._answered(request, target, Response(_CLIENT_LEFT), started)
             raise
+        answer = pretty.for_people(request, answer)
         self._answered(request, target, answer, started)
         return answer
 
@@ -410,7 +432,11 @@ class ApiServer:
             verb = self._verbs.get(target.verb) if target.verb in resource.verbs else None
         if verb is None:
             raise _not_allowed()
-        return verb(call)
+        answer = verb(call)
+        if not view.warning:
+            return answer
+        header = warning_header(view.warning)
+        return _with_header(answer, header) if isinstance(answer, Response) else _later_with_header(answer, header)
 
     def _other_request(self, request: Request) -> Response | Awaitable[Response]:
         user = self._user(request)
@@ -579,6 +605,14 @@ class ApiServer:
 def _maybe_watch(request: Request, target: paths.RequestInfo) -> paths.RequestInfo:
     """Only the query tells a watch from a list; a watch of one name is a watch with that name as filter."""
     return target._replace(verb="watch") if options.boolean(request, "watch") else target
+
+
+def _with_header(answer: Response, header: tuple[str, str]) -> Response:
+    return replace(answer, headers=[*answer.headers, header])
+
+
+async def _later_with_header(pending: Awaitable[Response], header: tuple[str, str]) -> Response:
+    return _with_header(await pending, header)
 
 
 def _json(obj: Object, status: int = 200) -> Response:

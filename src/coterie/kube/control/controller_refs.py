@@ -11,7 +11,7 @@ not know yet that it is gone, and an object adopted for a ghost would be collect
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -57,15 +57,22 @@ class Selecting(Protocol):
     def spec(self) -> Any: ...
 
 
-def owners_to_enqueue(meta: ObjectMeta, kind: str, group: str, owners: Iterable[Selecting]) -> list[ObjectKey]:
-    """Keys of the owners that must look at an object: its controller; for an orphan all that might adopt it."""
+def owners_to_enqueue(
+    meta: ObjectMeta,
+    kind: str,
+    group: str,
+    owners: Iterable[Selecting],
+    selector: Callable[[Any], LabelSelector] = selector_of,
+) -> list[ObjectKey]:
+    """Keys of the owners that must look at an object: its controller; for an orphan all that might adopt it.
+    `selector` reads `spec.selector` of an owner."""
     owner = controller_of(meta)
     if owner is not None:
-        same = owner.kind == kind and owner.api_version.startswith(f"{group}/")
+        same = owner.kind == kind and owner.api_version.rpartition("/")[0] == group
         return [ObjectKey(meta.namespace, owner.name)] if same else []
     if not meta.labels or meta.deleting:
         return []
-    return [found.key for found in owners if selector_of(found.spec.selector).matches(meta.labels)]
+    return [found.key for found in owners if selector(found.spec.selector).matches(meta.labels)]
 
 
 @dataclass(frozen=True, slots=True)

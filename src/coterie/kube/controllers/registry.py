@@ -1,13 +1,13 @@
 """The platform's controllers and its scheduler: see `kube/control/registry.py`.
 
-The node provides: `root_ca` (the API's authority, PEM), `node_lifecycle` (settings of that controller), `pod_hook` (sees pods
-before ReplicaSets create them, or None), `scheduler_plugins`, `autoscaler_period` (seconds between two syncs),
-`scale_hook` (may allow autoscalers fewer replicas, or None).
+The node provides: `root_ca` (the API's authority, PEM), `node_lifecycle` and `node_ipam` (settings of these controllers),
+`pod_hook` (sees pods before ReplicaSets create them, or None), `scheduler_plugins`, `autoscaler_period` (seconds between two
+syncs), `scale_hook` (may allow autoscalers fewer replicas, or None).
 """
 
 from __future__ import annotations
 
-from coterie.kube.api.types.apps import DEPLOYMENTS, REPLICA_SETS
+from coterie.kube.api.types.apps import DAEMON_SETS, DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS, STATEFUL_SETS
 from coterie.kube.api.types.autoscaling import HORIZONTAL_POD_AUTOSCALERS
 from coterie.kube.api.types.batch import CRON_JOBS, JOBS
 from coterie.kube.api.types.core import RESOURCE_QUOTAS
@@ -15,6 +15,7 @@ from coterie.kube.api.types.network import ENDPOINTS, SERVICES
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.api.types.policy import POD_DISRUPTION_BUDGETS
+from coterie.kube.api.types.storage import CLAIMS, VOLUMES
 from coterie.kube.control.registry import ControllerSpec
 
 _HERE = "coterie.kube.controllers"
@@ -40,6 +41,18 @@ CONTROLLERS = (
     ControllerSpec(
         "deployment", f"{_HERE}.deployment.controller", wakes_for=(DEPLOYMENTS,), events="deployment-controller"
     ),
+    ControllerSpec(
+        "replicationcontroller",
+        f"{_HERE}.replicaset.replication_controller",
+        wakes_for=(REPLICATION_CONTROLLERS,),
+        events="replication-controller",
+    ),
+    ControllerSpec(
+        "daemonset", f"{_HERE}.daemonset.controller", wakes_for=(DAEMON_SETS,), events="daemonset-controller"
+    ),
+    ControllerSpec(
+        "statefulset", f"{_HERE}.statefulset.controller", wakes_for=(STATEFUL_SETS,), events="statefulset-controller"
+    ),
     ControllerSpec("job", f"{_HERE}.job.controller", wakes_for=(JOBS,), events="job-controller"),
     ControllerSpec("cronjob", f"{_HERE}.cronjob.controller", wakes_for=(CRON_JOBS,), events="cronjob-controller"),
     # Endpoints have no owner, so those of services that were deleted long ago must be looked for too.
@@ -51,6 +64,19 @@ CONTROLLERS = (
         wakes_for=(NODES,),
         events="node-controller",
         needs={"settings": "node_lifecycle"},
+    ),
+    ControllerSpec(
+        "persistentvolume",
+        f"{_HERE}.persistentvolume.controller",
+        wakes_for=(CLAIMS, VOLUMES),
+        events="persistentvolume-controller",
+    ),
+    ControllerSpec(
+        "nodeipam",
+        f"{_HERE}.nodeipam.controller",
+        wakes_for=(NODES,),
+        events="node-ipam-controller",
+        needs={"settings": "node_ipam"},
     ),
     ControllerSpec("podgc", f"{_HERE}.podgc.controller", wakes_for=(PODS,)),
     ControllerSpec(

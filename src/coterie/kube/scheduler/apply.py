@@ -22,6 +22,7 @@ from coterie.kube.scheduler.effects import Bind, Effect, Evict, PluginEffect, Re
 from coterie.kube.scheduler.engine import SchedulingEngine
 from coterie.kube.scheduler.facts import PodFacts
 from coterie.kube.scheduler.plugin import SchedulerPlugin
+from coterie.kube.scheduler.volume_binding import VolumeBinder, VolumesNotBound
 
 _log = logger("scheduler")
 _PLAIN_PODS = PODS.as_dynamic
@@ -38,7 +39,9 @@ class Applier:
         events: EventRecorder,
         clock: Clock,
         plugins: Sequence[SchedulerPlugin] = (),
+        volumes: VolumeBinder | None = None,
     ) -> None:
+        self._volumes = volumes
         self._plugins = {plugin.name: plugin for plugin in plugins}
         self._client = client
         self._engine = engine
@@ -58,6 +61,15 @@ class Applier:
                 await self._plugins[effect.plugin].apply(effect, self._client, self._clock)
 
     async def _bind(self, pod: PodFacts, node: str) -> None:
+        if pod.unbound_claims and self._volumes is not None:
+            try:
+                await self._volumes.bind(pod, node, lambda: self._current(pod) is not None)
+            except (VolumesNotBound, *_Failure) as error:
+                _log.debug("Volumes of a pod could not be bound", pod=str(pod.key), node=node, why=str(error))
+                if self._current(pod) is not None:
+                    self._events.warning(reference_to(pod), "FailedScheduling", f"running PreBind: {error}")
+                self._engine.bind_failed(pod)
+                return
         binding: Object = {
             "apiVersion": "v1",
             "kind": "Binding",

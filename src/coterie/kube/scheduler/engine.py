@@ -18,6 +18,7 @@ from coterie.kube.api.types.network import Service
 from coterie.kube.api.types.nodes import Node
 from coterie.kube.api.types.pods import Pod
 from coterie.kube.api.types.policy import PodDisruptionBudget
+from coterie.kube.api.types.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from coterie.kube.scheduler.effects import Bind, Effect, Evict
 from coterie.kube.scheduler.facts import PodFacts, node_facts, pod_facts
 from coterie.kube.scheduler.filters import UnschedulableCause
@@ -35,6 +36,7 @@ from coterie.kube.scheduler.pod_affinity import helped_by
 from coterie.kube.scheduler.preemption import Budget, Preemption, preempt
 from coterie.kube.scheduler.state import SchedulerState
 from coterie.kube.scheduler.terms import NO_TERMS
+from coterie.kube.scheduler.volumes import VolumeState
 
 SCHEDULER_NAMES = frozenset(("default-scheduler",))
 _REMEMBERED_FAILURES = 1024
@@ -65,6 +67,9 @@ class SchedulingEngine:
         self._arrived: list[PodFacts] = []
         """Pods that were placed since then."""
         self._failures: dict[Hashable, tuple[int, Unschedulable]] = {}
+        self.volumes = VolumeState()
+        self._with_claims: set[str] = set()
+        """Pending pods that mount claims."""
         self._evicting: dict[str, frozenset[str]] = {}
         """Which pods were asked to leave for which."""
 
@@ -114,6 +119,30 @@ class SchedulingEngine:
 
     def budget_gone(self, key: ObjectKey) -> None:
         self._budgets.pop(key, None)
+
+    def claim_seen(self, claim: PersistentVolumeClaim) -> None:
+        self.volumes.claims[claim.key] = claim
+        self._volumes_changed()
+
+    def claim_gone(self, claim: PersistentVolumeClaim) -> None:
+        self.volumes.claims.pop(claim.key, None)
+        self._volumes_changed()
+
+    def volume_seen(self, volume: PersistentVolume) -> None:
+        self.volumes.volumes[volume.metadata.name] = volume
+        self._volumes_changed()
+
+    def volume_gone(self, volume: PersistentVolume) -> None:
+        self.volumes.volumes.pop(volume.metadata.name, None)
+        self._volumes_changed()
+
+    def class_seen(self, storage_class: StorageClass) -> None:
+        self.volumes.classes[storage_class.metadata.name] = storage_class
+        self._volumes_changed()
+
+    def class_gone(self, storage_class: StorageClass) -> None:
+        self.volumes.classes.pop(storage_class.metadata.name, None)
+        self._volumes_changed()
 
     # How it went.
 
@@ -166,6 +195,7 @@ class SchedulingEngine:
     def _bound(self, pod: PodFacts, node: str, *, ended: bool) -> None:
         uid = pod.uid
         state = self.state
+        self._with_claims.discard(uid)
         state.pending.pop(uid, None)
         state.assumed.pop(uid, None)
         self.queue.remove(uid)
@@ -185,6 +215,7 @@ class SchedulingEngine:
 
     def _left(self, pod: PodFacts) -> None:
         uid = pod.uid
+        self._with_claims.discard(uid)
         self.state.pending.pop(uid, None)
         self.queue.remove(uid)
         self._evicting.pop(uid, None)
@@ -199,6 +230,9 @@ class SchedulingEngine:
     def _pending(self, pod: PodFacts, nominated: str) -> None:
         uid = pod.uid
         before = self.state.pending.get(uid)
+        if pod.claims:
+            pod = self.volumes.apply(pod)
+            self._with_claims.add(uid)
         self.state.pending[uid] = pod
         if uid in self.state.assumed:
             return  # on its way; what changed is seen again when it arrives or fails
@@ -215,6 +249,13 @@ class SchedulingEngine:
             self.queue.remove(uid)
         else:
             self.queue.put(uid, (-pod.priority, pod.created, str(pod.key)))
+
+    def _volumes_changed(self) -> None:
+        """Pods whose volumes ask for something else now are tried again."""
+        for uid in tuple(self._with_claims):
+            pod = self.state.pending[uid]
+            if self.volumes.apply(pod) is not pod:
+                self._pending(pod, "")
 
     def _wake(self) -> None:
         """Look through those that wait, once for all changes since the last time."""

@@ -14,11 +14,12 @@ import msgspec
 
 from coterie.kube.api import quantity
 from coterie.kube.api.meta import ObjectKey, controller_of, is_true
+from coterie.kube.api.node_selection import NodeTerm
 from coterie.kube.api.quota import pod_resources
 from coterie.kube.api.types.nodes import Node, Taint
 from coterie.kube.api.types.pods import Pod, PodSpec
 from coterie.kube.scheduler.plugin import GangMembership
-from coterie.kube.scheduler.terms import NodeTerm, PodTerms, StaticDemand, pod_terms, preferred_nodes, static_demand
+from coterie.kube.scheduler.terms import PodTerms, StaticDemand, pod_terms, preferred_nodes, static_demand
 
 HostPort = tuple[str, str, int]
 """(address, protocol, port); the address 0.0.0.0 takes the port on all of them."""
@@ -65,6 +66,10 @@ class PodFacts:
     gang_uid: str
     group: str
     """What gangs of several clusters that wait for each other have in common."""
+    claims: tuple[str, ...] = ()
+    """Names of the PersistentVolumeClaims that it mounts."""
+    unbound_claims: tuple[str, ...] = ()
+    """Those that are bound when its node is known."""
 
     @property
     def namespace(self) -> str:
@@ -132,6 +137,7 @@ def pod_facts(pod: Pod, membership: GangMembership | None = None) -> PodFacts:
         gang_unnamed=membership is not None and gang is None,
         gang_uid=membership.uid if membership is not None else "",
         group=membership.group if membership is not None else "",
+        claims=spec.claim_names,
     )
 
 

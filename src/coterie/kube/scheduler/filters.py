@@ -10,9 +10,10 @@ from __future__ import annotations
 from enum import IntFlag
 
 from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
+from coterie.kube.api.node_selection import tolerates, untolerated
 from coterie.kube.scheduler.facts import NodeFacts, PodFacts
 from coterie.kube.scheduler.node_state import NodeState
-from coterie.kube.scheduler.terms import StaticDemand, tolerates, untolerated
+from coterie.kube.scheduler.terms import StaticDemand
 
 
 class UnschedulableCause(IntFlag):
@@ -67,6 +68,8 @@ def may_be_preempted(reason: str) -> bool:
 
 
 def static_rejection(node: NodeFacts, demand: StaticDemand) -> str | None:
+    if demand.blocked:
+        return demand.blocked
     # Cordoned and unready nodes act as if tainted: what tolerates the taint (a daemon) goes there all the same.
     if node.unschedulable and not tolerates(demand.tolerations, _UNSCHEDULABLE_TAINT, "", "NoSchedule"):
         return UNSCHEDULABLE
@@ -83,6 +86,9 @@ def static_rejection(node: NodeFacts, demand: StaticDemand) -> str | None:
             return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
     if not demand.affine(node.name, node.labels):
         return NOT_AFFINE
+    for volume in demand.volumes:
+        if not any(term.matches(node.name, node.labels) for term in volume.terms):
+            return volume.reason
     return None
 
 

@@ -49,11 +49,15 @@ class Unschedulable:
     causes: UnschedulableCause
     reason: str = UNSCHEDULABLE_REASON
     """Another one when some node lacks nothing but an extended resource that has a reason of its own."""
+    of_pod: str = ""
+    """A reason that lies in the pod, not in any node."""
 
     @property
     def message(self) -> str:
         if not self.nodes:
             return "no nodes available to schedule pods"
+        if self.of_pod:
+            return f"0/{self.nodes} nodes are available: {self.of_pod}."
         listed = ", ".join(sorted(f"{count} {reason}" for reason, count in self.reasons.items()))
         return f"0/{self.nodes} nodes are available: {listed}."
 
@@ -125,6 +129,8 @@ def _explain(
     nodes: Sequence[NodeState],
     neighbourhood: Neighbourhood | None,
 ) -> Unschedulable:
+    if pod.static.blocked:
+        return Unschedulable(len(snapshot), {}, UnschedulableCause.FACE, of_pod=pod.static.blocked)
     reasons = Counter(rejected)
     alone = {insufficient(each.resource): each.shortage_reason for each in snapshot.resource_scores}
     condition_reason = UNSCHEDULABLE_REASON

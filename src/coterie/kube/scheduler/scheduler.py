@@ -22,6 +22,7 @@ from coterie.kube.api.types.network import SERVICES
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.api.types.policy import POD_DISRUPTION_BUDGETS
+from coterie.kube.api.types.storage import CLAIMS, STORAGE_CLASSES, VOLUMES
 from coterie.kube.client.client import Client
 from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kube.client.informers import Informers
@@ -29,10 +30,11 @@ from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.leader import LeaderElected, LeaderElection
 from coterie.kube.control.manager import Runnable
 from coterie.kube.scheduler.apply import Applier
-from coterie.kube.scheduler.effects import Effect, PluginEffect
+from coterie.kube.scheduler.effects import Bind, Effect, PluginEffect
 from coterie.kube.scheduler.engine import SCHEDULER_NAMES, SchedulingEngine
 from coterie.kube.scheduler.plan import SAMPLING, Sampling
 from coterie.kube.scheduler.plugin import SchedulerPlugin
+from coterie.kube.scheduler.volume_binding import VolumeBinder
 
 T = TypeVar("T")
 
@@ -70,7 +72,11 @@ class Scheduler:
         self._budgets = informers.get(POD_DISRUPTION_BUDGETS)
         self._services = informers.get(SERVICES)
         self._watches = [watch for plugin in plugins for watch in plugin.watches(informers)]
-        self._applier = Applier(client, engine, self._pods.cache, events, clock, plugins)
+        self._claims = informers.get(CLAIMS)
+        self._volumes = informers.get(VOLUMES)
+        self._classes = informers.get(STORAGE_CLASSES)
+        binder = VolumeBinder(client, engine.volumes, self._claims, self._nodes.cache, clock)
+        self._applier = Applier(client, engine, self._pods.cache, events, clock, plugins, binder)
         self._lanes = [_EffectQueue() for _ in range(workers)]
         self._plugin_effects: dict[ObjectKey, deque[Effect]] = {}
         self._owner = TaskOwner(self.name)
@@ -81,6 +87,8 @@ class Scheduler:
         try:
             for informer in (self._nodes, self._pods, self._namespaces, self._budgets, self._services):
                 await informer.ready.wait()
+            for stored in (self._claims, self._volumes, self._classes):
+                await stored.ready.wait()
             # Gangs that were promised room before a restart come first; they must be known.
             for watch in self._watches:
                 await watch.informer.ready.wait()
@@ -107,6 +115,9 @@ class Scheduler:
             self._on(self._nodes, engine.node_seen, lambda node: engine.node_gone(node.metadata.name)),
             self._on(self._namespaces, engine.namespace_seen, lambda ns: engine.namespace_gone(ns.metadata.name)),
             self._on(self._budgets, engine.budget_seen, lambda budget: engine.budget_gone(budget.key)),
+            self._on(self._classes, engine.class_seen, engine.class_gone),
+            self._on(self._volumes, engine.volume_seen, engine.volume_gone),
+            self._on(self._claims, engine.claim_seen, engine.claim_gone),
             self._on(self._services, engine.service_seen, lambda service: engine.service_gone(service.key)),
             self._pods.add_handler(self._pod_changed),
         ]
@@ -165,8 +176,15 @@ class Scheduler:
         for effect in effects:
             if isinstance(effect, PluginEffect):
                 self._hand_to_plugin(effect)
+            elif isinstance(effect, Bind) and effect.pod.unbound_claims:
+                # Volumes may take a while to be made: nobody else waits for them.
+                self._owner.start(f"volumes-{effect.pod.uid}", self._bind_with_volumes(effect))
             else:
                 self._lanes[hash(effect.pod.uid) % len(self._lanes)].put(effect)
+
+    async def _bind_with_volumes(self, effect: Bind) -> None:
+        await self._applier.apply(effect)
+        self._changed.set()
 
     def _hand_to_plugin(self, effect: PluginEffect) -> None:
         """These may take as long as a hold when the server is away, so each key has a task of its own."""

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from coterie.kube.api.node_selection import tolerates
 from coterie.kube.scheduler.facts import NodeFacts, PodFacts
 from coterie.kube.scheduler.node_state import NodeState
 from coterie.kube.scheduler.pod_affinity import spread_counts
 from coterie.kube.scheduler.snapshot import ZONE, Snapshot
-from coterie.kube.scheduler.terms import NO_TERMS, tolerates
+from coterie.kube.scheduler.terms import NO_TERMS
 
 _SPREAD = 2.0
 _ZONES = 1.0

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from coterie.kube.api.node_selection import NodeTerm, node_term
 from coterie.kube.api.selectors import IN, NOT_IN, LabelSelector, Requirement, selector_of
-from coterie.kube.api.types.nodes import Taint
 from coterie.kube.api.types.pods import Toleration, TopologySpreadConstraint
 
 Labels = Mapping[str, str]
@@ -24,18 +24,11 @@ _HONOR = "Honor"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeTerm:
-    """One of the alternatives of a node affinity; empty ones match nothing, as in Kubernetes."""
+class VolumeTerms:
+    """Where a volume of the pod can be reached: one of the terms must match, else `reason`."""
 
-    expressions: tuple[Requirement, ...]
-    fields: tuple[Requirement, ...] = ()
-
-    def matches(self, name: str, labels: Labels) -> bool:
-        if not self.expressions and not self.fields:
-            return False
-        return all(r.matches(labels) for r in self.expressions) and all(
-            r.matches({"metadata.name": name}) for r in self.fields
-        )
+    terms: tuple[NodeTerm, ...]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +42,10 @@ class StaticDemand:
     tolerations: tuple[Toleration, ...] = ()
     namespace: str = ""
     """The pod's own; empty: not considered."""
+    volumes: tuple[VolumeTerms, ...] = ()
+    """All of them must match."""
+    blocked: str = ""
+    """Why no node will do, whatever it is like: a claim of the pod is missing, for instance."""
 
     def affine(self, name: str, labels: Labels) -> bool:
         for key, value in self.selector:
@@ -108,25 +105,6 @@ class PodTerms:
 NO_TERMS = PodTerms()
 
 
-def tolerates(tolerations: Iterable[Toleration], key: str, value: str, effect: str) -> bool:
-    for toleration in tolerations:
-        if toleration.effect and toleration.effect != effect:
-            continue
-        if toleration.key and toleration.key != key:
-            continue
-        if toleration.operator == "Exists" or toleration.value == value:
-            return True
-    return False
-
-
-def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:
-    """The first taint that keeps the pod away."""
-    for taint in taints:
-        if not tolerates(tolerations, taint.key, taint.value, taint.effect):
-            return taint
-    return None
-
-
 def static_demand(
     node_name: str,
     selector: Labels | None,
@@ -138,7 +116,7 @@ def static_demand(
     return StaticDemand(
         node_name,
         tuple(sorted(selector.items())) if selector else (),
-        None if hard is None else tuple(_node_term(term) for term in hard.get("nodeSelectorTerms") or ()),
+        None if hard is None else tuple(node_term(term) for term in hard.get("nodeSelectorTerms") or ()),
         tolerations or (),
         namespace,
     )
@@ -147,7 +125,7 @@ def static_demand(
 def preferred_nodes(affinity: Affinity | None) -> tuple[tuple[int, NodeTerm], ...]:
     soft = ((affinity or {}).get("nodeAffinity") or {}).get(_PREFERRED) or ()
     # Unlike a required term, an empty preference matches every node and so decides nothing.
-    return tuple((int(term.get("weight") or 0), _node_term(term.get("preference") or {})) for term in soft)
+    return tuple((int(term.get("weight") or 0), node_term(term.get("preference") or {})) for term in soft)
 
 
 def pod_terms(
@@ -169,16 +147,6 @@ def pod_terms(
         tuple(spread for action, spread in spreads if action == "ScheduleAnyway"),
     )
     return NO_TERMS if terms == NO_TERMS else terms
-
-
-def _node_term(term: Mapping[str, Any]) -> NodeTerm:
-    return NodeTerm(_requirements(term.get("matchExpressions")), _requirements(term.get("matchFields")))
-
-
-def _requirements(given: Iterable[Mapping[str, Any]] | None) -> tuple[Requirement, ...]:
-    return tuple(
-        Requirement(r.get("key") or "", r.get("operator") or "", frozenset(r.get("values") or ())) for r in given or ()
-    )
 
 
 def _weighted(rules: Mapping[str, Any], sign: int, namespace: str, labels: Labels) -> Iterable[tuple[int, PodTerm]]:

@@ -145,6 +145,8 @@ COTERIE_HOST_TASK_UIDS: Final = "coterie.io/host-task-uids"
 COTERIE_RESERVATIONS: Final = "coterie.io/reservations-made-by"
 """Annotation of a TaskResourceGroup: who makes its TaskResources, and tells the pods of them, when not its controller."""
 COTERIE_MADE_BY_TASK: Final = "task"
+COTERIE_GATEWAY_READY: Final = "coterie.io/GatewayReady"
+"""Condition of an engine's pod on a node that joined: the domain's gateway knows it by the address in the message."""
 COTERIE_APPROVED: Final = "coterie.io/approved"
 """Annotation of a KusciaDeployment that a partner began: the digest of the spec that was approved here. Another spec needs
 another approval."""

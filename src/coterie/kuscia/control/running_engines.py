@@ -10,9 +10,9 @@ from coterie.http.messages import UserInfo
 from coterie.kube.api.errors import NotFound
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.client.client import Reader
-from coterie.kuscia.identity.engine_certificates import EngineIdentity, engine_named, engine_of
+from coterie.kuscia.identity.engine_certificates import EngineIdentity, engine_named, engine_of, signer_node
 
-_URIS = "uris"
+_URIS, _NODE = "uris", "signer-node"
 
 
 class NotAnEngine(Exception):
@@ -31,6 +31,9 @@ async def running_pod(client: Reader, engine: EngineIdentity | None, domain: str
         pod = None
     if pod is None or pod.metadata.uid != engine.uid or pod.ended:
         raise NotAnEngine(f'pod "{engine.pod}" of the certificate does not run any more')
+    if not engine.issued_for(pod.spec.node_name):
+        where = f'runs on node "{pod.spec.node_name}"'
+        raise NotAnEngine(f'pod "{engine.pod}" of the certificate {where}, and node "{engine.node}" signed it')
     return pod
 
 
@@ -45,10 +48,16 @@ def engine_of_pem(pem: bytes) -> EngineIdentity | None:
 
 
 def user_of_certificate(certificate: Mapping[str, Any]) -> UserInfo:
-    """Carries the alternative names of a client's certificate to the handler of an HTTP server."""
+    """Carries the alternative names of a client's certificate, and who signed it, to the handler of an HTTP server."""
     uris = tuple(value for kind, value in certificate.get("subjectAltName") or () if kind == "URI")
-    return UserInfo("engine", extra=((_URIS, uris),))
+    issuer = [pair for part in certificate.get("issuer") or () for pair in part]
+    common = next((value for kind, value in reversed(issuer) if kind == "commonName"), "")
+    node = signer_node(common, [value for kind, value in issuer if kind == "organizationName"])
+    return UserInfo("engine", extra=((_URIS, uris), (_NODE, (node,))))
 
 
 def engine_of_user(user: UserInfo | None) -> EngineIdentity | None:
-    return engine_named(dict(user.extra).get(_URIS, ())) if user is not None else None
+    if user is None:
+        return None
+    extra = dict(user.extra)
+    return engine_named(extra.get(_URIS, ()), next(iter(extra.get(_NODE, ())), ""))

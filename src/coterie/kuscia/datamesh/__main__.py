@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--listeners", type=listener_handover.inherited, required=True)
     parser.add_argument("--direct-grpc", choices=("yes", "no"), default="no")
     parser.add_argument("--netns", type=Path, help="the network namespace in which gRPC opens its port")
+    parser.add_argument("--node", default="", help="the node on which it runs")
     parser.add_argument("--only-data-directory", choices=("yes", "no"), default="no")
     chosen = parser.parse_args()
     child_logging.configure()
@@ -68,6 +69,7 @@ def main() -> None:
         direct_grpc=chosen.direct_grpc == "yes",
         netns=chosen.netns,
         only_data_directory=chosen.only_data_directory == "yes",
+        node=chosen.node,
     )
     asyncio.run(serve(settings, chosen.api, chosen.listeners))
 

@@ -51,6 +51,8 @@ class EngineCaller:
     """All names of the component and of the AppImage, for grants."""
     parties: frozenset[str] = frozenset()
     input_config: str = ""
+    beside_files: bool = True
+    """It runs on the machine where the files of local sources are."""
 
     @property
     def at_home(self) -> bool:
@@ -63,9 +65,11 @@ class EngineCaller:
 
 
 class EngineAuthenticator:
-    def __init__(self, client: Reader, domain: str) -> None:
+    def __init__(self, client: Reader, domain: str, node: str = "") -> None:
+        """`node`: where the data mesh runs; empty: all engines are there."""
         self._client = client
         self._domain = domain
+        self._node = node
         self._known: OrderedDict[str, EngineCaller] = OrderedDict()
 
     async def find(self, engine: EngineIdentity | None) -> EngineCaller:
@@ -113,6 +117,7 @@ class EngineAuthenticator:
             components=grants.components_of(text, grants.mark(marks, labels.COTERIE_COMPONENT_FIELD)),
             parties=_parties_of(values),
             input_config=text,
+            beside_files=self._node in ("", pod.spec.node_name),
         )
 
     async def _values(self, name: str) -> ConfigMap | None:

@@ -140,6 +140,7 @@ def _plan(settings: MeshSettings, run: Path, pods: NamespaceListeners | None) ->
             "--http": str(settings.http_port),
             "--grpc": str(settings.grpc_port),
             "--names": ",".join(settings.names),
+            "--node": settings.node,
             "--only-data-directory": "yes" if settings.only_data_directory else "no",
             **_namespace_options(pods),
         },

@@ -88,7 +88,7 @@ class DataMesh:
         provenance = DataProvenance(client, self.catalogue)
         permits = DataAuthorizer(client, self.catalogue, provenance, identity, clock, every=settings.recheck_seconds)
         places = DataLocations(self.catalogue, provenance, open_source)
-        callers = EngineAuthenticator(client, identity.domain)
+        callers = EngineAuthenticator(client, identity.domain, settings.node)
         operations = MeshServices(self.catalogue, provenance, permits, places).operations()
         self.flight = Flight(self.catalogue, provenance, permits, places, operations, clock)
         self._grpc = grpc_server.GrpcServer(callers, operations, self.flight)

@@ -135,7 +135,7 @@ class MeshServices:
         source = await self._catalogue.source(request.datasource_id)
         spec, info = source.spec, await self._catalogue.shown_info(source)
         # Whoever goes to the files passes no grant. So a partner's task comes to us, and engines know how to do both.
-        directly = spec.access_directly and caller.at_home
+        directly = spec.access_directly and caller.at_home and caller.beside_files
         if not directly:
             info.pop("localfs", None)
         return {

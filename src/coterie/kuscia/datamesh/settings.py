@@ -30,5 +30,7 @@ class MeshSettings:
     a network namespace in which no other program is."""
     only_data_directory: bool = False
     """Local sources outside of the data directory need the operator's consent: of a lite, at its control plane."""
+    node: str = ""
+    """The node on which it runs, where the files of local sources are; empty: all engines are here."""
     netns: Path | None = None
     """The network namespace in which gRPC opens its port; None: our own."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from coterie.base import pki
 from coterie.base.clock import Clock
@@ -42,19 +44,75 @@ def variables(pod: Object) -> dict[str, str]:
     return {variable: f"{PLACE}/{file}" for variable, file in named}
 
 
+class AuthoritySource(Protocol):
+    """Where the authority is that signs engines' certificates."""
+
+    @property
+    def able(self) -> bool:
+        """Whether there is one."""
+
+    def load(self) -> pki.Authority: ...
+
+    def trusted(self) -> bytes:
+        """PEM of the authorities that engines trust."""
+
+
+class DomainAuthority:
+    """In the files of the domain's own node."""
+
+    def __init__(self, paths: DomainPaths) -> None:
+        self._paths = paths
+
+    @property
+    def able(self) -> bool:
+        return self._paths.engine_ca_key.exists() and self._paths.ca_certificate.exists()
+
+    def load(self) -> pki.Authority:
+        # Checked when the node started; proving it again would take longer than all the rest.
+        key = pki.load_key(self._paths.engine_ca_key.read_bytes(), thorough=False)
+        return pki.Authority(pki.load_certificate(self._paths.engine_ca_certificate.read_bytes()), key)
+
+    def trusted(self) -> bytes:
+        return trusted_pem(self._paths)
+
+
+def trusted_pem(paths: DomainPaths) -> bytes:
+    """The domain's own first, which data mesh and ConfManager show: some programs read one only."""
+    return b"".join(each.read_bytes().rstrip() + b"\n" for each in (paths.ca_certificate, paths.engine_ca_certificate))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAuthority:
+    """Of a node that joined the domain, as its join file has it; empty: the file has none."""
+
+    certificate: bytes = b""
+    key: bytes = field(default=b"", repr=False)
+    authorities: bytes = b""
+
+    @property
+    def able(self) -> bool:
+        return bool(self.certificate)
+
+    def load(self) -> pki.Authority:
+        return pki.Authority(pki.load_certificate(self.certificate), pki.load_key(self.key))
+
+    def trusted(self) -> bytes:
+        return self.authorities
+
+
 class EngineCertificateIssuer:
     """Makes certificates with the authority of the domain's engines, which is read when the first engine comes."""
 
-    def __init__(self, paths: DomainPaths, domain: str, clock: Clock) -> None:
-        self._paths = paths
+    def __init__(self, source: AuthoritySource, domain: str, clock: Clock) -> None:
+        self._source = source
         self._domain = domain
         self._clock = clock
         self._authority: pki.Authority | None = None
 
     @property
     def able(self) -> bool:
-        """A node that only joined has no key of the domain; its engines do without."""
-        return self._paths.engine_ca_key.exists() and self._paths.ca_certificate.exists()
+        """Without an authority engines do without certificates."""
+        return self._source.able
 
     async def ensure(self, directory: Path, pod: Object, addresses: tuple[str, ...], owner: int | None) -> None:
         """The pod's files in `directory`, made unless an earlier agent did and they are still good. Raises OSError or
@@ -76,19 +134,14 @@ class EngineCertificateIssuer:
 
     def _read_authority(self) -> pki.Authority:
         if self._authority is None:
-            # Checked when the node started; proving it again would take longer than all the rest.
-            key = pki.load_key(self._paths.engine_ca_key.read_bytes(), thorough=False)
-            certificate = pki.load_certificate(self._paths.engine_ca_certificate.read_bytes())
-            self._authority = pki.Authority(certificate, key)
+            self._authority = self._source.load()
         return self._authority
 
     def _make(self, directory: Path, pod: Object, addresses: tuple[str, ...], owner: int | None) -> None:
         authority = self._read_authority()
         engine = engine_in(pod, self._domain)
         now = self._clock.now()
-        # The domain's own first, which data mesh and ConfManager show: some programs read one only.
-        trusted = self._paths.ca_certificate.read_bytes().rstrip() + b"\n" + pki.certificate_pem(authority.certificate)
-        files = {TRUSTED[1]: FileContent(trusted, _PUBLIC)}
+        files = {TRUSTED[1]: FileContent(self._source.trusted(), _PUBLIC)}
         made = []
         if serves(pod):
             made.append((SERVER, engine_certificates.issue_server_pair(authority, engine, addresses, now)))

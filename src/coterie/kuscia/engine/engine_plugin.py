@@ -28,7 +28,7 @@ from coterie.kuscia.api import labels
 from coterie.kuscia.engine import certificates, peers
 from coterie.kuscia.engine.certificates import EngineCertificateIssuer
 from coterie.kuscia.engine.templates import template, values
-from coterie.kuscia.engine.templates.config_store import ConfigStore
+from coterie.kuscia.engine.templates.config_store import ONLY_AT_CONTROL_PLANE, ConfigStore
 from coterie.kuscia.engine.templates.errors import TemplateError
 from coterie.kuscia.engine.templates.template import Template
 
@@ -64,6 +64,8 @@ class EngineSettings:
     """`KUSCIA_API_PROTOCOL` in config templates: NOTLS, TLS or MTLS."""
     api_token: Path | None = None
     """The file with `KUSCIA_API_TOKEN`; read only when a template asks for it."""
+    joined: bool = False
+    """The node joined the domain with a file: it has none of the domain's secrets."""
     taint: bool = False
     """Whether the Node has Kuscia's taint `kuscia.secretflow/agent=v1:NoSchedule`."""
     bandwidth_mbit: int = 0
@@ -88,6 +90,13 @@ class EngineCallers(Protocol):
     async def loaded(self, address: str, timeout: float) -> None: ...
 
 
+class GatewayElsewhere(Protocol):
+    """The domain's gateway, where it is on another machine."""
+
+    async def register(self, pod: Object, address: str) -> None:
+        """Until it knows the engine by its address. Raises OSError, ApiError or TransportError."""
+
+
 class EnginePlugin:
     name = "kuscia-engine"
 
@@ -98,12 +107,17 @@ class EnginePlugin:
         store: ConfigStore,
         callers: EngineCallers | None = None,
         *,
+        gateway: GatewayElsewhere | None = None,
+        unreachable: str = "",
         fenced: bool = True,
         names: bool = True,
     ) -> None:
-        """`fenced`: whether pods have a network of their own here; without, nobody else's pods run. `names`: whether pods
+        """`callers`, `gateway`: of the gateway on this machine, or on another one. `unreachable`: why engines cannot reach it
+        from here. `fenced`: whether pods have a network of their own here; without, nobody else's pods run. `names`: whether pods
         can ask the domain's DNS; without, engines that have peers do not run."""
         self._callers = callers
+        self._gateway = gateway
+        self._unreachable = unreachable
         self._fenced = fenced
         self._names = names
         self._addresses: dict[str, str] = {}
@@ -113,8 +127,7 @@ class EnginePlugin:
         self._store = store
 
     def is_engine(self, pod: Object) -> bool:
-        ours = pod_model.key_of(pod).namespace == self._domain
-        return ours and (certificates.serves(pod) or certificates.calls(pod))
+        return peers.is_engine(pod, self._domain)
 
     def node(self, facts: MachineFacts, runtime: str) -> NodeAdditions:
         settings = self._settings
@@ -140,6 +153,8 @@ class EnginePlugin:
     def pod_network(self, pod: Object) -> PodNetworkClass | None:
         if not self._is_task_pod(pod):
             return None
+        if self._unreachable:
+            raise PluginProblem(self._unreachable)
         if self._own_task(pod):
             return PodNetworkClass(PodKind.ENGINE, peers.group_of(pod))
         if not self._fenced:
@@ -150,11 +165,14 @@ class EnginePlugin:
         return PodNetworkClass(PodKind.GUEST, peers.group_of(pod))
 
     def _is_task_pod(self, pod: Object) -> bool:
-        ours = pod_model.key_of(pod).namespace == self._domain
-        return ours and (self.is_engine(pod) or bool(peers.group_of(pod)))
+        return peers.is_task_pod(pod, self._domain)
 
     async def network_ready(self, pod: Object, address: str, lookup: Lookup) -> None:
-        if not self._is_task_pod(pod) or (self._callers is None and self._names):
+        if not self._is_task_pod(pod):
+            return
+        if self._gateway is not None:
+            await self._gateway.register(pod, address)
+        if self._callers is None and self._names:
             return
         name = peers.values_map_name(pod)
         hosts = peers.callable_hosts(pod, lookup("ConfigMap", name) if name else None, self._domain)
@@ -233,6 +251,8 @@ class EnginePlugin:
             wanted = frozenset().union(*(each.names for each in templates.values()))
             if API_TOKEN in wanted and self._is_task_pod(pod) and not self._own_task(pod):
                 raise TemplateError(f"asks for {API_TOKEN}, which nothing that another domain began is given")
+            if API_TOKEN in wanted and self._settings.joined and self.is_engine(pod):
+                raise TemplateError(f"asks for {API_TOKEN}, {ONLY_AT_CONTROL_PLANE}")
             known = await self._values(pod, wanted, variables, marks, lookup)
             payload = {
                 name: FileContent(_filled(name, each, known).encode("utf-8", "replace"), 0o444)

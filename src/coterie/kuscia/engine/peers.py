@@ -15,6 +15,18 @@ _TASK_VALUE = "TASK_CLUSTER_DEFINE"
 _DEPLOYMENT_VARIABLE = "CLUSTER_DEFINE"
 
 
+def is_engine(pod: Object, domain: str) -> bool:
+    """A pod of the domain that the control plane made to talk to others: it gets certificates."""
+    known = pod["metadata"].get("labels") or {}
+    roles = (labels.KUSCIA_COMMUNICATION_ROLE_SERVER, labels.KUSCIA_COMMUNICATION_ROLE_CLIENT)
+    return pod["metadata"].get("namespace") == domain and any(known.get(each) == "true" for each in roles)
+
+
+def is_task_pod(pod: Object, domain: str) -> bool:
+    """A pod of a task or deployment: it calls its peers and nobody else."""
+    return pod["metadata"].get("namespace") == domain and (is_engine(pod, domain) or bool(group_of(pod)))
+
+
 def callable_hosts(pod: Object, values: Object | None, domain: str) -> frozenset[str]:
     """`values`: the ConfigMap with the values of the pod's templates, where it has one."""
     task = str((pod["metadata"].get("annotations") or {}).get(labels.KUSCIA_TASK_ID) or "")

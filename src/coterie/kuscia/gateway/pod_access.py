@@ -2,7 +2,7 @@
 
     name of a control plane's own service     refused, whoever asks
     address of an engine pod                  the hosts, or paths of hosts, that `PodCallers` lists for it, nothing else
-    address of an ordinary pod                everything in the table
+    address of an ordinary pod                everything in the table (pods of other nodes: `PodCallers` lists their ranges)
     any other address                         refused
 
 A pod is known by the source address of its connection, which it cannot choose: the pod network drops forged ones. No header
@@ -28,6 +28,8 @@ _ALLOWED = verdict("allowed", "ALLOW")
 _RESERVED = verdict("reserved-for-the-node", "DENY")
 _NOT_ALLOWED = verdict("not-allowed-for-this-pod", "DENY")
 _UNKNOWN = verdict("unknown-pod", "DENY")
+_ALL = frozenset({"*"})
+_WHOLE_ADDRESS = 32
 
 
 def pod_rules(inputs: SnapshotInputs) -> Json:
@@ -48,9 +50,9 @@ def _by_address(pods: PodNetwork, callers: Iterable[PodCaller]) -> list[tuple[li
     """Pods of one task mostly have the same hosts: they are one entry."""
     alike: dict[frozenset[str], list[str]] = {}
     for caller in sorted(callers, key=lambda each: each.address):
-        alike.setdefault(caller.hosts, []).append(f"{caller.address}/32")
+        alike.setdefault(caller.hosts, []).append(caller.address if "/" in caller.address else f"{caller.address}/32")
     engines = [
-        (addresses, then(by_header(AUTHORITY, _by_host(hosts), _NOT_ALLOWED)))
+        (addresses, _ALLOWED if hosts == _ALL else then(by_header(AUTHORITY, _by_host(hosts), _NOT_ALLOWED)))
         for hosts, addresses in sorted(alike.items(), key=lambda each: each[1])
     ]
     ordinary = sorted(IPv4Network(pods.cidr).address_exclude(IPv4Network(pods.engines)))
@@ -71,17 +73,22 @@ def _by_host(hosts: Iterable[str]) -> dict[str, Json]:
 
 
 def callers_in(rules: Mapping[str, Any]) -> tuple[PodCaller, ...]:
-    """The engine pods in what `pod_rules` made; none in anything else."""
+    """The callers in what `pod_rules` made; none in anything else."""
     try:
         listed = rules["matcher"]["on_no_match"]["matcher"]["matcher_tree"]["custom_match"]["typed_config"]
+        _own_ordinary_pods, *others = listed["range_matchers"]
         return tuple(
-            PodCaller(str(each["address_prefix"]), _hosts(entry["on_match"]["matcher"]))
-            for entry in listed["range_matchers"]
-            if "matcher" in entry["on_match"]
+            PodCaller(_address(each), _hosts(entry["on_match"]["matcher"]) if "matcher" in entry["on_match"] else _ALL)
+            for entry in others
             for each in entry["ranges"]
         )
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, ValueError):
         return ()
+
+
+def _address(block: Mapping[str, Any]) -> str:
+    address, length = str(block["address_prefix"]), int(block["prefix_len"])
+    return address if length == _WHOLE_ADDRESS else f"{address}/{length}"
 
 
 def _hosts(tree: Mapping[str, Any]) -> frozenset[str]:

@@ -4,9 +4,15 @@
                                                  client pair: what data mesh and ConfManager see
     certificate ──engine_of──> which pod, of which task and job
 
+    authority of the domain's engines ──issue_node_authority──> authority of one node's engines
+
 The authority (`var/certs/engine-ca.*`) has a key of its own. Data mesh and ConfManager accept nothing else from clients, and
 no other server of the node accepts anything of it. Engines themselves trust it and the domain's authority, which signs
 what data mesh and ConfManager show.
+
+A node that joined the domain has an authority of its own from its join file. Its subject names the node, and so does the issuer
+of all that it signs; TLS accepts no other issuer name from it. So data mesh and ConfManager can tell that a pod of the certificate
+is on the node that vouches for it.
 
 Kuscia's engines expect the common names (the pod's address; the pod's name) and `external` as unit. Common names end at 64
 letters and say nothing of tasks, so the whole truth stands in the alternative names, as URIs:
@@ -19,6 +25,7 @@ is good for the longest time that a pod may reasonably run.
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -38,6 +45,8 @@ SERVICE_LIFE = timedelta(days=366)
 """Of engines that serve: they run until somebody stops them."""
 _AUTHORITY_LIFE = timedelta(days=50 * 365)
 _AUTHORITY_NAME = "engine-ca"
+NODE_AUTHORITIES = "engines of a node"
+"""The organisation in the subjects of nodes' authorities, and in no other authority's."""
 SCHEME = "coterie"
 _LONGEST_NAME = 64
 _UNIT = "external"
@@ -52,12 +61,18 @@ class EngineIdentity:
     uid: str
     task: str = ""
     job: str = ""
+    node: str = ""
+    """Whose authority signed the certificate, as `node_mark` says it; empty: the domain's own."""
+
+    def issued_for(self, node: str) -> bool:
+        """Whether the signer may speak for pods on this node."""
+        return self.node in ("", node_mark(node))
 
 
 @dataclass(frozen=True, slots=True)
 class EnginePair:
     certificate: bytes
-    """PEM."""
+    """PEM; of a node's authority, followed by that authority's certificate."""
     key: bytes
     """PEM, PKCS#8."""
 
@@ -70,6 +85,22 @@ def ensure_authority(paths: DomainPaths, domain: str, now: datetime) -> Authorit
     return pki_files.ensure_authority(
         paths.certs, f"{domain}-engines"[:_LONGEST_NAME], now=now, name=_AUTHORITY_NAME, life=_AUTHORITY_LIFE
     )
+
+
+def issue_node_authority(authority: Authority, node: str, now: datetime) -> Authority:
+    """For the engines of a node that joins the domain. Its life is that of the node's other certificates."""
+    key = pki.new_key("ec")
+    return pki.issue_authority(authority, node_mark(node), key, organisations=(NODE_AUTHORITIES,), now=now)
+
+
+def node_mark(node: str) -> str:
+    """The common name of a node's authority: the node's name, or its digest where that is too long."""
+    return node if len(node) <= _LONGEST_NAME else hashlib.sha256(node.encode()).hexdigest()
+
+
+def signer_node(common_name: str, organisations: Iterable[str]) -> str:
+    """Of an issuer's name: the mark of the node whose authority it is; empty: the domain's own."""
+    return common_name if NODE_AUTHORITIES in organisations else ""
 
 
 def issue_server_pair(
@@ -93,11 +124,12 @@ def engine_of(certificate: x509.Certificate) -> EngineIdentity | None:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return None
-    return engine_named(names.get_values_for_type(x509.UniformResourceIdentifier))
+    node = signer_node(*pki.issuer_of(certificate))
+    return engine_named(names.get_values_for_type(x509.UniformResourceIdentifier), node)
 
 
-def engine_named(uris: Iterable[str]) -> EngineIdentity | None:
-    """As `engine_of`, from the alternative names alone."""
+def engine_named(uris: Iterable[str], node: str) -> EngineIdentity | None:
+    """As `engine_of`, from the alternative names and the signer's node."""
     domain, known = "", {}
     for uri in uris:
         parts = urlsplit(uri)
@@ -108,9 +140,8 @@ def engine_named(uris: Iterable[str]) -> EngineIdentity | None:
     pod, slash, uid = known.get("pod", "").partition("/")
     if not domain or not slash:
         return None
-    return EngineIdentity(
-        domain, unquote(pod), unquote(uid), unquote(known.get("task", "")), unquote(known.get("job", ""))
-    )
+    task, job = unquote(known.get("task", "")), unquote(known.get("job", ""))
+    return EngineIdentity(domain, unquote(pod), unquote(uid), task, job, node)
 
 
 def _pair(
@@ -132,7 +163,10 @@ def _pair(
     builder = pki.leaf(authority, subject, key.public_key(), now, life)
     builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
     builder = builder.add_extension(x509.SubjectAlternativeName([*names, *_uris(engine)]), critical=False)
-    return EnginePair(pki.certificate_pem(builder.sign(authority.key, hashes.SHA256())), pki.key_pem(key))
+    # Whoever checks it knows the domain's authority only, and needs those in between.
+    between = () if pki.self_signed(authority.certificate) else (authority.certificate,)
+    chain = (builder.sign(authority.key, hashes.SHA256()), *between)
+    return EnginePair(pki.certificate_pem(*chain), pki.key_pem(key))
 
 
 def _uris(engine: EngineIdentity) -> list[x509.GeneralName]:

@@ -37,17 +37,21 @@ USED = (
     # Ours alone.
     "root", "logFormat", "join",
     "apiServer.host", "apiServer.port", "apiServer.names[]", "apiServer.eventTTLSeconds", "apiServer.auditLog",
-    "controllers.nodeGraceSeconds", "controllers.podEvictionSeconds", "controllers.portRange",
+    "controllers.profile", "controllers.nodeGraceSeconds", "controllers.podEvictionSeconds", "controllers.portRange",
     "controllers.autoscalerSeconds",
     "network.podCIDR", "network.nodeMaskSize", "network.serviceCIDR",
     "agent.nodeName", "agent.address", "agent.port", "agent.taint", "agent.hostPaths[]", "agent.leaseSeconds",
     "agent.podCIDR", "agent.allowHostNetwork",
+    "agent.eviction.memoryAvailable", "agent.eviction.diskAvailable", "agent.eviction.inodesFree",
+    "agent.eviction.pidsAvailable", "agent.eviction.softMemoryAvailable", "agent.eviction.softDiskAvailable",
+    "agent.eviction.softGraceSeconds", "agent.eviction.transitionSeconds",
     "agent.defaults.pids", "agent.defaults.openFiles", "agent.defaults.memory", "agent.defaults.ephemeralStorage",
     "gateway.internal.host", "gateway.internal.port", "gateway.external.host", "gateway.external.port",
+    "gateway.ingress.host", "gateway.ingress.httpPort", "gateway.ingress.httpsPort",
     "gateway.name", "gateway.workers", "gateway.enabled",
     "dataMesh.enabled", "dataMesh.host", "dataMesh.httpPort", "dataMesh.grpcPort",
     "kusciaAPI.enabled", "kusciaAPI.host", "confManager.host",
-    "dns.enabled", "dns.host", "dns.port", "dns.upstream[]",
+    "dns.enabled", "dns.host", "dns.port", "dns.upstream[]", "dns.clusterDomain",
 )  # fmt: skip
 
 _LEAVE = "leave it out; "

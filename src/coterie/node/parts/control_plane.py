@@ -11,6 +11,7 @@ from coterie.base.lazy_import import lazy_import
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
 from coterie.kuscia.engine.builtin_appimages import engines_known
+from coterie.node.cluster_network import published_network
 from coterie.node.parts.apiserver import ApiPlane
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.controllers import controllers
@@ -37,4 +38,5 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     node.provide("api", plane)
     node.provide("client", client)
     node.provide("informers", informers)
-    return [[plane], [informers, own_domain(client, settings), engines_known(client)], started]
+    once = [own_domain(client, settings), engines_known(client), published_network(client, settings)]
+    return [[plane], [informers, *once], started]

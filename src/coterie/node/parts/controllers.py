@@ -21,12 +21,14 @@ from coterie.kuscia.controllers.registry import CONTROLLERS as KUSCIA
 from coterie.node.config import NodeSettings
 
 if TYPE_CHECKING:
+    from coterie.kube.controllers.nodeipam import plan as nodeipam
     from coterie.kube.controllers.nodelifecycle import plan as nodelifecycle
     from coterie.kuscia.controllers.domaindatagc import plan as domaindatagc
     from coterie.kuscia.controllers.domaindatagrant import controller as domaindatagrant
     from coterie.kuscia.gangs import plugin as gangs
     from coterie.kuscia.identity import domain_identity
 else:
+    nodeipam = lazy_import("coterie.kube.controllers.nodeipam.plan")
     nodelifecycle = lazy_import("coterie.kube.controllers.nodelifecycle.plan")
     domaindatagc = lazy_import("coterie.kuscia.controllers.domaindatagc.plan")
     domaindatagrant = lazy_import("coterie.kuscia.controllers.domaindatagrant.controller")
@@ -65,8 +67,18 @@ def provided(settings: NodeSettings, informers: Informers, ca: str) -> registry.
         "node_lifecycle": cache(
             lambda: nodelifecycle.Settings(grace=chosen.node_grace_seconds, eviction=chosen.pod_eviction_seconds)
         ),
+        "node_ipam": cache(lambda: _node_ipam(settings)),
     }
     hours = settings.data_gc_hours
     if hours is not None:
         given["domaindata_gc"] = lambda: domaindatagc.Settings(retention=hours * 3600.0)
     return given
+
+
+def _node_ipam(settings: NodeSettings) -> nodeipam.Settings:
+    """The range of the control plane's own node is for nobody else, even before that node has registered."""
+    network, own = settings.network, settings.agent
+    return nodeipam.Settings(
+        ranges=(nodeipam.ClusterRange.of(network.pod_cidr, network.node_mask_size),),
+        reserved={own.node_name: own.pod_cidr} if own is not None else {},
+    )

@@ -49,6 +49,7 @@ def datamesh_groups(
         chosen.grpc_port,
         log_rotation=settings.logrotate.of_node,
         only_data_directory=settings.mode == "lite",
+        node=settings.agent.node_name if settings.agent is not None else "",
     )
     if pods is not None:
         mesh = replace(mesh, address=pods.address, names=(chosen.address,))

@@ -8,9 +8,10 @@ pods get the machine's resolver file, and the names that never change - of the n
 file. Services then have no names inside pods; engines reach them through the gateway, whose address is in their
 hosts file as `gateway`, with the service in the Host header.
 
-Only `<domain>.svc` is searched, and names with a dot are tried as they are first. With `svc` in the search list every
-name that upstream denies would be tried below `svc` too, where it would be a name in another domain: `typo.com` would
-lead to the gateway.
+Pods of the domain search `<domain>.svc` and then, as in Kubernetes, `<namespace>.svc.cluster.local`, `svc.cluster.local` and
+`cluster.local`; pods of other namespaces search the last three first. Names with a dot are tried as they are first
+(`ndots:1`). `svc` is not searched: every name that upstream denies would be tried below `svc` too, where it would be a name in
+another domain: `typo.com` would lead to the gateway. Below `svc.cluster.local` only namespaces of this cluster have names.
 """
 
 from __future__ import annotations
@@ -25,13 +26,23 @@ from coterie.base.log import logger
 from coterie.kube.agent.pods.hosts_files import parse_resolver_file
 from coterie.kube.agent.runtimes.runp.network_access import NamespaceSockets
 from coterie.kube.agent.settings import DnsSettings
+from coterie.kube.api.types.ingress import DNSES, Dns
+from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
+from coterie.kube.network.dns.model import name_of
 from coterie.kube.network.dns.server import DnsServer
 from coterie.kube.network.dns.settings import PORT, Nameserver, ServerSettings, without_self
 from coterie.kube.network.dns.zone import GATEWAY_PORT, Zone
 from coterie.kube.network.dns.zone_updater import ZoneUpdater
-from coterie.kuscia.extensions.dns import GATEWAY_LABEL, GATEWAY_SERVICES, HOST_SERVICES
+from coterie.kube.network.ingress.plan import dns_hosts
+from coterie.kuscia.extensions.dns import (
+    GATEWAY_LABEL,
+    GATEWAY_SERVICES,
+    HOST_SERVICES,
+    DomainNames,
+    is_of_domain,
+)
 from coterie.node.config import ConfigError, NodeSettings
 from coterie.node.parts.context import NodeContext
 
@@ -57,11 +68,11 @@ def dns_groups(
     if ipaddress.ip_address(dns.address).is_unspecified:
         # Answers might come from another address than was asked, and pods need one to ask.
         raise ConfigError(f"dns.host: {dns.address} is every address; name one, such as 127.0.0.1")
-    # A lite may look into its own namespace only; a control plane watches everything anyway.
-    zone_updater = ZoneUpdater(_zone(settings), informers, settings.domain if settings.mode == "lite" else "")
+    zone_updater = _zone_updater(settings, informers)
     upstream = _upstream(settings)
     try:
         pods = settings.gateway.pods
+        # Pods of other nodes ask their own.
         clients = (ipaddress.ip_network(pods.cidr),) if pods is not None else ()
         # Engines have no way out but to their peers; questions about other names would be one.
         engines = (ipaddress.ip_network(pods.engines),) if pods is not None else ()
@@ -80,11 +91,44 @@ def dns_groups(
     return [[server]]
 
 
+def _zone_updater(settings: NodeSettings, informers: Informers) -> ZoneUpdater:
+    if settings.mode == "lite":
+        # May look into its own namespace only; a control plane watches everything anyway.
+        updater = ZoneUpdater(_zone(settings), informers, settings.domain)
+        if settings.gateway.ingress is not None:
+            _follow_dns_objects(settings, informers, updater)
+        return updater
+    domains = DomainNames(informers)
+    updater = ZoneUpdater(_zone(settings), informers, is_foreign=is_of_domain, wait_for=(domains.ready,))
+    domains.follow(updater.set_foreign)
+    _follow_dns_objects(settings, informers, updater)
+    return updater
+
+
+def _follow_dns_objects(settings: NodeSettings, informers: Informers, updater: ZoneUpdater) -> None:
+    """Their hosts lead to the gateway, which serves them to pods."""
+    if settings.gateway.pods is None or not settings.gateway.enabled:
+        return
+    gateway = updater.zone.gateway
+    informer = informers.get(DNSES, settings.domain if settings.mode == "lite" else "")
+
+    def changed(_: ObjectChange[Dns]) -> None:
+        found = dns_hosts(informer.cache.list(settings.domain), settings.dns.cluster_domain)
+        updater.set_hosts({name_of(host): gateway for host in found})
+
+    informer.add_handler(changed)
+
+
 def pod_dns(settings: NodeSettings, machine_file: Path = MACHINE_FILE) -> DnsSettings:
     """What the agent writes into the files of each pod."""
-    search = (f"{settings.domain}.svc",)
     if settings.dns.enabled and settings.dns.port == PORT:
-        return DnsSettings((settings.dns.address,), search, host_resolv_conf=machine_file)
+        return DnsSettings(
+            (settings.dns.address,),
+            (f"{settings.domain}.svc",),
+            cluster_domain=settings.dns.cluster_domain,
+            domain_namespace=settings.domain,
+            host_resolv_conf=machine_file,
+        )
     zone = _zone(settings)
     hosts = tuple(
         (address, tuple(spelling for name in names for spelling in (name, f"{name}.{settings.domain}.svc")))
@@ -101,10 +145,17 @@ def _zone(settings: NodeSettings) -> Zone:
     if listener is not None:
         everywhere = ipaddress.ip_address(listener.host).is_unspecified
         gateway = (settings.dns.address if everywhere else listener.host,)
+    network, fenced = settings.network, settings.gateway.pods is not None
+    virtual = ipaddress.ip_network(network.service_cidr)
     return Zone(
         settings.domain,
         gateway,
-        (settings.dns.address,),
+        # Of a node that joined, data mesh and ConfManager are where the gateway is.
+        (settings.remote_gateway or settings.dns.address,),
+        # Without a pod network nothing leads a cluster IP to endpoints.
+        virtual=virtual if fenced else None,
+        networks=(ipaddress.ip_network(network.pod_cidr), virtual) if fenced else (),
+        cluster_domain=name_of(settings.dns.cluster_domain),
         gateway_port=listener.port if listener is not None else GATEWAY_PORT,
         host_services=frozenset(HOST_SERVICES),
         gateway_services=frozenset(GATEWAY_SERVICES),

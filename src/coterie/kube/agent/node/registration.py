@@ -18,11 +18,21 @@ from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
 from coterie.kube.agent.node.capacity import Resources, allocatable, capacity
 from coterie.kube.agent.node.conditions import ConditionReading, PodNetworkState, conditions, readings
-from coterie.kube.agent.node.description import NameTaken, check_name, labels, new_node, static_status, wanted_taints
+from coterie.kube.agent.node.description import (
+    NameTaken,
+    check_name,
+    labels,
+    new_node,
+    node_annotations,
+    pod_ranges,
+    static_status,
+    wanted_taints,
+)
 from coterie.kube.agent.node.facts import MachineFacts, MachineUsage, measure_machine, measure_usage
 from coterie.kube.agent.plugin import AgentPlugin, merged_node
 from coterie.kube.agent.settings import AgentSettings
 from coterie.kube.api.errors import AlreadyExists, ApiError, Forbidden, NotFound
+from coterie.kube.api.labels import COTERIE_LEASE_DURATION
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.coordination import LEASES
 from coterie.kube.api.types.nodes import NODES
@@ -33,6 +43,7 @@ log = logger("agent.node")
 _NODES = NODES.as_dynamic
 _LEASES = LEASES.as_dynamic
 LEASE_NAMESPACE = "kube-node-lease"
+_SECOND_RENEWAL = 1.0
 _RETRY = Policy(first=0.2, factor=2.0, limit=7.0, jitter=0.3)
 """The limit is well below the lease's duration: one lost request must not make the node look dead."""
 
@@ -70,10 +81,13 @@ class NodeRegistration:
         self._images = images
         self._runtime_problem = runtime_problem
         self._network = network
+        self.pressures: Callable[[], frozenset[str]] = frozenset
+        """Which pressures the node has; set by whoever watches them."""
         self._conditions: list[Object] = []
         self._written: Object | None = None
         self._written_at = 0.0
         self._uid = ""
+        self._lease_seconds = float(settings.node.lease_seconds)
         self._recheck = False
         self._measure_event = asyncio.Event()
         self._stop = asyncio.Event()
@@ -118,7 +132,7 @@ class NodeRegistration:
     async def _taken_or_made(self) -> Object:
         settings = self._settings
         try:
-            node = await self._client.create(_NODES, new_node(settings, self.facts, self._additions))
+            node = await self._create(new_node(settings, self.facts, self._additions))
         except AlreadyExists:
             try:
                 node = await self._client.get(_NODES, settings.node_name)
@@ -128,10 +142,49 @@ class NodeRegistration:
             check_name(node, settings, self.facts, self._additions)
             wanted = labels(settings, self.facts, self._additions)
             known = node["metadata"].get("labels") or {}
-            if any(known.get(key) != value for key, value in wanted.items()):
-                node = await self._client.patch(_NODES, settings.node_name, "", {"metadata": {"labels": wanted}})
+            notes, noted = node_annotations(settings), node["metadata"].get("annotations") or {}
+            if any(known.get(key) != value for key, value in wanted.items()) or not notes.items() <= noted.items():
+                patch = {"metadata": {"labels": wanted, "annotations": notes}}
+                node = await self._client.patch(_NODES, settings.node_name, "", patch)
             node = await self._set_taint(node)
+        node = await self._set_pod_range(node)
         log.info("The node is registered", node=settings.node_name)
+        return node
+
+    async def _create(self, node: Object) -> Object:
+        try:
+            return await self._client.create(_NODES, node)
+        except Forbidden as problem:
+            if "podCIDR" not in node["spec"]:
+                raise
+            # Another node has the range. The control plane gives this one another; `_set_pod_range` says what to do.
+            log.warning("The node's pod addresses are not free", why=problem.message, cidr=node["spec"]["podCIDR"])
+            spec = {key: value for key, value in node["spec"].items() if key not in ("podCIDR", "podCIDRs")}
+            return await self._client.create(_NODES, {**node, "spec": spec})
+
+    async def _set_pod_range(self, node: Object) -> Object:
+        """The range of a Node that has one cannot be changed, so the node must use it."""
+        meta, mine = node["metadata"], self._settings.node.pod_cidr
+        known = (node.get("spec") or {}).get("podCIDR") or ""
+        if not mine or known == mine:
+            return node
+        if not known:
+            patch = {
+                "metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]},
+                "spec": pod_ranges(self._settings),
+            }
+            try:
+                return await self._client.patch(_NODES, meta["name"], "", patch)
+            except Forbidden as problem:
+                log.warning("The node's pod addresses are not free", why=problem.message, cidr=mine)
+                return node
+        log.warning(
+            "Pods of this node cannot be reached from other nodes: the control plane knows other addresses",
+            node=meta["name"],
+            cidr=mine,
+            known=known,
+            do="make a new join file with `coterie node add`, or set agent.podCIDR to the known range",
+        )
         return node
 
     async def _set_taint(self, node: Object) -> Object:
@@ -180,6 +233,7 @@ class NodeRegistration:
             self._settings.pressure,
             runtime_problem=self._runtime_problem(),
             network=self._network(),
+            pressures=self.pressures(),
         )
         now = rfc3339(self._clock.now())
         return {
@@ -196,9 +250,11 @@ class NodeRegistration:
         if self._written is not None and not due and not self._recheck and _same(self._written, status):
             return
         try:
-            # Strategic: the conditions of others (problem detectors, the node's controller) are left alone.
+            # Strategic: the conditions of others (problem detectors, the node's controller) are left alone. Addresses
+            # are replaced as a whole: they would be merged by their type, and a machine may have several of one.
+            patch = {**status, "addresses": [*status["addresses"], {"$patch": "replace"}]}
             node = await self._client.patch(
-                _NODES, self._settings.node_name, "", {"status": status}, type="strategic", subresource="status"
+                _NODES, self._settings.node_name, "", {"status": patch}, type="strategic", subresource="status"
             )
         except NotFound:
             log.warning("The node is gone from the API; registering it again", node=self._settings.node_name)
@@ -214,26 +270,31 @@ class NodeRegistration:
 
     async def _renew_for_ever(self) -> None:
         renewed = self._clock.monotonic()
+        # Soon once more: how often it is to be renewed, a new lease says only after the control plane has seen it.
+        first = True
         while True:
             await self._persist(self._renew)
             now = self._clock.monotonic()
             # By half: the clock of who judges it began earlier than ours.
-            if now - renewed >= self._settings.node.lease_seconds / 2:
+            if now - renewed >= self._lease_seconds / 2:
                 log.info("The lease was renewed late; writing the node status", seconds=round(now - renewed))
                 self._recheck = True
                 self._measure_event.set()
             renewed = now
-            await self._clock.sleep(self._settings.node.renew_seconds)
+            share = self._lease_seconds / self._settings.node.lease_seconds
+            pause = self._settings.node.renew_seconds * share
+            await self._clock.sleep(min(pause, _SECOND_RENEWAL) if first else pause)
+            first = False
 
     async def _renew(self) -> None:
         name = self._settings.node_name
         spec = {
             "holderIdentity": name,
-            "leaseDurationSeconds": self._settings.node.lease_seconds,
+            "leaseDurationSeconds": int(self._lease_seconds),
             "renewTime": rfc3339_micro(self._clock.now()),
         }
         try:
-            await self._client.patch(_LEASES, name, LEASE_NAMESPACE, {"spec": spec})
+            self._follow(await self._client.patch(_LEASES, name, LEASE_NAMESPACE, {"spec": spec}))
             return
         except NotFound:
             pass
@@ -248,6 +309,15 @@ class NodeRegistration:
             await self._client.patch(_LEASES, name, LEASE_NAMESPACE, {"spec": spec})
         self._recheck = True  # a lease goes with its node: look whether that is still there
         self._measure_event.set()
+
+    def _follow(self, lease: Object) -> None:
+        """A control plane that calls nodes lost sooner than we renew the lease says so."""
+        wanted = (lease["metadata"].get("annotations") or {}).get(COTERIE_LEASE_DURATION, "")
+        own = self._settings.node.lease_seconds
+        seconds = float(max(1, min(own, int(wanted)))) if wanted.isascii() and wanted.isdecimal() else float(own)
+        if seconds != self._lease_seconds:
+            log.info("The lease is renewed more often, as the control plane asks", seconds=round(seconds))
+            self._lease_seconds = seconds
 
     # Leaving.
 

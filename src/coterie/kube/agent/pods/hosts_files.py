@@ -43,7 +43,7 @@ def resolver_file(pod: Object, dns: DnsSettings, host_file: str) -> str:
     else:
         _, host_search, _ = parse_resolver_file(host_file)
         servers = list(dns.servers)
-        search = [*dns.search, *host_search]
+        search = [*_search(pod_model.key_of(pod).namespace, dns), *host_search]
         options = [f"ndots:{dns.ndots}"]
     more = spec.get("dnsConfig") or {}
     servers = _once([*servers, *(more.get("nameservers") or ())])
@@ -58,6 +58,14 @@ def resolver_file(pod: Object, dns: DnsSettings, host_file: str) -> str:
     if options:
         lines.append(f"options {' '.join(options)}")
     return "\n".join(lines) + "\n"
+
+
+def _search(namespace: str, dns: DnsSettings) -> Sequence[str]:
+    if not dns.cluster_domain:
+        return dns.search
+    domain = dns.cluster_domain
+    cluster = (f"{namespace}.svc.{domain}", f"svc.{domain}", domain)
+    return (*dns.search, *cluster) if namespace == dns.domain_namespace else (*cluster, *dns.search)
 
 
 def parse_resolver_file(text: str) -> tuple[list[str], list[str], list[str]]:

@@ -17,7 +17,7 @@ from coterie.http.messages import Request, Response, Sink
 from coterie.http.upgraded_connection import UpgradedConnection
 from coterie.http.websocket import WebSocket, accept_key
 from coterie.kube.agent.runtimes.protocol import ContainerState, PodRuntime, PodState
-from coterie.kube.agent.server import forward, logs, remote
+from coterie.kube.agent.server import forward, forward_channels, logs, remote
 from coterie.kube.agent.server.channels import (
     SPDY_PROTOCOLS,
     WEBSOCKET_PROTOCOLS,
@@ -195,10 +195,16 @@ class AgentEndpoint:
 
         title = f"port-forward {namespace}/{name}"
         if _upgrade(request) == "websocket":
-            protocol = _choose(request.headers.get("sec-websocket-protocol", ""), (_FORWARD_TUNNEL,))
+            protocol = self._forward_protocol(request)
+            ports = _ports(request) if protocol != _FORWARD_TUNNEL else []
 
             async def over_websocket(pipe: UpgradedConnection) -> None:
-                await forward.serve(spdy_over_websocket(WebSocket(pipe)), dial)
+                socket = WebSocket(pipe)
+                if protocol == _FORWARD_TUNNEL:
+                    await forward.serve(spdy_over_websocket(socket), dial)
+                else:
+                    encoded = protocol == forward_channels.BASE64
+                    await forward_channels.serve(socket, ports, dial, encoded=encoded)
 
             return _switch_websocket(request, protocol, UpgradedConnection(self._owner, title, over_websocket))
         protocol = _choose(request.headers.get("x-stream-protocol-version", ""), (_FORWARD,))
@@ -207,6 +213,13 @@ class AgentEndpoint:
             await forward.serve(spdy_over(pipe), dial)
 
         return _switch_spdy(protocol, UpgradedConnection(self._owner, title, over_spdy))
+
+    @staticmethod
+    def _forward_protocol(request: Request) -> str:
+        """Empty: the client named none, which means plain channels."""
+        offered = request.headers.get("sec-websocket-protocol", "")
+        known = (_FORWARD_TUNNEL, forward_channels.PLAIN, forward_channels.BASE64)
+        return _choose(offered, known) if offered.strip() else ""
 
     # -- usage --------------------------------------------------------------------------------------------------
 
@@ -269,6 +282,21 @@ def _flag(request: Request, name: str) -> bool:
     return request.param(name).lower() in _TRUE
 
 
+def _ports(request: Request) -> list[int]:
+    given = [text for value in request.params.get("port", []) for text in value.split(",")]
+    if not given:
+        raise errors.BadRequest('query parameter "ports" is required')
+    if len(given) > forward_channels.MAX_PORTS:
+        raise errors.BadRequest(f"at most {forward_channels.MAX_PORTS} ports can be forwarded at once")
+    try:
+        ports = [int(text) for text in given]
+    except ValueError:
+        ports = [0]
+    if not all(0 < port < 65536 for port in ports):
+        raise errors.BadRequest(f"ports must be numbers from 1 to 65535, not {', '.join(given)}")
+    return ports
+
+
 def _upgrade(request: Request) -> str:
     asked = request.headers.get("upgrade", "").lower()
     if asked not in ("websocket", "spdy/3.1"):
@@ -293,7 +321,7 @@ def _switch_websocket(request: Request, protocol: str, pipe: UpgradedConnection)
         ("Upgrade", "websocket"),
         ("Connection", "Upgrade"),
         ("Sec-WebSocket-Accept", accept_key(key)),
-        ("Sec-WebSocket-Protocol", protocol),
+        *([("Sec-WebSocket-Protocol", protocol)] if protocol else []),
     ]
     return Response(101, headers=headers, upgrade=pipe)
 

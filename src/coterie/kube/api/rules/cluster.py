@@ -74,7 +74,7 @@ def _check_phase(new: Obj, old: Obj) -> Errors:
 
 def _default_node(obj: Obj) -> None:
     spec = section(obj, "spec")
-    if spec.get("podCIDR") and not spec.get("podCIDRs"):
+    if spec.get("podCIDR") and spec["podCIDR"] not in (spec.get("podCIDRs") or ())[:1]:
         spec["podCIDRs"] = [spec["podCIDR"]]
     elif spec.get("podCIDRs") and not spec.get("podCIDR"):
         spec["podCIDR"] = spec["podCIDRs"][0]
@@ -100,6 +100,10 @@ def _validate_node(obj: Obj) -> Errors:
         if not valid_cidr(block):
             why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
             errors.append(invalid(f"spec.podCIDRs[{index}]", block, why))
+    families = [":" in block for block in spec.get("podCIDRs") or ()]
+    if len(families) != len(set(families)):
+        why = "may specify no more than one CIDR for each IP family"
+        errors.append(invalid("spec.podCIDRs", spec["podCIDRs"], why))
     return errors + _check_node_status(obj, obj)
 
 

@@ -1,5 +1,5 @@
-"""Rules of services. Cluster IPs and node ports are handed out elsewhere; here is what a user may ask for and
-change."""
+"""Rules of services. Cluster IPs and node ports are given out by `apiserver/admission/service_addresses.py`; here is what a
+user may ask for and change."""
 
 from __future__ import annotations
 
@@ -12,9 +12,25 @@ from coterie.kube.api.rules.common import check_port_or_name, one_of, optional_o
 from coterie.kube.api.rules.containers import PROTOCOLS
 
 NODE_PORTS = range(30000, 32768)
+_NODE_PORT_RANGE = "provided port is not in the valid range. The range of valid ports is 30000-32767"
 _TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 _IP = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 _ONE_DAY = 86400
+_WITH_NODE_PORTS = ("NodePort", "LoadBalancer")
+
+
+def needs_node_ports(spec: Obj) -> bool:
+    kind = spec.get("type")
+    return kind == "NodePort" or (kind == "LoadBalancer" and spec.get("allocateLoadBalancerNodePorts") is not False)
+
+
+def needs_health_check_port(spec: Obj) -> bool:
+    return spec.get("type") == "LoadBalancer" and spec.get("externalTrafficPolicy") == "Local"
+
+
+def needs_external_policy(spec: Obj) -> bool:
+    kind = spec.get("type")
+    return kind in _WITH_NODE_PORTS or (kind == "ClusterIP" and bool(spec.get("externalIPs")))
 
 
 def _default_service(obj: Obj) -> None:
@@ -32,7 +48,7 @@ def _default_service(obj: Obj) -> None:
     if kind != "ExternalName":
         setdefaults(spec, internalTrafficPolicy="Cluster")
         _default_families(spec)
-    if kind in ("NodePort", "LoadBalancer") or (kind == "ClusterIP" and spec.get("externalIPs")):
+    if needs_external_policy(spec):
         setdefaults(spec, externalTrafficPolicy="Cluster")
     if kind == "LoadBalancer":
         setdefaults(spec, allocateLoadBalancerNodePorts=True)
@@ -81,7 +97,7 @@ def _validate_service(obj: Obj) -> Errors:
     errors += one_of(kind, _TYPES, "spec.type")
     errors += _check_addresses(spec)
     errors += optional_one_of(spec.get("internalTrafficPolicy"), ("Cluster", "Local"), "spec.internalTrafficPolicy")
-    errors += _check_external_policy(spec, kind or "")
+    errors += _check_external_policy(spec)
     allowed = ("SingleStack", "PreferDualStack", "RequireDualStack")
     errors += optional_one_of(spec.get("ipFamilyPolicy"), allowed, "spec.ipFamilyPolicy")
     for index, family in enumerate(spec.get("ipFamilies") or ()):
@@ -135,8 +151,7 @@ def _check_node_port(port: Obj, path: str, kind: str, taken: set[tuple[object, o
     if kind in ("ClusterIP", "ExternalName"):
         return [forbidden_field(f"{path}.nodePort", f"may not be used when `type` is '{kind}'")]
     if number not in NODE_PORTS:
-        why = "provided port is not in the valid range. The range of valid ports is 30000-32767"
-        return [invalid(f"{path}.nodePort", number, why)]
+        return [invalid(f"{path}.nodePort", number, _NODE_PORT_RANGE)]
     held = (port.get("protocol"), number)
     if held in taken:
         return [duplicate(f"{path}.nodePort", number)]
@@ -167,19 +182,46 @@ def _check_addresses(spec: Obj) -> Errors:
     return errors
 
 
-def _check_external_policy(spec: Obj, kind: str) -> Errors:
+def _check_external_policy(spec: Obj) -> Errors:
     policy, path = spec.get("externalTrafficPolicy"), "spec.externalTrafficPolicy"
-    if kind in ("NodePort", "LoadBalancer") or (kind == "ClusterIP" and spec.get("externalIPs")):
+    health, at = spec.get("healthCheckNodePort"), "spec.healthCheckNodePort"
+    errors: Errors = []
+    if needs_external_policy(spec):
         if policy not in ("Cluster", "Local"):
-            return [not_supported(path, policy or "", ("Cluster", "Local"))]
+            errors.append(not_supported(path, policy or "", ("Cluster", "Local")))
     elif policy:
-        return [invalid(path, policy, "may only be set for externally-accessible services")]
-    return []
+        errors.append(invalid(path, policy, "may only be set for externally-accessible services"))
+    if health and not needs_health_check_port(spec):
+        why = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"
+        errors.append(invalid(at, health, why))
+    elif health and health not in NODE_PORTS:
+        errors.append(invalid(at, health, _NODE_PORT_RANGE))
+    return errors
+
+
+def _check_families(spec: Obj) -> Errors:
+    """This cluster has IPv4 only. Whoever fills in endpoints by hand (headless, no selector) may use either family."""
+    if spec.get("type") == "ExternalName" or (spec.get("clusterIP") == "None" and not spec.get("selector")):
+        return []
+    errors: Errors = []
+    if spec.get("ipFamilyPolicy") == "RequireDualStack":
+        why = "this cluster is not configured for dual-stack services"
+        errors.append(invalid("spec.ipFamilyPolicy", "RequireDualStack", why))
+    for index, family in enumerate(spec.get("ipFamilies") or ()):
+        if family == "IPv6":
+            errors.append(invalid(f"spec.ipFamilies[{index}]", family, "not configured on this cluster"))
+    return errors
+
+
+def _validate_new_service(obj: Obj) -> Errors:
+    return _validate_service(obj) + _check_families(obj.get("spec") or {})
 
 
 def _keep_allocated(new: Obj, old: Obj) -> None:
-    """A client that leaves out what was allocated for it does not give it back."""
+    """A client that leaves out what was allocated for it does not give it back; with the type goes what only the old type
+    has, unless the client changed that too."""
     spec, before = section(new, "spec"), old.get("spec") or {}
+    _drop_unneeded(spec, before)
     if spec.get("type") == "ExternalName" or before.get("type") == "ExternalName":
         return
     if not spec.get("clusterIP") and before.get("clusterIP"):
@@ -187,9 +229,33 @@ def _keep_allocated(new: Obj, old: Obj) -> None:
         if not spec.get("clusterIPs"):
             spec["clusterIPs"] = list(before.get("clusterIPs") or [before["clusterIP"]])
         spec["ipFamilies"] = before.get("ipFamilies") or spec.get("ipFamilies")
-    with_node_ports = ("NodePort", "LoadBalancer")
-    if spec.get("type") in with_node_ports and before.get("type") in with_node_ports:
+    if spec.get("type") in _WITH_NODE_PORTS and before.get("type") in _WITH_NODE_PORTS:
         _keep_node_ports(spec, before)
+    if needs_health_check_port(spec) and needs_health_check_port(before) and before.get("healthCheckNodePort"):
+        setdefaults(spec, healthCheckNodePort=before["healthCheckNodePort"])
+
+
+def _drop_unneeded(spec: Obj, before: Obj) -> None:
+    kind, had = spec.get("type"), before.get("type")
+    unneeded: list[str] = []
+    if kind == "ExternalName" and had != "ExternalName":
+        unneeded += ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"]
+    if needs_health_check_port(before) and not needs_health_check_port(spec):
+        unneeded.append("healthCheckNodePort")
+    if had == "LoadBalancer" and kind != "LoadBalancer":
+        unneeded += ["allocateLoadBalancerNodePorts", "loadBalancerClass"]
+    if needs_external_policy(before) and not needs_external_policy(spec):
+        unneeded.append("externalTrafficPolicy")
+    for key in unneeded:
+        if key in spec and spec[key] == before.get(key):
+            del spec[key]
+    if needs_node_ports(before) and kind not in _WITH_NODE_PORTS and _node_ports(spec) == _node_ports(before):
+        for port in spec.get("ports") or ():
+            port.pop("nodePort", None)
+
+
+def _node_ports(spec: Obj) -> set[object]:
+    return {port.get("nodePort") for port in spec.get("ports") or ()}
 
 
 def _keep_node_ports(spec: Obj, before: Mapping[str, list[Obj]]) -> None:
@@ -218,7 +284,8 @@ def _check_change(new: Obj, old: Obj) -> Errors:
     families, kept = spec.get("ipFamilies") or [], before.get("ipFamilies") or []
     if kept and families and families[0] != kept[0]:
         errors.append(invalid("spec.ipFamilies[0]", families, "may not change once set"))
-    return errors
+    asked = (spec.get("ipFamilyPolicy"), families)
+    return errors + (_check_families(spec) if asked != (before.get("ipFamilyPolicy"), kept) else [])
 
 
 def _no_load_balancer(obj: Obj) -> Obj:
@@ -229,6 +296,7 @@ RULES: dict[tuple[str, str], KindRules] = {
     ("", "Service"): make_rules(
         default=_default_service,
         validate=_validate_service,
+        validate_create=_validate_new_service,
         changed=_check_change,
         status=True,
         initial_status=_no_load_balancer,

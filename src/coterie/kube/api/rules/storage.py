@@ -1,4 +1,4 @@
-"""Rules of persistent volumes, claims and storage classes. They are stored and shown; who provides them comes later."""
+"""Rules of persistent volumes, claims and storage classes."""
 
 from __future__ import annotations
 

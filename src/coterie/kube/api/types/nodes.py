@@ -20,6 +20,8 @@ class NodeSpec(Model, frozen=True, kw_only=True):
     unschedulable: bool = False
     taints: tuple[Taint, ...] | None = None
     pod_cidr: str = msgspec.field(name="podCIDR", default="")
+    pod_cidrs: tuple[str, ...] | None = msgspec.field(name="podCIDRs", default=None)
+    """One for each address family; the first is `podCIDR`."""
     provider_id: str = msgspec.field(name="providerID", default="")
 
 

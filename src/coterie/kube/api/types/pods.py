@@ -59,6 +59,18 @@ class TopologySpreadConstraint(Model, frozen=True, kw_only=True):
     node_taints_policy: str | None = None
 
 
+class ClaimVolumeSource(Model, frozen=True, kw_only=True):
+    claim_name: str = ""
+    read_only: bool = False
+
+
+class PodVolume(Model, frozen=True, kw_only=True):
+    """Only what ties a pod to other objects than its own."""
+
+    name: str = ""
+    persistent_volume_claim: ClaimVolumeSource | None = None
+
+
 class PodSpec(Model, frozen=True, kw_only=True):
     node_name: str = ""
     scheduler_name: str = ""
@@ -81,6 +93,12 @@ class PodSpec(Model, frozen=True, kw_only=True):
     resources: ResourceRequirements | None = None
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] | None = None
+    volumes: tuple[PodVolume, ...] | None = None
+
+    @property
+    def claim_names(self) -> tuple[str, ...]:
+        """The PersistentVolumeClaims that the pod mounts."""
+        return tuple(v.persistent_volume_claim.claim_name for v in self.volumes or () if v.persistent_volume_claim)
 
 
 class ContainerStatus(Model, frozen=True, kw_only=True):

@@ -6,11 +6,13 @@ from owning nodes (`NodeOwnership`); who has the right by a binding of his own i
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from coterie.http.messages import UserInfo
 from coterie.kube.api import errors
+from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
 from coterie.kube.apiserver.admission.chain import AdmissionRequest
 from coterie.kube.apiserver.auth.nodes import NodeAuthorizer, node_of
 from coterie.kube.apiserver.auth.rules import Attributes
@@ -55,6 +57,8 @@ class NodeRestriction:
             return f'node "{node}" may not change the labels of pods' if changed else ""
         if attempt.name != node:
             return f'node "{node}" is not allowed to modify {attempt.resource.kind.lower()} "{attempt.name}"'
+        if plural == "nodes" and (why := self._pod_ranges(attempt)):
+            return why
         if plural == "leases" or attempt.old is None:
             restricted = plural == "nodes" and any(key.startswith(_RESTRICTED_PREFIX) for key in _labels(attempt.obj))
             return f"labels below {_RESTRICTED_PREFIX} are not the node's to set" if restricted else ""
@@ -68,8 +72,24 @@ class NodeRestriction:
         ownership = self._authorizer.ownership
         if ownership is None or attempt.resource.plural != "nodes":
             return ""
+        if why := self._pod_ranges(attempt):
+            return why
         labelled = _labels(attempt.obj).get(ownership.label) == owner
         return "" if labelled else f'nodes of "{owner}" must have the label {ownership.label}={owner}'
+
+    def _pod_ranges(self, attempt: AdmissionRequest) -> str:
+        """Whoever announces pod addresses is sent the traffic to them, so they must not be another node's."""
+        wanted = _pod_cidrs(attempt.obj)
+        if not wanted or (attempt.old is not None and _pod_cidrs(attempt.old) == wanted):
+            return ""
+        pool = _labels(attempt.obj).get(COTERIE_POD_NAMESPACE, "")
+        for name, other in self._authorizer.other_nodes(attempt.name):
+            if _labels(other).get(COTERIE_POD_NAMESPACE, "") != pool:
+                continue
+            for cidr in wanted:
+                if any(_overlap(cidr, each) for each in _pod_cidrs(other)):
+                    return f'the pod addresses {cidr} are in use by node "{name}"'
+        return ""
 
     def _change(self, old: Object, new: Object, node: str) -> str:
         """What a node may not change about itself: where it belongs, what keeps pods off it, who owns it."""
@@ -110,6 +130,24 @@ def _foreign_taints(node: Object, own: Collection[tuple[str, str, str]]) -> list
     """All but those that say how the node is set up, which are its own to change."""
     taints = (node.get("spec") or {}).get("taints") or ()
     return [each for each in taints if (each.get("key"), each.get("value"), each.get("effect")) not in own]
+
+
+def _pod_cidrs(node: Object) -> list[str]:
+    spec = node.get("spec") or {}
+    return [each for each in (spec.get("podCIDRs") or [spec.get("podCIDR")]) if each]
+
+
+def _overlap(one: str, other: str) -> bool:
+    """False as well for what is no range: validation says so."""
+    try:
+        first, second = ipaddress.ip_network(one, strict=False), ipaddress.ip_network(other, strict=False)
+    except ValueError:
+        return False
+    if first.version != second.version:
+        return False
+    shorter = min(first.prefixlen, second.prefixlen)
+    shift = first.max_prefixlen - shorter
+    return int(first.network_address) >> shift == int(second.network_address) >> shift
 
 
 def _labels(obj: Object) -> Mapping[str, str]:

@@ -30,6 +30,14 @@ def _forbidden(attempt: AdmissionRequest, why: str, causes: tuple[errors.StatusC
     )
 
 
+def _keep(attempt: AdmissionRequest, *fields: str) -> None:
+    """What admission set at the creation stays when an update leaves it out; whether it may change is validation's."""
+    before = (attempt.old or {}).get("spec") or {}
+    for name in fields:
+        if attempt.obj["spec"].get(name) in (None, "") and name in before:
+            attempt.obj["spec"][name] = before[name]
+
+
 class NamespaceLifecycle:
     """Objects are created only in namespaces that exist and are not going away."""
 
@@ -60,9 +68,12 @@ class ServiceAccounts:
         self._accounts = accounts
 
     def __call__(self, attempt: AdmissionRequest) -> None:
-        if attempt.verb != "create" or not _is_pod(attempt):
+        if not _is_pod(attempt):
             return
         spec = attempt.obj.setdefault("spec", {})
+        if attempt.verb != "create":
+            _keep(attempt, "serviceAccountName", "serviceAccount")
+            return
         name = spec.get("serviceAccountName") or "default"
         # The default account may not have been made yet in a fresh namespace; it gives no rights, so do not wait.
         if name != "default" and self._accounts.get(attempt.namespace, name) is None:
@@ -80,9 +91,12 @@ class Priorities:
         self._classes = classes
 
     def __call__(self, attempt: AdmissionRequest) -> None:
-        if attempt.verb != "create" or not _is_pod(attempt):
+        if not _is_pod(attempt):
             return
         spec = attempt.obj.setdefault("spec", {})
+        if attempt.verb != "create":
+            _keep(attempt, "priority", "preemptionPolicy")
+            return
         name = spec.get("priorityClassName")
         chosen = self._default() if not name else self._named(attempt, name)
         value = chosen["value"] if chosen else 0

@@ -60,13 +60,16 @@ _ROLES: dict[str, Sequence[str]] = {
         "patch update | core | pods/status",
         "create | core | pods/eviction",
         "READ | core | configmaps secrets",
-        "get | core | persistentvolumeclaims persistentvolumes",
+        "READ | core | persistentvolumeclaims persistentvolumes",
         # Kubernetes lets nodes read slices only; our nodes have a DNS server, which reads the older kind.
         "READ | core | endpoints",
         "create get list watch | certificates.k8s.io | certificatesigningrequests",
         "create delete get patch update | coordination.k8s.io | leases",
         "create | core | serviceaccounts/token",
         "READ | discovery.k8s.io | endpointslices",
+        # Nodes enforce NetworkPolicies, which select by the labels of namespaces too.
+        "READ | core | namespaces",
+        "READ | networking.k8s.io | networkpolicies",
     ),
     "system:node-bootstrapper": ("create get list watch | certificates.k8s.io | certificatesigningrequests",),
     "system:node-problem-detector": ("get | core | nodes", "patch | core | nodes/status", *_EMIT),

@@ -54,7 +54,7 @@ class WriteVerbs:
         want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
         obj = self._read(call, asked)
         metadata = self._metadata(call, obj)
-        if metadata.get("resourceVersion") not in (None, "", "0"):
+        if _is_revision(metadata.get("resourceVersion")):
             raise errors.BadRequest("resourceVersion should not be set on objects to be created")
         if not metadata.get("name") and not metadata.get("generateName"):
             self._refuse(call, obj, [errors.required("metadata.name", "name or generateName is required")])
@@ -90,6 +90,13 @@ class WriteVerbs:
         obj = call.view.to_stored(obj)
         strategy.default(obj)
         strategy.prepare_create(obj)
+        owners: list[Object] = []
+        if asked.manager:
+            # Before admission: what that adds is nobody's, so another manager may apply it later without a conflict.
+            owners = ownership.track_update(
+                [], None, obj, strategy.storage_schema, manager=asked.manager, operation="Update",
+                api_version=resource.api_version, subresource="", now=now, has_status=strategy.has_status,
+            )  # fmt: skip
         attempt = AdmissionRequest("create", resource, call.namespace, name, obj, None, call.user, asked.dry_run)
         with self._admission.reserving() as reserved:
             reserved.admit(attempt)
@@ -105,13 +112,8 @@ class WriteVerbs:
                     )
                 return ObjectWrite(encode(obj, collection.api_version, collection.kind))
 
-            if asked.manager:
-                owners = ownership.track_update(
-                    [], None, obj, strategy.storage_schema, manager=asked.manager, operation="Update",
-                    api_version=resource.api_version, subresource="", now=now, has_status=strategy.has_status,
-                )  # fmt: skip
-                if owners:
-                    obj["metadata"]["managedFields"] = owners
+            if owners:
+                obj["metadata"]["managedFields"] = owners
             if asked.dry_run:
                 value = decide(collection.get(call.namespace, name)).value
                 assert value is not None
@@ -180,6 +182,13 @@ class WriteVerbs:
         elif subresource not in _EXACT:
             strategy.default(new)
             strategy.prepare_update(new, old)
+        owners = wanted["metadata"].get("managedFields")
+        if track:
+            owners = ownership.track_update(
+                entries.choose_managed_fields(old, wanted, subresource), old, new, strategy.storage_schema,
+                manager=asked.manager, operation="Update", api_version=resource.api_version,
+                subresource=subresource, now=rfc3339(self._clock.now()), has_status=strategy.has_status,
+            )  # fmt: skip
         reserved.admit(
             AdmissionRequest(
                 "update", resource, call.namespace, call.name, new, old, call.user, asked.dry_run, subresource
@@ -193,13 +202,6 @@ class WriteVerbs:
         elif subresource not in _EXACT:
             faults += strategy.validate_update(new, old)
         self._refuse(call, new, faults)
-        owners = wanted["metadata"].get("managedFields")
-        if track:
-            owners = ownership.track_update(
-                entries.choose_managed_fields(old, wanted, subresource), old, new, strategy.storage_schema,
-                manager=asked.manager, operation="Update", api_version=resource.api_version,
-                subresource=subresource, now=rfc3339(self._clock.now()), has_status=strategy.has_status,
-            )  # fmt: skip
         if owners:
             new["metadata"]["managedFields"] = owners
         else:
@@ -377,6 +379,11 @@ class WriteVerbs:
 _SERVER_ONLY = frozenset(
     ("selfLink", "resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
 )
+
+
+def _is_revision(value: Any) -> bool:
+    """Kubernetes takes everything that is no number, or zero, for none."""
+    return isinstance(value, str) and value.isascii() and value.isdigit() and int(value) > 0
 
 
 def is_gone(obj: Object) -> bool:

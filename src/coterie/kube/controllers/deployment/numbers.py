@@ -6,19 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coterie.kube.api.int_or_percent import resolve
 from coterie.kube.api.labels import MAX_REPLICAS
-from coterie.kube.api.types.apps import Deployment, IntOrPercent, ReplicaSet
+from coterie.kube.api.types.apps import Deployment, ReplicaSet
 from coterie.kube.controllers.deployment.drafts import Draft
-
-
-def resolve(value: IntOrPercent | None, total: int, *, up: bool) -> int:
-    """A number, or a percentage of the total; a part of a pod is rounded as asked."""
-    if value is None:
-        return 0
-    if isinstance(value, int):
-        return max(0, value)
-    share = int(value.rstrip("%")) * total
-    return -(-share // 100) if up else share // 100
 
 
 @dataclass(frozen=True, slots=True)

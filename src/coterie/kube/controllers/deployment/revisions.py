@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import orjson
-
-from coterie.base.ids import SAFE_ALPHABET
 from coterie.kube.api.labels import DEPLOYMENT_REVISION, DESIRED_REPLICAS, LAST_APPLIED, MAX_REPLICAS, POD_TEMPLATE_HASH
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.apps import DEPLOYMENTS, REPLICA_SETS, Deployment, ReplicaSet
+from coterie.kube.control.content_hash import content_hash, without_nulls
 from coterie.kube.control.controller_refs import reference
 from coterie.kube.controllers.deployment.drafts import Draft
 
@@ -27,20 +24,11 @@ _NOT_COPIED = frozenset(
     )
 )
 _HISTORY_LENGTH = 2000
-_HASH_LENGTH = 10
 
 
 def template_hash(template: Object, collisions: int | None) -> str:
     """Ten letters that are the same for the same template, whoever computes them and in whichever order its keys are."""
-    digest = hashlib.blake2b(orjson.dumps(_bare(template), option=orjson.OPT_SORT_KEYS), digest_size=8)
-    if collisions:
-        digest.update(str(collisions).encode())
-    number = int.from_bytes(digest.digest())
-    letters = []
-    for _ in range(_HASH_LENGTH):
-        number, rest = divmod(number, len(SAFE_ALPHABET))
-        letters.append(SAFE_ALPHABET[rest])
-    return "".join(letters)
+    return content_hash(_bare(template), collisions)
 
 
 def same_template(one: Object | None, other: Object | None) -> bool:
@@ -52,15 +40,7 @@ def _bare(template: Object) -> Any:
     meta = dict(template.get("metadata") or {})
     labels = {key: value for key, value in (meta.get("labels") or {}).items() if key != POD_TEMPLATE_HASH}
     meta["labels"] = labels or None
-    return _without_nulls({**template, "metadata": meta})
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
-    if isinstance(value, list):
-        return [_without_nulls(inner) for inner in value]
-    return value
+    return without_nulls({**template, "metadata": meta})
 
 
 def oldest_first(sets: Iterable[ReplicaSet]) -> list[ReplicaSet]:

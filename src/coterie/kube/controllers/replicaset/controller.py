@@ -1,17 +1,20 @@
-"""Keeps as many pods running as each replica set asks for."""
+"""Keeps as many pods running as each ReplicaSet (or ReplicationController, see `replication_controller.py`) asks for."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.kube.api.errors import ApiError, NotFound, ServiceUnavailable
 from coterie.kube.api.meta import Object, ObjectKey, ObjectMeta, controller_of
-from coterie.kube.api.selectors import selector_of
+from coterie.kube.api.selectors import LabelSelector, selector_of
 from coterie.kube.api.types.apps import REPLICA_SETS, ReplicaSet
+from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.merge import changes
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.client.client import Client
+from coterie.kube.client.informer import Informer
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.kube.control.controller_refs import CONTROLLER_INDEX, Claimer, by_controller, candidates, owners_to_enqueue
@@ -33,17 +36,22 @@ class ReplicaSetReconciler:
         events: EventRecorder | None,
         pod_hook: PodHook | None,
         clock: Clock,
+        kind: Kind[Any] = REPLICA_SETS,
+        selector: Callable[[Any], LabelSelector] = selector_of,
     ) -> None:
+        """`kind`: whose objects are replica sets here; `selector` reads their `spec.selector`."""
         self._client = client
+        self._kind = kind
+        self._selector = selector
         self._clock = clock
         self._pod_hook = pod_hook
-        self.replica_sets = informers.get(REPLICA_SETS)
+        self.replica_sets: Informer[ReplicaSet] = informers.get(kind)
         self.pods = informers.get(PODS)
         self.replica_sets.cache.add_index(CONTROLLER_INDEX, by_controller)
         self.pods.cache.add_index(CONTROLLER_INDEX, by_controller)
         self._expected: Expectations[str] = Expectations(self.pods, clock)
-        self._claimer = Claimer(client, REPLICA_SETS, PODS)
-        self._work = PodControl(client, REPLICA_SETS, events, self._expect_version)
+        self._claimer = Claimer(client, kind, PODS)
+        self._work = PodControl(client, kind, events, self._expect_version)
 
     def _expect_version(self, owner: ObjectMeta, version: str) -> None:
         self._expected.expect(owner.uid, version)
@@ -56,7 +64,7 @@ class ReplicaSetReconciler:
         # Asked before the pods are read: what is expected to be in the cache must be in what we count.
         seen = self._expected.fulfilled(meta.uid)
         found = candidates(self.pods.cache, key.namespace, meta.uid)
-        pods = await self._claimer.claim(meta, selector_of(replica_set.spec.selector), found)
+        pods = await self._claimer.claim(meta, self._selector(replica_set.spec.selector), found)
         refused: ApiError | None = None
         failure: ReplicaFailure | None = None
         if seen and not meta.deleting:
@@ -71,7 +79,7 @@ class ReplicaSetReconciler:
     async def _manage(self, replica_set: ReplicaSet, pods: list[Pod]) -> tuple[ApiError | None, ReplicaFailure | None]:
         wanted = plan(replica_set, pods, self._related(replica_set), self._clock.now(), BURST)
         if wanted.create:
-            body = pod_from_template(REPLICA_SETS, replica_set.metadata, replica_set.spec.template or {})
+            body = pod_from_template(self._kind, replica_set.metadata, replica_set.spec.template or {})
             outcome = await self._create(replica_set, body, wanted.create)
             reason = "FailedCreate"
         elif wanted.delete:
@@ -121,16 +129,16 @@ class ReplicaSetReconciler:
         meta = replica_set.metadata
         body: Object = {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}, "status": patch}
         try:
-            await self._client.patch_status(REPLICA_SETS, meta.name, meta.namespace, body)
+            await self._client.patch_status(self._kind, meta.name, meta.namespace, body)
         except NotFound:
             return None
         return wait
 
     def keys_of_pod(self, pod: Pod) -> list[ObjectKey]:
         """The set that controls the pod; for an orphan all that might adopt it."""
-        return owners_to_enqueue(
-            pod.metadata, "ReplicaSet", "apps", self.replica_sets.cache.list(pod.metadata.namespace)
-        )
+        sets = self.replica_sets.cache.list(pod.metadata.namespace)
+        resource = self._kind.resource
+        return owners_to_enqueue(pod.metadata, resource.kind, resource.group, sets, self._selector)
 
 
 def make(
@@ -145,8 +153,14 @@ def make(
     """`events` is a recorder of the component `replicaset-controller`; the caller runs it. `pod_hook` sees
     each pod before it is created."""
     reconciler = ReplicaSetReconciler(client, informers, events, pod_hook, clock)
+    return controller_of_sets("replicaset", reconciler, workers, clock)
+
+
+def controller_of_sets(
+    name: str, reconciler: ReplicaSetReconciler, workers: int, clock: Clock
+) -> Controller[ObjectKey]:
     watches: list[Watches[Any, ObjectKey]] = [
         Watches(reconciler.replica_sets, own_key),
         Watches(reconciler.pods, reconciler.keys_of_pod),
     ]
-    return Controller("replicaset", reconciler.reconcile, watches, workers=workers, clock=clock)
+    return Controller(name, reconciler.reconcile, watches, workers=workers, clock=clock)

@@ -23,6 +23,7 @@ class RecordType(IntEnum):
     SOA = 6
     PTR = 12
     MX = 15
+    TXT = 16
     AAAA = 28
     SRV = 33
     DNAME = 39
@@ -94,6 +95,10 @@ def address_record(name: Name, address: str, ttl: int) -> ResourceRecord:
 
 def srv_record(name: Name, port: int, target: Name, ttl: int) -> ResourceRecord:
     return ResourceRecord(name, RecordType.SRV, ttl, struct.pack("!HHH", 0, 100, port) + packed_name(target))
+
+
+def ptr_record(name: Name, target: Name, ttl: int) -> ResourceRecord:
+    return ResourceRecord(name, RecordType.PTR, ttl, packed_name(target))
 
 
 def soa_record(zone: Name, serial: int, ttl: int) -> ResourceRecord:

@@ -2,31 +2,34 @@
 
     Service + Endpoints ──> ServiceNames      addresses, ports, names of single endpoints, or another name
     Pod with subdomain  ──> its own name      <hostname>.<subdomain>
+    Namespace           ──> a local namespace, unless it is another domain's (`Zone.namespaces`)
     settings            ──> Zone              own domain, the gateway's address, names that lead to the node itself
 
-Names stand for endpoints, never for a cluster address: nothing here translates addresses, and a pod reaches another
-domain through the gateway; a `clusterIP` is a mere label.
+A Service with a cluster IP from `Zone.virtual` stands for that address; every other one stands for its ready endpoints.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from coterie.kube.api.pod_state import addresses as pod_addresses
 from coterie.kube.api.types.network import Endpoints, Service
 from coterie.kube.api.types.pods import Pod
+from coterie.kube.network.dns.model import Name
+from coterie.kube.network.dns.settings import Network
 
 GATEWAY_PORT = 80
+CLUSTER_DOMAIN: Name = (b"cluster", b"local")
 
 
 @dataclass(frozen=True, slots=True)
 class SrvTarget:
-    """One endpoint of a named port: what an SRV record says."""
+    """What an SRV record of a named port says."""
 
     label: str
-    """The endpoint's name below the service."""
+    """The endpoint's name below the service; empty: the service itself, which has a cluster IP."""
     port: int
 
 
@@ -41,6 +44,16 @@ class ServiceNames:
     """Another host's name, of an ExternalName service."""
     by_gateway: bool = False
     """Reached through the own gateway, as other domains reach it."""
+    virtual: bool = False
+    """`addresses` is the cluster IP, not the endpoints."""
+
+    def reverse(self) -> dict[str, str]:
+        """By address, the label below the service that the address has a PTR record for; empty: the service itself."""
+        if self.by_gateway or self.alias:
+            return {}
+        if self.virtual:
+            return dict.fromkeys(self.addresses, "")
+        return {address: label for label, addresses in self.endpoints.items() for address in addresses}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +66,22 @@ class Zone:
     services: Mapping[str, ServiceNames] = field(default_factory=dict)
     pods: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     """Addresses by (host name, subdomain)."""
+    namespaces: frozenset[str] = frozenset()
+    """Namespaces of this cluster besides the own domain's whose names are answered here. Every other namespace is another
+    domain's, and its names lead to the gateway."""
+    others: Mapping[tuple[str, str], ServiceNames] = field(default_factory=dict)
+    """Services by (namespace, name), of all namespaces but the own domain's."""
+    pod_addresses: Collection[tuple[str, str]] = frozenset()
+    """(namespace, address) of every pod that runs."""
+    reverse: Mapping[str, Mapping[tuple[str, str], str]] = field(default_factory=dict)
+    """By address, the Services it belongs to as (namespace, name), with the label below each (`ServiceNames.reverse`)."""
+    hosts: Mapping[Name, tuple[str, ...]] = field(default_factory=dict)
+    """Addresses of names that stand for themselves, outside every namespace."""
+    virtual: Network | None = None
+    """The range of cluster IPs; None: nothing here leads them to endpoints."""
+    networks: tuple[Network, ...] = ()
+    """Ranges of pods and cluster IPs: nobody else is asked about an address in them."""
+    cluster_domain: Name = CLUSTER_DOMAIN
     gateway_port: int = GATEWAY_PORT
     host_services: frozenset[str] = frozenset()
     """Names of services of the node process itself."""
@@ -72,39 +101,58 @@ def zone_of(
     endpoints: Iterable[Endpoints] = (),
     pods: Iterable[Pod] = (),
     gateway_label: tuple[str, str] | None = None,
+    namespaces: Iterable[str] = (),
+    virtual: Network | None = None,
 ) -> Zone:
-    """Everything at once, of the objects in the domain's namespace; a `ZoneKeeper` does it change by change."""
-    behind = {each.metadata.name: each for each in endpoints if each.metadata.namespace == domain}
-    named = {
-        service.metadata.name: service_names(service, behind.get(service.metadata.name), gateway_label)
-        for service in services
-        if service.metadata.namespace == domain
-    }
+    """Everything at once; a `ZoneUpdater` does it change by change. `namespaces`: the local ones besides the domain's."""
+    behind = {(each.metadata.namespace, each.metadata.name): each for each in endpoints}
+    named: dict[str, ServiceNames] = {}
+    others: dict[tuple[str, str], ServiceNames] = {}
+    reverse: dict[str, dict[tuple[str, str], str]] = {}
+    for service in services:
+        key = service.metadata.namespace, service.metadata.name
+        names = service_names(service, behind.get(key), gateway_label if key[0] == domain else None, virtual)
+        if key[0] == domain:
+            named[key[1]] = names
+        else:
+            others[key] = names
+        for address, label in names.reverse().items():
+            reverse.setdefault(address, {})[key] = label
     found: dict[tuple[str, str], tuple[str, ...]] = {}
+    addresses: set[tuple[str, str]] = set()
     for pod in pods:
+        addresses |= {(pod.metadata.namespace, address) for address in current_addresses(pod)}
         if pod.metadata.namespace == domain and (name := pod_name(pod)) is not None:
             found[name] = (*found.get(name, ()), *pod_addresses(pod))
-    return Zone(domain, gateway, host, named, found, gateway_label=gateway_label)
+    return Zone(
+        domain,
+        gateway,
+        host,
+        named,
+        found,
+        frozenset(namespaces) - {domain},
+        others,
+        addresses,
+        reverse,
+        gateway_label=gateway_label,
+        virtual=virtual,
+    )
 
 
 def service_names(
-    service: Service, endpoints: Endpoints | None, gateway_label: tuple[str, str] | None = None
+    service: Service,
+    endpoints: Endpoints | None,
+    gateway_label: tuple[str, str] | None = None,
+    virtual: Network | None = None,
 ) -> ServiceNames:
     if service.spec.type == "ExternalName":
-        target = service.spec.external_name
-        if _is_address(target):
-            return ServiceNames((target,))
-        # The API takes labels of any length here, DNS does not.
-        return (
-            ServiceNames(alias=target)
-            if all(0 < len(e) < 64 for e in target.rstrip(".").split("."))
-            else ServiceNames()
-        )
-    addresses: dict[str, None] = {}
+        return _external(service.spec.external_name)
     ports: dict[tuple[str, str], dict[SrvTarget, None]] = {
         (port.name.lower(), port.protocol.lower()): {} for port in service.spec.ports or () if port.name
     }
+    addresses: dict[str, None] = {}
     single: dict[str, dict[str, None]] = {}
+    by_endpoint: dict[tuple[str, str], dict[SrvTarget, None]] = {key: {} for key in ports}
     for subset in (endpoints.subsets if endpoints is not None else None) or ():
         for address in subset.addresses or ():
             if not _is_address(address.ip):
@@ -114,13 +162,35 @@ def service_names(
             single.setdefault(label, {})[address.ip] = None
             for port in subset.ports or ():
                 if port.name and port.port:
-                    ports.setdefault((port.name.lower(), port.protocol.lower()), {})[SrvTarget(label, port.port)] = None
+                    key = port.name.lower(), port.protocol.lower()
+                    by_endpoint.setdefault(key, {})[SrvTarget(label, port.port)] = None
+    cluster_ip = service.spec.cluster_ip
+    has_virtual = virtual is not None and _is_address(cluster_ip) and ipaddress.ip_address(cluster_ip) in virtual
+    if has_virtual:
+        addresses = {cluster_ip: None}
+        for each in service.spec.ports or ():
+            if each.name:
+                ports[each.name.lower(), each.protocol.lower()][SrvTarget("", each.port)] = None
     return ServiceNames(
         tuple(addresses),
-        {key: tuple(targets) for key, targets in ports.items()},
+        {key: tuple(targets) for key, targets in (ports if has_virtual else by_endpoint).items()},
         {label: tuple(found) for label, found in single.items()},
         by_gateway=gateway_label is not None and gateway_label in (service.metadata.labels or {}).items(),
+        virtual=has_virtual,
     )
+
+
+def _external(target: str) -> ServiceNames:
+    if _is_address(target):
+        return ServiceNames((target,))
+    # The API takes labels of any length here, DNS does not.
+    fits = all(0 < len(label) < 64 for label in target.rstrip(".").split("."))
+    return ServiceNames(alias=target) if fits else ServiceNames()
+
+
+def current_addresses(pod: Pod) -> tuple[str, ...]:
+    """Of a pod that has not ended."""
+    return () if pod.ended else tuple(address for address in pod_addresses(pod) if _is_address(address))
 
 
 def pod_name(pod: Pod) -> tuple[str, str] | None:

@@ -7,6 +7,11 @@
 
 Pods are identified by address; a packet whose source address is not that of its device is dropped. What is not allowed
 is refused with an answer, so that clients fail at once. The domain's own processes reach every pod.
+
+Pods of other nodes come by the device `vx0`. Their kind is told by the place of their address in the range of their node: the
+lower half is of ordinary pods, the upper one of engines and guests, which count as guests until their agent says otherwise
+(`Firewall.add_remote`). The machine comes by `host0`, with the last address of the node's range: it reaches ordinary pods and names,
+and nobody reaches it.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ import socket
 import struct
 
 from coterie.kube.network.pods import nftables
-from coterie.kube.network.pods.links import DEVICE_PREFIX
+from coterie.kube.network.pods.links import DEVICE_PREFIX, HOST_DEVICE, OVERLAY_DEVICE
 from coterie.kube.network.pods.netlink import NETLINK_NETFILTER, NetlinkMessage, NetlinkSocket
 
 TYPE_CHECKING = False
@@ -47,6 +52,10 @@ CONNECTIONS_OF_A_POD = 1024
 """To all services of the node together: one pod cannot take those of the others."""
 _PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17}
 _RAW, _DESTINATION_NAT, _FILTER = -300, -100, 0
+_SET_OF_KIND = {ENGINE: _ENGINES, GUEST: _GUESTS}
+_OVERLAY, _HOST = (name.encode() + b"\0" for name in (OVERLAY_DEVICE, HOST_DEVICE))
+"""With its end: not the beginning of another name."""
+_DNS_PORT = 53
 _ELEMENTS_IN_MESSAGE = 1000
 _BYTES_IN_BATCH = 150_000
 _ICMP_ECHO_REQUEST = 8
@@ -63,7 +72,30 @@ def _network(text: str) -> tuple[bytes, bytes]:
     return struct.pack(">I", struct.unpack(">I", _packed(address))[0] & bits), struct.pack(">I", bits)
 
 
+def _host_bits(length: int) -> int:
+    return (1 << (32 - length)) - 1
+
+
 _LOOPBACK, _THIS_NETWORK = _network("127.0.0.0/8"), _network("0.0.0.0/8")
+
+
+class ClusterPlan:
+    """The domain beyond this node.
+
+    pod_range: of all its nodes; node_prefix: the length of the prefix of every node's range
+    gateway: of the control plane's node, which every pod reaches and whose processes reach every pod; empty: this is that node
+    host_address: of the machine, by way of `host0`
+    """
+
+    def __init__(self, pod_range: str, node_prefix: int, gateway: str, host_address: str) -> None:
+        self.pod_range = _network(pod_range)
+        self.gateway = _packed(gateway) if gateway else b""
+        self.host_address = _packed(host_address)
+        hosts = _host_bits(node_prefix)
+        self.host_bits = struct.pack(">I", hosts)
+        """Of an address: its place in the range of its node. All of them set: the machine."""
+        self.upper_half = struct.pack(">I", hosts + 1 >> 1)
+        """The bit that is set in the upper half of every node's range."""
 
 
 class FirewallPlan:
@@ -74,6 +106,7 @@ class FirewallPlan:
     relay_port: 0, or where outward TCP of the domain's own processes is redirected: everything but the gateway address
         and the pod range, 127.0.0.0/8 included, to 127.0.0.1:relay_port
     egress_for_pods: outward TCP of ordinary pods goes to gateway:relay_port
+    cluster: how the domain goes on beyond this node; None: it does not
     """
 
     def __init__(
@@ -84,7 +117,9 @@ class FirewallPlan:
         ports_not_for_guests: Sequence[tuple[str, int]] = (),
         relay_port: int = 0,
         egress_for_pods: bool = False,
+        cluster: ClusterPlan | None = None,
     ) -> None:
+        self.cluster = cluster
         self.gateway = _packed(gateway)
         self.pod_range = _network(pod_range)
         self.counts_connections = True
@@ -106,20 +141,30 @@ class Firewall:
         plan: FirewallPlan,
         pods: Iterable[tuple[str, str, str]] = (),
         pairs: Iterable[tuple[str, str]] = (),
+        remote: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """Create the table, or replace it with all that is in it. pods: (device, address, kind); pairs: as for `allow`."""
-        pods, pairs = list(pods), list(pairs)
+        """Create the table, or replace it with all that is in it. pods: (device, address, kind); pairs: as for `allow`;
+        remote: as for `add_remote`."""
+        pods, pairs, remote = list(pods), list(pairs), list(remote)
         try:
-            self._load(plan, pods, pairs)
+            self._load(plan, pods, pairs, remote)
         except OSError as problem:
             if problem.errno not in _NO_SUCH_EXPRESSION or not plan.counts_connections:
                 raise
             plan.counts_connections = False  # a kernel without nft_connlimit
-            self._load(plan, pods, pairs)
+            self._load(plan, pods, pairs, remote)
 
-    def _load(self, plan: FirewallPlan, pods: list[tuple[str, str, str]], pairs: list[tuple[str, str]]) -> None:
+    def _load(
+        self,
+        plan: FirewallPlan,
+        pods: list[tuple[str, str, str]],
+        pairs: list[tuple[str, str]],
+        remote: list[tuple[str, str]],
+    ) -> None:
         elements: dict[str, list[bytes]] = {_GUESTS: [], _ENGINES: [], _PEERS: [_pair(*pair) for pair in pairs]}
         elements[_SOURCES] = []
+        for address, kind in remote:
+            elements[_SET_OF_KIND[kind]].append(_packed(address))
         for name, address, kind in pods:
             for set_name, key in _pod(name, address, kind):
                 elements[set_name].append(key)
@@ -141,6 +186,19 @@ class Firewall:
 
     def remove_pod(self, name: str, address: str, kind: str) -> None:
         self._delete(_pod(name, address, kind))
+
+    def add_remote(self, pods: Sequence[tuple[str, str]]) -> None:
+        """Pods of other nodes: (address, kind)."""
+        messages = [
+            message
+            for kind, name in _SET_OF_KIND.items()
+            for message in _chunks(name, [_packed(address) for address, each in pods if each == kind])
+        ]
+        if messages:
+            self._transact(messages)
+
+    def remove_remote(self, pods: Sequence[tuple[str, str]]) -> None:
+        self._delete([(_SET_OF_KIND[kind], _packed(address)) for address, kind in pods if kind in _SET_OF_KIND])
 
     def allow(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Let engine pods reach others: (from address, to address)."""
@@ -182,8 +240,12 @@ def table_messages(plan: FirewallPlan) -> list[NetlinkMessage]:
     messages += _chunks(_PORTS, [_port(*port) for port in plan.ports])
     messages += _chunks(_PORTS_NOT_FOR_GUESTS, [_port(*port) for port in plan.ports_not_for_guests])
     messages += _antispoofing()
+    if plan.cluster is not None:
+        messages += _antispoofing_of_others(plan, plan.cluster)
     messages += _input(plan)
-    messages += _forward()
+    messages += _forward(plan)
+    if plan.cluster is not None:
+        messages += _output_to_machine()
     if plan.relay_port:
         messages += _egress_of_domain(plan)
         if plan.egress_for_pods:
@@ -207,6 +269,23 @@ def _antispoofing() -> list[NetlinkMessage]:
             _DROP,
         ),
     ]
+
+
+def _antispoofing_of_others(plan: FirewallPlan, cluster: ClusterPlan) -> list[NetlinkMessage]:
+    """From other nodes: pods of theirs, to pods of ours. From the machine: itself."""
+    chain = "antispoofing"
+    outside_cluster = _ipv4() + _source() + nftables.mask(cluster.pod_range[1])
+    of_this_node = _ipv4() + _source() + nftables.mask(plan.pod_range[1])
+    not_to_this_node = _ipv4() + _destination() + nftables.mask(plan.pod_range[1])
+    lies = [
+        _from_overlay() + _not_ipv4(),
+        _from_overlay() + outside_cluster + nftables.compare(nftables.NOT_EQUAL, cluster.pod_range[0]),
+        _from_overlay() + of_this_node + nftables.compare(nftables.EQUAL, plan.pod_range[0]),
+        _from_overlay() + not_to_this_node + nftables.compare(nftables.NOT_EQUAL, plan.pod_range[0]),
+        _from_machine() + _not_ipv4(),
+        _from_machine() + _ipv4() + _source() + nftables.compare(nftables.NOT_EQUAL, cluster.host_address),
+    ]
+    return [_rule(chain, lie, nftables.count(), _DROP) for lie in lies]
 
 
 def _input(plan: FirewallPlan) -> list[NetlinkMessage]:
@@ -239,18 +318,51 @@ def _input(plan: FirewallPlan) -> list[NetlinkMessage]:
             nftables.EQUAL, struct.pack(">H", plan.relay_port)
         )
         messages.append(_rule(chain, _from_pod(), to_gateway, _protocol("tcp"), port, redirected, _ACCEPT))
+    if plan.cluster is not None:
+        messages += _input_of_others(chain, plan.cluster, to_gateway)
     return messages + _refuse(chain, _from_pod())
+
+
+def _input_of_others(chain: str, cluster: ClusterPlan, to_gateway: bytes) -> list[NetlinkMessage]:
+    """From pods of other nodes as from ours, but an address of the upper half is a guest's until we know better."""
+    own_ports = (_protocol_and_port() + _in_set(_PORTS_NOT_FOR_GUESTS), _ACCEPT)
+    not_guest = _source() + _in_set(_GUESTS, inverted=True)
+    dns = nftables.load_payload(nftables.TRANSPORT_HEADER, 2, 2) + nftables.compare(
+        nftables.EQUAL, struct.pack(">H", _DNS_PORT)
+    )
+    return [
+        _rule(chain, _from_overlay(), to_gateway, _protocol_and_port(), _in_set(_PORTS), _ACCEPT),
+        _rule(chain, _from_overlay(), to_gateway, not_guest, _lower_half(cluster, _source()), *own_ports),
+        _rule(chain, _from_overlay(), to_gateway, _source() + _in_set(_ENGINES), *own_ports),
+        _rule(chain, _from_overlay(), to_gateway, _echo_request(), _ACCEPT),
+        *_refuse(chain, _from_overlay()),
+        _rule(chain, _from_machine(), to_gateway, _protocol("udp"), dns, _ACCEPT),
+        _rule(chain, _from_machine(), to_gateway, _protocol("tcp"), dns, _ACCEPT),
+        _rule(chain, _from_machine(), to_gateway, _echo_request(), _ACCEPT),
+        *_refuse(chain, _from_machine()),
+    ]
+
+
+def _output_to_machine() -> list[NetlinkMessage]:
+    """The domain's processes answer the machine, and call nothing of it by this way."""
+    chain = "output_to_machine"
+    return [
+        nftables.add_chain(TABLE, chain, "filter", nftables.OUTPUT, _FILTER),
+        _rule(chain, _established(), _ACCEPT),
+        *_refuse(chain, _to_machine()),
+    ]
 
 
 def _limit_connections(chain: str, plan: FirewallPlan, to_gateway: bytes) -> list[NetlinkMessage]:
     if not plan.counts_connections:
         return []
     too_many = nftables.has_more_connections(_CONNECTIONS, _CONNECTIONS_ID, CONNECTIONS_OF_A_POD)
-    conditions = (_from_pod(), to_gateway, _protocol("tcp"), _source() + too_many)
-    return [_rule(chain, *conditions, nftables.count(), nftables.reset_connection())]
+    counted = (to_gateway, _protocol("tcp"), _source() + too_many, nftables.count(), nftables.reset_connection())
+    origins = [_from_pod(), _from_overlay()] if plan.cluster is not None else [_from_pod()]
+    return [_rule(chain, origin, *counted) for origin in origins]
 
 
-def _forward() -> list[NetlinkMessage]:
+def _forward(plan: FirewallPlan) -> list[NetlinkMessage]:
     """From pod to pod. What has no rule here is neither of them and dropped."""
     chain = "forward"
     pair = nftables.load_payload(nftables.NETWORK_HEADER, 12, 4, nftables.FIRST) + nftables.load_payload(
@@ -263,10 +375,42 @@ def _forward() -> list[NetlinkMessage]:
         _rule(chain, _established(), _ACCEPT),
         # Engines of one task reach each other, whoever began it.
         _rule(chain, between_pods, pair + _in_set(_PEERS), _ACCEPT),
+        *(_forward_before_guests(chain, plan.cluster, pair) if plan.cluster is not None else ()),
         *_refuse(chain, _ipv4() + _source() + _in_set(_GUESTS)),
         *_refuse(chain, _ipv4() + _destination() + _in_set(_GUESTS)),
         _rule(chain, between_pods, _source() + _in_set(_ENGINES, inverted=True), _ACCEPT),
+        *(_forward_of_others(chain, plan.cluster) if plan.cluster is not None else ()),
         *_refuse(chain),
+    ]
+
+
+def _forward_before_guests(chain: str, cluster: ClusterPlan, pair: bytes) -> list[NetlinkMessage]:
+    paired = _ipv4() + pair + _in_set(_PEERS)
+    messages = [
+        _rule(chain, _from_pod(), _to_overlay(), paired, _ACCEPT),
+        _rule(chain, _from_overlay(), _to_pod(), paired, _ACCEPT),
+    ]
+    if cluster.gateway:
+        by_gateway = _ipv4() + _source() + nftables.compare(nftables.EQUAL, cluster.gateway)
+        to_gateway = _ipv4() + _destination() + nftables.compare(nftables.EQUAL, cluster.gateway)
+        messages += [
+            _rule(chain, _from_overlay(), _to_pod(), by_gateway, _ACCEPT),
+            # All kinds of pods use its services; that node's rules say which ports.
+            _rule(chain, _from_pod(), _to_overlay(), to_gateway, _ACCEPT),
+        ]
+    return messages
+
+
+def _forward_of_others(chain: str, cluster: ClusterPlan) -> list[NetlinkMessage]:
+    """Guests have been refused."""
+    from_machines = _source() + nftables.mask(cluster.host_bits) + nftables.compare(nftables.EQUAL, cluster.host_bits)
+    to_ordinary = _ipv4() + _destination() + _in_set(_ENGINES, inverted=True)
+    return [
+        _rule(chain, _from_pod(), _to_overlay(), _ipv4(), _source() + _in_set(_ENGINES, inverted=True), _ACCEPT),
+        _rule(chain, _from_overlay(), _to_pod(), _ipv4(), _lower_half(cluster, _source()), _ACCEPT),
+        _rule(chain, _from_overlay(), _to_pod(), to_ordinary, from_machines, _ACCEPT),
+        _rule(chain, _from_machine(), _to_pod(), to_ordinary, _ACCEPT),
+        _rule(chain, _from_machine(), _to_overlay(), _ipv4(), _lower_half(cluster, _destination()), _ACCEPT),
     ]
 
 
@@ -345,6 +489,27 @@ def _to_pod() -> bytes:
     return nftables.load_meta(nftables.META_OIFNAME) + nftables.compare(nftables.EQUAL, DEVICE_PREFIX.encode())
 
 
+def _from_overlay() -> bytes:
+    return nftables.load_meta(nftables.META_IIFNAME) + nftables.compare(nftables.EQUAL, _OVERLAY)
+
+
+def _to_overlay() -> bytes:
+    return nftables.load_meta(nftables.META_OIFNAME) + nftables.compare(nftables.EQUAL, _OVERLAY)
+
+
+def _from_machine() -> bytes:
+    return nftables.load_meta(nftables.META_IIFNAME) + nftables.compare(nftables.EQUAL, _HOST)
+
+
+def _to_machine() -> bytes:
+    return nftables.load_meta(nftables.META_OIFNAME) + nftables.compare(nftables.EQUAL, _HOST)
+
+
+def _lower_half(cluster: ClusterPlan, address: bytes) -> bytes:
+    """Of the range of whichever node: the address of an ordinary pod or of a node's own processes."""
+    return address + nftables.mask(cluster.upper_half) + nftables.compare(nftables.EQUAL, bytes(4))
+
+
 def _ipv4(operator: int = nftables.EQUAL) -> bytes:
     """Comes before everything that reads addresses."""
     return nftables.load_meta(nftables.META_NFPROTO) + nftables.compare(operator, bytes([socket.AF_INET]))
@@ -404,7 +569,7 @@ def _pod(name: str, address: str, kind: str) -> list[tuple[str, bytes]]:
     if kind not in KINDS:
         raise ValueError(f"{kind}: the kind of a pod is one of {', '.join(KINDS)}")
     packed = _packed(address)
-    found = {ENGINE: [(_ENGINES, packed)], GUEST: [(_GUESTS, packed)]}.get(kind, [])
+    found = [(_SET_OF_KIND[kind], packed)] if kind in _SET_OF_KIND else []
     return [*found, (_SOURCES, name.encode().ljust(16, b"\0") + packed)]
 
 

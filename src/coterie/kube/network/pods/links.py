@@ -14,20 +14,16 @@ import os
 import socket
 import struct
 
-from coterie.kube.network.pods import namespaces
+from coterie.kube.network.pods import namespaces, rtnetlink
 from coterie.kube.network.pods.netlink import (
     CREATE,
-    DUMP,
     EXCL,
     NETLINK_ROUTE,
     REPLACE,
     NetlinkMessage,
     NetlinkSocket,
-    attribute,
-    attributes,
-    nest,
-    text,
 )
+from coterie.kube.network.pods.rtnetlink import LOOPBACK_INDEX, DeviceEnd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,25 +34,15 @@ GATEWAY_MAC = bytes.fromhex("02000000c001")
 POD_MAC = bytes.fromhex("02000000c002")
 POD_DEVICE = "eth0"
 DEVICE_PREFIX = "p"
+OVERLAY_DEVICE = "vx0"
+"""The VXLAN to other nodes, in the domain's network namespace."""
+HOST_DEVICE = "host0"
+"""The domain's end of the pair of devices that leads to the machine."""
 NEXT_HOP = "169.254.1.1"
 """What pods have as their router: an address that nobody owns, with a fixed neighbour entry."""
 
-_NEWLINK, _DELLINK, _GETLINK, _NEWADDR, _NEWROUTE, _NEWNEIGH = 16, 17, 18, 20, 24, 28
-_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_LINKINFO, _IFLA_NET_NS_FD, _IFLA_EXT_MASK = 1, 3, 18, 28, 29
-_IFLA_GROUP, _IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES = 27, 31, 32
-_INFO_KIND, _INFO_DATA, _VETH_PEER = 1, 2, 1
-_IFA_ADDRESS, _IFA_LOCAL = 1, 2
-_NDA_DST, _NDA_LLADDR = 1, 2
-_RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PREFSRC = 1, 4, 5, 7
-_TABLE_MAIN, _PROTOCOL_STATIC, _UNICAST, _ONLINK = 254, 4, 1, 4
-_SCOPE_UNIVERSE, _SCOPE_LINK = 0, 253
-_PERMANENT, _UP, _SKIP_STATISTICS = 0x80, 1, 8
 _SIOCETHTOOL, _ETHTOOL_GLINK = 0x8946, 0x0A
-_LOOPBACK_INDEX = 1
 _FIRST_INDEX = 0x10000
-
-_LEAVING = struct.pack("=I", 0x70)
-"""The device group that is deleted as a whole."""
 
 _SYSCTL = "/proc/sys/net"
 _ALL_GROUPS, _OWN_GROUP = "0 2147483647", "0 0"
@@ -70,27 +56,33 @@ class Links:
 
     def loopback(self, address: str = "") -> None:
         """Bring `lo` up and, where an address is given, add it there."""
-        messages = [_set_up(_LOOPBACK_INDEX, "lo")]
+        messages = [rtnetlink.set_up(LOOPBACK_INDEX, "lo")]
         if address:
-            messages.append(_add_address(_LOOPBACK_INDEX, "lo", address))
+            messages.append(rtnetlink.add_address(LOOPBACK_INDEX, "lo", address))
         self._netlink.request(messages)
 
     def default_by_loopback(self, source: str) -> None:
         """A default route by way of `lo`: calls to the outside become packets, which the output hook redirects."""
-        self._netlink.request([_add_route("", _LOOPBACK_INDEX, source=source, flags=CREATE | REPLACE)])
+        self._netlink.request([rtnetlink.add_route("", LOOPBACK_INDEX, source=source, flags=CREATE | REPLACE)])
 
-    def attach(self, name: str, netns: int, address: str) -> None:
-        """Connect the network namespace behind the descriptor `netns`. FileExistsError where `name` exists already."""
+    def route_by_loopback(self, cidr: str, source: str) -> None:
+        """As `default_by_loopback`, for one range."""
+        self._netlink.request([rtnetlink.add_route(cidr, LOOPBACK_INDEX, source=source, flags=CREATE | REPLACE)])
+
+    def attach(self, name: str, netns: int, address: str, mtu: int = 0) -> None:
+        """Connect the network namespace behind the descriptor `netns`. FileExistsError where `name` exists already.
+        mtu 0: the kernel's default."""
         index = _index_of(name)
-        self._netlink.request([_add_pair(name, index, netns)])
+        ours = DeviceEnd(name, GATEWAY_MAC, index, mtu)
+        self._netlink.request([rtnetlink.add_pair(ours, DeviceEnd(POD_DEVICE, POD_MAC, mtu=mtu), netns)])
         try:
             # The pod's end first: see _await_carrier.
-            _request_in(netns, [_set_up_by_name(POD_DEVICE)])
+            _request_in(netns, [rtnetlink.set_up_by_name(POD_DEVICE)])
             self._netlink.request(
                 [
-                    _set_up(index, name),
-                    _add_route(address, index, flags=CREATE | EXCL),
-                    _add_neighbour(address, index, POD_MAC),
+                    rtnetlink.set_up(index, name),
+                    rtnetlink.add_route(address, index, flags=CREATE | EXCL),
+                    rtnetlink.add_neighbour(address, index, POD_MAC),
                 ]
             )
         except OSError:
@@ -99,9 +91,8 @@ class Links:
 
     def detach(self, name: str) -> None:
         """Remove a pod's pair of devices, if it is there, with its routes."""
-        body = _link(0) + text(_IFLA_IFNAME, name)
         try:
-            self._netlink.request([NetlinkMessage(f"delete device {name}", _DELLINK, 0, body)])
+            self._netlink.request([rtnetlink.delete_device(name)])
         except OSError as error:
             if error.errno != errno.ENODEV:
                 raise
@@ -109,17 +100,10 @@ class Links:
     def detach_all(self, names: Iterable[str]) -> None:
         """As `detach`, for many at the price of one: most of the time goes into waiting for other processors."""
         here = set(self.names())
-        moved = [
-            NetlinkMessage(
-                f"group device {name}", _NEWLINK, 0, _link(_index_of(name)) + attribute(_IFLA_GROUP, _LEAVING)
-            )
-            for name in names
-            if name in here
-        ]
+        moved = [rtnetlink.mark_for_deletion(_index_of(name), name) for name in names if name in here]
         if moved:
-            delete = NetlinkMessage("delete devices", _DELLINK, 0, _link(0) + attribute(_IFLA_GROUP, _LEAVING))
             try:
-                self._netlink.request([*moved, delete])
+                self._netlink.request([*moved, rtnetlink.delete_marked()])
             except OSError as error:
                 # Devices go by themselves when a pod's namespace ends, at any time.
                 if error.errno != errno.ENODEV:
@@ -127,12 +111,7 @@ class Links:
 
     def names(self) -> list[str]:
         """Our ends of pods' pairs."""
-        body = _link(0) + attribute(_IFLA_EXT_MASK, struct.pack("=I", _SKIP_STATISTICS))
-        found = []
-        for answer in self._netlink.dump(NetlinkMessage("list devices", _GETLINK, DUMP, body)):
-            for kind, value in attributes(answer[16:]):
-                if kind == _IFLA_IFNAME:
-                    found.append(value.rstrip(b"\0").decode())
+        found = [device.name for device in rtnetlink.devices(self._netlink)]
         return sorted(name for name in found if _is_pod_device(name))
 
     def close(self) -> None:
@@ -153,10 +132,10 @@ def configure_pod_end(address: str) -> None:
     index = socket.if_nametoindex(POD_DEVICE)
     _request_here(
         [
-            _set_up(_LOOPBACK_INDEX, "lo"),
-            _add_address(index, POD_DEVICE, address),
-            _add_neighbour(NEXT_HOP, index, GATEWAY_MAC),
-            _add_route("", index, via=NEXT_HOP, flags=CREATE | REPLACE),
+            rtnetlink.set_up(LOOPBACK_INDEX, "lo"),
+            rtnetlink.add_address(index, POD_DEVICE, address),
+            rtnetlink.add_neighbour(NEXT_HOP, index, GATEWAY_MAC),
+            rtnetlink.add_route("", index, via=NEXT_HOP, flags=CREATE | REPLACE),
         ]
     )
     _await_carrier(POD_DEVICE)
@@ -166,7 +145,7 @@ def configure_domain(gateway: str) -> None:
     """For a caller inside the domain's network namespace: `lo` up with the gateway's address, forwarding on."""
     _disable_ipv6()
     write_sysctl("ipv4/ip_forward", "1")
-    _request_here([_set_up(_LOOPBACK_INDEX, "lo"), _add_address(_LOOPBACK_INDEX, "lo", gateway)])
+    _request_here([rtnetlink.set_up(LOOPBACK_INDEX, "lo"), rtnetlink.add_address(LOOPBACK_INDEX, "lo", gateway)])
 
 
 def write_sysctl(name: str, value: str) -> None:
@@ -233,68 +212,3 @@ def _index_of(name: str) -> int:
     if not _is_pod_device(name):
         raise ValueError(f"{name}: the device of a pod is named {DEVICE_PREFIX}<number>")
     return _FIRST_INDEX + int(name.removeprefix(DEVICE_PREFIX))
-
-
-def _packed(address: str) -> bytes:
-    return socket.inet_pton(socket.AF_INET, address)
-
-
-def _link(index: int, flags: int = 0) -> bytes:
-    return struct.pack("=BxHiII", socket.AF_UNSPEC, 0, index, flags, flags)
-
-
-def _set_up(index: int, name: str) -> NetlinkMessage:
-    return NetlinkMessage(f"set {name} up", _NEWLINK, 0, _link(index, _UP))
-
-
-def _set_up_by_name(name: str) -> NetlinkMessage:
-    return NetlinkMessage(f"set {name} up", _NEWLINK, 0, _link(0, _UP) + text(_IFLA_IFNAME, name))
-
-
-def _add_pair(name: str, index: int, netns: int) -> NetlinkMessage:
-    # One queue each: by default the kernel makes one for every processor the machine might have.
-    queues = attribute(_IFLA_NUM_TX_QUEUES, b"\1\0\0\0") + attribute(_IFLA_NUM_RX_QUEUES, b"\1\0\0\0")
-    peer = (
-        _link(0)
-        + text(_IFLA_IFNAME, POD_DEVICE)
-        + attribute(_IFLA_ADDRESS, POD_MAC)
-        + attribute(_IFLA_NET_NS_FD, struct.pack("=i", netns))
-        + queues
-    )
-    body = (
-        _link(index)
-        + text(_IFLA_IFNAME, name)
-        + attribute(_IFLA_ADDRESS, GATEWAY_MAC)
-        + queues
-        + nest(_IFLA_LINKINFO, text(_INFO_KIND, "veth"), nest(_INFO_DATA, nest(_VETH_PEER, peer)))
-    )
-    return NetlinkMessage(f"create device {name}", _NEWLINK, CREATE | EXCL, body)
-
-
-def _add_address(index: int, name: str, address: str) -> NetlinkMessage:
-    packed = _packed(address)
-    body = struct.pack("=BBBBi", socket.AF_INET, 32, 0, _SCOPE_UNIVERSE, index)
-    body += attribute(_IFA_LOCAL, packed) + attribute(_IFA_ADDRESS, packed)
-    return NetlinkMessage(f"add address {address} to {name}", _NEWADDR, CREATE | REPLACE, body)
-
-
-def _add_route(destination: str, index: int, *, via: str = "", source: str = "", flags: int) -> NetlinkMessage:
-    """To one address, or the default route."""
-    length, scope, route_flags = (32 if destination else 0), _SCOPE_LINK, 0
-    rest = attribute(_RTA_OIF, struct.pack("=I", index))
-    if destination:
-        rest += attribute(_RTA_DST, _packed(destination))
-    if via:
-        scope, route_flags = _SCOPE_UNIVERSE, _ONLINK
-        rest += attribute(_RTA_GATEWAY, _packed(via))
-    if source:
-        rest += attribute(_RTA_PREFSRC, _packed(source))
-    kinds = (_TABLE_MAIN, _PROTOCOL_STATIC, scope, _UNICAST)
-    body = struct.pack("=BBBBBBBBI", socket.AF_INET, length, 0, 0, *kinds, route_flags) + rest
-    return NetlinkMessage(f"add route to {destination or 'the outside'}", _NEWROUTE, flags, body)
-
-
-def _add_neighbour(address: str, index: int, mac: bytes) -> NetlinkMessage:
-    body = struct.pack("=BxxxiHBB", socket.AF_INET, index, _PERMANENT, 0, _UNICAST)
-    body += attribute(_NDA_DST, _packed(address)) + attribute(_NDA_LLADDR, mac)
-    return NetlinkMessage(f"add neighbour {address}", _NEWNEIGH, CREATE | REPLACE, body)

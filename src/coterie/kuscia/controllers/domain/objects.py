@@ -165,10 +165,15 @@ _SELF_RULES = [
     _rule("", "pods/status", ["get", "patch", "update"]),
     _rule("", "pods/log", ["get"]),
     _rule("", "pods/eviction serviceaccounts/token", ["create"]),
-    _rule("", "endpoints namespaces secrets services", _READ),
+    _rule("", "endpoints namespaces persistentvolumeclaims secrets services", _READ),
+    _rule("discovery.k8s.io", "endpointslices", _READ),
+    _rule("networking.k8s.io", "ingresses", _READ),
+    _rule("networking.k8s.io", "ingresses/status", ["patch", "update"]),
+    _rule("coterie.io", "dnses", _READ),
     _rule("", "configmaps", [*_READ, "patch", "update"]),
     _rule("", "events", [*_READ, "create", "patch", "update"]),
     _rule("events.k8s.io", "events", [*_READ, "create", "patch", "update"]),
+    _rule("networking.k8s.io", "networkpolicies", _READ),
     _rule(GROUP, "*", _READ),
     _rule(GROUP, "domainroutes/status", ["patch", "update"]),
     _rule(
@@ -179,7 +184,7 @@ _SELF_RULES = [
     ),
 ]
 """What a lite does itself: its agent runs the pods, its API shows what they printed, its gateway agrees on tokens and tells
-that it lives, its data mesh keeps data. Pods, services, routes and tasks are made by the control plane, never by the lite
+that it lives, its data mesh keeps data, its pod network enforces NetworkPolicies. Pods, services, routes and tasks are made by the control plane, never by the lite
 they are for."""
 
 _MIRRORED = (

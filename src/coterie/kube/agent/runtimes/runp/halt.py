@@ -14,6 +14,7 @@ from typing import Any
 from coterie.kube.agent.runtimes.protocol import RuntimeFailure
 from coterie.kube.agent.runtimes.runp import cgroups, pod_networks, wire
 from coterie.kube.agent.runtimes.runp.client import ConnectionLost, SupervisorClient, group_of
+from coterie.kube.network.overlay import cleanup as overlay_cleanup
 
 _STOP_TIMEOUT = 10.0
 """Seconds beyond the grace for the supervisor to kill, to answer and to go."""
@@ -31,6 +32,7 @@ async def halt(directory: Path, node: str, grace: float, *, forget: bool = False
     for attempt in range(_ATTEMPTS):
         if not _anything_in(directory):
             pod_networks.release(str(directory))
+            overlay_cleanup.clean(directory)
             if forget:
                 await _remove_groups(group)
             return 0
@@ -51,12 +53,14 @@ async def dismiss(directory: Path, node: str) -> None:
     """End a supervisor that has nothing to keep, and its pod network with it; one whose containers run is left alone."""
     if not _anything_in(directory):
         pod_networks.release(str(directory))
+        overlay_cleanup.clean(directory)
         return
     client = _client(directory, group_of(node, directory))
     try:
         async with asyncio.timeout(_STOP_TIMEOUT):
             hello = await client.connect()
             if (await client.ask("quit", release=True)).result:
+                overlay_cleanup.clean(directory)
                 await _until_gone(hello["pid"])
     except (ConnectionLost, RuntimeFailure, OSError, TimeoutError):
         return  # it goes by itself, or stays for its containers
@@ -75,6 +79,7 @@ async def _halt_once(directory: Path, group: str, grace: float, *, forget: bool)
             if forget:
                 await _each(client, "remove", [{"uid": pod["uid"]} for pod in hello["pods"]])
             await client.ask("quit", release=True)
+            overlay_cleanup.clean(directory)
             await _until_gone(hello["pid"])
             if forget:
                 await _remove_groups(hello["group"])

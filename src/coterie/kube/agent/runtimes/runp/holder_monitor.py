@@ -19,10 +19,14 @@ _POLL_SECONDS = 0.1
 
 
 class HolderMonitor:
-    def __init__(self, directory: Path, wake: Callable[[], Awaitable[None]]) -> None:
-        """`wake` sees that there is a supervisor."""
+    def __init__(
+        self, directory: Path, wake: Callable[[], Awaitable[None]], renewed: Callable[[], None] = lambda: None
+    ) -> None:
+        """`wake` sees that there is a supervisor; `renewed` is called when the network is another one than before."""
         self._directory = str(directory)
         self._wake = wake
+        self._renewed = renewed
+        self._inode = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -38,6 +42,9 @@ class HolderMonitor:
         while True:
             facts = pod_networks.read_facts(self._directory)
             if facts is not None and pod_networks.holder_alive(facts):
+                before, self._inode = self._inode, facts["inode"]
+                if before not in (0, self._inode):
+                    self._renewed()
                 await self._ended(facts["holder"])
                 _log.warning("The process that holds the pod network ended; another one takes its place")
             else:

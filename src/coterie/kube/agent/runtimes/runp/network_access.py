@@ -86,6 +86,11 @@ def engine_range(cidr: str) -> str:
     return str(list(ipaddress.ip_network(cidr).subnets(1))[1])
 
 
+def ordinary_range(cidr: str) -> str:
+    """The lower half: where all other pods have theirs, and the node itself."""
+    return str(next(ipaddress.ip_network(cidr).subnets(1)))
+
+
 @dataclass(frozen=True, slots=True)
 class PodNetworkFacts:
     """The pod network that there is."""
@@ -159,6 +164,14 @@ class NamespaceSockets:
         """Changes devices, routes or rules of the domain's network namespace from where this process is."""
         return NetlinkSocket(protocol, self._listener("netlink", "", protocol, shared=False))
 
+    def stream(self) -> socket.socket:
+        """Of TCP, to be connected from inside the namespace. Raises OSError."""
+        made = self._listener("stream", "", 0, shared=False)
+        if made.type != socket.SOCK_STREAM:
+            made.close()
+            raise OSError(errno.EOPNOTSUPP, "the pod supervisor is of an earlier version; restart the node")
+        return made
+
     def _listener(self, kind: str, address: str, port: int, *, shared: bool) -> socket.socket:
         request = {"id": 1, "op": "listen", "kind": kind, "address": address, "port": port, "shared": shared}
         connection = self._connected()
@@ -206,13 +219,21 @@ class NamespaceSockets:
 
 def _document(settings: PodNetworkSettings) -> dict[str, Any]:
     root = os.getuid() == 0
-    return {
+    document: dict[str, Any] = {
         "cidr": settings.cidr,
         "root": root,
         "ports": [list(each) for each in settings.ports],
         "ports_not_for_guests": [list(each) for each in settings.ports_not_for_guests],
         "relay_port": 0 if root else RELAY_PORT,
+        "mtu": settings.mtu,
     }
+    if root and settings.cluster_cidr:
+        document["cluster"] = {
+            "cidr": settings.cluster_cidr,
+            "node_prefix": settings.node_mask_size,
+            "gateway": settings.control_gateway,
+        }
+    return document
 
 
 def _load(path: Path) -> Any:

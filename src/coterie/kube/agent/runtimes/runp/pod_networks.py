@@ -10,6 +10,7 @@ supervisor's own, in which it may do all of this too. Files in the supervisor's 
     network-settings.json    what the agent wants: address range, ports
     network.json             what there is: the process that holds the namespace, its inode, or why there is none
     netns-<inode>            a link to the namespace, for programs that are given a path
+    remote-pods.json         the engines of other nodes
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from coterie.kube.agent.runtimes.runp.loop import Loop
 
 SETTINGS_FILE, FACTS_FILE, LINK_PREFIX = "network-settings.json", "network.json", "netns-"
+REMOTE_FILE = "remote-pods.json"
 POD, HOST = "pod", "host"
 ENGINE_KINDS = ("engine", "guest")
 _TRIAL = 1
@@ -52,6 +54,12 @@ def gateway_of(cidr: str) -> str:
     return _text(_number(cidr.partition("/")[0]) + 1)
 
 
+def last_of(cidr: str) -> str:
+    """The last address of a range: the machine's."""
+    address, _, length = cidr.partition("/")
+    return _text(_number(address) | (1 << (32 - int(length))) - 1)
+
+
 def _number(address: str) -> int:
     return int.from_bytes(socket.inet_aton(address), "big")
 
@@ -64,7 +72,7 @@ class DomainNetwork:
     """The namespace of the domain. `open` enters the one there is, or makes it; the process then lives in it."""
 
     def __init__(self, directory: str, settings: dict[str, Any]) -> None:
-        self._directory = directory
+        self.directory = directory
         self.cidr: str = settings["cidr"]
         self.gateway = gateway_of(self.cidr)
         self._settings = settings
@@ -97,7 +105,7 @@ class DomainNetwork:
     def _enter_existing(self) -> bool:
         """Through descriptors of the agent, which outlive the holder, or through the holder."""
         given = [int(number) for number in os.environ.get("COTERIE_NAMESPACES", "").split(",") if number]
-        facts = read_facts(self._directory)
+        facts = read_facts(self.directory)
         kinds = self._kinds()
         if len(given) == len(kinds):
             handles = given
@@ -170,13 +178,13 @@ class DomainNetwork:
         self.hold(loop)
 
     def _write(self) -> None:
-        path = f"{self._directory}/{LINK_PREFIX}{self.inode}"
-        for name in os.listdir(self._directory):
+        path = f"{self.directory}/{LINK_PREFIX}{self.inode}"
+        for name in os.listdir(self.directory):
             if name.startswith(LINK_PREFIX):
-                os.unlink(f"{self._directory}/{name}")
+                os.unlink(f"{self.directory}/{name}")
         os.symlink(f"/proc/{self.holder}/ns/net", path)
         write_facts(
-            self._directory,
+            self.directory,
             {
                 "holder": self.holder,
                 "ticks": processes.start_ticks(self.holder),
@@ -189,6 +197,10 @@ class DomainNetwork:
                 "users": self.own_users,
             },
         )
+
+    def write_remote(self, pods: dict[str, dict[str, Any]]) -> None:
+        """For the next supervisor, which may start before the agent speaks to it."""
+        _write(f"{self.directory}/{REMOTE_FILE}", pods)
 
     def handles(self) -> list[int]:
         """Of the namespaces, for the agent: while it has them the network cannot vanish."""
@@ -203,7 +215,7 @@ class DomainNetwork:
             loop.forget(self._holder_handle)
             os.close(self._holder_handle)
             self._holder_handle = -1
-        release(self._directory)
+        release(self.directory)
 
 
 class PodNetworks:
@@ -219,9 +231,13 @@ class PodNetworks:
             [(kind, port) for kind, port in settings["ports"]],
             [(kind, port) for kind, port in settings["ports_not_for_guests"]],
             settings.get("relay_port", 0),
+            cluster=_cluster(settings),
         )
+        self._mtu: int = settings.get("mtu", 0)
         self._handles: dict[str, int] = {}
         self._pods: dict[str, dict[str, Any]] = {}
+        self._remote = read_remote(domain.directory)
+        """Engines of other nodes by address: their kind and group."""
 
     def check(self) -> None:
         """Whether this machine has what pods need, found out by doing it once. Raises NetworkUnavailable."""
@@ -248,7 +264,8 @@ class PodNetworks:
         self._firewall.load(
             self._plan,
             [(name, about["address"], about["kind"]) for name, about in known.items()],
-            [pair for about in known.values() for pair in self._pairs_from(about)],
+            [pair for about in known.values() for pair in self._pairs_from(about) + self._remote_pairs(about)],
+            [(address, remote["kind"]) for address, remote in self._remote.items()],
         )
         for about, running in pods:
             if about.get("address"):
@@ -281,6 +298,40 @@ class PodNetworks:
             if other["uid"] != about["uid"] and other.get("group") == about["group"] and other["kind"] == about["kind"]
         ]
 
+    def _remote_pairs(
+        self, about: dict[str, Any], remote: dict[str, dict[str, Any]] | None = None
+    ) -> list[tuple[str, str]]:
+        """Both ways between it and the pods of its group on other nodes."""
+        if not about.get("group"):
+            return []
+        known = self._remote if remote is None else remote
+        wanted, own = {"group": about["group"], "kind": about["kind"]}, about["address"]
+        others = [address for address, each in known.items() if each == wanted]
+        return [pair for other in others for pair in ((own, other), (other, own))]
+
+    def set_remote(self, pods: dict[str, dict[str, Any]]) -> None:
+        """All engines of other nodes: what changed since the last time is changed. Raises OSError."""
+        wanted = {
+            address: {"kind": each["kind"], "group": each["group"]}
+            for address, each in pods.items()
+            if each["kind"] in ENGINE_KINDS and not self._is_local(address)
+        }
+        gone = {address: each for address, each in self._remote.items() if wanted.get(address) != each}
+        new = {address: each for address, each in wanted.items() if self._remote.get(address) != each}
+        if gone:
+            self._firewall.forbid([pair for about in self._pods.values() for pair in self._remote_pairs(about, gone)])
+            self._firewall.remove_remote([(address, each["kind"]) for address, each in gone.items()])
+            self._remote = {address: each for address, each in self._remote.items() if address not in gone}
+        if new:
+            self._firewall.add_remote([(address, each["kind"]) for address, each in new.items()])
+            self._firewall.allow([pair for about in self._pods.values() for pair in self._remote_pairs(about, new)])
+            self._remote = wanted
+        self.domain.write_remote(pods)
+
+    def _is_local(self, address: str) -> bool:
+        base, _, length = self.domain.cidr.partition("/")
+        return not (_number(address) ^ _number(base)) >> (32 - int(length))
+
     def add(self, about: dict[str, Any]) -> None:
         """A pod with an address gets its namespace. Twice is as good as once. Raises OSError."""
         uid = about["uid"]
@@ -292,8 +343,9 @@ class PodNetworks:
         try:
             self._firewall.add_pod(name, about["address"], about["kind"])
             pairs = self._pairs_from(about)
-            if pairs:
-                self._firewall.allow([*pairs, *((to, source) for source, to in pairs)])
+            both = [*pairs, *((to, source) for source, to in pairs), *self._remote_pairs(about)]
+            if both:
+                self._firewall.allow(both)
         except OSError:
             self.remove(uid)
             raise
@@ -315,14 +367,16 @@ class PodNetworks:
     def _configure(self, about: dict[str, Any], handle: int) -> None:
         name = self._name(about)
         try:
-            self._links.attach(name, handle, about["address"])
+            self._links.attach(name, handle, about["address"], self._mtu)
         except FileExistsError:
             # Somebody holds a connection out of the namespace of the pod that had the address before.
             self._links.detach(name)
-            self._links.attach(name, handle, about["address"])
+            self._links.attach(name, handle, about["address"], self._mtu)
         linux.setns(handle, linux.CLONE_NEWNET)
         try:
             links.configure_pod_end(about["address"])
+            for name, value in (about.get("sysctls") or {}).items():
+                links.write_sysctl(name.replace(".", "/").removeprefix("net/"), value)
         finally:
             self.domain.enter()
 
@@ -332,8 +386,7 @@ class PodNetworks:
         if about is None:
             return
         pairs = self._pairs_from(about)
-        if pairs:
-            self._firewall.forbid([*pairs, *((to, source) for source, to in pairs)])
+        self._firewall.forbid([*pairs, *((to, source) for source, to in pairs), *self._remote_pairs(about)])
         self._firewall.remove_pod(self._name(about), about["address"], about["kind"])
         del self._pods[uid]
         # The device goes with the namespace, some milliseconds after the last process and descriptor; taking it away by
@@ -367,13 +420,23 @@ class PodNetworks:
         return made.detach()
 
 
+def _cluster(settings: dict[str, Any]) -> firewall.ClusterPlan | None:
+    found = settings.get("cluster")
+    if not found:
+        return None
+    return firewall.ClusterPlan(found["cidr"], found["node_prefix"], found["gateway"], last_of(settings["cidr"]))
+
+
 def listener(kind: str, address: str, port: int, *, shared: bool) -> int:
     """A bound socket of the namespace this process is in; `shared`: a process of the same user may bind it too.
 
     `netlink`: one of the netlink protocol `port`, with which its owner changes devices and rules of the namespace.
+    `stream`: one of TCP that is neither bound nor connected.
     """
     if kind == "netlink":
         return open_netlink(port).detach()
+    if kind == "stream":
+        return socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK).detach()
     if kind == "tcp":
         made = listener_handover.listen_shared(address, port) if shared else listener_handover.listen(address, port)
         return made.detach()
@@ -406,11 +469,18 @@ def _read(path: str) -> dict[str, Any] | None:
         return None
 
 
+def read_remote(directory: str) -> dict[str, dict[str, Any]]:
+    return _read(f"{directory}/{REMOTE_FILE}") or {}
+
+
 def write_facts(directory: str, facts: dict[str, Any]) -> None:
-    aside = f"{directory}/{FACTS_FILE}.tmp"
-    with open(aside, "w") as file:
-        json.dump(facts, file)
-    os.replace(aside, f"{directory}/{FACTS_FILE}")
+    _write(f"{directory}/{FACTS_FILE}", facts)
+
+
+def _write(path: str, content: dict[str, Any]) -> None:
+    with open(f"{path}.tmp", "w") as file:
+        json.dump(content, file)
+    os.replace(f"{path}.tmp", path)
 
 
 def holder_alive(facts: dict[str, Any]) -> bool:
@@ -429,5 +499,5 @@ def release(directory: str) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(facts["holder"], signal.SIGKILL)
     for name in os.listdir(directory) if os.path.isdir(directory) else ():
-        if name == FACTS_FILE or name.startswith(LINK_PREFIX):
+        if name in (FACTS_FILE, REMOTE_FILE) or name.startswith(LINK_PREFIX):
             os.unlink(f"{directory}/{name}")

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from coterie.kube.agent.runtimes.protocol import (
     PodNetworkClass,
     PodSandbox,
     PodState,
+    RemotePod,
     RuntimeFailure,
 )
 from coterie.kube.agent.runtimes.runp import cgroups, pod_networks
@@ -45,6 +46,7 @@ from coterie.kube.agent.runtimes.runp.request import links, pod_files, run_files
 from coterie.kube.agent.runtimes.runp.session import FailedSession, PipeReader, PipeWriter, StreamSession
 from coterie.kube.agent.runtimes.runp.settings import RunpSettings
 from coterie.kube.agent.runtimes.runp.usage import deleted_bytes, processes_of, usage_of
+from coterie.kube.network.overlay import cleanup as overlay_cleanup
 
 _log = logger("agent.runp")
 _RETRIES = 3
@@ -79,7 +81,11 @@ class RunpRuntime:
         self._connecting: asyncio.Task[None] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
-        self._holder = HolderMonitor(settings.directory, self._replace_holder)
+        self._holder = HolderMonitor(settings.directory, self._replace_holder, self._namespace_changed)
+        self._remote_pods = pod_networks.read_remote(str(settings.directory))
+        """Engines of other nodes, as the supervisor knows them."""
+        self.on_namespace_change: list[Callable[[], None]] = []
+        """Called when the pod network was made anew."""
         self._closed = False
 
     # ----- life
@@ -116,6 +122,7 @@ class RunpRuntime:
                     await self._client.ask("quit", release=True)
             else:
                 pod_networks.release(str(self._settings.directory))
+            overlay_cleanup.clean(self._settings.directory)
         self._client.close()
         self._client.release()
 
@@ -167,6 +174,23 @@ class RunpRuntime:
         """A supervisor gives the pod network another holder; without pods it is not needed for anything else."""
         await self._awake()
         self._end_when_idle(_IDLE_AT_START)
+
+    def _namespace_changed(self) -> None:
+        for callback in self.on_namespace_change:
+            callback()
+
+    @property
+    def pod_mtu(self) -> int:
+        """0: the kernel's default."""
+        return self._settings.network.mtu if self._settings.network is not None else 0
+
+    async def set_remote_pods(self, pods: Sequence[RemotePod]) -> None:
+        """All engines of other nodes. Raises RuntimeFailure."""
+        wanted = {pod.address: {"kind": str(pod.kind), "group": pod.group} for pod in pods}
+        if wanted != self._remote_pods:
+            await self._ask("remote-pods", pods=wanted)
+            self._remote_pods = wanted
+            self._end_when_idle(_IDLE_AT_START)
 
     def _lost(self) -> None:
         self._fail_sessions()
@@ -243,7 +267,8 @@ class RunpRuntime:
         if image is None:
             raise RuntimeFailure(
                 "ErrImageNeverPull",
-                f'image "{name}" is not on this machine; bring it with `coterie image load` or `coterie image add`',
+                f'image "{name}" is not on node "{self._settings.node}"; '
+                "bring it with `coterie image load` or `coterie image add` on that machine",
             )
         return image
 
@@ -593,6 +618,7 @@ def _about(sandbox: PodSandbox) -> dict[str, Any]:
         "network": sandbox.network,
         "kind": str(sandbox.kind),
         "group": sandbox.group,
+        "sysctls": dict(sandbox.sysctls),
         "limits": {
             "cpu": sandbox.limits.cpu_milli,
             "shares": sandbox.limits.cpu_shares_milli,
@@ -613,6 +639,7 @@ def _sandbox(about: dict[str, Any]) -> PodSandbox:
     return PodSandbox(
         directory=Path(about["directory"]),
         limits=ContainerLimits(limits["cpu"], limits["memory"], limits["pids"], limits["shares"]),
+        sysctls=about.get("sysctls") or {},
         **fields,
     )
 

@@ -16,6 +16,14 @@ class PodNetworkSettings:
     """(tcp or udp, port) of the gateway address that every pod may reach."""
     ports_not_for_guests: tuple[tuple[str, int], ...] = ()
     """Likewise, but not for pods that another domain began."""
+    mtu: int = 0
+    """Of pods' devices; 0: the kernel's default."""
+    cluster_cidr: str = ""
+    """The range of all nodes of the domain; empty: pods reach those of this node only. For root."""
+    node_mask_size: int = 0
+    """The length of the prefix of every node's range."""
+    control_gateway: str = ""
+    """The gateway address of the control plane's node, from which every pod is reached; empty: this is that node."""
 
 
 @dataclass(frozen=True, slots=True)

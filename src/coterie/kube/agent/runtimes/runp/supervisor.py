@@ -288,6 +288,13 @@ class PodSupervisor:
             return
         if self._ranges is not None and not spec["privileged"]:
             spec["slot"] = pod.about["slot"]
+        if spec.get("target"):
+            target = pod.current(spec["target"])
+            if target is None or target.finished or not target.pid:
+                why = f'the target container "{spec["target"]}" does not run'
+                connection.refuse(request, "CreateContainerError", why)
+                return
+            spec["target_pid"] = target.pid if self._powers["namespaces"] else 0
         run = known or ContainerRun(self._home, spec, self._changed)
         pod.runs[key] = run
 
@@ -386,6 +393,12 @@ class PodSupervisor:
     def _do_trial_end(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         if self._networks is not None:
             self._networks.remove(_TRIAL)
+        connection.answer(request, True)
+
+    def _do_remote_pods(self, connection: ClientConnection, request: dict[str, Any]) -> None:
+        """The engines of other nodes, all of them: those of a pod's group may talk with it."""
+        if self._networks is not None:
+            self._networks.set_remote(request["pods"])
         connection.answer(request, True)
 
     def _do_listen(self, connection: ClientConnection, request: dict[str, Any]) -> None:

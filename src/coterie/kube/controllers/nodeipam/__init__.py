@@ -1,0 +1,1 @@
+"""Gives every Node the addresses of its pods (`spec.podCIDR`)."""

@@ -1,0 +1,112 @@
+"""Watches the Nodes of a domain and keeps the overlay of this node in step. A Runnable; leaves everything in place when it stops,
+because pods outlive the node's process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from coterie.base.backoff import Backoff, Policy
+from coterie.base.clock import Clock
+from coterie.base.log import logger
+from coterie.kube.api.types.nodes import NODES, Node
+from coterie.kube.client.informer import ObjectChange
+from coterie.kube.client.informers import Informers
+from coterie.kube.network.overlay.node_overlay import NodeOverlay
+from coterie.kube.network.overlay.plan import OverlaySettings
+from coterie.kube.network.pods.netlink import NetlinkSocket
+
+_log = logger("network.overlay")
+_RETRY = Policy(first=0.2, factor=2.0, limit=30.0)
+
+
+class OverlayController:
+    name = "overlay"
+
+    def __init__(
+        self,
+        settings: Callable[[], Awaitable[OverlaySettings]],
+        informers: Informers | None,
+        selector: str,
+        directory: Path,
+        *,
+        namespace: Callable[[], Path],
+        domain_netlink: Callable[[], NetlinkSocket],
+        clock: Clock,
+    ) -> None:
+        """`settings` may ask the API server; `informers` None: this node has no peers. See NodeOverlay for the rest."""
+        self.ready = asyncio.Event()
+        self.selector = selector if informers is not None else ""
+        """Labels of the Nodes of this domain; empty: there are no others."""
+        self._settings = settings
+        self._informer = informers.get(NODES, labels=selector) if informers is not None else None
+        self._directory = directory
+        self._namespace = namespace
+        self._domain_netlink = domain_netlink
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._renew = False
+        self._problems: list[str] = []
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._wake.set()
+
+    def namespace_changed(self) -> None:
+        """The domain's network namespace was made anew."""
+        self._renew = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        overlay = NodeOverlay(
+            await self._settings(), self._directory, namespace=self._namespace, domain_netlink=self._domain_netlink
+        )
+        remove = None
+        try:
+            if self._informer is not None:
+                await self._informer.ready.wait()
+                remove = self._informer.add_handler(self._changed)
+            backoff = Backoff(_RETRY)
+            while not self._stop.is_set():
+                self._wake.clear()
+                if await self._reconcile(overlay):
+                    backoff.succeeded()
+                    self.ready.set()
+                    await self._wake.wait()
+                else:
+                    self.ready.set()
+                    await self._wait(backoff.failed())
+        finally:
+            if remove is not None:
+                remove()
+            overlay.close()
+
+    def _changed(self, change: ObjectChange[Node]) -> None:
+        self._wake.set()
+
+    async def _reconcile(self, overlay: NodeOverlay) -> bool:
+        nodes = self._informer.cache.list() if self._informer is not None else []
+        if self._renew:
+            self._renew = False
+            overlay.namespace_changed()
+        try:
+            problems = await asyncio.to_thread(overlay.reconcile, nodes)
+        except OSError as problem:
+            _log.error("The network to other nodes cannot be changed; trying again", error=problem)
+            return False
+        if problems != self._problems:
+            for each in problems:
+                _log.warning("Not part of the network between nodes", why=each)
+            self._problems = problems
+        return True
+
+    async def _wait(self, seconds: float) -> None:
+        sleeping = asyncio.ensure_future(self._clock.sleep(seconds))
+        waking = asyncio.ensure_future(self._wake.wait())
+        try:
+            await asyncio.wait((sleeping, waking), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+            waking.cancel()
