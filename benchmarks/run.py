@@ -27,6 +27,7 @@ from pathlib import Path
 
 from benchmarks import (
     bench_api,
+    bench_autoscaling,
     bench_boundary,
     bench_data,
     bench_gateway,
@@ -92,6 +93,7 @@ SECTIONS: dict[str, Section] = {
     "watches": measures.watches,
     "starts": measures.starts,
     "scheduler": scheduler,
+    "autoscaling": bench_autoscaling.autoscaling,
     "pods": bench_pods.pods,
     "api": bench_api.api,
     "gateway": bench_gateway.gateway,

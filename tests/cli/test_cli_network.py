@@ -362,3 +362,25 @@ def test_a_node_is_gone_with_its_last_thread(sleeper):
     assert background.running(paths)
     assert background.stop([paths], 0.1) == [paths]
     assert background.running(paths) == 0
+
+
+def test_domains_have_ranges_of_their_own(tmp_path: Path) -> None:
+    nodes = network.choose(tmp_path, "p2p", ["alice", "bob"])
+    found = [(node.network.pod_cidr, node.network.service_cidr, node.agent.pod_cidr) for node in nodes if node.agent]
+    pods, services, own = zip(*found, strict=True)
+    assert len({*pods, *services}) == 4
+    assert all(first.startswith(pods[at].removesuffix("0/16")) for at, first in enumerate(own))
+    (carol,) = (node for node in network.choose(tmp_path, "", ["carol"]) if node.domain == "carol")
+    assert carol.network.pod_cidr not in pods
+
+
+def test_lites_have_ranges_of_their_own(tmp_path: Path) -> None:
+    nodes = network.choose(tmp_path, "center", ["alice", "bob"])
+    own = [node.agent.pod_cidr for node in nodes if node.agent is not None]
+    assert len(set(own)) == 2
+
+
+def test_free_ranges_avoid_those_that_are_known_and_prefer_those_without_a_route() -> None:
+    numbers = network.free_ranges(["100.96.0.0/20"], ["0.0.0.0/0", "100.97.16.0/20", "100.114.0.0/16", "10.0.0.0/8"])
+    assert [next(numbers) for _ in range(3)] == [3, 4, 5]
+    assert len({next(numbers) for _ in range(network.RANGES)}) > 10  # never ends

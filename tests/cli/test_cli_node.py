@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -16,60 +18,130 @@ from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.cli.app import App
-from coterie.cli.commands import demo
+from coterie.cli.commands import demo, node_add
 from coterie.cli.commands import kubectl as kubectl_command
+from coterie.cli.nodes import drain
 from coterie.kube.client import kubeconfig
+from coterie.kube.client.http_transport import HttpTransport
+from coterie.kube.client.kubeconfig import ClusterConnection
 from coterie.kuscia.engine.certificates import DomainAuthority
 from coterie.kuscia.identity import domain_identity, engine_certificates
 from coterie.node import api_identity, join_bundle
+from coterie.node.cluster_network import ClusterNetwork
+
+TOKEN = "a-token-for-tests"
+"""Of the server in conftest."""
 
 # node
 
 
+class _Plane:
+    """The files of a control plane that ran once, and a real API server behind them."""
+
+    def __init__(self, cli, server) -> None:
+        self.paths = DomainPaths.of(cli.folder / "root", "alice")
+        self.paths.prepare()
+        api_identity.ensure(self.paths, ("127.0.0.1", "api.example"), SYSTEM_CLOCK)
+        ca = (self.paths.pki / "ca.crt").read_bytes()
+        kubeconfig.make("alice", "https://127.0.0.1:6443", ca=ca).write(self.paths.kubeconfig)
+        self._cli = cli
+        self.server = f"http://127.0.0.1:{server.port}"
+
+    def __call__(self, *words: str, stdin: str = ""):
+        """A command with a new connection each: the server has no certificate for what the kubeconfig says."""
+        self._cli.transport = HttpTransport(ClusterConnection(server=self.server, token=TOKEN))
+        return self._cli("--root", "root", *words, stdin=stdin)
+
+    def apply(self, *objects: dict[str, object]) -> None:
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+        made = self("apply", "-f", "-", stdin=text)
+        assert made.code == 0, made.err
+
+
+def _patch_status(server: str, path: str, status: dict[str, object]) -> None:
+    request = urllib.request.Request(
+        f"{server}{path}/status",
+        json.dumps({"status": status}).encode(),
+        {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/merge-patch+json"},
+        method="PATCH",
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.status == 200
+
+
+def _node(name: str, **spec: object) -> dict[str, object]:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec}
+
+
+NETWORK = ClusterNetwork("100.96.0.0/12", 20, "100.112.0.0/16", 4711, "100.96.0.1")
+
+
 @pytest.fixture
-def plane(cli):
-    """The files of a control plane that ran once."""
-    paths = DomainPaths.of(cli.folder / "root", "alice")
-    paths.prepare()
-    api_identity.ensure(paths, ("127.0.0.1", "api.example"), SYSTEM_CLOCK)
-    ca = (paths.pki / "ca.crt").read_bytes()
-    kubeconfig.make("alice", "https://127.0.0.1:6443", ca=ca).write(paths.kubeconfig)
-    return paths
+def plane(cli, server):
+    made = _Plane(cli, server)
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}}
+    meta = {"name": "coterie-network", "namespace": "kube-system"}
+    made.apply(namespace, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": NETWORK.data()})
+    yield made
+    made("delete", "node", "node-2")
 
 
 def test_node_add_makes_a_secret_file_with_which_a_node_joins(cli, plane):
-    words = ("--server", "https://api.example:6443", "--address", "10.0.0.2", "-o", "n.join")
-    told = cli("--root", "root", "node", "add", "node-2", *words)
+    plane.apply(_node("node-2", podCIDR="100.96.16.0/20"))
+    words = ("--server", "https://api.example:6443", "--address", "10.0.0.2", "--address", "10.1.0.2", "-o", "n.join")
+    told = plane("node", "add", "node-2", *words)
     assert (told.code, told.err) == (0, "")
-    assert "coterie init --mode lite --domain alice --join n.join" in told.out
+    assert "coterie node join n.join" in told.out
     file = cli.folder / "n.join"
     assert file.stat().st_mode & 0o777 == 0o600
     bundle = join_bundle.read_bundle(file)
-    assert (bundle.server, bundle.node) == ("https://api.example:6443", "node-2")
+    assert (bundle.server, bundle.node, bundle.domain) == ("https://api.example:6443", "node-2", "alice")
+    assert (bundle.pod_cidr, bundle.cluster_cidr, bundle.node_mask_size) == ("100.96.16.0/20", "100.96.0.0/12", 20)
+    assert (bundle.service_cidr, bundle.vni, bundle.gateway) == ("100.112.0.0/16", 4711, "100.96.0.1")
+    assert bundle.addresses == ("10.0.0.2", "10.1.0.2")
     served = pki.load_certificate(bundle.serving_certificate)
-    assert {"node-2", "10.0.0.2"} <= set(pki.names_of(served))
+    assert {"node-2", "10.0.0.2", "10.1.0.2"} <= set(pki.names_of(served))
     assert pki.subject_of(pki.load_certificate(bundle.certificate)) == ("system:node:node-2", ("system:nodes",))
+    again = plane("node", "add", "node-2", *words[:-1], "-")
+    assert join_bundle.parse_bundle(again.out.encode(), "-").pod_cidr == "100.96.16.0/20", "a new file for a known node"
 
 
 def test_the_join_file_has_an_authority_for_the_nodes_engines(cli, plane):
-    now = SYSTEM_CLOCK.now()
-    domain_identity.ensure(plane, "alice", None, now)
-    assert cli("--root", "root", "node", "add", "node-2", "--address", "127.0.0.1", "-o", "n.join").code == 0
+    plane.apply(_node("node-2", podCIDR="100.96.16.0/20"))
+    now, paths = SYSTEM_CLOCK.now(), plane.paths
+    domain_identity.ensure(paths, "alice", None, now)
+    assert plane("node", "add", "node-2", "--address", "127.0.0.1", "-o", "n.join").code == 0
     bundle = join_bundle.read_bundle(cli.folder / "n.join")
     assert bundle.engines.able
     assert "PRIVATE" not in repr(bundle) + repr(bundle.engines)
-    made, domain = bundle.engines.load(), DomainAuthority(plane).load()
+    made, domain = bundle.engines.load(), DomainAuthority(paths).load()
     assert pki.signed_by(made.certificate, domain.certificate)
     assert made.certificate.not_valid_after_utc >= pki.load_certificate(bundle.certificate).not_valid_after_utc
-    assert bundle.engines.trusted() == DomainAuthority(plane).trusted()
+    assert bundle.engines.trusted() == DomainAuthority(paths).trusted()
     pair = engine_certificates.issue_client_pair(made, engine_certificates.EngineIdentity("alice", "p", "u"), now)
     engine = engine_certificates.engine_of(pki.load_certificate(pair.certificate))
     assert (engine.node, engine.issued_for("node-2"), engine.issued_for("node-1")) == ("node-2", True, False)
 
 
 def test_node_add_beside_the_control_plane_needs_no_server(cli, plane):
-    assert cli("--root", "root", "node", "add", "node-2", "--address", "127.0.0.1", "-o", "n.join").code == 0
-    assert join_bundle.read_bundle(cli.folder / "n.join").server == "https://127.0.0.1:6443"
+    plane.apply(_node("node-2", podCIDR="100.96.16.0/20"))
+    assert plane("node", "add", "node-2", "--address", "127.0.0.1").code == 0
+    assert join_bundle.read_bundle(cli.folder / "node-2.join").server == "https://127.0.0.1:6443"
+
+
+def test_node_add_says_why_there_are_no_addresses_left(cli, plane):
+    plane.apply(_node("node-2"))
+    condition = {"type": "NetworkUnavailable", "status": "True", "message": "all 4 ranges are in use"}
+    _patch_status(plane.server, "/api/v1/nodes/node-2", {"conditions": [condition]})
+    told = plane("node", "add", "node-2", "--address", "127.0.0.1")
+    assert (told.code, told.err) == (1, "Error: node node-2 got no pod addresses: all 4 ranges are in use\n")
+    assert not (cli.folder / "node-2.join").exists()
+
+
+def test_node_add_at_a_control_plane_of_before(cli, plane):
+    plane("-n", "kube-system", "delete", "configmap", "coterie-network")
+    told = plane("node", "add", "node-2", "--address", "127.0.0.1")
+    assert told.code == 1 and "runs an earlier version" in told.err
 
 
 @pytest.mark.parametrize(
@@ -77,19 +149,166 @@ def test_node_add_beside_the_control_plane_needs_no_server(cli, plane):
     [
         (("Node_2", "--address", "10.0.0.2", "-o", "f"), 2, "no valid name"),
         (("n", "--address", "elsewhere", "-o", "f"), 2, "is not an IP address"),
-        (("n", "--address", "10.0.0.2"), 2, "both --address and -o"),
-        (("n", "--address", "10.0.0.2", "-o", "f"), 2, "cannot reach it; say how with --server"),
+        (("n", "-o", "f"), 2, "--address is needed"),
+        (("n", "--address", "10.0.0.2", "-o", "f"), 2, "cannot reach it; set apiServer.host"),
         (("n", "--address", "10.0.0.2", "-o", "f", "--server", "api.example"), 2, "is not an address such as"),
         (("n", "--address", "10.0.0.2", "-o", "f", "--server", "https://other:1"), 1, "apiServer.names"),
         (("n", "--address", "127.0.0.1", "-o", "no/f"), 1, "no/f cannot be written"),
         (("n", "--address", "127.0.0.1", "-o", "f", "--domain", "bob"), 1, "bob"),
     ],
-    ids=["name", "address", "no-file", "loopback", "no-url", "certificate", "directory", "domain"],
+    ids=["name", "address", "no-address", "loopback", "no-url", "certificate", "directory", "domain"],
 )
 def test_node_add_refuses(cli, plane, words, code, said):
-    told = cli("--root", "root", "node", "add", *words)
+    told = plane("node", "add", *words)
     assert (told.code, said in told.err) == (code, True), told.err
     assert not (cli.folder / "f").exists()
+
+
+def test_a_node_that_is_not_there_yet_is_asked_for_with_its_addresses():
+    made = node_add._new_node("n", ("10.0.0.2", "10.1.0.2"))
+    internal = [each["address"] for each in made["status"]["addresses"] if each["type"] == "InternalIP"]
+    assert internal == ["10.0.0.2", "10.1.0.2"]
+    assert made["status"]["conditions"][0]["status"] == "Unknown", "nothing is scheduled there"
+
+
+def _bundle(**more: object) -> join_bundle.Bundle:
+    fields = {"addresses": ("127.0.0.1",), "domain": "alice", "pod_cidr": "100.96.16.0/20", **more}
+    return join_bundle.Bundle("https://127.0.0.1:1", "node-2", *[b"x"] * 5, **fields)
+
+
+def _written(cli, bundle: join_bundle.Bundle) -> str:
+    bundle.write(cli.folder / "n.join")
+    return "n.join"
+
+
+@pytest.mark.parametrize(
+    ("bundle", "said"),
+    [
+        (_bundle(domain=""), "was made by an earlier version; make a new one with `coterie node add node-2`"),
+        (
+            _bundle(addresses=("203.0.113.1", "203.0.113.2")),
+            "this machine has none of the addresses in the file (203.0.113.1, ",
+        ),
+        (_bundle(), "the certificates in the file cannot be used; make a new one"),
+    ],
+    ids=["earlier-version", "other-machine", "certificates"],
+)
+def test_node_join_refuses(cli, bundle, said):
+    told = cli("--root", "root", "node", "join", _written(cli, bundle))
+    assert (told.code, said in told.err) == (1, True), told.err
+
+
+def test_node_join_says_when_the_control_plane_is_not_reached(cli, plane):
+    plane.apply(_node("node-2", podCIDR="100.96.16.0/20"))
+    assert plane("node", "add", "node-2", "--address", "127.0.0.1", "-o", "n.join").code == 0
+    told = cli("--root", "other", "node", "join", "n.join")
+    assert told.code == 1
+    assert "the control plane at https://127.0.0.1:6443 cannot be reached from this machine" in told.err
+    assert "route to it" in told.err
+
+
+@pytest.mark.parametrize("content", ["", "[", "a: b", "node: x\nserver: y\nca: '!'"])
+def test_node_join_refuses_what_is_no_join_file(cli, content):
+    told = cli("--root", "root", "node", "join", "-", stdin=content)
+    assert (told.code, told.err) == (1, "Error: standard input: is not a file that `coterie node add` made\n")
+
+
+@pytest.mark.parametrize("words", [("join",), ("leave",), ("reset", "--force")])
+def test_without_a_node_on_this_machine(cli, words):
+    told = cli("--root", "root", "node", *words)
+    assert told.code == 1
+    assert told.err.endswith(
+        "there is no node under " + str(cli.folder / "root") + "; `coterie node join FILE` starts one\n"
+    )
+
+
+def test_a_control_plane_is_not_reset(cli):
+    etc = cli.folder / "root" / "alice" / "etc"
+    etc.mkdir(parents=True)
+    (etc / "coterie.yaml").write_text("mode: autonomy\ndomainID: alice\n")
+    told = cli("--root", "root", "node", "reset", "--force")
+    assert (told.code, "alice under" in told.err, "`coterie down`" in told.err) == (1, True, True)
+    assert etc.exists()
+
+
+# drain
+
+
+def _pod(name: str, owner: str = "ReplicaSet", phase: str = "Running", **spec: object) -> dict[str, object]:
+    owners = [{"kind": owner, "name": "o", "uid": "u", "apiVersion": "v1", "controller": True}] if owner else []
+    meta = {"name": name, "namespace": "default", "uid": name, "ownerReferences": owners}
+    return {"metadata": meta, "spec": {"nodeName": "n", **spec}, "status": {"phase": phase}}
+
+
+_EMPTY_DIR = [{"name": "v", "emptyDir": {}}]
+
+
+@pytest.mark.parametrize(
+    ("pods", "options", "evicted", "problem"),
+    [
+        ([_pod("web")], {}, ["web"], ""),
+        ([_pod("bare", "")], {}, ["bare"], "evict them with --force: default/bare"),
+        ([_pod("bare", "")], {"force": True}, ["bare"], ""),
+        ([_pod("bare", "", "Succeeded")], {}, ["bare"], ""),
+        ([_pod("agent", "DaemonSet"), _pod("web")], {}, ["web"], "with --ignore-daemonsets: default/agent"),
+        ([_pod("agent", "DaemonSet"), _pod("web")], {"ignore_daemonsets": True}, ["web"], ""),
+        ([_pod("agent", "DaemonSet", "Failed")], {}, ["agent"], ""),
+        ([_pod("cache", volumes=_EMPTY_DIR)], {}, ["cache"], "--delete-emptydir-data: default/cache"),
+        ([_pod("cache", volumes=_EMPTY_DIR)], {"delete_emptydir_data": True}, ["cache"], ""),
+    ],
+)
+def test_which_pods_are_evicted(pods, options, evicted, problem):
+    found = drain.sort_pods(pods, drain.DrainOptions(**options))
+    assert [pod["metadata"]["name"] for pod in found.evicted] == evicted
+    assert [problem in each for each in found.problems] == ([True] if problem else [])
+
+
+def test_drain_evicts_and_waits_for_budgets(live, server):
+    """Of a node without an agent, so nobody lets deleted pods go but their grace of 0 s."""
+    node = f"drained-{os.getpid()}"
+
+    def apply(*objects: dict[str, object]) -> None:
+        assert (
+            live("apply", "-f", "-", stdin=json.dumps({"kind": "List", "apiVersion": "v1", "items": objects})).code == 0
+        )
+
+    containers = [{"name": "c", "image": "i"}]
+    owner = {"kind": "ReplicaSet", "name": "o", "uid": "u", "apiVersion": "apps/v1", "controller": True}
+    pods = [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "labels": {"app": name}, "ownerReferences": [owner]},
+            "spec": {"nodeName": node, "containers": containers},
+        }
+        for name in ("free", "guarded")
+    ]
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "guarded"},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "guarded"}}},
+    }
+    apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}, *pods, budget)
+    namespace = json.loads(live("get", "pod", "guarded", "-o", "json").out)["metadata"]["namespace"]
+    running = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    _patch_status(f"http://127.0.0.1:{server.port}", f"/api/v1/namespaces/{namespace}/pods/guarded", running)
+    told = live("node", "drain", node, "--timeout", "2s", "--grace-period", "0")
+    assert told.code == 1
+    assert "is cordoned, but not empty after 2 s" in told.err and "guarded: " in told.err, told.err
+    assert live("get", "pods", "-o", "name", "--no-headers").lines == ["pod/guarded"]
+    assert live("get", "node", node, "-o", "json").out.count('"unschedulable": true') == 1
+    assert live("delete", "pdb", "guarded").code == 0
+    told = live("node", "drain", node, "--grace-period", "0", "-o", "json")
+    assert told.code == 0, told.err
+    document = json.loads(told.out)
+    assert (document["node"], document["drained"], len(document["evicted"])) == (node, True, 1)
+    live("delete", "node", node)
+
+
+def test_drain_of_a_node_that_is_not_there(live):
+    told = live("node", "drain", "nowhere")
+    assert told.code == 1 and 'nodes "nowhere" not found' in told.err
 
 
 # start

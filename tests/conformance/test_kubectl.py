@@ -14,7 +14,19 @@ import kubectl_runner
 import pytest
 import yaml
 from kept_nodes import QUIET, KeptNodes
-from kubectl_chapters import access, changing, create, custom, discovery, reading, removal, sets, streams, workloads
+from kubectl_chapters import (
+    access,
+    autoscaling,
+    changing,
+    create,
+    custom,
+    discovery,
+    reading,
+    removal,
+    sets,
+    streams,
+    workloads,
+)
 from kubectl_runner import Kubectl, minor
 from kubectl_steps import Chapter, Scene, play
 from server_process import ApiFailed, ServerProcess
@@ -22,7 +34,7 @@ from server_process import ApiFailed, ServerProcess
 CHAPTERS = (
     discovery.DISCOVERY, discovery.KUSCIA, create.CREATE, create.REFUSALS, reading.GET, reading.DESCRIBE, reading.WAIT,
     changing.APPLY, changing.CHANGE, workloads.WORKLOADS, sets.SETS, removal.DELETE, removal.NAMESPACES, access.AUTH, access.NODES,
-    streams.STREAMS, custom.CUSTOM,
+    streams.STREAMS, autoscaling.AUTOSCALING, custom.CUSTOM,
 )  # fmt: skip
 VERSIONS = kubectl_runner.chosen()
 

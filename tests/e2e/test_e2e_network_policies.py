@@ -50,7 +50,7 @@ def test_a_pod_never_runs_without_its_policy(autonomy: Cluster) -> None:
     autonomy.apply(pod("server", container(script=SERVE)))
     address = autonomy.ready("server")["status"]["podIP"]
     autonomy.apply(policy("deny", podSelector={"matchLabels": {"fenced": "yes"}}, policyTypes=["Egress"]))
-    script = f"python3 -c \"{CALL.format(address)}\" && echo reached || echo refused"
+    script = f'python3 -c "{CALL.format(address)}" && echo reached || echo refused'
     for number in range(3):
         name = f"first-{number}"
         autonomy.apply(pod(name, container(script=script), labels={"fenced": "yes"}, restartPolicy="Never"))

@@ -36,6 +36,7 @@ PROVIDED = {
     "pod_hook": lambda: None,
     "node_lifecycle": lambda: None,
     "autoscaler_period": lambda: 15.0,
+    "scale_hook": lambda: None,
     "scheduler_plugins": lambda: (),
 }
 DEPLOYMENT = {

@@ -15,7 +15,8 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coterie.base import pki
-from coterie.kuscia.gateway.model import Protocol, SocketAddress
+from coterie.kube.agent.settings import PressureThreshold
+from coterie.kuscia.gateway.model import IngressListeners, Protocol, SocketAddress
 from coterie.kuscia.gateway.settings import MasterEndpoint
 from coterie.kuscia.kusciaapi.settings import Timeouts
 from coterie.node import config
@@ -71,6 +72,14 @@ USED = [
     ("agent.port", 0, "agent.port", 0, AUTONOMY),
     ("agent.taint", True, "agent.taint", True, AUTONOMY),
     ("agent.hostPaths[]", "/data", "agent.host_paths", ("/data",), AUTONOMY),
+    ("agent.eviction.memoryAvailable", "200Mi", "agent.pressure.memory", PressureThreshold(200 << 20), AUTONOMY),
+    ("agent.eviction.diskAvailable", "7.5%", "agent.pressure.disk", PressureThreshold(percent=7.5), AUTONOMY),
+    ("agent.eviction.inodesFree", "0", "agent.pressure.inodes", PressureThreshold(), AUTONOMY),
+    ("agent.eviction.pidsAvailable", 1000, "agent.pressure.pids", PressureThreshold(1000), AUTONOMY),
+    ("agent.eviction.softMemoryAvailable", "1Gi", "agent.pressure.soft_memory", PressureThreshold(1 << 30), AUTONOMY),
+    ("agent.eviction.softDiskAvailable", "10%", "agent.pressure.soft_disk", PressureThreshold(percent=10), AUTONOMY),
+    ("agent.eviction.softGraceSeconds", 30, "agent.pressure.soft_grace_seconds", 30, AUTONOMY),
+    ("agent.eviction.transitionSeconds", 0, "agent.pressure.transition_seconds", 0, AUTONOMY),
     ("agent.defaults.pids", 100, "agent.defaults.pids", 100, AUTONOMY),
     ("agent.defaults.openFiles", 1024, "agent.defaults.open_files", 1024, AUTONOMY),
     ("agent.defaults.memory", "2Gi", "agent.defaults.memory", "2Gi", AUTONOMY),
@@ -98,6 +107,8 @@ USED = [
     ("apiServer.names[]", "a.example", "api.names", ("a.example",), MASTER),
     ("apiServer.eventTTLSeconds", 60, "api.event_ttl_seconds", 60, MASTER),
     ("apiServer.auditLog", "a.jsonl", "api.audit_log", "a.jsonl", MASTER),
+    ("controllers.profile", "quick", "controllers.node_grace_seconds", 6, MASTER),
+    ("controllers.profile", "standard", "controllers.pod_eviction_seconds", 5, MASTER),
     ("controllers.nodeGraceSeconds", 5, "controllers.node_grace_seconds", 5, MASTER),
     ("controllers.autoscalerSeconds", 5, "controllers.autoscaler_seconds", 5, MASTER),
     ("controllers.podEvictionSeconds", 0, "controllers.pod_eviction_seconds", 0, MASTER),
@@ -111,6 +122,11 @@ USED = [
     ("gateway.external.port", 443, "gateway.external", SocketAddress("0.0.0.0", 443), MASTER),
     ("gateway.external", "none", "gateway.external", None, MASTER),
     ("gateway.enabled", False, "gateway.enabled", False, MASTER),
+    ("gateway.ingress.httpPort", 8080, "gateway.ingress", IngressListeners(SocketAddress("0.0.0.0", 8080)), AUTONOMY),
+    (
+        "gateway.ingress.httpsPort", 8443, "gateway.ingress", IngressListeners(https=SocketAddress("0.0.0.0", 8443)),
+        AUTONOMY,
+    ),
     ("gateway.name", "gw-1", "gateway.instance", "gw-1", MASTER),
     ("gateway.workers", 4, "gateway.workers", 4, MASTER),
     ("dataMesh.enabled", False, "data_mesh.enabled", False, AUTONOMY),
@@ -134,10 +150,11 @@ USED = [
     ("dns.enabled", False, "dns.enabled", False, MASTER),
     ("dns.host", "127.0.0.9", "dns.address", "127.0.0.9", MASTER),
     ("dns.port", 5353, "dns.port", 5353, MASTER),
+    ("dns.clusterDomain", "cluster.example", "dns.cluster_domain", "cluster.example", MASTER),
     ("dns.upstream[]", "192.0.2.1:53", "dns.upstream", ("192.0.2.1:53",), MASTER),
     ("runtime", "runp", "agent.port", 10250, AUTONOMY),
 ]  # fmt: skip
-TESTED_ELSEWHERE = {"mode", "domainKeyData", "liteDeployToken", "root", "join"}
+TESTED_ELSEWHERE = {"gateway.ingress.host", "mode", "domainKeyData", "liteDeployToken", "root", "join"}
 
 
 @pytest.mark.parametrize(
@@ -148,6 +165,13 @@ def test_used(path: str, given: Any, setting: str, expected: Any, base: dict[str
     settings = parse({**base, **nested(path, given)})
     assert at(settings, setting) == expected
     assert settings.notices == ()
+
+
+def test_ingresses_are_served_only_where_a_port_is_named() -> None:
+    assert parse(AUTONOMY).gateway.ingress is None
+    both = {"host": "127.0.0.9", "httpPort": 8080, "httpsPort": 8443}
+    where = [SocketAddress("127.0.0.9", port) for port in (8080, 8443)]
+    assert parse({**AUTONOMY, "gateway": {"ingress": both}}).gateway.ingress == IngressListeners(*where)
 
 
 def test_a_master_has_no_port_for_pods() -> None:
@@ -341,6 +365,8 @@ REFUSED = [
     ("external-null", {**MASTER, "gateway": {"external": None}}, "gateway.external: has no value; write none"),
     ("external-text", {**MASTER, "gateway": {"external": "off"}}, "gateway.external: must be a mapping"),
     ("same-door", {**LITE, "gateway": {"internal": {"port": 1080}}}, "gateway.external: 0.0.0.0:1080 is the address of gateway.internal too"),
+    ("ingress-host-alone", {**LITE, "gateway": {"ingress": {"host": "127.0.0.1"}}}, "gateway.ingress.httpPort: is missing"),
+    ("ingress-same", {**LITE, "gateway": {"ingress": {"httpPort": 1080}}}, "gateway.ingress.httpPort: 0.0.0.0:1080 is the address of gateway.external too"),
     ("gateway-off", {**LITE, "gateway": {"enabled": False}}, "gateway.enabled: must be true: a lite node reaches"),
     ("gateway-name", {**MASTER, "gateway": {"name": "A_B"}}, 'gateway.name: "A_B" is no valid name'),
     ("workers", {**MASTER, "gateway": {"workers": 0}}, "gateway.workers: 0 is not a number"),

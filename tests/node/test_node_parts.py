@@ -34,9 +34,23 @@ def test_each_part_is_built_after_those_it_needs() -> None:
         ({"mode": "master", **OFF}, ["control-plane"]),
         (
             {"mode": "autonomy"},
-            ["control-plane", "pod-network", "gateway", "dns", "kusciaapi", "datamesh", "policies", "agent"],
+            [
+                "control-plane",
+                "pod-network",
+                "gateway",
+                "dns",
+                "kusciaapi",
+                "datamesh",
+                "overlay",
+                "policies",
+                "services",
+                "agent",
+            ],
         ),
-        ({"mode": "lite", "join": "/nowhere/node.yaml"}, ["join", "pod-network", "dns", "policies", "agent"]),
+        (
+            {"mode": "lite", "join": "/nowhere/node.yaml"},
+            ["join", "pod-network", "dns", "overlay", "policies", "services", "agent"],
+        ),
     ],
     ids=["master", "bare-master", "autonomy", "joined-lite"],
 )

@@ -79,13 +79,22 @@ _JOB_ACTIONS = (
     Command("job approve", "accept or reject a job of a partner", _JOBS, "NAME [--reject] [options]"),
     Command("job rm", "delete jobs", _JOBS, "NAME... [--force]", also=("delete",)),
 )
+_NODE_ACTIONS = (
+    Command("node add", "register a machine and write its join file", _NODE, "NAME --address IP [-o FILE] [options]"),
+    Command("node join", "make this machine a node", _NODE, "[FILE|-] [options]"),
+    Command("node drain", "move the pods of a node to other nodes", _NODE, "NODE [options]"),
+    Command("node leave", "drain and stop the node of this machine", _NODE, "[options]"),
+    Command("node reset", "remove everything of the node from this machine", _NODE, "[--force] [options]"),
+)
 COMMANDS = (
     Command("demo", "start a temporary node, use it, clean up", _SEE, "[psi [--rows N]] [--keep]"),
     Command("up", "start a network of domains on this machine", _SEE, "[--topology p2p|center] [--domains IDS]"),
     Command("down", "stop that network", _SEE, "[--purge] [--keep-pods]"),
     Command("init", "write a configuration file", _NODE, "--mode MODE --domain ID [-o FILE]"),
     Command("start", "run a node in the foreground", _NODE, "-c FILE [--root DIR]"),
-    Command("node", "create a join file for another machine", _NODE, "add NAME --address IP -o FILE [options]"),
+    Command(
+        "node", "let machines join this control plane and leave it", _NODE, "ACTION [options]", actions=_NODE_ACTIONS
+    ),
     Command("image", "manage the images on this machine", _NODE, "ls|add|load|tag|rm [NAME...] [options]"),
     Command("domain", "manage domains and their deploy tokens", _NODE, "ls|add|token|cert|rm [NAME] [options]"),
     Command(

@@ -12,6 +12,9 @@ put in later, when its master is up and has one.
 from __future__ import annotations
 
 import errno
+import ipaddress
+import itertools
+import os
 import re
 import socket
 import time
@@ -26,9 +29,11 @@ from coterie.base.files import write_atomic
 from coterie.cli.app import CliError, UsageError
 from coterie.cli.background import config_file
 from coterie.cli.routes import model
+from coterie.kube.network.pods import rtnetlink
+from coterie.kube.network.pods.netlink import NETLINK_ROUTE, NetlinkSocket
 from coterie.kuscia.gateway.registration.registration_files import registration_file
 from coterie.node import config
-from coterie.node.config import NodeSettings, gateway, ports
+from coterie.node.config import NetworkConfig, NodeSettings, gateway, ports
 
 MASTER = "kuscia-system"
 TOPOLOGIES = ("p2p", "center")
@@ -45,6 +50,9 @@ _HELD = "\0coterie-up-{}"
 _HEAD = "# Written by `coterie up`, which keeps what it finds here: change what you like and start the node again.\n"
 
 
+RANGES = 16
+"""How many domains of one machine have ranges of their own for pods and Services: 100.96.0.0/16 and 100.112.0.0/16, ..."""
+_FIRST_POD_RANGE, _FIRST_SERVICE_RANGE = 96, 112
 _TOKEN_LINE = re.compile(r"^liteDeployToken:.*\n", re.MULTILINE)
 _ENGINE_PORTS = (20000, 32766)
 _ENGINE_BLOCKS = 24
@@ -101,8 +109,11 @@ def choose(root: Path, topology: str, domains: Sequence[str]) -> list[NodeSettin
     by_name = {node.domain: node for node in known}
     new = [domain for domain in wanted if domain not in by_name]
     places = free_addresses({addresses_of(node).address for node in known})
+    ranges = free_ranges((node.agent.pod_cidr for node in known if node.agent is not None), routed_ranges())
     for domain, place in zip(new, places, strict=False):
-        by_name[domain] = write(root, topology, domain, place, by_name.get(MASTER))
+        # A control plane without pods needs no range of its own, and decides about the addresses of Services for all.
+        pods = next(ranges) if domain != MASTER else 0
+        by_name[domain] = write(root, topology, domain, place, by_name.get(MASTER), pods)
     return [by_name[domain] for domain in wanted]
 
 
@@ -122,16 +133,26 @@ def check_domains(text: str) -> list[str]:
 
 
 def document(
-    root: Path, topology: str, domain: str, place: NodeAddresses, master: NodeSettings | None = None
+    root: Path,
+    topology: str,
+    domain: str,
+    place: NodeAddresses,
+    master: NodeSettings | None = None,
+    number: int = 0,
 ) -> dict[str, object]:
-    """The configuration of a new node. `master`: of one that joins it."""
+    """The configuration of a new node. `master`: of one that joins it; `number`: of its ranges of addresses."""
     mode = "autonomy" if topology == "p2p" else "master" if domain == MASTER else "lite"
     out: dict[str, object] = {"mode": mode, "domainID": domain, "root": str(root)}
     if mode != "lite":
         out["apiServer"] = {"host": place.address, "port": place.api}
         out["controllers"] = {"portRange": list(engine_ports(place))}
     if mode != "master":
-        out["agent"] = {"nodeName": node_name(domain), "address": place.address, "port": place.agent}
+        agent: dict[str, object] = {"nodeName": node_name(domain), "address": place.address, "port": place.agent}
+        if mode == "lite":
+            agent["podCIDR"] = NetworkConfig(pod_range(number)).first_node
+        out["agent"] = agent
+    if mode == "autonomy":
+        out["network"] = {"podCIDR": pod_range(number), "serviceCIDR": service_range(number)}
     if mode == "lite" and master is not None:
         out["masterEndpoint"] = master_endpoint(master)
     if place.external:
@@ -167,10 +188,52 @@ def master_endpoint(master: NodeSettings) -> str:
     return model.url_of(found)
 
 
+def pod_range(number: int) -> str:
+    return f"100.{_FIRST_POD_RANGE + number % RANGES}.0.0/16"
+
+
+def service_range(number: int) -> str:
+    return f"100.{_FIRST_SERVICE_RANGE + number % RANGES}.0.0/16"
+
+
+def free_ranges(known: Iterable[str], routed: Iterable[str]) -> Iterator[int]:
+    """Numbers of ranges that none of the domains of this network has, first those that lead nowhere on this machine; without
+    end. `known`: the pods' ranges of those domains."""
+    taken, elsewhere = _numbers(known), _numbers(routed)
+    free = [number for number in range(RANGES) if number not in taken]
+    yield from sorted(free, key=lambda number: number in elsewhere)
+    yield from itertools.cycle(range(RANGES))
+
+
+def _numbers(ranges: Iterable[str]) -> set[int]:
+    """Those that have an address in common with one of the ranges; the default route counts for nothing."""
+    networks = [network for network in map(ipaddress.IPv4Network, ranges) if network.prefixlen]
+    ours = [(number, ipaddress.IPv4Network(pod_range(number))) for number in range(RANGES)]
+    ours += [(number, ipaddress.IPv4Network(service_range(number))) for number in range(RANGES)]
+    # A range that was not given out by us may cover all of ours.
+    return {number for number, own in ours if any(own.overlaps(each) for each in networks if each.prefixlen >= 16)}
+
+
+def routed_ranges() -> list[str]:
+    """Where routes of this machine lead, for whoever makes such routes: root."""
+    if os.getuid():
+        return []
+    netlink = NetlinkSocket(NETLINK_ROUTE)
+    try:
+        return [route.destination for route in rtnetlink.routes(netlink)]
+    finally:
+        netlink.close()
+
+
 def write(
-    root: Path, topology: str, domain: str, place: NodeAddresses, master: NodeSettings | None = None
+    root: Path,
+    topology: str,
+    domain: str,
+    place: NodeAddresses,
+    master: NodeSettings | None = None,
+    number: int = 0,
 ) -> NodeSettings:
-    text = _HEAD + yaml.safe_dump(document(root, topology, domain, place, master), sort_keys=False)
+    text = _HEAD + yaml.safe_dump(document(root, topology, domain, place, master, number), sort_keys=False)
     settings = config.parse(yaml.safe_load(text), root)
     settings.paths.prepare()
     write_atomic(config_file(settings.paths), text, mode=0o600, durable=False)
@@ -187,6 +250,17 @@ def give_token(node: NodeSettings, token: str) -> None:
     file = config_file(node.paths)
     text = _TOKEN_LINE.sub("", file.read_text())
     write_atomic(file, f"{text.rstrip()}\nliteDeployToken: {token}\n", mode=0o600, durable=False)
+
+
+def source_towards(address: str) -> str:
+    """The address of this machine from which it reaches another one, or itself; nothing is sent. Empty: there is no route."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 9))
+        except OSError:
+            return ""
+        return str(probe.getsockname()[0])
 
 
 def api_address(node: NodeSettings) -> str:

@@ -1,6 +1,6 @@
 """What all nodes of a domain have to know of its pod network. The control plane writes it into a ConfigMap at each start:
 
-    kube-system/coterie-network      podCIDR, nodeMaskSize, serviceCIDR, vni, gateway
+    kube-system/coterie-network      podCIDR, nodeMaskSize, serviceCIDR, vni, gateway, services
 
 `coterie node add` copies it into join files.
 """
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from coterie.kube.api.errors import AlreadyExists, NotFound
 from coterie.kube.api.meta import Object
@@ -19,8 +21,55 @@ from coterie.kube.client.client import Client
 from coterie.kube.control.manager import RunOnce
 from coterie.node.config import NodeSettings
 
+GATEWAY_PORT = 80
+"""In the pod network."""
 NAMESPACE, NAME = "kube-system", "coterie-network"
 _CONFIG_MAPS = CONFIG_MAPS.as_dynamic
+
+
+@dataclass(frozen=True, slots=True)
+class DomainServices:
+    """What pods of all nodes find at the address of the control plane's node."""
+
+    gateway: int = 0
+    """Its port; 0: there is no gateway."""
+    data_mesh: tuple[int, ...] = ()
+    """The ports for HTTP and gRPC; empty: it is switched off."""
+    conf_manager: tuple[int, ...] = ()
+    """Likewise."""
+    api_protocol: str = ""
+    """Of KusciaAPI, for config templates."""
+
+    def document(self) -> Object:
+        return {
+            "gateway": self.gateway,
+            "dataMesh": list(self.data_mesh),
+            "confManager": list(self.conf_manager),
+            "apiProtocol": self.api_protocol,
+        }
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any]) -> DomainServices:
+        """TypeError or ValueError when it is none."""
+        data_mesh, conf_manager = (
+            tuple(int(port) for port in document.get(key) or ()) for key in ("dataMesh", "confManager")
+        )
+        return cls(int(document.get("gateway") or 0), data_mesh, conf_manager, str(document.get("apiProtocol") or ""))
+
+    @classmethod
+    def of(cls, settings: NodeSettings) -> DomainServices:
+        mesh, api = settings.data_mesh, settings.kuscia_api
+        if settings.agent is None or not settings.gateway.enabled:
+            return cls()
+        return cls(
+            GATEWAY_PORT,
+            (mesh.http_port, mesh.grpc_port) if mesh.enabled else (),
+            (api.conf_http_port, api.conf_grpc_port) if api.enabled else (),
+            api.protocol,
+        )
+
+
+NO_SERVICES = DomainServices()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +82,8 @@ class ClusterNetwork:
     """Of the domain's VXLAN; 0: none."""
     gateway: str = ""
     """Address of the control plane's own node in the pod network; empty where it has none."""
+    services: DomainServices = NO_SERVICES
+    """What there is at that address."""
 
     def data(self) -> dict[str, str]:
         return {
@@ -41,6 +92,7 @@ class ClusterNetwork:
             "serviceCIDR": self.service_cidr,
             "vni": str(self.vni),
             "gateway": self.gateway,
+            "services": json.dumps(self.services.document()),
         }
 
     @classmethod
@@ -52,6 +104,7 @@ class ClusterNetwork:
             service_cidr=data.get("serviceCIDR", ""),
             vni=int(data.get("vni") or 0),
             gateway=data.get("gateway", ""),
+            services=DomainServices.of_document(json.loads(data.get("services") or "{}")),
         )
 
 
@@ -72,6 +125,7 @@ def network_of(settings: NodeSettings, cluster: str) -> ClusterNetwork:
         service_cidr=network.service_cidr,
         vni=vni_of(cluster, settings.domain),
         gateway=str(ipaddress.ip_network(own.pod_cidr).network_address + 1) if own is not None else "",
+        services=DomainServices.of(settings),
     )
 
 

@@ -25,7 +25,7 @@ from coterie.kube.client import kubeconfig
 from coterie.kuscia.engine.certificates import DomainAuthority, NodeAuthority
 from coterie.kuscia.identity import engine_certificates
 from coterie.node.api_identity import AUTHORITY
-from coterie.node.cluster_network import NO_NETWORK, ClusterNetwork
+from coterie.node.cluster_network import NO_NETWORK, NO_SERVICES, ClusterNetwork, DomainServices
 from coterie.node.config import ConfigError
 
 NODES_GROUP = "system:nodes"
@@ -55,6 +55,8 @@ class Bundle:
     """Of the domain's VXLAN; 0: there is no network between its nodes."""
     gateway: str = ""
     """The address of the control plane's node in the pod network."""
+    services: DomainServices = NO_SERVICES
+    """What pods find at that address."""
     engines: NodeAuthority = field(default_factory=NodeAuthority)
     """Signs the certificates of this node's engines."""
 
@@ -85,6 +87,7 @@ class Bundle:
                 "serviceCIDR": self.service_cidr,
                 "vni": self.vni,
                 "gateway": self.gateway,
+                "services": self.services.document(),
             }
         if self.engines.able:
             document["engines"] = {
@@ -135,6 +138,7 @@ def make_bundle(
         service_cidr=network.service_cidr,
         vni=network.vni,
         gateway=network.gateway,
+        services=network.services,
     )
 
 
@@ -178,6 +182,7 @@ def parse_bundle(content: bytes, name: str) -> Bundle:
             service_cidr=str(network.get("serviceCIDR") or ""),
             vni=int(network.get("vni") or 0),
             gateway=str(network.get("gateway") or ""),
+            services=DomainServices.of_document(network.get("services") or {}),
             engines=_read_engines(document.get("engines")),
         )
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError):

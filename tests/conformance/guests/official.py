@@ -111,6 +111,47 @@ def workloads() -> None:
     apps.delete_namespaced_deployment("web", SPACE, propagation_policy="Background")
 
 
+def autoscaling() -> None:
+    """Both versions of the API, the controller's conditions, and the metrics that it reads."""
+    spec = {"replicas": 2, "selector": {"matchLabels": {"app": "size"}}, "template": {
+        "metadata": {"labels": {"app": "size"}},
+        "spec": {"containers": [{"name": "c", "image": "c:1", "resources": {"requests": {"cpu": "100m"}}}]},
+    }}  # fmt: skip
+    apps.create_namespaced_deployment(SPACE, {"metadata": {"name": "size"}, "spec": spec})
+    scalers = client.AutoscalingV2Api()
+    target = client.V2CrossVersionObjectReference(api_version="apps/v1", kind="Deployment", name="size")
+    aim = client.V2MetricTarget(type="Utilization", average_utilization=60)
+    cpu = client.V2MetricSpec(type="Resource", resource=client.V2ResourceMetricSource(name="cpu", target=aim))
+    slow = client.V2HPAScalingRules(
+        stabilization_window_seconds=60, policies=[client.V2HPAScalingPolicy(type="Pods", value=1, period_seconds=20)]
+    )
+    body = client.V2HorizontalPodAutoscaler(
+        metadata=client.V1ObjectMeta(name="size"),
+        spec=client.V2HorizontalPodAutoscalerSpec(
+            scale_target_ref=target, min_replicas=3, max_replicas=5, metrics=[cpu],
+            behavior=client.V2HorizontalPodAutoscalerBehavior(scale_down=slow),
+        ),
+    )  # fmt: skip
+    made = scalers.create_namespaced_horizontal_pod_autoscaler(SPACE, body)
+    assert made.spec.behavior.scale_up.select_policy == "Max"
+    refused(422, scalers.patch_namespaced_horizontal_pod_autoscaler, "size", SPACE, {"spec": {"maxReplicas": 0}})
+    refused(422, scalers.patch_namespaced_horizontal_pod_autoscaler, "size", SPACE, {"spec": {"minReplicas": 0}})
+    until(lambda: apps.read_namespaced_deployment("size", SPACE).spec.replicas == 3, "the minimum holds")
+
+    def without_metrics() -> bool:
+        conditions = scalers.read_namespaced_horizontal_pod_autoscaler("size", SPACE).status.conditions or []
+        return {"ScalingActive": "FailedGetResourceMetric"}.items() <= {c.type: c.reason for c in conditions}.items()
+
+    until(without_metrics, "nobody runs the pods, so there are no figures")
+    old = client.AutoscalingV1Api().read_namespaced_horizontal_pod_autoscaler("size", SPACE)
+    assert old.spec.target_cpu_utilization_percentage == 60 and old.status.current_replicas >= 2
+    metrics = custom.list_namespaced_custom_object("metrics.k8s.io", "v1beta1", SPACE, "pods")
+    assert (metrics["kind"], metrics["items"]) == ("PodMetricsList", [])
+    assert custom.list_cluster_custom_object("metrics.k8s.io", "v1beta1", "nodes")["kind"] == "NodeMetricsList"
+    scalers.delete_namespaced_horizontal_pod_autoscaler("size", SPACE)
+    apps.delete_namespaced_deployment("size", SPACE, propagation_policy="Background")
+
+
 def watching() -> None:
     begun = core.list_namespaced_config_map(SPACE).metadata.resource_version
     seen: list[tuple[str, str]] = []
@@ -270,4 +311,4 @@ def clean_up() -> None:
 
 
 if __name__ == "__main__":
-    tell([version_and_discovery, create_read_list, change, workloads, watching, informer, custom_objects, dynamic_client, from_yaml, access, election, clean_up])  # fmt: skip
+    tell([version_and_discovery, create_read_list, change, workloads, autoscaling, watching, informer, custom_objects, dynamic_client, from_yaml, access, election, clean_up])  # fmt: skip

@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from server_kit import CMS, Api
 
 from coterie.kube.api import errors
 from coterie.kube.apiserver import bodies
@@ -50,3 +51,25 @@ def test_the_limit(start: bytes, end: bytes, levels: int):
 def test_repeated_keys_at_any_depth():
     assert bodies.duplicate_fields(b'{"a":1,"b":{"c":1,"c":2},"a":3}') == ["c", "a"]
     assert bodies.duplicate_fields(b'{"a":1,"b":{"a":1}}') == []
+
+
+@pytest.mark.parametrize(
+    ("query", "agent", "indented"),
+    [
+        ("", "kubectl/v1.32", False),
+        ("pretty=true", "kubectl/v1.32", True),
+        ("pretty=1", "", True),
+        ("", "curl/8.0", True),
+        ("", "Wget/1.21", True),
+        ("", "Mozilla/5.0 (X11)", True),
+        ("pretty=false", "curl/8.0", False),
+        ("pretty=0", "curl/8.0", False),
+        ("pretty=nonsense", "x", False),
+    ],
+)
+async def test_people_get_indented_json(api: Api, query: str, agent: str, indented: bool) -> None:
+    await api.config_map("a")
+    for path in (f"{CMS}/a", CMS, f"{CMS}/none", "/api/v1"):
+        answer = await api.call("GET", path, query=query, headers={"user-agent": agent})
+        assert answer.json
+        assert (b'\n  "kind": ' in answer.body) == indented, path

@@ -326,3 +326,24 @@ async def test_the_definitions_the_server_brings_pass_everybodys_checks():
         for definition in kuscia_crds.load():
             made = await api.post(CRDS, definition)
             assert conditions(made) == {"NamesAccepted": "True", "Established": "True"}
+
+
+@pytest.mark.parametrize("text", ["", "example.com/v1 widgets go away in v3; use v2"])
+async def test_a_deprecated_version_says_so_with_every_answer(api: Api, text: str):
+    old = {**version("v1"), "deprecated": True, **({"deprecationWarning": text} if text else {})}
+    await api.post(CRDS, crd(versions=[old, version("v2", storage=False)]))
+    expected = [("Warning", f'299 - "{text or "example.com/v1 Widget is deprecated"}"')]
+    made = await api.call("POST", WIDGETS, widget("w"))
+    assert (made.status, made.headers) == (201, expected)
+    for method, path in (("GET", WIDGETS), ("GET", f"{WIDGETS}/w"), ("DELETE", f"{WIDGETS}/w")):
+        assert (await api.call(method, path)).headers == expected
+    assert (await api.call("GET", V2)).headers == []
+
+
+async def test_known_fields_beside_any_others(api: Api):
+    spec = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": True}
+    whole = {"type": "object", "properties": {"spec": spec}}
+    await api.post(CRDS, crd(versions=[version("v1", schema=whole)]))
+    made = await api.post(WIDGETS, {**widget("w"), "spec": {"a": 1, "b": "kept"}})
+    assert made["spec"] == {"a": 1, "b": "kept"}
+    await api.refused(422, "POST", WIDGETS, {**widget("x"), "spec": {"a": "text"}})

@@ -13,6 +13,7 @@ from coterie.base.clock import rfc3339
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.client.transport import TransportRequest
+from coterie.kube.control.scale_hooks import ScaleAllowance, ScaleRequest
 from coterie.kube.controllers.deployment import controller as deployments
 from coterie.kube.controllers.horizontalpodautoscaler import controller
 from coterie.kube.controllers.replicaset import controller as replica_sets
@@ -58,6 +59,8 @@ class Load:
     def __init__(self, on: World, **cpu: str) -> None:
         self.cpu = cpu
         self.memory = "64Mi"
+        self.queue: str | None = None
+        """What pods serve themselves as the metric `queue`."""
         self.asked: list[str] = []
         self._world = on
         self.pods: list[Object] = []
@@ -67,7 +70,10 @@ class Load:
         self.pods = await self._world.pods()
 
     def _answer(self, call: TransportRequest) -> Object | None:
-        if "metrics.k8s.io" not in call.path or "custom" in call.path:
+        if self.queue is not None and "/custom.metrics.k8s.io/" in call.path:
+            self.asked.append(call.path)
+            return {"kind": "MetricValueList", "items": [self._value(pod, self.queue) for pod in self.pods]}
+        if "/metrics.k8s.io/" not in call.path:
             return None
         self.asked.append(call.path)
         now = rfc3339(self._world.clock.now())
@@ -80,6 +86,11 @@ class Load:
                 containers = [{"name": "main", "usage": usage}]
                 items.append({"metadata": meta, "timestamp": now, "window": "1s", "containers": containers})
         return {"kind": "PodMetricsList", "apiVersion": "metrics.k8s.io/v1beta1", "metadata": {}, "items": items}
+
+    def _value(self, pod: Object, value: str) -> Object:
+        described = {"kind": "Pod", "namespace": "default", "name": pod["metadata"]["name"], "apiVersion": "/v1"}
+        now = rfc3339(self._world.clock.now())
+        return {"describedObject": described, "metric": {"name": "queue"}, "timestamp": now, "value": value}
 
 
 async def pass_time(on: World, load: Load, seconds: float) -> None:
@@ -310,3 +321,36 @@ async def test_the_sync_period_is_a_setting() -> None:
         load.asked.clear()
         await pass_time(w, load, 120)
         assert len(load.asked) == 2
+
+
+async def test_metrics_that_pods_serve_themselves() -> None:
+    aim = {"type": "AverageValue", "averageValue": "10"}
+    metric = {"type": "Pods", "pods": {"metric": {"name": "queue"}, "target": aim}}
+    async with world(*MAKES) as w:
+        load = Load(w, web="50m")
+        await started(w)
+        await w.client.create(HPA, scaler(metrics=[metric]))
+        await pass_time(w, load, 20)
+        assert reason(await w.status(HPA, "web"), "ScalingActive") == ("False", "FailedGetPodsMetric")
+        load.queue = "15"
+        await pass_time(w, load, 20)
+        assert await replicas(w) >= 3
+        assert load.asked[-1] == "/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/pods/*/queue"
+        assert ("SuccessfulRescale", "New size: 3; reason: pods metric queue above target") in await w.events()
+
+
+class _AtMostThree:
+    def allow(self, request: ScaleRequest) -> ScaleAllowance | None:
+        return ScaleAllowance(3, "only 3 are paid for") if request.wanted > 3 else None
+
+
+async def test_a_product_may_allow_fewer_replicas() -> None:
+    make = partial(controller.make, scale_hook=_AtMostThree())
+    async with world(("horizontal-pod-autoscaler", make), *MAKES[1:]) as w:
+        load = Load(w, web="90m")
+        await started(w)
+        await w.client.create(HPA, scaler())
+        await pass_time(w, load, 45)
+        assert await replicas(w) == 3
+        status = await w.status(HPA, "web")
+        assert reason(status, "ScalingLimited") == ("True", "QuotaExceeded") and status["desiredReplicas"] == 3

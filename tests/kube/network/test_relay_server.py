@@ -106,6 +106,20 @@ def test_a_connection_comes_in_with_its_true_addresses(relay: RelayThread, targe
     assert (status.number("inward-bytes-sent"), status.number("inward-bytes-received")) == (8, 6)
 
 
+def test_an_address_may_have_a_target_of_its_own(relay: RelayThread, target: Target, tmp_path: Path) -> None:
+    other = Target(tmp_path / "other.sock")
+    first, second = free_address(), free_address()
+    relay.configure(
+        ("listen", first), ("target", target.path), ("listen", second), ("target-of", f"{second} {other.path}")
+    )
+    for address, expected in ((first, target), (second, other), (first, target)):
+        with connect(address) as caller:
+            inner, source, destination = expected.accept()
+            assert source == caller.getsockname() and destination == endpoint(address)
+            inner.close()
+    other.close()
+
+
 def test_ipv6(relay: RelayThread, target: Target) -> None:
     with socket.socket(socket.AF_INET6) as probe:
         try:

@@ -60,8 +60,9 @@ CATALOGUE: list[tuple[str, str, list[str], str, bool, list[tuple[str, str, str]]
         "DomainDataRecord", "domaindatarecords", ["kddr"], "Namespaced", False,
         [("Data", "string", ".spec.domainDataID"), ("Initiator", "string", ".spec.initiator"), ("Job", "string", ".spec.job")],
     ),
+    ("Dns", "dnses", [], "Namespaced", False, [("Host", "string", ".spec.host"), AGE]),
 ]  # fmt: skip
-NO_STATUS_AT_ALL = {"AppImage", "DomainAppImage", "DomainDataRecord", "InteropConfig", "PartnerPolicy"}
+NO_STATUS_AT_ALL = {"AppImage", "Dns", "DomainAppImage", "DomainDataRecord", "InteropConfig", "PartnerPolicy"}
 NO_SPEC = {"Gateway", "KusciaDeploymentSummary"}
 
 
@@ -101,9 +102,10 @@ def test_catalogue(
 ) -> None:
     crd = definitions[kind]
     assert (crd["apiVersion"], crd["kind"]) == ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
-    assert crd["metadata"]["name"] == f"{plural}.kuscia.secretflow"
+    group = "coterie.io" if kind == "Dns" else "kuscia.secretflow"
+    assert crd["metadata"]["name"] == f"{plural}.{group}"
     spec = crd["spec"]
-    assert spec["group"] == "kuscia.secretflow"
+    assert spec["group"] == group
     assert spec["scope"] == scope
     assert spec["names"]["plural"] == plural
     assert spec["names"]["singular"] == kind.lower()

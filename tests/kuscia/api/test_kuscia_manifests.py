@@ -246,6 +246,15 @@ SAMPLES: dict[str, dict[str, Any]] = {
             "task": "t", "writtenBy": "j", "fingerprint": "12",
         },
     },
+    "Dns": {
+        "spec": {
+            "host": "tea.example",
+            "paths": {
+                "/green": {"serviceName": "green", "servicePort": 8000},
+                "/black": {"serviceUID": "11111111-aaaa-4bbb-8ccc-000000000002", "servicePort": "web"},
+            },
+        }
+    },
     "InteropConfig": {"spec": {"host": "alice", "members": ["bob"]}},
     "PartnerPolicy": {"spec": {"outside": "Refuse"}},
 }  # fmt: skip

@@ -27,8 +27,11 @@ from coterie.kube.api import errors
 from coterie.kube.api import labels as kube_labels
 from coterie.kube.api.errors import InternalError
 from coterie.kube.api.meta import Object
+from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN
+
+AUTOSCALER = Kind.dynamic(builtin("horizontalpodautoscalers", "autoscaling", "v2"))
 
 
 @pytest.fixture
@@ -151,6 +154,58 @@ async def test_scaling_takes_effect(plane: JobWorld) -> None:
         return (await plane.get(DEPLOYMENT, "s", "alice"))["spec"]["replicas"] == 1
 
     await plane.until(put_right)
+
+
+def an_autoscaler(namespace: str = "alice", target: str = "s") -> Object:
+    aim = {"type": "Utilization", "averageUtilization": 50}
+    return {
+        "metadata": {"name": "grow", "namespace": namespace},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": target},
+            "minReplicas": 1,
+            "maxReplicas": 5,
+            "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": aim}}],
+        },
+    }
+
+
+async def test_replicas_belong_to_the_autoscaler_while_there_is_one(plane: JobWorld) -> None:
+    await plane.client.create(KD, a_serving(a_party("alice", template={"replicas": 2})))
+    await until_serving(plane, "Available")
+    await plane.client.create(AUTOSCALER, an_autoscaler())
+    await plane.settle(2)
+    await plane.client.scale(DEPLOYMENT, "s", "alice", 4)
+
+    async def at(wanted: int) -> bool:
+        entry = (await serving_status(plane))["partyDeploymentStatuses"]["alice"]["s"]
+        there = len(await pods_of(plane, "alice"))
+        return entry["availableReplicas"] == there == wanted and entry["phase"] == "Available"
+
+    await plane.until(lambda: at(4))
+    await plane.settle(10)
+    assert await at(4), "the controller does not set it back"
+
+    found = await serving(plane)
+    await plane.client.patch(KD, "s", CROSS_DOMAIN, {"spec": {**found["spec"], "inputConfig": '{"n": 2}'}})
+
+    async def rolled() -> bool:
+        told = {variables(pod)["INPUT_CONFIG"] for pod in await pods_of(plane, "alice")}
+        return told == {'{"n": 2}'} and await at(4)
+
+    await plane.until(rolled)
+
+    await change_party(plane, template={"replicas": 0})
+    await plane.until(lambda: _replicas_are(plane, 0))
+    await change_party(plane, template={"replicas": 3})
+    await plane.until(lambda: at(3))
+    await plane.client.scale(DEPLOYMENT, "s", "alice", 5)
+    await plane.until(lambda: at(5))
+    await plane.client.delete(AUTOSCALER, "grow", "alice")
+    await plane.until(lambda: at(3))
+
+
+async def _replicas_are(plane: JobWorld, wanted: int) -> bool:
+    return ((await plane.get(DEPLOYMENT, "s", "alice"))["spec"].get("replicas") or 0) == wanted
 
 
 @pytest.mark.parametrize("what", ["input", "image", "templates", "resources", "ports", "strategy"])

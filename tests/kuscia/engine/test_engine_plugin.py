@@ -148,6 +148,17 @@ async def test_the_operators_token_is_not_for_partners_tasks(scene: World, initi
     assert "asks for KUSCIA_API_TOKEN, which nothing that another domain began is given" in found["status"]["message"]
 
 
+async def test_the_operators_token_is_not_on_nodes_that_joined(scene: World) -> None:
+    scene.engines = EngineSettings("alice", joined=True)
+    await scene.start_agent()
+    await prepared(scene, "{{.KUSCIA_API_TOKEN}}")
+    pod = engine_pod()
+    pod["metadata"]["annotations"][labels.KUSCIA_INITIATOR] = "alice"
+    await scene.create(pod)
+    found = await pod_in_time(scene, phase("Failed"))
+    assert "asks for KUSCIA_API_TOKEN, which the control plane's node has" in found["status"]["message"]
+
+
 async def test_a_mount_without_sub_path_has_all_files(scene: World) -> None:
     await scene.start_agent()
     await prepared(scene, "{{.TASK_ID}}")

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coterie.base import pki
-from coterie.kube.agent.pods.downward import ConfigProblem
+from coterie.kube.agent.pods.downward import ConfigProblem, NoSuchConfig
 from coterie.kube.client.client import Client
 from coterie.kube.client.fake import FakeTransport, json_reply
 from coterie.kuscia.api import labels
 from coterie.kuscia.engine.templates import template, values
-from coterie.kuscia.engine.templates.config_store import DomainConfig, NoConfigStore, decrypted
+from coterie.kuscia.engine.templates.config_store import DomainConfig, NoConfigStore, SealedConfig, decrypted
 from coterie.kuscia.engine.templates.errors import TemplateError
 from coterie.kuscia.identity.sealing import encrypt_for
 
@@ -238,6 +238,17 @@ async def test_the_config_store_is_asked_once() -> None:
     assert await store.look_up(["A", "B", "C"]) == {"A": "1", "B": "2"}
     assert transport.requests == ["GET /api/v1/namespaces/alice/configmaps/domain-config"]
     assert await NoConfigStore().look_up(["A"]) == {}
+
+
+async def test_a_node_that_joined_tells_which_values_it_cannot_read() -> None:
+    data = {"A": encrypt_for("1", KEY.public_key()), "B": "x"}
+    transport = FakeTransport(lambda _: json_reply({"metadata": {"name": "domain-config"}, "data": data}))
+    store = SealedConfig(Client(transport), "alice")
+    assert await store.look_up(["C"]) == {}
+    with pytest.raises(
+        NoSuchConfig, match="needs A, B of the domain's config store, which the control plane's node has"
+    ):
+        await store.look_up(["B", "C", "A"])
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,13 @@ def test_tls_needs_a_certificate_and_plain_text_none() -> None:
 
 # ---- pods with a network of their own ----
 
-PODS = PodNetwork("100.96.0.0/16", "100.96.128.0/17", SocketAddress("100.96.0.1", 80), namespace="/run/netns-1")
+PODS = PodNetwork(
+    "100.96.0.0/16",
+    "100.96.128.0/17",
+    SocketAddress("100.96.0.1", 80),
+    cluster="100.96.0.0/14",
+    namespace="/run/netns-1",
+)
 
 
 def test_an_engine_pod_changes_one_file() -> None:
@@ -221,6 +227,7 @@ def test_the_pods_namespace_is_used_for_pods_only() -> None:
         DomainService("pod", (SocketAddress("100.96.0.2", 1),)),
         DomainService("grpc", (SocketAddress("100.96.0.2", 1),), ServiceProtocol.GRPC),
         DomainService("tls", (SocketAddress("100.96.0.2", 1),), ServiceProtocol.HTTPS),
+        DomainService("other-node", (SocketAddress("100.98.128.2", 1),)),
         DomainService("machine", (SocketAddress("10.0.0.1", 1),)),
         DomainService("named", (SocketAddress("db.example", 1),)),
         DomainService("socket", (SocketAddress("/run/x.sock", 0),)),
@@ -231,7 +238,7 @@ def test_the_pods_namespace_is_used_for_pods_only() -> None:
         for each in services
     }
     bound = {name for name, found in used.items() if "upstream_bind_config" in cluster(resources, found)}
-    assert bound == {"pod", "grpc", "tls"}
+    assert bound == {"pod", "grpc", "tls", "other-node"}
     assert cluster(resources, used["grpc"])["upstream_bind_config"] == {"source_address": inside}
     assert "upstream_bind_config" not in cluster(resources, "alice-to-bob-http")
     (listener,) = (each for each in resources.listeners if each["name"] == "internal")

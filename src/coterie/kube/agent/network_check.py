@@ -39,9 +39,17 @@ class NetworkCheck:
     name = "network-check"
 
     def __init__(
-        self, network: TrialNetwork, address: str, name: str, port: int, clock: Clock, *, needed: Callable[[], bool]
+        self,
+        network: TrialNetwork,
+        address: str,
+        name: str,
+        port: int,
+        clock: Clock,
+        *,
+        needed: Callable[[], bool],
+        gateway: str = "",
     ) -> None:
-        """`address`: of DNS and gateway; `name`: one that the DNS knows, empty: there is no DNS; `port`: the gateway's, 0: there is none; `needed`:
+        """`address`: of DNS and gateway; `gateway`: of the gateway, where it is elsewhere; `name`: one that the DNS knows, empty: there is no DNS; `port`: the gateway's, 0: there is none; `needed`:
         whether there are pods, for which it is worth to look again."""
         self.ready = asyncio.Event()
         self.problem = "the pod network has not been checked yet"
@@ -49,6 +57,7 @@ class NetworkCheck:
         self.on_change: Callable[[], None] = lambda: None
         self._network = network
         self._address = address
+        self._gateway = gateway or address
         self._wanted = name
         self._port = port
         self._clock = clock
@@ -119,16 +128,16 @@ class NetworkCheck:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_TIMEOUT):
-                await loop.sock_connect(tcp, (self._address, self._port))
+                await loop.sock_connect(tcp, (self._gateway, self._port))
                 await loop.sock_sendall(tcp, b"GET / HTTP/1.1\r\nHost: check.invalid\r\nConnection: close\r\n\r\n")
                 answer = await loop.sock_recv(tcp, 64)
         except (OSError, TimeoutError) as problem:
             return (
-                f"a pod does not reach the gateway at {self._address}:{self._port} ({problem or 'no answer in time'})"
+                f"a pod does not reach the gateway at {self._gateway}:{self._port} ({problem or 'no answer in time'})"
             )
         # Any answer will do: what it says is the business of whoever calls.
         return (
-            "" if answer.startswith(b"HTTP/1.") else f"the gateway at {self._address}:{self._port} does not speak HTTP"
+            "" if answer.startswith(b"HTTP/1.") else f"the gateway at {self._gateway}:{self._port} does not speak HTTP"
         )
 
 

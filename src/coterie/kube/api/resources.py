@@ -202,3 +202,7 @@ USAGE: tuple[Resource, ...] = (
     _r("metrics.k8s.io", "v1beta1", "pods", "PodMetrics", verbs=_READ, virtual=True),
 )
 """What is used now, asked of the agents. Not among the built-in kinds: nothing is written or stored."""
+
+CUSTOM_METRICS = _r("custom.metrics.k8s.io", "v1beta2", "pods", "MetricValueList", verbs=("get",), virtual=True)
+"""Metrics that pods serve themselves. Not in discovery: a metric takes the place of a subresource there, and which ones there are
+only the pods know."""

@@ -25,6 +25,7 @@ Send = Callable[[Request], Coroutine[Any, Any, Response]]
 
 LOOPBACK = UserInfo("system:apiserver", ("system:masters",))
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+INGRESS_CLASS, INGRESS_CONTROLLER = "coterie", "coterie.io/ingress"
 _PRIORITIES = (("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000))
 _LOCAL_PATH = {
     "metadata": {"name": LOCAL_PATH_CLASS, "annotations": {DEFAULT_STORAGE_CLASS: "true"}},
@@ -43,6 +44,8 @@ async def ensure(send: Send, extensions: Sequence[ApiServerExtension] = ()) -> N
     for name, value in _PRIORITIES:
         body = {"metadata": {"name": name}, "value": value, "description": "Reserved for parts of the system."}
         await _create(send, "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    ingress_class = {"metadata": {"name": INGRESS_CLASS}, "spec": {"controller": INGRESS_CONTROLLER}}
+    await _create(send, "/apis/networking.k8s.io/v1/ingressclasses", ingress_class)
     await _create(send, "/apis/storage.k8s.io/v1/storageclasses", _LOCAL_PATH)
     exact = frozenset(role for extension in extensions for role in extension.roles.exact)
     for default in default_roles.default_objects([extension.roles for extension in extensions]):

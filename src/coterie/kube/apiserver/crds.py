@@ -75,6 +75,12 @@ def _schema_of(entry: ObjectEntry, version: str) -> Object:
     return schema
 
 
+def _deprecation(resource: Resource, version: Object) -> str:
+    if not version.get("deprecated"):
+        return ""
+    return version.get("deprecationWarning") or f"{resource.api_version} {resource.kind} is deprecated"
+
+
 def _bad_columns(columns: Sequence[Object]) -> Iterator[tuple[int, str, PathError]]:
     for place, column in enumerate(columns):
         text = column.get("jsonPath") or ""
@@ -220,7 +226,7 @@ class CrdRegistry:
             self._strategies[(resource.group, resource.version, resource.plural)] = CustomStrategy(
                 resource, version, partial(_schema_of, entry, resource.version), self._object_meta
             )
-            self._state.serve(VersionView(resource, storage_head=head))
+            self._state.serve(VersionView(resource, storage_head=head, warning=_deprecation(resource, version)))
         if wanted:
             first = wanted[0][0]
             self._state.set_storage(first.key, first.storage_api_version, first.kind)

@@ -62,4 +62,6 @@ class ApiServerExtension:
     node_ownership: NodeOwnership | None = None
     configmap_annotations: tuple[str, ...] = ()
     """Annotations of a pod that name ConfigMaps which its node may read."""
+    configmaps_for_nodes: tuple[str, ...] = ()
+    """Names of ConfigMaps that a node may read in every namespace in which it has a pod."""
     agent_verifier: Callable[[ResourceStorage, Clock], AgentVerifier] | None = None

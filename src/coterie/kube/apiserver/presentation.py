@@ -166,8 +166,11 @@ def _yaml(body: bytes) -> bytes:
 
 def _warnings(texts: Sequence[str]) -> list[tuple[str, str]]:
     """Headers for the first few: clients refuse answers whose head is too large."""
-    shown = [text[:_LONGEST_WARNING] for text in texts[:_MOST_WARNINGS]]
-    return [("Warning", f'299 - "{_quoted(text)}"') for text in shown]
+    return [warning_header(text) for text in texts[:_MOST_WARNINGS]]
+
+
+def warning_header(text: str) -> tuple[str, str]:
+    return "Warning", f'299 - "{_quoted(text[:_LONGEST_WARNING])}"'
 
 
 def _quoted(text: str) -> str:

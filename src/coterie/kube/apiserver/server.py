@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -31,11 +31,21 @@ from coterie.http.errors import HttpProblem
 from coterie.http.messages import Request, Response, UserInfo
 from coterie.http.server import Tasks
 from coterie.kube.api import convert, errors
-from coterie.kube.api.resources import BUILTIN, USAGE, Resource
+from coterie.kube.api.resources import BUILTIN, CUSTOM_METRICS, USAGE, Resource
 from coterie.kube.api.schema import builtin as builtin_schemas
 from coterie.kube.api.selectors import parse_field_selector
 from coterie.kube.api.status_response import status_response
-from coterie.kube.apiserver import apiservices, bodies, bootstrap, discovery, options, paths, usage
+from coterie.kube.apiserver import (
+    apiservices,
+    bodies,
+    bootstrap,
+    custom_metrics,
+    discovery,
+    options,
+    paths,
+    pretty,
+    usage,
+)
 from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest
 from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_request
 from coterie.kube.apiserver.admission.quotas import Quotas
@@ -55,7 +65,7 @@ from coterie.kube.apiserver.extension import ApiServerExtension
 from coterie.kube.apiserver.kinds import EventStrategy, Strategy
 from coterie.kube.apiserver.metrics import Metrics
 from coterie.kube.apiserver.openapi.service import OpenApi
-from coterie.kube.apiserver.presentation import Presenter
+from coterie.kube.apiserver.presentation import Presenter, warning_header
 from coterie.kube.apiserver.proxy import NodeProxy
 from coterie.kube.apiserver.state.collection import Collection
 from coterie.kube.apiserver.state.entry import VersionView, head_of
@@ -123,7 +133,7 @@ class ApiServer:
         for resource in BUILTIN:
             if not resource.virtual:
                 self._serve_builtin(resource, schemas)
-        self._virtual = {(r.group, r.version, r.plural): r for r in (*BUILTIN, *USAGE) if r.virtual}
+        self._virtual = {(r.group, r.version, r.plural): r for r in (*BUILTIN, *USAGE, CUSTOM_METRICS) if r.virtual}
         extensions = self.settings.extensions
         ownership = next((each.node_ownership for each in extensions if each.node_ownership is not None), None)
         self.authorizer = NodeAuthorizer(
@@ -136,6 +146,7 @@ class ApiServer:
             volumes=self._collection("persistentvolumes"),
             ownership=ownership,
             configmap_annotations=[key for extension in extensions for key in extension.configmap_annotations],
+            configmaps=[name for extension in extensions for name in extension.configmaps_for_nodes],
         )
         self._lookups = Lookups(
             service_account=self._finder("serviceaccounts"),
@@ -204,6 +215,7 @@ class ApiServer:
             owner_label=ownership.label if ownership is not None else "",
         )
         self._usage = usage.UsageApi(core("nodes"), core("pods"), proxy, self.clock)
+        self._custom_metrics = custom_metrics.CustomMetricsApi(core("nodes"), core("pods"), proxy, self.clock)
         self._verbs: dict[str, Verb] = {
             "get": reader.get,
             "list": reader.list,
@@ -316,6 +328,7 @@ class ApiServer:
         except (errors.ApiError, HttpProblem) as error:
             answer = status_response(error)
         if isinstance(answer, Response):
+            answer = pretty.for_people(request, answer)
             self._answered(request, target, answer, started)
             return answer
         return self._finish(request, target, answer, started)
@@ -331,6 +344,7 @@ class ApiServer:
             # Nobody waits for the answer, but a write that was under way is done all the same.
             self._answered(request, target, Response(_CLIENT_LEFT), started)
             raise
+        answer = pretty.for_people(request, answer)
         self._answered(request, target, answer, started)
         return answer
 
@@ -418,7 +432,11 @@ class ApiServer:
             verb = self._verbs.get(target.verb) if target.verb in resource.verbs else None
         if verb is None:
             raise _not_allowed()
-        return verb(call)
+        answer = verb(call)
+        if not view.warning:
+            return answer
+        header = warning_header(view.warning)
+        return _with_header(answer, header) if isinstance(answer, Response) else _later_with_header(answer, header)
 
     def _other_request(self, request: Request) -> Response | Awaitable[Response]:
         user = self._user(request)
@@ -463,6 +481,10 @@ class ApiServer:
             if target.verb not in resource.verbs or target.subresource:
                 raise _not_allowed()
             return self._usage.respond(request, target, resource)
+        if resource.group == custom_metrics.GROUP:
+            if target.verb not in resource.verbs or not target.subresource:
+                raise _not_allowed()
+            return self._custom_metrics.respond(request, target)
         if target.verb not in resource.verbs or target.name or target.subresource:
             raise _not_allowed()
         if resource.namespaced != bool(target.namespace):
@@ -526,7 +548,8 @@ class ApiServer:
 
     def resources(self) -> Sequence[Resource]:
         """Everything that is served, for discovery."""
-        return [*self._virtual.values(), *(view.resource for view in self.state.views())]
+        virtual = [resource for resource in self._virtual.values() if resource is not CUSTOM_METRICS]
+        return [*virtual, *(view.resource for view in self.state.views())]
 
     def _described(self) -> Sequence[Resource]:
         """Everything that has a schema."""
@@ -582,6 +605,14 @@ class ApiServer:
 def _maybe_watch(request: Request, target: paths.RequestInfo) -> paths.RequestInfo:
     """Only the query tells a watch from a list; a watch of one name is a watch with that name as filter."""
     return target._replace(verb="watch") if options.boolean(request, "watch") else target
+
+
+def _with_header(answer: Response, header: tuple[str, str]) -> Response:
+    return replace(answer, headers=[*answer.headers, header])
+
+
+async def _later_with_header(pending: Awaitable[Response], header: tuple[str, str]) -> Response:
+    return _with_header(await pending, header)
 
 
 def _json(obj: Object, status: int = 200) -> Response:

@@ -25,6 +25,7 @@ from coterie.kube.apiserver.state.entry import ObjectEntry
 Object = dict[str, Any]
 GROUP = "metrics.k8s.io"
 _WINDOW = "15s"
+"""Of agents that do not say it."""
 _NANOS_PER_MILLI = 1_000_000
 
 
@@ -86,8 +87,7 @@ def _node_metrics(node: ObjectEntry, summary: Object, now: str) -> Object:
         "kind": "NodeMetrics",
         "apiVersion": f"{GROUP}/v1beta1",
         "metadata": _metadata(node, now),
-        "timestamp": now,
-        "window": _WINDOW,
+        **_period([summary], now),
         "usage": _usage(summary),
     }
 
@@ -97,8 +97,7 @@ def _pod_metrics(pod: ObjectEntry, summary: Object, now: str) -> Object:
         "kind": "PodMetrics",
         "apiVersion": f"{GROUP}/v1beta1",
         "metadata": _metadata(pod, now),
-        "timestamp": now,
-        "window": _WINDOW,
+        **_period(summary["containers"], now),
         "containers": [{"name": each["name"], "usage": _usage(each)} for each in summary["containers"]],
     }
 
@@ -110,6 +109,14 @@ def _metadata(entry: ObjectEntry, now: str) -> Object:
     if entry.labels:
         metadata["labels"] = entry.labels
     return metadata
+
+
+def _period(measured: Sequence[Object], now: str) -> Object:
+    """When the figures were measured, and over which time, in the agent's words: its clock set the pod's conditions too."""
+    cpu = [each["cpu"] for each in measured]
+    seconds = max((float(each.get("windowSeconds") or 0) for each in cpu), default=0.0)
+    window = f"{seconds:.3f}".rstrip("0").rstrip(".") + "s" if seconds else _WINDOW
+    return {"timestamp": min((each.get("time") or now for each in cpu), default=now), "window": window}
 
 
 def _usage(summary: Object) -> Object:

@@ -2,7 +2,7 @@
 
 The node provides: `root_ca` (the API's authority, PEM), `node_lifecycle` and `node_ipam` (settings of these controllers),
 `pod_hook` (sees pods before ReplicaSets create them, or None), `scheduler_plugins`, `autoscaler_period` (seconds between two
-syncs).
+syncs), `scale_hook` (may allow autoscalers fewer replicas, or None).
 """
 
 from __future__ import annotations
@@ -90,6 +90,6 @@ CONTROLLERS = (
         f"{_HERE}.horizontalpodautoscaler.controller",
         wakes_for=(HORIZONTAL_POD_AUTOSCALERS,),
         events="horizontal-pod-autoscaler",
-        needs={"period": "autoscaler_period"},
+        needs={"period": "autoscaler_period", "scale_hook": "scale_hook"},
     ),
 )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from coterie.kube.api.meta import ObjectKey
 from coterie.kube.api.selectors import selector_of
 from coterie.kube.api.types.core import Namespace
+from coterie.kube.api.types.network import Service
 from coterie.kube.api.types.nodes import Node
 from coterie.kube.api.types.pods import Pod
 from coterie.kube.api.types.policy import PodDisruptionBudget
@@ -105,6 +106,12 @@ class SchedulingEngine:
 
     def namespace_gone(self, name: str) -> None:
         self.snapshot.set_namespace(name, None)
+
+    def service_seen(self, service: Service) -> None:
+        self.snapshot.set_service(service.key, service.spec.selector)
+
+    def service_gone(self, key: ObjectKey) -> None:
+        self.snapshot.set_service(key, None)
 
     def budget_seen(self, budget: PodDisruptionBudget) -> None:
         selector = selector_of(budget.spec.selector)

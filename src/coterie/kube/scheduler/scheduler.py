@@ -18,6 +18,7 @@ from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
 from coterie.kube.api.meta import ObjectKey
 from coterie.kube.api.types.core import NAMESPACES
+from coterie.kube.api.types.network import SERVICES
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.api.types.policy import POD_DISRUPTION_BUDGETS
@@ -69,6 +70,7 @@ class Scheduler:
         self._nodes = informers.get(NODES)
         self._namespaces = informers.get(NAMESPACES)
         self._budgets = informers.get(POD_DISRUPTION_BUDGETS)
+        self._services = informers.get(SERVICES)
         self._watches = [watch for plugin in plugins for watch in plugin.watches(informers)]
         self._claims = informers.get(CLAIMS)
         self._volumes = informers.get(VOLUMES)
@@ -83,7 +85,7 @@ class Scheduler:
     async def run(self) -> None:
         removers = self._listen()
         try:
-            for informer in (self._nodes, self._pods, self._namespaces, self._budgets):
+            for informer in (self._nodes, self._pods, self._namespaces, self._budgets, self._services):
                 await informer.ready.wait()
             for stored in (self._claims, self._volumes, self._classes):
                 await stored.ready.wait()
@@ -116,6 +118,7 @@ class Scheduler:
             self._on(self._classes, engine.class_seen, engine.class_gone),
             self._on(self._volumes, engine.volume_seen, engine.volume_gone),
             self._on(self._claims, engine.claim_seen, engine.claim_gone),
+            self._on(self._services, engine.service_seen, lambda service: engine.service_gone(service.key)),
             self._pods.add_handler(self._pod_changed),
         ]
         return [*removers, *(self._on(watch.informer, watch.seen, watch.gone) for watch in self._watches)]

@@ -2,7 +2,8 @@
 
     least requested, balanced   1 each    room that is left; CPU and memory used up alike
     extended resources          as given  those that plug-ins name, for pods that ask for them
-    spread of one owner's pods  2         and topology spread constraints that are only wishes
+    spread over nodes           2         of one owner's pods, or of a Service's; topology spread constraints that are only wishes
+    spread over zones           1         of the same pods, where nodes have zones
     node affinity, pod affinity 2         wishes of the pod, and of pods that are there
     discouraging taints         3
 
@@ -12,16 +13,17 @@ different nodes, so equal nodes take turns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from coterie.kube.api.node_selection import tolerates
 from coterie.kube.scheduler.facts import NodeFacts, PodFacts
 from coterie.kube.scheduler.node_state import NodeState
 from coterie.kube.scheduler.pod_affinity import spread_counts
-from coterie.kube.scheduler.snapshot import Snapshot
+from coterie.kube.scheduler.snapshot import ZONE, Snapshot
 from coterie.kube.scheduler.terms import NO_TERMS
 
 _SPREAD = 2.0
+_ZONES = 1.0
 _NODE_AFFINITY = 2.0
 _POD_AFFINITY = 2.0
 _TAINTS = 3.0
@@ -58,9 +60,10 @@ def _views(snapshot: Snapshot, pod: PodFacts, nodes: Sequence[NodeState]) -> Ite
         for scored in snapshot.resource_scores:
             if name == scored.resource:
                 yield scored.weight, [_free_share(node, name, amount) for node in nodes]
-    mates = snapshot.owners.get(pod.owner) if pod.owner else None
-    if mates:
+    for mates in _mates(snapshot, pod):
         yield _SPREAD, fewer_is_better([mates.get(node.name, 0) for node in nodes])
+        if len(snapshot.zones) > 1:
+            yield _ZONES, _zone_spread(snapshot, mates, nodes)
     if pod.preferred_nodes:
         yield _NODE_AFFINITY, more_is_better([_preferred_node_score(pod, _facts(node)) for node in nodes])
     if snapshot.soft_taints:
@@ -74,6 +77,31 @@ def _views(snapshot: Snapshot, pod: PodFacts, nodes: Sequence[NodeState]) -> Ite
     attraction = _attraction(snapshot, pod)
     if attraction:
         yield _POD_AFFINITY, more_is_better([sum(draw(_facts(node)) for draw in attraction) for node in nodes])
+
+
+def _mates(snapshot: Snapshot, pod: PodFacts) -> Iterable[Mapping[str, int]]:
+    """Pods by node among which this one is spread unless it says how itself: of its owner; without one, of its Services."""
+    if pod.terms.spread or pod.terms.soft_spread:
+        return
+    if pod.owner:
+        found = snapshot.owners.get(pod.owner)
+        if found:
+            yield found
+        return
+    for service in snapshot.services_of(pod):
+        counts = snapshot.matches(service)
+        if counts:
+            yield counts
+
+
+def _zone_spread(snapshot: Snapshot, mates: Mapping[str, int], nodes: Sequence[NodeState]) -> list[float]:
+    counts: dict[str, int] = {}
+    for name, count in mates.items():
+        zone = snapshot.label(name, ZONE)
+        if zone is not None:
+            counts[zone] = counts.get(zone, 0) + count
+    worst = max(counts.values(), default=0)
+    return fewer_is_better([_count_at(node, ZONE, counts, worst) for node in nodes])
 
 
 def more_is_better(values: Sequence[int]) -> list[float]:

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from coterie.kube.api.meta import ObjectKey
+from coterie.kube.api.selectors import selector_of_map
 from coterie.kube.scheduler.facts import NodeFacts, PodFacts
 from coterie.kube.scheduler.filters import static_rejection
 from coterie.kube.scheduler.node_state import NodeState
@@ -28,6 +30,7 @@ from coterie.kube.scheduler.terms import NO_TERMS, Labels, Neighbours, PodTerm, 
 
 _CACHED_DEMANDS = 512
 _CACHED_NEIGHBOURS = 256
+ZONE = "topology.kubernetes.io/zone"
 _HARD_AFFINITY_WEIGHT = 1
 """How much a placed pod's required affinity draws matching pods to it, as in Kubernetes."""
 
@@ -68,12 +71,17 @@ class Snapshot:
         self.priorities: Counter[int] = Counter()
         """How many pods of each priority are placed."""
         self.release_version = 0
+        self.zones: Counter[str] = Counter()
+        """How many nodes are in which zone."""
         self.soft_taints = 0
         """How many nodes have taints that only discourage."""
         self._candidates: OrderedDict[StaticDemand, Candidates] = OrderedDict()
         self._domains: dict[tuple[str, StaticDemand, bool, bool], TopologyDomains] = {}
         self._matches: OrderedDict[Neighbours, dict[str, int]] = OrderedDict()
         self._counted: LabelIndex[Neighbours] = LabelIndex()
+        self._services: dict[ObjectKey, Neighbours] = {}
+        self._services_of: dict[str, LabelIndex[Neighbours]] = {}
+        """By namespace."""
         self._preferred_index: LabelIndex[PlacedTerm] = LabelIndex()
 
     def __len__(self) -> int:
@@ -99,8 +107,8 @@ class Snapshot:
             if old is None:
                 self.nodes.append(state)
             else:
-                self.soft_taints -= bool(old.soft_taints)
-            self.soft_taints += bool(facts.soft_taints)
+                self._count_node(old, -1)
+            self._count_node(facts, 1)
             state.show(facts)
             self._faces_changed()
         self.release_version += 1
@@ -110,7 +118,7 @@ class Snapshot:
         state = self.states.get(name)
         if state is None or state.facts is None:
             return
-        self.soft_taints -= bool(state.facts.soft_taints)
+        self._count_node(state.facts, -1)
         self.nodes.remove(state)
         state.show(None)
         self._faces_changed()
@@ -168,6 +176,20 @@ class Snapshot:
         self.release_version += 1
         return True
 
+    def set_service(self, key: ObjectKey, selector: Labels | None) -> None:
+        """The pods that a Service selects are spread; None: it is gone, or selects none."""
+        after = Neighbours(selector_of_map(selector), frozenset((key.namespace,)), staying=True) if selector else None
+        before = self._services.pop(key, None)
+        if after is not None:
+            self._services[key] = after
+        if before == after:
+            return
+        index = self._services_of.setdefault(key.namespace, LabelIndex())
+        if before is not None and before not in self._services.values():
+            index.discard(before.selector, before)
+        if after is not None:
+            index.add(after.selector, after)
+
     # Questions.
 
     def candidates(self, demand: StaticDemand) -> Candidates:
@@ -193,7 +215,7 @@ class Snapshot:
             found = {}
             for uid, state in self.places.items():
                 pod = state.pods[uid]
-                if neighbours.match(pod.namespace, pod.labels, self.namespaces):
+                if self._counts(neighbours, pod):
                     found[state.name] = found.get(state.name, 0) + 1
             self._matches[neighbours] = found
             self._counted.add(neighbours.selector, neighbours)
@@ -238,6 +260,13 @@ class Snapshot:
                 out[value] = out.get(value, 0) + count
         return out
 
+    def services_of(self, pod: PodFacts) -> list[Neighbours]:
+        """The pods of the Services that select this one, itself included."""
+        index = self._services_of.get(pod.namespace)
+        if index is None:
+            return []
+        return [each for each in index.about(pod.labels) if each.selector.matches(pod.labels)]
+
     def preferences_about(self, pod: PodFacts) -> Iterator[tuple[PlacedTerm, Mapping[str, int]]]:
         """What pods that are placed wish concerning this one, and how many on which node."""
         for placed in self._preferred_index.about(pod.labels):
@@ -245,6 +274,14 @@ class Snapshot:
                 yield placed, self.preferred_terms[placed]
 
     # Inside.
+
+    def _count_node(self, facts: NodeFacts, sign: int) -> None:
+        self.soft_taints += sign * bool(facts.soft_taints)
+        zone = facts.labels.get(ZONE)
+        if zone is not None:
+            self.zones[zone] += sign
+            if not self.zones[zone]:
+                del self.zones[zone]
 
     def _faces_changed(self) -> None:
         self._candidates.clear()
@@ -270,11 +307,16 @@ class Snapshot:
                 if weight:
                     self._count_preference(PlacedTerm(term, weight), node, sign)
         for neighbours in self._counted.about(pod.labels):
-            if neighbours.match(pod.namespace, pod.labels, self.namespaces):
+            if self._counts(neighbours, pod):
                 counts = self._matches[neighbours]
                 counts[node] = counts.get(node, 0) + sign
                 if not counts[node]:
                     del counts[node]
+
+    def _counts(self, neighbours: Neighbours, pod: PodFacts) -> bool:
+        if neighbours.staying and pod.terminating:
+            return False
+        return neighbours.match(pod.namespace, pod.labels, self.namespaces)
 
     def _count_preference(self, placed: PlacedTerm, node: str, sign: int) -> None:
         known = placed in self.preferred_terms
@@ -294,6 +336,7 @@ def _counts_alike(one: PodFacts, other: PodFacts) -> bool:
         and one.owner == other.owner
         and one.priority == other.priority
         and one.terms == other.terms
+        and one.terminating == other.terminating
     )
 
 

@@ -61,6 +61,8 @@ class Neighbours:
     selector: LabelSelector
     namespaces: frozenset[str]
     namespace_selector: LabelSelector | None = None
+    staying: bool = False
+    """Only pods that are not being deleted."""
 
     def match(self, namespace: str, labels: Labels, namespace_labels: Mapping[str, Labels]) -> bool:
         if namespace not in self.namespaces and (
@@ -170,7 +172,7 @@ def _pod_term(term: Mapping[str, Any], namespace: str, labels: Labels) -> PodTer
 def _spread(given: TopologySpreadConstraint, namespace: str, labels: Labels) -> Spread:
     selector = _with_own_labels(selector_of(given.label_selector), given.match_label_keys, IN, labels)
     return Spread(
-        Neighbours(selector, frozenset((namespace,))),
+        Neighbours(selector, frozenset((namespace,)), staying=True),
         given.topology_key,
         given.max_skew,
         given.min_domains or 1,

@@ -28,7 +28,7 @@ from coterie.kuscia.api import labels
 from coterie.kuscia.engine import certificates, peers
 from coterie.kuscia.engine.certificates import EngineCertificateIssuer
 from coterie.kuscia.engine.templates import template, values
-from coterie.kuscia.engine.templates.config_store import ConfigStore
+from coterie.kuscia.engine.templates.config_store import ONLY_AT_CONTROL_PLANE, ConfigStore
 from coterie.kuscia.engine.templates.errors import TemplateError
 from coterie.kuscia.engine.templates.template import Template
 
@@ -64,6 +64,8 @@ class EngineSettings:
     """`KUSCIA_API_PROTOCOL` in config templates: NOTLS, TLS or MTLS."""
     api_token: Path | None = None
     """The file with `KUSCIA_API_TOKEN`; read only when a template asks for it."""
+    joined: bool = False
+    """The node joined the domain with a file: it has none of the domain's secrets."""
     taint: bool = False
     """Whether the Node has Kuscia's taint `kuscia.secretflow/agent=v1:NoSchedule`."""
     bandwidth_mbit: int = 0
@@ -249,6 +251,8 @@ class EnginePlugin:
             wanted = frozenset().union(*(each.names for each in templates.values()))
             if API_TOKEN in wanted and self._is_task_pod(pod) and not self._own_task(pod):
                 raise TemplateError(f"asks for {API_TOKEN}, which nothing that another domain began is given")
+            if API_TOKEN in wanted and self._settings.joined and self.is_engine(pod):
+                raise TemplateError(f"asks for {API_TOKEN}, {ONLY_AT_CONTROL_PLANE}")
             known = await self._values(pod, wanted, variables, marks, lookup)
             payload = {
                 name: FileContent(_filled(name, each, known).encode("utf-8", "replace"), 0o444)

@@ -13,6 +13,7 @@ from coterie.kube.apiserver.extension import ApiServerExtension, Object
 from coterie.kube.apiserver.state.state import ResourceStorage
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.definitions import crds
+from coterie.kuscia.api.types.domain import DOMAIN_CONFIG
 from coterie.kuscia.api.types.job import CROSS_DOMAIN
 from coterie.kuscia.extensions.agent_trust import DOMAINS_KEY, DomainAgents
 from coterie.kuscia.extensions.data_sources import check_data_source
@@ -66,6 +67,8 @@ def apiserver_extension(agent_tls: Callable[[], ssl.SSLContext | None] = lambda:
             own_taints=((labels.KUSCIA_AGENT_TAINT, labels.KUSCIA_AGENT_TAINT_VALUE, "NoSchedule"),),
         ),
         configmap_annotations=(labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM,),
+        # Its values are encrypted for the domain; a node that joined sees which there are.
+        configmaps_for_nodes=(DOMAIN_CONFIG,),
         agent_verifier=verifier,
     )
 

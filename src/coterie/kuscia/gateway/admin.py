@@ -20,6 +20,7 @@ _ALWAYS = {"cds.json": "cluster_manager.cds.", "lds.json": "listener_manager.lds
 _WHERE_USED = {
     "rds-external.json": "http.external.rds.external.",
     "rds-internal.json": "http.internal.rds.internal.",
+    "rds-ingress.json": "http.ingress.rds.ingress.",
     "rds-transit.json": "http.transit.rds.transit.",
     "ecds-pods.json": "extension_config_discovery.http_filter.pods.",
     "ecds-auth.json": "extension_config_discovery.http_filter.auth.",

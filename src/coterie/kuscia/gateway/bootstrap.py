@@ -17,6 +17,9 @@ _DIALLER = _REVERSE_TUNNEL + "downstream_socket_interface.v3.DownstreamReverseCo
 _ACCEPTOR = _REVERSE_TUNNEL + "upstream_socket_interface.v3.UpstreamReverseConnectionSocketInterface"
 _MAX_CONNECTIONS = T + "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
 _POD_CONNECTIONS = "envoy.resource_limits.listener.internal.connection_limit"
+_INGRESS_CONNECTIONS = tuple(
+    f"envoy.resource_limits.listener.{name}.connection_limit" for name in ("ingress-http", "ingress-https")
+)
 _UNREAD = (
     "_rq_time", "_cx_length_ms", "_cx_connect_ms", "_rq_headers_size", "_rq_body_size", "_rs_headers_size", "_rs_body_size",
 )  # fmt: skip
@@ -56,9 +59,17 @@ def bootstrap(domain: str, instance: str, directory: Path, socket: Path, tuning:
         # Thousands of services: a cluster's counters are made when its first request comes.
         "deferred_stat_options": {"enable_deferred_creation_stats": True},
         "stats_config": {"stats_matcher": {"exclusion_list": {"patterns": [{"suffix": each} for each in _UNREAD]}}},
-        # Pods have a limit of their own, so that they cannot take all descriptors from partners.
+        # Pods and Ingresses have limits of their own, so that they cannot take all descriptors from partners.
         "layered_runtime": {
-            "layers": [{"name": "limits", "static_layer": {_POD_CONNECTIONS: max(1, tuning.max_connections // 2)}}]
+            "layers": [
+                {
+                    "name": "limits",
+                    "static_layer": {
+                        _POD_CONNECTIONS: max(1, tuning.max_connections // 2),
+                        **dict.fromkeys(_INGRESS_CONNECTIONS, max(1, tuning.max_connections // 4)),
+                    },
+                }
+            ]
         },
         "overload_manager": {
             "resource_monitors": [

@@ -3,6 +3,7 @@
     external   partners; the public port, or a Unix socket behind a relay that tells their addresses (PROXY protocol)
     internal   pods; an address in their own network, or one of the machine's
     node       the node itself; a Unix socket in a private directory
+    ingress-*  everybody, where ports for Ingresses are configured (ingress.py)
 
 A changed listener closes all its connections after the drain time, so nothing that changes in operation stands here:
 certificates, keys, tokens, rules and routes are all read from files of their own.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coterie.kuscia.gateway import identity, tls, transit, tunnel
+from coterie.kuscia.gateway import identity, ingress, tls, transit, tunnel
 from coterie.kuscia.gateway.clusters import http2_options
 from coterie.kuscia.gateway.crypt import config as crypt
 from coterie.kuscia.gateway.crypt.exchange import RouteSide
@@ -86,6 +87,7 @@ def listeners(inputs: SnapshotInputs) -> list[Json]:
     behind = _external_manager(inputs)
     found += [*tunnel.dialling_listeners(inputs, behind), *transit.inner_listeners(inputs, behind)]
     log = [_access_log(inputs.logs / f"{INTERNAL}.log", INTERNAL_LOG)] if inputs.tuning.access_logs else []
+    found += ingress.listeners(inputs, route_file(inputs.directory, ingress.SIDE))
     found += transit.source_listeners(inputs, route_file(inputs.directory, transit.SIDE), log)
     return sorted(found, key=lambda each: str(each["name"]))
 

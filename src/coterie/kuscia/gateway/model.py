@@ -16,6 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from coterie.base.secret import SecretValue
+from coterie.kube.network.ingress.model import NO_INGRESS, IngressTable
 
 MASTER = "master"
 """The name under which a control plane is reached besides its own domain's."""
@@ -205,11 +206,13 @@ class PodNetwork:
     """The network in which the domain's pods live, apart from the machine's."""
 
     cidr: str
-    """Addresses of all pods, `100.96.0.0/16`."""
+    """Addresses of this node's pods, `100.96.0.0/20`."""
     engines: str
     """Its upper half: pods of tasks and deployments. Each of them calls only what it was allowed."""
     gateway: SocketAddress
     """Where pods reach the gateway."""
+    cluster: str = ""
+    """Addresses of the pods of all nodes of the domain; empty: this one is alone."""
     namespace: str = ""
     """File of the network namespace; empty when Envoy itself runs inside it."""
     resolver: SocketAddress | None = None
@@ -217,6 +220,18 @@ class PodNetwork:
     public_socket: str = ""
     """Path of the Unix socket on which partners' connections arrive, each with a PROXY protocol header; empty: Envoy listens
     on the public port itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class IngressListeners:
+    """Where the domain's Ingresses are served, to everybody who reaches these ports."""
+
+    http: SocketAddress | None = None
+    https: SocketAddress | None = None
+    http_socket: str = ""
+    """Path of the Unix socket on which a relay brings the connections, each with a PROXY protocol header; empty: Envoy listens
+    on the port itself."""
+    https_socket: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -266,6 +281,8 @@ class SnapshotInputs:
     pods: PodNetwork | None = None
     """None: there are no pods, or they share the machine's network."""
     callers: tuple[PodCaller, ...] = ()
+    ingress: IngressTable = NO_INGRESS
+    ingress_listeners: IngressListeners | None = None
     crypt: Path | None = None
     """The socket of the child process that encrypts bodies; None: there is none, and routes that ask for it are refused."""
     tuning: Tuning = Tuning()

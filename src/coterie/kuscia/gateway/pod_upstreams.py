@@ -19,9 +19,21 @@ def needs_namespace(pods: PodNetwork | None, target: SocketAddress) -> bool:
     if pods is None or not pods.namespace or target.is_socket:
         return False
     try:
-        return ip_address(target.host) in _network(pods.cidr)
+        address = ip_address(target.host)
+        return any(address in _network(each) for each in (pods.cidr, pods.cluster) if each)
     except ValueError:
         return False  # a host name
+
+
+def is_ordinary_pod(pods: PodNetwork, host: str) -> bool:
+    """Whether a pod has this address that is no engine; the node's own address is nobody's."""
+    try:
+        target = ip_address(host)
+    except ValueError:
+        return False
+    if str(target) == pods.gateway.host or target == _network(pods.cidr).network_address:
+        return False
+    return target in _network(pods.cidr) and target not in _network(pods.engines)
 
 
 def reachable_endpoints(pods: PodNetwork | None, service: DomainService) -> tuple[SocketAddress, ...]:

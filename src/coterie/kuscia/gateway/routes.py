@@ -8,6 +8,7 @@
     internal   kuscia-handshake.<us>.svc    as above; the node itself calls all of these, pods what `pod_access` allows
                <service>.<us>.svc           our services, for our own pods
                *.<partner>.svc              the partner's gateway, with our name and token
+               hosts of Dns objects         endpoints of our services, by path (ingress.py)
                anything else                404
 
 No route has an end time: engines hold calls open for hours. What may be tried again is only what certainly never
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from coterie.kuscia.gateway import peer_gateways, transit, tunnel
+from coterie.kuscia.gateway import ingress, peer_gateways, transit, tunnel
 from coterie.kuscia.gateway.clusters import HANDSHAKE
 from coterie.kuscia.gateway.crypt import routing as crypt
 from coterie.kuscia.gateway.crypt.exchange import RouteSide
@@ -101,6 +102,7 @@ def internal_routes(inputs: SnapshotInputs, live: frozenset[str]) -> tuple[Json,
         host, problem = _to_partner(inputs, route, live)
         hosts.append(host)
         problems += [problem] if problem is not None else []
+    hosts += ingress.pod_hosts(inputs)
     hosts.append(_nowhere(inputs))
     return _table(inputs, INTERNAL, hosts) | {"request_headers_to_add": own_name(inputs)}, problems
 

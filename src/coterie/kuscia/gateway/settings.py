@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.secret import SecretValue
-from coterie.kuscia.gateway.model import KeyPair, PodNetwork, Protocol, SocketAddress
+from coterie.kuscia.gateway.model import IngressListeners, KeyPair, PodNetwork, Protocol, SocketAddress
 
 INTERNAL = SocketAddress("127.0.0.1", 80)
 EXTERNAL = SocketAddress("0.0.0.0", 1080)
@@ -54,6 +54,9 @@ class GatewaySettings:
     """The network that pods have to themselves."""
     external: SocketAddress | None = EXTERNAL
     """None: the domain has no public port; partners reach it through tunnels that it dials."""
+    ingress: IngressListeners | None = None
+    """Where Ingresses are served; None: nowhere."""
+    cluster_domain: str = "cluster.local"
     protocol: Protocol = Protocol.MTLS
     external_tls: ExternalTls | None = None
     control_plane: bool = True

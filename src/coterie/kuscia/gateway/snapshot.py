@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from coterie.kuscia.gateway import identity, peer_gateways, tls, transit, tunnel
+from coterie.kuscia.gateway import identity, ingress, peer_gateways, tls, transit, tunnel
 from coterie.kuscia.gateway.clusters import clusters
 from coterie.kuscia.gateway.crypt import routing as crypt
 from coterie.kuscia.gateway.listeners import filter_file, listeners, route_file
@@ -69,6 +69,7 @@ def snapshot(inputs: SnapshotInputs) -> EnvoyResources:
             *tunnel.accepting_clusters(inputs),
             *peer_gateways.clusters(inputs),
             *tunnel.dialling_clusters(inputs),
+            *ingress.clusters(inputs),
         ]
     )
     live = frozenset(str(each["name"]) for each in found)
@@ -76,7 +77,7 @@ def snapshot(inputs: SnapshotInputs) -> EnvoyResources:
     directory = inputs.directory
     files: dict[str, tuple[Json, ...]] = {
         tls.secret_file(directory, name).name: (_typed(SECRET, secret),)
-        for name, secret in sorted(tls.secrets(inputs).items())
+        for name, secret in sorted({**tls.secrets(inputs), **ingress.secrets(inputs)}.items())
     }
     # What others refer to comes first.
     files[filter_file(directory, AUTH_FILTER).name] = (_extension(AUTH_FILTER, auth),)
@@ -86,6 +87,8 @@ def snapshot(inputs: SnapshotInputs) -> EnvoyResources:
     files[route_file(directory, INTERNAL).name] = (_typed(ROUTES, inside),)
     if transit.carried_out(inputs):
         files[route_file(directory, transit.SIDE).name] = (_typed(ROUTES, transit_routes(inputs, live)),)
+    if ingress.is_served(inputs):
+        files[route_file(directory, ingress.SIDE).name] = (_typed(ROUTES, ingress.routes(inputs)),)
     files[LISTENERS_FILE] = tuple(_typed(LISTENER, each) for each in listeners(inputs))
     problems = {
         *key_problems,

@@ -27,6 +27,8 @@ import msgspec
 from coterie.base import pki
 from coterie.base.secret import SecretValue
 from coterie.kube.api.types import network
+from coterie.kube.network.ingress.model import NO_INGRESS, IngressProblem, IngressTable
+from coterie.kube.network.ingress.plan import NO_OBJECTS, IngressObjects, ingress_table
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domainroutes import route_faults
 from coterie.kuscia.api.types.domain import KUSCIA_PROTOCOL, Domain, DomainRoute, Gateway
@@ -46,6 +48,7 @@ from coterie.kuscia.gateway.model import (
 from coterie.kuscia.gateway.names import API_SERVICE, HANDSHAKE_SERVICE, KUSCIA_API_SERVICE
 from coterie.kuscia.gateway.objects import limits_of, route_of, service_of
 from coterie.kuscia.gateway.paths import GatewayPaths
+from coterie.kuscia.gateway.pod_upstreams import is_ordinary_pod
 from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
 from coterie.kuscia.gateway.transit import grants_of
 from coterie.kuscia.identity.domain_identity import DomainIdentity
@@ -80,6 +83,7 @@ class GatewayObjects:
     master: Route | None = None
     """A lite's way to its control plane, as agreed on before any object could be read."""
     callers: tuple[PodCaller, ...] = ()
+    ingress: IngressObjects = NO_OBJECTS
 
 
 class InputCache:
@@ -132,6 +136,8 @@ def inputs_of(
     for name, address in _for_lites(settings).items():
         services = [each for each in services if each.name != name]
         services.append(DomainService(name, (address,), access=_lites(world, settings.domain)))
+    table, unserved = _ingress_table(world, settings)
+    problems += [SnapshotProblem(f"{each.kind} {each.name}", each.message) for each in unserved]
     remembered.keep_only(
         {("route", each.metadata.name) for each in world.routes}
         | {("service", each.metadata.name) for each in world.services}
@@ -160,9 +166,19 @@ def inputs_of(
         peer_gateways=_peer_gateways(world.peer_gateways, settings),
         pods=settings.pods,
         callers=world.callers,
+        ingress=table,
+        ingress_listeners=settings.ingress if settings.pods is not None else None,
         transit=tuple(grant for each in world.routes if not each.metadata.deleting for grant in grants_of(each)),
     )
     return inputs, problems
+
+
+def _ingress_table(world: GatewayObjects, settings: GatewaySettings) -> tuple[IngressTable, Sequence[IngressProblem]]:
+    """Only ordinary pods are backends: whoever calls is not authenticated."""
+    pods = settings.pods
+    if pods is None or not (world.ingress.ingresses or world.ingress.dnses):
+        return NO_INGRESS, ()
+    return ingress_table(world.ingress, lambda address: is_ordinary_pod(pods, address))
 
 
 @lru_cache(maxsize=16)

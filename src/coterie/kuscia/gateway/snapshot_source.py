@@ -24,6 +24,7 @@ from coterie.base.log import logger
 from coterie.base.secret import SecretValue
 from coterie.kube.api.meta import ApiObject
 from coterie.kube.api.types.core import ObjectReference
+from coterie.kube.api.types.ingress import DNSES, INGRESSES
 from coterie.kube.api.types.network import SERVICES
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder, reference_to
@@ -89,6 +90,7 @@ class SnapshotSource:
         *,
         tokens_of: TokensOf,
         on_loaded: OnLoaded | None = None,
+        on_ingresses: Callable[[frozenset[str]], None] | None = None,
         bearers: BearerTokens | None = None,
         crypt: BodyEncryptionProcess | None = None,
         callers: PodCallers | None = None,
@@ -98,6 +100,7 @@ class SnapshotSource:
         version: str = "",
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        """`on_ingresses`: called with the names of the Ingresses that Envoy serves."""
         self.ready = asyncio.Event()
         self.status = SnapshotSourceStatus()
         self._envoy = envoy
@@ -106,6 +109,7 @@ class SnapshotSource:
         self._places = places
         self._tokens_of = tokens_of
         self._on_loaded = on_loaded
+        self._on_ingresses = on_ingresses
         self._bearers = bearers
         self._crypt = crypt
         self._callers = callers or PodCallers()
@@ -211,6 +215,8 @@ class SnapshotSource:
         self._report_problems(problems)
         if inputs == self._last:
             self._report(world)
+            if self._on_ingresses is not None:
+                self._on_ingresses(inputs.ingress.served)
             return
         await self._give_keys(inputs)
         await self._settle(world, inputs, resources, await self._envoy.apply(resources))
@@ -277,6 +283,8 @@ class SnapshotSource:
             self._callers.accepted(inputs.callers)
             if world is not None:
                 self._report(world)
+            if self._on_ingresses is not None:
+                self._on_ingresses(inputs.ingress.served)
             return
         self._last = None
         if not applied.refused:
@@ -317,6 +325,10 @@ class SnapshotSource:
             resource = DOMAIN_ROUTES.resource
         elif kind == "service" and (found := self._watching.service(name)) is not None:
             resource = SERVICES.resource
+        elif kind == "ingress" and (found := self._watching.ingress(name)) is not None:
+            resource = INGRESSES.resource
+        elif kind == "dns" and (found := self._watching.dns(name)) is not None:
+            resource = DNSES.resource
         if found is None:
             return self._gateway()
         return reference_to(found, api_version=resource.api_version, kind=resource.kind)

@@ -7,14 +7,17 @@ Domains. Heartbeats come every fifteen seconds on every route and gateway: they 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from coterie.base.clock import Clock
 from coterie.kube.api.types import network
+from coterie.kube.api.types.core import SECRETS, Secret
+from coterie.kube.api.types.ingress import DNSES, INGRESS_CLASSES, INGRESSES, Dns, Ingress, IngressClass
 from coterie.kube.api.types.network import ENDPOINTS, SERVICES
 from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kube.client.informers import Informers
+from coterie.kube.network.ingress.plan import NO_OBJECTS, TLS_SECRET, IngressObjects
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, DOMAINS, GATEWAYS, Domain, DomainRoute, Gateway
 from coterie.kuscia.control.last_seen import LiveGateways
 from coterie.kuscia.gateway.settings import GatewaySettings
@@ -55,11 +58,28 @@ class WatchedObjects:
         ]
         if self._domains is not None:
             self._undo.append(self._domains.add_handler(self._domain_changed))
+        self._cluster_domain = settings.cluster_domain
+        self._ingresses: Informer[Ingress] | None = None
+        self._classes: Informer[IngressClass] | None = None
+        self._secrets: Informer[Secret] | None = None
+        self._dnses: Informer[Dns] | None = None
+        if settings.pods is not None and settings.ingress is not None:
+            self._ingresses = informers.get(INGRESSES, where)
+            self._secrets = informers.get(SECRETS, settings.domain, fields=f"type={TLS_SECRET}")
+            self._undo.append(self._ingresses.add_handler(lambda change: self._on_change(change, ingress_matters)))
+            self._undo.append(self._secrets.add_handler(lambda change: self._on_change(change, secret_matters)))
+            if settings.control_plane:
+                self._classes = informers.get(INGRESS_CLASSES)
+                self._undo.append(self._classes.add_handler(lambda _: self._notify(True)))
+        if settings.pods is not None and (settings.control_plane or settings.ingress is not None):
+            self._dnses = informers.get(DNSES, where)
+            self._undo.append(self._dnses.add_handler(lambda change: self._on_change(change, dns_matters)))
 
     @property
     def _all(self) -> list[Informer[Any]]:
         found: list[Informer[Any]] = [self._routes, self._services, self._endpoints, self._gateways]
-        return found if self._domains is None else [*found, self._domains]
+        optional = (self._domains, self._ingresses, self._classes, self._secrets, self._dnses)
+        return [*found, *(each for each in optional if each is not None)]
 
     @property
     def ready(self) -> bool:
@@ -77,10 +97,13 @@ class WatchedObjects:
         """Without tokens and credentials, which are others' to add."""
         domain = self._domain
         live = self._live.of(domain)
+        services = self._services.cache.list(domain)
+        endpoints = {each.metadata.name: each for each in self._endpoints.cache.list(domain)}
         return GatewayObjects(
             routes=self._routes.cache.list(domain),
-            services=self._services.cache.list(domain),
-            endpoints={each.metadata.name: each for each in self._endpoints.cache.list(domain)},
+            services=services,
+            endpoints=endpoints,
+            ingress=self._ingress_objects(services, endpoints),
             domains={each.metadata.name: each for each in self._domains.cache.list()} if self._domains else {},
             peer_gateways=[
                 each
@@ -88,6 +111,30 @@ class WatchedObjects:
                 if each.metadata.name in live and each.metadata.name != self._instance
             ],
         )
+
+    def _ingress_objects(
+        self, services: Sequence[network.Service], endpoints: Mapping[str, network.Endpoints]
+    ) -> IngressObjects:
+        domain = self._domain
+        ingresses = self._ingresses.cache.list(domain) if self._ingresses is not None else ()
+        dnses = self._dnses.cache.list(domain) if self._dnses is not None else ()
+        if not ingresses and not dnses:
+            return NO_OBJECTS
+        return IngressObjects(
+            ingresses,
+            dnses,
+            {each.metadata.name: each for each in services if not each.metadata.deleting},
+            endpoints,
+            {each.metadata.name: each for each in self._secrets.cache.list(domain)} if self._secrets else {},
+            self._classes.cache.list() if self._classes is not None else None,
+            self._cluster_domain,
+        )
+
+    def ingress(self, name: str) -> Ingress | None:
+        return self._ingresses.cache.get(name, self._domain) if self._ingresses is not None else None
+
+    def dns(self, name: str) -> Dns | None:
+        return self._dnses.cache.get(name, self._domain) if self._dnses is not None else None
 
     def route(self, name: str) -> DomainRoute | None:
         return self._routes.cache.get(name, self._domain)
@@ -139,6 +186,25 @@ def service_matters(old: network.Service, new: network.Service) -> bool:
         or one.annotations != other.annotations
         or one.labels != other.labels
     )
+
+
+def ingress_matters(old: Ingress, new: Ingress) -> bool:
+    one, other = old.metadata, new.metadata
+    # Whoever changes the status gets ours back, hence that too.
+    return (
+        old.spec != new.spec
+        or old.status != new.status
+        or one.deleting != other.deleting
+        or one.annotations != other.annotations
+    )
+
+
+def secret_matters(old: Secret, new: Secret) -> bool:
+    return old.data != new.data
+
+
+def dns_matters(old: Dns, new: Dns) -> bool:
+    return old.spec != new.spec or old.metadata.deleting != new.metadata.deleting
 
 
 def can_be_called(service: network.Service, endpoints: network.Endpoints | None) -> bool:

@@ -23,7 +23,7 @@ from coterie.base.paths import DomainPaths
 from coterie.base.secret import SecretValue
 from coterie.kube.api.names import dns_subdomain_faults
 from coterie.kube.network.dns.settings import Nameserver
-from coterie.kuscia.gateway.model import KeyPair, Protocol, SocketAddress
+from coterie.kuscia.gateway.model import IngressListeners, KeyPair, Protocol, SocketAddress
 from coterie.kuscia.gateway.settings import ExternalTls, GatewaySettings, MasterEndpoint
 from coterie.node.config.reading import PORTS, Block, ConfigError, is_address
 from coterie.node.config.settings import DnsConfig, InlineFile, Notice
@@ -68,6 +68,8 @@ def read(document: Block, mode: str, domain: str, paths: DomainPaths, lowest_por
         # A master has no pods.
         internal=_address(internal, inner, usual(internal, INTERNAL_PORT)) if mode != "master" else None,
         external=_external(block, outer),
+        ingress=_ingress(block, outer),
+        cluster_domain=_cluster_domain(dns),
         protocol=protocol,
         external_tls=tls,
         control_plane=mode != "lite",
@@ -112,8 +114,25 @@ def _external(block: Block, host: str) -> SocketAddress | None:
     return _address(block.block("external"), host, EXTERNAL_PORT)
 
 
+def _ingress(block: Block, host: str) -> IngressListeners | None:
+    """Off unless a port is named: whoever reaches it is not authenticated."""
+    section = block.block("ingress")
+    where = section.address("host", host)
+    ports = [section.number(name, 0, 0, PORTS[1]) for name in ("httpPort", "httpsPort")]
+    if not any(ports):
+        if section.raw("host") is not None:
+            raise section.refused(
+                "httpPort", "is missing; name httpPort, httpsPort or both, or leave gateway.ingress out"
+            )
+        return None
+    http, https = (SocketAddress(where, port) if port else None for port in ports)
+    return IngressListeners(http, https)
+
+
 def _check_apart(gateway: GatewaySettings) -> None:
     listeners = {"internal": gateway.internal, "external": gateway.external}
+    if gateway.ingress is not None:
+        listeners |= {"ingress.httpPort": gateway.ingress.http, "ingress.httpsPort": gateway.ingress.https}
     taken: dict[str, SocketAddress] = {}
     for name, address in listeners.items():
         if address is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import SecretValue
-from coterie.kube.agent.settings import CapacitySettings, PodDefaults
+from coterie.kube.agent.settings import CapacitySettings, PodDefaults, PressureSettings
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.kusciaapi.settings import USUAL_TIMEOUTS, Timeouts
 
@@ -31,12 +31,13 @@ class ApiSettings:
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """`controllers`: how patient a control plane is with nodes, which ports it gives away (modes master and autonomy)."""
+    """`controllers`: when a control plane gives nodes up, which ports it gives away (modes master and autonomy)."""
 
-    node_grace_seconds: int = 40
-    """A node that gave no sign of life for this long is not ready. At least `agent.leaseSeconds` of each of its nodes."""
-    pod_eviction_seconds: int = 300
-    """Pods without a toleration of their own leave a node that is not ready after this long."""
+    node_grace_seconds: int = 32
+    """A node that gave no sign of life for this long is not ready: its pods get no traffic. `profile: quick`: 6."""
+    pod_eviction_seconds: int = 5
+    """Pods without a toleration of their own are replaced after their node was not ready for this long. `profile: quick`:
+    1."""
     autoscaler_seconds: int = 15
     """`autoscalerSeconds`: how often HorizontalPodAutoscalers are evaluated."""
     port_range: tuple[int, int] = (20000, 32766)
@@ -85,6 +86,8 @@ class AgentConfig:
     """How long a sign of life is good for; a new one is given four times in this time."""
     defaults: PodDefaults = field(default_factory=PodDefaults)
     """`agent.defaults`: limits of pods that set none of their own."""
+    pressure: PressureSettings = field(default_factory=PressureSettings)
+    """`agent.eviction`: when memory, disk or processes run short, and pods are evicted."""
     capacity: CapacitySettings = field(default_factory=CapacitySettings)
     bandwidth_mbit: int = 0
     """`capacity.bandwidth`; 0: the speed of the network card."""
@@ -196,6 +199,9 @@ class NodeSettings:
     """Of nodes that run pods: lite and autonomy."""
     join: Path | None = None
     """lite: the file that `coterie node add` made at the master. None: it registers at `gateway.master`."""
+    remote_gateway: str = ""
+    """Of a node that joined: the address in the pod network at which the gateway of its domain is, with data mesh and
+    ConfManager. Comes from the join file."""
     workload_approve: bool | None = None
     """Whether somebody of this domain must approve jobs and deployments that partners begin. None: their policies decide.
     False: so they do, and whoever has no policy is accepted, as in Kuscia."""

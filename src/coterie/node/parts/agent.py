@@ -9,14 +9,19 @@ from coterie.base.clock import Clock
 from coterie.kube.agent import agent as agents
 from coterie.kube.agent.network_check import NetworkCheck
 from coterie.kube.agent.node.conditions import PodNetworkState
+from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.settings import AgentSettings, NodeObjectSettings, PodLogSettings, PodSettings
 from coterie.kube.client.client import Client
 from coterie.kube.control.manager import Runnable
+from coterie.kube.network.overlay.controller import OverlayController
 from coterie.kube.network.policies.enforcer import PolicyEnforcer
+from coterie.kube.network.ports.publisher import PortPublisher
 from coterie.kuscia.engine.certificates import DomainAuthority, EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
-from coterie.kuscia.engine.templates.config_store import DomainConfig, NoConfigStore
+from coterie.kuscia.engine.remote_engines import RemoteGateway
+from coterie.kuscia.engine.remote_groups import RemoteGroups
+from coterie.kuscia.engine.templates.config_store import ConfigStore, DomainConfig, NoConfigStore, SealedConfig
 from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.identity import domain_identity
 from coterie.node.config import AgentConfig, NodeSettings
@@ -26,7 +31,12 @@ from coterie.node.parts.context import NodeContext
 from coterie.node.parts.dns import pod_dns
 from coterie.node.parts.pod_network import DNS_PORT, PodNetworkPart
 from coterie.node.parts.policies import PolicyPlugin
+from coterie.node.parts.services import HostPortPlugin
 
+_NO_WAY = (
+    "this node has no network to the other machines of its domain, where the gateway and the data mesh are: that needs a node "
+    "that runs as root and can isolate pods"
+)
 _ADOPTION_SECONDS = 60.0
 """For an agent that was restarted to look at all its pods."""
 
@@ -45,8 +55,9 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
     bundle = node.find("join_bundle", Bundle)
     callers = node.find("pod_callers", PodCallers)
     rotation = settings.logrotate
-    check = _network_check(settings, runtime, clock)
+    check = _network_check(settings, runtime, part, clock)
     port = AgentPort(runtime, chosen, tls, clock)
+    engines = _engine_plugin(node, chosen, callers, part, bundle)
     agent = agents.make(
         client,
         informers,
@@ -57,6 +68,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             address=chosen.address,
             port=port.port,
             capacity=chosen.capacity,
+            pressure=chosen.pressure,
             node=NodeObjectSettings(
                 lease_seconds=chosen.lease_seconds,
                 renew_seconds=chosen.lease_seconds / 4,
@@ -76,13 +88,26 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             logs=PodLogSettings(max_age_days=rotation.max_age_days),
         ),
         clock,
-        plugins=[_engine_plugin(settings, chosen, client, clock, callers, part, bundle), *_policy_plugins(node)],
+        plugins=[engines, *_network_plugins(node)],
         network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
     if check is not None:
         check.on_change = agent.node.update_conditions
     _runtime, *rest = agent.groups
     last: list[Runnable] = [_StaleCallers(callers, clock)] if callers is not None else []
+    overlay = node.find("overlay", OverlayController)
+    if overlay is not None and overlay.selector:
+        last.append(
+            RemoteGroups(
+                informers,
+                engines.pod_network,
+                runtime.set_remote_pods,
+                clock,
+                domain=settings.domain,
+                node=chosen.node_name,
+                selector=overlay.selector,
+            )
+        )
     return [
         [agent.events, *([check] if check is not None else [])],
         [port],
@@ -91,13 +116,25 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
     ]
 
 
-def _network_check(settings: NodeSettings, runtime: RunpRuntime, clock: Clock) -> NetworkCheck | None:
+def _network_check(
+    settings: NodeSettings, runtime: RunpRuntime, part: PodNetworkPart, clock: Clock
+) -> NetworkCheck | None:
     pods = settings.gateway.pods
     if pods is None:
         return None
     name = f"gateway.{settings.domain}.svc" if settings.dns.enabled else ""
-    port = pods.gateway.port if settings.gateway.enabled else 0
-    return NetworkCheck(runtime, pods.gateway.host, name, port, clock, needed=lambda: bool(runtime.pods()))
+    # A node that joined may have no way to the gateway: engines are refused then, and other pods need none.
+    reachable = settings.join is None or (bool(settings.remote_gateway) and not part.relayed)
+    port = pods.gateway.port if settings.gateway.enabled and reachable else 0
+    return NetworkCheck(
+        runtime,
+        settings.dns.address,
+        name,
+        port,
+        clock,
+        needed=lambda: bool(runtime.pods()),
+        gateway=pods.gateway.host,
+    )
 
 
 class _StaleCallers:
@@ -130,11 +167,14 @@ class _StaleCallers:
 
 def engine_settings(settings: NodeSettings, chosen: AgentConfig) -> EngineSettings:
     """Config templates get the protocol of KusciaAPI, which may differ from the gateway's."""
+    joined = settings.join is not None
     return EngineSettings(
         domain=settings.domain,
-        data=settings.paths.data,
+        # The domain's files are where its data mesh is.
+        data=None if joined else settings.paths.data,
         api_protocol=settings.kuscia_api.protocol,
-        api_token=settings.paths.api_token,
+        api_token=None if joined else settings.paths.api_token,
+        joined=joined,
         taint=chosen.taint,
         bandwidth_mbit=chosen.bandwidth_mbit,
         reserved_bandwidth_mbit=chosen.reserved_bandwidth_mbit,
@@ -142,30 +182,41 @@ def engine_settings(settings: NodeSettings, chosen: AgentConfig) -> EngineSettin
 
 
 def _engine_plugin(
-    settings: NodeSettings,
-    chosen: AgentConfig,
-    client: Client,
-    clock: Clock,
-    callers: PodCallers | None,
-    part: PodNetworkPart,
-    bundle: Bundle | None,
+    node: NodeContext, chosen: AgentConfig, callers: PodCallers | None, part: PodNetworkPart, bundle: Bundle | None
 ) -> EnginePlugin:
+    settings, client = node.settings, node.client
     issuer = EngineCertificateIssuer(
-        bundle.engines if bundle is not None else DomainAuthority(settings.paths), settings.domain, clock
+        bundle.engines if bundle is not None else DomainAuthority(settings.paths), settings.domain, node.clock
     )
-    store = _config_store(settings, client) or NoConfigStore()
+    remote = bool(settings.remote_gateway)
     names = part.facts is not None or not settings.dns.enabled or settings.dns.port == DNS_PORT
-    return EnginePlugin(engine_settings(settings, chosen), issuer, store, callers, fenced=part.fenced, names=names)
+    return EnginePlugin(
+        engine_settings(settings, chosen),
+        issuer,
+        _config_store(settings, client),
+        callers,
+        gateway=RemoteGateway(client, node.informers, chosen.node_name) if remote else None,
+        unreachable=_NO_WAY if remote and (part.facts is None or part.relayed) else "",
+        fenced=part.fenced,
+        names=names,
+    )
 
 
-def _policy_plugins(node: NodeContext) -> list[PolicyPlugin]:
-    enforcer = node.find("policy_enforcer", PolicyEnforcer)
-    return [PolicyPlugin(enforcer)] if enforcer is not None else []
+def _network_plugins(node: NodeContext) -> list[AgentPlugin]:
+    found: list[AgentPlugin] = []
+    enforcer, publisher = node.find("policy_enforcer", PolicyEnforcer), node.find("port_publisher", PortPublisher)
+    if enforcer is not None:
+        found.append(PolicyPlugin(enforcer))
+    if publisher is not None:
+        found.append(HostPortPlugin(publisher))
+    return found
 
 
-def _config_store(settings: NodeSettings, client: Client) -> DomainConfig | None:
+def _config_store(settings: NodeSettings, client: Client) -> ConfigStore:
     """The values that the domain keeps for its engines; a node that only joined has no key to read them with."""
+    if settings.join is not None:
+        return SealedConfig(client, settings.domain)
     if not settings.paths.domain_key.exists():
-        return None
+        return NoConfigStore()
     key = cache(lambda: domain_identity.load(settings.paths, settings.domain).key)
     return DomainConfig(client, settings.domain, key)

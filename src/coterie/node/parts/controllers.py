@@ -14,6 +14,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control import registry
 from coterie.kube.control.manager import Runnable
 from coterie.kube.controllers.registry import CONTROLLERS as PLATFORM
+from coterie.kuscia.control.deployment_scaling import PartnerScaleHook
 from coterie.kuscia.control.partner_quotas import PartnerQuotas
 from coterie.kuscia.control.port_pool import PortPool, PortRange
 from coterie.kuscia.controllers.registry import CONTROLLERS as KUSCIA
@@ -47,6 +48,7 @@ def provided(settings: NodeSettings, informers: Informers, ca: str) -> registry.
     """What controllers ask for by name. The port pool is one for all: it follows pods from the start."""
     chosen = settings.controllers
     ports = PortPool(PortRange(*chosen.port_range), informers=informers)
+    quotas = cache(lambda: PartnerQuotas(informers))
     given: dict[str, Callable[[], Any]] = {
         "root_ca": lambda: ca,
         "control_plane": lambda: settings.domain,
@@ -55,7 +57,8 @@ def provided(settings: NodeSettings, informers: Informers, ca: str) -> registry.
         ),
         "port_pool": lambda: ports,
         "pod_hook": lambda: ports,
-        "partner_quotas": cache(lambda: PartnerQuotas(informers)),
+        "partner_quotas": quotas,
+        "scale_hook": lambda: PartnerScaleHook(informers, quotas()),
         "scheduler_plugins": lambda: [gangs.GangPlugin()],
         "workload_approve": lambda: settings.workload_approve,
         "job_retention": lambda: settings.job_gc_hours * 3600.0,

@@ -26,6 +26,8 @@ from coterie.base.log import logger
 from coterie.kube.agent.pods.hosts_files import parse_resolver_file
 from coterie.kube.agent.runtimes.runp.network_access import NamespaceSockets
 from coterie.kube.agent.settings import DnsSettings
+from coterie.kube.api.types.ingress import DNSES, Dns
+from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
 from coterie.kube.network.dns.model import name_of
@@ -33,6 +35,7 @@ from coterie.kube.network.dns.server import DnsServer
 from coterie.kube.network.dns.settings import PORT, Nameserver, ServerSettings, without_self
 from coterie.kube.network.dns.zone import GATEWAY_PORT, Zone
 from coterie.kube.network.dns.zone_updater import ZoneUpdater
+from coterie.kube.network.ingress.plan import dns_hosts
 from coterie.kuscia.extensions.dns import (
     GATEWAY_LABEL,
     GATEWAY_SERVICES,
@@ -69,6 +72,7 @@ def dns_groups(
     upstream = _upstream(settings)
     try:
         pods = settings.gateway.pods
+        # Pods of other nodes ask their own.
         clients = (ipaddress.ip_network(pods.cidr),) if pods is not None else ()
         # Engines have no way out but to their peers; questions about other names would be one.
         engines = (ipaddress.ip_network(pods.engines),) if pods is not None else ()
@@ -90,11 +94,29 @@ def dns_groups(
 def _zone_updater(settings: NodeSettings, informers: Informers) -> ZoneUpdater:
     if settings.mode == "lite":
         # May look into its own namespace only; a control plane watches everything anyway.
-        return ZoneUpdater(_zone(settings), informers, settings.domain)
+        updater = ZoneUpdater(_zone(settings), informers, settings.domain)
+        if settings.gateway.ingress is not None:
+            _follow_dns_objects(settings, informers, updater)
+        return updater
     domains = DomainNames(informers)
     updater = ZoneUpdater(_zone(settings), informers, is_foreign=is_of_domain, wait_for=(domains.ready,))
     domains.follow(updater.set_foreign)
+    _follow_dns_objects(settings, informers, updater)
     return updater
+
+
+def _follow_dns_objects(settings: NodeSettings, informers: Informers, updater: ZoneUpdater) -> None:
+    """Their hosts lead to the gateway, which serves them to pods."""
+    if settings.gateway.pods is None or not settings.gateway.enabled:
+        return
+    gateway = updater.zone.gateway
+    informer = informers.get(DNSES, settings.domain if settings.mode == "lite" else "")
+
+    def changed(_: ObjectChange[Dns]) -> None:
+        found = dns_hosts(informer.cache.list(settings.domain), settings.dns.cluster_domain)
+        updater.set_hosts({name_of(host): gateway for host in found})
+
+    informer.add_handler(changed)
 
 
 def pod_dns(settings: NodeSettings, machine_file: Path = MACHINE_FILE) -> DnsSettings:
@@ -128,7 +150,8 @@ def _zone(settings: NodeSettings) -> Zone:
     return Zone(
         settings.domain,
         gateway,
-        (settings.dns.address,),
+        # Of a node that joined, data mesh and ConfManager are where the gateway is.
+        (settings.remote_gateway or settings.dns.address,),
         # Without a pod network nothing leads a cluster IP to endpoints.
         virtual=virtual if fenced else None,
         networks=(ipaddress.ip_network(network.pod_cidr), virtual) if fenced else (),

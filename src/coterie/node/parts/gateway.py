@@ -16,10 +16,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coterie import __version__
 from coterie.base.clock import Clock
 from coterie.base.files import private_directory
+from coterie.base.lazy_import import lazy_import
+from coterie.base.log import logger
 from coterie.base.paths import DomainPaths
 from coterie.http.messages import Handler
 from coterie.kube.client.client import Client
@@ -36,6 +39,7 @@ from coterie.kuscia.gateway.handshake.handshake_client import HttpHandshakeTrans
 from coterie.kuscia.gateway.handshake.pinned_certificates import domain_certificates, no_certificates
 from coterie.kuscia.gateway.handshake.server import HandshakeServer
 from coterie.kuscia.gateway.heartbeat import Heartbeat
+from coterie.kuscia.gateway.ingress_status import IngressStatuses, point_of
 from coterie.kuscia.gateway.model import Route, SocketAddress
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.registration.server import RegistrationServer
@@ -50,6 +54,13 @@ from coterie.node.parts.apiserver import ApiPlane
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.interconn import interconn_group
 
+if TYPE_CHECKING:
+    from coterie.kuscia.engine import remote_engines
+else:
+    # A master has no pods.
+    remote_engines = lazy_import("coterie.kuscia.engine.remote_engines")
+
+_log = logger("node.gateway")
 _EVERYWHERE = ("0.0.0.0", "::")
 
 
@@ -97,7 +108,13 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     chosen = replace(settings.gateway, reporter=places.reporter_socket)
     made = gateway_parts(chosen, settings.paths, own, client, informers, clock=clock, api=api)
     node.provide("pod_callers", made.callers)
-    return [[reporter], *made.groups, interconn_group(places, client, informers, clock)]
+    first: list[Runnable] = [reporter]
+    if settings.gateway.pods is not None and settings.agent is not None:
+        own_node = settings.agent.node_name
+        # Before Envoy: ordinary pods of other nodes are known to it from the beginning.
+        engines = remote_engines.RemoteEngines(client, informers, made.callers, settings.domain, own_node, clock)
+        first.append(engines.controller)
+    return [first, *made.groups, interconn_group(places, client, informers, clock)]
 
 
 def gateway_parts(
@@ -138,6 +155,7 @@ def gateway_parts(
     bearers = BearerTokens(client, lambda: feed.notify_change(), clock=clock) if settings.control_plane else None
     callers = PodCallers()
     effective = EffectiveTokens(client, informers, domain, instance, clock)
+    statuses = _ingress_statuses(settings, client, informers, address, lambda: not feed.world().peer_gateways, clock)
     feed = SnapshotSource(
         informers,
         envoy,
@@ -146,6 +164,7 @@ def gateway_parts(
         places,
         tokens_of=partial(opened_of, identity=identity),
         on_loaded=effective.loaded,
+        on_ingresses=statuses.served if statuses is not None else None,
         bearers=bearers,
         crypt=crypt,
         callers=callers,
@@ -176,6 +195,8 @@ def gateway_parts(
     if bearers is not None:
         first.append(bearers)
     groups: list[list[Runnable]] = [first, [envoy, feed, effective.controller], [shaking, heartbeat]]
+    if statuses is not None:
+        groups[-1].append(statuses.controller)
     return GatewayParts(envoy, feed, callers, groups)
 
 
@@ -212,6 +233,28 @@ def gateway_paths(paths: DomainPaths) -> GatewayPaths:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise ConfigError(f"{run}: belongs to another process; remove it, or choose a shorter root")
     return places
+
+
+def _ingress_statuses(
+    settings: GatewaySettings,
+    client: Client,
+    informers: Informers,
+    address: str,
+    alone: Callable[[], bool],
+    clock: Clock,
+) -> IngressStatuses | None:
+    if settings.ingress is None:
+        return None
+    if settings.pods is None:
+        _log.warning(
+            "Ingresses are not served: pods share the machine's network here, and only ordinary pods may be backends"
+        )
+        return None
+    for name, where in (("HTTP", settings.ingress.http), ("HTTPS", settings.ingress.https)):
+        if where is not None:
+            _log.warning("Ingresses are served to everybody who reaches this port", port=str(where), protocol=name)
+    point = point_of(settings.ingress, address or _reached_at(settings))
+    return IngressStatuses(client, informers, settings.domain, point, alone=alone, clock=clock)
 
 
 def _reached_at(settings: GatewaySettings) -> str:

@@ -12,7 +12,7 @@ from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
 from coterie.node import join_bundle
-from coterie.node.config import AgentConfig, ConfigError
+from coterie.node.config import AgentConfig, ConfigError, NetworkConfig, NodeSettings
 from coterie.node.parts.agent_endpoint import AgentTls
 from coterie.node.parts.context import NodeContext
 
@@ -24,7 +24,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     bundle = join_bundle.read_bundle(settings.join)
     client = Client(HttpTransport(bundle.connection()))
     informers = Informers(client)
-    node.settings = replace(settings, agent=named_by(bundle, settings.agent))
+    node.settings = joined_settings(settings, settings.agent, bundle)
     node.provide("client", client)
     node.provide("informers", informers)
     node.provide("join_bundle", bundle)
@@ -32,8 +32,35 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     return [[informers]]
 
 
+def joined_settings(settings: NodeSettings, chosen: AgentConfig, bundle: join_bundle.Bundle) -> NodeSettings:
+    """What a node that joins has from the control plane counts, not its own configuration."""
+    settings = replace(settings, agent=named_by(bundle, chosen), network=network_of(bundle, settings.network))
+    if not bundle.pod_cidr:
+        return settings  # a file of an earlier version
+    services = bundle.services
+    mesh, api = settings.data_mesh, settings.kuscia_api
+    if services.data_mesh:
+        mesh = replace(mesh, http_port=services.data_mesh[0], grpc_port=services.data_mesh[1])
+    if services.conf_manager:
+        api = replace(api, conf_http_port=services.conf_manager[0], conf_grpc_port=services.conf_manager[1])
+    return replace(
+        settings,
+        remote_gateway=bundle.gateway if services.gateway else "",
+        gateway=replace(settings.gateway, enabled=bool(services.gateway)),
+        data_mesh=replace(mesh, enabled=bool(services.data_mesh)),
+        kuscia_api=replace(api, enabled=bool(services.conf_manager), protocol=services.api_protocol or api.protocol),
+    )
+
+
 def named_by(bundle: join_bundle.Bundle, chosen: AgentConfig) -> AgentConfig:
     """A node that joined is who its certificate says it is, and its pods have the addresses that it was given."""
     if chosen.node_name not in ("", bundle.node):
         raise ConfigError(f'agent.nodeName: the file under `join` is for "{bundle.node}", not "{chosen.node_name}"')
     return replace(chosen, node_name=bundle.node, pod_cidr=bundle.pod_cidr or chosen.pod_cidr)
+
+
+def network_of(bundle: join_bundle.Bundle, chosen: NetworkConfig) -> NetworkConfig:
+    """The control plane decides about the addresses of the domain."""
+    if not bundle.cluster_cidr:
+        return chosen
+    return NetworkConfig(bundle.cluster_cidr, bundle.node_mask_size, bundle.service_cidr or chosen.service_cidr)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,19 +24,24 @@ from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.runtimes.runp.settings import PodNetworkSettings, RunpSettings
 from coterie.kube.control.manager import Runnable
 from coterie.kube.control.on_demand_process import NamespaceListeners
+from coterie.kube.network.overlay import devices, plan
+from coterie.kube.network.pods.netlink import NETLINK_ROUTE, NetlinkSocket
 from coterie.kube.network.rootless import enter
 from coterie.kube.network.rootless.client import Relay, RelaySettings
 from coterie.kube.network.rootless.probe import UNSHARE, remedy_here
-from coterie.kuscia.gateway.model import PodNetwork, SocketAddress
+from coterie.kuscia.gateway.model import IngressListeners, PodNetwork, SocketAddress
 from coterie.kuscia.gateway.paths import GatewayPaths
+from coterie.node.cluster_network import GATEWAY_PORT
 from coterie.node.config import AgentConfig, ConfigError, NodeSettings
+from coterie.node.join_bundle import Bundle
 from coterie.node.parts.context import NodeContext
 
 log = logger("node.podnetwork")
 
-DNS_PORT, GATEWAY_PORT = 53, 80
+DNS_PORT = 53
 PUBLIC_SOCKET = "public.sock"
 """In the gateway's run directory: where the relay brings partners' connections. Short: the path of a socket has a limit."""
+_ETHERNET_MTU, _LARGEST_MTU = 1500, 65535
 _POD_LOG_MB = 10
 """Of one file of a pod's output, unless `logrotate` says how much."""
 
@@ -61,8 +68,9 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     settings = node.settings
     chosen = settings.agent
     assert chosen is not None, "config.parse gives every node of these modes an agent"
-    part = _part(settings, chosen)
-    runtime = RunpRuntime(_runp_settings(settings, chosen, fenced=part.facts is not None))
+    network = _network_settings(settings, chosen, node.find("join_bundle", Bundle))
+    part = _part(settings, chosen, network)
+    runtime = RunpRuntime(_runp_settings(settings, chosen, network if part.facts is not None else None))
     node.provide("runtime", runtime)
     node.provide("pod_network", part)
     groups: list[list[Runnable]] = [[RuntimeService(runtime)]]
@@ -90,6 +98,7 @@ def _relay(settings: NodeSettings, facts: PodNetworkFacts, sockets: NamespaceSoc
         RelaySettings(
             listeners=(str(external),) if listens else (),
             target=pods.public_socket,
+            others=_ingress_targets(settings),
             # The name changes exactly when the namespace does.
             inner_key=facts.namespace.name,
             gateway=facts.gateway,
@@ -101,10 +110,18 @@ def _relay(settings: NodeSettings, facts: PodNetworkFacts, sockets: NamespaceSoc
     )
 
 
-def _part(settings: NodeSettings, chosen: AgentConfig) -> PodNetworkPart:
+def _ingress_targets(settings: NodeSettings) -> tuple[tuple[str, str], ...]:
+    ingress = settings.gateway.ingress
+    if ingress is None or not settings.gateway.enabled:
+        return ()
+    pairs = ((ingress.http, ingress.http_socket), (ingress.https, ingress.https_socket))
+    return tuple((str(where), socket) for where, socket in pairs if where is not None)
+
+
+def _part(settings: NodeSettings, chosen: AgentConfig, network: PodNetworkSettings) -> PodNetworkPart:
     directory = runp_directory(settings)
     try:
-        facts = network_access.ensure(directory, _group(settings, chosen), _network_settings(settings, chosen))
+        facts = network_access.ensure(directory, _group(settings, chosen), network)
     except NotFenced as problem:
         text = remedy_here(problem.step, problem.number)
         log.warning(
@@ -145,24 +162,72 @@ def _listeners(settings: NodeSettings, facts: PodNetworkFacts, sockets: Namespac
     )
 
 
-def _network_settings(settings: NodeSettings, chosen: AgentConfig) -> PodNetworkSettings:
+def _network_settings(settings: NodeSettings, chosen: AgentConfig, bundle: Bundle | None) -> PodNetworkSettings:
     everybody = [("udp", DNS_PORT), ("tcp", DNS_PORT), ("tcp", GATEWAY_PORT)]
     if settings.data_mesh.enabled:
         everybody += [("tcp", settings.data_mesh.http_port), ("tcp", settings.data_mesh.grpc_port)]
     own = []
     if settings.kuscia_api.enabled:
         own = [("tcp", settings.kuscia_api.conf_http_port), ("tcp", settings.kuscia_api.conf_grpc_port)]
-    return PodNetworkSettings(chosen.pod_cidr, tuple(everybody), tuple(own))
+    cluster = cluster_of(settings, chosen)
+    return PodNetworkSettings(
+        chosen.pod_cidr,
+        tuple(everybody),
+        tuple(own),
+        mtu=_mtu(chosen, bundle),
+        cluster_cidr=cluster.cidr,
+        node_mask_size=cluster.node_prefix,
+        control_gateway=bundle.gateway if bundle is not None and cluster.between_machines else "",
+    )
 
 
-def _runp_settings(settings: NodeSettings, chosen: AgentConfig, *, fenced: bool) -> RunpSettings:
+@dataclass(frozen=True, slots=True)
+class PodCluster:
+    """The range of all pods of the domain, as this node can be part of it."""
+
+    cidr: str
+    node_prefix: int
+    between_machines: bool
+    """False: the domain has no other node, or this one's range does not fit into the domain's, so its pods are alone."""
+
+
+def cluster_of(settings: NodeSettings, chosen: AgentConfig) -> PodCluster:
+    network, own = settings.network, ipaddress.IPv4Network(chosen.pod_cidr)
+    fits = (
+        # A lite that registered through gateways sees no Nodes but its own: its domain has no other.
+        settings.gateway.master is None
+        and own.prefixlen == network.node_mask_size
+        and own.subnet_of(ipaddress.IPv4Network(network.pod_cidr))
+    )
+    return PodCluster(network.pod_cidr if fits else str(own), own.prefixlen, fits)
+
+
+def outer_address(chosen: AgentConfig, bundle: Bundle | None) -> str:
+    """Where other machines send packets for our pods."""
+    return plan.outer_address((chosen.address, *(bundle.addresses if bundle is not None else ())))
+
+
+def _mtu(chosen: AgentConfig, bundle: Bundle | None) -> int:
+    """What fits into the packets between machines; 0 where there are none."""
+    address = outer_address(chosen, bundle)
+    if os.getuid() or not plan.can_carry(address):
+        return 0
+    netlink = NetlinkSocket(NETLINK_ROUTE)
+    try:
+        found = devices.mtu_with(netlink, address) or _ETHERNET_MTU
+    finally:
+        netlink.close()
+    return min(found, _LARGEST_MTU) - plan.HEADER_BYTES
+
+
+def _runp_settings(settings: NodeSettings, chosen: AgentConfig, network: PodNetworkSettings | None) -> RunpSettings:
     paths, rotation = settings.paths, settings.logrotate
     return RunpSettings(
         directory=runp_directory(settings),
         images=paths.images,
         node=chosen.node_name,
         address=chosen.address,
-        network=_network_settings(settings, chosen) if fenced else None,
+        network=network,
         allow_host_network=chosen.allow_host_network,
         # Keys, the store and other pods' files; a container sees its own pod's directories all the same.
         hidden=(paths.home,),
@@ -177,7 +242,8 @@ def inside(settings: NodeSettings, facts: PodNetworkFacts) -> NodeSettings:
     pods = PodNetwork(
         cidr=facts.cidr,
         engines=network_access.engine_range(facts.cidr),
-        gateway=SocketAddress(facts.gateway, GATEWAY_PORT),
+        cluster=settings.network.pod_cidr,
+        gateway=SocketAddress(settings.remote_gateway or facts.gateway, GATEWAY_PORT),
         namespace=str(facts.namespace) if facts.root else "",
         resolver=None if facts.root else SocketAddress(facts.gateway, DNS_PORT),
         public_socket="" if facts.root or settings.gateway.external is None else str(run / PUBLIC_SOCKET),
@@ -187,8 +253,20 @@ def inside(settings: NodeSettings, facts: PodNetworkFacts) -> NodeSettings:
         gateway=replace(
             settings.gateway,
             pods=pods,
+            ingress=_behind_relay(settings.gateway.ingress, run) if not facts.root else settings.gateway.ingress,
             internal=None,
             command_prefix=() if facts.root else _enter(settings),
         ),
         dns=replace(settings.dns, address=facts.gateway, port=DNS_PORT),
+    )
+
+
+def _behind_relay(ingress: IngressListeners | None, run: Path) -> IngressListeners | None:
+    """An ordinary user's Envoy is inside the pod network: the relay has the ports."""
+    if ingress is None:
+        return None
+    return replace(
+        ingress,
+        http_socket=str(run / "in-http.sock") if ingress.http is not None else "",
+        https_socket=str(run / "in-https.sock") if ingress.https is not None else "",
     )

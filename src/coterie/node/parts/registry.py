@@ -2,7 +2,7 @@
 
     control-plane | join ──> pod-network ──> registration | gateway ──> dns ──> kusciaapi ──> datamesh ──> agent
 
-`pod-network` makes the network in which later parts listen for pods. One of control-plane, join and registration provides `client` and `informers` to the others: a control plane its own, a lite that joined with a file over HTTPS,
+`pod-network` makes the network in which later parts listen for pods; `overlay` connects it with other machines. One of control-plane, join and registration provides `client` and `informers` to the others: a control plane its own, a lite that joined with a file over HTTPS,
 a lite that registered through gateways (which therefore brings its gateway along). A part is a module with
 `build(node: NodeContext) -> list[list[Runnable]]`: groups of Runnables that start one after the other. Modules are loaded by
 name, here and nowhere else: a master that carried the agent and the HTTP client of a lite node would idle with a quarter more
@@ -74,8 +74,15 @@ PARTS = (
         after=(*_FIRST, "gateway"),
         enabled=lambda settings: settings.data_mesh.enabled and settings.join is None,
     ),
+    Part("overlay", f"{_HERE}.overlay", ("lite", "autonomy"), after=_FIRST),
     Part("policies", f"{_HERE}.policies", ("lite", "autonomy"), after=_FIRST),
-    Part("agent", f"{_HERE}.agent", ("lite", "autonomy"), after=(*_FIRST, "gateway", "dns", "datamesh", "policies")),
+    Part("services", f"{_HERE}.services", ("lite", "autonomy"), after=_FIRST),
+    Part(
+        "agent",
+        f"{_HERE}.agent",
+        ("lite", "autonomy"),
+        after=(*_FIRST, "gateway", "dns", "datamesh", "overlay", "policies", "services"),
+    ),
 )
 
 

@@ -6,19 +6,25 @@ import asyncio
 import errno
 import os
 import signal
+import subprocess
 from pathlib import Path
 
+import overlay_kit
+import pod_network_scenarios as scenarios
 import pytest
 from runp_kit import RunpHarness
 
 from coterie.kube.agent.network_check import NetworkCheck, has_answer, question
-from coterie.kube.agent.runtimes.protocol import PodKind, PodNetworkClass, PodSandbox, RuntimeFailure
-from coterie.kube.agent.runtimes.runp import network_access, pod_networks
+from coterie.kube.agent.runtimes.protocol import PodKind, PodNetworkClass, PodSandbox, RemotePod, RuntimeFailure
+from coterie.kube.agent.runtimes.runp import network_access, pod_networks, processes
 from coterie.kube.agent.runtimes.runp.client import group_of
+from coterie.kube.agent.runtimes.runp.holder_monitor import HolderMonitor
 from coterie.kube.agent.runtimes.runp.network_access import NamespaceSockets, PodAddresses, engine_range
 from coterie.kube.agent.runtimes.runp.settings import PodNetworkSettings
+from coterie.kube.network.pods import links, rtnetlink
 from coterie.kube.network.pods.links import Links
-from coterie.kube.network.pods.netlink import NETLINK_ROUTE
+from coterie.kube.network.pods.netlink import CREATE, NETLINK_ROUTE
+from coterie.kube.network.pods.rtnetlink import DeviceEnd
 
 NETWORK = PodNetworkSettings(ports=(("udp", 53), ("tcp", 80)), ports_not_for_guests=(("tcp", 8060),))
 GATEWAY = "100.96.0.1"
@@ -351,3 +357,127 @@ async def test_devices_of_the_domain_are_changed_from_outside(network):
         assert there.names() == []
     finally:
         there.close()
+
+
+CLUSTERED = PodNetworkSettings(
+    cidr="100.96.0.0/20",
+    ports=(("tcp", 80),),
+    mtu=1400,
+    cluster_cidr="100.96.0.0/16",
+    node_mask_size=20,
+)
+REMOTE = "100.96.24.7"
+MTU = (
+    "python3 -c 'import fcntl, socket, struct\n"
+    'answer = fcntl.ioctl(socket.socket(), 0x8921, struct.pack("16si", b"eth0", 0))\n'
+    'print(struct.unpack("16si", answer)[1])\''
+)
+
+
+@pytest.fixture
+async def clustered(tmp_path: Path):
+    """A node whose other machine is a network namespace: it has one engine, at REMOTE."""
+    if os.getuid():
+        pytest.skip("the network between machines needs root")
+    facts = network_access.ensure(tmp_path / "runp", group_of("test", tmp_path / "runp"), CLUSTERED)
+    async with RunpHarness.opened(tmp_path, network=CLUSTERED) as harness:
+        made = NetworkHarness(harness, facts)
+        other = overlay_kit.Place()
+        netlink = made.sockets.netlink(NETLINK_ROUTE)
+        ours, theirs = DeviceEnd("vx0", links.GATEWAY_MAC), DeviceEnd("eth0", links.POD_MAC)
+        netlink.request([rtnetlink.add_pair(ours, theirs, other.netns)])
+        (device,) = (each for each in rtnetlink.devices(netlink) if each.name == "vx0")
+        netlink.request(
+            [
+                rtnetlink.set_up(device.index, "vx0"),
+                rtnetlink.add_route("100.96.16.0/20", device.index, flags=CREATE),
+                rtnetlink.add_neighbour(REMOTE, device.index, links.POD_MAC),
+            ]
+        )
+        netlink.close()
+        other.netlink.request([rtnetlink.set_up_by_name("eth0")])
+        with scenarios.inside(other):
+            links.configure_pod_end(REMOTE)
+        yield made, other
+        other.netlink.close()
+        os.close(other.netns)
+
+
+async def test_engines_of_one_task_reach_each_other_across_machines(clustered):
+    network, other = clustered
+    runtime = network.runp.runtime
+    engine = await network.pod("a-0", PodKind.ENGINE, "task/a")
+    await network.server("a-0")
+    assert await network.says("a-0", MTU) == "1400"
+    refused, reached = "ECONNREFUSED", "connected"
+    assert scenarios.outcome(other, (engine, 9000)) == refused
+    await runtime.set_remote_pods([RemotePod(REMOTE, PodKind.ENGINE, "task/b")])
+    assert scenarios.outcome(other, (engine, 9000)) == refused
+    await runtime.set_remote_pods([RemotePod(REMOTE, PodKind.GUEST, "task/a")])
+    assert scenarios.outcome(other, (engine, 9000)) == refused
+    await runtime.set_remote_pods([RemotePod(REMOTE, PodKind.ENGINE, "task/a")])
+    assert scenarios.outcome(other, (engine, 9000)) == reached
+    with scenarios.listen(other, REMOTE, 9000) as listener:
+
+        def answer() -> None:
+            accepted, caller = listener.accept()
+            accepted.sendall(caller[0].encode())
+            accepted.close()
+
+        answering = asyncio.create_task(asyncio.to_thread(answer))
+        listener.settimeout(20)
+        assert await network.reaches("a-0", REMOTE, 9000) == engine
+        await answering
+    # A pod that comes later, and a supervisor that starts before its agent speaks to it.
+    late = await network.pod("a-1", PodKind.ENGINE, "task/a")
+    await network.server("a-1")
+    assert scenarios.outcome(other, (late, 9000)) == reached
+    os.kill(network.runp.shepherd, signal.SIGKILL)
+    await network.pod("b-0", PodKind.ENGINE, "task/b")
+    assert scenarios.outcome(other, (late, 9000)) == reached
+    await runtime.set_remote_pods([])
+    for address in (engine, late):
+        assert scenarios.outcome(other, (address, 9000)) == refused
+
+
+async def test_an_address_of_this_node_is_never_a_remote_one(clustered):
+    network, _ = clustered
+    ordinary, target = await network.pod("one"), await network.pod("two")
+    await network.server("two")
+    # A hostile node could say so in the status of a pod of its own.
+    await network.runp.runtime.set_remote_pods([RemotePod(ordinary, PodKind.GUEST, "task/a")])
+    assert await network.reaches("one", target, 9000) == ordinary
+    await network.runp.runtime.set_remote_pods([])
+    assert await network.reaches("one", target, 9000) == ordinary
+
+
+async def test_a_network_that_was_made_anew_is_announced(tmp_path):
+    renewed: list[int] = []
+
+    async def no_supervisor() -> None:
+        return None
+
+    def holder(inode: int) -> subprocess.Popen[bytes]:
+        made = subprocess.Popen(["sleep", "600"])
+        facts = {"holder": made.pid, "ticks": processes.start_ticks(made.pid), "boot": processes.boot_id()}
+        pod_networks.write_facts(str(tmp_path), {**facts, "inode": inode})
+        return made
+
+    async def next_holder(before: subprocess.Popen[bytes], inode: int) -> subprocess.Popen[bytes]:
+        made = holder(inode)
+        before.kill()
+        before.wait()
+        await asyncio.sleep(0.3)
+        return made
+
+    current = holder(1)
+    monitor = HolderMonitor(tmp_path, no_supervisor, lambda: renewed.append(1))
+    monitor.start()
+    await asyncio.sleep(0.1)
+    current = await next_holder(current, 1)
+    assert renewed == [], "another process holds the same network"
+    current = await next_holder(current, 2)
+    assert renewed == [1]
+    await monitor.close()
+    current.kill()
+    current.wait()

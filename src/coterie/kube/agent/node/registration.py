@@ -32,6 +32,7 @@ from coterie.kube.agent.node.facts import MachineFacts, MachineUsage, measure_ma
 from coterie.kube.agent.plugin import AgentPlugin, merged_node
 from coterie.kube.agent.settings import AgentSettings
 from coterie.kube.api.errors import AlreadyExists, ApiError, Forbidden, NotFound
+from coterie.kube.api.labels import COTERIE_LEASE_DURATION
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.coordination import LEASES
 from coterie.kube.api.types.nodes import NODES
@@ -42,6 +43,7 @@ log = logger("agent.node")
 _NODES = NODES.as_dynamic
 _LEASES = LEASES.as_dynamic
 LEASE_NAMESPACE = "kube-node-lease"
+_SECOND_RENEWAL = 1.0
 _RETRY = Policy(first=0.2, factor=2.0, limit=7.0, jitter=0.3)
 """The limit is well below the lease's duration: one lost request must not make the node look dead."""
 
@@ -79,10 +81,13 @@ class NodeRegistration:
         self._images = images
         self._runtime_problem = runtime_problem
         self._network = network
+        self.pressures: Callable[[], frozenset[str]] = frozenset
+        """Which pressures the node has; set by whoever watches them."""
         self._conditions: list[Object] = []
         self._written: Object | None = None
         self._written_at = 0.0
         self._uid = ""
+        self._lease_seconds = float(settings.node.lease_seconds)
         self._recheck = False
         self._measure_event = asyncio.Event()
         self._stop = asyncio.Event()
@@ -228,6 +233,7 @@ class NodeRegistration:
             self._settings.pressure,
             runtime_problem=self._runtime_problem(),
             network=self._network(),
+            pressures=self.pressures(),
         )
         now = rfc3339(self._clock.now())
         return {
@@ -264,26 +270,31 @@ class NodeRegistration:
 
     async def _renew_for_ever(self) -> None:
         renewed = self._clock.monotonic()
+        # Soon once more: how often it is to be renewed, a new lease says only after the control plane has seen it.
+        first = True
         while True:
             await self._persist(self._renew)
             now = self._clock.monotonic()
             # By half: the clock of who judges it began earlier than ours.
-            if now - renewed >= self._settings.node.lease_seconds / 2:
+            if now - renewed >= self._lease_seconds / 2:
                 log.info("The lease was renewed late; writing the node status", seconds=round(now - renewed))
                 self._recheck = True
                 self._measure_event.set()
             renewed = now
-            await self._clock.sleep(self._settings.node.renew_seconds)
+            share = self._lease_seconds / self._settings.node.lease_seconds
+            pause = self._settings.node.renew_seconds * share
+            await self._clock.sleep(min(pause, _SECOND_RENEWAL) if first else pause)
+            first = False
 
     async def _renew(self) -> None:
         name = self._settings.node_name
         spec = {
             "holderIdentity": name,
-            "leaseDurationSeconds": self._settings.node.lease_seconds,
+            "leaseDurationSeconds": int(self._lease_seconds),
             "renewTime": rfc3339_micro(self._clock.now()),
         }
         try:
-            await self._client.patch(_LEASES, name, LEASE_NAMESPACE, {"spec": spec})
+            self._follow(await self._client.patch(_LEASES, name, LEASE_NAMESPACE, {"spec": spec}))
             return
         except NotFound:
             pass
@@ -298,6 +309,15 @@ class NodeRegistration:
             await self._client.patch(_LEASES, name, LEASE_NAMESPACE, {"spec": spec})
         self._recheck = True  # a lease goes with its node: look whether that is still there
         self._measure_event.set()
+
+    def _follow(self, lease: Object) -> None:
+        """A control plane that calls nodes lost sooner than we renew the lease says so."""
+        wanted = (lease["metadata"].get("annotations") or {}).get(COTERIE_LEASE_DURATION, "")
+        own = self._settings.node.lease_seconds
+        seconds = float(max(1, min(own, int(wanted)))) if wanted.isascii() and wanted.isdecimal() else float(own)
+        if seconds != self._lease_seconds:
+            log.info("The lease is renewed more often, as the control plane asks", seconds=round(seconds))
+            self._lease_seconds = seconds
 
     # Leaving.
 

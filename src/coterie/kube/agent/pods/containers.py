@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from coterie.base.log import logger
-from coterie.kube.agent.pods import pod_model
-from coterie.kube.agent.pods.downward import ConfigProblem
+from coterie.kube.agent.pods import pod_model, security_context
+from coterie.kube.agent.pods.downward import ConfigProblem, NoSuchConfig
 from coterie.kube.agent.pods.environment import expand
 from coterie.kube.agent.pods.limits import LimitDefaults, container_limits
 from coterie.kube.agent.runtimes.protocol import ContainerSpec, Mount, Security
@@ -47,11 +47,15 @@ def container_spec(
         stdin=bool(container.get("stdin")),
         stdin_once=bool(container.get("stdinOnce")),
         tty=bool(container.get("tty")),
+        target=container.get("targetContainerName") or "",
     )
 
 
 def security_of(pod: Object, container: Object, rules: PodSettings) -> Security:
     """The container's own words win over the pod's."""
+    refused = security_context.refused_container(container)
+    if refused:
+        raise NoSuchConfig(refused)
     whole = pod_model.spec_of(pod).get("securityContext") or {}
     own = container.get("securityContext") or {}
     user = own.get("runAsUser", whole.get("runAsUser"))
@@ -63,6 +67,7 @@ def security_of(pod: Object, container: Object, rules: PodSettings) -> Security:
         log.warning("A container asks to be privileged, which this node does not allow", container=container["name"])
         privileged = False
     profile = own.get("seccompProfile") or whole.get("seccompProfile") or {}
+    capabilities = own.get("capabilities") or {}
     groups = [int(group) for group in whole.get("supplementalGroups") or ()]
     if whole.get("fsGroup") is not None:
         groups.append(int(whole["fsGroup"]))
@@ -74,6 +79,8 @@ def security_of(pod: Object, container: Object, rules: PodSettings) -> Security:
         privileged=privileged,
         allow_privilege_escalation=privileged or bool(own.get("allowPrivilegeEscalation")),
         seccomp_unconfined=privileged or profile.get("type") == "Unconfined",
+        add_capabilities=tuple(capabilities.get("add") or ()),
+        drop_capabilities=tuple(capabilities.get("drop") or ()),
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from coterie.kube.agent.plugin import AgentPlugin, PluginProblem
-from coterie.kube.agent.pods import pod_model
+from coterie.kube.agent.pods import pod_model, security_context
 from coterie.kube.agent.pods.containers import container_spec, remove_old_logs, termination_mount
 from coterie.kube.agent.pods.downward import ConfigProblem, NoSuchConfig
 from coterie.kube.agent.pods.environment import variables
@@ -51,6 +51,9 @@ class OperationFailed(Exception):
 
 async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None:
     uid, key = pod_model.uid_of(pod), pod_model.key_of(pod)
+    refused = security_context.refused_pod(pod)
+    if refused is not None:
+        raise OperationFailed(*refused, final=True)
     try:
         network = pod_network(tools.plugins, pod)
         address = tools.runtime.assign_address(uid, network)
@@ -58,6 +61,9 @@ async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None
         raise OperationFailed("NotAdmitted", str(problem), final=True) from problem
     except RuntimeFailure as problem:
         raise OperationFailed(problem.reason, problem.message) from problem
+    if security_context.sysctls_of(pod) and not address:
+        why = "sysctls need a network of the pod's own, which this node cannot give"
+        raise OperationFailed(security_context.SYSCTL_FORBIDDEN, why, final=True)
     facts = tools.facts(uid)
     try:
         await volumes.make(pod, facts)
@@ -116,6 +122,7 @@ async def _prepare(tools: WorkerContext, pod: Object, network: PodNetworkClass, 
         kind=network.kind,
         group=network.group,
         limits=pod_limits(pod, tools.default_limits()),
+        sysctls=security_context.sysctls_of(pod),
     )
     try:
         await tools.runtime.prepare_pod(sandbox)

@@ -66,6 +66,9 @@ class Security:
     privileged: bool = False
     allow_privilege_escalation: bool = False
     seccomp_unconfined: bool = False
+    add_capabilities: tuple[str, ...] = ()
+    drop_capabilities: tuple[str, ...] = ()
+    """Names as in a pod; `ALL` stands for all of them."""
 
 
 class PodKind(StrEnum):
@@ -122,6 +125,8 @@ class PodSandbox:
     group: str = ""
     limits: ContainerLimits = ContainerLimits()
     """What all containers together may use: CPU, memory, processes."""
+    sysctls: Mapping[str, str] = field(default_factory=dict)
+    """Of the pod's own network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +160,8 @@ class ContainerSpec:
     tty: bool = False
     writable_paths: tuple[str, ...] = ()
     """Paths of the host that the process may write besides its mounts (for runtimes that share the host's files)."""
+    target: str = ""
+    """A container of the pod whose processes this one sees and may signal; empty: it sees its own only."""
     devices: tuple[str, ...] = ()
     """Devices of the host that the container was given, such as /dev/nvidia0; it sees no other but the harmless ones."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from coterie.kube.agent.server.channels import (
     spdy_over,
     spdy_over_websocket,
 )
+from coterie.kube.agent.server.pod_metrics import PodMetricsReader
 from coterie.kube.agent.server.usage import UsageMeter
 from coterie.kube.api import errors
 from coterie.kube.api.status_response import status_response
@@ -34,6 +36,7 @@ API_SERVER: Final = "kube-apiserver-kubelet-client"
 _ADMINS: Final = "system:masters"
 _FORWARD: Final = "portforward.k8s.io"
 _FORWARD_TUNNEL: Final = "SPDY/3.1+portforward.k8s.io"
+_PATH: Final = re.compile(r"[!-~]+")
 _TRUE: Final = frozenset(("1", "t", "true"))
 
 
@@ -43,6 +46,7 @@ class AgentEndpoint:
     def __init__(self, runtime: PodRuntime, usage: UsageMeter, node_name: str, owner: TaskOwner, clock: Clock) -> None:
         self._runtime = runtime
         self._usage = usage
+        self._pod_metrics_reader = PodMetricsReader(runtime, clock)
         self._node_name = node_name
         self._owner = owner
         self._clock = clock
@@ -66,6 +70,8 @@ class AgentEndpoint:
                 return self._attach(request, namespace, pod, container)
             case ["portForward", namespace, pod] if request.method in ("GET", "POST"):
                 return self._forward(request, namespace, pod)
+            case ["podMetrics", namespace, pod] if request.method == "GET":
+                return self._pod_metrics(request, namespace, pod)
             case ["stats", "summary"] if request.method == "GET":
                 return self._summary()
         raise errors.NotFound("this agent has no such path")
@@ -219,6 +225,17 @@ class AgentEndpoint:
 
     async def _summary(self) -> Response:
         return Response(200, orjson.dumps(await self._usage.summary(self._node_name)))
+
+    async def _pod_metrics(self, request: Request, namespace: str, name: str) -> Response:
+        try:
+            pod = self._pod(namespace, name)
+            port, path = request.param("port"), request.param("path") or "/metrics"
+            if not port.isdecimal() or not 0 < int(port) < 65536 or not _PATH.fullmatch(path):
+                raise errors.BadRequest("port and path must be those of an HTTP endpoint")
+            found = await self._pod_metrics_reader.read(pod.uid, int(port), path, request.param("metric"))
+        except errors.ApiError as problem:
+            return status_response(problem)
+        return Response(200, orjson.dumps(found))
 
 
 class _Pieces:

@@ -11,6 +11,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Sequence
+from typing import Any
 
 from coterie.http.websocket import WebSocket
 from coterie.kube.agent.runtimes.protocol import RuntimeFailure
@@ -58,9 +59,9 @@ async def serve(socket: WebSocket, ports: Sequence[int], dial: Dial, *, encoded:
         for number, port in enumerate(ports)
     ]
     sorting = asyncio.create_task(_sort(channels, inputs), name="port-forward input")
-    ended = asyncio.gather(*connections, return_exceptions=True)
+    waiting: list[asyncio.Future[Any]] = [asyncio.gather(*connections, return_exceptions=True), sorting]
     try:
-        await asyncio.wait([ended, sorting], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in (sorting, *connections):
             task.cancel()

@@ -196,7 +196,7 @@ def _keyword_errors(raw: Raw, path: str) -> Iterator[FieldError]:
     additional = raw.get("additionalProperties")
     if additional is False:
         yield forbidden_field(f"{path}.additionalProperties", "additionalProperties cannot be set to false")
-    elif additional is not None and raw.get("properties"):
+    elif additional not in (None, True) and raw.get("properties"):
         yield forbidden_field(
             f"{path}.additionalProperties", "additionalProperties and properties are mutual exclusive"
         )

@@ -21,6 +21,14 @@ class ServicePort(Model, frozen=True, kw_only=True):
     node_port: int = 0
 
 
+class ClientIPConfig(Model, frozen=True, kw_only=True):
+    timeout_seconds: int | None = None
+
+
+class SessionAffinityConfig(Model, frozen=True, kw_only=True):
+    client_ip: ClientIPConfig | None = msgspec.field(name="clientIP", default=None)
+
+
 class ServiceSpec(Model, frozen=True, kw_only=True):
     type: str = ""
     selector: dict[str, str] | None = None
@@ -30,10 +38,29 @@ class ServiceSpec(Model, frozen=True, kw_only=True):
     publish_not_ready_addresses: bool = False
     external_name: str = ""
     session_affinity: str = ""
+    session_affinity_config: SessionAffinityConfig | None = None
+    external_ips: tuple[str, ...] | None = msgspec.field(name="externalIPs", default=None)
+    internal_traffic_policy: str = ""
+    external_traffic_policy: str = ""
+
+
+class LoadBalancerIngress(Model, frozen=True, kw_only=True):
+    ip: str = ""
+    hostname: str = ""
+    ip_mode: str | None = None
+
+
+class LoadBalancerStatus(Model, frozen=True, kw_only=True):
+    ingress: tuple[LoadBalancerIngress, ...] | None = None
+
+
+class ServiceStatus(Model, frozen=True, kw_only=True):
+    load_balancer: LoadBalancerStatus = LoadBalancerStatus()
 
 
 class Service(ApiObject, frozen=True, kw_only=True):
     spec: ServiceSpec = ServiceSpec()
+    status: ServiceStatus = ServiceStatus()
 
 
 class EndpointPort(Model, frozen=True, kw_only=True):

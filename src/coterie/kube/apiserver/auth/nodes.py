@@ -7,9 +7,10 @@ Two kinds of callers bring nodes:
     nodes                                      (`NodeOwnership.label`) is the account's namespace
 
 Both rights are asked for only when RBAC says no, so an operator may always give more by a binding. What depends on the
-body of a request is the admission step's (`admission/nodes.py`). Follows Kubernetes' Node authorizer, with two
-differences: nodes may list Endpoints and read all Pods (their DNS server names them), and make no mirror pods. They read
-single PersistentVolumes: those of claims that their pods name, and local-path volumes that were made on them.
+body of a request is the admission step's (`admission/nodes.py`). Follows Kubernetes' Node authorizer, with three
+differences: nodes may list Endpoints and read all Pods (their DNS server names them), read all Nodes (they make the network
+between them), and make no mirror pods. They read single PersistentVolumes: those of claims that their pods name, and
+local-path volumes that were made on them.
 
 A pod is looked for by the bytes of its JSON first: only those that hold both names are read.
 """
@@ -42,6 +43,7 @@ _NAMED_BY_PODS = frozenset(("secrets", "configmaps", "persistentvolumeclaims"))
 _OWN_PODS = frozenset((("delete", ""), ("update", "status"), ("patch", "status"), ("create", "eviction")))
 _OWNER_VERBS = frozenset(("create", "get", "update", "patch", "delete"))
 _LIST_VERBS = frozenset(("list", "watch"))
+_READ_VERBS = frozenset(("get", "list", "watch"))
 _YES = RbacDecision(True, "")
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 _SECRET_VOLUMES = ("cephfs", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos")
@@ -86,6 +88,7 @@ class NodeAuthorizer(RbacAuthorizer):
         volumes: Collection,
         ownership: NodeOwnership | None = None,
         configmap_annotations: Sequence[str] = (),
+        configmaps: Sequence[str] = (),
     ) -> None:
         super().__init__(
             roles=roles,
@@ -98,6 +101,7 @@ class NodeAuthorizer(RbacAuthorizer):
         self._volumes = volumes
         self.ownership = ownership
         self._configmap_annotations = tuple(configmap_annotations)
+        self._configmaps = frozenset(configmaps)
         self._node_rules: tuple[PolicyRule, ...] = compile_rules(rules_of("system:node"))
 
     def allowed(self, user: UserInfo, attributes: Attributes) -> RbacDecision:
@@ -147,8 +151,8 @@ class NodeAuthorizer(RbacAuthorizer):
             return no
         why = ""
         if group == "" and resource == "nodes":
-            if name != node and not (verb == "create" and not name):
-                why = f"node {node!r} may use its own Node only"
+            if name != node and verb not in _READ_VERBS and not (verb == "create" and not name):
+                why = f"node {node!r} may change its own Node only"
         elif (group, resource) == _LEASES:
             if namespace != LEASE_NAMESPACE or (name != node and not (verb == "create" and not name)):
                 why = f"node {node!r} may use its own lease in {LEASE_NAMESPACE} only"
@@ -181,6 +185,8 @@ class NodeAuthorizer(RbacAuthorizer):
 
     def _is_named(self, node: str, namespace: str, resource: str, name: str) -> bool:
         on, wanted = b'"nodeName":' + orjson.dumps(node), orjson.dumps(name)
+        if resource == "configmaps" and name in self._configmaps:
+            return any(self.pod_of(node, namespace, each) is not None for each in self._pods.names(namespace))
         for entry in self._pods.names(namespace).values():
             if on in entry.raw and wanted in entry.raw:
                 pod = entry.load()

@@ -100,8 +100,11 @@ class VersionView:
         storage_head: bytes,
         to_view: Callable[[Object], Object] | None = None,
         to_storage: Callable[[Object], Object] | None = None,
+        warning: str = "",
     ) -> None:
         self.resource = resource
+        self.warning = warning
+        """Sent with every answer: this version is deprecated."""
         self._storage_head = storage_head
         self._head = head_of(resource.api_version, resource.kind)
         self._to_view = to_view

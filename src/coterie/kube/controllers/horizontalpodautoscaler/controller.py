@@ -33,6 +33,7 @@ from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.client.transport import TransportError
 from coterie.kube.control.events import EventRecorder, reference_to
+from coterie.kube.control.scale_hooks import ScaleHook, ScaleRequest
 from coterie.kube.controllers.horizontalpodautoscaler.behavior import History
 from coterie.kube.controllers.horizontalpodautoscaler.custom_metrics import read_pods_metric
 from coterie.kube.controllers.horizontalpodautoscaler.plan import (
@@ -42,6 +43,7 @@ from coterie.kube.controllers.horizontalpodautoscaler.plan import (
     ScalePlan,
     TargetScale,
     finish,
+    limit,
     needs_resource_metrics,
     plan,
     pods_metrics,
@@ -75,7 +77,13 @@ class AutoscalerLoop:
     name = "horizontalpodautoscaler"
 
     def __init__(
-        self, client: Client, informers: Informers, events: EventRecorder | None, clock: Clock, period: float
+        self,
+        client: Client,
+        informers: Informers,
+        events: EventRecorder | None,
+        clock: Clock,
+        period: float,
+        hook: ScaleHook | None,
     ) -> None:
         self.ready = asyncio.Event()
         self.rounds = 0
@@ -85,6 +93,7 @@ class AutoscalerLoop:
         self._events = events
         self._clock = clock
         self._period = period
+        self._hook = hook
         self._catalogue = RestMapper(())
         self._histories: dict[str, History] = {}
         self._changed: set[ObjectKey] = set()
@@ -260,13 +269,25 @@ class AutoscalerLoop:
             self._clock.now(),
             self._clock.monotonic(),
         )
-        planned = plan(view)
+        planned = self._limited(view, target, plan(view))
         if planned.replicas is not None:
             planned = finish(view, planned, await self._rescale(target, planned))
         self._histories[uid] = planned.history
         for note in planned.events:
             self._record(autoscaler, note.type, note.reason, note.message)
         await self._write(autoscaler, planned)
+
+    def _limited(self, view: AutoscalerView, target: _Target, planned: ScalePlan) -> ScalePlan:
+        wanted, scale = planned.replicas, target.scale
+        if self._hook is None or wanted is None or scale is None or wanted <= scale.replicas:
+            return planned
+        assert target.resource is not None
+        reference, namespace = target.autoscaler.spec.scale_target_ref, target.autoscaler.metadata.namespace
+        request = ScaleRequest(
+            target.resource.group, target.resource.kind, namespace, reference.name, scale.replicas, wanted
+        )
+        allowance = self._hook.allow(request)
+        return planned if allowance is None else limit(view, planned, allowance.replicas, allowance.why)
 
     async def _rescale(self, target: _Target, planned: ScalePlan) -> str:
         """Why it failed; empty: it did not."""
@@ -345,7 +366,8 @@ def make(
     *,
     events: EventRecorder | None = None,
     period: float = 15.0,
+    scale_hook: ScaleHook | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> AutoscalerLoop:
     """`events` is a recorder of the component `horizontal-pod-autoscaler`; the caller runs it."""
-    return AutoscalerLoop(client, informers, events, clock, period)
+    return AutoscalerLoop(client, informers, events, clock, period, scale_hook)

@@ -184,6 +184,16 @@ def plan(view: AutoscalerView) -> ScalePlan:
     return _done(draft, current, limited.replicas, computed.statuses, reason, limited.history)
 
 
+def limit(view: AutoscalerView, planned: ScalePlan, allowed: int, why: str) -> ScalePlan:
+    """When fewer replicas are allowed than were planned, by something else than the autoscaler."""
+    draft = _Draft(view, planned.status.conditions or (), list(planned.events))
+    draft.set(LIMITED, True, "QuotaExceeded", why)
+    current = view.scale.replicas if view.scale is not None else 0
+    status = msgspec.structs.replace(_with(planned.status, draft), desired_replicas=allowed)
+    wanted = allowed if allowed != current else None
+    return ScalePlan(wanted, planned.reason, status, planned.events, planned.history)
+
+
 def finish(view: AutoscalerView, planned: ScalePlan, problem: str = "") -> ScalePlan:
     """After the scale was written; `problem`: why it was not."""
     draft = _Draft(view, planned.status.conditions or (), list(planned.events))

@@ -6,6 +6,7 @@ next silence would be too long or the next pod's time is over.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ import msgspec
 from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.log import logger
 from coterie.kube.api.errors import NotFound
-from coterie.kube.api.labels import TAINT_UNREACHABLE
+from coterie.kube.api.labels import COTERIE_LEASE_DURATION, TAINT_UNREACHABLE
 from coterie.kube.api.meta import Object, ObjectKey
 from coterie.kube.api.pod_state import DISRUPTION_TARGET, is_active
 from coterie.kube.api.pod_state import is_ready as pod_is_ready
@@ -32,6 +33,7 @@ from coterie.kube.controllers.nodelifecycle.plan import (
     evicting,
     evictions,
     is_ready,
+    lease_duration,
     observe,
     silence_left,
     taints,
@@ -74,7 +76,10 @@ class NodeLifecycle:
             self._tainted_since.pop(name, None)
             return DONE  # its pods are the pod collector's
         now = self._clock.monotonic()
-        sight = observe(self._sights.get(name), node, self.leases.cache.get(name, LEASE_NAMESPACE), now)
+        lease = self.leases.cache.get(name, LEASE_NAMESPACE)
+        if lease is not None:
+            await self._set_lease_duration(lease)
+        sight = observe(self._sights.get(name), node, lease, now)
         self._sights[name] = sight
         left = silence_left(sight, node, self._settings, now)
         gone = left <= 0
@@ -86,6 +91,15 @@ class NodeLifecycle:
         wait = await self._evict(node, now)
         waits = [seconds for seconds in (None if gone else left, wait) if seconds is not None]
         return Result(after=min(waits) + _ALARM_SLACK) if waits else DONE
+
+    async def _set_lease_duration(self, lease: Lease) -> None:
+        wanted = lease_duration(lease, self._settings)
+        if wanted is None:
+            return
+        meta = lease.metadata
+        patch = {"metadata": {"uid": meta.uid, "annotations": {COTERIE_LEASE_DURATION: wanted or None}}}
+        with contextlib.suppress(NotFound):
+            await self._client.patch(LEASES, meta.name, LEASE_NAMESPACE, patch)
 
     async def _say_unknown(self, node: Node) -> Node:
         wanted = unknown_conditions(node, self._clock.now())

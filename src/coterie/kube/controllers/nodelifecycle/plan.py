@@ -22,6 +22,7 @@ import msgspec
 
 from coterie.base.clock import rfc3339
 from coterie.kube.api.labels import (
+    COTERIE_LEASE_DURATION,
     TAINT_DISK_PRESSURE,
     TAINT_MEMORY_PRESSURE,
     TAINT_NETWORK_UNAVAILABLE,
@@ -48,6 +49,8 @@ _OURS = frozenset(
     [(key, NO_SCHEDULE) for key in (*_PRESSURES.values(), TAINT_UNSCHEDULABLE)]
     + [(key, effect) for key in (TAINT_NOT_READY, TAINT_UNREACHABLE) for effect in (NO_SCHEDULE, NO_EXECUTE)]
 )
+_USUAL_LEASE = 40.0
+"""Seconds for which a sign of life is good unless an agent is asked for another time."""
 _HEALTH = (TAINT_NOT_READY, TAINT_UNREACHABLE)
 
 
@@ -92,6 +95,14 @@ def silence_left(observation: NodeObservation, node: Node, settings: Settings, n
     """Seconds until the node counts as gone; 0 or less when it does."""
     grace = settings.grace if condition(node, READY) is not None else settings.startup_grace
     return observation.at + grace - now
+
+
+def lease_duration(lease: Lease, settings: Settings) -> str | None:
+    """The annotation that the lease should have; None: it is as it should be. An agent whose signs of life are good for
+    longer than the grace would be taken for lost again and again."""
+    known = (lease.metadata.annotations or {}).get(COTERIE_LEASE_DURATION, "")
+    wanted = str(int(settings.grace)) if settings.grace < _USUAL_LEASE else ""
+    return None if known == wanted else wanted
 
 
 def unknown_conditions(node: Node, now: datetime) -> list[NodeCondition]:

@@ -37,6 +37,8 @@ class OverlayController:
     ) -> None:
         """`settings` may ask the API server; `informers` None: this node has no peers. See NodeOverlay for the rest."""
         self.ready = asyncio.Event()
+        self.selector = selector if informers is not None else ""
+        """Labels of the Nodes of this domain; empty: there are no others."""
         self._settings = settings
         self._informer = informers.get(NODES, labels=selector) if informers is not None else None
         self._directory = directory

@@ -125,17 +125,27 @@ class OverlayDevices:
     # ----- the machine's way to pods
 
     def link_machine(self, ours: Callable[[], bool]) -> list[str]:
-        """Connect the machine with the domain; answers the ranges that lead elsewhere already. `ours`: whether a device of our
-        name is one that this node made earlier. Raises OSError."""
+        """Connect the machine with the domain; answers the ranges that lead elsewhere already. Without a way to pods there is none
+        at all. `ours`: whether a device of our name is one that this node made earlier. Raises OSError."""
         settings, machine, domain = self._settings, self._where.machine, self._where.domain
         name = settings.host_device
         inner, outer = self._find(domain, HOST_DEVICE), self._find(machine, name)
-        if inner is None or outer is None:
-            if outer is not None:
-                if not ours():
-                    raise FileExistsError(errno.EEXIST, "another node of this domain has it on this machine", name)
-                self._ignoring_gone(machine, rtnetlink.delete_device(name))
+        if (inner is None or outer is None) and outer is not None and not ours():
+            raise FileExistsError(errno.EEXIST, "another node of this domain has it on this machine", name)
+        known = [each for each in rtnetlink.routes(machine) if outer is None or each.index != outer.index]
+        chosen, refused = plan.routes_of_machine(settings, [each.destination for each in known])
+        if inner is None or outer is None or not chosen:
+            self._ignoring_gone(machine, rtnetlink.delete_device(name))
             self._ignoring_gone(domain, rtnetlink.delete_device(HOST_DEVICE))
+        if chosen:
+            self._connect_machine(inner, outer)
+            self._route_machine(chosen)
+        return refused
+
+    def _connect_machine(self, inner: Device | None, outer: Device | None) -> None:
+        settings, machine, domain = self._settings, self._where.machine, self._where.domain
+        name = settings.host_device
+        if inner is None or outer is None:
             pair = rtnetlink.add_pair(
                 DeviceEnd(name, _HOST_MAC, mtu=settings.mtu),
                 DeviceEnd(HOST_DEVICE, links.GATEWAY_MAC, mtu=settings.mtu),
@@ -160,18 +170,17 @@ class OverlayDevices:
                 rtnetlink.add_neighbour(links.NEXT_HOP, outer.index, links.GATEWAY_MAC),
             ]
         )
-        return self._route_machine(outer.index)
 
-    def _route_machine(self, index: int) -> list[str]:
+    def _route_machine(self, chosen: list[str]) -> None:
         settings, machine = self._settings, self._where.machine
-        known = list(rtnetlink.routes(machine))
-        chosen, refused = plan.routes_of_machine(settings, [each.destination for each in known if each.index != index])
-        for stale in {each.destination for each in known if each.index == index} - set(chosen):
+        outer = self._find(machine, settings.host_device)
+        if outer is None:
+            raise OSError(errno.ENODEV, "the device is not there", settings.host_device)
+        index, via, source = outer.index, links.NEXT_HOP, settings.host_address
+        for stale in {each.destination for each in rtnetlink.routes(machine) if each.index == index} - set(chosen):
             self._ignoring_gone(machine, rtnetlink.delete_route(stale, index))
-        via, source = links.NEXT_HOP, settings.host_address
         for text in chosen:
             machine.request([rtnetlink.add_route(text, index, via=via, source=source, flags=CREATE | REPLACE)])
-        return refused
 
     def _find(self, netlink: NetlinkSocket, name: str) -> Device | None:
         return next((device for device in rtnetlink.devices(netlink) if device.name == name), None)

@@ -40,7 +40,8 @@ class NodeOverlay:
         """Outer addresses in the filter; None: there is none yet."""
         self._leftovers = False
         """Whether an earlier process may have left a device and rules."""
-        self._refused_routes: list[str] = []
+        self._machine_problems: list[str] = []
+        """Why the machine does not reach pods or Services."""
 
     def reconcile(self, nodes: Iterable[Node]) -> list[str]:
         """Answers what is wrong with the nodes. Raises OSError; then it is to be called again."""
@@ -51,8 +52,7 @@ class NodeOverlay:
             problems = [f"agent.address {settings.address} is not one that other machines reach: no overlay", *problems]
             wanted = {}
         self._apply(opened, wanted)
-        problems += [f"{text} leads elsewhere on this machine: no route to it" for text in self._refused_routes]
-        return problems
+        return problems + self._machine_problems
 
     def namespace_changed(self) -> None:
         """The domain has another network namespace: everything in it is to be made again."""
@@ -79,14 +79,23 @@ class NodeOverlay:
                 raise
         found = OverlayDevices(self._settings, self._where)
         before = cleanup.recorded(self._directory)
-        if before and before != self._settings.vni:
-            cleanup.clean(self._directory)
-        cleanup.record(self._directory, self._settings.vni)
-        self._refused_routes = found.link_machine(lambda: before == self._settings.vni)
+        self._link_machine(found, before)
         self._peers = found.adopt()
         self._leftovers = bool(before)
         self._devices = found
         return found
+
+    def _link_machine(self, found: OverlayDevices, before: int) -> None:
+        settings = self._settings
+        if before and before != settings.vni:
+            cleanup.clean(self._directory)
+        try:
+            refused = found.link_machine(lambda: before == settings.vni)
+        except FileExistsError:
+            self._machine_problems = [f"{settings.host_device} belongs to another node of this domain on this machine"]
+            return
+        cleanup.record(self._directory, settings.vni)
+        self._machine_problems = [f"{text} leads elsewhere on this machine: no route to it" for text in refused]
 
     def _apply(self, opened: OverlayDevices, wanted: dict[str, Peer]) -> None:
         outer = devices.outer_addresses(wanted)

@@ -7,7 +7,6 @@ changes(before, after)         what to add and to remove
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import socket
 from collections.abc import Iterable, Mapping
@@ -19,7 +18,6 @@ VXLAN_PORT = 8472
 HEADER_BYTES = 50
 """What VXLAN adds to a packet: an Ethernet, a VXLAN, a UDP and an IPv4 header."""
 _INTERNAL = "InternalIP"
-_VNI_BITS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +33,6 @@ class OverlaySettings:
     """All pods of the domain."""
     service_cidr: str
     vni: int
-    selector: str = ""
-    """Labels of the Nodes of this domain."""
     mtu: int = 0
     """Of pods and of the overlay; 0: the kernel's default."""
     between_machines: bool = True
@@ -83,12 +79,6 @@ class Changes:
         return bool(self.removed or self.added)
 
 
-def vni_of(cluster: str, domain: str) -> int:
-    """24 bits of a hash, never 0. `cluster`: the uid of the namespace kube-system."""
-    digest = hashlib.sha256(f"{cluster}/{domain}".encode()).digest()
-    return int.from_bytes(digest[: _VNI_BITS // 8], "big") or 1
-
-
 def host_device(vni: int) -> str:
     """The machine's end of the pair of devices that leads to the domain."""
     return f"ct{vni:x}"
@@ -120,6 +110,12 @@ def can_carry(address: str) -> bool:
     except ValueError:
         return False
     return not (found.is_loopback or found.is_unspecified or found.is_multicast)
+
+
+def outer_address(addresses: Iterable[str]) -> str:
+    """Of those that a node has, the one for packets between machines: the first that others may reach. All nodes choose the same."""
+    found = list(addresses)
+    return next((each for each in found if can_carry(each)), found[0] if found else "")
 
 
 def peers_of(own: OverlaySettings, nodes: Iterable[Node]) -> tuple[dict[str, Peer], list[str]]:
@@ -159,8 +155,8 @@ def changes(before: Mapping[str, Peer], after: Mapping[str, Peer]) -> Changes:
 
 
 def routes_of_machine(own: OverlaySettings, taken: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The ranges that the machine reaches through this domain, and those that it cannot because others have them.
-    `taken`: ranges that lead elsewhere."""
+    """The ranges that the machine reaches through this domain, and those that it cannot because others have them. Without its
+    pods it reaches no Services either: it would have no address of its own. `taken`: ranges that lead elsewhere."""
     others = [ipaddress.IPv4Network(each) for each in taken]
     chosen: list[str] = []
     refused: list[str] = []
@@ -168,9 +164,9 @@ def routes_of_machine(own: OverlaySettings, taken: Iterable[str]) -> tuple[list[
         network = ipaddress.IPv4Network(text) if text else None
         if network is not None:
             clash = any(network.overlaps(each) for each in others if each.prefixlen)
-            (refused if clash else chosen).append(text)
+            (refused if clash or refused else chosen).append(text)
     return chosen, refused
 
 
 def _internal_address(node: Node) -> str:
-    return next((each.address for each in node.status.addresses or () if each.type == _INTERNAL), "")
+    return outer_address(each.address for each in node.status.addresses or () if each.type == _INTERNAL)

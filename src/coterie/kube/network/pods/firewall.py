@@ -83,7 +83,7 @@ class ClusterPlan:
     """The domain beyond this node.
 
     pod_range: of all its nodes; node_prefix: the length of the prefix of every node's range
-    gateway: of the control plane's node, whose processes reach every pod; empty: this is that node
+    gateway: of the control plane's node, which every pod reaches and whose processes reach every pod; empty: this is that node
     host_address: of the machine, by way of `host0`
     """
 
@@ -392,7 +392,12 @@ def _forward_before_guests(chain: str, cluster: ClusterPlan, pair: bytes) -> lis
     ]
     if cluster.gateway:
         by_gateway = _ipv4() + _source() + nftables.compare(nftables.EQUAL, cluster.gateway)
-        messages.append(_rule(chain, _from_overlay(), _to_pod(), by_gateway, _ACCEPT))
+        to_gateway = _ipv4() + _destination() + nftables.compare(nftables.EQUAL, cluster.gateway)
+        messages += [
+            _rule(chain, _from_overlay(), _to_pod(), by_gateway, _ACCEPT),
+            # All kinds of pods use its services; that node's rules say which ports.
+            _rule(chain, _from_pod(), _to_overlay(), to_gateway, _ACCEPT),
+        ]
     return messages
 
 

@@ -65,6 +65,10 @@ class Links:
         """A default route by way of `lo`: calls to the outside become packets, which the output hook redirects."""
         self._netlink.request([rtnetlink.add_route("", LOOPBACK_INDEX, source=source, flags=CREATE | REPLACE)])
 
+    def route_by_loopback(self, cidr: str, source: str) -> None:
+        """As `default_by_loopback`, for one range."""
+        self._netlink.request([rtnetlink.add_route(cidr, LOOPBACK_INDEX, source=source, flags=CREATE | REPLACE)])
+
     def attach(self, name: str, netns: int, address: str, mtu: int = 0) -> None:
         """Connect the network namespace behind the descriptor `netns`. FileExistsError where `name` exists already.
         mtu 0: the kernel's default."""

@@ -30,6 +30,7 @@ _SOL_NETLINK, _CAP_ACK, _EXT_ACK = 270, 10, 11
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _SEND_BUFFER = 1 << 20
+_SO_SNDBUFFORCE = 32
 
 
 def attribute(kind: int, data: bytes) -> bytes:
@@ -111,6 +112,13 @@ class NetlinkSocket:
             elif kind != _DONE:
                 found.append(body)
         return found
+
+    def enlarge(self, size: int) -> None:
+        """Let one request have so many bytes; without the right to do so it stays as it is."""
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, size)
+        except PermissionError:
+            return
 
     def close(self) -> None:
         self._socket.close()

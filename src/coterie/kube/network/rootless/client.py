@@ -45,6 +45,8 @@ class RelaySettings:
     """The domain's public addresses, `host:port`."""
     target: str = ""
     """The Unix socket that gets their connections, with a PROXY protocol header."""
+    others: tuple[tuple[str, str], ...] = ()
+    """More addresses, each with a Unix socket of its own."""
     inner_key: str = ""
     """Names the network namespace of the listener inside, e.g. by its inode; empty: nothing goes outward. While it stays the
     same, a relay that is adopted keeps the listener it has."""
@@ -223,6 +225,8 @@ class Relay:
     async def _send(self, settings: RelaySettings, inner_key: str) -> None:
         """`inner_key`: of the listener that the relay has."""
         fields: list[tuple[str, object]] = [("listen", each) for each in settings.listeners]
+        for address, target in settings.others:
+            fields += [("listen", address), ("target-of", f"{address} {target}")]
         for name, value in (
             ("target", settings.target),
             ("gateway", settings.gateway),

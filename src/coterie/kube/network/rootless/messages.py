@@ -4,6 +4,7 @@
     listen 127.0.1.1:1080              pid 4711
     listen [::1]:1080                  ...
     target /path/of/envoy.sock
+    target-of [::1]:1080 /path/of/another.sock
 
 The first line says what is asked for, or `ok` or `error`; the others are a name and a value, and names may repeat.
 """
@@ -16,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-VERSION = 1
+VERSION = 2
 """Grows when an old relay could not do what a new node asks."""
 SOCKET_NAME = "relay.sock"
 LOCK_NAME = "relay.lock"

@@ -41,7 +41,7 @@ _MSG_CMSG_CLOEXEC = 0x40000000
 class _Dialling:
     """A connection that was accepted, while its other side is not connected."""
 
-    __slots__ = ("client", "deadline", "destination", "first", "inward", "server", "source")
+    __slots__ = ("client", "deadline", "destination", "first", "inward", "server", "source", "target")
 
     def __init__(self, client: socket, *, inward: bool, source: str, deadline: float) -> None:
         self.client = client
@@ -51,6 +51,8 @@ class _Dialling:
         self.first = b""
         """What the other side gets before anything else."""
         self.destination = ("", 0)
+        self.target = ""
+        """The Unix socket to dial, inward."""
         self.server: socket | None = None
 
 
@@ -88,6 +90,8 @@ class RelayServer:
         self._inner: Listener | None = None
         self._inner_key = ""
         self._target = ""
+        self._targets: dict[str, str] = {}
+        """Of addresses that have another one."""
         self._policy = EgressPolicy()
         self._pipes = Pipes()
         self._sides: dict[int, tuple[Connection, Side]] = {}
@@ -234,7 +238,7 @@ class RelayServer:
             try:
                 client.setblocking(False)
                 os.set_inheritable(fd, False)
-                self._begin(client, address, inward=inward)
+                self._begin(client, address, listener.address, inward=inward)
             except OSError as error:
                 self._failed += 1
                 self._log(f"connection of {address[0]} ended: {error.strerror}")
@@ -259,8 +263,8 @@ class RelayServer:
             if listener.fd in paused:
                 self._epoll.modify(listener.fd, select.EPOLLIN)
 
-    def _begin(self, client: socket, address: tuple[str, int], *, inward: bool) -> None:
-        """Dial the other side of a connection. OSError: it is ended."""
+    def _begin(self, client: socket, address: tuple[str, int], listening: str, *, inward: bool) -> None:
+        """`listening`: the address of the listener. Dial the other side of a connection. OSError: it is ended."""
         source = address[0]
         refusal, counted, destination = "", source, ("", 0)
         if not inward:
@@ -283,6 +287,7 @@ class RelayServer:
         entry = _Dialling(client, inward=inward, source=counted, deadline=deadline)
         entry.destination = destination
         if inward:
+            entry.target = self._targets.get(listening, self._target)
             entry.first = header(address[:2], client.getsockname()[:2])
         self._dial(entry)
         self._count[inward] += 1
@@ -313,14 +318,14 @@ class RelayServer:
         except OSError as error:
             if error.errno in EXHAUSTED:
                 self._pause_all(error.errno)
-            elif not entry.inward or error.errno not in _NOT_YET or not self._target:
+            elif not entry.inward or error.errno not in _NOT_YET or not entry.target:
                 raise
             self._waiting.append(entry)
 
     def _dial_inward(self, entry: _Dialling) -> None:
         server = socket(AF_UNIX, STREAM)
         try:
-            with messages.ShortPath(self._target) as name:
+            with messages.ShortPath(entry.target) as name:
                 server.connect(name)
             server.send(entry.first)
         except OSError:
@@ -374,7 +379,7 @@ class RelayServer:
 
     def _give_up(self, entry: _Dialling, why: str) -> None:
         self._failed += 1
-        where = joined(*entry.destination) if entry.destination[0] else self._target
+        where = joined(*entry.destination) if entry.destination[0] else entry.target
         self._log(f"cannot connect to {where}: {why}")
         Side(entry.client).close(reset=True)
         self._released(entry.inward, entry.source)
@@ -468,6 +473,11 @@ class RelayServer:
         if self._quit_at is not None:
             raise messages.MessageError("the relay is ending")
         addresses = [joined(*split_address(value)) for name, value in pairs if name == "listen"]
+        targets = {}
+        for name, value in pairs:
+            if name == "target-of":
+                address, _, path = value.partition(" ")
+                targets[joined(*split_address(address))] = path
         policy = EgressPolicy(
             messages.one(pairs, "gateway"), messages.one(pairs, "pod-cidr"), messages.one(pairs, "egress") == "yes"
         )
@@ -486,6 +496,7 @@ class RelayServer:
         for address, sock in fresh:
             self._listeners[address] = self._watch(sock, address)
         self._target = messages.one(pairs, "target")
+        self._targets = targets
         self._policy = policy
         if inner != "keep" and self._inner is not None:
             self._drop(self._inner)

@@ -1,7 +1,7 @@
-"""The CustomResourceDefinitions of `kuscia.secretflow/v1alpha1`, ready to be stored and served: Kuscia's eighteen, and our
-PartnerPolicy and DomainDataRecord.
+"""The CustomResourceDefinitions, ready to be stored and served: of `kuscia.secretflow/v1alpha1` Kuscia's eighteen, and our
+PartnerPolicy and DomainDataRecord; of `coterie.io/v1alpha1` Dns.
 
-Each lies in `crds/<plural>.yaml`, written for people: a schema node may say `x-coterie-embed: <type>` instead of
+Each lies in `crds/<plural>.yaml` (`crds/<plural>.<group>.yaml` in another group), written for people: a schema node may say `x-coterie-embed: <type>` instead of
 spelling a type out. Types of Kuscia (`kuscia/PodSpec`) are in `types.yaml`; types of Kubernetes (`v1/Probe`,
 `apps/v1/DeploymentStrategy`) are taken from the schema files of the `kubernetes-validate` package. `load` replaces
 the markers, so what it returns is plain structural schemas that any API server accepts:
@@ -68,7 +68,7 @@ def hashes() -> dict[str, str]:
     for path in _files():
         own = common.copy()
         own.update(path.read_bytes())
-        out[f"{path.stem}.{GROUP}"] = own.hexdigest()[:32]
+        out[_name(path)] = own.hexdigest()[:32]
     return out
 
 
@@ -79,7 +79,7 @@ def load(names: Collection[str] | None = None) -> list[Node]:
     expander = _Expander(types)
     out: list[Node] = []
     for path in _files():
-        name = f"{path.stem}.{GROUP}"
+        name = _name(path)
         if names is not None and name not in names:
             continue
         definition: Node = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
@@ -90,6 +90,10 @@ def load(names: Collection[str] | None = None) -> list[Node]:
             version["schema"]["openAPIV3Schema"] = schema
         out.append(definition)
     return out
+
+
+def _name(path: Path) -> str:
+    return path.stem if "." in path.stem else f"{path.stem}.{GROUP}"
 
 
 def _files() -> list[Path]:

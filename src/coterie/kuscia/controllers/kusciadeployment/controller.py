@@ -19,6 +19,7 @@ from coterie.kube.api.errors import AlreadyExists, ApiError, Conflict, NotFound
 from coterie.kube.api.meta import ApiObject, Object, ObjectKey
 from coterie.kube.api.retries import Outlook, outlook, status_message
 from coterie.kube.api.types.apps import DEPLOYMENTS
+from coterie.kube.api.types.autoscaling import HORIZONTAL_POD_AUTOSCALERS, HorizontalPodAutoscaler
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.merge import changes
@@ -65,6 +66,7 @@ from coterie.kuscia.controllers.kusciadeployment.plan import (
 from coterie.kuscia.controllers.kusciadeployment.status import Explanation
 
 BY_UID = "kusciadeployment/uid"
+BY_TARGET = "kusciadeployment/autoscaled"
 TRIES = 15
 _AGAIN = Policy(first=0.1, factor=2.0, limit=60.0, jitter=0.1)
 _SELDOM = 300.0
@@ -83,6 +85,14 @@ class DeploymentFailing(Exception):
 def by_uid(obj: ApiObject) -> tuple[str, ...]:
     uid = (obj.metadata.labels or {}).get(labels.KUSCIA_KD_UID, "")
     return (uid,) if uid else ()
+
+
+def by_target(autoscaler: HorizontalPodAutoscaler) -> tuple[str, ...]:
+    """The Deployment that it sizes."""
+    target = autoscaler.spec.scale_target_ref
+    if (target.api_version.rpartition("/")[0], target.kind) != ("apps", "Deployment"):
+        return ()
+    return (str(ObjectKey(autoscaler.metadata.namespace, target.name)),)
 
 
 class KusciaDeploymentReconciler:
@@ -118,6 +128,8 @@ class KusciaDeploymentReconciler:
         }
         for informer in (*self._made.values(), self.pods):
             informer.cache.add_index(BY_UID, by_uid)
+        self.autoscalers = informers.get(HORIZONTAL_POD_AUTOSCALERS)
+        self.autoscalers.cache.add_index(BY_TARGET, by_target)
         self._tries: dict[str, int] = {}
         self._log = logger("controllers.kusciadeployment")
 
@@ -174,6 +186,11 @@ class KusciaDeploymentReconciler:
             now=rfc3339(self._clock.now()),
             partner=partner,
             admission=self._admission(deployment) if partner else ALLOWED,
+            autoscaled=frozenset(
+                (each.metadata.namespace, each.metadata.name)
+                for each in self.made.cache.by_index(BY_UID, uid)
+                if self.autoscalers.cache.by_index(BY_TARGET, str(each.key))
+            ),
         )
 
     def _admission(self, deployment: KusciaDeployment) -> AdmissionDecision:
@@ -250,8 +267,8 @@ class KusciaDeploymentReconciler:
             if not is_of(there, deployment):
                 words = f'{namespace} has another {kind.resource.kind} "{name}", which is not of this deployment'
                 raise DeploymentFailing(reason, words)
-            if not made_from(there, body):
-                await self._client.modify(kind.as_dynamic, name, namespace, lambda old: updated(old, body, wanted.part))
+            if not made_from(there, wanted):
+                await self._client.modify(kind.as_dynamic, name, namespace, lambda old: updated(old, wanted))
                 self._log.info(
                     "Workload recreated", deployment=deployment.metadata.name, kind=kind.resource.kind, name=name
                 )
@@ -360,6 +377,10 @@ class KusciaDeploymentReconciler:
         ours = known.get(labels.KUSCIA_CONTROLLER) == labels.KUSCIA_CONTROLLER_DEPLOYMENT
         return [ObjectKey(CROSS_DOMAIN, name)] if name and ours else []
 
+    def keys_of_autoscaler(self, autoscaler: HorizontalPodAutoscaler) -> list[ObjectKey]:
+        made = self.made.cache.get(autoscaler.spec.scale_target_ref.name, autoscaler.metadata.namespace)
+        return self.keys_of_made(made) if made is not None and by_target(autoscaler) else []
+
     def keys_of_image(self, image: AppImage) -> list[ObjectKey]:
         return [
             each.key
@@ -408,6 +429,7 @@ def make(
         Watches(reconciler.services, reconciler.keys_of_made),
         Watches(reconciler.maps, reconciler.keys_of_made),
         Watches(reconciler.pods, reconciler.keys_of_made),
+        Watches(reconciler.autoscalers, reconciler.keys_of_autoscaler),
         Watches(reconciler.images, reconciler.keys_of_image),
         Watches(reconciler.domains, reconciler.keys_of_domain),
         Watches(quotas.policies, reconciler.keys_of_policy),

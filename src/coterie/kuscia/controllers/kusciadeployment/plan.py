@@ -89,6 +89,8 @@ class View:
     """Its place in the partner's quota was asked for."""
     over_quota: QuotaRefusal | None = None
     """Why there is none."""
+    autoscaled: frozenset[Place] = frozenset()
+    """Deployments that are the target of a HorizontalPodAutoscaler."""
 
     @property
     def deployments(self) -> dict[Place, Deployment]:
@@ -102,6 +104,8 @@ class WantedObject:
     body: Object
     part: str
     """The field of the body that is replaced when the object is updated."""
+    autoscaled: bool = False
+    """The number of replicas is an autoscaler's: it is neither compared nor replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +184,7 @@ def _unadmitted(view: View, own: Sequence[PartyDeployment]) -> Plan | None:
     if not view.claimed:
         total = Usage()
         for party in own:
-            total += usage_of(party.engine.containers, party.engine.replicas)
+            total += usage_of(party.engine.containers, _replicas(view, party))
         return Plan(claim=total)
     if view.over_quota is not None:
         return _waiting(view, own, Explanation(QUOTA_EXCEEDED, view.over_quota.sentence), QUOTA_RETRY)
@@ -200,7 +204,7 @@ def _waiting(view: View, own: Sequence[PartyDeployment], why: Explanation, after
     for party in own:
         found = view.deployments.get((party.domain, party.name))
         before = view.deployment.party_statuses.get(party.domain, {}).get(party.name)
-        entry = party_status(found, party.role, party.engine.replicas, why, None, view.now)
+        entry = party_status(found, party.role, _replicas(view, party), why, None, view.now)
         if entry.phase == ServingPhase.AVAILABLE:
             entry = msgspec.structs.replace(entry, conditions=(*(entry.conditions or ()), condition_of(why)))
         if found is None and before is not None:
@@ -268,7 +272,22 @@ def _objects(view: View, workloads: Sequence[PartyDeployment], place: int) -> It
         yield WantedObject(CONFIG_MAPS, templates, "data")
     for service in render.services_of(view.deployment, workload, numbers):
         yield WantedObject(SERVICES, service, "spec")
-    yield WantedObject(DEPLOYMENTS, render.deployment_of(view.deployment, workloads, place, numbers), "spec")
+    body = render.deployment_of(view.deployment, workloads, place, numbers)
+    yield WantedObject(DEPLOYMENTS, body, "spec", _is_autoscaled(view, workload))
+
+
+def _is_autoscaled(view: View, party: PartyDeployment) -> bool:
+    """While an autoscaler sizes the Deployment, the party's replicas are only what it starts with. Zero replicas, in the
+    party or in the Deployment, switch the autoscaler off, as Kubernetes does: then the party's number counts."""
+    found = view.deployments.get((party.domain, party.name))
+    targeted = (party.domain, party.name) in view.autoscaled
+    return targeted and found is not None and found.replicas > 0 and party.engine.replicas > 0
+
+
+def _replicas(view: View, party: PartyDeployment) -> int:
+    if _is_autoscaled(view, party):
+        return view.deployments[(party.domain, party.name)].replicas
+    return party.engine.replicas
 
 
 def _place(body: Object) -> Place:
@@ -277,7 +296,7 @@ def _place(body: Object) -> Place:
 
 def _up_to_date(view: View, wanted: WantedObject) -> bool:
     found = view.objects.get(wanted.kind.resource.plural, {}).get(_place(wanted.body))
-    return found is not None and made_from(found, wanted.body)
+    return found is not None and made_from(found, wanted)
 
 
 def _unwanted(view: View, wanted: Sequence[WantedObject]) -> Iterator[Unwanted]:
@@ -293,20 +312,25 @@ def is_of(obj: ApiObject, deployment: KusciaDeployment) -> bool:
     return (obj.metadata.labels or {}).get(labels.KUSCIA_KD_UID) == deployment.metadata.uid
 
 
-def made_from(obj: ApiObject, body: Object) -> bool:
+def made_from(obj: ApiObject, wanted: WantedObject) -> bool:
     """Whether it is made from the same; of Deployments the number of replicas too, which people change by hand."""
     mark = (obj.metadata.annotations or {}).get(labels.COTERIE_MADE_FROM)
-    if mark != body["metadata"]["annotations"][labels.COTERIE_MADE_FROM]:
+    if mark != wanted.body["metadata"]["annotations"][labels.COTERIE_MADE_FROM]:
         return False
-    return not isinstance(obj, Deployment) or obj.replicas == body["spec"]["replicas"]
+    if not isinstance(obj, Deployment) or wanted.autoscaled:
+        return True
+    return bool(obj.replicas == wanted.body["spec"]["replicas"])
 
 
-def updated(old: Object, body: Object, part: str) -> Object:
-    """What others wrote into the metadata stays."""
-    meta = dict(old["metadata"])
+def updated(old: Object, wanted: WantedObject) -> Object:
+    """What others wrote into the metadata stays, and the replicas that an autoscaler chose."""
+    body, meta = wanted.body, dict(old["metadata"])
     for key in ("labels", "annotations"):
         meta[key] = {**(meta.get(key) or {}), **(body["metadata"].get(key) or {})}
-    return {**old, "metadata": meta, part: body[part]}
+    part = body[wanted.part]
+    if wanted.autoscaled:
+        part = {**part, "replicas": old[wanted.part].get("replicas", part["replicas"])}
+    return {**old, "metadata": meta, wanted.part: part}
 
 
 # Status.
@@ -322,7 +346,7 @@ def _own_parties(view: View, own: Sequence[PartyDeployment]) -> tuple[PartyStatu
         if why is not None and why.log:
             logs.setdefault(workload.domain, why.log)
         entry = party_status(
-            found.get((workload.domain, workload.name)), workload.role, workload.engine.replicas, why, None, view.now
+            found.get((workload.domain, workload.name)), workload.role, _replicas(view, workload), why, None, view.now
         )
         parties.setdefault(workload.domain, {})[workload.name] = entry
     return parties, logs

@@ -12,12 +12,17 @@ from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from coterie.kube.agent.pods.downward import ConfigProblem
+from coterie.kube.agent.pods.downward import ConfigProblem, NoSuchConfig
 from coterie.kube.api.errors import NotFound
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.client.client import Client
 from coterie.kuscia.api.types.domain import DOMAIN_CONFIG
 from coterie.kuscia.identity import sealing
+
+ONLY_AT_CONTROL_PLANE = (
+    "which the control plane's node has and this one, which joined with a file, has not; keep the task from this node, for "
+    "example with `coterie kubectl cordon`"
+)
 
 
 class ConfigStore(Protocol):
@@ -29,6 +34,24 @@ class NoConfigStore:
     """Of a node that has no key of its domain."""
 
     async def look_up(self, keys: Collection[str]) -> Mapping[str, str]:
+        return {}
+
+
+class SealedConfig:
+    """Of a node that joined the domain: it sees which values there are, and cannot read them."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+
+    async def look_up(self, keys: Collection[str]) -> Mapping[str, str]:
+        try:
+            found = await self._client.get(CONFIG_MAPS, DOMAIN_CONFIG, self._namespace)
+        except NotFound:
+            return {}
+        needed = sorted(set(keys) & set(found.data or {}))
+        if needed:
+            raise NoSuchConfig(f"needs {', '.join(needed)} of the domain's config store, {ONLY_AT_CONTROL_PLANE}")
         return {}
 
 

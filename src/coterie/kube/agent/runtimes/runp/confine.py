@@ -10,13 +10,12 @@ import os
 import resource
 import stat
 
-from coterie.kube.agent.runtimes.runp import filesystem, landlock, linux, seccomp
+from coterie.kube.agent.runtimes.runp import capabilities, filesystem, landlock, linux, seccomp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_KEPT = sum(1 << number for number in linux.CAPABILITIES.values())
 _CAP_SYS_ADMIN, _CAP_SETGID, _CAP_SETUID, _CAP_SETPCAP = 21, 6, 7, 8
 _MOST_OPEN_FILES = 1 << 20
 _DEVICES = ("/dev", "/dev/shm", "/dev/pts")
@@ -24,23 +23,28 @@ _DEVICES = ("/dev", "/dev/shm", "/dev/pts")
 
 def confine(spec: dict[str, Any], powers: dict[str, Any], filter_program: bytes) -> None:
     privileged = spec["privileged"]
-    capabilities = linux.effective_capabilities()
-    may_admin = bool(capabilities >> _CAP_SYS_ADMIN & 1)
-    if not privileged and capabilities >> _CAP_SETPCAP & 1:
-        linux.drop_bounding(_KEPT)
+    names = spec.get("capabilities")
+    kept = capabilities.mask(names)
+    effective = linux.effective_capabilities()
+    may_admin = bool(effective >> _CAP_SYS_ADMIN & 1)
+    if not privileged and effective >> _CAP_SETPCAP & 1:
+        linux.drop_bounding(kept)
     _limit(spec, powers)
     if not privileged and not (spec["escalation"] and may_admin):
         linux.no_new_privileges()
-    if not privileged and powers["landlock"]:
+    # Who traces processes of another container must not be in a Landlock domain that these are not in.
+    traces_target = bool(spec.get("target")) and "SYS_PTRACE" in (names or ())
+    if not privileged and powers["landlock"] and not traces_target:
         if spec["root"]["kind"] == "host":
             _fence_files(spec, powers)
         elif landlock.Ruleset.has_scopes(powers["landlock"]):
             landlock.Ruleset(powers["landlock"], files=False).enforce()
     if not privileged and spec["seccomp"] and filter_program:
-        seccomp.enforce(filter_program)
-    _become(spec, powers, capabilities)
-    if not privileged and capabilities:
-        linux.set_capabilities(linux.effective_capabilities() & _KEPT)
+        traces = "SYS_PTRACE" in (names or ())
+        seccomp.enforce(seccomp.program(linux.machine(), trace=True) if traces else filter_program)
+    _become(spec, powers, effective)
+    if not privileged and effective:
+        linux.set_capabilities(linux.effective_capabilities() & kept)
 
 
 def _limit(spec: dict[str, Any], powers: dict[str, Any]) -> None:

@@ -164,6 +164,14 @@ class NamespaceSockets:
         """Changes devices, routes or rules of the domain's network namespace from where this process is."""
         return NetlinkSocket(protocol, self._listener("netlink", "", protocol, shared=False))
 
+    def stream(self) -> socket.socket:
+        """Of TCP, to be connected from inside the namespace. Raises OSError."""
+        made = self._listener("stream", "", 0, shared=False)
+        if made.type != socket.SOCK_STREAM:
+            made.close()
+            raise OSError(errno.EOPNOTSUPP, "the pod supervisor is of an earlier version; restart the node")
+        return made
+
     def _listener(self, kind: str, address: str, port: int, *, shared: bool) -> socket.socket:
         request = {"id": 1, "op": "listen", "kind": kind, "address": address, "port": port, "shared": shared}
         connection = self._connected()

@@ -375,6 +375,8 @@ class PodNetworks:
         linux.setns(handle, linux.CLONE_NEWNET)
         try:
             links.configure_pod_end(about["address"])
+            for name, value in (about.get("sysctls") or {}).items():
+                links.write_sysctl(name.replace(".", "/").removeprefix("net/"), value)
         finally:
             self.domain.enter()
 
@@ -429,9 +431,12 @@ def listener(kind: str, address: str, port: int, *, shared: bool) -> int:
     """A bound socket of the namespace this process is in; `shared`: a process of the same user may bind it too.
 
     `netlink`: one of the netlink protocol `port`, with which its owner changes devices and rules of the namespace.
+    `stream`: one of TCP that is neither bound nor connected.
     """
     if kind == "netlink":
         return open_netlink(port).detach()
+    if kind == "stream":
+        return socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK).detach()
     if kind == "tcp":
         made = listener_handover.listen_shared(address, port) if shared else listener_handover.listen(address, port)
         return made.detach()

@@ -23,7 +23,7 @@ from typing import Any
 from coterie.kube.agent.images.model import HOST, StoredImage, argv
 from coterie.kube.agent.images.store import ImageStore
 from coterie.kube.agent.runtimes.protocol import ContainerSpec, PodSandbox, RuntimeFailure
-from coterie.kube.agent.runtimes.runp import visible
+from coterie.kube.agent.runtimes.runp import capabilities, visible
 from coterie.kube.agent.runtimes.runp.filesystem import HOME
 from coterie.kube.agent.runtimes.runp.processes import MARK
 from coterie.kube.agent.runtimes.runp.settings import RunpSettings
@@ -109,7 +109,9 @@ def start_request(
         "privileged": spec.security.privileged,
         "devices": list(spec.devices),
         "escalation": spec.security.allow_privilege_escalation,
+        "capabilities": _capabilities(spec, powers),
         "seccomp": not spec.security.seccomp_unconfined,
+        "target": spec.target,
         "stdin": spec.stdin,
         "stdin_once": spec.stdin_once,
         "tty": spec.tty,
@@ -141,6 +143,18 @@ def _refuse_unreachable(spec: ContainerSpec) -> None:
                 "CreateContainerError",
                 f"a volume cannot be put at {target}: this machine allows no mounts; choose a place below workingDir",
             )
+
+
+def _capabilities(spec: ContainerSpec, powers: dict[str, Any]) -> list[str]:
+    security = spec.security
+    if security.privileged:
+        return []  # it has all of them
+    try:
+        return capabilities.kept(
+            security.add_capabilities, security.drop_capabilities, own_users=_own_users(powers, spec)
+        )
+    except capabilities.CapabilityRefused as problem:
+        raise RuntimeFailure("CreateContainerConfigError", f"securityContext.{problem}") from problem
 
 
 def _own_users(powers: dict[str, Any], spec: ContainerSpec) -> bool:

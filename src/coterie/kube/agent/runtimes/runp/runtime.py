@@ -179,6 +179,11 @@ class RunpRuntime:
         for callback in self.on_namespace_change:
             callback()
 
+    @property
+    def pod_mtu(self) -> int:
+        """0: the kernel's default."""
+        return self._settings.network.mtu if self._settings.network is not None else 0
+
     async def set_remote_pods(self, pods: Sequence[RemotePod]) -> None:
         """All engines of other nodes. Raises RuntimeFailure."""
         wanted = {pod.address: {"kind": str(pod.kind), "group": pod.group} for pod in pods}
@@ -262,7 +267,8 @@ class RunpRuntime:
         if image is None:
             raise RuntimeFailure(
                 "ErrImageNeverPull",
-                f'image "{name}" is not on this machine; bring it with `coterie image load` or `coterie image add`',
+                f'image "{name}" is not on node "{self._settings.node}"; '
+                "bring it with `coterie image load` or `coterie image add` on that machine",
             )
         return image
 
@@ -612,6 +618,7 @@ def _about(sandbox: PodSandbox) -> dict[str, Any]:
         "network": sandbox.network,
         "kind": str(sandbox.kind),
         "group": sandbox.group,
+        "sysctls": dict(sandbox.sysctls),
         "limits": {
             "cpu": sandbox.limits.cpu_milli,
             "shares": sandbox.limits.cpu_shares_milli,
@@ -632,6 +639,7 @@ def _sandbox(about: dict[str, Any]) -> PodSandbox:
     return PodSandbox(
         directory=Path(about["directory"]),
         limits=ContainerLimits(limits["cpu"], limits["memory"], limits["pids"], limits["shares"]),
+        sysctls=about.get("sysctls") or {},
         **fields,
     )
 

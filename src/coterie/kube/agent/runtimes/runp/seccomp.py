@@ -57,9 +57,14 @@ def supported() -> bool:
     return linux.machine() in _TABLES
 
 
-def program(machine: str) -> bytes:
-    """The filter: eight bytes an instruction (code, jump if true, jump if false, value)."""
+_TRACING = ("kcmp", "process_vm_readv", "process_vm_writev", "ptrace")
+
+
+def program(machine: str, *, trace: bool = False) -> bytes:
+    """The filter: eight bytes an instruction (code, jump if true, jump if false, value). `trace`: for debuggers."""
     architecture, clone, new_socket, calls = _TABLES[machine]
+    if trace:
+        calls = {name: number for name, number in calls.items() if name not in _TRACING}
     refuse = _ERRNO | errno.EPERM
     steps: list[tuple[int, int, int, int]] = [
         (_LOAD, 0, 0, _ARCHITECTURE),

@@ -1,0 +1,1 @@
+"""Machines that join a control plane and leave it: `coterie node`."""

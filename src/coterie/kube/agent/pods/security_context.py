@@ -1,0 +1,74 @@
+"""What a pod asks for that this agent cannot give is refused; nothing of a security context is accepted and ignored.
+
+done       runAsUser, runAsGroup, runAsNonRoot, fsGroup, supplementalGroups, readOnlyRootFilesystem, privileged (with
+           agent.allowPrivileged), allowPrivilegeEscalation, capabilities, seccompProfile RuntimeDefault and Unconfined,
+           the sysctls below
+refused    seLinuxOptions, windowsOptions, procMount Unmasked, profiles of the machine (Localhost) for seccomp and
+           AppArmor, other sysctls, hostPID, hostIPC, shareProcessNamespace, runtimeClassName
+no effect  fsGroupChangePolicy (volumes of a pod are made for it, so both values mean the same)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from coterie.kube.agent.pods import pod_model
+from coterie.kube.api.meta import Object
+
+SYSCTL_FORBIDDEN = "SysctlForbidden"
+SYSCTLS = frozenset(
+    (
+        "net.ipv4.ip_local_port_range",
+        "net.ipv4.ip_local_reserved_ports",
+        "net.ipv4.ip_unprivileged_port_start",
+        "net.ipv4.ping_group_range",
+        "net.ipv4.tcp_fin_timeout",
+        "net.ipv4.tcp_keepalive_intvl",
+        "net.ipv4.tcp_keepalive_probes",
+        "net.ipv4.tcp_keepalive_time",
+        "net.ipv4.tcp_rmem",
+        "net.ipv4.tcp_syncookies",
+        "net.ipv4.tcp_wmem",
+    )
+)
+"""Those that Kubernetes calls safe and that belong to the network of a pod."""
+
+
+def refused_pod(pod: Object) -> tuple[str, str] | None:
+    """(reason, message) of a pod that cannot run here as it asks to."""
+    spec = pod_model.spec_of(pod)
+    for field in ("hostPID", "hostIPC", "shareProcessNamespace"):
+        if spec.get(field):
+            return "NotAdmitted", f"{field} is not supported: each container has process and IPC namespaces of its own"
+    if spec.get("runtimeClassName"):
+        return "NotAdmitted", "runtimeClassName is not supported: there is one runtime"
+    forbidden = [
+        name for name in sysctls_of(pod) if name.replace("/", ".") not in SYSCTLS or bool(spec.get("hostNetwork"))
+    ]
+    if forbidden:
+        return SYSCTL_FORBIDDEN, f"forbidden sysctl: {', '.join(sorted(forbidden))} not allowlisted"
+    why = next(_ungiven(spec.get("securityContext") or {}), "")
+    return ("NotAdmitted", f"securityContext.{why}") if why else None
+
+
+def refused_container(container: Object) -> str:
+    """Why a container cannot run as it asks to; empty: it can."""
+    own = container.get("securityContext") or {}
+    why = next(_ungiven(own), "")
+    if own.get("procMount") == "Unmasked":
+        why = why or "procMount: Unmasked is not supported"
+    return f"securityContext.{why}" if why else ""
+
+
+def sysctls_of(pod: Object) -> Mapping[str, str]:
+    context = pod_model.spec_of(pod).get("securityContext") or {}
+    return {each["name"]: str(each.get("value") or "") for each in context.get("sysctls") or ()}
+
+
+def _ungiven(context: Object) -> Iterator[str]:
+    for field in ("seLinuxOptions", "windowsOptions"):
+        if context.get(field):
+            yield f"{field} is not supported"
+    for field in ("seccompProfile", "appArmorProfile"):
+        if (context.get(field) or {}).get("type") == "Localhost":
+            yield f"{field}: profiles of the machine (Localhost) are not supported"

@@ -1,0 +1,1 @@
+"""Ingress and Dns objects as virtual hosts. Nothing here knows the proxy that serves them."""

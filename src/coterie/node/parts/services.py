@@ -1,0 +1,101 @@
+"""Services in the pod network of a node: their virtual addresses, and the ports of the machine that lead to pods.
+
+Provides `port_publisher`. The agent starts no container before the host ports of its pod are open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from coterie.kube.agent.node.facts import MachineFacts
+from coterie.kube.agent.plugin import NO_ADDITIONS, ContainerAdditions, NodeAdditions
+from coterie.kube.agent.pods.downward import DownwardNodeInfo
+from coterie.kube.agent.pods.environment import Lookup
+from coterie.kube.agent.runtimes.protocol import PodNetworkClass
+from coterie.kube.agent.runtimes.runp.network_access import NamespaceSockets
+from coterie.kube.agent.volumes.volumes import PodVolumes
+from coterie.kube.api.meta import Object
+from coterie.kube.control.events import EventRecorder
+from coterie.kube.control.manager import Runnable
+from coterie.kube.network.ports.listeners import PortListeners
+from coterie.kube.network.ports.plan import MachineView, engine_addresses, node_addresses
+from coterie.kube.network.ports.publisher import PortPublisher, is_own_address
+from coterie.kube.network.services.node_scope import NodeScope
+from coterie.kube.network.services.proxy import ServiceProxy, ServiceRules
+from coterie.node.join_bundle import Bundle
+from coterie.node.parts.context import NodeContext
+from coterie.node.parts.pod_network import PodNetworkPart
+
+COMPONENT = "service-proxy"
+
+
+def build(node: NodeContext) -> list[list[Runnable]]:
+    sockets = node.find("namespace_sockets", NamespaceSockets)
+    settings, clock = node.settings, node.clock
+    facts, chosen = node.get("pod_network", PodNetworkPart).facts, settings.agent
+    if sockets is None or facts is None or chosen is None:
+        return []  # pods share the machine's network; the Node says so
+    bundle = node.find("join_bundle", Bundle)
+    network = settings.network
+    service_cidr = (bundle.service_cidr if bundle is not None else "") or network.service_cidr
+    cluster = (bundle.cluster_cidr if bundle is not None else "") or network.pod_cidr
+    mask_size = (bundle.node_mask_size if bundle is not None else 0) or network.node_mask_size
+    # A lite that registered sees nothing but its own domain's namespace.
+    namespace = settings.domain if settings.gateway.master is not None else ""
+    scope = NodeScope(node.informers, chosen.node_name, namespace)
+    rules = ServiceRules(sockets.netlink, facts.gateway, service_cidr)
+    proxy = ServiceProxy(node.informers, scope, rules, namespace=namespace, clock=clock)
+    events = EventRecorder(node.client, COMPONENT, instance=chosen.node_name, clock=clock)
+    addresses, is_engine = node_addresses(chosen.address), engine_addresses(cluster, mask_size)
+    publisher = PortPublisher(
+        node.informers,
+        PortListeners(sockets, facts.gateway),
+        lambda: MachineView(scope.view, addresses, is_own_address, is_engine),
+        scope,
+        events,
+        namespace=namespace,
+        node_name=chosen.node_name,
+        clock=clock,
+    )
+    node.provide("port_publisher", publisher)
+    return [[events, proxy, publisher]]
+
+
+class HostPortPlugin:
+    """An AgentPlugin: no container starts before its pod's host ports are open on this machine."""
+
+    name = "hostports"
+
+    def __init__(self, publisher: PortPublisher) -> None:
+        self._publisher = publisher
+
+    def node(self, facts: MachineFacts, runtime: str) -> NodeAdditions:
+        return NO_ADDITIONS
+
+    def pod_references(self, pod: Object) -> set[tuple[str, str]]:
+        return set()
+
+    def pod_network(self, pod: Object) -> PodNetworkClass | None:
+        return None
+
+    async def network_ready(self, pod: Object, address: str, lookup: Lookup) -> None:
+        await self._publisher.open_for_pod(pod, address)
+
+    def network_gone(self, pod_uid: str) -> None:
+        return None  # the pod's end is seen in the API
+
+    async def prepare_pod(self, pod: Object, directory: Path, facts: DownwardNodeInfo) -> None:
+        return None
+
+    async def container_additions(
+        self,
+        pod: Object,
+        container: Object,
+        variables: Mapping[str, str],
+        volumes: PodVolumes,
+        lookup: Lookup,
+        facts: DownwardNodeInfo,
+        directory: Path,
+    ) -> ContainerAdditions:
+        return ContainerAdditions()
