@@ -38,6 +38,7 @@ from benchmarks import (
     bench_pods,
     bench_psi,
     bench_scheduler,
+    bench_services,
     bench_store,
     measures,
 )
@@ -95,6 +96,7 @@ SECTIONS: dict[str, Section] = {
     "starts": measures.starts,
     "scheduler": scheduler,
     "autoscaling": bench_autoscaling.autoscaling,
+    "services": bench_services.services,
     "pods": bench_pods.pods,
     "api": bench_api.api,
     "gateway": bench_gateway.gateway,
