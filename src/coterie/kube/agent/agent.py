@@ -92,6 +92,7 @@ def make(
     )
     volumes = LocalVolumes(client, settings.volumes_directory, settings.node_name)
     pods = PodManager(client, informers, runtime, settings, events, clock, tuple(plugins), volumes, node.allocatable)
+    node.pressures = lambda: pods.pressures
     garbage = NodeGarbageCollector(settings, pods.known_uids, clock)
     storage = StorageMonitor(pods, runtime, settings, clock, node.allocatable, pressure_changed=node.update_conditions)
     return Agent(RuntimeService(runtime), events, node, pods, volumes, garbage, storage)

@@ -81,6 +81,8 @@ class NodeRegistration:
         self._images = images
         self._runtime_problem = runtime_problem
         self._network = network
+        self.pressures: Callable[[], frozenset[str]] = frozenset
+        """Which pressures the node has; set by whoever watches them."""
         self._conditions: list[Object] = []
         self._written: Object | None = None
         self._written_at = 0.0
@@ -231,6 +233,7 @@ class NodeRegistration:
             self._settings.pressure,
             runtime_problem=self._runtime_problem(),
             network=self._network(),
+            pressures=self.pressures(),
         )
         now = rfc3339(self._clock.now())
         return {
