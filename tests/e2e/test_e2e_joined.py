@@ -157,10 +157,15 @@ def called(bench: Bench, pod: str) -> list[str]:
 
 
 def places(bench: Bench, name: str) -> set[str]:
-    """The nodes on which pods of a job of alice were."""
-    found = bench.json("get events -n alice --field-selector reason=Scheduled")["items"]
-    mine = [each for each in found if each["involvedObject"]["name"].startswith(name)]
-    return {each["message"].rpartition(" ")[2] for each in mine}
+    """The nodes on which pods of a job of alice were. Events come a little later."""
+
+    def look() -> set[str]:
+        found = bench.json("get events -n alice --field-selector reason=Scheduled")["items"]
+        mine = [each for each in found if each["involvedObject"]["name"].startswith(f"{name}-")]
+        return {each["message"].rpartition(" ")[2] for each in mine}
+
+    where: set[str] = until(f"it is known where {name} ran", look, SECONDS)
+    return where
 
 
 def test_a_task_runs_on_the_machine_that_joined(bench: Joined) -> None:

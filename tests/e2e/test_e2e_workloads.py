@@ -112,3 +112,109 @@ def test_endpoints_follow_readiness(autonomy: Cluster) -> None:
     until("it is not ready", lambda: ready() == [False])
     autonomy.do("delete pod back")
     until("it is not listed", lambda: ready() == [])
+
+
+def _workload(kind: str, name: str, main: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """A DaemonSet or StatefulSet."""
+    body = deployment(name, spec.pop("replicas", 1), main, **spec)
+    if kind == "DaemonSet":
+        del body["spec"]["replicas"]
+    return {**body, "kind": kind}
+
+
+def test_a_stateful_set_keeps_names_and_files(autonomy: Cluster) -> None:
+    """The files of a local-path volume outlive the pod, whoever runs in it, and go with the claim."""
+    mount = [{"name": "data", "mountPath": "/data"}, {"name": "data", "mountPath": "/inside", "subPath": "inside"}]
+    script = "echo $(hostname) >> /data/visits; echo x > /inside/file; sleep 1000"
+    claim = {
+        "metadata": {"name": "data"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}},
+    }
+    main = container(script=script, volumeMounts=mount)
+    autonomy.apply(
+        _workload("StatefulSet", "db", main, replicas=2, serviceName="db", volumeClaimTemplates=[claim]),
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "db"}, "spec": {"clusterIP": "None", "selector": {"app": "db"}, "ports": [{"port": 80}]}},
+    )  # fmt: skip
+    autonomy.do("rollout status sts/db --timeout=60s")
+    until("both are ready", lambda: re.search(r"^db\s+2/2", autonomy.do("get sts db"), re.MULTILINE))
+    assert autonomy.do("exec db-1 -- cat /data/visits") == "db-1\n"
+    assert autonomy.do("exec db-1 -- cat /data/inside/file") == "x\n"
+    first = autonomy.pod("db-1")
+    assert first["spec"]["hostname"] == "db-1"
+    assert first["spec"]["subdomain"] == "db"
+    claims = autonomy.do("get pvc")
+    assert re.search(r"^data-db-1\s+Bound\s+pvc-\S+\s+1Mi\s+RWO\s+local-path", claims, re.MULTILINE)
+    assert "local-path (default)" in autonomy.do("get sc")
+    autonomy.do("delete pod db-1")
+    until("another db-1 is ready", lambda: _replaced(autonomy, "db-1", first["metadata"]["uid"]))
+    assert autonomy.do("exec db-1 -- cat /data/visits") == "db-1\ndb-1\n"
+    # Another user of the same volume: files written as root stay readable, and the directory writable.
+    autonomy.do("set env sts/db ROUND=2")
+    autonomy.do("rollout status sts/db --timeout=60s")
+    until("all are new", lambda: autonomy.do("exec db-0 -- sh -c 'echo $ROUND; wc -l < /data/visits'") == "2\n2\n")
+    assert [line.split()[0] for line in autonomy.do("rollout history sts/db").splitlines()[2:] if line] == ["1", "2"]
+    autonomy.do("rollout undo sts/db")
+    autonomy.do("rollout status sts/db --timeout=60s")
+    until("it is undone", lambda: autonomy.do("exec db-0 -- sh -c 'echo $ROUND'") == "\n")
+    # Scaled down, the claim stays; deleted, the files go.
+    autonomy.do("scale sts/db --replicas=1")
+    until("db-1 is gone", lambda: autonomy.try_("get", "pod", "db-1").rc != 0)
+    volume = autonomy.json("get pvc data-db-1")["spec"]["volumeName"]
+    directory = autonomy.plane.home / "var" / "volumes" / volume
+    assert (directory / "visits").exists()
+    autonomy.do("delete pvc data-db-1 --timeout=30s")
+    until("the volume is gone", lambda: autonomy.try_("get", "pv", volume).rc != 0)
+    until("its files are gone", lambda: not directory.exists())
+    kept = autonomy.plane.home / "var" / "volumes" / autonomy.json("get pvc data-db-0")["spec"]["volumeName"]
+    assert kept.exists()
+
+
+def _replaced(cluster: Cluster, name: str, uid: str) -> bool:
+    found = cluster.try_("get", "pod", name, "-o", "jsonpath={.metadata.uid} {.status.containerStatuses[0].ready}").out
+    return found.endswith(" true") and not found.startswith(uid)
+
+
+def test_a_daemon_set_runs_on_the_node_even_when_it_is_cordoned(autonomy: Cluster) -> None:
+    autonomy.do("cordon node-a")
+    try:
+        autonomy.apply(_workload("DaemonSet", "ds", container(env=[{"name": "WORD", "value": "one"}])))
+        assert "successfully rolled out" in autonomy.do("rollout status ds/ds --timeout=60s")
+        assert re.search(r"^ds\s+1\s+1\s+1\s+1\s+1\s", autonomy.do("get ds ds"), re.MULTILINE)
+        (only,) = autonomy.pods("app=ds")
+        assert only["spec"]["nodeName"] == "node-a"
+        # A drain leaves it where it is.
+        selector = f"--pod-selector=app=ds --timeout=20s -n {autonomy.namespace}"
+        assert "cannot delete DaemonSet-managed Pods" in autonomy.fail(f"drain node-a {selector}")
+        autonomy.do(f"drain node-a --ignore-daemonsets {selector}")
+        assert autonomy.pods("app=ds")[0]["metadata"]["uid"] == only["metadata"]["uid"]
+        autonomy.do("set env ds/ds WORD=two")
+        autonomy.do("rollout status ds/ds --timeout=60s")
+        assert _words(autonomy, "ds") == ["two"]
+        autonomy.do("rollout undo ds/ds")
+        autonomy.do("rollout status ds/ds --timeout=60s")
+        until("it is undone", lambda: _words(autonomy, "ds") == ["one"])
+        revisions = [line.split()[0] for line in autonomy.do("rollout history ds/ds").splitlines()[2:] if line]
+        assert revisions == ["2", "3"]
+        autonomy.do("delete ds ds --timeout=30s")
+        until("its pods are gone", lambda: autonomy.pods("app=ds") == [])
+        until("its history is gone", lambda: autonomy.json("get controllerrevisions")["items"] == [])
+    finally:
+        autonomy.do("uncordon node-a")
+
+
+def test_a_replication_controller_heals(autonomy: Cluster) -> None:
+    template = deployment("rc", 1)["spec"]["template"]
+    autonomy.apply(
+        {"apiVersion": "v1", "kind": "ReplicationController", "metadata": {"name": "rc"}, "spec": {"replicas": 2, "template": template}}
+    )  # fmt: skip
+    until("two run", lambda: re.search(r"^rc\s+2\s+2\s+2\s", autonomy.do("get rc rc"), re.MULTILINE))
+    gone = autonomy.pods("app=rc")[0]["metadata"]["name"]
+    autonomy.do(f"delete pod {gone}")
+    until("two run again", lambda: re.search(r"^rc\s+2\s+2\s+2\s", autonomy.do("get rc rc"), re.MULTILINE))
+    assert gone not in [p["metadata"]["name"] for p in autonomy.pods("app=rc")]
+    autonomy.do("scale rc/rc --replicas=1")
+    until("one runs", lambda: len(_alive(autonomy, "rc")) == 1)
+
+
+def _alive(cluster: Cluster, app: str) -> list[dict[str, Any]]:
+    return [p for p in cluster.pods(f"app={app}") if "deletionTimestamp" not in p["metadata"]]

@@ -15,6 +15,7 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coterie.base import pki
+from coterie.kube.agent.settings import PressureThreshold
 from coterie.kuscia.gateway.model import IngressListeners, Protocol, SocketAddress
 from coterie.kuscia.gateway.settings import MasterEndpoint
 from coterie.kuscia.kusciaapi.settings import Timeouts
@@ -71,6 +72,14 @@ USED = [
     ("agent.port", 0, "agent.port", 0, AUTONOMY),
     ("agent.taint", True, "agent.taint", True, AUTONOMY),
     ("agent.hostPaths[]", "/data", "agent.host_paths", ("/data",), AUTONOMY),
+    ("agent.eviction.memoryAvailable", "200Mi", "agent.pressure.memory", PressureThreshold(200 << 20), AUTONOMY),
+    ("agent.eviction.diskAvailable", "7.5%", "agent.pressure.disk", PressureThreshold(percent=7.5), AUTONOMY),
+    ("agent.eviction.inodesFree", "0", "agent.pressure.inodes", PressureThreshold(), AUTONOMY),
+    ("agent.eviction.pidsAvailable", 1000, "agent.pressure.pids", PressureThreshold(1000), AUTONOMY),
+    ("agent.eviction.softMemoryAvailable", "1Gi", "agent.pressure.soft_memory", PressureThreshold(1 << 30), AUTONOMY),
+    ("agent.eviction.softDiskAvailable", "10%", "agent.pressure.soft_disk", PressureThreshold(percent=10), AUTONOMY),
+    ("agent.eviction.softGraceSeconds", 30, "agent.pressure.soft_grace_seconds", 30, AUTONOMY),
+    ("agent.eviction.transitionSeconds", 0, "agent.pressure.transition_seconds", 0, AUTONOMY),
     ("agent.defaults.pids", 100, "agent.defaults.pids", 100, AUTONOMY),
     ("agent.defaults.openFiles", 1024, "agent.defaults.open_files", 1024, AUTONOMY),
     ("agent.defaults.memory", "2Gi", "agent.defaults.memory", "2Gi", AUTONOMY),

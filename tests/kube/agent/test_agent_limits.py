@@ -14,6 +14,7 @@ from agent_kit import NODES, World, container, phase, pod, status_named, world
 
 from coterie.kube.agent.images.store import remove_tree
 from coterie.kube.agent.node.facts import MachineUsage
+from coterie.kube.agent.node.pressure import met
 from coterie.kube.agent.pods.containers import container_spec, remove_old_logs
 from coterie.kube.agent.pods.disk_usage import MOST_LEVELS, DiskUsage, Pace, TreeMeter
 from coterie.kube.agent.pods.limits import (
@@ -229,7 +230,7 @@ def test_when_files_are_counted() -> None:
 
 
 def disk(free: int, total: int = 100 * GIB, inodes_free: int = 900, inodes: int = 1000) -> MachineUsage:
-    return MachineUsage(0, 1, total, free, inodes, inodes_free, 1, 100)
+    return MachineUsage(0, GIB, total, free, inodes, inodes_free, 1, 100)
 
 
 def test_space_that_is_freed_hides_no_growth() -> None:
@@ -257,12 +258,13 @@ def candidate(uid: str, amount: int, requests: int = 0, priority: int = 0, inode
 def test_who_goes_first_under_pressure(
     candidates: list[EvictionCandidate], usage: MachineUsage, expected: str | None
 ) -> None:
-    found = to_evict(candidates, usage, PressureSettings(), RULES)
+    acting = met(usage, PressureSettings())
+    found = to_evict(candidates, acting[0], RULES) if acting else None
     assert (found[0] if found else None) == expected
 
 
 def test_the_message_under_pressure() -> None:
-    found = to_evict([candidate("a", 5 * GIB)], disk(2 * GIB), PressureSettings(), RULES)
+    found = to_evict([candidate("a", 5 * GIB)], met(disk(2 * GIB), PressureSettings())[0], RULES)
     assert found is not None
     assert found[1] == (
         "The node was low on resource: ephemeral-storage. Threshold quantity: 3Gi, available: 2Gi. The pod was using 5Gi, "
@@ -317,7 +319,8 @@ async def test_a_limit_of_its_own_and_deleted_files_count(tmp_path: Path) -> Non
 
 async def test_disk_pressure_evicts_the_largest_and_refuses_new_pods(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
-        here.settings = replace(here.settings, storage=StorageSettings(evict_bytes=MIB))
+        pressure = PressureSettings(transition_seconds=5)
+        here.settings = replace(here.settings, storage=StorageSettings(evict_bytes=MIB), pressure=pressure)
         await here.start_agent()
         for name in ("small", "large"):
             await here.create(pod(name, policy="Never"))
@@ -338,7 +341,7 @@ async def test_disk_pressure_evicts_the_largest_and_refuses_new_pods(tmp_path: P
         conditions = (await here.user.get(NODES, "node-1"))["status"]["conditions"]
         assert {each["type"]: each["status"] for each in conditions}["DiskPressure"] == "True"
         here.agent.storage.measure = lambda: disk(50 * GIB)
-        await here.until(lambda: here.agent is not None and not here.agent.pods.disk_pressure)
+        await here.until(lambda: here.agent is not None and not here.agent.pods.pressures)
         await here.create(pod("later", policy="Never"))
         await here.pod_until("later", phase("Running"))
         assert phase("Running")(await here.pod("small"))

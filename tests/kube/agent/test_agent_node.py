@@ -74,7 +74,7 @@ def test_allocatable(wanted: CapacitySettings, name: str, value: str) -> None:
     ("usage", "pressing"),
     [
         pytest.param(USAGE, set(), id="plenty"),
-        pytest.param(replace(USAGE, memory_used=int(7.2 * GIB) + 1), {"MemoryPressure"}, id="memory"),
+        pytest.param(replace(USAGE, memory_used=8 * GIB - 90 * MIB), {"MemoryPressure"}, id="memory"),
         pytest.param(replace(USAGE, disk_free=2 * GIB), {"DiskPressure"}, id="disk"),
         pytest.param(replace(USAGE, disk_free=4 * GIB, disk_total=1000 * GIB), set(), id="full-but-enough-left"),
         pytest.param(replace(USAGE, inodes_free=10_000), {"DiskPressure"}, id="inodes"),

@@ -33,6 +33,23 @@ def node(name: str, domain: str = "", **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": name, **labels}, "spec": spec}
 
 
+def volume(name: str, *, node_name: str = "", claim: str = "", namespace: str = "default") -> dict[str, Any]:
+    meta: dict[str, Any] = {"name": name}
+    if node_name:
+        meta["annotations"] = {
+            "pv.kubernetes.io/provisioned-by": "coterie.io/local-path",
+            "volume.kubernetes.io/selected-node": node_name,
+        }
+    spec: dict[str, Any] = {
+        "accessModes": ["ReadWriteOnce"],
+        "capacity": {"storage": "1Mi"},
+        "hostPath": {"path": "/d"},
+    }
+    if claim:
+        spec["claimRef"] = {"namespace": namespace, "name": claim, "uid": "u"}
+    return {"metadata": meta, "spec": spec}
+
+
 def lease(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"holderIdentity": name}}
 
@@ -58,8 +75,15 @@ async def api() -> AsyncIterator[Api]:
         for name, domain in (("n1", "alice"), ("n2", "bob"), ("bare", "")):
             await made.post(f"{V1}/nodes", node(name, domain, taints=[{"key": "k", "effect": "NoSchedule"}]))
             await made.post(LEASES, lease(name))
+        await made.post(f"{V1}/persistentvolumes", volume("free"))
+        await made.post(f"{V1}/persistentvolumes", volume("of-alice", claim="c", namespace="alice"))
         for name in ("n1", "n2"):
-            uses = [{"name": "s", "secret": {"secretName": f"secret-{name}"}}]
+            uses = [
+                {"name": "s", "secret": {"secretName": f"secret-{name}"}},
+                {"name": "c", "persistentVolumeClaim": {"claimName": f"claim-{name}"}},
+            ]
+            await made.post(f"{V1}/persistentvolumes", volume(f"made-on-{name}", node_name=name))
+            await made.post(f"{V1}/persistentvolumes", volume(f"claimed-{name}", claim=f"claim-{name}"))
             env = [{"name": "E", "valueFrom": {"configMapKeyRef": {"name": f"map-{name}", "key": "k"}}}]
             body = pod(
                 f"pod-{name}", nodeName=name, volumes=uses, serviceAccountName="default" if name == "n1" else "worker"
@@ -135,7 +159,18 @@ NODE_RIGHTS = [
     ("GET", f"{DEFAULT}/configmaps", None, False, "all-maps"),
     ("GET", f"{V1}/services", None, True, "services"),
     ("GET", f"{V1}/endpoints", None, True, "endpoints"),
-    ("GET", f"{V1}/persistentvolumes/x", None, False, "volumes"),
+    ("GET", f"{V1}/persistentvolumes", None, False, "volumes"),
+    ("GET", f"{V1}/persistentvolumes/x", None, True, "volume-that-is-not-there"),
+    ("GET", f"{V1}/persistentvolumes/made-on-n1", None, True, "volume-on-this-node"),
+    ("GET", f"{V1}/persistentvolumes/made-on-n2", None, False, "volume-on-another-node"),
+    ("GET", f"{V1}/persistentvolumes/claimed-n1", None, True, "volume-of-a-claim-of-own-pod"),
+    ("GET", f"{V1}/persistentvolumes/claimed-n2", None, False, "volume-of-a-claim-of-anothers-pod"),
+    ("GET", f"{V1}/persistentvolumes/free", None, False, "volume-of-nobody"),
+    ("PATCH", f"{V1}/persistentvolumes/made-on-n1", {"metadata": {"labels": {"a": "b"}}}, False, "change-a-volume"),
+    ("DELETE", f"{V1}/persistentvolumes/made-on-n1", None, False, "delete-a-volume"),
+    ("GET", f"{DEFAULT}/persistentvolumeclaims/claim-n1", None, True, "claim-of-own-pod"),
+    ("GET", f"{DEFAULT}/persistentvolumeclaims/claim-n2", None, False, "claim-of-anothers-pod"),
+    ("GET", f"{DEFAULT}/persistentvolumeclaims", None, False, "all-claims"),
     ("POST", f"{DEFAULT}/events", EVENT, True, "tell-events"),
     ("GET", f"{RBAC}/clusterroles", None, False, "roles"),
 ]
@@ -261,6 +296,12 @@ DOMAIN_RIGHTS = [
     ("GET", LEASES, None, False, "all-leases"),
     ("POST", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", lease("n1"), False, "lease-elsewhere"),
     ("GET", f"{V1}/nodes/n1/proxy", None, False, "through-the-node"),
+    ("GET", f"{V1}/persistentvolumes/made-on-n1", None, True, "volume-on-own-node"),
+    ("GET", f"{V1}/persistentvolumes/made-on-n2", None, False, "volume-on-anothers-node"),
+    ("GET", f"{V1}/persistentvolumes/of-alice", None, True, "volume-of-own-claim"),
+    ("GET", f"{V1}/persistentvolumes/claimed-n1", None, False, "volume-of-anothers-claim"),
+    ("GET", f"{V1}/persistentvolumes", None, False, "all-volumes"),
+    ("DELETE", f"{V1}/persistentvolumes/made-on-n1", None, False, "delete-a-volume"),
     ("GET", f"{V1}/events", None, False, "all-events"),
     ("POST", f"{DEFAULT}/events", EVENT, False, "events-elsewhere"),
 ]

@@ -22,6 +22,7 @@ from coterie.kube.agent.pods.manager import PodManager
 from coterie.kube.agent.pods.storage_monitor import StorageMonitor
 from coterie.kube.agent.runtimes.protocol import PodRuntime
 from coterie.kube.agent.settings import AgentSettings
+from coterie.kube.agent.volumes.local_path import LocalVolumes
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
@@ -65,12 +66,13 @@ class Agent:
     events: EventRecorder
     node: NodeRegistration
     pods: PodManager
+    volumes: LocalVolumes
     garbage: NodeGarbageCollector
     storage: StorageMonitor
 
     @property
     def groups(self) -> list[list[Runnable]]:
-        return [[self.runtime, self.events], [self.node], [self.pods], [self.garbage, self.storage]]
+        return [[self.runtime, self.events], [self.node], [self.volumes], [self.pods], [self.garbage, self.storage]]
 
 
 def make(
@@ -88,10 +90,12 @@ def make(
     node = NodeRegistration(
         client, settings, runtime.name, clock, images=lambda: node_images(runtime), plugins=plugins, network=network
     )
-    pods = PodManager(client, informers, runtime, settings, events, clock, tuple(plugins), node.allocatable)
+    volumes = LocalVolumes(client, settings.volumes_directory, settings.node_name)
+    pods = PodManager(client, informers, runtime, settings, events, clock, tuple(plugins), volumes, node.allocatable)
+    node.pressures = lambda: pods.pressures
     garbage = NodeGarbageCollector(settings, pods.known_uids, clock)
     storage = StorageMonitor(pods, runtime, settings, clock, node.allocatable, pressure_changed=node.update_conditions)
-    return Agent(RuntimeService(runtime), events, node, pods, garbage, storage)
+    return Agent(RuntimeService(runtime), events, node, pods, volumes, garbage, storage)
 
 
 def node_images(runtime: PodRuntime) -> list[Object]:

@@ -32,16 +32,36 @@ class CapacitySettings:
 
 
 @dataclass(frozen=True, slots=True)
-class PressureSettings:
-    """When the node says that something runs short."""
+class PressureThreshold:
+    """How much of something should be available: an amount, or a part of the whole."""
 
-    memory_used: float = 0.90
-    """MemoryPressure at this share of the limit."""
-    disk_used: float = 0.95
-    """DiskPressure at this share of the space, and only with less than `disk_free` left."""
-    disk_free: int = 3 * GIB
-    inodes_used: float = 0.95
-    pids_used: float = 0.90
+    quantity: int = 0
+    percent: float = 0.0
+    most: int = 0
+    """Bounds the part; 0: nothing does."""
+
+    def of(self, total: int) -> int:
+        """0: it is never met."""
+        if not self.percent:
+            return self.quantity
+        part = int(total * self.percent / 100)
+        return min(part, self.most) if self.most else part
+
+
+@dataclass(frozen=True, slots=True)
+class PressureSettings:
+    """When the node says that something runs short, and evicts pods because of it. A threshold of 0 is off."""
+
+    memory: PressureThreshold = PressureThreshold(100 * MIB)
+    pids: PressureThreshold = PressureThreshold(percent=10)
+    disk: PressureThreshold = PressureThreshold(percent=5, most=3 * GIB)
+    inodes: PressureThreshold = PressureThreshold(percent=5)
+    soft_memory: PressureThreshold = PressureThreshold()
+    """Met for `soft_grace_seconds` before pods are evicted."""
+    soft_disk: PressureThreshold = PressureThreshold()
+    soft_grace_seconds: float = 90.0
+    transition_seconds: float = 300.0
+    """A condition stays so long after its signal recovered: a node must not come and go."""
     out_of_disk_free: int = 100 * MIB
     out_of_disk_inodes: int = 1000
 
@@ -99,6 +119,16 @@ class StorageSettings:
     evict_bytes: int = 100 * MIB
     """Under disk pressure, pods that use less are not evicted."""
     evict_inodes: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionSettings:
+    """Pods that use less are not evicted: their end would free nothing."""
+
+    evict_memory: int = 16 * MIB
+    evict_pids: int = 16
+    pause_seconds: float = 3.0
+    """For an eviction to free memory or processes before the next pod goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +223,14 @@ class AgentSettings:
     dns: DnsSettings = DnsSettings()
     logs: PodLogSettings = PodLogSettings()
     storage: StorageSettings = StorageSettings()
+    eviction: EvictionSettings = EvictionSettings()
 
     @property
     def pods_directory(self) -> Path:
         """One directory per pod: volumes, history and the runtime's files."""
         return self.paths.var / "pods"
+
+    @property
+    def volumes_directory(self) -> Path:
+        """One directory per local-path PersistentVolume; pods come and go, these stay."""
+        return self.paths.var / "volumes"

@@ -143,6 +143,7 @@ class ApiServer:
             cluster_role_bindings=lambda: self._objects(_RBAC + "clusterrolebindings"),
             pods=self._collection("pods"),
             nodes=self._collection("nodes"),
+            volumes=self._collection("persistentvolumes"),
             ownership=ownership,
             configmap_annotations=[key for extension in extensions for key in extension.configmap_annotations],
             configmaps=[name for extension in extensions for name in extension.configmaps_for_nodes],

@@ -14,7 +14,8 @@ import yaml
 from coterie.base import files
 from coterie.base.paths import DomainPaths, default_root
 from coterie.base.secret import SecretValue
-from coterie.kube.agent.settings import CapacitySettings, PodDefaults
+from coterie.kube.agent.settings import CapacitySettings, PodDefaults, PressureSettings, PressureThreshold
+from coterie.kube.api import quantity
 from coterie.kube.api.names import dns_subdomain_faults
 from coterie.kuscia.api.types.domain import RESERVED_DOMAINS
 from coterie.kuscia.kusciaapi.settings import Timeouts
@@ -199,6 +200,7 @@ def _agent(top: Block, network: NetworkConfig, *, joins: bool) -> AgentConfig:
             memory=defaults.quantity("memory", ""),
             ephemeral_storage=defaults.quantity("ephemeralStorage", ""),
         ),
+        pressure=_pressure(block.block("eviction"), default.pressure),
         capacity=CapacitySettings(
             cpu=given.quantity("cpu", ""),
             memory=given.quantity("memory", ""),
@@ -211,6 +213,31 @@ def _agent(top: Block, network: NetworkConfig, *, joins: bool) -> AgentConfig:
         bandwidth_mbit=given.number("bandwidth", 0, 0, quoted=True),
         reserved_bandwidth_mbit=kept.number("bandwidth", default.reserved_bandwidth_mbit, 0, quoted=True),
     )
+
+
+def _pressure(block: Block, default: PressureSettings) -> PressureSettings:
+    return PressureSettings(
+        memory=_threshold(block, "memoryAvailable", default.memory),
+        disk=_threshold(block, "diskAvailable", default.disk),
+        inodes=_threshold(block, "inodesFree", default.inodes),
+        pids=_threshold(block, "pidsAvailable", default.pids),
+        soft_memory=_threshold(block, "softMemoryAvailable", default.soft_memory),
+        soft_disk=_threshold(block, "softDiskAvailable", default.soft_disk),
+        soft_grace_seconds=block.number("softGraceSeconds", int(default.soft_grace_seconds), 1),
+        transition_seconds=block.number("transitionSeconds", int(default.transition_seconds), 0),
+    )
+
+
+def _threshold(block: Block, key: str, default: PressureThreshold) -> PressureThreshold:
+    """`5%`, or a quantity; 0 is off."""
+    value = block.raw(key)
+    if isinstance(value, str) and value.endswith("%"):
+        number = value.removesuffix("%").strip()
+        if not number.replace(".", "", 1).isdigit() or float(number) >= 100:
+            raise block.refused(key, f'"{value}" is no percentage such as 5%')
+        return PressureThreshold(percent=float(number))
+    text = block.quantity(key, "")
+    return PressureThreshold(quantity.parse(text).value()) if text else default
 
 
 def _network(block: Block) -> NetworkConfig:

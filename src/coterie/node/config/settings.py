@@ -8,7 +8,7 @@ from pathlib import Path
 from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import SecretValue
-from coterie.kube.agent.settings import CapacitySettings, PodDefaults
+from coterie.kube.agent.settings import CapacitySettings, PodDefaults, PressureSettings
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.kusciaapi.settings import USUAL_TIMEOUTS, Timeouts
 
@@ -86,6 +86,8 @@ class AgentConfig:
     """How long a sign of life is good for; a new one is given four times in this time."""
     defaults: PodDefaults = field(default_factory=PodDefaults)
     """`agent.defaults`: limits of pods that set none of their own."""
+    pressure: PressureSettings = field(default_factory=PressureSettings)
+    """`agent.eviction`: when memory, disk or processes run short, and pods are evicted."""
     capacity: CapacitySettings = field(default_factory=CapacitySettings)
     bandwidth_mbit: int = 0
     """`capacity.bandwidth`; 0: the speed of the network card."""

@@ -68,6 +68,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             address=chosen.address,
             port=port.port,
             capacity=chosen.capacity,
+            pressure=chosen.pressure,
             node=NodeObjectSettings(
                 lease_seconds=chosen.lease_seconds,
                 renew_seconds=chosen.lease_seconds / 4,

@@ -64,7 +64,7 @@ async def test_a_container_has_what_it_asks_for(runp: RunpHarness) -> None:
     if not runp.powers["namespaces"]:
         pytest.skip("needs user namespaces")
     assert "CapBnd:\t0000000000000000\n" in await runp.output(SHOW, security=Security(drop_capabilities=("ALL",)))
-    security = Security(add_capabilities=("SYS_CHROOT",), drop_capabilities=("ALL",))
+    security = Security(run_as_user=0, add_capabilities=("SYS_CHROOT",), drop_capabilities=("ALL",))
     if not (runp.powers["users"] or runp.powers["namespaces"] == "user"):
         with pytest.raises(RuntimeFailure, match="needs a user namespace"):
             await runp.output(SHOW, security=security)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coterie.kube.agent.node.facts import MachineUsage
+from coterie.kube.agent.node.pressure import DISK_PRESSURE, MEMORY_PRESSURE, PID_PRESSURE, met
 from coterie.kube.agent.settings import PressureSettings
 from coterie.kube.api.meta import Object
 
@@ -44,9 +45,12 @@ def readings(
     *,
     runtime_problem: str = "",
     network: PodNetworkState = FENCED_NETWORK,
+    pressures: frozenset[str] = frozenset(),
 ) -> list[ConditionReading]:
-    """In the order in which `kubectl describe node` shows them. `runtime_problem`: why pods cannot be run."""
+    """In the order in which `kubectl describe node` shows them. `runtime_problem`: why pods cannot be run; `pressures`:
+    conditions that are kept although nothing runs short any more."""
     problem = runtime_problem or network.problem
+    short = pressures | {each.condition for each in met(usage, limits)}
     return [
         ConditionReading("NetworkUnavailable", "True", "PodNetworkNotReady", network.problem)
         if network.problem
@@ -59,39 +63,35 @@ def readings(
         ConditionReading(FENCED, "True", "PodsFenced", "pods have a network, a user and a root of their own")
         if network.own
         else ConditionReading(FENCED, "False", NOT_FENCED, network.remedy),
-        _memory(usage, limits),
-        _disk(usage, limits),
+        _PRESSURES[MEMORY_PRESSURE][MEMORY_PRESSURE in short],
+        _PRESSURES[DISK_PRESSURE][DISK_PRESSURE in short],
         _out_of_disk(usage, limits),
-        _pids(usage, limits),
+        _PRESSURES[PID_PRESSURE][PID_PRESSURE in short],
         ConditionReading("Ready", "False", "RuntimeNotReady" if runtime_problem else "PodNetworkNotReady", problem)
         if problem
         else ConditionReading("Ready", "True", "AgentReady", "agent is posting ready status"),
     ]
 
 
-def _memory(usage: MachineUsage, limits: PressureSettings) -> ConditionReading:
-    if usage.memory_total and usage.memory_used / usage.memory_total >= limits.memory_used:
-        return ConditionReading(
-            "MemoryPressure", "True", "AgentHasInsufficientMemory", "agent has insufficient memory available"
-        )
-    return ConditionReading(
-        "MemoryPressure", "False", "AgentHasSufficientMemory", "agent has sufficient memory available"
-    )
-
-
-def disk_pressure(usage: MachineUsage, limits: PressureSettings) -> str:
-    """`disk` or `inodes`, whichever runs short; empty: neither."""
-    full = usage.disk_total and 1 - usage.disk_free / usage.disk_total >= limits.disk_used
-    if full and usage.disk_free <= limits.disk_free:
-        return "disk"
-    inodes = usage.inodes_total and 1 - usage.inodes_free / usage.inodes_total >= limits.inodes_used
-    return "inodes" if inodes else ""
-
-
-def _disk(usage: MachineUsage, limits: PressureSettings) -> ConditionReading:
-    if disk_pressure(usage, limits):
-        return ConditionReading("DiskPressure", "True", "AgentHasDiskPressure", "agent has disk pressure")
-    return ConditionReading("DiskPressure", "False", "AgentHasNoDiskPressure", "agent has no disk pressure")
+_PRESSURES = {
+    # Without and with pressure, in the words that tools for Kubernetes look for.
+    MEMORY_PRESSURE: (
+        ConditionReading(
+            MEMORY_PRESSURE, "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"
+        ),
+        ConditionReading(
+            MEMORY_PRESSURE, "True", "KubeletHasInsufficientMemory", "kubelet has insufficient memory available"
+        ),
+    ),
+    DISK_PRESSURE: (
+        ConditionReading(DISK_PRESSURE, "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        ConditionReading(DISK_PRESSURE, "True", "KubeletHasDiskPressure", "kubelet has disk pressure"),
+    ),
+    PID_PRESSURE: (
+        ConditionReading(PID_PRESSURE, "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        ConditionReading(PID_PRESSURE, "True", "KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
+    ),
+}
 
 
 def _out_of_disk(usage: MachineUsage, limits: PressureSettings) -> ConditionReading:
@@ -100,14 +100,6 @@ def _out_of_disk(usage: MachineUsage, limits: PressureSettings) -> ConditionRead
     if no_space or no_inodes:
         return ConditionReading("OutOfDisk", "True", "AgentOutOfDisk", "agent is out of disk space or inodes")
     return ConditionReading("OutOfDisk", "False", "AgentHasSufficientDisk", "agent has sufficient disk space available")
-
-
-def _pids(usage: MachineUsage, limits: PressureSettings) -> ConditionReading:
-    if usage.pids_limit and usage.pids / usage.pids_limit >= limits.pids_used:
-        return ConditionReading(
-            "PIDPressure", "True", "AgentHasInsufficientPID", "agent has insufficient PID available"
-        )
-    return ConditionReading("PIDPressure", "False", "AgentHasSufficientPID", "agent has sufficient PID available")
 
 
 def conditions(found: Sequence[ConditionReading], before: Sequence[Object], now: str) -> list[Object]:

@@ -6,7 +6,7 @@ from coterie import __version__
 from coterie.kube.agent.node.facts import MachineFacts
 from coterie.kube.agent.plugin import NodeAdditions
 from coterie.kube.agent.settings import AgentSettings
-from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
+from coterie.kube.api.labels import COTERIE_LOCAL_PATH, COTERIE_POD_NAMESPACE
 from coterie.kube.api.meta import Object
 
 
@@ -29,11 +29,19 @@ def labels(settings: AgentSettings, facts: MachineFacts, additions: NodeAddition
     }
 
 
+def node_annotations(settings: AgentSettings) -> dict[str, str]:
+    return {COTERIE_LOCAL_PATH: str(settings.volumes_directory)}
+
+
 def new_node(settings: AgentSettings, facts: MachineFacts, additions: NodeAdditions) -> Object:
     node: Object = {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": settings.node_name, "labels": labels(settings, facts, additions)},
+        "metadata": {
+            "name": settings.node_name,
+            "labels": labels(settings, facts, additions),
+            "annotations": node_annotations(settings),
+        },
         "spec": {},
     }
     if settings.node.pod_cidr:

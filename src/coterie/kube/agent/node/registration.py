@@ -23,6 +23,7 @@ from coterie.kube.agent.node.description import (
     check_name,
     labels,
     new_node,
+    node_annotations,
     pod_ranges,
     static_status,
     wanted_taints,
@@ -80,6 +81,8 @@ class NodeRegistration:
         self._images = images
         self._runtime_problem = runtime_problem
         self._network = network
+        self.pressures: Callable[[], frozenset[str]] = frozenset
+        """Which pressures the node has; set by whoever watches them."""
         self._conditions: list[Object] = []
         self._written: Object | None = None
         self._written_at = 0.0
@@ -139,8 +142,10 @@ class NodeRegistration:
             check_name(node, settings, self.facts, self._additions)
             wanted = labels(settings, self.facts, self._additions)
             known = node["metadata"].get("labels") or {}
-            if any(known.get(key) != value for key, value in wanted.items()):
-                node = await self._client.patch(_NODES, settings.node_name, "", {"metadata": {"labels": wanted}})
+            notes, noted = node_annotations(settings), node["metadata"].get("annotations") or {}
+            if any(known.get(key) != value for key, value in wanted.items()) or not notes.items() <= noted.items():
+                patch = {"metadata": {"labels": wanted, "annotations": notes}}
+                node = await self._client.patch(_NODES, settings.node_name, "", patch)
             node = await self._set_taint(node)
         node = await self._set_pod_range(node)
         log.info("The node is registered", node=settings.node_name)
@@ -228,6 +233,7 @@ class NodeRegistration:
             self._settings.pressure,
             runtime_problem=self._runtime_problem(),
             network=self._network(),
+            pressures=self.pressures(),
         )
         now = rfc3339(self._clock.now())
         return {

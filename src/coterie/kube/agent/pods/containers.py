@@ -47,6 +47,7 @@ def container_spec(
         stdin=bool(container.get("stdin")),
         stdin_once=bool(container.get("stdinOnce")),
         tty=bool(container.get("tty")),
+        target=container.get("targetContainerName") or "",
     )
 
 

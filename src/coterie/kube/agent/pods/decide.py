@@ -130,8 +130,10 @@ def decide(view: PodView, rules: PodSettings) -> PodPlan:
         return PodPlan((failure,))
     _keep_prepared(view, draft)
     _kill_unhealthy(view, draft)
+    _stop_changed(view, draft)
     if view.stage == "prepared":
         _start_what_is_due(view, rules, draft)
+        _start_ephemeral(view, draft)
     return draft.plan()
 
 
@@ -187,6 +189,33 @@ def _kill_unhealthy(view: PodView, draft: _Draft) -> None:
         if probed.failed:
             grace = pod_model.termination_grace(view.pod) if probed.grace is None else probed.grace
             draft.actions.append(StopContainer(name, grace, f"Container {name} {probed.failed}"))
+
+
+def _stop_changed(view: PodView, draft: _Draft) -> None:
+    """The image is the one thing of a container that may change while it runs. Without a restart policy it runs on."""
+    if pod_model.restart_policy(view.pod) == "Never":
+        return
+    for container in pod_model.containers(view.pod):
+        name = container["name"]
+        run = view.running(name)
+        if run is None or name in view.operations or not run.image or run.image == container.get("image"):
+            continue
+        message = f"Container {name} definition changed, will be restarted"
+        if not any(isinstance(action, StopContainer) and action.name == name for action in draft.actions):
+            draft.actions.append(StopContainer(name, pod_model.termination_grace(view.pod), message))
+
+
+def _start_ephemeral(view: PodView, draft: _Draft) -> None:
+    """Each once, at any time: also while an init container or a hook of another container hangs."""
+    for container in pod_model.ephemeral_containers(view.pod):
+        name = container["name"]
+        if name in view.operations or view.attempts(name):
+            continue
+        problem = view.history.of(name).problem
+        if problem is not None and problem.retry_at > view.now:
+            draft.wake(problem.retry_at)
+        else:
+            draft.actions.append(StartContainer(name, 0))
 
 
 def _start_what_is_due(view: PodView, rules: PodSettings, draft: _Draft) -> None:

@@ -110,7 +110,7 @@ def from_status(pod: Object) -> PodHistory:
     """What the last status in the API lets us remember: an agent that lost its disk still counts restarts right."""
     status = pod_model.status_in(pod)
     containers: dict[str, ContainerHistory] = {}
-    for group in ("initContainerStatuses", "containerStatuses"):
+    for group in ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"):
         for container_status in status.get(group) or ():
             found = _container_from_status(container_status)
             if found is not None:

@@ -20,13 +20,14 @@ from coterie.base.tasks import TaskOwner
 from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.decide import EVICTED
-from coterie.kube.agent.pods.storage import REFUSED_MESSAGE
+from coterie.kube.agent.pods.eviction import refusal
 from coterie.kube.agent.pods.worker import PodWorker
 from coterie.kube.agent.pods.worker_context import SteadyTime, WorkerContext
 from coterie.kube.agent.pods.writer import StatusWriter
 from coterie.kube.agent.probes.checks import Checker
 from coterie.kube.agent.runtimes.protocol import PodRuntime
 from coterie.kube.agent.settings import AgentSettings
+from coterie.kube.agent.volumes.local_path import LocalVolumes
 from coterie.kube.agent.volumes.objects import ObjectSource
 from coterie.kube.api.meta import Object, ObjectKey
 from coterie.kube.api.types.pods import PODS
@@ -53,11 +54,12 @@ class PodManager:
         events: EventRecorder,
         clock: Clock,
         plugins: tuple[AgentPlugin, ...],
+        local_volumes: LocalVolumes,
         allocatable: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.ready = asyncio.Event()
-        self.disk_pressure = False
-        """New pods are refused while the disk is nearly full."""
+        self.pressures: frozenset[str] = frozenset()
+        """Conditions of the node under which new pods are refused."""
         self.pod_added = asyncio.Event()
         """Set with each new pod; whoever waits for it clears it."""
         self._runtime = runtime
@@ -81,6 +83,7 @@ class PodManager:
             time=SteadyTime(clock),
             checker=Checker(runtime, clock),
             objects=self._objects,
+            local_volumes=local_volumes,
             plugins=plugins,
             events=events,
             writer=self._writer,
@@ -181,8 +184,9 @@ class PodManager:
         elif worker is None:
             worker = self._workers[uid] = PodWorker(pod, self._tools)
             self.pod_added.set()
-            if self.disk_pressure and worker.never_ran:
-                worker.give_up(EVICTED, REFUSED_MESSAGE)
+            why = refusal(pod, self.pressures)
+            if why and worker.never_ran:
+                worker.give_up(EVICTED, why)
         else:
             worker.update(pod)
         self._queue.add(uid)

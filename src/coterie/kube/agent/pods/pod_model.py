@@ -41,12 +41,19 @@ def init_containers(pod: Object) -> list[Object]:
 
 
 def all_containers(pod: Object) -> Iterator[Object]:
+    """Those that the pod was made of."""
     yield from init_containers(pod)
     yield from containers(pod)
 
 
+def ephemeral_containers(pod: Object) -> list[Object]:
+    """Added to a pod that runs, for debugging; none of the others depends on them."""
+    return spec_of(pod).get("ephemeralContainers") or []
+
+
 def container_named(pod: Object, name: str) -> Object | None:
-    return next((container for container in all_containers(pod) if container["name"] == name), None)
+    everything = (*all_containers(pod), *ephemeral_containers(pod))
+    return next((container for container in everything if container["name"] == name), None)
 
 
 def is_sidecar(container: Object) -> bool:

@@ -59,6 +59,9 @@ def status_of(view: PodView, place: PodLocation, rules: PodSettings) -> Object:
     }
     if inits:
         status["initContainerStatuses"] = inits
+    ephemeral = [_ephemeral_status(view, place, c) for c in pod_model.ephemeral_containers(pod)]
+    if ephemeral:
+        status["ephemeralContainerStatuses"] = ephemeral
     if place.pod_ip:
         status["podIP"] = place.pod_ip
         status["podIPs"] = [{"ip": place.pod_ip}]
@@ -116,6 +119,32 @@ def _container_status(
         "image": (run.image if run is not None and run.image else "") or container.get("image") or "",
         "imageID": run.image_id if run is not None else "",
         "started": view.started(name),
+    }
+    if run is not None:
+        status["containerID"] = pod_model.container_id(place.runtime, pod_model.uid_of(view.pod), name, run.attempt)
+    return status
+
+
+def _ephemeral_status(view: PodView, place: PodLocation, container: Object) -> Object:
+    """It is never restarted and never counts for readiness."""
+    name = container["name"]
+    run = view.newest(name)
+    if run is None:
+        problem = view.history.of(name).problem
+        waiting = {"reason": problem.reason, "message": problem.message} if problem is not None else None
+        state: Object = {"waiting": waiting or {"reason": "ContainerCreating"}}
+    elif run.running:
+        state = {"running": {"startedAt": _moment(run.started_at)}}
+    else:
+        state = {"terminated": _terminated(view, place, run)}
+    status: Object = {
+        "name": name,
+        "state": state,
+        "lastState": {},
+        "ready": False,
+        "restartCount": 0,
+        "image": (run.image if run is not None and run.image else "") or container.get("image") or "",
+        "imageID": run.image_id if run is not None else "",
     }
     if run is not None:
         status["containerID"] = pod_model.container_id(place.runtime, pod_model.uid_of(view.pod), name, run.attempt)

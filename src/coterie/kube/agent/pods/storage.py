@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from coterie.kube.agent.node.conditions import disk_pressure
 from coterie.kube.agent.node.facts import MachineUsage
+from coterie.kube.agent.node.pressure import INODES, MetThreshold
 from coterie.kube.agent.pods.disk_usage import MOST_LEVELS, NOTHING, DiskUsage
+from coterie.kube.agent.pods.eviction import SYSTEM_CRITICAL
 from coterie.kube.agent.pods.limits import StorageLimits
-from coterie.kube.agent.settings import PressureSettings, StorageSettings
+from coterie.kube.agent.settings import StorageSettings
 from coterie.kube.api import quantity
 from coterie.kube.api.quantity import BINARY_SI
-
-REFUSED_MESSAGE = "The node had condition: [DiskPressure]."
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +94,11 @@ class EvictionCandidate:
 
 
 def to_evict(
-    candidates: Iterable[EvictionCandidate], usage: MachineUsage, pressure: PressureSettings, rules: StorageSettings
+    candidates: Iterable[EvictionCandidate], threshold: MetThreshold, rules: StorageSettings
 ) -> tuple[str, str] | None:
-    """(uid, message) of the pod that goes first when the disk runs short: one above its request, of the lowest priority,
-    the largest. None: no pressure, or no pod whose end would help."""
-    resource = disk_pressure(usage, pressure)
-    if not resource:
-        return None
-    inodes = resource == "inodes"
+    """(uid, message) of the pod that goes first when the disk runs short: critical ones last; then those above their
+    request, of the lowest priority, the largest. None: no pod whose end would help."""
+    inodes = threshold.signal == INODES
     worth = [
         each
         for each in candidates
@@ -113,22 +109,21 @@ def to_evict(
     if not worth:
         return None
 
-    def rank(each: EvictionCandidate) -> tuple[bool, int, int]:
+    def rank(each: EvictionCandidate) -> tuple[bool, bool, int, int]:
         total = each.storage.total
         excess = total.inodes if inodes else total.bytes - each.limits.requests
-        return excess > 0, -each.priority, excess
+        return each.priority < SYSTEM_CRITICAL, excess > 0, -each.priority, excess
 
     chosen = max(worth, key=rank)
     total = chosen.storage.total
     if inodes:
-        least = int(usage.inodes_total * (1 - pressure.inodes_used))
         return chosen.uid, (
-            f"The node was low on resource: inodes. Threshold quantity: {least}, available: {usage.inodes_free}. "
-            f"The pod was using {total.inodes}."
+            f"The node was low on resource: inodes. Threshold quantity: {threshold.least}, "
+            f"available: {threshold.available}. The pod was using {total.inodes}."
         )
     return chosen.uid, (
-        f"The node was low on resource: ephemeral-storage. Threshold quantity: {size(pressure.disk_free)}, "
-        f"available: {size(usage.disk_free)}. The pod was using {size(total.bytes)}, request is "
+        f"The node was low on resource: ephemeral-storage. Threshold quantity: {size(threshold.least)}, "
+        f"available: {size(threshold.available)}. The pod was using {size(total.bytes)}, request is "
         f"{size(chosen.limits.requests)}, has larger consumption of ephemeral-storage."
     )
 

@@ -1,10 +1,11 @@
-"""Watches the disk that pods use, and evicts who uses too much.
+"""Watches the disk, the memory and the processes of the node, and evicts who uses too much.
 
-    every 2 s while there are pods: free space and inodes of the disk
-        ├─ a pod may have exceeded its limit ──> count its files, in a thread ──> evict it
-        └─ the disk is nearly full ──> count all pods' files ──> evict the largest; no new pods meanwhile
+    every 2 s while there are pods: free space, inodes, memory, processes
+        ├─ a pod may have exceeded its limit on disk ──> count its files, in a thread ──> evict it
+        ├─ the disk is nearly full ──> count all pods' files ──> evict the largest
+        └─ memory or processes run short ──> ask the runtime what pods use ──> evict one; no new pods meanwhile
 
-Without pods the disk is only looked at now and then.
+Without pods it is only looked at now and then.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
 from coterie.kube.agent.images.store import remove_tree
-from coterie.kube.agent.node.conditions import disk_pressure
 from coterie.kube.agent.node.facts import MachineUsage, measure_usage
+from coterie.kube.agent.node.pressure import DISK_PRESSURE, NO_PRESSURE, MetThreshold, NodePressure, advance
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.disk_usage import DiskUsage, Pace, TreeMeter
+from coterie.kube.agent.pods.eviction import priority_of, running_pod, victim
 from coterie.kube.agent.pods.limits import LimitDefaults, StorageLimits, resolve, storage_limits
 from coterie.kube.agent.pods.manager import PodManager
 from coterie.kube.agent.pods.operations import pod_files
@@ -82,6 +84,10 @@ class StorageMonitor:
         self._written = 0
         self._freed: set[str] = set()
         self._evicted_at = float("-inf")
+        """When a pod had to go for the disk."""
+        self._relieved_at = float("-inf")
+        """When one had to go for memory or processes."""
+        self._pressure = NO_PRESSURE
         self._owner = TaskOwner("pod-storage")
 
     async def run(self) -> None:
@@ -119,22 +125,33 @@ class StorageMonitor:
         usage = self.measure()
         self._written += written_since(self._before, usage)
         self._before = usage
-        pressure = bool(disk_pressure(usage, self._settings.pressure))
-        if pressure != self._pods.disk_pressure:
-            self._pods.disk_pressure = pressure
-            self._pace.share = _HURRY if pressure else self._rules.measure_share
-            log.warning("Disk pressure began" if pressure else "Disk pressure is over", free=usage.disk_free)
-            self._pressure_changed()
+        now = self._clock.monotonic()
+        self._note(advance(self._pressure, usage, self._settings.pressure, now))
         pods = self._alive()
         self._measured = {uid: known for uid, known in self._measured.items() if uid in pods}
         defaults = resolve(self._settings.pods.defaults, self._allocatable())
-        now = self._clock.monotonic()
         for uid, pod in pods.items():
             limits = storage_limits(pod, defaults)
             if due(limits, self._measured.get(uid), now, self._written, self._rules):
                 self._count(pod, limits)
-        if pressure and now - self._evicted_at >= _EVICTION_PAUSE:
-            await self._relieve(pods, usage, defaults)
+        for threshold in self._pressure.acting:
+            if threshold.condition == DISK_PRESSURE:
+                if now - self._evicted_at >= _EVICTION_PAUSE:
+                    await self._relieve(pods, threshold, defaults)
+            elif now - self._relieved_at >= self._settings.eviction.pause_seconds:
+                await self._relieve_machine(pods, threshold)
+
+    def _note(self, pressure: NodePressure) -> None:
+        before, self._pressure = self._pressure.conditions, pressure
+        if pressure.conditions == before:
+            return
+        self._pods.pressures = pressure.conditions
+        self._pace.share = _HURRY if DISK_PRESSURE in pressure.conditions else self._rules.measure_share
+        for condition in sorted(pressure.conditions - before):
+            log.warning("The node runs short of something", condition=condition)
+        for condition in sorted(before - pressure.conditions):
+            log.info("The node has enough again", condition=condition)
+        self._pressure_changed()
 
     def _alive(self) -> dict[str, Object]:
         """Pods that may still write, and are not being stopped for it."""
@@ -175,7 +192,15 @@ class StorageMonitor:
         if why:
             self._evict(uid, why)
 
-    async def _relieve(self, pods: Mapping[str, Object], usage: MachineUsage, defaults: LimitDefaults) -> None:
+    async def _relieve_machine(self, pods: Mapping[str, Object], threshold: MetThreshold) -> None:
+        """Free memory or processes: one pod goes."""
+        found = [running_pod(pod, await self._runtime.usage(uid)) for uid, pod in pods.items()]
+        chosen = victim(found, threshold, self._settings.eviction)
+        if chosen is not None:
+            self._relieved_at = self._clock.monotonic()
+            self._evict(*chosen)
+
+    async def _relieve(self, pods: Mapping[str, Object], threshold: MetThreshold, defaults: LimitDefaults) -> None:
         """Free space: what pods that have ended left, else the pod that uses most."""
         if await self._free_ended():
             return
@@ -184,13 +209,11 @@ class StorageMonitor:
         if counting:
             await asyncio.wait(counting, timeout=_LONGEST_COUNT)
         candidates = [
-            EvictionCandidate(
-                uid, limits[uid], self._measured[uid].storage, int(pod_model.spec_of(pod).get("priority") or 0)
-            )
+            EvictionCandidate(uid, limits[uid], self._measured[uid].storage, priority_of(pod))
             for uid, pod in self._alive().items()
             if uid in self._measured and uid in limits
         ]
-        chosen = to_evict(candidates, usage, self._settings.pressure, self._rules)
+        chosen = to_evict(candidates, threshold, self._rules)
         if chosen is not None:
             self._evicted_at = self._clock.monotonic()
             self._evict(*chosen)

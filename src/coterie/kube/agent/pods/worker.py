@@ -75,7 +75,12 @@ class PodWorker:
         self._log = log.bind(pod=str(pod_model.key_of(pod)), uid=self.uid)
         directory = tools.directory(self.uid)
         self._volumes = PodVolumes(
-            directory, tools.objects, PodTokens(tools.client, tools.clock), self._rules, tools.plugin_references
+            directory,
+            tools.objects,
+            PodTokens(tools.client, tools.clock),
+            self._rules,
+            tools.local_volumes,
+            tools.plugin_references,
         )
         self._operations: dict[str, ContainerOperation] = {}
         self._tasks: dict[str, asyncio.Task[Any]] = {}
@@ -124,7 +129,7 @@ class PodWorker:
         self._tools.events.retract(self.uid)
 
     def objects_changed(self) -> None:
-        """A ConfigMap or Secret of the pod changed: volumes are out of date, and what failed may work now."""
+        """A ConfigMap, Secret or claim of the pod changed: volumes are out of date, and what failed may work now."""
         self._dirty = True
         now = self._tools.time.now()
         if self._setup is not None:

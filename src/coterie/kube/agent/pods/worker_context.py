@@ -16,6 +16,7 @@ from coterie.kube.agent.pods.writer import StatusWriter
 from coterie.kube.agent.probes.checks import Checker
 from coterie.kube.agent.runtimes.protocol import PodRuntime
 from coterie.kube.agent.settings import AgentSettings
+from coterie.kube.agent.volumes.local_path import LocalVolumes
 from coterie.kube.agent.volumes.objects import ObjectSource
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.core import ObjectReference
@@ -43,6 +44,7 @@ class WorkerContext:
     time: SteadyTime
     checker: Checker
     objects: ObjectSource
+    local_volumes: LocalVolumes
     plugins: tuple[AgentPlugin, ...]
     events: EventRecorder
     writer: StatusWriter

@@ -90,6 +90,8 @@ class FakeMachine:
         """Container name -> what an exec in it answers; a shell-like echo when missing."""
         self.ports: dict[int, Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]] = {}
         self.deleted_files: dict[str, int] = {}
+        self.usage: dict[str, ContainerUsage] = {}
+        """By pod, what each of its containers uses; others use next to nothing."""
         """Pod uid -> bytes in files that were deleted and are still open."""
         self.address = "127.0.0.1"
         self.started: list[tuple[str, str, int]] = []
@@ -372,7 +374,8 @@ class FakeRuntime:
         pod = self.machine.pods.get(pod_uid)
         now = self.machine.clock.now().timestamp()
         return {
-            run.spec.name: ContainerUsage(int((now - run.state.started_at) * 1e7), 1 << 20, 1)
+            run.spec.name: self.machine.usage.get(pod_uid)
+            or ContainerUsage(int((now - run.state.started_at) * 1e7), 1 << 20, 1)
             for run in (pod.runs if pod is not None else ())
             if run.state.running
         }

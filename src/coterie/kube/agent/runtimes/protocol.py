@@ -160,6 +160,8 @@ class ContainerSpec:
     tty: bool = False
     writable_paths: tuple[str, ...] = ()
     """Paths of the host that the process may write besides its mounts (for runtimes that share the host's files)."""
+    target: str = ""
+    """A container of the pod whose processes this one sees and may signal; empty: it sees its own only."""
     devices: tuple[str, ...] = ()
     """Devices of the host that the container was given, such as /dev/nvidia0; it sees no other but the harmless ones."""
 

@@ -1,4 +1,4 @@
-"""The ConfigMaps and Secrets that pods of this node name, kept up to date by watching.
+"""The ConfigMaps, Secrets, claims and volumes that pods of this node name, kept up to date by watching.
 
 They are watched one by one, each for all pods that name it: a node may see nothing else, and the agent holds no secret
 that none of its pods named. Watches end with the last pod that needs them.
@@ -16,14 +16,24 @@ from coterie.kube.agent.pods.environment import Lookup
 from coterie.kube.api.errors import ApiError, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.core import CONFIG_MAPS, SECRETS
+from coterie.kube.api.types.storage import CLAIMS, VOLUMES
 from coterie.kube.client.client import Client
 from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kube.client.transport import TransportError
 
-_KINDS = {"ConfigMap": CONFIG_MAPS.as_dynamic, "Secret": SECRETS.as_dynamic}
+_KINDS = {
+    "ConfigMap": CONFIG_MAPS.as_dynamic,
+    "Secret": SECRETS.as_dynamic,
+    "PersistentVolumeClaim": CLAIMS.as_dynamic,
+    "PersistentVolume": VOLUMES.as_dynamic,
+}
 
 Reference = tuple[str, str, str]
 """(kind, namespace, name)."""
+
+
+def _reference(kind: str, namespace: str, name: str) -> Reference:
+    return (kind, namespace if _KINDS[kind].resource.namespaced else "", name)
 
 
 @dataclass(slots=True)
@@ -52,7 +62,7 @@ class ObjectSource:
 
     async def ready(self, uid: str, namespace: str, names: Iterable[tuple[str, str]]) -> None:
         """Until the objects are at hand, or known not to exist."""
-        wanted = [(kind, namespace, name) for kind, name in names]
+        wanted = [_reference(kind, namespace, name) for kind, name in names]
         for reference in wanted:
             self._users.setdefault(reference, set()).add(uid)
             self._watch(reference).users.add(uid)
@@ -63,7 +73,7 @@ class ObjectSource:
                 await self._fetch(reference)
 
     def lookup(self, namespace: str) -> Lookup:
-        return lambda kind, name: self._find((kind, namespace, name))
+        return lambda kind, name: self._find(_reference(kind, namespace, name))
 
     def release(self, uid: str) -> None:
         """The pod needs nothing any more."""

@@ -12,8 +12,9 @@ from coterie.kube.agent.pods.environment import expand
 from coterie.kube.agent.pods.limits import pod_limits, resolve
 from coterie.kube.agent.runtimes.protocol import Mount
 from coterie.kube.agent.settings import PodSettings
-from coterie.kube.agent.volumes import atomic, directories
+from coterie.kube.agent.volumes import atomic, claims, directories
 from coterie.kube.agent.volumes.atomic import Payload
+from coterie.kube.agent.volumes.local_path import LocalVolumes
 from coterie.kube.agent.volumes.objects import ObjectSource
 from coterie.kube.agent.volumes.sources import FILE_SOURCES, VolumeContext, payload_of, references
 from coterie.kube.agent.volumes.tokens import PodTokens
@@ -27,14 +28,17 @@ class PodVolumes:
         objects: ObjectSource,
         tokens: PodTokens,
         rules: PodSettings,
+        local: LocalVolumes,
         also_needed: Callable[[Object], set[tuple[str, str]]] = lambda pod: set(),
     ) -> None:
-        """`directory` is the pod's own; volumes lie below it."""
+        """`directory` is the pod's own; volumes lie below it. `local`: the node's local-path volumes."""
         self._directory = directory / "volumes"
         self._objects = objects
         self._tokens = tokens
         self._rules = rules
+        self._local = local
         self._also_needed = also_needed
+        self._read_only: set[str] = set()
         self._sources: dict[str, Path] = {}
         self._files: dict[str, Payload] = {}
 
@@ -53,7 +57,11 @@ class PodVolumes:
     async def make(self, pod: Object, node: DownwardNodeInfo) -> bool:
         """Make every volume, or bring it up to date; says whether files changed. Raises ConfigProblem."""
         namespace = pod_model.key_of(pod).namespace
-        await self._objects.ready(pod_model.uid_of(pod), namespace, references(pod) | self._also_needed(pod))
+        uid, lookup = pod_model.uid_of(pod), self._objects.lookup(namespace)
+        claimed = {(claims.CLAIM, name) for name in claims.claim_names(pod) if name}
+        await self._objects.ready(uid, namespace, references(pod) | claimed | self._also_needed(pod))
+        bound = {(claims.VOLUME, name) for name in claims.volume_names(pod, lookup)}
+        await self._objects.ready(uid, namespace, bound)
         await self._tokens.ensure(pod)
         given = VolumeContext(pod, self._objects.lookup(namespace), node, self._tokens.token)
         # Only whoever runs the pods may look in from outside; inside, each volume has its own modes.
@@ -77,6 +85,12 @@ class PodVolumes:
                 raise ConfigProblem(f"volume {name}: {error}") from error
         elif "hostPath" in volume:
             path = directories.host_path(volume["hostPath"] or {}, self._rules.host_paths, self._rules.withheld)
+        elif "persistentVolumeClaim" in volume:
+            source = volume["persistentVolumeClaim"] or {}
+            found = claims.bound_volume(source.get("claimName") or "", given.lookup)
+            path = claims.directory_of(found, self._local, self._rules.host_paths, self._rules.withheld, group)
+            if source.get("readOnly"):
+                self._read_only.add(name)
         elif "emptyDir" in volume or set(volume) == {"name"}:
             memory = pod_limits(given.pod, resolve(self._rules.defaults, given.node.allocatable)).memory_bytes
             directories.empty_directory(path, volume.get("emptyDir") or {}, group, memory)
@@ -104,7 +118,8 @@ class PodVolumes:
                 source = replaced.resolve()
             elif inside:
                 source = directories.sub_path(source, inside)
-            found.append(Mount(source, wanted["mountPath"], bool(wanted.get("readOnly"))))
+            read_only = bool(wanted.get("readOnly")) or wanted["name"] in self._read_only
+            found.append(Mount(source, wanted["mountPath"], read_only))
         found += [Mount(source, target, read_only) for source, target, read_only in self._rules.extra_mounts]
         return tuple(found)
 

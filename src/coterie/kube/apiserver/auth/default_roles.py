@@ -60,7 +60,7 @@ _ROLES: dict[str, Sequence[str]] = {
         "patch update | core | pods/status",
         "create | core | pods/eviction",
         "READ | core | configmaps secrets",
-        "get | core | persistentvolumeclaims persistentvolumes",
+        "READ | core | persistentvolumeclaims persistentvolumes",
         # Kubernetes lets nodes read slices only; our nodes have a DNS server, which reads the older kind.
         "READ | core | endpoints",
         "create get list watch | certificates.k8s.io | certificatesigningrequests",

@@ -9,7 +9,8 @@ Two kinds of callers bring nodes:
 Both rights are asked for only when RBAC says no, so an operator may always give more by a binding. What depends on the
 body of a request is the admission step's (`admission/nodes.py`). Follows Kubernetes' Node authorizer, with three
 differences: nodes may list Endpoints and read all Pods (their DNS server names them), read all Nodes (they make the network
-between them), and make no mirror pods.
+between them), and make no mirror pods. They read single PersistentVolumes: those of claims that their pods name, and
+local-path volumes that were made on them.
 
 A pod is looked for by the bytes of its JSON first: only those that hold both names are read.
 """
@@ -23,6 +24,7 @@ from typing import Any
 import orjson
 
 from coterie.http.messages import UserInfo
+from coterie.kube.api.labels import LOCAL_PATH_PROVISIONER, PROVISIONED_BY, SELECTED_NODE
 from coterie.kube.apiserver.auth.default_roles import rules_of
 from coterie.kube.apiserver.auth.rbac import RbacAuthorizer, RbacDecision, Source
 from coterie.kube.apiserver.auth.rules import Attributes, PolicyRule, compile_rules
@@ -83,6 +85,7 @@ class NodeAuthorizer(RbacAuthorizer):
         cluster_role_bindings: Source,
         pods: Collection,
         nodes: Collection,
+        volumes: Collection,
         ownership: NodeOwnership | None = None,
         configmap_annotations: Sequence[str] = (),
         configmaps: Sequence[str] = (),
@@ -95,6 +98,7 @@ class NodeAuthorizer(RbacAuthorizer):
         )
         self._pods = pods
         self._nodes = nodes
+        self._volumes = volumes
         self.ownership = ownership
         self._configmap_annotations = tuple(configmap_annotations)
         self._configmaps = frozenset(configmaps)
@@ -107,7 +111,11 @@ class NodeAuthorizer(RbacAuthorizer):
         node = node_of(user)
         if node:
             return self._as_node(node, attributes, decision)
-        owner = self.owner_of(user) if _is_of_nodes(attributes) else ""
+        if not _is_of_nodes(attributes):
+            return decision
+        owner = self.owner_of(user)
+        if owner and attributes.resource == "persistentvolumes":
+            return self._volume_of_owner(owner, attributes, decision)
         return self._as_owner(owner, attributes, decision) if owner else decision
 
     def plainly(self, user: UserInfo, attributes: Attributes) -> bool:
@@ -157,8 +165,23 @@ class NodeAuthorizer(RbacAuthorizer):
             elif not self._is_named(node, namespace, resource, name):
                 why = f"no pod on node {node!r} names this object"
         elif group == "" and resource == "persistentvolumes":
-            why = f"no pod on node {node!r} names this object"
+            if not name:
+                why = "nodes may only ask for single objects of this kind, by name"
+            elif not self._is_volume_of(node, name):
+                why = f"the volume is neither on node {node!r} nor used by a pod there"
         return RbacDecision(False, why) if why else _YES
+
+    def _is_volume_of(self, node: str, name: str) -> bool:
+        """Made on this node, or bound to a claim that a pod there names. One that does not exist tells nothing."""
+        entry = self._volumes.get("", name)
+        if entry is None:
+            return True
+        volume = entry.load()
+        if made_on(volume) == node:
+            return True
+        claim = (volume.get("spec") or {}).get("claimRef") or {}
+        namespace, claimed = claim.get("namespace") or "", claim.get("name") or ""
+        return bool(claimed) and self._is_named(node, namespace, "persistentvolumeclaims", claimed)
 
     def _is_named(self, node: str, namespace: str, resource: str, name: str) -> bool:
         on, wanted = b'"nodeName":' + orjson.dumps(node), orjson.dumps(name)
@@ -189,6 +212,21 @@ class NodeAuthorizer(RbacAuthorizer):
             return RbacDecision(False, f"the node does not belong to {owner!r}")
         return _YES
 
+    def _volume_of_owner(self, owner: str, attributes: Attributes, no: RbacDecision) -> RbacDecision:
+        """Agents of a namespace read single volumes: those of its claims, and those that were made on its nodes."""
+        if attributes.verb not in ("get", "list", "watch") or attributes.subresource or not attributes.name:
+            return no
+        entry = self._volumes.get("", attributes.name)
+        if entry is None:
+            return _YES
+        volume = entry.load()
+        node = made_on(volume)
+        there = self._nodes.get("", node) if node else None
+        if there is not None and self.belongs_to(node, owner):
+            return _YES
+        claim = (volume.get("spec") or {}).get("claimRef") or {}
+        return _YES if claim.get("namespace") == owner else no
+
     def _named_by_annotations(self, pod: Object) -> Iterator[tuple[str, str]]:
         annotations = pod["metadata"].get("annotations") or {}
         for key in self._configmap_annotations:
@@ -196,7 +234,13 @@ class NodeAuthorizer(RbacAuthorizer):
 
 
 def _is_of_nodes(attributes: Attributes) -> bool:
-    return (attributes.group, attributes.resource) in (("", "nodes"), _LEASES)
+    return (attributes.group, attributes.resource) in (("", "nodes"), ("", "persistentvolumes"), _LEASES)
+
+
+def made_on(volume: Object) -> str:
+    """The node on which a local-path volume was made; empty for all others."""
+    annotations = (volume.get("metadata") or {}).get("annotations") or {}
+    return annotations.get(SELECTED_NODE) or "" if annotations.get(PROVISIONED_BY) == LOCAL_PATH_PROVISIONER else ""
 
 
 def named_by(spec: Object) -> Iterator[tuple[str, str]]:

@@ -165,7 +165,7 @@ _SELF_RULES = [
     _rule("", "pods/status", ["get", "patch", "update"]),
     _rule("", "pods/log", ["get"]),
     _rule("", "pods/eviction serviceaccounts/token", ["create"]),
-    _rule("", "endpoints namespaces secrets services", _READ),
+    _rule("", "endpoints namespaces persistentvolumeclaims secrets services", _READ),
     _rule("discovery.k8s.io", "endpointslices", _READ),
     _rule("networking.k8s.io", "ingresses", _READ),
     _rule("networking.k8s.io", "ingresses/status", ["patch", "update"]),

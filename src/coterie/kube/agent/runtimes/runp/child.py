@@ -3,8 +3,8 @@
     supervisor ──clone into new namespaces──> process 1: init ──fork──> process 2 ──exec──> the program
                                                                         │ waits for the word to go
 
-    supervisor ──fork──> middle: joins the namespaces ──fork──> a further process ──exec──> the program of an exec
-                         │ tells the pid, ends
+    supervisor ──fork──> middle: joins the namespaces ──fork──> a further process ──exec──> the program of an exec, or of
+                         │ tells the pid, ends                                              a container with a target
 
 The middle is needed because a pid namespace that is joined begins with the next fork; the supervisor is the reaper of its
 orphans. All news goes through the status pipe: `P<pid>` of the program, then `E<json>` or the end of the pipe, which exec
@@ -70,6 +70,11 @@ def start(setup: ChildSetup) -> NoReturn:
     _guarded(setup, _start)
 
 
+def start_beside(setup: ChildSetup, pid: int) -> NoReturn:
+    """As `start`, for a container that shares the processes of the one to which `pid` belongs."""
+    _guarded(setup, lambda b: _start_beside(b, pid))
+
+
 def join(setup: ChildSetup, pid: int) -> NoReturn:
     """As `start`, for a further process in the container whose first process is `pid`."""
     _guarded(setup, lambda b: _join(b, pid))
@@ -120,16 +125,43 @@ def _start(setup: ChildSetup) -> None:
     _finish(setup, setup.spec["argv"])
 
 
+def _start_beside(setup: ChildSetup, pid: int) -> None:
+    """With a root of its own, among the processes of the container of `pid`: in its user, IPC and pid namespaces."""
+    spec = setup.spec
+    for handle, kind in _handles_of(pid, ("user", "ipc", "pid")):
+        linux.setns(handle, kind)
+        os.close(handle)
+    linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWUTS)
+    if spec.get("slot") is not None:
+        become_root()
+    elif setup.powers["namespaces"] == "user":
+        spec["user"] = spec["group"] = None  # there is one user only, that of the target
+    _fork_and_report(setup)
+    _fresh_process(setup)
+    socket.sethostname(spec["hostname"])
+    filesystem.enter(spec, setup.sources or filesystem.open_sources(spec))
+    os.chdir(spec["cwd"]) if os.path.isdir(spec["cwd"]) else _no_directory(spec["cwd"])
+    _finish(setup, spec["argv"])
+
+
+def _handles_of(pid: int, names: tuple[str, ...]) -> list[tuple[int, int]]:
+    """(handle, kind) of namespaces of a process, in the order in which they can be joined."""
+    found = []
+    for name, kind in _JOINED:
+        # Into one's own user namespace nobody can go; privileged containers and those of an earlier version share ours.
+        own = name == "user" and os.stat(f"/proc/{pid}/ns/user").st_ino == os.stat("/proc/self/ns/user").st_ino
+        if name in names and not own:
+            found.append((os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind))
+    return found
+
+
 def _join(setup: ChildSetup, pid: int) -> None:
     if setup.powers["namespaces"]:
         handles = []
         if setup.powers["network"]:
             # Before the user namespace: what it belongs to is not the container's.
             handles.append((os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC), linux.CLONE_NEWNET))
-        for name, kind in _JOINED:
-            # Into one's own user namespace nobody can go; privileged containers and those of an earlier version share ours.
-            if name != "user" or os.stat(f"/proc/{pid}/ns/user").st_ino != os.stat("/proc/self/ns/user").st_ino:
-                handles.append((os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind))
+        handles += _handles_of(pid, tuple(name for name, _ in _JOINED))
         for handle, kind in handles:
             linux.setns(handle, kind)
         if setup.spec.get("slot") is not None:

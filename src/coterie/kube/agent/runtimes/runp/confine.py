@@ -32,7 +32,9 @@ def confine(spec: dict[str, Any], powers: dict[str, Any], filter_program: bytes)
     _limit(spec, powers)
     if not privileged and not (spec["escalation"] and may_admin):
         linux.no_new_privileges()
-    if not privileged and powers["landlock"]:
+    # Who traces processes of another container must not be in a Landlock domain that these are not in.
+    traces_target = bool(spec.get("target")) and "SYS_PTRACE" in (names or ())
+    if not privileged and powers["landlock"] and not traces_target:
         if spec["root"]["kind"] == "host":
             _fence_files(spec, powers)
         elif landlock.Ruleset.has_scopes(powers["landlock"]):

@@ -82,13 +82,13 @@ class Sources:
     def map_owners(self, user_namespace: int, slot: int, own: str) -> None:
         """Where a file system cannot do this, what lies in `own`, the pod's directory, is given to the pod's users."""
         for handle, path in self._mapped:
-            if not (_map(handle, user_namespace, True) or _map(handle, user_namespace, False)) and _below(path, own):
+            if not (_map(handle, user_namespace, True) or _map(handle, user_namespace, False)) and _ours(path, own):
                 users.give_away(path, slot)
 
     def give_away(self, slot: int, own: str) -> None:
         """As `map_owners`, on a machine that can map none."""
         for _, path in self._mapped:
-            if _below(path, own):
+            if _ours(path, own):
                 users.give_away(path, slot)
 
     def close(self) -> None:
@@ -105,6 +105,11 @@ def _map(handle: int, user_namespace: int, recursive: bool) -> bool:
             raise
         return False
     return True
+
+
+def _ours(path: str, own: str) -> bool:
+    """In the pod's directory, or in one of the node's local-path volumes, which lie beside those of the pods."""
+    return _below(path, own) or _below(path, os.path.join(os.path.dirname(os.path.dirname(own)), "volumes"))
 
 
 def _below(path: str, top: str) -> bool:

@@ -99,7 +99,8 @@ class Launch:
         self._status_pipe = b""
         self._problem: tuple[int, str] | None = None
         slot = spec.get("slot")
-        flags = 0 if join else child.namespaces_of(home.powers["namespaces"], slot)
+        target = 0 if join else spec.get("target_pid", 0)
+        flags = 0 if join or target else child.namespaces_of(home.powers["namespaces"], slot)
         cgroup_handles = home.groups.open_for_joining(group) if home.groups is not None else []
         self._status, status = os.pipe2(os.O_CLOEXEC)
         go, self._go = os.pipe2(os.O_CLOEXEC)
@@ -111,6 +112,9 @@ class Launch:
             if flags and slot is not None:
                 sources = setup.sources = filesystem.open_sources(spec)
                 setup.mapped, mapping = os.pipe2(os.O_CLOEXEC)
+            elif target and slot is not None:
+                sources = setup.sources = filesystem.open_sources(spec)
+                give_owners(target, spec, sources, home.powers)
             if home.networks is not None and not join:
                 home.networks.enter(spec["network"])
             pid = linux.clone(flags) if flags else os.fork()
@@ -121,8 +125,10 @@ class Launch:
                     os.close(mapping)
                 if join:
                     child.join(setup, join)
+                if target:
+                    child.start_beside(setup, target)
                 child.start(setup)
-            if sources is not None:
+            if sources is not None and not target:
                 give_users(pid, spec, sources, home.powers, mapping)
         except BaseException:
             os.close(self._status)
@@ -190,8 +196,14 @@ def give_users(
     pid: int, spec: dict[str, Any], sources: filesystem.Sources, powers: dict[str, Any], released: int
 ) -> None:
     """Map the users of a container that was just cloned, and the owners of its files; then let it go on."""
+    users.write_maps(pid, spec["slot"], users.large_ids(spec))
+    give_owners(pid, spec, sources, powers)
+    os.write(released, b"m")
+
+
+def give_owners(pid: int, spec: dict[str, Any], sources: filesystem.Sources, powers: dict[str, Any]) -> None:
+    """Map the owners of a container's files to the users of the process."""
     slot = spec["slot"]
-    users.write_maps(pid, slot, users.large_ids(spec))
     if powers["idmap"]:
         handle = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -200,4 +212,3 @@ def give_users(
             os.close(handle)
     else:
         sources.give_away(slot, spec["directory"])
-    os.write(released, b"m")

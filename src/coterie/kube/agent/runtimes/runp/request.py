@@ -111,6 +111,7 @@ def start_request(
         "escalation": spec.security.allow_privilege_escalation,
         "capabilities": _capabilities(spec, powers),
         "seccomp": not spec.security.seccomp_unconfined,
+        "target": spec.target,
         "stdin": spec.stdin,
         "stdin_once": spec.stdin_once,
         "tty": spec.tty,

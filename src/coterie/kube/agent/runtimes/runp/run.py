@@ -60,6 +60,8 @@ class ContainerRun:
         self._exceeded_memory = False
         self._deadline = 0.0
         self._waiters: list[Callable[[], None]] = []
+        self._own_pids = bool(home.powers["namespaces"]) and not spec.get("target_pid")
+        """Whether it is a pid namespace, which ends with its first process and takes all others along."""
 
     # ----- what others see
 
@@ -343,7 +345,7 @@ class ContainerRun:
 
     def _finish_group(self, then: Callable[[], None]) -> None:
         """Kill what the container's first process left behind, then go on. A pid namespace has done it already."""
-        if not self._home.powers["namespaces"]:
+        if not self._own_pids:
             left = [pid for pid in self._processes() if pid != self.pid]
             if left:
                 self._kill_all()
@@ -449,12 +451,12 @@ class ContainerRun:
     def _processes(self) -> list[int]:
         if self._home.groups is not None:
             return self._home.groups.processes(self.group)
-        if self._home.powers["namespaces"]:
+        if self._own_pids:
             return [pid for pid in processes.in_namespace(self.leader) if pid != self.leader]
         return processes.marked(f"{self.uid}/{self.key}")
 
     def _kill_all(self) -> None:
-        if self._home.powers["namespaces"]:
+        if self._own_pids:
             # The first process of a pid namespace takes all others with it, also those being born.
             processes.send(self.leader, signal.SIGKILL)
         elif self._home.groups is not None:

@@ -288,6 +288,13 @@ class PodSupervisor:
             return
         if self._ranges is not None and not spec["privileged"]:
             spec["slot"] = pod.about["slot"]
+        if spec.get("target"):
+            target = pod.current(spec["target"])
+            if target is None or target.finished or not target.pid:
+                why = f'the target container "{spec["target"]}" does not run'
+                connection.refuse(request, "CreateContainerError", why)
+                return
+            spec["target_pid"] = target.pid if self._powers["namespaces"] else 0
         run = known or ContainerRun(self._home, spec, self._changed)
         pod.runs[key] = run
 
