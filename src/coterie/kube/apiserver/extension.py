@@ -66,4 +66,6 @@ class ApiServerExtension:
     """Annotations of a pod that name ConfigMaps which its node may read."""
     configmaps_for_nodes: tuple[str, ...] = ()
     """Names of ConfigMaps that a node may read in every namespace in which it has a pod."""
+    stored_only: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """(group, kind) of its kinds that nothing acts on: the warning for who writes one."""
     agent_verifier: Callable[[ResourceStorage, Clock], AgentVerifier] | None = None

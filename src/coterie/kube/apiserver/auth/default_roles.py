@@ -70,6 +70,8 @@ _ROLES: dict[str, Sequence[str]] = {
         # Nodes enforce NetworkPolicies, which select by the labels of namespaces too.
         "READ | core | namespaces",
         "READ | networking.k8s.io | networkpolicies",
+        # And resolve the names of Dns objects.
+        "READ | coterie.io | dnses",
     ),
     "system:node-bootstrapper": ("create get list watch | certificates.k8s.io | certificatesigningrequests",),
     "system:node-problem-detector": ("get | core | nodes", "patch | core | nodes/status", *_EMIT),
