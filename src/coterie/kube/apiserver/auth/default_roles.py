@@ -150,6 +150,7 @@ _AGGREGATED: dict[tuple[str, str], Sequence[str]] = {
         f"READ | apps | {_APPS_SEEN}",
         "READ | autoscaling | horizontalpodautoscalers horizontalpodautoscalers/status",
         "READ | batch | cronjobs cronjobs/status jobs jobs/status",
+        "READ | metrics.k8s.io | nodes pods",
         "READ | policy | poddisruptionbudgets poddisruptionbudgets/status",
         "READ | networking.k8s.io | ingresses ingresses/status networkpolicies",
         "READ | events.k8s.io | events",
