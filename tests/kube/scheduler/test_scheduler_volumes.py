@@ -158,6 +158,21 @@ def test_a_pod_waits_for_its_claim_and_is_tried_when_it_is_bound() -> None:
     assert known.decided() == ("n2", ())
 
 
+def test_a_claim_for_one_pod_has_one_pod() -> None:
+    known = Engine()
+    only = claim("c", "v")
+    only["spec"]["accessModes"] = ["ReadWriteOncePod"]
+    known.claim(only)
+    known.volume(volume("v", "n2", phase="Bound"))
+    known.pod(user("p", "c"))
+    assert known.decided() == ("n2", ())
+    known.pod(user("q", "c"))
+    assert "ReadWriteOncePod access mode" in known.decided()
+    ended = user("p", "c", node="n2", phase="Succeeded")
+    known.pod(ended)
+    assert known.decided() == ("n2", ())
+
+
 # ---- on the API server
 
 
@@ -235,3 +250,19 @@ async def test_a_pod_says_what_it_waits_for() -> None:
         body["metadata"].pop("uid")
         await client.create(PV, body)
         await until(client, "p", is_bound)
+
+
+async def test_a_scheduler_stops_while_a_volume_is_waited_for() -> None:
+    async with cluster(others=binder) as client:
+        await make_class(client, "later", provisioner="example.com/x")
+        await add_node(client, "n0")
+        await client.create(PVC, new_claim("data", storageClassName="later"))
+        await add_pod(client, user("p", "data"))
+        chosen = await wait_for(
+            client, PVC, "data", "default",
+            lambda c: c is not None and "volume.kubernetes.io/selected-node" in (c["metadata"].get("annotations") or {}),
+            5,
+        )  # fmt: skip
+        assert chosen is not None
+        assert not is_bound(await client.get(PODS.as_dynamic, "p", "default"))
+        # Leaving the cluster waits for the scheduler: it ends although nobody made the volume.

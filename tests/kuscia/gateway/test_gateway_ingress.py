@@ -14,12 +14,16 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from fake_api import FakeApi
 from gateway_kit import HOSTS, Domain, call, echo, free_port, make_inputs, route, running, streaming_echo
 from ingress_kit import backend, dns, endpoints, ingress, key_pair, rule, secret, service
 
+from coterie.base.tasks import TaskOwner
+from coterie.kube.api.types.ingress import INGRESSES
+from coterie.kube.client.informers import Informers
 from coterie.kube.network.ingress.plan import IngressObjects, ingress_table
-from coterie.kuscia.gateway.ingress_status import point_of, points
-from coterie.kuscia.gateway.model import IngressListeners, PodNetwork, Protocol, SnapshotInputs, SocketAddress
+from coterie.kuscia.gateway.ingress_status import IngressStatuses, point_of, points
+from coterie.kuscia.gateway.model import IngressListeners, PodNetwork, Protocol, SnapshotInputs, SocketAddress, Tuning
 from coterie.kuscia.gateway.pod_upstreams import is_ordinary_pod
 from coterie.kuscia.gateway.snapshot import snapshot
 
@@ -294,6 +298,21 @@ async def test_grpc_backends(tmp_path: Path) -> None:
             assert (reply.status, await reply.read()) == (200, b"abc")
 
 
+async def test_clients_that_say_nothing_or_never_end_their_headers_are_let_go(tmp_path: Path) -> None:
+    rules = ingress("a", rule("x.example", ("Prefix", "/", "one:80")), tls=[{"secretName": "s"}])
+    quick = Tuning(headers_seconds=0.3)
+    async with served(tmp_path, rules, secrets={"s": secret("s")}, tuning=quick) as at:
+        where = at.alice.inputs.ingress_listeners
+        assert where is not None and where.http is not None and where.https is not None
+        for port, said in ((where.http, b""), (where.http, b"GET / HTTP/1.1\r\nHost: x"), (where.https, b"")):
+            reader, writer = await asyncio.open_connection(port.host, port.port)
+            writer.write(said)
+            async with asyncio.timeout(30):
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()
+            writer.close()
+
+
 def test_nothing_listens_unless_a_port_is_named(tmp_path: Path) -> None:
     made: SnapshotInputs = make_inputs("alice", tmp_path, Protocol.MTLS)
     resources = snapshot(made)
@@ -309,6 +328,10 @@ def test_nothing_listens_unless_a_port_is_named(tmp_path: Path) -> None:
         ("100.96.0.5", True),
         ("100.96.127.254", True),
         ("100.96.128.7", False),
+        ("100.97.0.5", True),
+        ("100.97.128.7", False),
+        ("100.97.0.1", False),
+        ("100.112.0.5", False),
         ("100.96.0.1", False),
         ("100.96.0.0", False),
         ("127.0.0.1", False),
@@ -317,7 +340,7 @@ def test_nothing_listens_unless_a_port_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_only_ordinary_pods_are_backends(address: str, ordinary: bool) -> None:
-    pods = PodNetwork("100.96.0.0/16", "100.96.128.0/17", SocketAddress("100.96.0.1", 80))
+    pods = PodNetwork("100.96.0.0/16", "100.96.128.0/17", SocketAddress("100.96.0.1", 80), cluster="100.96.0.0/12")
     assert is_ordinary_pod(pods, address) == ordinary
 
 
@@ -330,6 +353,35 @@ def test_status_lists_where_an_ingress_is_served() -> None:
     assert points((other,), own, served=True, alone=False) == (other, own)
     assert points((own, other), own, served=True, alone=False) == (own, other)
     assert points((own, other), own, served=False, alone=True) == (other,)
+
+
+async def test_a_status_is_written_when_envoy_serves_the_ingress() -> None:
+    api = FakeApi()
+    for name, namespace in (("shop", "alice"), ("shop", "bob"), ("other", "alice")):
+        api.seed("ingresses", name, namespace, spec={})
+    client = api.client()
+    informers = Informers(client)
+    point = point_of(IngressListeners(SocketAddress("10.0.0.1", 8080)), "")
+    statuses = IngressStatuses(client, informers, "alice", point)
+
+    async def listed(name: str, namespace: str = "alice") -> list[str]:
+        found = await client.get(INGRESSES, name, namespace)
+        return [each.ip for each in found.status.load_balancer.ingress or ()]
+
+    async with TaskOwner("test") as owner, asyncio.timeout(30):
+        owner.start("informers", informers.run())
+        owner.start("statuses", statuses.controller.run())
+        statuses.served(frozenset({"shop"}))
+        while await listed("shop") != ["10.0.0.1"]:
+            await asyncio.sleep(0.01)
+        assert await listed("shop", "bob") == await listed("other") == []
+        wrong = {"status": {"loadBalancer": {"ingress": [{"ip": "6.6.6.6"}]}}}
+        await client.patch(INGRESSES, "shop", "alice", wrong, subresource="status")
+        while await listed("shop") != ["10.0.0.1"]:
+            await asyncio.sleep(0.01)
+        statuses.served(frozenset())
+        while await listed("shop"):
+            await asyncio.sleep(0.01)
 
 
 def replace_ip(point: Any, ip: str) -> Any:

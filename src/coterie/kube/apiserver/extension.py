@@ -60,8 +60,12 @@ class ApiServerExtension:
     roles: RoleRules = RoleRules()  # noqa: RUF009 - frozen
     admission: Callable[[ResourceStorage, Clock], Sequence[Step]] = field(default=lambda state, clock: ())
     node_ownership: NodeOwnership | None = None
+    metrics_annotations: tuple[tuple[str, str], ...] = ()
+    """Pairs of annotations of a pod with the port and the path of its metrics, besides those of Prometheus."""
     configmap_annotations: tuple[str, ...] = ()
     """Annotations of a pod that name ConfigMaps which its node may read."""
     configmaps_for_nodes: tuple[str, ...] = ()
     """Names of ConfigMaps that a node may read in every namespace in which it has a pod."""
+    stored_only: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """(group, kind) of its kinds that nothing acts on: the warning for who writes one."""
     agent_verifier: Callable[[ResourceStorage, Clock], AgentVerifier] | None = None

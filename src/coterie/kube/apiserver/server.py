@@ -201,7 +201,8 @@ class ApiServer:
         )
         reader = ReadVerbs(self.state, presenter)
         self._watch = WatchVerb(self.state, presenter, reader, self._tasks)
-        writer = WriteVerbs(self.state, self._admission, presenter, self.clock)
+        more = {key: text for each in self.settings.extensions for key, text in each.stored_only.items()}
+        writer = WriteVerbs(self.state, self._admission, presenter, self.clock, more)
         deleter = DeleteVerbs(self.state, presenter, self._schemas["v1/DeleteOptions"], self.clock)
         subs = Subresources(writer, self._schemas, self.clock)
         budgets = self.state.collection("/registry/policy/poddisruptionbudgets")
@@ -215,7 +216,13 @@ class ApiServer:
             owner_label=ownership.label if ownership is not None else "",
         )
         self._usage = usage.UsageApi(core("nodes"), core("pods"), proxy, self.clock)
-        self._custom_metrics = custom_metrics.CustomMetricsApi(core("nodes"), core("pods"), proxy, self.clock)
+        self._custom_metrics = custom_metrics.CustomMetricsApi(
+            core("nodes"),
+            core("pods"),
+            proxy,
+            self.clock,
+            [pair for extension in self.settings.extensions for pair in extension.metrics_annotations],
+        )
         self._verbs: dict[str, Verb] = {
             "get": reader.get,
             "list": reader.list,

@@ -17,6 +17,7 @@ from coterie.kuscia.api.types.domain import DOMAIN_CONFIG
 from coterie.kuscia.api.types.job import CROSS_DOMAIN
 from coterie.kuscia.extensions.agent_trust import DOMAINS_KEY, DomainAgents
 from coterie.kuscia.extensions.data_sources import check_data_source
+from coterie.kuscia.extensions.kinds import STORED_ONLY
 
 DOMAIN_ROLE = "domain-cluster-res"
 """Kuscia's name of the ClusterRole that lets a domain's account manage the domain's nodes."""
@@ -66,9 +67,11 @@ def apiserver_extension(agent_tls: Callable[[], ssl.SSLContext | None] = lambda:
             # Whether the node takes ordinary pods is a setting of the node (`agent.taint`).
             own_taints=((labels.KUSCIA_AGENT_TAINT, labels.KUSCIA_AGENT_TAINT_VALUE, "NoSchedule"),),
         ),
+        metrics_annotations=((labels.KUSCIA_METRIC_PORT, labels.KUSCIA_METRIC_PATH),),
         configmap_annotations=(labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM,),
         # Its values are encrypted for the domain; a node that joined sees which there are.
         configmaps_for_nodes=(DOMAIN_CONFIG,),
+        stored_only=STORED_ONLY,
         agent_verifier=verifier,
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from coterie.base.backoff import Policy
 from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.kube.client.client import Client
@@ -18,6 +19,8 @@ from coterie.node.config import AgentConfig, ConfigError, NetworkConfig, NodeSet
 from coterie.node.parts.agent_endpoint import AgentTls
 from coterie.node.parts.context import NodeContext
 
+_RETRY = Policy(first=0.2, factor=2.0, limit=4.0, jitter=0.3)
+"""A control plane that is back finds its nodes within seconds: they hear of new pods, and of those that were deleted."""
 log = logger("node.join")
 
 
@@ -28,7 +31,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     bundle = join_bundle.read_bundle(settings.join)
     _warn_of_expiry(bundle, node.clock)
     client = Client(HttpTransport(bundle.connection()))
-    informers = Informers(client)
+    informers = Informers(client, retry=_RETRY)
     node.settings = joined_settings(settings, settings.agent, bundle)
     node.provide("client", client)
     node.provide("informers", informers)

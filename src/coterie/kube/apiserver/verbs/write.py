@@ -6,7 +6,7 @@ the store, so no other write can come between. A dry run does everything but the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from coterie.kube.api import errors, names, patch
 from coterie.kube.api.fields import apply as server_side_apply
 from coterie.kube.api.fields import entries, ownership
 from coterie.kube.api.rules import pods
-from coterie.kube.apiserver import bodies, content_negotiation, options, presentation
+from coterie.kube.apiserver import bodies, content_negotiation, options, presentation, stored_only
 from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest, AdmissionReservations
 from coterie.kube.apiserver.call import STALE, ResourceRequest
 from coterie.kube.apiserver.state.entry import ObjectEntry, encode, splice
@@ -40,12 +40,18 @@ _KEPT_BY_SERVER = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGra
 
 class WriteVerbs:
     def __init__(
-        self, state: ResourceStorage, admission: Admission, presenter: presentation.Presenter, clock: Clock
+        self,
+        state: ResourceStorage,
+        admission: Admission,
+        presenter: presentation.Presenter,
+        clock: Clock,
+        stored_only_kinds: Mapping[tuple[str, str], str],
     ) -> None:
         self._state = state
         self._admission = admission
         self._present = presenter
         self._clock = clock
+        self._stored_only = stored_only_kinds
 
     # -- create -------------------------------------------------------------------------------------------------
 
@@ -262,6 +268,7 @@ class WriteVerbs:
             patched = patch.apply_patch(media, current, body, schema)
             self._check_identity(call, patched, current)
             call.warnings += call.strategy.read(patched, asked.validation)
+            self._warn(call, patched)
             return patched
 
         return self._present.one(call, await self.change_object(call, change, asked), want)
@@ -281,6 +288,7 @@ class WriteVerbs:
                 f"the name of the object ({metadata['name']}) does not match the name on the URL ({call.name})"
             )
         call.warnings += call.strategy.read(applied, asked.validation)
+        self._warn(call, applied)
         resource = call.resource
 
         def merged(live: Object | None) -> Object:
@@ -337,7 +345,16 @@ class WriteVerbs:
                 raise errors.BadRequest("strict decoding error: " + ", ".join(repeated))
             call.warnings += repeated
         call.warnings += call.strategy.read(obj, asked.validation)
+        self._warn(call, obj)
         return obj
+
+    def _warn(self, call: ResourceRequest, obj: Object) -> None:
+        """Of what is stored and has no effect."""
+        if not call.target.subresource:
+            resource = call.resource
+            for sentence in stored_only.warnings_for(resource.group, resource.kind, obj, self._stored_only):
+                if sentence not in call.warnings:
+                    call.warnings.append(sentence)
 
     @staticmethod
     def _check_kind(call: ResourceRequest, obj: Object) -> None:

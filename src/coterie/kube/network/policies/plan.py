@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from coterie.kube.network.pods import nftables
+from coterie.kube.network.pods.links import HOST_DEVICE
 from coterie.kube.network.pods.netlink import NetlinkMessage
 from coterie.kube.network.policies import encoding
 from coterie.kube.network.policies.model import (
@@ -36,8 +37,6 @@ from coterie.kube.network.policies.model import (
 )
 
 TABLE = "coterie_policies"
-MACHINE_DEVICE = "host0"
-"""Leads to the machine on which the domain's namespace is."""
 _MAPS = {INGRESS: ("ingress_of", 1), EGRESS: ("egress_of", 2)}
 _SELF, _SELF_ID = "self", 3
 _FIRST_ID = 10
@@ -381,7 +380,7 @@ def _frame(nodes: NodeGateways) -> list[NetlinkMessage]:
         messages.append(nftables.add_rule(TABLE, chain, source, encoding.look_up_verdict(*_MAPS[EGRESS])))
     destination = nftables.load_payload(nftables.NETWORK_HEADER, _DESTINATION, 4)
     from_machine = nftables.load_meta(nftables.META_IIFNAME) + nftables.compare(
-        nftables.EQUAL, MACHINE_DEVICE.encode().ljust(16, b"\0")
+        nftables.EQUAL, HOST_DEVICE.encode().ljust(16, b"\0")
     )
     return [
         *messages,

@@ -1,0 +1,108 @@
+"""Kinds and values that are stored and that nothing acts on. Who writes one gets a warning with the answer.
+
+Every kind that is served stands in one of the two tables: `ACTED_ON` names the module that makes it mean something, `STORED_ONLY`
+says what does not happen. Extensions bring tables for their own kinds (`ApiServerExtension.stored_only`). Kinds of which users
+bring the definition are theirs: so are their controllers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+KindKey = tuple[str, str]
+"""(group, kind)."""
+
+_CONTROLLERS = "coterie.kube.controllers"
+_SERVER = "coterie.kube.apiserver"
+
+ACTED_ON: Mapping[KindKey, str] = {
+    ("", "ConfigMap"): "coterie.kube.agent.volumes.sources",
+    ("", "Endpoints"): "coterie.kube.network.dns.zone",
+    ("", "Event"): "coterie.kube.control.events",
+    ("", "LimitRange"): f"{_SERVER}.admission.steps",
+    ("", "Namespace"): f"{_CONTROLLERS}.namespace.controller",
+    ("", "Node"): f"{_CONTROLLERS}.nodelifecycle.controller",
+    ("", "PersistentVolume"): f"{_CONTROLLERS}.persistentvolume.controller",
+    ("", "PersistentVolumeClaim"): f"{_CONTROLLERS}.persistentvolume.controller",
+    ("", "Pod"): "coterie.kube.agent.pods.manager",
+    ("", "ReplicationController"): f"{_CONTROLLERS}.replicaset.replication_controller",
+    ("", "ResourceQuota"): f"{_CONTROLLERS}.quota.controller",
+    ("", "Secret"): "coterie.kube.agent.volumes.sources",
+    ("", "Service"): f"{_CONTROLLERS}.endpointslice.controller",
+    ("", "ServiceAccount"): f"{_CONTROLLERS}.serviceaccount.controller",
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): f"{_SERVER}.crds",
+    ("apiregistration.k8s.io", "APIService"): f"{_SERVER}.apiservices",
+    ("apps", "ControllerRevision"): f"{_CONTROLLERS}.statefulset.controller",
+    ("apps", "DaemonSet"): f"{_CONTROLLERS}.daemonset.controller",
+    ("apps", "Deployment"): f"{_CONTROLLERS}.deployment.controller",
+    ("apps", "ReplicaSet"): f"{_CONTROLLERS}.replicaset.controller",
+    ("apps", "StatefulSet"): f"{_CONTROLLERS}.statefulset.controller",
+    ("autoscaling", "HorizontalPodAutoscaler"): f"{_CONTROLLERS}.horizontalpodautoscaler.controller",
+    ("batch", "CronJob"): f"{_CONTROLLERS}.cronjob.controller",
+    ("batch", "Job"): f"{_CONTROLLERS}.job.controller",
+    ("coordination.k8s.io", "Lease"): f"{_CONTROLLERS}.nodelifecycle.controller",
+    ("discovery.k8s.io", "EndpointSlice"): "coterie.kube.network.services.plan",
+    ("events.k8s.io", "Event"): "coterie.kube.control.events",
+    ("networking.k8s.io", "Ingress"): "coterie.kube.network.ingress.plan",
+    ("networking.k8s.io", "IngressClass"): "coterie.kube.network.ingress.plan",
+    ("networking.k8s.io", "NetworkPolicy"): "coterie.kube.network.policies.plan",
+    ("policy", "PodDisruptionBudget"): f"{_CONTROLLERS}.disruption.controller",
+    ("rbac.authorization.k8s.io", "ClusterRole"): f"{_SERVER}.auth.rbac",
+    ("rbac.authorization.k8s.io", "ClusterRoleBinding"): f"{_SERVER}.auth.rbac",
+    ("rbac.authorization.k8s.io", "Role"): f"{_SERVER}.auth.rbac",
+    ("rbac.authorization.k8s.io", "RoleBinding"): f"{_SERVER}.auth.rbac",
+    ("scheduling.k8s.io", "PriorityClass"): f"{_SERVER}.admission.steps",
+    ("storage.k8s.io", "StorageClass"): f"{_CONTROLLERS}.persistentvolume.controller",
+}
+
+STORED_ONLY: Mapping[KindKey, str] = {
+    ("", "PodTemplate"): "PodTemplate is stored only: nothing creates pods from it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOnlyValue:
+    """A value of a field that is accepted and means nothing here."""
+
+    path: tuple[str, ...]
+    value: str
+    sentence: str
+
+
+_BLOCK = StoredOnlyValue(
+    ("spec", "volumeMode"), "Block", "spec.volumeMode: Block: nodes mount file systems only; pods cannot use this"
+)
+STORED_ONLY_VALUES: Mapping[KindKey, tuple[StoredOnlyValue, ...]] = {
+    ("", "PersistentVolume"): (
+        _BLOCK,
+        StoredOnlyValue(
+            ("spec", "persistentVolumeReclaimPolicy"),
+            "Recycle",
+            "spec.persistentVolumeReclaimPolicy: Recycle: there is no recycler; a released volume becomes Failed",
+        ),
+    ),
+    ("", "PersistentVolumeClaim"): (_BLOCK,),
+    ("", "Service"): (
+        StoredOnlyValue(
+            ("spec", "type"),
+            "LoadBalancer",
+            "spec.type: LoadBalancer: there is no load balancer; the Service gets no external address",
+        ),
+    ),
+}
+
+
+def warnings_for(group: str, kind: str, obj: Mapping[str, Any], more: Mapping[KindKey, str]) -> list[str]:
+    """For an object that is written; `more`: the tables of extensions."""
+    key = group, kind
+    sentence = STORED_ONLY.get(key) or more.get(key)
+    found = [sentence] if sentence else []
+    for each in STORED_ONLY_VALUES.get(key, ()):
+        value: Any = obj
+        for name in each.path:
+            value = value.get(name) if isinstance(value, dict) else None
+        if value == each.value:
+            found.append(each.sentence)
+    return found
