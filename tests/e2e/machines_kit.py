@@ -24,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -191,8 +192,16 @@ class _Namespaces:
             assert stream is not None
             stream.close()
         deadline = time.monotonic() + 10
-        while os.path.exists(f"/proc/{self.pid}") and time.monotonic() < deadline:
+        while _runs(self.pid) and time.monotonic() < deadline:
             time.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    """Who has ended and waits for its parent does not run."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +223,8 @@ class BenchMachine:
         self.root = home / "root"
         self._plug = plug
         self.namespaces: _Namespaces | None = None
+        self.variables: dict[str, str] = {}
+        """More of the environment of its commands."""
         home.mkdir(parents=True)
 
     @property
@@ -243,7 +254,16 @@ class BenchMachine:
     @property
     def environ(self) -> dict[str, str]:
         path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-        return {"HOME": str(self.home), "PATH": path, "LANG": "C.UTF-8", "COTERIE_ROOT": str(self.root)}
+        usual = {"HOME": str(self.home), "PATH": path, "LANG": "C.UTF-8", "COTERIE_ROOT": str(self.root)}
+        return {**usual, **self.variables}
+
+    def pretend_version(self, version: str) -> None:
+        """Coterie on this machine takes itself for another version; empty: for its own."""
+        folder = self.home.parent / f"version-{version}"
+        self.variables = {"PYTHONPATH": str(folder)} if version else {}
+        if version:
+            folder.mkdir(exist_ok=True)
+            (folder / "sitecustomize.py").write_text(f"import coterie\ncoterie.__version__ = {version!r}\n")
 
     def run(self, *words: str, stdin: str = "", timeout: float = 90.0) -> Done:
         done = subprocess.run(
@@ -423,6 +443,11 @@ class Bench:
     def join(self, name: str, *addresses: str) -> str:
         """What `coterie node join` says."""
         return self[name].coterie("node", "join", "-", stdin=self.add(name, *addresses))
+
+    def join_all(self, *names: str) -> None:
+        """At the same time."""
+        with ThreadPoolExecutor(len(names)) as threads:
+            list(threads.map(self.join, names))
 
     def try_kubectl(self, *words: str, stdin: str = "") -> Done:
         plane = self["m1"]

@@ -20,6 +20,8 @@ import kubectl_runner
 import pytest
 from machines_kit import DOMAIN, PLAN, Bench, BenchMachine, bench_problem, until
 
+from coterie import __version__
+
 pytestmark = [
     pytest.mark.xdist_group("e2e-machines"),
     pytest.mark.timeout(240),
@@ -63,9 +65,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     made = Bench(tmp_path_factory.mktemp("bench"), newest)
     try:
         made.start_control_plane({"controllers": {"profile": "quick"}})
-        for name in MEMBERS[1:]:
-            made.join(name)
-        made.kubectl("create namespace web")
+        made.join_all(*MEMBERS[1:])
         until(
             "the namespace has its account", lambda: made.try_kubectl("-n", "default", "get", "sa", "default").code == 0
         )
@@ -245,6 +245,7 @@ def test_c70_a_machine_joins_and_is_reset_at_run_time(bench: Bench) -> None:
     said = machine.coterie("node", "reset", "--force")
     assert "The Node m5 is deleted." in said and "1 pod stopped" in said
     assert "m5" not in bench.kubectl("get nodes")
+    assert bench.try_kubectl("get", "pod", "on-m5").code != 0, "a pod without a controller is gone with its node"
     assert machine.processes() == {}
     assert machine.network_state() == before, "no device, route or rule is left"
     assert set(machine.home.rglob("*")) == files
@@ -254,6 +255,26 @@ def test_c70_a_machine_joins_and_is_reset_at_run_time(bench: Bench) -> None:
 
 def _starts(pod: dict[str, Any]) -> list[tuple[str, int]]:
     return [(each["containerID"], each["restartCount"]) for each in pod["status"]["containerStatuses"]]
+
+
+def test_a_node_of_the_next_minor_version_works_and_one_of_the_version_after_is_refused(bench: Bench) -> None:
+    machine = bench["m5"]
+    major, minor = (int(part) for part in __version__.split(".")[:2])
+    try:
+        machine.pretend_version(f"{major}.{minor + 2}.0")
+        refused = machine.try_coterie("node", "join", "-", "--wait", "4s", stdin=bench.add("m5"))
+        assert refused.code == 1
+        assert "one minor version apart at most; upgrade the control plane" in refused.err, refused.err
+        assert "m5" not in bench.ready_nodes()
+        machine.coterie("node", "reset", "--force")
+        machine.pretend_version(f"{major}.{minor + 1}.0")
+        bench.join("m5")
+        bench.apply(_server("newer", "m5"))
+        assert _fetch(bench, "on-m2", f"{_address(_ready(bench, 'newer'))}:8080") == "newer"
+        assert bench.json("get node m5")["status"]["nodeInfo"]["kubeletVersion"] == f"v{major}.{minor + 1}.0"
+    finally:
+        machine.pretend_version("")
+        machine.coterie("node", "reset", "--force")
 
 
 def test_c44_c45_a_dead_node_is_noticed_and_gets_no_pods_until_it_returns(bench: Bench) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 
 from coterie.cli import arguments as options
 from coterie.cli.app import App, CliError
 from coterie.cli.commands.node_drain import drain_options, options_of
 from coterie.cli.error_messages import cli_errors
 from coterie.cli.nodes import local_node
-from coterie.cli.nodes.drain import DrainOptions, drain
+from coterie.cli.nodes.drain import DrainOptions, drain, pods_on
 from coterie.cli.nodes.local_node import LocalNode
 from coterie.cli.output import as_text
 from coterie.kube.api.errors import ApiError, NotFound
 from coterie.kube.api.types.nodes import NODES
+from coterie.kube.api.types.pods import PODS
 from coterie.kube.client.transport import NotSent, TransportError
 from coterie.node.join_bundle import Bundle
 
@@ -86,9 +88,13 @@ async def _drained(node: LocalNode, bundle: Bundle, wanted: DrainOptions, app: A
 
 
 async def deleted(bundle: Bundle) -> str:
-    """Delete the Node with the node's own credentials; answers why that was not possible."""
+    """Delete the Node, and its pods, which have ended, with the node's own credentials; answers why that was not possible."""
     try:
         async with local_node.client_of(bundle) as client:
+            for pod in await pods_on(client, bundle.node):
+                meta = pod["metadata"]
+                with contextlib.suppress(NotFound):
+                    await client.delete(PODS, meta["name"], meta["namespace"], uid=meta["uid"], grace=0)
             await client.delete(NODES, bundle.node)
     except NotFound:
         return ""

@@ -350,7 +350,8 @@ class NodeRegistration:
                 await attempt()
                 return
             except (ApiError, TransportError) as error:
-                wait = retry.failed()
+                # A control plane that comes back gives its nodes no more time than a lease is good for.
+                wait = min(retry.failed(), self._lease_seconds / 4)
                 log.warning("Could not write the node to the API", error=error, seconds=round(wait, 2))
                 await self._clock.sleep(wait)
 
