@@ -20,6 +20,7 @@ POSITIONS = (
     "Master",
     "Engine that our people began",
     "Engine that a partner began",
+    "Node of the domain",
     "Other domain on the machine",
     "Other user of the machine",
     "KusciaAPI client",

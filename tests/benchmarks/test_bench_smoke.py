@@ -49,6 +49,8 @@ ROWS = (
         f"scheduler: 20 nodes, 60 pods, {how}"
         for how in ("one by one", "gangs of 3", "with affinities and spreading", "one place free, many wait")
     ),
+    "autoscaling: 100 autoscalers, 1,000 pods, one round, nothing to do",
+    "autoscaling: the same, every target grows",
     *(
         f"{what}, {part}"
         for what in ("process start without Coterie", "pod start, bind to Running", "pod start, create to Running")
@@ -135,7 +137,7 @@ PSI_ROWS = tuple(
 FIRST_OF_NETWORKS = f"{WAYS[0]}: requests, 32 connections"
 """From here on rows need networks of whole nodes: minutes, even for a moment of each. `COTERIE_BENCH_SMOKE=all` runs
 them too."""
-SECTIONS = ("yardsticks", "store", "requests", "lists", "watches", "starts", "scheduler", "pods", "api")
+SECTIONS = ("yardsticks", "store", "requests", "lists", "watches", "starts", "scheduler", "autoscaling", "pods", "api")
 
 
 @pytest.mark.slow

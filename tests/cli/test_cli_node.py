@@ -165,7 +165,7 @@ def test_node_add_refuses(cli, plane, words, code, said):
 
 
 def test_a_node_that_is_not_there_yet_is_asked_for_with_its_addresses():
-    made = node_add._new_node("n", ("10.0.0.2", "10.1.0.2"))
+    made = node_add._new_node("n", ("10.0.0.2", "10.1.0.2"), "alice")
     internal = [each["address"] for each in made["status"]["addresses"] if each["type"] == "InternalIP"]
     assert internal == ["10.0.0.2", "10.1.0.2"]
     assert made["status"]["conditions"][0]["status"] == "Unknown", "nothing is scheduled there"

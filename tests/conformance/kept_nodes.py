@@ -30,7 +30,7 @@ class KeptNodes:
     def register(self, name: str, port: int | None = None) -> None:
         """Create a node that is ready; `port` is where its agent listens."""
         spec = {"taints": [{"key": "example.com/by-name-only", "effect": "NoSchedule"}]}
-        node = self._server.api("POST", "/api/v1/nodes", {"metadata": {"name": name}, "spec": spec})
+        self._server.api("POST", "/api/v1/nodes", {"metadata": {"name": name}, "spec": spec})
         status: dict[str, Any] = {
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
             "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "100"},
@@ -38,7 +38,9 @@ class KeptNodes:
         }
         if port is not None:
             status["daemonEndpoints"] = {"kubeletEndpoint": {"Port": port}}
-        self._server.api("PUT", f"/api/v1/nodes/{name}/status", {**node, "status": status})
+        # Not a PUT: a controller may give the node its range of addresses at the same moment.
+        path = f"/api/v1/nodes/{name}/status"
+        self._server.api("PATCH", path, {"status": status}, "application/merge-patch+json")
         lease = {"metadata": {"name": name}, "spec": {"holderIdentity": name, "renewTime": _now()}}
         self._server.api("POST", _LEASES, lease)
         self._names.append(name)

@@ -37,7 +37,13 @@ def host_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def autonomy_node(tmp_path_factory: pytest.TempPathFactory, host_path: Path) -> Iterator[Cluster]:
     agent = {"nodeName": "node-a", "port": 0, "hostPaths": [str(host_path)]}
-    settings = {"mode": "autonomy", "apiServer": {"port": 0}, "agent": agent, "capacity": {"cpu": 16, "memory": "32Gi"}}
+    settings = {
+        "mode": "autonomy",
+        "apiServer": {"port": 0},
+        "agent": agent,
+        "capacity": {"cpu": 16, "memory": "32Gi"},
+        "controllers": {"autoscalerSeconds": 2},
+    }
     node = Node(tmp_path_factory.mktemp("autonomy"), "node-a", settings).start()
     cluster = Cluster(node, VERSIONS[-1], nodes={"node-a": node})
     try:

@@ -40,6 +40,21 @@ background.start(DomainPaths.of(pathlib.Path(os.environ["COTERIE_ROOT"]), "bob")
 """
 
 
+_CALL = """
+import ssl, urllib.error, urllib.request
+context = ssl.create_default_context(cafile="kuscia/certs/ca.crt")
+context.load_cert_chain("kuscia/certs/client.crt", "kuscia/certs/client.key")
+for url in ("https://datamesh:8070/healthZ", "https://confmanager:8060/", "http://gateway/"):
+    try:
+        print(urllib.request.urlopen(url, timeout=10, context=context if url.startswith("https") else None).status)
+    except urllib.error.HTTPError as answer:
+        print(answer.code)
+    except OSError as problem:
+        print(problem)
+"""
+"""An engine calls what its domain has for it."""
+
+
 class Joined(Bench):
     """With the partner."""
 
@@ -137,6 +152,10 @@ def running_pod(bench: Bench, task_name: str) -> str:
     return str(until(f"a pod of {task_name} runs", look, SECONDS))
 
 
+def called(bench: Bench, pod: str) -> list[str]:
+    return bench.kubectl(f"exec -n alice {pod} -- python -c {shlex.quote(_CALL)}").splitlines()
+
+
 def places(bench: Bench, name: str) -> set[str]:
     """The nodes on which pods of a job of alice were."""
     found = bench.json("get events -n alice --field-selector reason=Scheduled")["items"]
@@ -146,10 +165,13 @@ def places(bench: Bench, name: str) -> set[str]:
 
 def test_a_task_runs_on_the_machine_that_joined(bench: Joined) -> None:
     """Both parties speak with each other through real gateways, and report their progress."""
-    name = submit(bench, "sample", {"mode": "slow", "seconds": 8}, *AB)
+    name = submit(bench, "sample", {"mode": "slow", "seconds": 30}, *AB)
     pod = running_pod(bench, name)
     assert bench.kubectl(f"exec -n alice {pod} -- cat kuscia/task-config.conf").startswith("{")
-    until("the log is read", lambda: bench.kubectl(f"logs -n alice {pod}"), SECONDS)
+    bench.kubectl(f"logs -n alice {pod}")
+    mesh, conf_manager, gateway = called(bench, pod)
+    assert (mesh, gateway) == ("200", "403"), "an engine calls its peers through the gateway, and nothing else"
+    assert conf_manager in ("401", "404", "405"), "ConfManager answers engines of the domain's own tasks"
     until("progress is known", lambda: '"progress": ' in bench.kubectl(f"get kt -n {CROSS_DOMAIN} -o json"), SECONDS)
     ended(bench, name)
     assert places(bench, name) == {"m2"}
@@ -191,20 +213,27 @@ def test_an_engine_there_reads_and_writes_through_the_data_mesh(bench: Joined) -
     assert found == {"id", *(f"k{number}" for number in range(200, 300))}
 
 
-def test_what_needs_the_domains_keys_says_so(bench: Joined) -> None:
-    image = app_image("with-token", "cat task.conf")
+def test_what_needs_the_domains_keys_runs_where_they_are(bench: Joined) -> None:
+    image = app_image("with-token", "test -s task.conf")
     image["spec"]["configTemplates"] = {"task.conf": "{{.KUSCIA_API_TOKEN}}"}
     bench.apply(image)
-    name = submit(bench, "with-token", {}, "alice")
-    ended(bench, name, "Failed")
-    events = bench.kubectl("get events -n alice -o json")
-    assert "asks for KUSCIA_API_TOKEN, which the control plane's node has" in events
+    bench.kubectl("uncordon m1")
+    try:
+        names = [submit(bench, "with-token", {}, "alice") for _ in range(3)]
+        for name in names:
+            ended(bench, name)
+            assert places(bench, name) == {"m1"}
+    finally:
+        bench.kubectl("cordon m1")
 
 
 def test_a_partners_task_runs_there(bench: Joined) -> None:
     name = f"joined-{next(_numbers)}"
-    body = job(name, "bob", task("a", *AB, image="sample", input=json.dumps({})))
+    body = job(name, "bob", task("a", *AB, image="sample", input=json.dumps({"mode": "slow", "seconds": 20})))
     bench.bob.kubectl("apply -f -", stdin=json.dumps(body))
+    mesh, conf_manager, _ = called(bench, running_pod(bench, name))
+    assert mesh == "200"
+    assert "refused" in conf_manager or "reset" in conf_manager, "ConfManager is not for partners' tasks"
     ended(bench, name)
     assert places(bench, name) == {"m2"}
 
@@ -227,3 +256,19 @@ def test_tasks_of_one_party_spread_over_its_machines(bench: Joined) -> None:
     finally:
         bench.kubectl("cordon m1")
     assert set().union(*(places(bench, name) for name in names)) == {"m1", "m2"}
+
+
+def test_an_ordinary_pod_there_uses_the_gateway_too(bench: Joined) -> None:
+    script = "import urllib.request as u; print(u.urlopen('http://reporter.alice.svc/', timeout=10).status)"
+    container = {"name": "main", "image": "coterie/python:latest", "command": ["python", "-c", script]}
+    spec = {"restartPolicy": "Never", "nodeName": "m2", "containers": [container]}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ordinary", "namespace": "alice"}, "spec": spec}
+    bench.apply(body)
+    until(
+        "it has ended",
+        lambda: bench.json("get pod -n alice ordinary")["status"].get("phase") in ("Succeeded", "Failed"),
+        SECONDS,
+    )
+    assert "HTTP Error 404" in bench.kubectl("logs -n alice ordinary"), (
+        "the reporter's answer, not the gateway's refusal"
+    )

@@ -26,6 +26,7 @@ from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.client.informers import Informers
 from coterie.kube.control import registry
 from coterie.kube.control.manager import Manager
+from coterie.kube.controllers.nodeipam import plan as nodeipam
 from coterie.kube.controllers.registry import CONTROLLERS
 from coterie.kube.store import MemoryStore
 from coterie.kuscia.controllers.registry import CONTROLLERS as KUSCIA_CONTROLLERS
@@ -35,6 +36,7 @@ PROVIDED = {
     "root_ca": lambda: "ca",
     "pod_hook": lambda: None,
     "node_lifecycle": lambda: None,
+    "node_ipam": lambda: nodeipam.Settings(ranges=(nodeipam.ClusterRange.of("100.96.0.0/12", 20),)),
     "autoscaler_period": lambda: 15.0,
     "scale_hook": lambda: None,
     "scheduler_plugins": lambda: (),

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coterie.base import pki
+from coterie.base.clock import SYSTEM_CLOCK
+from coterie.base.paths import DomainPaths
 from coterie.kube.agent.runtimes.runp.network_access import PodNetworkFacts
-from coterie.kuscia.engine.certificates import NodeAuthority
-from coterie.node import config
+from coterie.kuscia.engine.certificates import DomainAuthority, NodeAuthority
+from coterie.kuscia.identity import domain_identity, engine_certificates
+from coterie.node import api_identity, config
 from coterie.node.cluster_network import ClusterNetwork, DomainServices, network_of
-from coterie.node.join_bundle import Bundle, read_bundle
+from coterie.node.join_bundle import Bundle, make_bundle, read_bundle
 from coterie.node.parts import dns, join, pod_network
 from coterie.node.parts.agent import engine_settings
 
@@ -50,6 +55,26 @@ def joined(tmp_path: Path, bundle: Bundle = BUNDLE) -> config.NodeSettings:
 def test_the_join_file_keeps_everything(tmp_path: Path) -> None:
     BUNDLE.write(tmp_path / "n.join")
     assert read_bundle(tmp_path / "n.join") == BUNDLE
+
+
+def test_it_has_an_authority_for_the_nodes_engines(tmp_path: Path) -> None:
+    now, paths = SYSTEM_CLOCK.now(), DomainPaths.of(tmp_path, "alice").prepare()
+    api_identity.ensure(paths, ("127.0.0.1",), SYSTEM_CLOCK)
+    server = "https://127.0.0.1:6443"
+    assert not make_bundle(paths, "node-2", ("127.0.0.1",), server, SYSTEM_CLOCK).engines.able
+    domain_identity.ensure(paths, "alice", None, now)
+    bundle = make_bundle(paths, "node-2", ("127.0.0.1",), server, SYSTEM_CLOCK)
+    assert "PRIVATE" not in repr(bundle) + repr(bundle.engines)
+    made, domain = bundle.engines.load(), DomainAuthority(paths).load()
+    assert pki.signed_by(made.certificate, domain.certificate)
+    assert bundle.engines.trusted() == DomainAuthority(paths).trusted()
+    ends = made.certificate.not_valid_after_utc
+    assert ends >= pki.load_certificate(bundle.certificate).not_valid_after_utc
+    assert (bundle.first_expiry(now), bundle.first_expiry(now + timedelta(days=300))) == (None, ends)
+    pair = engine_certificates.issue_client_pair(made, engine_certificates.EngineIdentity("alice", "p", "u"), now)
+    engine = engine_certificates.engine_of(pki.load_certificate(pair.certificate))
+    assert engine is not None
+    assert (engine.node, engine.issued_for("node-2"), engine.issued_for("node-1")) == ("node-2", True, False)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@
         var/storage/          the API's store (coterie.db)
         var/storage/data/     the default local data source
         var/run/              sockets and process ids; worthless after a restart
+        var/volumes/          files of local-path PersistentVolumes; they outlive pods
         var/images/           what pods are started from
 
 Only names: nothing here touches the disk except `prepare()`.

@@ -97,6 +97,16 @@ class Bundle:
             }
         return yaml.safe_dump(document, sort_keys=False)
 
+    def first_expiry(self, now: datetime) -> datetime | None:
+        """When the first certificate ends that should be replaced by now; None: none. PkiError."""
+        texts = (
+            self.certificate,
+            self.serving_certificate,
+            *((self.engines.certificate,) if self.engines.able else ()),
+        )
+        due = [each for each in map(pki.load_certificate, texts) if pki.renewal_due(each, now)]
+        return min((each.not_valid_after_utc for each in due), default=None)
+
     def connection(self) -> kubeconfig.ClusterConnection:
         made = kubeconfig.make(self.node, self.server, ca=self.ca, certificate=self.certificate, key=self.key)
         return made.resolve()

@@ -2,7 +2,7 @@
 
     coterie.log, where our own output goes there      moved aside; we open it anew
     datamesh, kusciaapi, crypt                        moved aside; the children open theirs anew (base/child_logging.py)
-    envoy.log, internal.log, external.log             by the gateway, which asks Envoy to open them anew
+    envoy.log and internal, external, ingress.log     by the gateway, which asks Envoy to open them anew
     the audit log                                     by its writer, between two lines
     Envoy's standard error, the supervisor's            copied and truncated: nobody can open them anew; hardly written to
 
@@ -50,7 +50,7 @@ def logs_of(paths: DomainPaths, audit_log: str = "") -> NodeLogs:
         own=paths.log("coterie"),
         followed=(paths.log("datamesh"), paths.log("kusciaapi"), gateway / "crypt.log"),
         copied=(gateway / "envoy-stderr.log", paths.run / "runp" / "shepherd.log"),
-        tidied=(*(gateway / f"{name}.log" for name in ("envoy", "internal", "external")), *audit),
+        tidied=(*(gateway / f"{name}.log" for name in ("envoy", "internal", "external", "ingress")), *audit),
     )
 
 

@@ -71,15 +71,14 @@ APPLY = Chapter(
     },
 )  # fmt: skip
 
-# Nobody here looks after stateful sets, so a status written by hand stays as it was written.
-_STATEFUL = """
-apiVersion: apps/v1
-kind: StatefulSet
+# Nobody looks after a pod that waits for its gate, so a status written by hand stays as it was written.
+_GATED = """
+apiVersion: v1
+kind: Pod
 metadata: {name: s}
 spec:
-  replicas: %s
-  selector: {matchLabels: {app: s}}
-  template: {metadata: {labels: {app: s}}, spec: {containers: [{name: main, image: nginx}]}}
+  schedulingGates: [{name: example.com/wait}]
+  containers: [{name: main, image: %s}]
 """
 
 _EDITOR = {"KUBE_EDITOR": "sed -i s/before/after/"}
@@ -93,8 +92,8 @@ CHANGE = Chapter(
         Command("edit nothing", "edit cm cm", env={"KUBE_EDITOR": "true"}, err="Edit cancelled, no changes made"),
         Command("edit json", "edit cm cm -o json", env={"KUBE_EDITOR": "sed -i s/after/later/"}, check=lambda c: c["data"] == {"word": "later"}),
         Command("edit invalid", "edit deploy d", env={"KUBE_EDITOR": "sed -i 's/replicas: 1/replicas: -1/'"}, rc=1, err=r"spec\.replicas: Invalid value|is invalid"),
-        Command("edit status", "edit sts s --subresource=status", env={"KUBE_EDITOR": "sed -i 's/^  replicas: 0/  replicas: 3/'"}, out="statefulset.apps/s edited", since="1.24"),
-        Command("status edited", "get sts s -o 'jsonpath={.status.replicas}'", out=r"\A3\Z", since="1.24"),
+        Command("edit status", "edit pod s --subresource=status", env={"KUBE_EDITOR": "sed -i 's/^  phase: Pending/  phase: Unknown/'"}, out="pod/s edited", since="1.24"),
+        Command("status edited", "get pod s -o 'jsonpath={.status.phase}'", out=r"\AUnknown\Z", since="1.24"),
         Command("patch strategic", "patch deploy d -p '{\"spec\":{\"template\":{\"spec\":{\"containers\":[{\"name\":\"side\",\"image\":\"envoy\"}]}}}}'", out="deployment.apps/d patched"),
         Command("patch strategic merged", "get deploy d -o json", check=lambda d: {c["name"] for c in d["spec"]["template"]["spec"]["containers"]} == {"main", "side"}),
         Command("patch strategic delete", "patch deploy d -p '{\"spec\":{\"template\":{\"spec\":{\"containers\":[{\"name\":\"side\",\"$patch\":\"delete\"}]}}}}' -o json", check=lambda d: len(d["spec"]["template"]["spec"]["containers"]) == 1),
@@ -103,8 +102,8 @@ CHANGE = Chapter(
         Command("patch nothing", "patch cm cm --type=merge -p '{\"data\":{\"new\":\"1\"}}'", out=r"patched \(no change\)"),
         Command("patch file", "patch cm cm --type=merge --patch-file=patch.yaml", out="patched"),
         Command("patch dry run", "patch cm cm --type=merge --dry-run=server -p '{\"data\":{\"dry\":\"1\"}}'", out=r"patched( \(server dry run\))?"),
-        Command("patch status", "patch sts s --subresource=status --type=merge -p '{\"status\":{\"replicas\":1,\"observedGeneration\":1}}'", out="patched", since="1.24"),
-        Command("status patched", "get sts s -o json", check=lambda d: d["status"]["replicas"] == 1 and d["spec"]["replicas"] == 1, since="1.24"),
+        Command("patch status", "patch pod s --subresource=status --type=merge -p '{\"status\":{\"phase\":\"Pending\",\"message\":\"by hand\"}}'", out="patched", since="1.24"),
+        Command("status patched", "get pod s -o json", check=lambda p: p["status"]["message"] == "by hand" and p["spec"]["containers"][0]["image"] == "nginx", since="1.24"),
         Command("patch local", "patch -f objects.yaml --local --type=merge -p '{\"metadata\":{\"labels\":{\"l\":\"1\"}}}' -o name", out="configmap/cm"),
         Command("label", "label cm cm team=red", out="configmap/cm labeled"),
         Command("label refuses", "label cm cm team=blue", rc=1, err=r"already has a value \(red\)"),
@@ -122,16 +121,16 @@ CHANGE = Chapter(
         Command("replaced", "get cm cm -o json", check=lambda c: c["data"] == {"only": "this"} and "labels" not in c["metadata"]),
         Command("replace force", "replace --force -f replaced.yaml", out=r'"cm" deleted[\s\S]*configmap/cm replaced'),
         Command("replace missing", "replace -f missing.yaml", rc=1, err="NotFound"),
-        Command("replace status", "replace --subresource=status -f status.yaml", out="statefulset.apps/s replaced", since="1.24"),
-        Command("replaced status", "get sts s -o json", check=lambda d: d["status"]["replicas"] == 7 and d["spec"]["replicas"] == 1, since="1.24"),
+        Command("replace status", "replace --subresource=status -f status.yaml", out="pod/s replaced", since="1.24"),
+        Command("replaced status", "get pod s -o json", check=lambda p: p["status"]["message"] == "seven" and p["spec"]["containers"][0]["image"] == "nginx", since="1.24"),
         Command("patch scale", "patch deploy d --subresource=scale --type=merge -p '{\"spec\":{\"replicas\":2}}'", out="patched", since="1.24"),
         Command("create kustomized", "create -k base", out="configmap/from-base created"),
         Command("diff kustomized", "diff -k base", out=r"\A\Z"),
     ),
     files={
-        "objects.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: cm}\ndata: {word: before}\n---\n" + _DEPLOYMENT.replace("d1", "d") % (1, "nginx", "") + "---" + _STATEFUL % 1,
+        "objects.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: cm}\ndata: {word: before}\n---\n" + _DEPLOYMENT.replace("d1", "d") % (1, "nginx", "") + "---" + _GATED % "nginx",
         "patch.yaml": "data: {from: file}\n",
-        "status.yaml": _STATEFUL % 5 + "status: {replicas: 7}\n",
+        "status.yaml": _GATED % "other" + "status: {phase: Pending, message: seven}\n",
         "base/kustomization.yaml": "resources: [cm.yaml]\nnamePrefix: from-\n",
         "base/cm.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: base}\n",
         "replaced.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: cm}\ndata: {only: this}\n",

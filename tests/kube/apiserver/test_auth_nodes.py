@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from server_kit import MERGE, Api, pod, serving
 
+from coterie import __version__
 from coterie.base import pki
 from coterie.http.messages import UserInfo
 from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
+from coterie.kube.api.version_skew import skew_problem
 from coterie.kube.apiserver.auth.nodes import named_by, node_of
 from coterie.kube.apiserver.auth.tokens import TokenSigner
 from coterie.kube.apiserver.server import Settings
@@ -215,6 +217,43 @@ async def test_a_node_may_not_announce_the_pod_addresses_of_another(api: Api) ->
     elsewhere = node("n1", podCIDR="10.1.0.0/24")
     elsewhere["metadata"]["labels"] = {COTERIE_POD_NAMESPACE: "alice"}
     await api.post(f"{V1}/nodes", elsewhere, user=N1)
+
+
+@pytest.mark.parametrize(
+    ("node_version", "plane", "problem"),
+    [
+        ("v1.4.0", "1.4.9", ""),
+        ("v1.3.7", "1.4.0", ""),
+        ("v1.5.0", "1.4.0", ""),
+        ("v1.2.9", "1.4.0", "upgrade the node to 1.3 or later"),
+        ("v1.6.0-rc1", "1.4.0", "upgrade the control plane to 1.5 or later"),
+        ("v2.4.0", "1.4.0", "upgrade the control plane to 2.3 or later"),
+        ("", "1.4.0", ""),
+        ("unknown", "1.4.0", ""),
+    ],
+)
+def test_versions_that_work_together(node_version: str, plane: str, problem: str) -> None:
+    found = skew_problem(node_version, plane)
+    assert found.endswith(problem) and bool(found) == bool(problem)
+
+
+@pytest.mark.parametrize("user", [N1, ALICE], ids=["node", "owner"])
+async def test_a_node_of_too_different_a_version_is_refused(api: Api, user: UserInfo) -> None:
+    major, minor = (int(part) for part in __version__.split(".")[:2])
+    status = f"{V1}/nodes/n1/status"
+
+    def of(number: int) -> dict[str, Any]:
+        return {"status": {"nodeInfo": {"kubeletVersion": f"v{major}.{number}.0"}}}
+
+    for number in {minor, minor + 1, max(0, minor - 1)}:
+        # A field of a later version is no problem either.
+        await api.patch(status, {"status": {**of(number)["status"], "ofLaterVersion": 1}}, user=user)
+    headers = {"content-type": MERGE}
+    answer = await api.refused(403, "PATCH", status, of(minor + 2), user=user, headers=headers)
+    assert "one minor version apart at most; upgrade the control plane" in answer.json["message"]
+    await api.patch(status, of(minor + 2))
+    await api.refused(403, "PATCH", status, STATUS, user=user, headers=headers)
+    await api.patch(f"{V1}/nodes/n1", {"metadata": {"labels": {"a": "b"}}}, user=user)
 
 
 async def test_of_its_taints_a_node_may_change_kuscias_only(api: Api) -> None:

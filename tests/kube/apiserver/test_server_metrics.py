@@ -10,7 +10,10 @@ import orjson
 import pytest
 from server_kit import PODS, Api, pod, serving
 
+from coterie.http.messages import UserInfo
 from coterie.kube.api.meta import Object
+from coterie.kube.apiserver.extension import ApiServerExtension
+from coterie.kube.apiserver.server import Settings
 
 METRICS = "/apis/metrics.k8s.io/v1beta1"
 CUSTOM = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/pods"
@@ -122,6 +125,42 @@ async def test_the_metrics_of_pods_that_serve_some(api: Api, agent: Agent) -> No
     assert [each["value"] for each in some["items"]] == ["3"]
     none = await api.refused(404, "GET", f"{CUSTOM}/*/queue_length?labelSelector=app%3Ddb")
     assert "prometheus.io/port" in none.message
+
+
+async def test_engines_announce_metrics_in_their_own_words(agent: Agent) -> None:
+    """The annotations of a product, which an extension of the server names."""
+    server = await asyncio.start_server(agent.serve, "127.0.0.1", 0)
+    agent.series = {"e": [{"labels": {}, "value": 2}]}
+    extension = ApiServerExtension("x", metrics_annotations=(("x.example/port", "x.example/path"),))
+    async with serving(Settings(extensions=(extension,))) as api:
+        await api.post("/api/v1/nodes", {"metadata": {"name": "n"}})
+        status = {
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": server.sockets[0].getsockname()[1]}},
+        }
+        await api.patch("/api/v1/nodes/n/status", {"status": status})
+        made = pod("e")
+        made["metadata"]["annotations"] = {"x.example/port": "9000", "x.example/path": "/m"}
+        await api.post(PODS, made)
+        await api.post(f"{PODS}/e/binding", {"target": {"name": "n"}})
+        await api.patch(f"{PODS}/e/status", {"status": {"phase": "Running"}})
+        found = await api.get(f"{CUSTOM}/e/load")
+        assert found["items"][0]["value"] == "2"
+        assert agent.asked == [{"port": "9000", "path": "/m", "metric": "load"}]
+    server.close()
+
+
+async def test_who_may_view_a_namespace_may_see_what_it_uses(api: Api) -> None:
+    viewer = UserInfo("eve", ("system:authenticated",))
+    await api.refused(403, "GET", f"{METRICS}/namespaces/default/pods", user=viewer)
+    binding = {
+        "metadata": {"name": "eve"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "eve"}],
+    }
+    await api.post("/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings", binding)
+    assert (await api.get(f"{METRICS}/namespaces/default/pods", user=viewer))["items"]
+    await api.refused(403, "GET", f"{METRICS}/nodes", user=viewer)
 
 
 async def test_custom_metrics_are_not_a_listed_resource(api: Api) -> None:

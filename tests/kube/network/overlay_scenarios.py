@@ -597,46 +597,50 @@ def the_machine_cannot_lend_its_way() -> None:
         assert udp.received(5) == b"own"
 
 
-SCENARIOS: dict[str, Callable[[], None]] = {
-    scenario.__name__: scenario
-    for scenario in (
-        pods_on_one_link_reach_each_other,
-        pods_reach_each_other_across_a_router,
-        pods_see_nothing_of_the_machines_network,
-        packets_of_the_right_size_pass,
-        a_smaller_network_between_machines_makes_smaller_packets,
-        large_transfers_pass,
-        engines_on_two_nodes_talk_only_as_a_pair,
-        ordinary_pods_reach_engines_of_other_nodes_and_not_the_reverse,
-        guests_reach_no_pod_of_another_node,
-        gateway_ports_are_for_other_nodes_what_they_are_for_ours,
-        the_gateway_of_the_control_plane_reaches_every_pod,
-        domains_on_the_same_machines_never_meet,
-        a_node_joins_and_leaves,
-        the_last_peer_takes_the_device_along,
-        a_node_changes_its_address,
-        a_restart_interrupts_nobody,
-        a_peer_that_left_during_a_restart_is_removed,
-        a_new_namespace_gets_everything_again,
-        nothing_is_sent_while_nothing_changes,
-        nothing_is_left_behind,
-        the_machine_reaches_ordinary_pods_of_all_nodes,
-        the_machine_reaches_no_engine_and_no_guest,
-        the_machine_resolves_names_and_calls_no_other_port,
-        nobody_reaches_the_machine,
-        a_range_that_leads_elsewhere_is_left_alone,
-        a_second_node_of_the_domain_takes_no_device,
-        a_machine_that_is_no_node_sends_nothing_in,
-        a_header_in_two_fragments_is_no_way_in,
-        another_domains_number_is_no_way_in,
-        forged_sources_from_a_node_are_dropped,
-        packets_from_a_node_go_to_pods_of_this_one_only,
-        engines_of_a_node_without_a_pair_reach_nothing,
-        ordinary_pods_of_a_node_reach_no_guest,
-        another_machine_reaches_no_engine,
-        the_machine_cannot_lend_its_way,
-    )
-}
+PODS = (
+    pods_on_one_link_reach_each_other,
+    pods_reach_each_other_across_a_router,
+    pods_see_nothing_of_the_machines_network,
+    packets_of_the_right_size_pass,
+    a_smaller_network_between_machines_makes_smaller_packets,
+    large_transfers_pass,
+    engines_on_two_nodes_talk_only_as_a_pair,
+    ordinary_pods_reach_engines_of_other_nodes_and_not_the_reverse,
+    guests_reach_no_pod_of_another_node,
+    gateway_ports_are_for_other_nodes_what_they_are_for_ours,
+    the_gateway_of_the_control_plane_reaches_every_pod,
+    domains_on_the_same_machines_never_meet,
+)
+NODES = (
+    a_node_joins_and_leaves,
+    the_last_peer_takes_the_device_along,
+    a_node_changes_its_address,
+    a_restart_interrupts_nobody,
+    a_peer_that_left_during_a_restart_is_removed,
+    a_new_namespace_gets_everything_again,
+    nothing_is_sent_while_nothing_changes,
+    nothing_is_left_behind,
+)
+MACHINE = (
+    the_machine_reaches_ordinary_pods_of_all_nodes,
+    the_machine_reaches_no_engine_and_no_guest,
+    the_machine_resolves_names_and_calls_no_other_port,
+    nobody_reaches_the_machine,
+    a_range_that_leads_elsewhere_is_left_alone,
+    a_second_node_of_the_domain_takes_no_device,
+)
+ATTACKS = (
+    a_machine_that_is_no_node_sends_nothing_in,
+    a_header_in_two_fragments_is_no_way_in,
+    another_domains_number_is_no_way_in,
+    forged_sources_from_a_node_are_dropped,
+    packets_from_a_node_go_to_pods_of_this_one_only,
+    engines_of_a_node_without_a_pair_reach_nothing,
+    ordinary_pods_of_a_node_reach_no_guest,
+    another_machine_reaches_no_engine,
+    the_machine_cannot_lend_its_way,
+)
+SCENARIOS: dict[str, Callable[[], None]] = {each.__name__: each for each in (*PODS, *NODES, *MACHINE, *ATTACKS)}
 
 
 def main(mode: str, name: str) -> int:

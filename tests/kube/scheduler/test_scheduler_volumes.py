@@ -158,6 +158,21 @@ def test_a_pod_waits_for_its_claim_and_is_tried_when_it_is_bound() -> None:
     assert known.decided() == ("n2", ())
 
 
+def test_a_claim_for_one_pod_has_one_pod() -> None:
+    known = Engine()
+    only = claim("c", "v")
+    only["spec"]["accessModes"] = ["ReadWriteOncePod"]
+    known.claim(only)
+    known.volume(volume("v", "n2", phase="Bound"))
+    known.pod(user("p", "c"))
+    assert known.decided() == ("n2", ())
+    known.pod(user("q", "c"))
+    assert "ReadWriteOncePod access mode" in known.decided()
+    ended = user("p", "c", node="n2", phase="Succeeded")
+    known.pod(ended)
+    assert known.decided() == ("n2", ())
+
+
 # ---- on the API server
 
 

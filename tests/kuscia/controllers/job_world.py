@@ -93,7 +93,7 @@ class JobWorld(Mesh):
         await Mesh.kubelet(self)
         await World.kubelet(self)
 
-    async def _bind(self, meta: Object) -> None:
+    async def _bind(self, meta: Object, spec: Object) -> None:
         """The scheduler's work."""
 
     async def add_domain(self, name: str, *, nodes: int = 1, cpu: str = "4", **spec: Any) -> None:

@@ -19,7 +19,7 @@ from ingress_kit import backend, dns, endpoints, ingress, key_pair, rule, secret
 
 from coterie.kube.network.ingress.plan import IngressObjects, ingress_table
 from coterie.kuscia.gateway.ingress_status import point_of, points
-from coterie.kuscia.gateway.model import IngressListeners, PodNetwork, Protocol, SnapshotInputs, SocketAddress
+from coterie.kuscia.gateway.model import IngressListeners, PodNetwork, Protocol, SnapshotInputs, SocketAddress, Tuning
 from coterie.kuscia.gateway.pod_upstreams import is_ordinary_pod
 from coterie.kuscia.gateway.snapshot import snapshot
 
@@ -294,6 +294,21 @@ async def test_grpc_backends(tmp_path: Path) -> None:
             assert (reply.status, await reply.read()) == (200, b"abc")
 
 
+async def test_clients_that_say_nothing_or_never_end_their_headers_are_let_go(tmp_path: Path) -> None:
+    rules = ingress("a", rule("x.example", ("Prefix", "/", "one:80")), tls=[{"secretName": "s"}])
+    quick = Tuning(headers_seconds=0.3)
+    async with served(tmp_path, rules, secrets={"s": secret("s")}, tuning=quick) as at:
+        where = at.alice.inputs.ingress_listeners
+        assert where is not None and where.http is not None and where.https is not None
+        for port, said in ((where.http, b""), (where.http, b"GET / HTTP/1.1\r\nHost: x"), (where.https, b"")):
+            reader, writer = await asyncio.open_connection(port.host, port.port)
+            writer.write(said)
+            async with asyncio.timeout(30):
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()
+            writer.close()
+
+
 def test_nothing_listens_unless_a_port_is_named(tmp_path: Path) -> None:
     made: SnapshotInputs = make_inputs("alice", tmp_path, Protocol.MTLS)
     resources = snapshot(made)
@@ -309,6 +324,10 @@ def test_nothing_listens_unless_a_port_is_named(tmp_path: Path) -> None:
         ("100.96.0.5", True),
         ("100.96.127.254", True),
         ("100.96.128.7", False),
+        ("100.97.0.5", True),
+        ("100.97.128.7", False),
+        ("100.97.0.1", False),
+        ("100.112.0.5", False),
         ("100.96.0.1", False),
         ("100.96.0.0", False),
         ("127.0.0.1", False),
@@ -317,7 +336,7 @@ def test_nothing_listens_unless_a_port_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_only_ordinary_pods_are_backends(address: str, ordinary: bool) -> None:
-    pods = PodNetwork("100.96.0.0/16", "100.96.128.0/17", SocketAddress("100.96.0.1", 80))
+    pods = PodNetwork("100.96.0.0/16", "100.96.128.0/17", SocketAddress("100.96.0.1", 80), cluster="100.96.0.0/12")
     assert is_ordinary_pod(pods, address) == ordinary
 
 

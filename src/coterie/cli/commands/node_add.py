@@ -17,6 +17,7 @@ from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.error_messages import cli_errors
 from coterie.cli.session import domains_under, root_of
 from coterie.kube.api.errors import AlreadyExists, NotFound
+from coterie.kube.api.labels import HOSTNAME
 from coterie.kube.api.meta import Object
 from coterie.kube.api.names import dns_subdomain_faults
 from coterie.kube.api.types.nodes import NODES
@@ -25,6 +26,7 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.kubeconfig import ClusterConnection
 from coterie.kube.client.wait import wait_for
+from coterie.kuscia.api.labels import KUSCIA_NODE_NAMESPACE
 from coterie.node import cluster_network, join_bundle
 from coterie.node.cluster_network import ClusterNetwork
 from coterie.node.config import ConfigError
@@ -81,7 +83,7 @@ def run(args: argparse.Namespace, app: App) -> int:
     server = args.server or server_for(connection.server, names, args.name, addresses)
     _check_server(names, server)
     with cli_errors(connection.server):
-        known, node = asyncio.run(_registered(app, connection, args.name, addresses))
+        known, node = asyncio.run(_registered(app, connection, args.name, addresses, paths.home.name))
     cidr = node["spec"]["podCIDR"]
     try:
         made = join_bundle.make_bundle(paths, args.name, addresses, server, SYSTEM_CLOCK, pod_cidr=cidr, network=known)
@@ -117,7 +119,7 @@ def _control_plane(args: argparse.Namespace, app: App) -> DomainPaths:
 
 
 async def _registered(
-    app: App, connection: ClusterConnection, name: str, addresses: tuple[str, ...]
+    app: App, connection: ClusterConnection, name: str, addresses: tuple[str, ...], domain: str
 ) -> tuple[ClusterNetwork, Object]:
     """The Node, with its range of pod addresses."""
     transport = app.connect(connection) if app.connect else HttpTransport(connection, user_agent="coterie-cli")
@@ -131,7 +133,7 @@ async def _registered(
             ) from problem
         made = True
         try:
-            await client.create(_NODES, _new_node(name, addresses))
+            await client.create(_NODES, _new_node(name, addresses, domain))
         except AlreadyExists:
             made = False
         return known, await _with_range(client, name, made=made)
@@ -139,9 +141,10 @@ async def _registered(
         await client.close()
 
 
-def _new_node(name: str, addresses: tuple[str, ...]) -> Object:
+def _new_node(name: str, addresses: tuple[str, ...], domain: str) -> Object:
     now = rfc3339(SYSTEM_CLOCK.now())
-    # Unknown, so that nothing is scheduled there before the machine has joined.
+    # Unknown, so that nothing is scheduled there before the machine has joined. With the domain's label, so that other nodes
+    # know the way to its pods from the beginning.
     ready = {
         "type": "Ready",
         "status": "Unknown",
@@ -151,7 +154,7 @@ def _new_node(name: str, addresses: tuple[str, ...]) -> Object:
     }
     listed = [{"type": "InternalIP", "address": address} for address in addresses]
     return {
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "metadata": {"name": name, "labels": {HOSTNAME: name, KUSCIA_NODE_NAMESPACE: domain}},
         "status": {"conditions": [ready], "addresses": [*listed, {"type": "Hostname", "address": name}]},
     }
 

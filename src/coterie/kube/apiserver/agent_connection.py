@@ -41,7 +41,8 @@ def address_of(node: Object) -> AgentAddress:
     status = node.get("status") or {}
     name = node["metadata"]["name"]
     port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
-    by_type = {address.get("type"): address.get("address") for address in status.get("addresses") or ()}
+    # Of several addresses of one type the first counts.
+    by_type = {each.get("type"): each.get("address") for each in reversed(status.get("addresses") or ())}
     host = by_type.get("InternalIP") or by_type.get("ExternalIP") or by_type.get("Hostname")
     if not host or not port:
         raise errors.ServiceUnavailable(f"node {name} has not reported an address and port of its agent yet")

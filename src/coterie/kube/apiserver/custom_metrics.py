@@ -32,7 +32,16 @@ _GREATEST = 9e15
 
 
 class CustomMetricsApi:
-    def __init__(self, nodes: Collection, pods: Collection, proxy: NodeProxy, clock: Clock) -> None:
+    def __init__(
+        self,
+        nodes: Collection,
+        pods: Collection,
+        proxy: NodeProxy,
+        clock: Clock,
+        annotations: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """`annotations`: more pairs of annotations with port and path."""
+        self._annotations = ((_PORT, _PATH), *annotations)
         self._nodes = nodes
         self._pods = pods
         self._proxy = proxy
@@ -63,13 +72,26 @@ class CustomMetricsApi:
             if target.name in ("*", entry.name) and labels.matches(entry.labels)
         ]
         return [
-            pod for pod in found if _endpoint(pod) is not None and (pod.get("status") or {}).get("phase") == "Running"
+            pod
+            for pod in found
+            if self._endpoint(pod) is not None and (pod.get("status") or {}).get("phase") == "Running"
         ]
+
+    def _endpoint(self, pod: Object) -> tuple[int, str] | None:
+        """Port and path, where annotations say them."""
+        known = pod["metadata"].get("annotations") or {}
+        if known.get(_SCRAPE) == "false":
+            return None
+        for port_key, path_key in self._annotations:
+            port = known.get(port_key, "")
+            if port.isdecimal() and 0 < int(port) < 65536:
+                return int(port), known.get(path_key) or "/metrics"
+        return None
 
     async def _value(self, pod: Object, metric: str, chosen: LabelSelector) -> Object | None:
         meta = pod["metadata"]
         node = self._nodes.get("", pod["spec"].get("nodeName") or "")
-        endpoint = _endpoint(pod)
+        endpoint = self._endpoint(pod)
         if node is None or endpoint is None:
             return None
         port, path = endpoint
@@ -95,15 +117,6 @@ class CustomMetricsApi:
             "value": str(quantity.from_milli(round(total * 1000))),
             **_window(series),
         }
-
-
-def _endpoint(pod: Object) -> tuple[int, str] | None:
-    """Port and path, where the annotations say them."""
-    annotations = pod["metadata"].get("annotations") or {}
-    port = annotations.get(_PORT, "")
-    if annotations.get(_SCRAPE) == "false" or not port.isdecimal() or not 0 < int(port) < 65536:
-        return None
-    return int(port), annotations.get(_PATH) or "/metrics"
 
 
 def _window(series: Sequence[Object]) -> Object:

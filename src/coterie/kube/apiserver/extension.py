@@ -60,6 +60,8 @@ class ApiServerExtension:
     roles: RoleRules = RoleRules()  # noqa: RUF009 - frozen
     admission: Callable[[ResourceStorage, Clock], Sequence[Step]] = field(default=lambda state, clock: ())
     node_ownership: NodeOwnership | None = None
+    metrics_annotations: tuple[tuple[str, str], ...] = ()
+    """Pairs of annotations of a pod with the port and the path of its metrics, besides those of Prometheus."""
     configmap_annotations: tuple[str, ...] = ()
     """Annotations of a pod that name ConfigMaps which its node may read."""
     configmaps_for_nodes: tuple[str, ...] = ()

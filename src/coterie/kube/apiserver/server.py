@@ -216,7 +216,13 @@ class ApiServer:
             owner_label=ownership.label if ownership is not None else "",
         )
         self._usage = usage.UsageApi(core("nodes"), core("pods"), proxy, self.clock)
-        self._custom_metrics = custom_metrics.CustomMetricsApi(core("nodes"), core("pods"), proxy, self.clock)
+        self._custom_metrics = custom_metrics.CustomMetricsApi(
+            core("nodes"),
+            core("pods"),
+            proxy,
+            self.clock,
+            [pair for extension in self.settings.extensions for pair in extension.metrics_annotations],
+        )
         self._verbs: dict[str, Verb] = {
             "get": reader.get,
             "list": reader.list,

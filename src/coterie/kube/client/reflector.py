@@ -36,6 +36,7 @@ RETRY = Policy(first=0.2, factor=2.0, limit=30.0, jitter=0.3)
 _WATCH_SECONDS = (300, 600)
 """Watches end by themselves after a time in this range, so that they move away from a server that is going down."""
 
+_WARN_SECONDS = 60.0
 _BEYOND_LIMITS = Policy(first=5.0, factor=2.0, limit=300.0, jitter=0.3)
 """Pauses before a server is asked again that sent more than it may."""
 _QUICK = 10.0
@@ -108,6 +109,7 @@ class Reflector(Generic[T]):
         self._reported: dict[ObjectKey, None] = {}
         self._observer = observer
         self._failing = False
+        self._warned_at = 0.0
         self._log = logger("client.reflector").bind(resource=str(kind), namespace=namespace or None)
         self._rate_limited_log = RateLimitedLog(self._log, self._clock)
         self.resource_version = ""
@@ -131,7 +133,7 @@ class Reflector(Generic[T]):
                 backoff = self._beyond_limits if isinstance(error, LimitExceeded) else self._backoff
                 wait = backoff.failed()
                 if self._limits is None:
-                    self._log.warning("Watch failed; trying again", error=error, seconds=round(wait, 2))
+                    self._warn(error, wait)
                 else:
                     self._rate_limited_log.warn(
                         "Watch failed; trying again", why=printable(str(error)), seconds=round(wait, 2)
@@ -140,6 +142,13 @@ class Reflector(Generic[T]):
                 if self._observer is not None:
                     self._observer.failed(self._kind, printable(str(error)))
                 await self._clock.sleep(wait)
+
+    def _warn(self, error: Exception, wait: float) -> None:
+        """At first, and then now and then: a server may be away for long."""
+        now = self._clock.monotonic()
+        if not self._failing or now - self._warned_at >= _WARN_SECONDS:
+            self._warned_at = now
+            self._log.warning("Watch failed; trying again", error=error, seconds=round(wait, 2))
 
     async def _pause_between_restarts(self) -> None:
         """A server may forget a version; one that forgets each version at once is not asked in a tight loop."""

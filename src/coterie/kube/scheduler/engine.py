@@ -151,6 +151,8 @@ class SchedulingEngine:
         if self.state.assumed.get(pod.uid) is None:
             return  # it was seen bound or gone meanwhile
         self.state.forget(pod.uid)
+        if pod.claims:
+            self._claims_used(pod, False)
         if pod.gang is not None and self._gangs is not None:
             self._gangs.bind_failed(pod)
         else:
@@ -201,6 +203,8 @@ class SchedulingEngine:
         self.queue.remove(uid)
         self._evicting.pop(uid, None)
         self.snapshot.nominate(pod, "")
+        if pod.claims:
+            self._claims_used(pod, not ended)
         if ended:
             state.forget(uid)
         else:
@@ -216,6 +220,8 @@ class SchedulingEngine:
     def _left(self, pod: PodFacts) -> None:
         uid = pod.uid
         self._with_claims.discard(uid)
+        if pod.claims:
+            self._claims_used(pod, False)
         self.state.pending.pop(uid, None)
         self.queue.remove(uid)
         self._evicting.pop(uid, None)
@@ -249,6 +255,12 @@ class SchedulingEngine:
             self.queue.remove(uid)
         else:
             self.queue.put(uid, (-pod.priority, pod.created, str(pod.key)))
+
+    def _claims_used(self, pod: PodFacts, used: bool) -> None:
+        if used:
+            self.volumes.use(pod)
+        elif self.volumes.release(pod):
+            self._volumes_changed()
 
     def _volumes_changed(self) -> None:
         """Pods whose volumes ask for something else now are tried again."""
@@ -310,6 +322,8 @@ class SchedulingEngine:
             state.cursor = found.next_cursor
             self.snapshot.place(pod, found.node)
             state.assumed[pod.uid] = found.node
+            if pod.claims:
+                self._claims_used(pod, True)
             state.effects.append(Bind(pod, found.node))
             self.queue.placed(pod.uid)
             self._arrived.append(pod)

@@ -7,7 +7,7 @@ claim not bound otherwise, or missing    the pod waits
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from coterie.kube.api.meta import ObjectKey
@@ -20,6 +20,7 @@ from coterie.kube.scheduler.terms import VolumeTerms
 VOLUME_CONFLICT = "node(s) didn't match PersistentVolume's node affinity"
 NO_VOLUME = "node(s) didn't find available persistent volumes to bind"
 UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
+IN_USE = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
 
@@ -37,22 +38,44 @@ class VolumeState:
         self.claims: dict[ObjectKey, PersistentVolumeClaim] = {}
         self.volumes: dict[str, PersistentVolume] = {}
         self.classes: dict[str, StorageClass] = {}
+        self._users: dict[ObjectKey, set[str]] = {}
+        """Uids of the pods that have a place, by their claims."""
+
+    def use(self, pod: PodFacts) -> None:
+        """The pod has a place now."""
+        for name in pod.claims:
+            self._users.setdefault(ObjectKey(pod.namespace, name), set()).add(pod.uid)
+
+    def release(self, pod: PodFacts) -> bool:
+        """The pod has no place any more; says whether it had one."""
+        found = False
+        for name in pod.claims:
+            key = ObjectKey(pod.namespace, name)
+            users = self._users.get(key, set())
+            found = found or pod.uid in users
+            users.discard(pod.uid)
+            if not users:
+                self._users.pop(key, None)
+        return found
 
     def apply(self, pod: PodFacts) -> PodFacts:
         """The pod with what its volumes ask for now."""
-        wanted = self.demand(pod.namespace, pod.claims)
+        wanted = self.demand(pod.namespace, pod.claims, pod.uid)
         static = replace(pod.static, volumes=wanted.terms, blocked=wanted.blocked)
         if static == pod.static and wanted.unbound == pod.unbound_claims:
             return pod
         return replace(pod, static=static, unbound_claims=wanted.unbound)
 
-    def demand(self, namespace: str, claims: Sequence[str]) -> VolumeDemand:
+    def demand(self, namespace: str, claims: Sequence[str], uid: str = "") -> VolumeDemand:
+        """`uid`: of the pod, which may be the one user of a claim itself."""
         terms: list[VolumeTerms] = []
         unbound: list[str] = []
         for name in dict.fromkeys(claims):
             claim = self.claims.get(ObjectKey(namespace, name))
             if claim is None:
                 return VolumeDemand(f'persistentvolumeclaim "{name}" not found')
+            if "ReadWriteOncePod" in (claim.spec.access_modes or ()) and self._users.get(claim.key, set()) - {uid}:
+                return VolumeDemand(IN_USE)
             if claim.metadata.deleting:
                 return VolumeDemand(f'persistentvolumeclaim "{name}" is being deleted')
             if claim.status.phase == "Lost":
@@ -104,7 +127,3 @@ class VolumeState:
                 return None
             out += terms
         return tuple(dict.fromkeys(out))
-
-
-def using(pods: Iterable[PodFacts], claim: ObjectKey) -> list[PodFacts]:
-    return [pod for pod in pods if pod.namespace == claim.namespace and claim.name in pod.claims]

@@ -198,6 +198,20 @@ def is_templated(engine_templates: Mapping[str, str], containers: Iterable[Objec
     return bool(engine_templates) and any(each.get("configVolumeMounts") for each in containers)
 
 
+_TEMPLATE_NAME = re.compile(r"(?:\{\{-?\s*|\[)\.([A-Za-z_][A-Za-z0-9_]*)")
+"""At the beginning of a place to fill in, or as an index taken from elsewhere."""
+KNOWN_NAMES = frozenset(
+    (
+        "KUSCIA_DOMAIN_ID", "KUSCIA_API_PROTOCOL", "ALLOCATED_PORTS",
+        "TASK_ID", "TASK_INPUT_CONFIG", "TASK_CLUSTER_DEFINE",
+        "SERVING_ID", "INPUT_CONFIG", "CLUSTER_DEFINE",
+        "CONTAINER_CPU_LIMIT", "CONTAINER_MEM_LIMIT", "TRUSTED_CA_FILE",
+        "SERVER_CERT_FILE", "SERVER_PRIVATE_KEY_FILE", "CLIENT_CERT_FILE", "CLIENT_PRIVATE_KEY_FILE",
+    )
+)  # fmt: skip
+"""In config templates: what every node knows of an engine."""
+
+
 def pod_spec(domain: str, restart_policy: str, containers: list[Object], template_map: str) -> Object:
     """Where and how engines of a domain run. `template_map`: the config map with templates; empty when there are none."""
     spec: Object = {
@@ -211,6 +225,18 @@ def pod_spec(domain: str, restart_policy: str, containers: list[Object], templat
     if template_map:
         spec["volumes"] = [{"name": TEMPLATE_VOLUME, "configMap": {"name": template_map}}]
     return spec
+
+
+def node_affinity(config_templates: Mapping[str, str], containers: Iterable[Object]) -> Object | None:
+    """Engines whose templates name a value that may be in the domain's config store run where the domain's key is. None:
+    they run everywhere."""
+    named = {match[1] for text in config_templates.values() for match in _TEMPLATE_NAME.finditer(text)}
+    variables = {str(each.get("name") or "").upper() for given in containers for each in given.get("env") or ()}
+    if named <= KNOWN_NAMES | variables:
+        return None
+    keyless = {"key": labels.COTERIE_JOINED, "operator": "DoesNotExist"}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [keyless]}]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
 
 
 def container_of(

@@ -138,6 +138,7 @@ class EnginePlugin:
                 "domain": self._domain,
                 labels.KUSCIA_NODE_NAMESPACE: self._domain,
                 RUNTIME_LABEL: runtime,
+                **({labels.COTERIE_JOINED: "true"} if settings.joined else {}),
             },
             owner_label=labels.KUSCIA_NODE_NAMESPACE,
             taints=(TAINT,) if settings.taint else (),

@@ -67,6 +67,7 @@ def apiserver_extension(agent_tls: Callable[[], ssl.SSLContext | None] = lambda:
             # Whether the node takes ordinary pods is a setting of the node (`agent.taint`).
             own_taints=((labels.KUSCIA_AGENT_TAINT, labels.KUSCIA_AGENT_TAINT_VALUE, "NoSchedule"),),
         ),
+        metrics_annotations=((labels.KUSCIA_METRIC_PORT, labels.KUSCIA_METRIC_PATH),),
         configmap_annotations=(labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM,),
         # Its values are encrypted for the domain; a node that joined sees which there are.
         configmaps_for_nodes=(DOMAIN_CONFIG,),

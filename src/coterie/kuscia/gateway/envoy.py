@@ -102,7 +102,7 @@ class EnvoySettings:
     @property
     def rotated(self) -> tuple[Path, ...]:
         """The logs that Envoy opens anew when asked to."""
-        return (self.log, self.logs / "external.log", self.logs / "internal.log")
+        return (self.log, *(self.logs / f"{side}.log" for side in ("external", "internal", "ingress")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +324,7 @@ class Envoy:
         await self._child.stop()
 
     async def _open_requests(self) -> int:
-        text = await self.admin.ask("/stats?filter=^http\\.(internal|external)\\.downstream_rq_active$")
+        text = await self.admin.ask("/stats?filter=^http\\.(internal|external|ingress)\\.downstream_rq_active$")
         return sum(int(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line)
 
     # ---- configuration ----

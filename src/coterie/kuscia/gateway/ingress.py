@@ -28,7 +28,7 @@ from coterie.kube.network.ingress.model import (
 from coterie.kuscia.gateway import tls
 from coterie.kuscia.gateway.clusters import NEVER_ARRIVED, cluster
 from coterie.kuscia.gateway.identity import early_mutation
-from coterie.kuscia.gateway.model import IngressListeners, SnapshotInputs, SocketAddress
+from coterie.kuscia.gateway.model import IngressListeners, SnapshotInputs, SocketAddress, Tuning
 from coterie.kuscia.gateway.names import (
     DOWNSTREAM_TLS,
     ENCRYPT_IV,
@@ -64,7 +64,6 @@ from coterie.kuscia.gateway.service_hosts import refusal
 SIDE = "ingress"
 HTTP_LISTENER, HTTPS_LISTENER = "ingress-http", "ingress-https"
 _CONNECT_SECONDS = 5.0
-_HEADERS_SECONDS = 10.0
 _IDLE_CONNECTION_SECONDS = 75.0
 _IDLE_STREAM_SECONDS = 300.0
 _STREAMS = 128
@@ -213,16 +212,22 @@ def listeners(inputs: SnapshotInputs, routes_file: object) -> list[Json]:
     if where.http is not None:
         inspector = {"name": "envoy.filters.listener.http_inspector", "typed_config": {"@type": HTTP_INSPECTOR}}
         filters = [*_proxied(where), inspector]
-        found.append(_listener(HTTP_LISTENER, where.http, where.http_socket, filters, [_chain(manager)]))
+        found.append(_listener(inputs.tuning, HTTP_LISTENER, where.http, where.http_socket, filters, [_chain(manager)]))
     if where.https is not None:
         inspector = {"name": "envoy.filters.listener.tls_inspector", "typed_config": {"@type": TLS_INSPECTOR}}
         # A listener needs a chain; without certificates every connection is closed.
         chains = list(_tls_chains(inputs, manager)) or [_nobody(manager)]
-        found.append(_listener(HTTPS_LISTENER, where.https, where.https_socket, [*_proxied(where), inspector], chains))
+        found.append(
+            _listener(
+                inputs.tuning, HTTPS_LISTENER, where.https, where.https_socket, [*_proxied(where), inspector], chains
+            )
+        )
     return found
 
 
-def _listener(name: str, where: SocketAddress, socket: str, filters: list[Json], chains: list[Json]) -> Json:
+def _listener(
+    tuning: Tuning, name: str, where: SocketAddress, socket: str, filters: list[Json], chains: list[Json]
+) -> Json:
     return {
         "name": name,
         "address": {"pipe": {"path": socket, "mode": 0o600}} if socket else address(where.host, where.port),
@@ -231,7 +236,7 @@ def _listener(name: str, where: SocketAddress, socket: str, filters: list[Json],
         "ignore_global_conn_limit": True,
         "per_connection_buffer_limit_bytes": 1 << 20,
         "listener_filters": filters,
-        "listener_filters_timeout": seconds(_HEADERS_SECONDS),
+        "listener_filters_timeout": seconds(tuning.headers_seconds),
         "filter_chains": chains,
     }
 
@@ -259,7 +264,7 @@ def _tls_chains(inputs: SnapshotInputs, manager: Json) -> Iterator[Json]:
         chain = _chain(manager) | {
             "name": f"{name}-{'named' if each.hosts else 'others'}",
             "transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": context},
-            "transport_socket_connect_timeout": seconds(_HEADERS_SECONDS),
+            "transport_socket_connect_timeout": seconds(inputs.tuning.headers_seconds),
         }
         yield chain | ({"filter_chain_match": {"server_names": list(each.hosts)}} if each.hosts else {})
 
@@ -292,7 +297,7 @@ def _manager(inputs: SnapshotInputs, routes_file: object) -> Json:
         "normalize_path": True,
         "generate_request_id": False,
         "stream_idle_timeout": seconds(_IDLE_STREAM_SECONDS),
-        "request_headers_timeout": seconds(_HEADERS_SECONDS),
+        "request_headers_timeout": seconds(inputs.tuning.headers_seconds),
         "common_http_protocol_options": {"idle_timeout": seconds(_IDLE_CONNECTION_SECONDS)},
         "http2_protocol_options": {"max_concurrent_streams": _STREAMS},
         "drain_timeout": "5s",

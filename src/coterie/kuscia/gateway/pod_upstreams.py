@@ -8,6 +8,8 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from coterie.kuscia.gateway.model import DomainService, PodNetwork, SocketAddress
 from coterie.kuscia.gateway.names import Json
 
+_FIRST_POD = 2
+
 
 @lru_cache(maxsize=16)
 def _network(cidr: str) -> IPv4Network | IPv6Network:
@@ -31,9 +33,12 @@ def is_ordinary_pod(pods: PodNetwork, host: str) -> bool:
         target = ip_address(host)
     except ValueError:
         return False
-    if str(target) == pods.gateway.host or target == _network(pods.cidr).network_address:
+    own = _network(pods.cidr)
+    if not any(target in _network(each) for each in (pods.cidr, pods.cluster) if each):
         return False
-    return target in _network(pods.cidr) and target not in _network(pods.engines)
+    # The ranges of all nodes are of one size; in each the node itself has the first address, engines have the upper half.
+    offset = int(target) % own.num_addresses
+    return _FIRST_POD <= offset < own.num_addresses // 2
 
 
 def reachable_endpoints(pods: PodNetwork | None, service: DomainService) -> tuple[SocketAddress, ...]:

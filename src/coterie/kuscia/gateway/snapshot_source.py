@@ -202,7 +202,9 @@ class SnapshotSource:
         await self._give_keys(inputs)
         applied = await self._envoy.begin(resources)
         if applied.refused and LISTENERS_FILE in applied.pending:
-            wanted = (inputs.node_socket, self._settings.pod_listener, inputs.external)
+            ingress = inputs.ingress_listeners
+            opened = (ingress.http, ingress.https) if ingress is not None else ()
+            wanted = (inputs.node_socket, self._settings.pod_listener, inputs.external, *opened)
             ports = ", ".join(str(each) for each in wanted if each is not None)
             why = "; ".join(applied.reasons) or "Envoy does not say why"
             raise SnapshotSourceError(

@@ -40,10 +40,12 @@ from coterie.kuscia.extensions.dns import (
     GATEWAY_LABEL,
     GATEWAY_SERVICES,
     HOST_SERVICES,
+    MASTER,
     DomainNames,
     is_of_domain,
 )
 from coterie.node.config import ConfigError, NodeSettings
+from coterie.node.join_bundle import Bundle
 from coterie.node.parts.context import NodeContext
 
 log = logger("node.dns")
@@ -52,7 +54,11 @@ MACHINE_FILE = Path("/etc/resolv.conf")
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
-    return dns_groups(node.settings, node.informers, node.clock, node.find("namespace_sockets", NamespaceSockets))
+    bundle = node.find("join_bundle", Bundle)
+    # A control plane of an earlier version lets nodes look into their own namespace only.
+    alone = bundle is not None and not bundle.pod_cidr
+    sockets = node.find("namespace_sockets", NamespaceSockets)
+    return dns_groups(node.settings, node.informers, node.clock, sockets, own_namespace_only=alone)
 
 
 def dns_groups(
@@ -60,15 +66,17 @@ def dns_groups(
     informers: Informers,
     clock: Clock,
     inside: NamespaceSockets | None = None,
+    *,
+    own_namespace_only: bool = False,
 ) -> list[list[Runnable]]:
-    """`inside`: makes sockets of the pod network. ConfigError when the address cannot be had."""
+    """`inside`: makes sockets of the pod network. `own_namespace_only`: no other may be watched. ConfigError when the address cannot be had."""
     dns = settings.dns
     if not dns.enabled:
         return []
     if ipaddress.ip_address(dns.address).is_unspecified:
         # Answers might come from another address than was asked, and pods need one to ask.
         raise ConfigError(f"dns.host: {dns.address} is every address; name one, such as 127.0.0.1")
-    zone_updater = _zone_updater(settings, informers)
+    zone_updater = _zone_updater(settings, informers, own_namespace_only=own_namespace_only)
     upstream = _upstream(settings)
     try:
         pods = settings.gateway.pods
@@ -91,26 +99,34 @@ def dns_groups(
     return [[server]]
 
 
-def _zone_updater(settings: NodeSettings, informers: Informers) -> ZoneUpdater:
-    if settings.mode == "lite":
-        # May look into its own namespace only; a control plane watches everything anyway.
-        updater = ZoneUpdater(_zone(settings), informers, settings.domain)
+def _zone_updater(settings: NodeSettings, informers: Informers, *, own_namespace_only: bool) -> ZoneUpdater:
+    zone = _zone(settings)
+    if own_namespace_only or settings.gateway.master is not None:
+        # A lite that registered may look into its own namespace only.
+        updater = ZoneUpdater(zone, informers, settings.domain)
         if settings.gateway.ingress is not None:
-            _follow_dns_objects(settings, informers, updater)
+            _follow_dns_objects(settings, informers, updater, settings.domain)
         return updater
-    domains = DomainNames(informers)
-    updater = ZoneUpdater(_zone(settings), informers, is_foreign=is_of_domain, wait_for=(domains.ready,))
-    domains.follow(updater.set_foreign)
+    if settings.mode == "lite":
+        # A node that joined may not read Domains; their namespaces say that they are theirs.
+        updater = ZoneUpdater(zone, informers, is_foreign=is_of_domain)
+        updater.set_foreign((MASTER,))
+    else:
+        domains = DomainNames(informers)
+        updater = ZoneUpdater(zone, informers, is_foreign=is_of_domain, wait_for=(domains.ready,))
+        domains.follow(updater.set_foreign)
     _follow_dns_objects(settings, informers, updater)
     return updater
 
 
-def _follow_dns_objects(settings: NodeSettings, informers: Informers, updater: ZoneUpdater) -> None:
+def _follow_dns_objects(
+    settings: NodeSettings, informers: Informers, updater: ZoneUpdater, namespace: str = ""
+) -> None:
     """Their hosts lead to the gateway, which serves them to pods."""
-    if settings.gateway.pods is None or not settings.gateway.enabled:
+    if settings.gateway.pods is None or not (settings.gateway.enabled or settings.remote_gateway):
         return
     gateway = updater.zone.gateway
-    informer = informers.get(DNSES, settings.domain if settings.mode == "lite" else "")
+    informer = informers.get(DNSES, namespace)
 
     def changed(_: ObjectChange[Dns]) -> None:
         found = dns_hosts(informer.cache.list(settings.domain), settings.dns.cluster_domain)

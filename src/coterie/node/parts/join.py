@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from coterie.base.backoff import Policy
+from coterie.base.clock import Clock
+from coterie.base.log import logger
 from coterie.kube.client.client import Client
 from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.informers import Informers
@@ -16,20 +19,35 @@ from coterie.node.config import AgentConfig, ConfigError, NetworkConfig, NodeSet
 from coterie.node.parts.agent_endpoint import AgentTls
 from coterie.node.parts.context import NodeContext
 
+_RETRY = Policy(first=0.2, factor=2.0, limit=4.0, jitter=0.3)
+"""A control plane that is back finds its nodes within seconds: they hear of new pods, and of those that were deleted."""
+log = logger("node.join")
+
 
 def build(node: NodeContext) -> list[list[Runnable]]:
     settings = node.settings
     assert settings.agent is not None, "config.parse gives every lite node an agent"
     assert settings.join is not None
     bundle = join_bundle.read_bundle(settings.join)
+    _warn_of_expiry(bundle, node.clock)
     client = Client(HttpTransport(bundle.connection()))
-    informers = Informers(client)
+    informers = Informers(client, retry=_RETRY)
     node.settings = joined_settings(settings, settings.agent, bundle)
     node.provide("client", client)
     node.provide("informers", informers)
     node.provide("join_bundle", bundle)
     node.provide("agent_tls", AgentTls.of_bundle(bundle, settings.paths))
     return [[informers]]
+
+
+def _warn_of_expiry(bundle: join_bundle.Bundle, clock: Clock) -> None:
+    ends = bundle.first_expiry(clock.now())
+    if ends is not None:
+        log.warning(
+            "The certificates of the join file expire: make a new file with `coterie node add`",
+            node=bundle.node,
+            on=ends.date().isoformat(),
+        )
 
 
 def joined_settings(settings: NodeSettings, chosen: AgentConfig, bundle: join_bundle.Bundle) -> NodeSettings:

@@ -10,9 +10,11 @@ import ipaddress
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from coterie import __version__
 from coterie.http.messages import UserInfo
 from coterie.kube.api import errors
 from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
+from coterie.kube.api.version_skew import skew_problem
 from coterie.kube.apiserver.admission.chain import AdmissionRequest
 from coterie.kube.apiserver.auth.nodes import NodeAuthorizer, node_of
 from coterie.kube.apiserver.auth.rules import Attributes
@@ -23,8 +25,10 @@ _KINDS = frozenset((("", "nodes"), ("", "pods"), ("coordination.k8s.io", "leases
 
 
 class NodeRestriction:
-    def __init__(self, authorizer: NodeAuthorizer) -> None:
+    def __init__(self, authorizer: NodeAuthorizer, version: str = __version__) -> None:
+        """`version`: of this control plane."""
         self._authorizer = authorizer
+        self._own_version = version
 
     def __call__(self, attempt: AdmissionRequest) -> None:
         resource = attempt.resource
@@ -57,7 +61,7 @@ class NodeRestriction:
             return f'node "{node}" may not change the labels of pods' if changed else ""
         if attempt.name != node:
             return f'node "{node}" is not allowed to modify {attempt.resource.kind.lower()} "{attempt.name}"'
-        if plural == "nodes" and (why := self._pod_ranges(attempt)):
+        if plural == "nodes" and (why := self._version(attempt) or self._pod_ranges(attempt)):
             return why
         if plural == "leases" or attempt.old is None:
             restricted = plural == "nodes" and any(key.startswith(_RESTRICTED_PREFIX) for key in _labels(attempt.obj))
@@ -72,10 +76,16 @@ class NodeRestriction:
         ownership = self._authorizer.ownership
         if ownership is None or attempt.resource.plural != "nodes":
             return ""
-        if why := self._pod_ranges(attempt):
+        if why := self._version(attempt) or self._pod_ranges(attempt):
             return why
         labelled = _labels(attempt.obj).get(ownership.label) == owner
         return "" if labelled else f'nodes of "{owner}" must have the label {ownership.label}={owner}'
+
+    def _version(self, attempt: AdmissionRequest) -> str:
+        version = _node_version(attempt.obj)
+        if attempt.old is not None and attempt.subresource != "status" and _node_version(attempt.old) == version:
+            return ""  # a node that is too old may still be cordoned and its labels changed
+        return skew_problem(version, self._own_version) if version else ""
 
     def _pod_ranges(self, attempt: AdmissionRequest) -> str:
         """Whoever announces pod addresses is sent the traffic to them, so they must not be another node's."""
@@ -130,6 +140,10 @@ def _foreign_taints(node: Object, own: Collection[tuple[str, str, str]]) -> list
     """All but those that say how the node is set up, which are its own to change."""
     taints = (node.get("spec") or {}).get("taints") or ()
     return [each for each in taints if (each.get("key"), each.get("value"), each.get("effect")) not in own]
+
+
+def _node_version(node: Object) -> str:
+    return str(((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or "")
 
 
 def _pod_cidrs(node: Object) -> list[str]:

@@ -70,6 +70,8 @@ _ROLES: dict[str, Sequence[str]] = {
         # Nodes enforce NetworkPolicies, which select by the labels of namespaces too.
         "READ | core | namespaces",
         "READ | networking.k8s.io | networkpolicies",
+        # And resolve the names of Dns objects.
+        "READ | coterie.io | dnses",
     ),
     "system:node-bootstrapper": ("create get list watch | certificates.k8s.io | certificatesigningrequests",),
     "system:node-problem-detector": ("get | core | nodes", "patch | core | nodes/status", *_EMIT),
@@ -148,6 +150,7 @@ _AGGREGATED: dict[tuple[str, str], Sequence[str]] = {
         f"READ | apps | {_APPS_SEEN}",
         "READ | autoscaling | horizontalpodautoscalers horizontalpodautoscalers/status",
         "READ | batch | cronjobs cronjobs/status jobs jobs/status",
+        "READ | metrics.k8s.io | nodes pods",
         "READ | policy | poddisruptionbudgets poddisruptionbudgets/status",
         "READ | networking.k8s.io | ingresses ingresses/status networkpolicies",
         "READ | events.k8s.io | events",

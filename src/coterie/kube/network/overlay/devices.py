@@ -22,7 +22,7 @@ from coterie.kube.network.overlay.plan import (
     VXLAN_PORT,
     Changes,
     OverlaySettings,
-    Peer,
+    PeerNode,
 )
 from coterie.kube.network.pods import links, rtnetlink
 from coterie.kube.network.pods.links import HOST_DEVICE, OVERLAY_DEVICE
@@ -57,7 +57,7 @@ class OverlayDevices:
 
     # ----- the VXLAN
 
-    def adopt(self) -> dict[str, Peer]:
+    def adopt(self) -> dict[str, PeerNode]:
         """What an earlier process left: the peers' ranges; their outer addresses are not known. A device that does not fit the
         settings is removed."""
         device = self._find(self._where.domain, OVERLAY_DEVICE)
@@ -69,7 +69,7 @@ class OverlayDevices:
             return {}
         self._index, self._mtu = device.index, device.mtu
         ours = [route for route in rtnetlink.routes(self._where.domain) if route.index == device.index]
-        return {route.destination: Peer("", "", route.destination) for route in ours}
+        return {route.destination: PeerNode("", "", route.destination) for route in ours}
 
     def apply(self, changes: Changes) -> None:
         """Raises OSError."""
@@ -114,7 +114,7 @@ class OverlayDevices:
             domain.request([rtnetlink.set_mtu(self._index, OVERLAY_DEVICE, mtu)])
             self._mtu = mtu
 
-    def _mtu_to(self, peers: tuple[Peer, ...]) -> int:
+    def _mtu_to(self, peers: tuple[PeerNode, ...]) -> int:
         """What fits on the way to all of them."""
         found = [self._settings.mtu] if self._settings.mtu else []
         for peer in peers:
@@ -208,7 +208,7 @@ def _mtu_of(machine: NetlinkSocket, index: int) -> int:
     return next((device.mtu for device in rtnetlink.devices(machine) if device.index == index), 0)
 
 
-def outer_addresses(peers: Mapping[str, Peer]) -> set[str]:
+def outer_addresses(peers: Mapping[str, PeerNode]) -> set[str]:
     return {peer.outer for peer in peers.values()}
 
 

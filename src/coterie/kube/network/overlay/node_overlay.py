@@ -10,7 +10,7 @@ from coterie.kube.api.types.nodes import Node
 from coterie.kube.network.overlay import cleanup, devices, plan
 from coterie.kube.network.overlay.devices import Namespaces, OverlayDevices
 from coterie.kube.network.overlay.outer_filter import OuterFilter
-from coterie.kube.network.overlay.plan import OverlaySettings, Peer
+from coterie.kube.network.overlay.plan import OverlaySettings, PeerNode
 from coterie.kube.network.pods.netlink import NETLINK_NETFILTER, NETLINK_ROUTE, NetlinkSocket
 
 
@@ -34,7 +34,7 @@ class NodeOverlay:
         self._filter = OuterFilter(self._rules, settings.vni)
         self._where: Namespaces | None = None
         self._devices: OverlayDevices | None = None
-        self._peers: dict[str, Peer] = {}
+        self._peers: dict[str, PeerNode] = {}
         """By range: what the kernel has."""
         self._allowed: set[str] | None = None
         """Outer addresses in the filter; None: there is none yet."""
@@ -97,7 +97,7 @@ class NodeOverlay:
         cleanup.record(self._directory, settings.vni)
         self._machine_problems = [f"{text} leads elsewhere on this machine: no route to it" for text in refused]
 
-    def _apply(self, opened: OverlayDevices, wanted: dict[str, Peer]) -> None:
+    def _apply(self, opened: OverlayDevices, wanted: dict[str, PeerNode]) -> None:
         outer = devices.outer_addresses(wanted)
         # First who may send, then the ways; and the reverse for those who leave.
         if wanted and self._allowed is None:

@@ -52,7 +52,7 @@ class OverlaySettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerNode:
     """Another node of the domain."""
 
     node: str
@@ -71,8 +71,8 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    removed: tuple[Peer, ...] = ()
-    added: tuple[Peer, ...] = ()
+    removed: tuple[PeerNode, ...] = ()
+    added: tuple[PeerNode, ...] = ()
     """New ones, and those whose outer address changed."""
 
     def __bool__(self) -> bool:
@@ -118,9 +118,9 @@ def outer_address(addresses: Iterable[str]) -> str:
     return next((each for each in found if can_carry(each)), found[0] if found else "")
 
 
-def peers_of(own: OverlaySettings, nodes: Iterable[Node]) -> tuple[dict[str, Peer], list[str]]:
+def peers_of(own: OverlaySettings, nodes: Iterable[Node]) -> tuple[dict[str, PeerNode], list[str]]:
     """The peers by range, and why some nodes are none. Of two nodes with one range the older counts."""
-    found: dict[str, Peer] = {}
+    found: dict[str, PeerNode] = {}
     problems: list[str] = []
     taken = [(ipaddress.IPv4Network(own.pod_cidr), own.node)]
     cluster = ipaddress.IPv4Network(own.cluster_cidr)
@@ -143,11 +143,11 @@ def peers_of(own: OverlaySettings, nodes: Iterable[Node]) -> tuple[dict[str, Pee
             problems.append(f"node {name}: its address {outer} is not one of another machine")
         else:
             taken.append((network, name))
-            found[str(network)] = Peer(name, outer, str(network))
+            found[str(network)] = PeerNode(name, outer, str(network))
     return found, problems
 
 
-def changes(before: Mapping[str, Peer], after: Mapping[str, Peer]) -> Changes:
+def changes(before: Mapping[str, PeerNode], after: Mapping[str, PeerNode]) -> Changes:
     """Who only got another name is neither removed nor added."""
     removed = tuple(peer for cidr, peer in before.items() if cidr not in after)
     added = tuple(peer for cidr, peer in after.items() if cidr not in before or before[cidr].outer != peer.outer)

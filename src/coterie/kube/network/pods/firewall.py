@@ -254,20 +254,15 @@ def table_messages(plan: FirewallPlan) -> list[NetlinkMessage]:
 
 
 def _antispoofing() -> list[NetlinkMessage]:
+    """Pods first and with one rule: most packets are theirs."""
     chain = "antispoofing"
+    device_and_source = nftables.load_meta(nftables.META_IIFNAME, nftables.FIRST) + nftables.load_payload(
+        nftables.NETWORK_HEADER, 12, 4, nftables.SECOND
+    )
     return [
         nftables.add_chain(TABLE, chain, "filter", nftables.PREROUTING, _RAW),
-        _rule(chain, _from_pod(), _not_ipv4(), nftables.count(), _DROP),
-        _rule(
-            chain,
-            _from_pod(),
-            _ipv4(),
-            nftables.load_meta(nftables.META_IIFNAME, nftables.FIRST)
-            + nftables.load_payload(nftables.NETWORK_HEADER, 12, 4, nftables.SECOND),
-            _in_set(_SOURCES, inverted=True),
-            nftables.count(),
-            _DROP,
-        ),
+        _rule(chain, _from_pod(), _ipv4(), device_and_source, _in_set(_SOURCES), _ACCEPT),
+        _rule(chain, _from_pod(), nftables.count(), _DROP),
     ]
 
 

@@ -78,7 +78,7 @@ class Device:
                         self.local = socket.inet_ntoa(field)
 
 
-class Route:
+class KernelRoute:
     """A route of the main table as the kernel lists it."""
 
     __slots__ = ("destination", "index")
@@ -98,7 +98,7 @@ def devices(netlink: NetlinkSocket) -> Iterator[Device]:
         yield Device(answer)
 
 
-def routes(netlink: NetlinkSocket) -> Iterator[Route]:
+def routes(netlink: NetlinkSocket) -> Iterator[KernelRoute]:
     """Unicast routes of the main table."""
     body = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
     for answer in netlink.dump(NetlinkMessage("list routes", _GETROUTE, DUMP, body)):
@@ -107,7 +107,7 @@ def routes(netlink: NetlinkSocket) -> Iterator[Route]:
             continue
         found = dict(attributes(answer[12:]))
         destination = socket.inet_ntoa(found[_RTA_DST]) if _RTA_DST in found else "0.0.0.0"
-        yield Route(f"{destination}/{length}", struct.unpack("=I", found.get(_RTA_OIF, bytes(4)))[0])
+        yield KernelRoute(f"{destination}/{length}", struct.unpack("=I", found.get(_RTA_OIF, bytes(4)))[0])
 
 
 def route_to(netlink: NetlinkSocket, address: str) -> int:

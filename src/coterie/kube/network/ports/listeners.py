@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import random
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -38,6 +39,7 @@ _AHEAD = 4
 """Sockets of the domain's namespace that are made ahead of their use, once there was one."""
 _HIGH_WATER = 256 << 10
 _AFFINITY_CLIENTS = 65535
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 
 
@@ -184,6 +186,9 @@ class _End(asyncio.Protocol):
         self.transport: Any = None
         self.other: _End | None = None
         self.last_used = 0.0
+        self._early: list[bytes] = []
+        self._ended = False
+        """Nothing more comes from here."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -195,11 +200,35 @@ class _End(asyncio.Protocol):
         self.last_used = asyncio.get_running_loop().time()
         if self.other is not None:
             self.other.transport.write(data)
+        else:
+            # The loop may read once although reading is paused.
+            self._early.append(data)
+            self.transport.pause_reading()
 
     def eof_received(self) -> bool:
-        if self.other is not None and self.other.transport.can_write_eof():
-            self.other.transport.write_eof()
+        self._ended = True
+        if self.other is not None:
+            self._pass_end(self.other)
         return True
+
+    def _pass_end(self, other: _End) -> None:
+        if not other._ended:
+            other.transport.write_eof()
+            return
+        # Both directions have ended: what is still to be written is written before the sockets close.
+        self.transport.close()
+        other.transport.close()
+
+    def link(self, other: _End) -> None:
+        """From now on what comes here goes to the other side."""
+        self.other = other
+        for data in self._early:
+            other.transport.write(data)
+        self._early.clear()
+        if self._ended:
+            self._pass_end(other)
+        else:
+            self.transport.resume_reading()
 
     def pause_writing(self) -> None:
         if self.other is not None:
@@ -215,11 +244,16 @@ class _End(asyncio.Protocol):
             if problem is None:
                 other.transport.close()
             else:
-                other.transport.abort()
+                other.abort()
 
     def abort(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
+        """The peer sees a reset, not an end."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        made = self.transport.get_extra_info("socket")
+        with contextlib.suppress(OSError):
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self.transport.abort()
 
 
 class _Client(_End):
@@ -233,7 +267,7 @@ class _Client(_End):
         super().connection_made(transport)
         port = self._port
         if len(port.ends) >= CONNECTIONS_OF_A_PORT or port.ports.connections >= CONNECTIONS:
-            self.transport.abort()
+            self.abort()
             return
         port.ends.add(self)
         port.ports.connections += 1
@@ -254,12 +288,11 @@ class _Client(_End):
             if self.transport.is_closing():
                 upstream.abort()
                 return
-            self.other, upstream.other = upstream, self
-            upstream.transport.resume_reading()
-            self.transport.resume_reading()
+            self.link(upstream)
+            upstream.link(self)
             self._watch_idle()
             return
-        self.transport.abort()
+        self.abort()
 
     async def _dial(self, backend: Backend) -> _End:
         loop = asyncio.get_running_loop()
@@ -278,7 +311,7 @@ class _Client(_End):
         last = max(self.last_used, self.other.last_used if self.other is not None else 0.0)
         left = last + IDLE_SECONDS - loop.time()
         if left <= 0:
-            self.transport.abort()
+            self.abort()
         else:
             self._idle = loop.call_later(left, self._watch_idle)
 

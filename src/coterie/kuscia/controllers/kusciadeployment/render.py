@@ -98,6 +98,9 @@ def deployment_of(
     spec = engine_template.pod_spec(party.domain, "Always", containers, template_map_name(party) if templated else "")
     if (affinity := _affinity(deployment, party)) is not None:
         spec["affinity"] = affinity
+    nodes = engine_template.node_affinity(engine.config_templates, engine.containers) if templated else None
+    if nodes is not None:
+        spec["affinity"] = {"nodeAffinity": nodes, **(affinity or {})}
     marks = {
         labels.KUSCIA_INITIATOR: deployment.spec.initiator,
         **{f"{labels.COTERIE_PORT_PREFIX}{name}": str(number) for name, number in numbers.items()},

@@ -76,6 +76,9 @@ def pod(
     spec = engine_template.pod_spec(
         party.domain, party.restart_policy, containers, template_map_name(task, party) if templated else ""
     )
+    affinity = engine_template.node_affinity(party.config_templates, party.containers) if templated else None
+    if affinity is not None:
+        spec["affinity"] = {"nodeAffinity": affinity}
     marks = {
         labels.KUSCIA_INITIATOR: task.spec.initiator,
         labels.KUSCIA_TASK_ID: task.metadata.name,

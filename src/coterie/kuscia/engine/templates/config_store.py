@@ -19,10 +19,7 @@ from coterie.kube.client.client import Client
 from coterie.kuscia.api.types.domain import DOMAIN_CONFIG
 from coterie.kuscia.identity import sealing
 
-ONLY_AT_CONTROL_PLANE = (
-    "which the control plane's node has and this one, which joined with a file, has not; keep the task from this node, for "
-    "example with `coterie kubectl cordon`"
-)
+ONLY_AT_CONTROL_PLANE = "which the control plane's node has and this one, which joined with a file, has not"
 
 
 class ConfigStore(Protocol):
