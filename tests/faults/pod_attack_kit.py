@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import ipaddress
 import json
 import os
 import socket
@@ -40,10 +41,10 @@ from coterie.kube.agent.runtimes.runp.network_access import RELAY_PORT
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.identity import engine_certificates
 from coterie.kuscia.identity.engine_certificates import EngineIdentity
+from coterie.node import config
 
 PROBE = Path(pod_probe.__file__).read_text()
 KINDS = ("guest", "engine", "ordinary")
-GATEWAY = "100.96.0.1"
 VICTIM_PORT = 8000
 SECRET = "an-operators-secret"
 TABLE = "customers"
@@ -78,13 +79,23 @@ ALLOWED: Mapping[str, set[str]] = {
 # ---- what attackers are told ----
 
 
+def pod_range(paths: DomainPaths) -> ipaddress.IPv4Network:
+    """Of the domain's node; which one it has depends on what else runs on the machine. Before it is there: any."""
+    try:
+        settings = config.load(paths.etc / "coterie.yaml")
+    except config.ConfigError:
+        return ipaddress.IPv4Network("100.96.0.0/20")
+    assert settings.agent is not None
+    return ipaddress.IPv4Network(settings.agent.pod_cidr)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A pod, as its victims and neighbours know it."""
 
     name: str = ""
     uid: str = ""
-    address: str = GATEWAY
+    address: str = "100.96.0.1"
     port: int = 0
     task: str = ""
 
@@ -122,6 +133,11 @@ class Targets:
     token: bytes = b""
     pids: tuple[int, int] = (0, 0)
     """Of alice's node and of her ordinary pod."""
+
+    @property
+    def gateway(self) -> str:
+        """Where alice's pods reach the services of their node."""
+        return str(pod_range(self.alice)[1])
 
     def told(self) -> dict[str, Any]:
         return {**self._files(), **self._network(), **self._pods(), "pairs": dict(self.pairs)}
@@ -183,28 +199,28 @@ class Targets:
             "machine loopback": ("127.0.0.1", port),
             "another loopback address": ("127.77.0.1", port),
             "machine address": (machine_address() or alice, port),
-            "the machine's service at the pods' gateway": (GATEWAY, port),
+            "the machine's service at the pods' gateway": (self.gateway, port),
             "metadata": ("169.254.169.254", 80),
             "its own router": ("169.254.1.1", 80),
             "the Internet": ("192.0.2.1", 443),
             "nowhere": ("0.0.0.0", 6443),
-            "the machine by its address among pods": ("100.96.15.255", port),
-            "the machine by its address among the other domain's pods": ("100.97.15.255", port),
-            "the other domain's gateway": ("100.97.0.1", 80),
+            "the machine by its address among pods": (str(pod_range(self.alice)[-1]), port),
+            "the machine by its address among the other domain's pods": (str(pod_range(self.bob)[-1]), port),
+            "the other domain's gateway": (str(pod_range(self.bob)[1]), 80),
         }
         for label, address in (("own", alice), ("other", bob)):
             ports |= {f"{label} {name}": (address, number) for name, number in _NODE_PORTS.items()}
         ports["own API"] = (api, 6443)
         for number in (*_NODE_PORTS.values(), 8088, 8090, 9091, 22, 111, RELAY_PORT):
-            ports[f"{number} of the pods' gateway"] = (GATEWAY, number)
+            ports[f"{number} of the pods' gateway"] = (self.gateway, number)
         for number in (8060, 8061):
-            ports[f"ConfManager {number}"] = (GATEWAY, number)
+            ports[f"ConfManager {number}"] = (self.gateway, number)
         sockets = {"file": file}
         for paths in (self.alice, self.bob):
             name, run = paths.home.name, GatewayPaths.of(paths).run
             sockets |= {f"{name} {each}": str(run / f"{each}.sock") for each in _SOCKETS}
             sockets[f"{name} supervisor"] = str(paths.run / "runp" / "shepherd.sock")
-        return {"gateway": GATEWAY, "ports": ports, "sockets": sockets, "abstract": abstract, "vsock port": 1024}
+        return {"gateway": self.gateway, "ports": ports, "sockets": sockets, "abstract": abstract, "vsock port": 1024}
 
     def _pods(self) -> dict[str, Any]:
         victim, other, engine, partner = self.victim, self.other, self.engine, self.partner

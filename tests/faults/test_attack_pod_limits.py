@@ -9,7 +9,7 @@ from typing import Any
 import kubectl_runner
 import pytest
 from jobs_kit import until
-from pod_attack_kit import GATEWAY, PIDS, Scene, probe_image
+from pod_attack_kit import PIDS, Scene, probe_image
 
 pytestmark = [
     pytest.mark.xdist_group("attack-pods"),
@@ -19,9 +19,9 @@ pytestmark = [
     pytest.mark.skipif(not kubectl_runner.chosen(), reason="no kubectl: run `make setup`"),
 ]
 MEMORY, DISK = "96Mi", "48Mi"
-SERVED = f"""
-import http.client, socket
-asked = http.client.HTTPConnection("{GATEWAY}", 80, timeout=20)
+SERVED = """
+import http.client, socket, sys
+asked = http.client.HTTPConnection(sys.argv[1], 80, timeout=20)
 asked.request("GET", "/", headers=dict(Host="inner.alice.svc"))
 print(asked.getresponse().read().decode(), socket.gethostbyname("gateway.alice.svc"))
 """
@@ -37,8 +37,9 @@ def explode(scene: Scene, what: str, **limits: str) -> str:
 
 def others_are_served(scene: Scene) -> None:
     """Another pod resolves a name and calls a service through the gateway."""
-    found = scene.net.at("alice").kubectl("exec", "-n", "alice", "victim", "--", sys.executable, "-c", SERVED)
-    assert found.split() == ["pod", "of", "alice", GATEWAY]
+    gateway = scene.targets.gateway
+    found = scene.net.at("alice").kubectl("exec", "-n", "alice", "victim", "--", sys.executable, "-c", SERVED, gateway)
+    assert found.split() == ["pod", "of", "alice", gateway]
 
 
 def over(scene: Scene, what: str) -> None:
