@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from coterie.base.clock import parse_rfc3339
 from coterie.cli import background, network
@@ -23,7 +24,8 @@ from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, INTEROP_CONFIGS
 from coterie.kuscia.interconn.follower_status import decode_reports, left_out_sentences, problem_sentences
-from coterie.node.config import NodeSettings
+from coterie.node import join_bundle
+from coterie.node.config import ConfigError, NodeSettings
 
 _TIMEOUT = 3.0
 _LEASES_NAMESPACE = "kube-node-lease"
@@ -88,6 +90,8 @@ async def of_all(nodes: Sequence[NodeSettings]) -> list[NodeHealth]:
 
 async def of(node: NodeSettings, plane: NodeSettings | None) -> NodeHealth:
     running = bool(background.running(node.paths))
+    if node.join is not None:
+        return await _of_joined(node, node.join, running)
     ready = running and plane is not None and await is_ready(node, plane)
     fenced, problem = True, ""
     if running and plane is not None and node.agent is not None:
@@ -96,6 +100,37 @@ async def of(node: NodeSettings, plane: NodeSettings | None) -> NodeHealth:
     served = network.kuscia_api_address(node)
     api = network.api_address(plane) if plane else ""
     return NodeHealth(node.domain, node.mode, api, name, running, ready, served, problem, fenced)
+
+
+async def _of_joined(node: NodeSettings, file: Path, running: bool) -> NodeHealth:
+    """A node whose control plane is elsewhere: asked with the node's own credentials."""
+    name = node.agent.node_name if node.agent is not None else ""
+    try:
+        bundle = join_bundle.read_bundle(file)
+    except ConfigError as problem:
+        return NodeHealth(node.domain, node.mode, "", name, running, ready=False, problem=str(problem))
+    client = Client(HttpTransport(bundle.connection(), timeout=_TIMEOUT, user_agent="coterie-cli"))
+    try:
+        conditions = (await client.get(NODES, bundle.node)).status.conditions or ()
+    except (ApiError, TransportError) as problem:
+        why = f"the control plane at {bundle.server} does not answer: {problem}"
+        return NodeHealth(node.domain, node.mode, bundle.server, bundle.node, running, ready=False, problem=why)
+    finally:
+        await client.close()
+    found = {each.type: each for each in conditions}
+    ready, fence = found.get("Ready"), found.get(FENCED)
+    well, fenced = ready is not None and ready.status == "True", fence is None or fence.status != "False"
+    problem_text = ready.message if ready is not None and not well else fence.message if fence and not fenced else ""
+    return NodeHealth(
+        node.domain,
+        node.mode,
+        bundle.server,
+        bundle.node,
+        running,
+        ready=running and well,
+        problem=problem_text,
+        fenced=fenced,
+    )
 
 
 async def _fence(name: str, plane: NodeSettings) -> tuple[bool, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import yaml
 
+import coterie
 from coterie.base import files
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
@@ -22,7 +23,7 @@ from coterie.cli.error_messages import cli_errors
 from coterie.cli.nodes import local_node
 from coterie.cli.output import as_text
 from coterie.cli.session import root_of
-from coterie.kube.api.errors import ApiError, NotFound
+from coterie.kube.api.errors import ApiError, Forbidden, NotFound
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.client.transport import TransportError
 from coterie.node import config, join_bundle
@@ -184,12 +185,17 @@ async def _check_server(bundle: Bundle) -> None:
     try:
         async with local_node.client_of(bundle) as client:
             await client.get(NODES, bundle.node)
+            # Whether it accepts a node of our version.
+            version = {"status": {"nodeInfo": {"kubeletVersion": f"v{coterie.__version__}"}}}
+            await client.patch(NODES, bundle.node, "", version, subresource="status", dry_run=True)
     except NotFound:
         return  # the agent registers it again
     except ssl.SSLError as problem:
         raise CliError(
             f"Error: the certificates in the file cannot be used; make a new one with `coterie node add {bundle.node}`"
         ) from problem
+    except Forbidden as problem:
+        raise CliError(f"Error: the control plane at {bundle.server} refuses this node: {problem.message}") from problem
     except ApiError as problem:
         raise CliError(
             f"Error: the control plane at {bundle.server} does not accept the file: {problem.message}; "

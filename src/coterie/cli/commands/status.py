@@ -98,7 +98,8 @@ def run(args: argparse.Namespace, app: App) -> int:
     if not well:
         late = ", ".join(state.domain for state in states if not state.ready)
         if late:
-            app.warn(f"Error: not ready: {late}; start what is stopped with `coterie up`, then look into var/logs")
+            start = "`coterie node join`" if all(node.join is not None for node in nodes) else "`coterie up`"
+            app.warn(f"Error: not ready: {late}; start what is stopped with {start}, then look into var/logs")
     return 0 if well else 1
 
 
@@ -107,7 +108,7 @@ async def _gather(
 ) -> tuple[list[NodeHealth], list[GatewayState], list[RouteLine], tuple[list[str], list[str]]]:
     return await asyncio.gather(
         node_health.of_all(nodes),
-        gateway_status.of_all(nodes),
+        gateway_status.of_all([node for node in nodes if node.join is None]),
         node_health.routes_of(nodes, SYSTEM_CLOCK.now()),
         node_health.followers_of(nodes),
     )

@@ -26,6 +26,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.controllers.nodelifecycle.plan import (
+    READY,
     NodeObservation,
     Settings,
     clocks,
@@ -112,8 +113,9 @@ class NodeLifecycle:
             "status": {"conditions": conditions_patch(wanted)},
         }
         written = await self._client.patch(NODES, meta.name, "", patch, type="strategic", subresource="status")
-        self._log.warning("Node heartbeat is overdue", node=meta.name, seconds=self._settings.grace)
-        self._note(node, "NodeNotReady", f"Node {meta.name} status is now: NodeNotReady")
+        if any(each.type == READY for each in wanted):  # not of a machine that has not joined yet
+            self._log.warning("Node heartbeat is overdue", node=meta.name, seconds=self._settings.grace)
+            self._note(node, "NodeNotReady", f"Node {meta.name} status is now: NodeNotReady")
         return written
 
     async def _taint(self, node: Node) -> Node:
