@@ -98,7 +98,7 @@ class OverlayController:
             return False
         if problems != self._problems:
             for each in problems:
-                _log.warning("Not part of the network between nodes", why=each)
+                _log.warning("The pod network is not complete", why=each)
             self._problems = problems
         return True
 
